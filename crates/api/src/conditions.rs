@@ -12,6 +12,10 @@ pub const INFRASTRUCTURE_READY: &str = "InfrastructureReady";
 pub const DATASTORE_READY: &str = "DatastoreReady";
 /// `TenantCluster`: the tenant stores less than 80 percent of what its class allows. Not part of [`READY`].
 pub const DATASTORE_WITHIN_LIMITS: &str = "DatastoreWithinLimits";
+/// `TenantCluster`: its end is near. Not part of [`READY`].
+pub const EXPIRING: &str = "Expiring";
+/// `TenantCluster`: the objects of the class's manifests are in the tenant as the manifests say. Not part of [`READY`].
+pub const MANIFESTS_APPLIED: &str = "ManifestsApplied";
 /// `TenantCluster`: the tenant's API server answers and its bootstrap objects exist.
 pub const CONTROL_PLANE_READY: &str = "ControlPlaneReady";
 /// `TenantCluster`: the address that the team was given leads to the API server, as far as the host is concerned.

@@ -107,12 +107,24 @@ pub const ROLE_CONTROL_PLANE: &str = "control-plane";
 pub const ROLE_WORKLOADS: &str = "workloads";
 
 /// On every host object that a syncer made; the value is `syncer`. On objects that control made in a tenant and takes care
-/// of: [`MANAGED_BY_CONTROL`].
+/// of: [`MANAGED_BY_CONTROL`]. On objects in a tenant that nobody there may change or delete: [`MANAGED_BY_PLATFORM`].
 pub const MANAGED_BY: &str = "berth.dev/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const MANAGED_BY_SYNCER: &str = "syncer";
 /// Value of [`MANAGED_BY`] in tenants.
 pub const MANAGED_BY_CONTROL: &str = "control";
+/// Value of [`MANAGED_BY`] on the platform's objects in tenants.
+pub const MANAGED_BY_PLATFORM: &str = "platform";
+/// Label of the platform's objects in tenants: the manifest of the class that they come from.
+pub const MANIFEST: &str = "berth.dev/manifest";
+/// Annotation on the same objects: version of the manifest.
+pub const MANIFEST_VERSION: &str = "berth.dev/manifest-version";
+/// Label of ConfigMaps in Berth's namespace that classes may name in `manifests`; the value is [`MANIFESTS_ALLOWED`].
+pub const MANIFESTS: &str = "berth.dev/manifests";
+/// Value of [`MANIFESTS`].
+pub const MANIFESTS_ALLOWED: &str = "true";
+/// Label of ClusterRoles in tenants whose rules the roles `berth:viewer` and `berth:editor` get as well. The value is `true`.
+pub const AGGREGATE_TO_VIEWER: &str = "berth.dev/aggregate-to-viewer";
 /// Annotation: namespace of the tenant object that a host object stands for.
 pub const ORIGIN_NAMESPACE: &str = "berth.dev/origin-namespace";
 /// Annotation: name of the tenant object that a host object stands for.
@@ -160,6 +172,8 @@ pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 pub const FINALIZER: &str = "berth.dev/tenant-cleanup";
 /// Field manager of control's server-side applies.
 pub const CONTROL_MANAGER: &str = "berth-control";
+/// Field manager of control's server-side applies of a class's manifests in tenants.
+pub const PLATFORM_MANAGER: &str = "berth-platform";
 /// Field manager of the syncer's server-side applies.
 pub const SYNCER_MANAGER: &str = "berth-syncer";
 

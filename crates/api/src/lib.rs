@@ -10,11 +10,13 @@ mod control_plane;
 pub mod crd;
 mod dns_policy;
 mod duration;
+mod expiration;
 mod fair_sharing;
 mod host_node_pool;
 pub mod hostnames;
 pub mod labels;
 mod limits;
+mod manifests;
 pub mod names;
 pub mod network;
 pub mod policy_annotations;
@@ -33,12 +35,14 @@ pub use control_plane::{
 };
 pub use dns_policy::{DnsPolicy, dns_server};
 pub use duration::KubeDuration;
+pub use expiration::ExpirationPolicy;
 pub use fair_sharing::{FairSharing, PoolQuota};
 pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
     PoolOrder, PoolPolicy, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
+pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};

@@ -1,7 +1,7 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    ClassControlPlane, DnsPolicy, FairSharing, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
+    ClassControlPlane, ClassManifest, DnsPolicy, ExpirationPolicy, FairSharing, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
     network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -66,6 +66,16 @@ pub struct TenantClassSpec {
     /// How much each tenant may store and create.
     #[serde(default)]
     pub limits: TenantLimits,
+
+    /// How long tenants exist.
+    #[serde(default)]
+    pub expiration: ExpirationPolicy,
+
+    /// Objects that Berth applies in each tenant, such as policies, quotas and roles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
+    pub manifests: Vec<ClassManifest>,
 
     /// How tenants of this class compete with other classes for nodes beyond the nominal quotas.
     #[serde(default)]

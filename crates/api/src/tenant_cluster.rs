@@ -1,7 +1,7 @@
 //! `TenantCluster`: the Kubernetes cluster that a team requests.
 
-use crate::{ControlPlaneService, ControlPlaneSpec, TenantNetwork};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use crate::{ControlPlaneService, ControlPlaneSpec, KubeDuration, ManifestStatus, TenantNetwork};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the tenant should have now"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", priority = 1),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.className", priority = 1),
+    printcolumn(name = "Expires", type_ = "string", json_path = ".status.expiresAt", priority = 1),
     printcolumn(name = "Endpoint", type_ = "string", json_path = ".status.endpoint", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -38,6 +39,12 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("int(self.version.split('.')[1]) <= int(oldSelf.version.split('.')[1]) + 1")
     .message("Kubernetes is upgraded one minor version at a time")
     .field_path(".version"))]
+#[x_kube(validation = Rule::new("!has(self.ttl) || duration(self.ttl) >= duration('1m')")
+    .message("ttl must be at least 1m")
+    .field_path(".ttl"))]
+#[x_kube(validation = Rule::new("!has(self.expireAfterIdle) || duration(self.expireAfterIdle) >= duration('1m')")
+    .message("expireAfterIdle must be at least 1m")
+    .field_path(".expireAfterIdle"))]
 pub struct TenantClusterSpec {
     /// Kubernetes version of the tenant's control plane, for example v1.37.1. Defaults to the newest that Berth ships.
     #[serde(default = "default_version")]
@@ -67,6 +74,16 @@ pub struct TenantClusterSpec {
     /// Which networks outside the tenant its pods may reach, and which may reach them.
     #[serde(default)]
     pub network: TenantNetwork,
+
+    /// How long the tenant exists, counted from its creation, for example 72h. Then Berth deletes it with everything in it. Set a
+    /// greater value to keep it longer. Defaults to that of the class, which may also set a maximum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<KubeDuration>,
+
+    /// How long the tenant may have no pods before Berth deletes it, for example 8h. Pods that have ended do not count, nor do
+    /// requests to its API server. Defaults to that of the class, which may also set a maximum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expire_after_idle: Option<KubeDuration>,
 }
 
 impl TenantClusterSpec {
@@ -98,6 +115,8 @@ impl Default for TenantClusterSpec {
             control_plane: None,
             node_groups: Vec::new(),
             network: TenantNetwork::default(),
+            ttl: None,
+            expire_after_idle: None,
         }
     }
 }
@@ -244,6 +263,16 @@ pub struct TenantClusterStatus {
     /// How much of its share of the datastore the tenant uses. Updated in steps of five percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<DatastoreUsage>,
+    /// When Berth deletes the tenant, as far as that is known. An idle tenant that gets pods again may expire later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+    /// Since when the tenant has no pods. Absent if it has, or if it does not expire for that reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_since: Option<Time>,
+    /// The manifests of the class that were applied in the tenant.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub manifests: Vec<ManifestStatus>,
     /// Counts of the tenant's nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<TenantNodeCounts>,
@@ -251,7 +280,8 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub node_groups: Vec<NodeGroupStatus>,
-    /// Accepted, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Deleting while it is deleted.
+    /// Accepted, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; DatastoreWithinLimits, Expiring and ManifestsApplied
+    /// where they apply; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

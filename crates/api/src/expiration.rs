@@ -1,0 +1,112 @@
+//! How long tenants of a class exist. Part of a [`TenantClass`](crate::TenantClass).
+
+use crate::KubeDuration;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How long tenants of a class exist: what applies to a tenant that sets nothing, and what a tenant may set at most.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExpirationPolicy {
+    /// `spec.ttl` of tenants that do not set it. Defaults to `maxTTL`.
+    #[serde(default, rename = "defaultTTL", skip_serializing_if = "Option::is_none")]
+    pub default_ttl: Option<KubeDuration>,
+    /// How long a tenant may exist at most, whatever its `spec.ttl` says. It holds for existing tenants, too. Absent: no limit.
+    #[serde(default, rename = "maxTTL", skip_serializing_if = "Option::is_none")]
+    pub max_ttl: Option<KubeDuration>,
+    /// `spec.expireAfterIdle` of tenants that do not set it. Defaults to `maxExpireAfterIdle`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_expire_after_idle: Option<KubeDuration>,
+    /// How long a tenant may have no pods at most, whatever its `spec.expireAfterIdle` says. It holds for existing tenants, too.
+    /// Absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_expire_after_idle: Option<KubeDuration>,
+}
+
+impl ExpirationPolicy {
+    /// Seconds that a tenant exists which asks for `requested`; none: without end.
+    pub fn ttl_seconds(&self, requested: Option<&KubeDuration>) -> Option<i64> {
+        limit(requested, self.default_ttl.as_ref(), self.max_ttl.as_ref())
+    }
+
+    /// Seconds without pods after which a tenant ends which asks for `requested`; none: it may have none without end.
+    pub fn idle_seconds(&self, requested: Option<&KubeDuration>) -> Option<i64> {
+        limit(
+            requested,
+            self.default_expire_after_idle.as_ref(),
+            self.max_expire_after_idle.as_ref(),
+        )
+    }
+
+    /// The field of a default that is greater than its maximum, with the field of the maximum.
+    pub fn find_contradiction(&self) -> Option<(&'static str, &'static str)> {
+        let exceeds = |default: &Option<KubeDuration>, max: &Option<KubeDuration>| {
+            let pair = default.as_ref().zip(max.as_ref());
+            pair.is_some_and(|(default, max)| default.seconds() > max.seconds())
+        };
+        if exceeds(&self.default_ttl, &self.max_ttl) {
+            return Some(("defaultTTL", "maxTTL"));
+        }
+        exceeds(&self.default_expire_after_idle, &self.max_expire_after_idle)
+            .then_some(("defaultExpireAfterIdle", "maxExpireAfterIdle"))
+    }
+}
+
+fn limit(
+    requested: Option<&KubeDuration>,
+    default: Option<&KubeDuration>,
+    max: Option<&KubeDuration>,
+) -> Option<i64> {
+    let wanted = requested.or(default).map(KubeDuration::seconds);
+    let max = max.map(KubeDuration::seconds);
+    wanted.into_iter().chain(max).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(default: Option<&str>, max: Option<&str>) -> ExpirationPolicy {
+        ExpirationPolicy {
+            default_ttl: default.map(KubeDuration::from),
+            max_ttl: max.map(KubeDuration::from),
+            default_expire_after_idle: default.map(KubeDuration::from),
+            max_expire_after_idle: max.map(KubeDuration::from),
+        }
+    }
+
+    #[test]
+    fn a_tenant_gets_what_it_asks_for_or_the_default_up_to_the_maximum() {
+        for (requested, default, max, seconds) in [
+            (None, None, None, None),
+            (Some("2h"), None, None, Some(7200)),
+            (None, Some("1h"), None, Some(3600)),
+            (Some("2h"), Some("1h"), None, Some(7200)),
+            (Some("2h"), None, Some("30m"), Some(1800)),
+            (None, None, Some("30m"), Some(1800)),
+            (Some("10m"), Some("1h"), Some("30m"), Some(600)),
+        ] {
+            let policy = policy(default, max);
+            let requested = requested.map(KubeDuration::from);
+            assert_eq!(policy.ttl_seconds(requested.as_ref()), seconds, "{policy:?}");
+            assert_eq!(policy.idle_seconds(requested.as_ref()), seconds, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn a_default_above_the_maximum_is_found() {
+        assert_eq!(policy(Some("1h"), Some("1h")).find_contradiction(), None);
+        assert_eq!(
+            policy(Some("2h"), Some("1h")).find_contradiction(),
+            Some(("defaultTTL", "maxTTL"))
+        );
+        let idle = ExpirationPolicy {
+            default_ttl: None,
+            ..policy(Some("2h"), Some("1h"))
+        };
+        assert_eq!(
+            idle.find_contradiction(),
+            Some(("defaultExpireAfterIdle", "maxExpireAfterIdle"))
+        );
+    }
+}
