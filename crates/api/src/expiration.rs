@@ -40,23 +40,20 @@ impl ExpirationPolicy {
 
     /// The field of a default that is greater than its maximum, with the field of the maximum.
     pub fn find_contradiction(&self) -> Option<(&'static str, &'static str)> {
-        let exceeds = |default: &Option<KubeDuration>, max: &Option<KubeDuration>| {
-            let pair = default.as_ref().zip(max.as_ref());
-            pair.is_some_and(|(default, max)| default.seconds() > max.seconds())
-        };
-        if exceeds(&self.default_ttl, &self.max_ttl) {
+        if exceeds(self.default_ttl.as_ref(), self.max_ttl.as_ref()) {
             return Some(("defaultTTL", "maxTTL"));
         }
-        exceeds(&self.default_expire_after_idle, &self.max_expire_after_idle)
-            .then_some(("defaultExpireAfterIdle", "maxExpireAfterIdle"))
+        let (default, max) = (&self.default_expire_after_idle, &self.max_expire_after_idle);
+        exceeds(default.as_ref(), max.as_ref()).then_some(("defaultExpireAfterIdle", "maxExpireAfterIdle"))
     }
 }
 
-fn limit(
-    requested: Option<&KubeDuration>,
-    default: Option<&KubeDuration>,
-    max: Option<&KubeDuration>,
-) -> Option<i64> {
+fn exceeds(default: Option<&KubeDuration>, max: Option<&KubeDuration>) -> bool {
+    let pair = default.zip(max);
+    pair.is_some_and(|(default, max)| default.seconds() > max.seconds())
+}
+
+fn limit(requested: Option<&KubeDuration>, default: Option<&KubeDuration>, max: Option<&KubeDuration>) -> Option<i64> {
     let wanted = requested.or(default).map(KubeDuration::seconds);
     let max = max.map(KubeDuration::seconds);
     wanted.into_iter().chain(max).min()

@@ -12,7 +12,10 @@ pub struct ClassManifest {
     #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// Version, as it is shown in the status of tenants. In mode Once the objects are applied again when it changes.
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
     pub version: String,
     /// Whether Berth keeps the objects as the manifest says.
     #[serde(default)]

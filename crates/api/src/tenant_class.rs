@@ -1,8 +1,8 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    ClassControlPlane, ClassManifest, DnsPolicy, ExpirationPolicy, FairSharing, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
-    network::ClassNetwork,
+    ClassControlPlane, ClassManifest, DnsPolicy, ExpirationPolicy, FairSharing, PoolQuota, SchedulingMode, SyncPolicy,
+    TenantLimits, network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};

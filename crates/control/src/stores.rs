@@ -1,12 +1,12 @@
 //! What watches know of the host.
 
-use crate::network::node_ports::NodePorts;
+use crate::{controllers::tenant::PodActivity, network::node_ports::NodePorts};
 use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
 };
 use k8s_openapi::api::{
-    core::v1::{Namespace, Node, Pod},
+    core::v1::{ConfigMap, Namespace, Node, Pod},
     networking::v1::NetworkPolicy,
     scheduling::v1::PriorityClass,
 };
@@ -22,6 +22,8 @@ pub struct Stores {
     pub pools: Store<HostNodePool>,
     /// Classes.
     pub classes: Store<TenantClass>,
+    /// ConfigMaps that classes may name in `manifests`.
+    pub manifests: Store<ConfigMap>,
     /// The host's PriorityClasses.
     pub priority_classes: Store<PriorityClass>,
     /// Host nodes.
@@ -30,6 +32,8 @@ pub struct Stores {
     pub usage: Arc<NodeIndex<Requests>>,
     /// Tenants' pods on the host.
     pub workloads: Arc<WorkloadIndex>,
+    /// When pods of tenants came and went.
+    pub pod_activity: Arc<PodActivity>,
     /// Node ports of tenants' Services.
     pub node_ports: Arc<NodePorts>,
     /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.

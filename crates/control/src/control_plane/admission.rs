@@ -1,5 +1,5 @@
-//! The admission plugins of the API server: how many Events it takes, and whether it takes anything once the tenant's share of
-//! the datastore is full.
+//! The admission plugins of the API server: how many Events it takes, who may change the platform's objects, and whether it takes
+//! anything once the tenant's share of the datastore is full.
 //!
 //! And the connection from the API server to the syncer's admission server: certificates for both ends, and the configuration
 //! by which the API server presents its own. Other programs on the machine have no certificate and are rejected.
@@ -9,6 +9,7 @@ use super::{
     component::FILES,
     datastore_limit,
     input::ControlPlaneInput,
+    platform_objects, static_policies,
 };
 use berth_kubernetes_versions::features;
 use berth_pki::Usage;
@@ -67,7 +68,9 @@ pub(super) fn for_api_server(
         json!({"name": EVENT_RATE_LIMIT, "configuration": events}),
     ];
     if features::static_admission_policies(input.version) {
-        plugins.extend(datastore_limit::for_api_server(input.datastore_usage, files));
+        platform_objects::for_api_server(files);
+        datastore_limit::for_api_server(input.datastore_usage, files);
+        plugins.push(static_policies::plugin());
     }
     let configuration = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",

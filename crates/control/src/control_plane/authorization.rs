@@ -1,10 +1,14 @@
-//! Who may do what in the tenant: RBAC decides, except that nobody impersonates the API server.
+//! Who may do what in the tenant: RBAC decides, except that nobody impersonates the API server or control.
 //!
 //! A tenant's administrator may do everything by RBAC, and thus impersonate any user. Limits of the datastore exempt what the API server makes for
-//! itself. No rule of RBAC denies anything, but an authorizer before it does: a webhook that is called for this request only, at an address
+//! itself, and only these two may change the platform's objects. No rule of RBAC denies anything, but an authorizer before it does: a webhook that is called for this request only, at an address
 //! where nothing listens. A call that fails is a denial.
 
-use super::component::{FILES, file_flag};
+use super::{
+    certificates::CONTROL_USER,
+    component::{FILES, file_flag},
+    platform_objects::API_SERVER_USER,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -14,11 +18,17 @@ const FILE: &str = "authorization.conf";
 const WEBHOOK: &str = "authorization.kubeconfig";
 /// Where nothing listens.
 const NOWHERE: &str = "https://127.0.0.1:1";
-/// Requests that impersonate the API server. From Kubernetes 1.36 on there are several verbs for it.
-const IMPERSONATES_API_SERVER: &str = "has(request.resourceAttributes) && \
-                                       request.resourceAttributes.verb.startsWith('impersonate') && \
-                                       request.resourceAttributes.resource == 'users' && \
-                                       request.resourceAttributes.name == 'system:apiserver'";
+/// Users that nobody impersonates.
+const USERS: [&str; 2] = [API_SERVER_USER, CONTROL_USER];
+
+/// Requests that impersonate one of [`USERS`]. From Kubernetes 1.36 on there are several verbs for it.
+fn impersonates_platform() -> String {
+    let users = USERS.map(|user| format!("'{user}'")).join(", ");
+    format!(
+        "has(request.resourceAttributes) && request.resourceAttributes.verb.startsWith('impersonate') && \
+         request.resourceAttributes.resource == 'users' && request.resourceAttributes.name in [{users}]"
+    )
+}
 
 /// The API server's end: its files and its flag.
 pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) -> String {
@@ -30,7 +40,7 @@ pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) -> String {
         "matchConditionSubjectAccessReviewVersion": "v1",
         "failurePolicy": "Deny",
         "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": format!("{FILES}/{WEBHOOK}")},
-        "matchConditions": [{"expression": IMPERSONATES_API_SERVER}],
+        "matchConditions": [{"expression": impersonates_platform()}],
     });
     let configuration = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",

@@ -17,6 +17,9 @@ const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Life of a leaf certificate: 90 days, renewed after 60.
 const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
+/// The user that control is in tenants. Nobody there can impersonate it.
+pub const CONTROL_USER: &str = "berth:control";
+
 /// Why certificates could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
@@ -148,7 +151,7 @@ impl Authorities {
     /// The certificate cannot be made.
     pub fn control_kubeconfig(&self, server: &str) -> Result<String, CertificateError> {
         let mut request = LeafRequest::new(Usage::Client, Duration::from_secs(3600));
-        request.common_name = "berth:control".into();
+        request.common_name = CONTROL_USER.into();
         request.organizations = vec!["system:masters".into()];
         let Certificate { cert_pem, key_pem } = self.client.issue(&request)?;
         self.kubeconfig(server, "control", Credential::ClientCertificate { cert_pem, key_pem })

@@ -7,13 +7,15 @@
 //! The policies are a file of the API server and no objects of the tenant, so that nobody in the tenant can delete or weaken them, nor
 //! evade them under another name: they make no difference between users, except for what the API server needs to start.
 
-use super::{component::FILES, own_objects};
+use super::{
+    own_objects,
+    static_policies::{add_file, binding, policy, rule, validation},
+};
 use berth_api::DatastoreUsage;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The file. The API server reads every file of its folder with this ending as a policy, so no other file may have it, nor
-/// `.yml` or `.json`.
+/// The file.
 const FILE: &str = "datastore-limit.yaml";
 /// Name of the policy on sizes and of its binding. API servers accept names with this ending from files only.
 const NAME: &str = "datastore-limit.berth.dev.static.k8s.io";
@@ -100,9 +102,8 @@ const PLAIN_BINDING: &str = "request.resource.resource == 'pods' && has(request.
                              request.subResource == 'binding' && !has(object.metadata.annotations) && (!has(object.metadata.labels) || \
                              size(object.metadata.labels) <= 8)";
 
-/// Adds the policies that a usage calls for to the files of an API server. Returns the configuration of the admission plugin that
-/// reads them; none if there is no need.
-pub(super) fn for_api_server(usage: DatastoreUsage, files: &mut BTreeMap<String, String>) -> Option<Value> {
+/// Adds the policies that a usage calls for to the files of an API server.
+pub(super) fn for_api_server(usage: DatastoreUsage, files: &mut BTreeMap<String, String>) {
     let mut documents = Vec::new();
     if usage.full || usage.growth_denied {
         documents.extend([size_policy(usage.growth_denied), binding(NAME)]);
@@ -110,36 +111,22 @@ pub(super) fn for_api_server(usage: DatastoreUsage, files: &mut BTreeMap<String,
     if usage.definitions_full {
         documents.extend([definition_policy(), binding(DEFINITIONS_NAME)]);
     }
-    if documents.is_empty() {
-        return None;
+    if !documents.is_empty() {
+        add_file(files, FILE, &documents);
     }
-    let documents: Vec<String> = documents.iter().map(Value::to_string).collect();
-    files.insert(FILE.into(), documents.join("\n---\n"));
-    Some(json!({
-        "name": "ValidatingAdmissionPolicy",
-        "configuration": {
-            "apiVersion": "apiserver.config.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicyConfiguration",
-            "staticManifestsDir": FILES,
-        },
-    }))
-}
-
-fn rule(group: &str, operation: &str, resources: &[&str]) -> Value {
-    json!({"apiGroups": [group], "apiVersions": ["*"], "operations": [operation], "resources": resources, "scope": "*"})
 }
 
 fn size_policy(growth_denied: bool) -> Value {
-    let create = rule("*", "CREATE", &["*"]);
+    let create = rule("*", &["CREATE"], &["*"]);
     let (included, excluded) = if growth_denied {
-        let binding = rule("", "CREATE", &["pods/binding"]);
+        let binding = rule("", &["CREATE"], &["pods/binding"]);
         // With every subresource.
-        let update = rule("*", "UPDATE", &["*/*"]);
+        let update = rule("*", &["UPDATE"], &["*/*"]);
         (vec![create, binding, update], Vec::new())
     } else {
-        let update = rule("", "UPDATE", &["configmaps", "secrets"]);
+        let update = rule("", &["UPDATE"], &["configmaps", "secrets"]);
         // Without Leases nodes are lost, and no controller manager becomes the leader.
-        let leases = rule("coordination.k8s.io", "CREATE", &["leases"]);
+        let leases = rule("coordination.k8s.io", &["CREATE"], &["leases"]);
         (vec![create, update], vec![leases])
     };
     let mut variables: Vec<Value> = SIZES.iter().map(|size| size.variable("object")).collect();
@@ -149,44 +136,17 @@ fn size_policy(growth_denied: bool) -> Value {
         variables.extend(SIZES.iter().map(|size| size.variable("oldObject")));
         validations.extend(growth().iter().map(|expression| validation(expression, GROWTH_DENIED)));
     }
-    policy(NAME, &included, &excluded, &variables, &validations)
+    policy(NAME, &constraints(&included, &excluded), &variables, &validations)
 }
 
 fn definition_policy() -> Value {
-    let create = rule("apiextensions.k8s.io", "CREATE", &["customresourcedefinitions"]);
+    let create = rule("apiextensions.k8s.io", &["CREATE"], &["customresourcedefinitions"]);
     let denied = validation("false", DEFINITIONS_FULL);
-    policy(DEFINITIONS_NAME, &[create], &[], &[], &[denied])
+    policy(DEFINITIONS_NAME, &constraints(&[create], &[]), &[], &[denied])
 }
 
-fn policy(name: &str, included: &[Value], excluded: &[Value], variables: &[Value], validations: &[Value]) -> Value {
-    json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": name},
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {
-                "matchPolicy": "Equivalent",
-                "resourceRules": included,
-                "excludeResourceRules": excluded,
-            },
-            "variables": variables,
-            "validations": validations,
-        },
-    })
-}
-
-fn binding(name: &str) -> Value {
-    json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": name},
-        "spec": {"policyName": name, "validationActions": ["Deny"]},
-    })
-}
-
-fn validation(expression: &str, message: &str) -> Value {
-    json!({"expression": expression, "message": message, "reason": "Forbidden"})
+fn constraints(included: &[Value], excluded: &[Value]) -> Value {
+    json!({"matchPolicy": "Equivalent", "resourceRules": included, "excludeResourceRules": excluded})
 }
 
 /// Part of an object whose size is limited. Each size is a variable of the policy: it is computed once, only if it is needed, and has a

@@ -18,10 +18,12 @@ mod endpoints;
 mod garbage_collection;
 mod input;
 mod own_objects;
+mod platform_objects;
 mod scheduler;
+mod static_policies;
 mod syncer;
 
-pub use certificates::{Authorities, CertificateError, Leaf, LeafStore};
+pub use certificates::{Authorities, CONTROL_USER, CertificateError, Leaf, LeafStore};
 pub use component::{
     API_SERVER, COMPONENTS, CONTROLLER_MANAGER, COREDNS, Component, FILES, Form, Health, Program, SCHEDULER, SYNCER,
 };

@@ -152,17 +152,18 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
     let mut fixture = Fixture::new();
     let render = render_api_server;
     let with_room = render(&fixture, "v1.37.1");
-    assert!(policy_files(&with_room).is_empty());
-    assert!(!with_room.files["admission.conf"].contains("staticManifestsDir"));
+    assert_eq!(policy_files(&with_room), ["platform-objects.yaml"]);
     fixture.datastore_usage.full = true;
     let full = render(&fixture, "v1.37.1");
-    assert_eq!(policy_files(&full), ["datastore-limit.yaml"]);
+    assert_eq!(policy_files(&full), ["datastore-limit.yaml", "platform-objects.yaml"]);
     let files = full.files_in("/files");
     assert!(files["admission.conf"].contains(r#""staticManifestsDir":"/files""#));
     insta::assert_snapshot!(files["datastore-limit.yaml"]);
     // Earlier API servers know no such files.
     for earlier in ["v1.36.4", "v1.35.0"] {
-        assert!(!render(&fixture, earlier).files["admission.conf"].contains("staticManifestsDir"));
+        let earlier = render(&fixture, earlier);
+        assert!(!earlier.files["admission.conf"].contains("staticManifestsDir"));
+        assert!(policy_files(&earlier).is_empty());
     }
 }
 
@@ -195,7 +196,7 @@ fn a_tenant_above_its_limit_can_delete_and_shrink_but_no_object_can_grow() {
 }
 
 #[test]
-fn no_user_of_a_tenant_impersonates_its_api_server() {
+fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
     let mut fixture = Fixture::new();
     for version in ["v1.37.1", "v1.36.4", "v1.35.0"] {
         let component = render_api_server(&fixture, version);
@@ -216,14 +217,39 @@ fn no_user_of_a_tenant_impersonates_its_api_server() {
         let conditions = webhook["matchConditions"].as_array().unwrap();
         assert_eq!(conditions.len(), 1);
         let expression = conditions[0]["expression"].as_str().unwrap();
-        assert!(expression.contains("verb.startsWith('impersonate')") && expression.contains("'system:apiserver'"));
+        assert!(expression.contains("verb.startsWith('impersonate')"));
+        assert!(
+            expression.ends_with("in ['system:apiserver', 'berth:control']"),
+            "{expression}"
+        );
     }
     // No file of it is read as an admission policy.
     fixture.datastore_usage.full = true;
     assert_eq!(
         policy_files(&render_api_server(&fixture, "v1.37.1")),
-        ["datastore-limit.yaml"]
+        ["datastore-limit.yaml", "platform-objects.yaml"]
     );
+}
+
+#[test]
+fn only_control_and_the_api_server_change_the_platforms_objects() {
+    let files = render_api_server(&Fixture::new(), "v1.37.1").files_in("/files");
+    let mut documents = files["platform-objects.yaml"].split("\n---\n");
+    let policy: serde_json::Value = serde_json::from_str(documents.next().unwrap()).unwrap();
+    let binding: serde_json::Value = serde_json::from_str(documents.next().unwrap()).unwrap();
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    let constraints = &policy["spec"]["matchConstraints"];
+    assert_eq!(
+        constraints["objectSelector"]["matchLabels"],
+        serde_json::json!({"berth.dev/managed-by": "platform"})
+    );
+    // Each operation on every kind, and updates of every subresource.
+    assert_eq!(
+        constraints["resourceRules"][0]["operations"],
+        serde_json::json!(["CREATE", "DELETE"])
+    );
+    assert_eq!(constraints["resourceRules"][1]["resources"], serde_json::json!(["*/*"]));
+    insta::assert_snapshot!(policy["spec"]["validations"][0]["expression"].as_str().unwrap());
 }
 
 /// The expression that says which objects are the API server's own.

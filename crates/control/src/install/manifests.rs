@@ -40,7 +40,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
             &["tenantclusters", "hostnodepools", "tenantclasses"],
             &READ,
         ),
-        rule("berth.dev", &["tenantclusters"], &["patch"]),
+        // Tenants that have expired are deleted.
+        rule("berth.dev", &["tenantclusters"], &["patch", "delete"]),
         rule(
             "berth.dev",
             &[

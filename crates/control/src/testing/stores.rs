@@ -4,7 +4,11 @@ use super::ScriptedApi;
 use crate::stores::Stores;
 use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
-use k8s_openapi::api::{core::v1::Node, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Node},
+    networking::v1::NetworkPolicy,
+    scheduling::v1::PriorityClass,
+};
 use kube::{
     Resource,
     runtime::{
@@ -20,6 +24,7 @@ pub(crate) struct StoreWriters {
     tenants: Writer<TenantCluster>,
     pools: Writer<HostNodePool>,
     classes: Writer<TenantClass>,
+    manifests: Writer<ConfigMap>,
     priority_classes: Writer<PriorityClass>,
     nodes: Writer<Node>,
     network_policies: Writer<NetworkPolicy>,
@@ -32,6 +37,7 @@ impl StoreWriters {
         let (tenants, tenant_writer) = reflector::store();
         let (pools, pool_writer) = reflector::store();
         let (classes, class_writer) = reflector::store();
+        let (manifests, manifest_writer) = reflector::store();
         let (priority_classes, priority_class_writer) = reflector::store();
         let (nodes, node_writer) = reflector::store();
         let (network_policies, network_policy_writer) = reflector::store();
@@ -41,10 +47,12 @@ impl StoreWriters {
             tenants,
             pools,
             classes,
+            manifests,
             priority_classes,
             nodes,
             usage: Arc::default(),
             workloads: Arc::new(WorkloadIndex::default()),
+            pod_activity: Arc::default(),
             node_ports: Arc::default(),
             devices: Arc::new(Devices::new(Arc::clone(&slices))),
             slices,
@@ -58,6 +66,7 @@ impl StoreWriters {
             tenants: tenant_writer,
             pools: pool_writer,
             classes: class_writer,
+            manifests: manifest_writer,
             priority_classes: priority_class_writer,
             nodes: node_writer,
             network_policies: network_policy_writer,
@@ -71,6 +80,7 @@ impl StoreWriters {
         fill(&mut self.tenants, host, "/tenantclusters/");
         fill(&mut self.pools, host, "/hostnodepools/");
         fill(&mut self.classes, host, "/tenantclasses/");
+        fill(&mut self.manifests, host, "/namespaces/berth-system/configmaps/");
         fill(&mut self.priority_classes, host, "/priorityclasses/");
         fill(&mut self.nodes, host, "/api/v1/nodes/");
         fill(&mut self.network_policies, host, "/networkpolicies/");

@@ -17,7 +17,7 @@ use futures::{
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{Namespace, Node, Pod, Secret},
+    core::v1::{ConfigMap, Namespace, Node, Pod, Secret},
     networking::v1::NetworkPolicy,
     scheduling::v1::PriorityClass,
 };
@@ -59,6 +59,7 @@ pub async fn start(
         listed: Vec::new(),
     };
     let objects = watches.start_objects();
+    let manifests = watches.start_manifests(&objects);
     watches.start_children(uses_pods);
     let namespaces = watches.all(of_tenants(), |namespace: &PartialObjectMeta<Namespace>, seen| {
         let pools = namespace.annotations().get(policy_annotations::SHARED_POOLS);
@@ -109,7 +110,11 @@ pub async fn start(
         tenants: tenants.clone(),
         queue: queue.clone(),
     };
-    let (workloads, workloads_listed) = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
+    let workloads::Watched {
+        workloads,
+        activity: pod_activity,
+        listed: workloads_listed,
+    } = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
     let (node_ports, node_ports_listed) = node_ports::start(client, tenants.clone(), queue.clone(), tasks, stop);
     let (usage, usage_listed) = pods_on_nodes::platform_pods(client, owners.clone(), tasks, stop);
     let devices::Watched {
@@ -131,10 +136,12 @@ pub async fn start(
         tenants,
         pools,
         classes,
+        manifests,
         priority_classes,
         nodes,
         usage,
         workloads,
+        pod_activity,
         node_ports,
         slices,
         devices,
@@ -204,6 +211,18 @@ impl Watches<'_> {
             pools,
             nodes,
         }
+    }
+
+    /// Watches the ConfigMaps that classes may name in `manifests`.
+    fn start_manifests(&mut self, objects: &Objects) -> Store<ConfigMap> {
+        let (tenants, classes) = (objects.tenants.clone(), objects.classes.clone());
+        let is_manifest = format!("{}={}", labels::MANIFESTS, labels::MANIFESTS_ALLOWED);
+        let api = Api::namespaced(self.client.clone(), system::NAMESPACE);
+        self.start(
+            api,
+            Config::default().labels(&is_manifest),
+            move |map: &ConfigMap, seen| wake::for_manifest(map, seen, &classes.state(), &tenants.state()),
+        )
     }
 
     /// Watches only the metadata of objects of tenants, so that drift is corrected.

@@ -5,10 +5,10 @@ use crate::key::Key;
 use berth_api::{DEFAULT_CLASS, HostNodePool, Phase, TenantClass, TenantCluster, labels};
 use berth_node_lifecycle::{Assignment, node::shared_pool_of};
 use berth_runtime::queue::Queue;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{Resource, ResourceExt};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -99,6 +99,28 @@ pub(super) fn for_class(class: &TenantClass, seen: &mut Seen, tenants: &[Arc<Ten
         wakes.extend(affected.map(|tenant| Wake::Now(tenant_key(tenant))));
     }
     wakes
+}
+
+/// Wakes the tenants of the classes that name a ConfigMap in `manifests`.
+pub(super) fn for_manifest(
+    map: &ConfigMap,
+    seen: &mut Seen,
+    classes: &[Arc<TenantClass>],
+    tenants: &[Arc<TenantCluster>],
+) -> Vec<Wake> {
+    let name = map.name_any();
+    if !seen.is_new(&name, &(map.uid(), map.resource_version())) {
+        return Vec::new();
+    }
+    let names_it = |class: &&Arc<TenantClass>| {
+        let manifests = &class.spec.manifests;
+        manifests.iter().any(|manifest| manifest.config_map_ref.name == name)
+    };
+    let concerned: BTreeSet<String> = classes.iter().filter(names_it).map(|class| class.name_any()).collect();
+    let affected = tenants
+        .iter()
+        .filter(|tenant| classes_of(tenant).any(|class| concerned.contains(class)));
+    affected.map(|tenant| Wake::Soon(tenant_key(tenant))).collect()
 }
 
 pub(super) fn for_pool(pool: &HostNodePool, seen: &mut Seen, tenants: &[Arc<TenantCluster>]) -> Vec<Wake> {
@@ -231,5 +253,24 @@ mod tests {
         );
         class.metadata.generation = Some(2);
         assert_eq!(woken(&for_class(&class, &mut seen, &tenants)), ["a"]);
+    }
+
+    #[test]
+    fn a_manifest_wakes_the_tenants_of_the_classes_that_name_it_once_a_change() {
+        let tenants = [tenant("a", Phase::Ready)];
+        let mut class = TenantClass::new("gold", berth_api::TenantClassSpec::default());
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some("base".into());
+        map.metadata.resource_version = Some("1".into());
+        let mut seen = Seen::default();
+        assert!(for_manifest(&map, &mut seen, &[Arc::new(class.clone())], &tenants).is_empty());
+        class.spec.manifests = vec![berth_api::ClassManifest {
+            config_map_ref: berth_api::ManifestConfigMap { name: "base".into() },
+            ..berth_api::ClassManifest::default()
+        }];
+        let classes = [Arc::new(class)];
+        assert!(for_manifest(&map, &mut seen, &classes, &tenants).is_empty());
+        map.metadata.resource_version = Some("2".into());
+        assert_eq!(woken(&for_manifest(&map, &mut seen, &classes, &tenants)), ["a"]);
     }
 }

@@ -4,10 +4,11 @@ use super::{
     FLEET_PAUSE,
     follow::{Index, follow},
 };
-use crate::key::Key;
+use crate::{controllers::tenant::PodActivity, key::Key};
 use berth_api::{NodeMode, TenantCluster, labels, names::TenantId};
 use berth_node_lifecycle::demand::{Workload, WorkloadIndex};
 use berth_runtime::queue::Queue;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt,
@@ -24,41 +25,57 @@ use tokio_util::sync::CancellationToken;
 /// Time for which tenants with nodes that follow demand are remembered.
 const REMEMBERED: Duration = Duration::from_millis(500);
 
-/// Watches the pods that syncers created. The receiver resolves when the first list is complete.
+/// What is known of tenants' pods.
+pub(super) struct Watched {
+    pub(super) workloads: Arc<WorkloadIndex>,
+    pub(super) activity: Arc<PodActivity>,
+    /// Resolves when the first list is complete.
+    pub(super) listed: oneshot::Receiver<()>,
+}
+
+/// Watches the pods that syncers created.
 pub(super) fn start(
     client: &Client,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
-) -> (Arc<WorkloadIndex>, oneshot::Receiver<()>) {
+) -> Watched {
     let index = Arc::new(WorkloadIndex::default());
+    let activity = Arc::new(PodActivity::default());
     let (listed, is_listed) = oneshot::channel();
     let of_syncers = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
     let api = Api::<Pod>::all(client.clone());
     let config = watcher::Config::default().labels(&of_syncers);
     let watch = WorkloadWatch {
         index: Arc::clone(&index),
+        activity: Arc::clone(&activity),
         tenants,
         queue,
         known: RwLock::default(),
     };
     let stop = stop.clone();
     tasks.spawn(async move { follow(api, config, &watch, listed, &stop).await });
-    (index, is_listed)
+    Watched {
+        workloads: index,
+        activity,
+        listed: is_listed,
+    }
 }
 
 /// Indexes the pods, and plans the fleet after changes that matter to it.
 struct WorkloadWatch {
     index: Arc<WorkloadIndex>,
+    activity: Arc<PodActivity>,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
     known: RwLock<Option<(Instant, HashSet<String>)>>,
 }
 
 impl WorkloadWatch {
-    /// Puts the fleet into the queue if the tenant's nodes follow demand.
+    /// Records that pods of the tenant changed, and puts the fleet into the queue if its nodes follow demand.
     fn wake(&self, tenant: &str) {
+        self.activity.record(tenant, Timestamp::now());
         if self.follows_demand(tenant) {
             self.queue.add_after(Key::Fleet, FLEET_PAUSE);
         }

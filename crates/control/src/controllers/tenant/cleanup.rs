@@ -71,6 +71,7 @@ pub(super) async fn delete_tenant(context: &TenantContext, tenant: &Tenant) -> R
         Ok(None) => {
             finalizer::remove(context, cluster).await?;
             context.tenants.forget(&cluster.uid().unwrap_or_default());
+            context.stores.pod_activity.forget(tenant.id.slug());
             Ok(None)
         }
     }

@@ -3,8 +3,8 @@
 use super::connection::ConnectionError;
 use crate::error::ReconcileError;
 use berth_api::conditions::{
-    CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DELETING, ENDPOINT_READY, INFRASTRUCTURE_READY, NODES_READY,
-    SYNCER_READY,
+    CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DELETING, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY,
+    NODES_READY, SYNCER_READY,
 };
 
 /// The step that failed, and why.
@@ -73,6 +73,9 @@ pub enum TenantError {
     /// Publishing the tenant's nodes.
     #[error("nodes: {0}")]
     TenantNodes(#[source] ReconcileError),
+    /// Deleting a tenant that has expired.
+    #[error("expiration: {0}")]
+    Expiration(#[source] ReconcileError),
     /// Writing the status.
     #[error("status: {0}")]
     Status(#[source] ReconcileError),
@@ -168,6 +171,7 @@ impl TenantError {
             Self::MetricsApi(cause) => (CONTROL_PLANE_READY, "MetricsAPIFailed", Some(cause)),
             Self::SyncerIdentity(cause) => (SYNCER_READY, "SyncerIdentityFailed", Some(cause)),
             Self::TenantNodes(cause) => (NODES_READY, "PublishingFailed", Some(cause)),
+            Self::Expiration(cause) => (EXPIRING, "ExpirationFailed", Some(cause)),
             Self::Status(cause) => (INFRASTRUCTURE_READY, "StatusFailed", Some(cause)),
             Self::Cleanup(error) => (DELETING, error.reason(), None),
         }

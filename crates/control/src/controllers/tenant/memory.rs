@@ -1,7 +1,11 @@
 //! What control remembers of each tenant between reconciles. All of it can be read again: losing it costs work,
 //! never correctness.
 
-use super::{connection::Connection, datastore_usage::UsageMemory};
+use super::{
+    connection::Connection,
+    datastore_usage::UsageMemory,
+    manifests::{ManifestMemory, ParsedManifests},
+};
 use crate::{
     apply::Applier,
     control_plane::{Authorities, LeafStore},
@@ -27,6 +31,8 @@ pub struct TenantMemory {
     pub datastore_usage: Mutex<UsageMemory>,
     /// How the tenant customised its DNS, as it was read last.
     pub dns: Mutex<Option<BTreeMap<String, String>>>,
+    /// What the platform applied in it. Held during a pass.
+    pub(super) manifests: tokio::sync::Mutex<ManifestMemory>,
     /// Whether its components have run after everything that they need was applied.
     pub have_components_run: AtomicBool,
 }
@@ -39,6 +45,8 @@ pub struct Tenants {
     groups: Mutex<NodeGroupPlans>,
     /// Tenants under deletion whose pods are gone.
     workloads_gone: Mutex<BTreeSet<String>>,
+    /// Objects of the ConfigMaps that classes name.
+    pub(super) manifests: ParsedManifests,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
 }
@@ -62,6 +70,7 @@ impl Tenants {
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
                 dns: Mutex::new(None),
+                manifests: tokio::sync::Mutex::default(),
                 have_components_run: AtomicBool::new(false),
             })
         }))

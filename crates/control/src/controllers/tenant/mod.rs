@@ -11,8 +11,10 @@ mod connection;
 mod context;
 mod datastore_usage;
 mod error;
+mod expiration;
 mod fetch;
 mod finalizer;
+mod manifests;
 mod memory;
 mod node_groups;
 mod recorded_settings;
@@ -27,6 +29,7 @@ mod validate;
 pub use connection::{NetworkRemote, ProbeAnswer, ProbeError, Remote};
 pub use context::TenantContext;
 pub use error::TenantError;
+pub use expiration::PodActivity;
 pub use memory::{TenantMemory, Tenants};
 pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};
@@ -79,6 +82,11 @@ pub async fn reconcile(
         Ok(settings) => (settings.map(|settings| Accepted::new(&tenant, settings)), None),
         Err(error) => (None, Some(TenantError::Settings(error))),
     };
+    let settings = accepted.as_ref().map(|accepted| &accepted.settings);
+    let expiration = expiration::observe(context, &tenant, settings, Timestamp::now());
+    if expiration.is_over() && unknown.is_none() {
+        return expiration::delete(context, &tenant, &expiration).await;
+    }
     let outcome = match (&accepted, unknown) {
         (Some(accepted), _) => apply::apply(context, accepted, &nodes).await,
         (None, Some(error)) => Outcome::SettingsUnknown(error),
@@ -88,14 +96,17 @@ pub async fn reconcile(
         // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }
-    let conditions = status::conditions(validity.as_ref().err(), &outcome, &nodes);
-    let settings = accepted.as_ref().map(|accepted| &accepted.settings);
-    let wanted = status::build(&tenant, settings, &outcome, &nodes, &conditions, Timestamp::now());
+    let mut conditions = status::conditions(validity.as_ref().err(), &outcome, &nodes);
+    conditions.extend(expiration.condition());
+    let now = Timestamp::now();
+    let mut wanted = status::build(&tenant, settings, &outcome, &nodes, &conditions, now);
+    expiration.write_to(&mut wanted);
     status::write(context, &tenant.cluster, &wanted).await?;
     outcome.into_result()?;
-    Ok(Some(if status::is_settled(&conditions) {
+    let pause = if status::is_settled(&conditions) {
         RESYNC
     } else {
         RECHECK
-    }))
+    };
+    Ok(Some(expiration.until_next(now).map_or(pause, |next| next.min(pause))))
 }

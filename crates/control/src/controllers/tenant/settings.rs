@@ -5,8 +5,8 @@ use crate::{
     network::{self, AllowedNetworks},
 };
 use berth_api::{
-    ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, NodeMode, SchedulingMode, SyncPolicy,
-    TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
+    ClassManifest, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy,
+    NodeMode, SchedulingMode, SyncPolicy, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -47,6 +47,12 @@ pub struct Settings {
     /// How much it may store and create.
     #[serde(default)]
     pub limits: TenantLimits,
+    /// How long it exists, as far as its class says.
+    #[serde(default)]
+    pub expiration: ExpirationPolicy,
+    /// What the platform applies in it.
+    #[serde(default)]
+    pub manifests: Vec<ClassManifest>,
 }
 
 /// The default of settings that earlier versions recorded.
@@ -88,6 +94,8 @@ pub fn resolve(
             class_network: rules.network.clone(),
             network: network.map_err(|why| reject("NetworkNotAllowed", why))?,
             limits: rules.limits.clone(),
+            expiration: rules.expiration.clone(),
+            manifests: rules.manifests.clone(),
         };
         let rejection = find_service_error(&settings, &rules.control_plane.service)
             .or_else(|| find_shared_pool_error(&settings, &rules.sync.shared_nodes));

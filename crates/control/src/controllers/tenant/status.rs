@@ -7,6 +7,7 @@ use super::{
     datastore_usage::{self, ObservedUsage},
     error::TenantError,
     fetch::ObservedNodes,
+    manifests::ObservedManifests,
     node_groups,
     remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
     settings::Settings,
@@ -17,7 +18,7 @@ use berth_api::{
     Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
     conditions::{
         self, ACCEPTED, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY,
-        INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY,
+        EXPIRING, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, READY, SYNCER_READY,
     },
     labels,
 };
@@ -41,6 +42,8 @@ const ORDER: [&str; 7] = [
     SYNCER_READY,
     NODES_READY,
 ];
+/// Conditions that Ready does not depend on.
+const NOT_PART_OF_READY: [&str; 3] = [DATASTORE_WITHIN_LIMITS, EXPIRING, MANIFESTS_APPLIED];
 /// Characters of a message that an Event carries.
 const MAX_MESSAGE_LENGTH: usize = 1000;
 
@@ -91,6 +94,7 @@ pub(super) fn conditions(
     all.push(ready_condition(&all));
     // Not among those that Ready depends on: what runs goes on.
     all.extend(observed_usage(outcome).and_then(datastore_usage::condition));
+    all.extend(observed_manifests(outcome).and_then(ObservedManifests::condition));
     all
 }
 
@@ -102,6 +106,19 @@ fn observed_usage<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedUsage> {
     match control_plane.as_ref() {
         ControlPlane::Started { started, .. } => Some(&started.datastore),
         ControlPlane::NotStarted(_) => None,
+    }
+}
+
+/// What is known of the manifests of the class, if the tenant was looked at.
+fn observed_manifests<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedManifests> {
+    let Outcome::Prepared { control_plane, .. } = outcome else {
+        return None;
+    };
+    match control_plane.as_ref() {
+        ControlPlane::Started {
+            serving: Ok(serving), ..
+        } => Some(&serving.manifests),
+        ControlPlane::Started { .. } | ControlPlane::NotStarted(_) => None,
     }
 }
 
@@ -139,12 +156,12 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is ready, however full its datastore is, or its spec is rejected: then only a change of the spec or of
+/// Whether a tenant is ready, whatever the conditions say that Ready does not depend on, or its spec is rejected: then only a change of the spec or of
 /// the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions
         .iter()
-        .find(|condition| !condition.is_true() && condition.kind != DATASTORE_WITHIN_LIMITS);
+        .find(|condition| !condition.is_true() && !NOT_PART_OF_READY.contains(&condition.kind));
     unmet.is_none_or(|first| first.kind == ACCEPTED)
 }
 
@@ -176,7 +193,7 @@ pub(super) fn build(
     serving.retain(|node| Assignment::read(node).is_some_and(|record| record.state.runs_tenant_pods()));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let desired = nodes.groups.iter().map(|group| group.desired);
-    TenantClusterStatus {
+    let mut status = TenantClusterStatus {
         phase: Some(phase(conditions)),
         observed_generation: cluster.metadata.generation,
         version: settings.map_or_else(|| before.version.clone(), |settings| Some(settings.version.clone())),
@@ -190,6 +207,9 @@ pub(super) fn build(
         datastore: observed_usage(outcome)
             .and_then(|observed| observed.usage)
             .or(before.datastore),
+        expires_at: before.expires_at,
+        idle_since: before.idle_since,
+        manifests: before.manifests,
         nodes: Some(TenantNodeCounts {
             desired: desired.fold(0, u32::saturating_add),
             assigned: count(serving.len()),
@@ -197,7 +217,11 @@ pub(super) fn build(
         }),
         node_groups: nodes.groups.clone(),
         conditions: conditions::merge(&before.conditions, conditions, cluster.metadata.generation, now),
+    };
+    if let Some(manifests) = observed_manifests(outcome) {
+        manifests.write_to(&mut status);
     }
+    status
 }
 
 fn phase(conditions: &[ConditionUpdate]) -> Phase {
@@ -250,7 +274,9 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
         .into_iter()
         .map(|(reason, message)| event(EventType::Normal, reason, NODES_READY, &message));
     let conditions = changed_conditions(&before.conditions, &after.conditions).map(|condition| {
-        let is_unmet = condition.status != "True" && !is_transient(&condition.reason);
+        // A tenant that expires is a warning, one that does not is none.
+        let is_met = (condition.status == "True") != (condition.type_ == EXPIRING);
+        let is_unmet = !is_met && !is_transient(&condition.reason);
         let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED].contains(&condition.reason.as_str());
         let type_ = if is_warning {
             EventType::Warning
@@ -288,7 +314,7 @@ fn changed_conditions<'a>(
 
 /// Whether a reason says that something is merely under way.
 fn is_transient(reason: &str) -> bool {
-    matches!(reason, "Starting" | "Assigning" | "Draining" | "Waiting")
+    matches!(reason, "Starting" | "Assigning" | "Draining" | "Waiting" | "Pruning")
 }
 
 #[cfg(test)]

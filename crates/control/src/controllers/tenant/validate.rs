@@ -104,6 +104,9 @@ pub fn validate(
         // Any number of replicas is valid: control planes that are processes always have one.
         control_plane: _,
         network: _,
+        // Every duration is valid: the class limits it.
+        ttl: _,
+        expire_after_idle: _,
     } = spec;
     if !available.versions.contains(version) {
         return reject(

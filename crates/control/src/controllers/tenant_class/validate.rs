@@ -45,12 +45,17 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         // Their schemas check everything.
         fair_sharing: _,
         quotas: _,
+        manifests: _,
+        expiration,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
         return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
     }
     if let Some((field, bad)) = limits.find_invalid_quantity() {
         return Some(format!("spec.limits.{field}: {bad:?} is not a quantity such as 50Gi"));
+    }
+    if let Some((default, max)) = expiration.find_contradiction() {
+        return Some(format!("spec.expiration: {default} must not be greater than {max}"));
     }
     let SyncPolicy {
         pods,

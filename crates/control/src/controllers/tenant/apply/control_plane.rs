@@ -7,6 +7,7 @@ use super::{
         datastore_usage::{self, ObservedUsage},
         error::{TenantError, in_step},
         fetch::ObservedNodes,
+        manifests::{ObservedManifests, keep_manifests},
         target::Tenant,
     },
     Prepared, definitions, dns, keys, metrics_api,
@@ -61,6 +62,7 @@ pub(crate) struct Serving {
     /// None while the API server does not answer.
     pub(crate) running: Option<Running>,
     pub(crate) syncer: SyncerState,
+    pub(in super::super) manifests: ObservedManifests,
 }
 
 /// The components that need the API server.
@@ -161,7 +163,8 @@ pub(super) async fn serve(
         }) => SyncerState::Down(why.clone()),
         _ => probe_syncer(context, &prepared.accepted.tenant, &prepared.endpoints).await,
     };
-    // An API that is registered and does not answer keeps namespaces from being deleted.
+    let mut manifests = ObservedManifests::NotObserved;
+    // An API that is registered and does not answer keeps namespaces from being deleted. Services need the syncer.
     if let (ApiServer::Answers(applier), SyncerState::Ready) = (&started.api_server, &syncer) {
         let authority = prepared.authorities.kubelet.cert_pem();
         let tenant = &prepared.accepted.tenant;
@@ -169,8 +172,13 @@ pub(super) async fn serve(
             .write(metrics_api::apply_metrics_api(applier, authority))
             .await
             .map_err(in_step(TenantError::MetricsApi))?;
+        manifests = keep_manifests(context, prepared.accepted, applier).await;
     }
-    Ok(Serving { running, syncer })
+    Ok(Serving {
+        running,
+        syncer,
+        manifests,
+    })
 }
 
 /// Applies the objects, and runs the components. A tenant that refuses the objects, such as one that stores as much as it may, still gets

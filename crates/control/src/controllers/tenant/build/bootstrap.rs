@@ -1,6 +1,6 @@
 //! Objects that Berth puts into every tenant before it is called ready.
 
-use super::{super::fetch::HostRanges, dns::dns_role};
+use super::{super::fetch::HostRanges, dns::dns_role, team_roles::team_roles};
 use crate::{
     control_plane::{DNS_USER, TENANT_USER},
     controllers::tenant_class::SyncerRules,
@@ -24,8 +24,8 @@ const SYNCER_ROLE: &str = "berth:syncer";
 
 /// What is applied before the webhooks, in this order.
 pub struct BootstrapObjects {
-    /// What the syncer may do, and what the tenant's DNS may read.
-    pub roles: [ClusterRole; 2],
+    /// What the syncer may do, what the tenant's DNS may read, and the roles for teams.
+    pub roles: Vec<ClusterRole>,
     /// Bindings of these roles, and of the tenant's administrators.
     pub bindings: [ClusterRoleBinding; 3],
     /// The account without which no pod is admitted.
@@ -37,7 +37,10 @@ pub struct BootstrapObjects {
 /// The bootstrap objects. `rules` is what the syncer may do.
 pub fn bootstrap_objects(rules: &SyncerRules, host_ranges: &HostRanges) -> BootstrapObjects {
     BootstrapObjects {
-        roles: [syncer_role(rules), dns_role()],
+        roles: [syncer_role(rules), dns_role()]
+            .into_iter()
+            .chain(team_roles())
+            .collect(),
         bindings: [
             binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER)),
             binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP)),

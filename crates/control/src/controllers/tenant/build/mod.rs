@@ -9,4 +9,5 @@ pub mod host_objects;
 pub mod limits;
 pub mod metrics_api;
 pub mod service_range;
+pub mod team_roles;
 pub mod tenant_nodes;

@@ -1,0 +1,73 @@
+//! The platform's objects in a tenant: what carries the label `berth.dev/managed-by: platform` is control's alone.
+//!
+//! The tenant's API server denies everybody else to create, change or delete such objects, and to add or remove the label, also where
+//! many objects are deleted at once. It does so by a policy in a file, which covers the policies and bindings among these objects, too.
+//! The policy goes by the name of the user: nobody in the tenant can be control or the API server, whatever RBAC says (`authorization`).
+
+use super::{
+    certificates::CONTROL_USER,
+    static_policies::{add_file, binding, policy, rule, validation},
+};
+use berth_api::labels;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The file.
+const FILE: &str = "platform-objects.yaml";
+/// Name of the policy and of its binding.
+const NAME: &str = "platform-objects.berth.dev.static.k8s.io";
+/// What a team reads.
+const DENIED: &str = "the object belongs to the platform (label berth.dev/managed-by: platform), which keeps it in every tenant of the \
+                      class: only Berth creates, changes and deletes such objects. Ask the platform team";
+/// The user that an API server is for itself.
+pub(super) const API_SERVER_USER: &str = "system:apiserver";
+/// The controller that fills in the rules of roles that aggregate others. It does so again if somebody acts in its name.
+const AGGREGATION: &str = "request.userInfo.username == 'system:serviceaccount:kube-system:clusterrole-aggregation-controller' && \
+                           request.operation == 'UPDATE' && request.resource.group == 'rbac.authorization.k8s.io' && \
+                           request.resource.resource == 'clusterroles' && has(object.aggregationRule) && \
+                           has(oldObject.aggregationRule) && object.aggregationRule == oldObject.aggregationRule";
+/// Updates of a part of an object, such as its status, by controllers.
+const PART: &str = "request.operation == 'UPDATE' && has(request.subResource) && request.subResource != ''";
+/// The status of a namespace may be written with other annotations, which are rules for its pods.
+const NOT_A_NAMESPACE: &str = "(request.resource.group != '' || request.resource.resource != 'namespaces')";
+/// What is left in a namespace that Berth has deleted. Nobody else can delete a namespace with such objects.
+const WITH_ITS_NAMESPACE: &str = "request.operation == 'DELETE' && namespaceObject != null && \
+                                  has(namespaceObject.metadata.deletionTimestamp)";
+
+/// Adds the policy to the files of an API server.
+pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) {
+    add_file(files, FILE, &[platform_policy(), binding(NAME)]);
+}
+
+fn platform_policy() -> Value {
+    let constraints = json!({
+        "matchPolicy": "Equivalent",
+        // Requests of which neither the object before nor the object after has the label cost nothing.
+        "objectSelector": {"matchLabels": {(labels::MANAGED_BY): labels::MANAGED_BY_PLATFORM}},
+        "resourceRules": [rule("*", &["CREATE", "DELETE"], &["*"]), rule("*", &["UPDATE"], &["*/*"])],
+        // They get the labels of their Services. No manifest has them.
+        "excludeResourceRules": [
+            rule("discovery.k8s.io", &["*"], &["endpointslices"]),
+            rule("", &["*"], &["endpoints"]),
+        ],
+    });
+    let users = format!("request.userInfo.username in ['{CONTROL_USER}', '{API_SERVER_USER}']");
+    let same_labels = same_field("labels");
+    let same_annotations = same_field("annotations");
+    let exempt = [
+        users,
+        format!("({WITH_ITS_NAMESPACE})"),
+        format!("({PART} && {same_labels} && ({NOT_A_NAMESPACE} || {same_annotations}))"),
+        format!("({AGGREGATION} && {same_labels})"),
+    ];
+    policy(NAME, &constraints, &[], &[validation(&exempt.join(" || "), DENIED)])
+}
+
+/// Whether an update leaves a map in the metadata as it was.
+fn same_field(field: &str) -> String {
+    let (new, old) = (
+        format!("object.metadata.{field}"),
+        format!("oldObject.metadata.{field}"),
+    );
+    format!("(has({new}) ? has({old}) && {new} == {old} : !has({old}))")
+}

@@ -1,0 +1,60 @@
+//! Admission policies that are files of the API server and no objects of the tenant: nobody in the tenant can delete, change or evade
+//! them. API servers read such files from Kubernetes 1.37 on.
+
+use super::component::FILES;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The configuration of the admission plugin that reads the files. It reads every file of the folder that ends with `.yaml`, `.yml` or
+/// `.json`, so no other file of the API server may.
+pub(super) fn plugin() -> Value {
+    json!({
+        "name": "ValidatingAdmissionPolicy",
+        "configuration": {
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyConfiguration",
+            "staticManifestsDir": FILES,
+        },
+    })
+}
+
+/// Adds a file with these policies and bindings.
+pub(super) fn add_file(files: &mut BTreeMap<String, String>, name: &str, documents: &[Value]) {
+    let documents: Vec<String> = documents.iter().map(Value::to_string).collect();
+    files.insert(name.into(), documents.join("\n---\n"));
+}
+
+/// A policy with its constraints, variables and validations. API servers accept names that end with `.static.k8s.io` from files only.
+pub(super) fn policy(name: &str, constraints: &Value, variables: &[Value], validations: &[Value]) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": constraints,
+            "variables": variables,
+            "validations": validations,
+        },
+    })
+}
+
+/// The binding by which a policy denies.
+pub(super) fn binding(name: &str) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    })
+}
+
+/// A rule of the constraints.
+pub(super) fn rule(group: &str, operations: &[&str], resources: &[&str]) -> Value {
+    json!({"apiGroups": [group], "apiVersions": ["*"], "operations": operations, "resources": resources, "scope": "*"})
+}
+
+/// An expression that must be true, and what a team reads if it is not.
+pub(super) fn validation(expression: &str, message: &str) -> Value {
+    json!({"expression": expression, "message": message, "reason": "Forbidden"})
+}

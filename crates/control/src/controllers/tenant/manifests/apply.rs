@@ -1,0 +1,345 @@
+//! One pass over the objects of the manifests in a tenant: what differs is applied, what is no longer wanted is deleted.
+//!
+//! A pass lists the metadata of the platform's objects, one request for each kind. An object whose resource version is that of the last
+//! apply is as the manifest says, and costs nothing more. An object that changes by being applied again had been changed by somebody else.
+
+use super::{
+    altered::find_alteration,
+    desired::{Manifest, Problem},
+    inventory::{Entry, Inventory},
+    objects::{ManifestObject, ObjectKey},
+};
+use crate::apply::{is_status, optional};
+use berth_api::{labels, names};
+use kube::{
+    Api, Client, Error,
+    api::{
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams,
+        Preconditions,
+    },
+    discovery::{Scope, pinned_kind},
+};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Reason of a [`Problem`] of an object that is not in the tenant as the manifest says.
+const APPLY_FAILED: &str = "ApplyFailed";
+
+/// A kind as the tenant's API server serves it.
+#[derive(Clone, Debug)]
+struct ServedKind {
+    resource: ApiResource,
+    is_namespaced: bool,
+}
+
+/// An object as it was applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Applied {
+    hash: String,
+    resource_version: String,
+}
+
+/// What is remembered of a tenant's objects between passes.
+#[derive(Debug, Default)]
+pub(super) struct AppliedObjects {
+    kinds: HashMap<GroupVersionKind, ServedKind>,
+    objects: BTreeMap<ObjectKey, Applied>,
+}
+
+/// The result of a pass.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) inventory: Inventory,
+    /// Objects that somebody else had changed or deleted, with their manifests.
+    pub(super) drift: Vec<(String, ObjectKey)>,
+    /// What could not be applied or deleted, with the manifest if it is one's.
+    pub(super) problems: Vec<(String, Problem)>,
+    /// Whether objects are still being deleted.
+    pub(super) is_deleting: bool,
+}
+
+/// What the tenant has of the platform's objects.
+#[derive(Default)]
+struct Live {
+    objects: BTreeMap<ObjectKey, Applied>,
+    /// Kinds that were listed completely.
+    listed: BTreeSet<(String, String)>,
+}
+
+/// A pass over one tenant.
+pub(super) struct Pass<'a> {
+    client: &'a Client,
+    known: &'a mut AppliedObjects,
+    done: Done,
+}
+
+impl<'a> Pass<'a> {
+    /// A pass that knows what earlier ones applied. `inventory` lists everything that it may apply.
+    pub(super) fn new(client: &'a Client, known: &'a mut AppliedObjects, inventory: Inventory) -> Self {
+        Self {
+            client,
+            known,
+            done: Done {
+                inventory,
+                ..Done::default()
+            },
+        }
+    }
+
+    /// Applies and deletes. What fails is in the result; the rest is done nevertheless.
+    pub(super) async fn run(mut self, manifests: &[Manifest]) -> Done {
+        let mut kept: Vec<(&Manifest, &ManifestObject)> = manifests
+            .iter()
+            .filter(|manifest| manifest.is_kept())
+            .flat_map(|manifest| manifest.known().iter().map(move |object| (manifest, object)))
+            .collect();
+        kept.sort_by_key(|(_, object)| object.key.rank());
+        let live = self.list_live(&kept).await;
+        for (manifest, object) in &kept {
+            self.keep(manifest, object, &live).await;
+        }
+        for manifest in manifests.iter().filter(|manifest| !manifest.is_kept()) {
+            self.apply_once(manifest).await;
+        }
+        self.delete_surplus(manifests).await;
+        let names: BTreeSet<&str> = manifests.iter().map(|manifest| manifest.spec.name.as_str()).collect();
+        self.done.inventory.once.retain(|name, _| names.contains(name.as_str()));
+        if !self.done.problems.is_empty() {
+            // A kind may be served differently from now on.
+            self.known.kinds.clear();
+        }
+        self.done
+    }
+
+    fn fail(&mut self, manifest: &str, key: &ObjectKey, why: &str) {
+        let message = format!("manifest {manifest}: {key}: {why}");
+        let problem = Problem::new(APPLY_FAILED, message);
+        self.done.problems.push((manifest.to_owned(), problem));
+    }
+
+    async fn served_kind(&mut self, key: &ObjectKey, version: &str) -> Result<ServedKind, Error> {
+        let kind = GroupVersionKind::gvk(&key.group, version, &key.kind);
+        if let Some(known) = self.known.kinds.get(&kind) {
+            return Ok(known.clone());
+        }
+        let (resource, capabilities) = pinned_kind(self.client, &kind).await?;
+        let served = ServedKind {
+            resource,
+            is_namespaced: capabilities.scope == Scope::Namespaced,
+        };
+        self.known.kinds.insert(kind, served.clone());
+        Ok(served)
+    }
+
+    fn api(&self, served: &ServedKind, namespace: Option<&str>) -> Api<DynamicObject> {
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &served.resource),
+            None => Api::all_with(self.client.clone(), &served.resource),
+        }
+    }
+
+    /// Lists the platform's objects of the kinds that are kept. Kinds that cannot be listed are left out.
+    async fn list_live(&mut self, kept: &[(&Manifest, &ManifestObject)]) -> Live {
+        let mut live = Live::default();
+        let label = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_PLATFORM);
+        let params = ListParams::default().labels(&label);
+        for (_, object) in kept {
+            let ManifestObject { key, version, .. } = object;
+            let kind = (key.group.clone(), key.kind.clone());
+            if live.listed.contains(&kind) {
+                continue;
+            }
+            let Ok(served) = self.served_kind(key, version).await else {
+                continue;
+            };
+            let Ok(list) = self.api(&served, None).list_metadata(&params).await else {
+                continue;
+            };
+            live.listed.insert(kind);
+            for found in list.items {
+                let key = ObjectKey {
+                    group: key.group.clone(),
+                    kind: key.kind.clone(),
+                    namespace: found.metadata.namespace.clone(),
+                    name: found.metadata.name.clone().unwrap_or_default(),
+                };
+                live.objects.insert(key, as_applied(&found.metadata));
+            }
+        }
+        live
+    }
+
+    /// Applies an object of a manifest that is kept, unless it is as the manifest says.
+    async fn keep(&mut self, manifest: &Manifest, object: &ManifestObject, live: &Live) {
+        let ManifestObject { key, version, .. } = object;
+        let name = &manifest.spec.name;
+        let wanted = with_labels(manifest, object);
+        let hash = hash_of(&wanted);
+        let (known, found) = (self.known.objects.get(key), live.objects.get(key));
+        let is_known = known.is_some_and(|known| known.hash == hash);
+        if is_known && known == found {
+            return;
+        }
+        let was_changed = found.is_some_and(|found| found.hash == hash);
+        let is_listed = live.listed.contains(&(key.group.clone(), key.kind.clone()));
+        let was_deleted = known.is_some() && found.is_none() && is_listed;
+        let before = found.map(|found| found.resource_version.clone());
+        self.known.objects.remove(key);
+        match self.apply(key, version, &wanted).await {
+            Ok(applied) => {
+                let after = as_applied(&applied.metadata);
+                if was_deleted || was_changed && before.as_ref() != Some(&after.resource_version) {
+                    self.done.drift.push((name.clone(), key.clone()));
+                }
+                match find_alteration(key, &wanted, &applied) {
+                    Some(why) => self.fail(name, key, &why),
+                    None => {
+                        self.known.objects.insert(key.clone(), after);
+                    }
+                }
+            }
+            Err(why) => self.fail(name, key, &why),
+        }
+    }
+
+    /// Applies a version of a manifest that was not applied yet. Its objects are the team's from then on.
+    async fn apply_once(&mut self, manifest: &Manifest) {
+        let (name, version) = (&manifest.spec.name, &manifest.spec.version);
+        if manifest.objects.is_err() {
+            return;
+        }
+        if self.done.inventory.once.get(name) != Some(version) {
+            let mut objects: Vec<&ManifestObject> = manifest.known().iter().collect();
+            objects.sort_by_key(|object| object.key.rank());
+            let mut is_complete = true;
+            for object in objects {
+                if let Err(why) = self.apply(&object.key, &object.version, &object.value).await {
+                    self.fail(name, &object.key, &why);
+                    is_complete = false;
+                }
+            }
+            if !is_complete {
+                return;
+            }
+            self.done.inventory.once.insert(name.clone(), version.clone());
+        }
+        // Those that were kept before lost their labels with the apply.
+        let released: BTreeSet<&ObjectKey> = manifest.known().iter().map(|object| &object.key).collect();
+        self.done
+            .inventory
+            .kept
+            .retain(|entry| !released.contains(&entry.object));
+    }
+
+    async fn apply(&mut self, key: &ObjectKey, version: &str, value: &Value) -> Result<DynamicObject, String> {
+        let served = self.served_kind(key, version).await.map_err(|error| match error {
+            Error::Discovery(_) => format!("the tenant does not serve the kind in version {version}"),
+            error => message(&error),
+        })?;
+        match (served.is_namespaced, &key.namespace) {
+            (true, None) => return Err("its kind has namespaces; set metadata.namespace".into()),
+            (false, Some(_)) => return Err("its kind has no namespaces; remove metadata.namespace".into()),
+            (true, Some(_)) | (false, None) => {}
+        }
+        let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
+        let api = self.api(&served, key.namespace.as_deref());
+        let applied = api.patch(&key.name, &params, &Patch::Apply(value)).await;
+        applied.map_err(|error| message(&error))
+    }
+
+    async fn delete_surplus(&mut self, manifests: &[Manifest]) {
+        for entry in self.done.inventory.surplus(manifests) {
+            let is_gone = match self.delete(&entry).await {
+                Ok(is_gone) => is_gone,
+                Err(error) => {
+                    self.fail(
+                        &entry.manifest,
+                        &entry.object,
+                        &format!("cannot be deleted: {}", message(&error)),
+                    );
+                    continue;
+                }
+            };
+            if is_gone {
+                self.known.objects.remove(&entry.object);
+                self.done.inventory.kept.retain(|kept| *kept != entry);
+            } else {
+                self.done.is_deleting = true;
+            }
+        }
+    }
+
+    /// Deletes an object, if it is still the manifest's. Returns whether it is gone.
+    async fn delete(&mut self, entry: &Entry) -> Result<bool, Error> {
+        let Entry {
+            object,
+            version,
+            manifest,
+        } = entry;
+        let served = match self.served_kind(object, version).await {
+            Ok(served) => served,
+            // Its definition is gone, and the object with it.
+            Err(Error::Discovery(_)) => return Ok(true),
+            Err(error) if is_status(&error, 404) => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let api = self.api(&served, object.namespace.as_deref());
+        let Some(found) = optional(api.get_metadata(&object.name).await)? else {
+            return Ok(true);
+        };
+        let has_label = |key: &str, value: &str| {
+            let labels = found.metadata.labels.as_ref();
+            labels.and_then(|labels| labels.get(key)).map(String::as_str) == Some(value)
+        };
+        if !has_label(labels::MANAGED_BY, labels::MANAGED_BY_PLATFORM) || !has_label(labels::MANIFEST, manifest) {
+            // Another one of this name.
+            return Ok(true);
+        }
+        if found.metadata.deletion_timestamp.is_some() {
+            return Ok(false);
+        }
+        let only_this = Preconditions {
+            uid: found.metadata.uid.clone(),
+            resource_version: None,
+        };
+        let params = DeleteParams::background().preconditions(only_this);
+        let deleted = optional(api.delete(&object.name, &params).await)?;
+        Ok(deleted.is_none_or(|answer| answer.is_right()))
+    }
+}
+
+/// What an API server says, without the kind of the error.
+fn message(error: &Error) -> String {
+    match error {
+        Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
+}
+
+/// An object with the labels and annotations by which it is found.
+fn with_labels(manifest: &Manifest, object: &ManifestObject) -> Value {
+    let mut value = object.value.clone();
+    let metadata = &mut value["metadata"];
+    metadata["labels"][labels::MANAGED_BY] = labels::MANAGED_BY_PLATFORM.into();
+    metadata["labels"][labels::MANIFEST] = manifest.spec.name.clone().into();
+    metadata["annotations"][labels::MANIFEST_VERSION] = manifest.spec.version.clone().into();
+    let hash = json!(names::hash(&[&value.to_string()]));
+    value["metadata"]["annotations"][labels::APPLIED_HASH] = hash;
+    value
+}
+
+/// The hash that [`with_labels`] added.
+fn hash_of(value: &Value) -> String {
+    let hash = value["metadata"]["annotations"][labels::APPLIED_HASH].as_str();
+    hash.unwrap_or_default().to_owned()
+}
+
+/// What an object's metadata say of its last apply.
+fn as_applied(metadata: &ObjectMeta) -> Applied {
+    let annotations = metadata.annotations.as_ref();
+    let hash = annotations.and_then(|annotations| annotations.get(labels::APPLIED_HASH));
+    Applied {
+        hash: hash.cloned().unwrap_or_default(),
+        resource_version: metadata.resource_version.clone().unwrap_or_default(),
+    }
+}
