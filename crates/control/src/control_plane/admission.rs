@@ -9,7 +9,7 @@ use super::{
     component::FILES,
     datastore_limit,
     input::ControlPlaneInput,
-    platform_objects, static_policies,
+    own_apis, platform_objects, static_policies,
 };
 use berth_kubernetes_versions::features;
 use berth_pki::Usage;
@@ -69,6 +69,7 @@ pub(super) fn for_api_server(
     ];
     if features::static_admission_policies(input.version) {
         platform_objects::for_api_server(files);
+        own_apis::for_api_server(files);
         datastore_limit::for_api_server(input.datastore_usage, files);
         plugins.push(static_policies::plugin());
     }

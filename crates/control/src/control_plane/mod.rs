@@ -17,6 +17,7 @@ mod egress;
 mod endpoints;
 mod garbage_collection;
 mod input;
+mod own_apis;
 mod own_objects;
 mod platform_objects;
 mod scheduler;

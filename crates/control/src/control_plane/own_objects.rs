@@ -2,6 +2,8 @@
 //!
 //! A test of the whole system compares the list with a new tenant. It fails if a version of Kubernetes needs another list.
 
+use std::collections::BTreeSet;
+
 /// Objects of some resources with the same names.
 pub(super) struct OwnObjects {
     pub(super) group: &'static str,
@@ -38,6 +40,14 @@ pub fn api_server_objects() -> Vec<OwnObject<'static>> {
         }
     }
     objects
+}
+
+/// API groups that an API server serves itself, each once. The core group is empty.
+pub(super) fn served_groups() -> impl Iterator<Item = &'static str> {
+    let services = OWN.iter().filter(|own| own.resources.contains(&"apiservices"));
+    let names = services.flat_map(|own| own.names);
+    let groups: BTreeSet<&str> = names.filter_map(|name| Some(name.split_once('.')?.1)).collect();
+    groups.into_iter()
 }
 
 /// Those of Kubernetes 1.37, with the flags of a tenant.

@@ -152,10 +152,13 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
     let mut fixture = Fixture::new();
     let render = render_api_server;
     let with_room = render(&fixture, "v1.37.1");
-    assert_eq!(policy_files(&with_room), ["platform-objects.yaml"]);
+    assert_eq!(policy_files(&with_room), ["own-apis.yaml", "platform-objects.yaml"]);
     fixture.datastore_usage.full = true;
     let full = render(&fixture, "v1.37.1");
-    assert_eq!(policy_files(&full), ["datastore-limit.yaml", "platform-objects.yaml"]);
+    assert_eq!(
+        policy_files(&full),
+        ["datastore-limit.yaml", "own-apis.yaml", "platform-objects.yaml"]
+    );
     let files = full.files_in("/files");
     assert!(files["admission.conf"].contains(r#""staticManifestsDir":"/files""#));
     insta::assert_snapshot!(files["datastore-limit.yaml"]);
@@ -227,7 +230,7 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
     fixture.datastore_usage.full = true;
     assert_eq!(
         policy_files(&render_api_server(&fixture, "v1.37.1")),
-        ["datastore-limit.yaml", "platform-objects.yaml"]
+        ["datastore-limit.yaml", "own-apis.yaml", "platform-objects.yaml"]
     );
 }
 
@@ -250,6 +253,24 @@ fn only_control_and_the_api_server_change_the_platforms_objects() {
     );
     assert_eq!(constraints["resourceRules"][1]["resources"], serde_json::json!(["*/*"]));
     insta::assert_snapshot!(policy["spec"]["validations"][0]["expression"].as_str().unwrap());
+}
+
+#[test]
+fn no_other_server_is_registered_for_a_group_of_the_api_servers_own() {
+    let files = render_api_server(&Fixture::new(), "v1.37.1").files_in("/files");
+    let document = files["own-apis.yaml"].split("\n---\n").next().unwrap();
+    let policy: serde_json::Value = serde_json::from_str(document).unwrap();
+    let expression = policy["spec"]["validations"][0]["expression"].as_str().unwrap();
+    for group in [
+        "''",
+        "'networking.k8s.io'",
+        "'rbac.authorization.k8s.io'",
+        "'admissionregistration.k8s.io'",
+    ] {
+        assert!(expression.contains(group), "{group}: {expression}");
+    }
+    // The syncer serves it.
+    assert!(!expression.contains("metrics.k8s.io"), "{expression}");
 }
 
 /// The expression that says which objects are the API server's own.

@@ -253,9 +253,22 @@ impl Objects {
         Ok(self.store(&path, object))
     }
 
-    /// A namespace is deleted with everything in it.
+    /// A namespace is deleted with everything in it. An object with finalizers stays.
     fn delete(&mut self, path: &str, options: &Value) -> Answer {
         let mut object = self.get(path)?;
+        for precondition in ["uid", "resourceVersion"] {
+            let expected = &options["preconditions"][precondition];
+            if !expected.is_null() && *expected != object["metadata"][precondition] {
+                return Err((409, "the object was changed"));
+            }
+        }
+        if object["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty())
+        {
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            return Ok(self.store(path, object));
+        }
         if object["metadata"]["annotations"][NEVER_ENDS] == "true" && options["gracePeriodSeconds"] != 0 {
             if object["metadata"]["deletionTimestamp"].is_null() {
                 // Its grace period has been over for long.

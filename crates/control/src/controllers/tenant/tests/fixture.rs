@@ -98,6 +98,24 @@ impl Fixture {
         result
     }
 
+    /// One reconcile after a change that the watches have not seen yet.
+    pub(super) async fn reconcile_after_unseen(
+        &mut self,
+        change: impl FnOnce(&ScriptedApi),
+    ) -> Result<Option<Duration>, TenantError> {
+        self.writers.update(&self.host);
+        change(&self.host);
+        let slot = Arc::new(self.slots.take().await);
+        reconcile(&self.context, "team", "vision", &slot).await
+    }
+
+    /// Changes the tenant's object on the host.
+    pub(super) fn change_tenant(&self, change: impl FnOnce(&mut Value)) {
+        let mut cluster = self.host.get(TENANT).unwrap();
+        change(&mut cluster);
+        self.host.insert(TENANT, cluster);
+    }
+
     /// Reconciles until the tenant is Ready. Returns the errors on the way.
     pub(super) async fn reconcile_until_ready(&mut self) -> Vec<TenantError> {
         let mut errors = Vec::new();

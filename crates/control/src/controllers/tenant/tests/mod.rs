@@ -1,7 +1,9 @@
 //! The whole controller against scripted answers: every call that it makes fails once, and the tenant still becomes ready,
 //! or is still deleted.
 
+mod expiration;
 mod fixture;
+mod manifests;
 
 use crate::testing::NEVER_ENDS;
 use berth_api::{TenantClass, TenantClassSpec, sync_policy::SyncedKind};

@@ -1,0 +1,94 @@
+//! The end of a tenant: it is warned, then deleted, unless it was changed in the last moment.
+
+use super::fixture::{Fixture, TENANT};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// A tenant of long ago that gets a TTL of one minute, after the first reconcile with it.
+async fn warned() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    fixture.change_tenant(|cluster| {
+        cluster["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+        cluster["spec"]["ttl"] = "1m".into();
+    });
+    let pause = fixture.reconcile().await.unwrap().unwrap();
+    assert!(pause <= Duration::from_secs(30), "{pause:?}");
+    fixture
+}
+
+/// Moves the end of which the team was warned into the past.
+fn let_time_pass(fixture: &Fixture) {
+    fixture.change_tenant(|cluster| {
+        assert!(!cluster["status"]["expiresAt"].is_null());
+        cluster["status"]["expiresAt"] = "2026-01-01T00:01:00Z".into();
+    });
+}
+
+fn is_deleted(fixture: &Fixture) -> bool {
+    let cluster = fixture.host.get(TENANT);
+    cluster.is_none_or(|cluster| !cluster["metadata"]["deletionTimestamp"].is_null())
+}
+
+#[tokio::test]
+async fn an_overdue_tenant_is_warned_and_then_deleted() {
+    let mut fixture = warned().await;
+    let condition = fixture.condition("Expiring").unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("True"), &json!("ExpiresSoon"))
+    );
+    let ends: Timestamp = fixture.status()["expiresAt"].as_str().unwrap().parse().unwrap();
+    let left = ends.duration_since(Timestamp::now());
+    assert!(
+        left > SignedDuration::from_secs(20) && left <= SignedDuration::from_secs(30),
+        "{left:?}"
+    );
+    assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
+    fixture.reconcile().await.unwrap();
+    assert!(!is_deleted(&fixture), "its time is not over");
+    let_time_pass(&fixture);
+    fixture.reconcile().await.unwrap();
+    assert!(is_deleted(&fixture));
+    let events = fixture.host.find("/events/vision.");
+    let reasons: Vec<&Value> = events.iter().map(|event| &event["reason"]).collect();
+    assert!(reasons.contains(&&json!("ExpiresSoon")), "{reasons:?}");
+    assert!(reasons.contains(&&json!("Expired")), "{reasons:?}");
+    // The clean-up goes on as with every deletion.
+    assert!(fixture.delete().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_extension_in_the_last_moment_wins() {
+    let mut fixture = warned().await;
+    let_time_pass(&fixture);
+    let extend = |host: &crate::testing::ScriptedApi| {
+        let mut cluster = host.get(TENANT).unwrap();
+        cluster["spec"]["ttl"] = "99999h".into();
+        host.insert(TENANT, cluster);
+    };
+    let again = fixture.reconcile_after_unseen(extend).await.unwrap();
+    assert!(again.is_some_and(|pause| pause <= Duration::from_secs(1)));
+    assert!(!is_deleted(&fixture));
+    fixture.reconcile().await.unwrap();
+    assert!(!is_deleted(&fixture));
+    assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotSoon");
+}
+
+#[tokio::test]
+async fn a_tenant_without_pods_is_idle_since_its_first_reconcile() {
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = "2h".into());
+    fixture.reconcile_until_ready().await;
+    let since = fixture.status()["idleSince"].clone();
+    assert!(since.is_string());
+    assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotSoon");
+    // Another control knows the time from the status.
+    fixture.context.tenants = std::sync::Arc::default();
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.status()["idleSince"], since);
+    fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = Value::Null);
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.status()["idleSince"].is_null() && fixture.condition("Expiring").is_none());
+}

@@ -1,0 +1,216 @@
+//! Manifests of a class in a tenant: applied, kept, and deleted when no manifest has them any more.
+
+use super::fixture::Fixture;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::sleep;
+
+const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/reader";
+const OTHER_ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/writer";
+
+fn map_path(name: &str) -> String {
+    format!("/api/v1/namespaces/berth-system/configmaps/{name}")
+}
+
+/// A ConfigMap with ClusterRoles of these names and this verb.
+fn set_roles(fixture: &Fixture, map: &str, names: &[&str], verb: &str) {
+    let documents: Vec<String> = names
+        .iter()
+        .map(|name| {
+            format!(
+                "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{name: {name}}}\n\
+                 rules: [{{apiGroups: [''], resources: [pods], verbs: [{verb}]}}]\n"
+            )
+        })
+        .collect();
+    let data = documents.join("---\n");
+    let map_object = json!({"metadata": {"name": map, "namespace": "berth-system"}, "data": {"roles.yaml": data}});
+    fixture.host.insert(&map_path(map), map_object);
+}
+
+fn set_class(fixture: &Fixture, manifests: &Value) {
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass",
+        "metadata": {"name": "gold", "uid": "gold"}, "spec": {"manifests": manifests}});
+    fixture.host.insert(CLASS, class);
+}
+
+/// A tenant of a class with one manifest, whose ConfigMap has the role `reader`.
+async fn with_manifest(mode: &str) -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+    let served = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "rbac.authorization.k8s.io/v1",
+        "resources": [{"name": "clusterroles", "singularName": "", "namespaced": false, "kind": "ClusterRole",
+            "verbs": ["get", "list", "patch"]}]});
+    fixture.tenant.serve("/apis/rbac.authorization.k8s.io/v1", served);
+    set_roles(&fixture, "base", &["reader"], "get");
+    set_class(&fixture, &manifest("v1", mode));
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    // The syncer may have become ready in the last one.
+    fixture.reconcile().await.unwrap();
+    fixture
+}
+
+fn manifest(version: &str, mode: &str) -> Value {
+    json!([{"name": "base", "version": version, "mode": mode, "configMapRef": {"name": "base"}}])
+}
+
+fn applied(fixture: &Fixture) -> (Value, Value) {
+    let condition = fixture.condition("ManifestsApplied").unwrap();
+    (condition["status"].clone(), condition["reason"].clone())
+}
+
+fn writes(fixture: &Fixture, since: usize) -> usize {
+    let calls = fixture.script.calls().split_off(since);
+    calls
+        .iter()
+        .filter(|call| call.text.starts_with("tenant PATCH") && call.text.ends_with("/reader"))
+        .count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_the_platforms_and_are_written_again_only_if_they_changed() {
+    let mut fixture = with_manifest("Keep").await;
+    let role = fixture.tenant.get(ROLE).unwrap();
+    assert_eq!(
+        role["metadata"]["labels"],
+        json!({"berth.dev/managed-by": "platform", "berth.dev/manifest": "base"})
+    );
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    assert_eq!(
+        fixture.status()["manifests"],
+        json!([{"name": "base", "version": "v1", "mode": "Keep", "objects": 1}])
+    );
+    let before = fixture.count_calls();
+    sleep(Duration::from_secs(61)).await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(writes(&fixture, before), 0);
+
+    // Somebody changes it.
+    let mut changed = role.clone();
+    changed["rules"] = json!([]);
+    fixture.tenant.insert(ROLE, changed);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(
+        fixture.tenant.get(ROLE).unwrap()["rules"],
+        json!([]),
+        "it is not looked at yet"
+    );
+    sleep(Duration::from_secs(61)).await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.tenant.get(ROLE).unwrap()["rules"], role["rules"]);
+    assert!(fixture.status()["manifests"][0]["driftCorrectedAt"].is_string());
+
+    // Somebody deletes it.
+    fixture.tenant.remove(ROLE);
+    sleep(Duration::from_secs(61)).await;
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.tenant.get(ROLE).is_some());
+    let events = fixture.host.find("/events/vision.");
+    let drift: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["reason"] == "DriftCorrected")
+        .collect();
+    assert_eq!(drift.len(), 1, "the second counts up");
+    assert!(drift[0]["note"].as_str().unwrap().contains("ClusterRole reader"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_manifest_has_any_more_is_deleted_also_by_another_control() {
+    let mut fixture = with_manifest("Keep").await;
+    set_roles(&fixture, "base", &["writer"], "get");
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.tenant.get(ROLE).is_none() && fixture.tenant.get(OTHER_ROLE).is_some());
+    // A ConfigMap that is gone deletes nothing.
+    fixture.host.remove(&map_path("base"));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(applied(&fixture), ("False".into(), "ConfigMapMissing".into()));
+    assert!(fixture.tenant.get(OTHER_ROLE).is_some());
+    assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
+    // A class without manifests does.
+    fixture.context.tenants = std::sync::Arc::default();
+    set_class(&fixture, &json!([]));
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+        sleep(Duration::from_secs(10)).await;
+    }
+    assert!(fixture.tenant.get(OTHER_ROLE).is_none());
+    assert!(fixture.condition("ManifestsApplied").is_none() && fixture.status()["manifests"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_lost_its_labels_is_not_deleted() {
+    let mut fixture = with_manifest("Keep").await;
+    let mut foreign = fixture.tenant.get(ROLE).unwrap();
+    foreign["metadata"]["labels"] = json!({});
+    fixture.tenant.insert(ROLE, foreign);
+    set_roles(&fixture, "base", &["writer"], "get");
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.tenant.get(ROLE).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_is_applied_once() {
+    let mut fixture = with_manifest("Once").await;
+    let role = fixture.tenant.get(ROLE).unwrap();
+    assert!(role["metadata"]["labels"].is_null(), "it is the team's");
+    fixture.tenant.remove(ROLE);
+    fixture.context.tenants = std::sync::Arc::default();
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+        sleep(Duration::from_secs(61)).await;
+    }
+    assert!(fixture.tenant.get(ROLE).is_none());
+    set_class(&fixture, &manifest("v2", "Once"));
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.tenant.get(ROLE).is_some());
+    assert_eq!(fixture.status()["manifests"][0]["version"], "v2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_the_tenant_does_not_serve_is_reported_and_tried_again() {
+    let mut fixture = with_manifest("Keep").await;
+    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
+        "a": "apiVersion: rbac.authorization.k8s.io/v1\nkind: Unknown\nmetadata: {name: a}"}});
+    fixture.host.insert(&map_path("base"), map);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
+    let message = fixture.condition("ManifestsApplied").unwrap()["message"].clone();
+    assert!(
+        message
+            .as_str()
+            .unwrap()
+            .contains("Unknown a: the tenant does not serve the kind"),
+        "{message}"
+    );
+    assert_eq!(
+        fixture.status()["manifests"][0]["version"],
+        "v1",
+        "what was applied last"
+    );
+    set_roles(&fixture, "base", &["reader"], "list");
+    fixture.reconcile().await.unwrap();
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    assert_eq!(fixture.tenant.get(ROLE).unwrap()["rules"][0]["verbs"], json!(["list"]));
+}
+
+#[tokio::test]
+async fn each_call_may_fail_once_and_the_objects_are_still_applied() {
+    let calls = with_manifest("Keep").await.count_calls();
+    for number in calls.saturating_sub(60)..calls {
+        let mut fixture = with_manifest("Keep").await;
+        let start = fixture.count_calls();
+        set_roles(&fixture, "base", &["writer"], "get");
+        fixture.script.fail_call(start + number % 60);
+        for _ in 0..6 {
+            let _ = fixture.reconcile().await;
+        }
+        assert!(fixture.tenant.get(ROLE).is_none(), "{:?}", fixture.script.failed());
+        assert!(
+            fixture.tenant.get(OTHER_ROLE).is_some(),
+            "{:?}",
+            fixture.script.failed()
+        );
+        assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    }
+}
