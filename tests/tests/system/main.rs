@@ -5,6 +5,7 @@ mod classes;
 mod control_planes;
 mod deletion;
 mod dns;
+mod expiration;
 mod input;
 mod lifecycle;
 mod limits;
@@ -12,6 +13,7 @@ mod network;
 mod node_recycling;
 mod nodes;
 mod own_objects;
+mod platform_objects;
 mod published;
 mod services;
 mod shared;
@@ -52,6 +54,11 @@ fn main() -> ExitCode {
                 limits::services_beyond_the_limit_are_refused,
                 limits::a_tenant_cannot_store_more_than_its_share_whoever_asks,
                 own_objects::objects_of_every_api_server_are_listed,
+                platform_objects::nobody_in_a_tenant_changes_the_platforms_objects,
+                platform_objects::manifests_follow_their_class_and_surplus_is_deleted,
+                platform_objects::drift_in_a_tenant_of_an_earlier_version_is_corrected,
+                expiration::a_tenant_is_warned_extended_and_deleted,
+                expiration::a_class_limits_how_long_tenants_exist,
                 dns::tenant_resolves_only_its_own_names,
                 dns::dns_customization_is_validated,
                 usage::host_without_metrics_is_reported,

@@ -1,0 +1,111 @@
+//! Tenants with a TTL: warned, extended, and deleted.
+
+use berth_api::{TenantClass, TenantCluster, TenantClusterStatus, conditions};
+use berth_tests::{
+    objects::apply,
+    tenant::{Tenant, cluster, ensure_namespace, until_gone},
+    test_cluster::TestCluster,
+    wait::{SOON, until},
+};
+use k8s_openapi::api::core::v1::{Event, Namespace};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use std::sync::Arc;
+
+async fn set_ttl(tenants: &Api<TenantCluster>, name: &str, ttl: &str) {
+    let patch = json!({"spec": {"ttl": ttl}});
+    let params = PatchParams::default();
+    tenants.patch(name, &params, &Patch::Merge(&patch)).await.unwrap();
+}
+
+/// Waits until the condition Expiring has a reason.
+async fn until_expiring(tenants: &Api<TenantCluster>, name: &str, reason: &str) -> TenantClusterStatus {
+    until(&format!("Expiring is {reason}"), SOON, async || {
+        let cluster = tenants.get(name).await.map_err(|error| error.to_string())?;
+        let status = cluster.status.unwrap_or_default();
+        match status.conditions.iter().find(|c| c.type_ == conditions::EXPIRING) {
+            Some(condition) if condition.reason == reason => Ok(status),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
+/// Waits until a tenant expires this many seconds after its creation.
+async fn until_lifetime(tenants: &Api<TenantCluster>, name: &str, seconds: i64) {
+    until(&format!("{name} exists for {seconds} s"), SOON, async || {
+        let cluster = tenants.get(name).await.map_err(|error| error.to_string())?;
+        let created = cluster
+            .metadata
+            .creation_timestamp
+            .clone()
+            .map(|time| time.0.as_second());
+        let ends = cluster
+            .status
+            .and_then(|status| status.expires_at)
+            .map(|time| time.0.as_second());
+        let found = ends.zip(created).map(|(ends, created)| ends - created);
+        if found == Some(seconds) {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
+    .await;
+}
+
+pub(crate) async fn a_tenant_is_warned_extended_and_deleted(host: Arc<TestCluster>) {
+    let name = "expire";
+    let mut spec = cluster(name, &[]);
+    spec.spec.ttl = Some("4h".into());
+    let tenant = Tenant::create(&host, name, &spec).await;
+    let tenants = host.tenants(name);
+    let status = until_expiring(&tenants, name, "NotSoon").await;
+    let created = tenants.get(name).await.unwrap().metadata.creation_timestamp.unwrap();
+    let ends = status.expires_at.unwrap();
+    assert_eq!(ends.0.as_second() - created.0.as_second(), 4 * 3600);
+    // It is older than that, and is warned first.
+    set_ttl(&tenants, name, "1m").await;
+    until_expiring(&tenants, name, "ExpiresSoon").await;
+    set_ttl(&tenants, name, "5h").await;
+    until_expiring(&tenants, name, "NotSoon").await;
+    set_ttl(&tenants, name, "1m").await;
+    until_gone(&host, name, name).await;
+    let events: Api<Event> = Api::namespaced(host.client.clone(), name);
+    let events = events.list(&ListParams::default()).await.unwrap();
+    for reason in ["ExpiresSoon", "Expired"] {
+        let found = events.iter().any(|event| event.reason.as_deref() == Some(reason));
+        assert!(found, "no Event {reason}");
+    }
+    let namespaces: Api<Namespace> = Api::all(host.client.clone());
+    let left = namespaces.get_opt(&tenant.id.workload_namespace()).await.unwrap();
+    assert!(left.is_none());
+}
+
+pub(crate) async fn a_class_limits_how_long_tenants_exist(host: Arc<TestCluster>) {
+    let name = "expire-class";
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": name},
+        "spec": {"expiration": {"defaultTTL": "2h", "maxTTL": "3h", "maxExpireAfterIdle": "4h"}}});
+    apply(&host.client, "", &class).await.unwrap();
+    ensure_namespace(&host.client, name).await;
+    let tenants = host.tenants(name);
+    let mut spec = cluster(name, &[]);
+    spec.spec.class_name = Some(name.into());
+    spec.spec.ttl = Some("72h".into());
+    tenants.create(&PostParams::default(), &spec).await.unwrap();
+    until_lifetime(&tenants, name, 3 * 3600).await;
+    // A lower maximum holds for tenants that exist.
+    let lower = json!({"spec": {"expiration": {"maxTTL": "2h30m"}}});
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
+    let params = PatchParams::default();
+    classes.patch(name, &params, &Patch::Merge(&lower)).await.unwrap();
+    until_lifetime(&tenants, name, 9000).await;
+    tenants.delete(name, &DeleteParams::default()).await.unwrap();
+    until_gone(&host, name, name).await;
+    let invalid = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a"}, "spec": {"ttl": "30s"}});
+    let error = apply(&host.client, name, &invalid).await.unwrap_err().to_string();
+    assert!(error.contains("ttl must be at least 1m"), "{error}");
+}
