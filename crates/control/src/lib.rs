@@ -13,6 +13,7 @@ pub mod install;
 pub mod key;
 pub mod metrics;
 pub mod network;
+pub mod pod_activity;
 pub mod runtime;
 pub mod stores;
 #[cfg(test)]

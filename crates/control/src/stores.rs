@@ -1,6 +1,6 @@
 //! What watches know of the host.
 
-use crate::{controllers::tenant::PodActivity, network::node_ports::NodePorts};
+use crate::{network::node_ports::NodePorts, pod_activity::PodActivity};
 use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,

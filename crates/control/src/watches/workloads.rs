@@ -4,7 +4,7 @@ use super::{
     FLEET_PAUSE,
     follow::{Index, follow},
 };
-use crate::{controllers::tenant::PodActivity, key::Key};
+use crate::{key::Key, pod_activity::PodActivity};
 use berth_api::{NodeMode, TenantCluster, labels, names::TenantId};
 use berth_node_lifecycle::demand::{Workload, WorkloadIndex};
 use berth_runtime::queue::Queue;

@@ -29,7 +29,6 @@ mod validate;
 pub use connection::{NetworkRemote, ProbeAnswer, ProbeError, Remote};
 pub use context::TenantContext;
 pub use error::TenantError;
-pub use expiration::PodActivity;
 pub use memory::{TenantMemory, Tenants};
 pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};

@@ -7,10 +7,10 @@ use super::{
         datastore_usage::{self, ObservedUsage},
         error::{TenantError, in_step},
         fetch::ObservedNodes,
-        manifests::{ObservedManifests, keep_manifests},
+        manifests::ObservedManifests,
         target::Tenant,
     },
-    Prepared, definitions, dns, keys, metrics_api,
+    Prepared, definitions, dns, keys, manifests, metrics_api,
 };
 use crate::{
     apply::{Applier, optional},
@@ -163,7 +163,7 @@ pub(super) async fn serve(
         }) => SyncerState::Down(why.clone()),
         _ => probe_syncer(context, &prepared.accepted.tenant, &prepared.endpoints).await,
     };
-    let mut manifests = ObservedManifests::NotObserved;
+    let mut observed = ObservedManifests::NotObserved;
     // An API that is registered and does not answer keeps namespaces from being deleted. Services need the syncer.
     if let (ApiServer::Answers(applier), SyncerState::Ready) = (&started.api_server, &syncer) {
         let authority = prepared.authorities.kubelet.cert_pem();
@@ -172,12 +172,12 @@ pub(super) async fn serve(
             .write(metrics_api::apply_metrics_api(applier, authority))
             .await
             .map_err(in_step(TenantError::MetricsApi))?;
-        manifests = keep_manifests(context, prepared.accepted, applier).await;
+        observed = Box::pin(manifests::keep_manifests(context, prepared.accepted, applier)).await;
     }
     Ok(Serving {
         running,
         syncer,
-        manifests,
+        manifests: observed,
     })
 }
 

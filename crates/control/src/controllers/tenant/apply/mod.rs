@@ -10,6 +10,7 @@ mod definitions;
 mod dns;
 mod endpoint;
 mod keys;
+mod manifests;
 mod metrics_api;
 mod prepare;
 mod tenant_nodes;

@@ -4,10 +4,7 @@
 //! All that decides is in the object: its creation, its spec, its class, and in its status the end that the team was warned of and
 //! since when the tenant has no pods.
 
-mod activity;
 mod rules;
-
-pub use activity::PodActivity;
 
 use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
 use crate::{apply::is_status, error::api};

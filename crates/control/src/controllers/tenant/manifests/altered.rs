@@ -14,7 +14,7 @@ const POLICY_GROUPS: [&str; 3] = [
 ];
 
 /// Why an object is not as it was applied.
-pub(super) fn find_alteration(key: &ObjectKey, wanted: &Value, applied: &DynamicObject) -> Option<String> {
+pub(crate) fn find_alteration(key: &ObjectKey, wanted: &Value, applied: &DynamicObject) -> Option<String> {
     let has_label = |label: &str, value: &Value| {
         let found = applied.metadata.labels.as_ref().and_then(|labels| labels.get(label));
         found.map(String::as_str) == value.as_str()

@@ -11,15 +11,15 @@ use std::{
 
 /// Why the objects of a manifest are not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Problem {
+pub(crate) struct Problem {
     /// Reason of the condition.
-    pub(in super::super) reason: &'static str,
+    pub(crate) reason: &'static str,
     /// What is wrong and what to do.
-    pub(in super::super) message: String,
+    pub(crate) message: String,
 }
 
 impl Problem {
-    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             reason,
             message: message.into(),
@@ -29,18 +29,18 @@ impl Problem {
 
 /// A manifest of a class.
 #[derive(Clone, Debug)]
-pub(super) struct Manifest {
-    pub(super) spec: ClassManifest,
-    pub(super) objects: Result<Arc<Vec<ManifestObject>>, Problem>,
+pub(crate) struct Manifest {
+    pub(crate) spec: ClassManifest,
+    pub(crate) objects: Result<Arc<Vec<ManifestObject>>, Problem>,
 }
 
 impl Manifest {
     /// Its objects; none if they are not known.
-    pub(super) fn known(&self) -> &[ManifestObject] {
+    pub(crate) fn known(&self) -> &[ManifestObject] {
         self.objects.as_ref().map_or(&[], |objects| objects.as_slice())
     }
 
-    pub(super) fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.spec.mode == ManifestMode::Keep
     }
 }
@@ -49,7 +49,7 @@ type Parsed = Result<Arc<Vec<ManifestObject>>, String>;
 
 /// Objects of ConfigMaps, so that each version of a ConfigMap is parsed once for all tenants.
 #[derive(Default)]
-pub(in super::super) struct ParsedManifests(Mutex<HashMap<String, (String, Parsed)>>);
+pub(crate) struct ParsedManifests(Mutex<HashMap<String, (String, Parsed)>>);
 
 impl ParsedManifests {
     fn of(&self, map: &ConfigMap) -> Parsed {
@@ -69,7 +69,7 @@ impl ParsedManifests {
 }
 
 /// The manifests of a class. `find` returns a ConfigMap of Berth's namespace that has the label of manifests.
-pub(super) fn resolve(
+pub(crate) fn resolve(
     manifests: &[ClassManifest],
     find: impl Fn(&str) -> Option<Arc<ConfigMap>>,
     parsed: &ParsedManifests,
@@ -134,7 +134,7 @@ fn validate(manifests: &[Manifest]) -> Result<(), String> {
 }
 
 /// Text that changes with everything that a pass depends on.
-pub(super) fn digest(manifests: &[Manifest]) -> String {
+pub(crate) fn digest(manifests: &[Manifest]) -> String {
     let mut parts: Vec<String> = Vec::new();
     for Manifest { spec, objects } in manifests {
         parts.push(format!("{} {} {:?}", spec.name, spec.version, spec.mode));

@@ -1,55 +1,40 @@
 //! Which objects Berth has applied in a tenant, so that those that are no longer wanted are deleted.
 //!
-//! It is a ConfigMap in the control-plane namespace on the host. It lists an object before the object is applied, so that a control that
-//! ends in between leaves nothing behind that nobody knows of.
+//! It is recorded on the host before an object is applied, so that a control that ends in between leaves nothing behind that nobody
+//! knows of. Pure.
 
-use super::{
-    super::{build::host_objects, context::TenantContext, target::Tenant},
-    desired::Manifest,
-    objects::ObjectKey,
-};
-use crate::{
-    apply::optional,
-    error::{ReconcileError, api},
-};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
+use super::{desired::Manifest, objects::ObjectKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Name of the ConfigMap in the control-plane namespace.
-const RECORD: &str = "manifests";
-/// Its one key.
-const KEY: &str = "inventory.json";
-
 /// An object that Berth keeps in the tenant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Entry {
-    pub(super) object: ObjectKey,
+pub(crate) struct Entry {
+    pub(crate) object: ObjectKey,
     /// Version of its API.
-    pub(super) version: String,
+    pub(crate) version: String,
     /// The manifest that it comes from.
-    pub(super) manifest: String,
+    pub(crate) manifest: String,
 }
 
 /// What Berth has applied in a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Inventory {
+pub(crate) struct Inventory {
     /// Objects that it keeps, or still has to delete.
     #[serde(default)]
-    pub(super) kept: Vec<Entry>,
+    pub(crate) kept: Vec<Entry>,
     /// Versions of manifests that were applied once, by name.
     #[serde(default)]
-    pub(super) once: BTreeMap<String, String>,
+    pub(crate) once: BTreeMap<String, String>,
 }
 
 impl Inventory {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.once.is_empty()
     }
 
     /// With the objects that are to be kept.
-    pub(super) fn with(&self, manifests: &[Manifest]) -> Self {
+    pub(crate) fn with(&self, manifests: &[Manifest]) -> Self {
         let wanted: Vec<Entry> = manifests
             .iter()
             .filter(|manifest| manifest.is_kept())
@@ -73,7 +58,7 @@ impl Inventory {
     }
 
     /// Objects that no manifest has any more, in the order in which they are deleted. Objects of manifests that cannot be read stay.
-    pub(super) fn surplus(&self, manifests: &[Manifest]) -> Vec<Entry> {
+    pub(crate) fn surplus(&self, manifests: &[Manifest]) -> Vec<Entry> {
         let objects = manifests.iter().flat_map(Manifest::known);
         let wanted: BTreeSet<&ObjectKey> = objects.map(|object| &object.key).collect();
         let unreadable: BTreeSet<&str> = manifests
@@ -87,36 +72,6 @@ impl Inventory {
         surplus.sort_by_key(|entry| std::cmp::Reverse(entry.object.rank()));
         surplus
     }
-}
-
-/// What was recorded last.
-///
-/// # Errors
-/// The host refuses or does not answer, or the record cannot be read.
-pub(super) async fn load(context: &TenantContext, tenant: &Tenant) -> Result<Inventory, ReconcileError> {
-    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
-    let map = optional(maps.get(RECORD).await).map_err(api("read which manifests were applied"))?;
-    let Some(text) = map.and_then(|map| map.data?.remove(KEY)) else {
-        return Ok(Inventory::default());
-    };
-    serde_json::from_str(&text).map_err(|error| ReconcileError::Blocked {
-        reason: "InventoryInvalid",
-        message: format!(
-            "ConfigMap {}/{RECORD} of the host, which lists what was applied in the tenant, cannot be read: {error}; delete it, \
-             and in the tenant the objects that no manifest has any more",
-            tenant.id.control_plane_namespace()
-        ),
-    })
-}
-
-/// Records what is applied.
-///
-/// # Errors
-/// The host refuses or does not answer.
-pub(super) async fn store(tenant: &Tenant, inventory: &Inventory) -> Result<(), ReconcileError> {
-    let text = serde_json::to_string(inventory).unwrap_or_default();
-    let map = host_objects::config_map(&tenant.cluster, &tenant.id, RECORD, [(KEY.into(), text)].into());
-    Ok(tenant.memory.host.apply(&map).await?)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects of all manifests of a class together: each is at least one request to every tenant.
-pub(super) const MAX_OBJECTS: usize = 500;
+pub(crate) const MAX_OBJECTS: usize = 500;
 /// Namespaces that an API server never deletes.
 const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 /// Metadata that decide on the life of an object, or that only API servers write.
@@ -38,14 +38,14 @@ const DENIED_KINDS: [(&str, &str); 14] = [
 
 /// What names an object, whatever the version of its API.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct ObjectKey {
+pub(crate) struct ObjectKey {
     /// API group, empty for the core group.
-    pub(super) group: String,
-    pub(super) kind: String,
+    pub(crate) group: String,
+    pub(crate) kind: String,
     /// None if its kind has no namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) namespace: Option<String>,
-    pub(super) name: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
 }
 
 impl std::fmt::Display for ObjectKey {
@@ -65,7 +65,7 @@ impl std::fmt::Display for ObjectKey {
 
 impl ObjectKey {
     /// When it is applied: namespaces and definitions before what needs them, policies and webhooks after what they could deny.
-    pub(super) fn rank(&self) -> u8 {
+    pub(crate) fn rank(&self) -> u8 {
         match (self.group.as_str(), self.kind.as_str()) {
             ("", "Namespace") => 0,
             ("apiextensions.k8s.io", _) => 1,
@@ -80,21 +80,21 @@ impl ObjectKey {
 
 /// An object of a manifest.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ManifestObject {
-    pub(super) key: ObjectKey,
+pub(crate) struct ManifestObject {
+    pub(crate) key: ObjectKey,
     /// Version of its API.
-    pub(super) version: String,
+    pub(crate) version: String,
     /// As the manifest has it.
-    pub(super) value: Value,
+    pub(crate) value: Value,
     /// Hash of the value.
-    pub(super) hash: String,
+    pub(crate) hash: String,
 }
 
 /// The objects in the data of a ConfigMap.
 ///
 /// # Errors
 /// What is wrong, with the key of the data.
-pub(super) fn parse(data: &BTreeMap<String, String>) -> Result<Vec<ManifestObject>, String> {
+pub(crate) fn parse(data: &BTreeMap<String, String>) -> Result<Vec<ManifestObject>, String> {
     let (mut objects, mut keys) = (Vec::new(), BTreeSet::new());
     for (file, text) in data {
         let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| {
@@ -190,7 +190,7 @@ fn find_managed_by(value: &Value) -> Option<String> {
 ///
 /// # Errors
 /// The first object that cannot, and what to do.
-pub(super) fn validate_kept<'a>(objects: impl Iterator<Item = &'a ManifestObject> + Clone) -> Result<(), String> {
+pub(crate) fn validate_kept<'a>(objects: impl Iterator<Item = &'a ManifestObject> + Clone) -> Result<(), String> {
     let is_namespace = |key: &ObjectKey| key.group.is_empty() && key.kind == "Namespace";
     let namespaces: BTreeSet<&str> = objects
         .clone()
@@ -215,10 +215,10 @@ pub(super) fn validate_kept<'a>(objects: impl Iterator<Item = &'a ManifestObject
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    pub(in super::super) fn data(text: &str) -> BTreeMap<String, String> {
+    pub(crate) fn data(text: &str) -> BTreeMap<String, String> {
         [("objects.yaml".to_owned(), text.to_owned())].into()
     }
 

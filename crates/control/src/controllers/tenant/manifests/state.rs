@@ -1,9 +1,9 @@
 //! What the status of a tenant says of its class's manifests. Pure.
 
 use super::{
-    apply::Done,
     desired::{Manifest, Problem},
     objects::ObjectKey,
+    pass::Done,
 };
 use berth_api::{
     ManifestStatus, TenantClusterStatus,
@@ -19,7 +19,7 @@ const NAMED: usize = 5;
 
 /// What a reconcile knows of the manifests.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in super::super) enum ObservedManifests {
+pub(crate) enum ObservedManifests {
     /// The tenant was not looked at: the status stays as it is.
     #[default]
     NotObserved,
@@ -31,7 +31,7 @@ pub(in super::super) enum ObservedManifests {
 
 /// The result of a pass.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) struct ManifestsState {
+pub(crate) struct ManifestsState {
     statuses: Vec<ManifestStatus>,
     problems: Vec<Problem>,
     is_deleting: bool,
@@ -39,7 +39,7 @@ pub(in super::super) struct ManifestsState {
 
 impl ManifestsState {
     /// The state after a pass. `before` is what the status said.
-    pub(super) fn new(manifests: &[Manifest], done: Done, before: &[ManifestStatus], now: Timestamp) -> Self {
+    pub(crate) fn new(manifests: &[Manifest], done: Done, before: &[ManifestStatus], now: Timestamp) -> Self {
         let Done {
             inventory: _,
             drift,
@@ -81,7 +81,7 @@ impl ManifestsState {
     }
 
     /// Whether the tenant is as the manifests say.
-    pub(super) fn is_applied(&self) -> bool {
+    pub(crate) fn is_applied(&self) -> bool {
         self.problems.is_empty() && !self.is_deleting
     }
 
@@ -107,7 +107,7 @@ impl ManifestsState {
 
 impl ObservedManifests {
     /// The condition ManifestsApplied, if something is known.
-    pub(in super::super) fn condition(&self) -> Option<ConditionUpdate> {
+    pub(crate) fn condition(&self) -> Option<ConditionUpdate> {
         match self {
             Self::Observed(state) if !state.statuses.is_empty() || !state.is_applied() => Some(state.condition()),
             Self::Observed(_) | Self::NotObserved | Self::NoManifests => None,
@@ -115,7 +115,7 @@ impl ObservedManifests {
     }
 
     /// Sets what the status says of the manifests.
-    pub(in super::super) fn write_to(&self, status: &mut TenantClusterStatus) {
+    pub(crate) fn write_to(&self, status: &mut TenantClusterStatus) {
         match self {
             Self::NotObserved => return,
             Self::NoManifests => status.manifests.clear(),
@@ -139,7 +139,7 @@ fn shorten(texts: &[&str], separator: &str) -> String {
 }
 
 /// Events about objects that somebody else had changed, one for each manifest.
-pub(super) fn drift_events(drift: &[(String, ObjectKey)]) -> Vec<Event> {
+pub(crate) fn drift_events(drift: &[(String, ObjectKey)]) -> Vec<Event> {
     let mut objects: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (manifest, object) in drift {
         objects.entry(manifest).or_default().push(object.to_string());

@@ -41,21 +41,21 @@ struct Applied {
 
 /// What is remembered of a tenant's objects between passes.
 #[derive(Debug, Default)]
-pub(super) struct AppliedObjects {
+pub(crate) struct AppliedObjects {
     kinds: HashMap<GroupVersionKind, ServedKind>,
     objects: BTreeMap<ObjectKey, Applied>,
 }
 
 /// The result of a pass.
 #[derive(Debug, Default)]
-pub(super) struct Done {
-    pub(super) inventory: Inventory,
+pub(crate) struct Done {
+    pub(crate) inventory: Inventory,
     /// Objects that somebody else had changed or deleted, with their manifests.
-    pub(super) drift: Vec<(String, ObjectKey)>,
+    pub(crate) drift: Vec<(String, ObjectKey)>,
     /// What could not be applied or deleted, with the manifest if it is one's.
-    pub(super) problems: Vec<(String, Problem)>,
+    pub(crate) problems: Vec<(String, Problem)>,
     /// Whether objects are still being deleted.
-    pub(super) is_deleting: bool,
+    pub(crate) is_deleting: bool,
 }
 
 /// What the tenant has of the platform's objects.
@@ -67,7 +67,7 @@ struct Live {
 }
 
 /// A pass over one tenant.
-pub(super) struct Pass<'a> {
+pub(crate) struct Pass<'a> {
     client: &'a Client,
     known: &'a mut AppliedObjects,
     done: Done,
@@ -75,7 +75,7 @@ pub(super) struct Pass<'a> {
 
 impl<'a> Pass<'a> {
     /// A pass that knows what earlier ones applied. `inventory` lists everything that it may apply.
-    pub(super) fn new(client: &'a Client, known: &'a mut AppliedObjects, inventory: Inventory) -> Self {
+    pub(crate) fn new(client: &'a Client, known: &'a mut AppliedObjects, inventory: Inventory) -> Self {
         Self {
             client,
             known,
@@ -87,7 +87,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Applies and deletes. What fails is in the result; the rest is done nevertheless.
-    pub(super) async fn run(mut self, manifests: &[Manifest]) -> Done {
+    pub(crate) async fn run(mut self, manifests: &[Manifest]) -> Done {
         let mut kept: Vec<(&Manifest, &ManifestObject)> = manifests
             .iter()
             .filter(|manifest| manifest.is_kept())

@@ -1,0 +1,152 @@
+//! The manifests of the class in the tenant: what is there is made to match them.
+//!
+//! Which objects that are is recorded in a ConfigMap in the control-plane namespace on the host.
+
+use super::{
+    super::{
+        build::host_objects,
+        context::TenantContext,
+        manifests::{
+            Done, Inventory, LastPass, Manifest, ManifestMemory, ManifestsState, ObservedManifests, Pass, Problem,
+            digest, drift_events, resolve,
+        },
+        target::Tenant,
+    },
+    Accepted,
+};
+use crate::{
+    apply::{Applier, optional},
+    error::{ReconcileError, api},
+};
+use berth_api::system;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, Resource, runtime::reflector::ObjectRef};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Pause after a pass that failed, or whose deletions are not complete.
+const RETRY: Duration = Duration::from_secs(10);
+/// Time for a pass. A tenant's webhooks may answer late; the next pass does the rest.
+const PASS_LIMIT: Duration = Duration::from_secs(20);
+/// Name of the ConfigMap in the control-plane namespace.
+const RECORD: &str = "manifests";
+/// Its one key.
+const KEY: &str = "inventory.json";
+
+/// Makes the tenant's objects match the manifests of its class. What fails is in the state: it stops nothing else.
+pub(super) async fn keep_manifests(
+    context: &TenantContext,
+    accepted: &Accepted,
+    applier: &Applier,
+) -> ObservedManifests {
+    let Accepted { tenant, settings } = accepted;
+    let find = |name: &str| {
+        let reference = ObjectRef::new(name).within(system::NAMESPACE);
+        context.stores.manifests.get(&reference)
+    };
+    let manifests = resolve(&settings.manifests, find, &context.tenants.manifests);
+    let mut memory = tenant.memory.manifests.lock().await;
+    let digest = digest(&manifests);
+    if let Some(state) = memory.current_state(&digest) {
+        return ObservedManifests::Observed(state);
+    }
+    let before = tenant.cluster.status.as_ref();
+    let before = before.map(|status| status.manifests.clone()).unwrap_or_default();
+    let done = match make_match(context, tenant, applier, &manifests, &mut memory).await {
+        Ok(None) => return ObservedManifests::NoManifests,
+        Ok(Some(done)) => done,
+        Err(error) => failed(&error),
+    };
+    for event in drift_events(&done.drift) {
+        context.recorder.publish(&event, &tenant.cluster.object_ref(&())).await;
+    }
+    let is_complete = done.problems.is_empty() && !done.is_deleting;
+    let state = ManifestsState::new(&manifests, done, &before, Timestamp::now());
+    if is_complete && state.is_applied() {
+        memory.last = Some(LastPass {
+            digest,
+            at: Instant::now(),
+            state: state.clone(),
+        });
+    } else {
+        memory.last = None;
+        context.queue.add_after(tenant.key(), RETRY);
+    }
+    ObservedManifests::Observed(state)
+}
+
+/// A pass that could not be made.
+fn failed(error: &ReconcileError) -> Done {
+    let reason = match error {
+        ReconcileError::Blocked { reason, .. } => *reason,
+        _ => "InventoryFailed",
+    };
+    Done {
+        problems: vec![(String::new(), Problem::new(reason, error.to_string()))],
+        ..Done::default()
+    }
+}
+
+/// One pass, with the record of what it applies before and after it. None: there is nothing to apply, nor to delete.
+async fn make_match(
+    context: &TenantContext,
+    tenant: &Tenant,
+    applier: &Applier,
+    manifests: &[Manifest],
+    memory: &mut ManifestMemory,
+) -> Result<Option<Done>, ReconcileError> {
+    let recorded = match memory.inventory.take() {
+        Some(recorded) => recorded,
+        None => load_inventory(context, tenant).await?,
+    };
+    if manifests.is_empty() && recorded.is_empty() {
+        memory.inventory = Some(recorded);
+        return Ok(None);
+    }
+    let planned = recorded.with(manifests);
+    if planned != recorded {
+        store_inventory(tenant, &planned).await?;
+    }
+    let pass = Box::pin(Pass::new(applier.client(), &mut memory.applied, planned.clone()).run(manifests));
+    let Some(done) = tenant.slot.lend(PASS_LIMIT, pass).await else {
+        memory.inventory = Some(planned);
+        return Err(ReconcileError::Blocked {
+            reason: "APIServerSlow",
+            message: format!(
+                "the tenant's API server did not accept the manifests of the class within {} s; look for webhooks in the tenant that \
+                 do not answer. Berth tries again",
+                PASS_LIMIT.as_secs()
+            ),
+        });
+    };
+    if done.inventory != planned {
+        store_inventory(tenant, &done.inventory).await?;
+    }
+    memory.inventory = Some(done.inventory.clone());
+    Ok(Some(done))
+}
+
+/// What was recorded last.
+async fn load_inventory(context: &TenantContext, tenant: &Tenant) -> Result<Inventory, ReconcileError> {
+    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
+    let map = optional(maps.get(RECORD).await).map_err(api("read which manifests were applied"))?;
+    let Some(text) = map.and_then(|map| map.data?.remove(KEY)) else {
+        return Ok(Inventory::default());
+    };
+    serde_json::from_str(&text).map_err(|error| ReconcileError::Blocked {
+        reason: "InventoryInvalid",
+        message: format!(
+            "ConfigMap {}/{RECORD} of the host, which lists what was applied in the tenant, cannot be read: {error}; delete it, \
+             and in the tenant the objects that no manifest has any more",
+            tenant.id.control_plane_namespace()
+        ),
+    })
+}
+
+/// Records what is applied.
+async fn store_inventory(tenant: &Tenant, inventory: &Inventory) -> Result<(), ReconcileError> {
+    let text = serde_json::to_string(inventory).unwrap_or_default();
+    let map = host_objects::config_map(&tenant.cluster, &tenant.id, RECORD, [(KEY.into(), text)].into());
+    Ok(tenant.memory.host.apply(&map).await?)
+}
