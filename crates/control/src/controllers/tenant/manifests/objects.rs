@@ -198,7 +198,8 @@ pub(crate) fn validate_kept<'a>(objects: impl Iterator<Item = &'a ManifestObject
         .map(|object| object.key.name.as_str())
         .collect();
     for ManifestObject { key, .. } in objects {
-        if let Some((_, instead)) = DENIED_KINDS.iter().find(|(kind, _)| *kind == key.kind) {
+        let denied = DENIED_KINDS.iter().find(|(kind, _)| *kind == key.kind);
+        if let Some((_, instead)) = denied.filter(|_| is_of_kubernetes(&key.group)) {
             return Err(format!("{key} cannot be kept: {instead}"));
         }
         if let Some(namespace) = key.namespace.as_deref()
@@ -212,6 +213,11 @@ pub(crate) fn validate_kept<'a>(objects: impl Iterator<Item = &'a ManifestObject
         }
     }
     Ok(())
+}
+
+/// Whether a group is one of Kubernetes itself or of its projects.
+fn is_of_kubernetes(group: &str) -> bool {
+    !group.contains('.') || group.ends_with(".k8s.io")
 }
 
 #[cfg(test)]

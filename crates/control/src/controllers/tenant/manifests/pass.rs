@@ -37,6 +37,18 @@ struct ServedKind {
 struct Applied {
     hash: String,
     resource_version: String,
+    /// Counts changes that are no status; some kinds have none.
+    generation: Option<i64>,
+}
+
+impl Applied {
+    /// Whether an apply has changed the object. Its status may have changed meanwhile.
+    fn is_changed_by(&self, apply: &Self) -> bool {
+        match (self.generation, apply.generation) {
+            (Some(before), Some(after)) => before != after,
+            _ => self.resource_version != apply.resource_version,
+        }
+    }
 }
 
 /// What is remembered of a tenant's objects between passes.
@@ -180,15 +192,14 @@ impl<'a> Pass<'a> {
         if is_known && known == found {
             return;
         }
-        let was_changed = found.is_some_and(|found| found.hash == hash);
+        let before = found.filter(|found| found.hash == hash);
         let is_listed = live.listed.contains(&(key.group.clone(), key.kind.clone()));
         let was_deleted = known.is_some() && found.is_none() && is_listed;
-        let before = found.map(|found| found.resource_version.clone());
         self.known.objects.remove(key);
         match self.apply(key, version, &wanted).await {
             Ok(applied) => {
                 let after = as_applied(&applied.metadata);
-                if was_deleted || was_changed && before.as_ref() != Some(&after.resource_version) {
+                if was_deleted || before.is_some_and(|before| before.is_changed_by(&after)) {
                     self.done.drift.push((name.clone(), key.clone()));
                 }
                 match find_alteration(key, &wanted, &applied) {
@@ -341,5 +352,6 @@ fn as_applied(metadata: &ObjectMeta) -> Applied {
     Applied {
         hash: hash.cloned().unwrap_or_default(),
         resource_version: metadata.resource_version.clone().unwrap_or_default(),
+        generation: metadata.generation,
     }
 }
