@@ -1,8 +1,9 @@
 //! Tenants with a TTL: warned, extended, and deleted.
 
 use berth_api::{TenantClass, TenantCluster, TenantClusterStatus, conditions};
+use berth_process::binaries::{self, Binary};
 use berth_tests::{
-    objects::apply,
+    objects::{apply, apply_example},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
     test_cluster::TestCluster,
     wait::{SOON, until},
@@ -13,7 +14,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
+use tokio::process::Command;
 
 async fn set_ttl(tenants: &Api<TenantCluster>, name: &str, ttl: &str) {
     let patch = json!({"spec": {"ttl": ttl}});
@@ -108,4 +110,39 @@ pub(crate) async fn a_class_limits_how_long_tenants_exist(host: Arc<TestCluster>
     let invalid = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a"}, "spec": {"ttl": "30s"}});
     let error = apply(&host.client, name, &invalid).await.unwrap_err().to_string();
     assert!(error.contains("ttl must be at least 1m"), "{error}");
+}
+
+pub(crate) async fn the_example_runs_a_command_in_a_tenant_of_its_own(host: Arc<TestCluster>) {
+    let namespace = "ci";
+    ensure_namespace(&host.client, namespace).await;
+    apply_example(&host.client, namespace, "ephemeral/class.yaml").await;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/ephemeral/run.sh");
+    let kubectl = binaries::find_pinned(Binary::Kubectl).unwrap();
+    let programs = kubectl.parent().unwrap().display();
+    let output = Command::new("sh")
+        .arg(script)
+        .args([
+            "kubectl",
+            "get",
+            "validatingadmissionpolicies",
+            "no-load-balancers",
+            "-o",
+            "name",
+        ])
+        .env("KUBECONFIG", host.home().admin_kubeconfig())
+        .env("PATH", format!("{programs}:{}", std::env::var("PATH").unwrap()))
+        .env("RUN", "example-1")
+        .output()
+        .await
+        .unwrap();
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{out}\n{err}");
+    assert!(
+        out.contains("validatingadmissionpolicy.admissionregistration.k8s.io/no-load-balancers"),
+        "{out}"
+    );
+    until_gone(&host, namespace, "ci-example-1").await;
 }

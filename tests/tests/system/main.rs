@@ -59,6 +59,7 @@ fn main() -> ExitCode {
                 platform_objects::drift_in_a_tenant_of_an_earlier_version_is_corrected,
                 expiration::a_tenant_is_warned_extended_and_deleted,
                 expiration::a_class_limits_how_long_tenants_exist,
+                expiration::the_example_runs_a_command_in_a_tenant_of_its_own,
                 dns::tenant_resolves_only_its_own_names,
                 dns::dns_customization_is_validated,
                 usage::host_without_metrics_is_reported,

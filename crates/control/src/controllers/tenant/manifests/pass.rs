@@ -202,11 +202,10 @@ impl<'a> Pass<'a> {
                 if was_deleted || before.is_some_and(|before| before.is_changed_by(&after)) {
                     self.done.drift.push((name.clone(), key.clone()));
                 }
-                match find_alteration(key, &wanted, &applied) {
-                    Some(why) => self.fail(name, key, &why),
-                    None => {
-                        self.known.objects.insert(key.clone(), after);
-                    }
+                if let Some(why) = find_alteration(key, &wanted, &applied) {
+                    self.fail(name, key, &why);
+                } else {
+                    self.known.objects.insert(key.clone(), after);
                 }
             }
             Err(why) => self.fail(name, key, &why),
