@@ -6,31 +6,55 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// When pods of each tenant came, changed or went last, by slug. Empty after a start: pods that came and went while control did not
-/// run are not known.
+/// When each tenant last had a pod that had not ended, by slug. Empty after a start: pods that came and went while control did not run
+/// are not known.
 #[derive(Debug, Default)]
-pub struct PodActivity(Mutex<HashMap<String, Timestamp>>);
+pub struct PodActivity(Mutex<HashMap<String, Activity>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Activity {
+    has_pods: bool,
+    last: Timestamp,
+}
 
 impl PodActivity {
-    /// A pod of the tenant came, changed or went.
-    pub fn record(&self, tenant: &str, now: Timestamp) {
+    /// A pod of the tenant came, changed or went. `has_pods` says whether the tenant has one now that has not ended.
+    pub fn record(&self, tenant: &str, has_pods: bool, now: Timestamp) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.get_mut(tenant) {
-            Some(last) => *last = now,
-            None => {
-                all.insert(tenant.to_owned(), now);
-            }
+        let had_pods = all.get(tenant).is_some_and(|activity| activity.has_pods);
+        // Pods that have ended long ago are no activity.
+        if has_pods || had_pods {
+            all.insert(tenant.to_owned(), Activity { has_pods, last: now });
         }
     }
 
-    /// When [`PodActivity::record`] was called last.
+    /// When the tenant last had a pod, as far as that is known.
     pub fn last(&self, tenant: &str) -> Option<Timestamp> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(tenant).copied()
+        all.get(tenant).map(|activity| activity.last)
     }
 
     /// Forgets a tenant that is gone.
     pub fn forget(&self, tenant: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(tenant);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_time_is_that_of_the_end_of_the_last_pod() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let activity = PodActivity::default();
+        activity.record("t", false, at(1));
+        assert_eq!(activity.last("t"), None, "a pod that has ended is listed");
+        activity.record("t", true, at(2));
+        activity.record("t", false, at(3));
+        activity.record("t", false, at(4));
+        assert_eq!(activity.last("t"), Some(at(3)));
+        activity.forget("t");
+        assert_eq!(activity.last("t"), None);
     }
 }

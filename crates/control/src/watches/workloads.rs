@@ -75,7 +75,8 @@ struct WorkloadWatch {
 impl WorkloadWatch {
     /// Records that pods of the tenant changed, and puts the fleet into the queue if its nodes follow demand.
     fn wake(&self, tenant: &str) {
-        self.activity.record(tenant, Timestamp::now());
+        self.activity
+            .record(tenant, self.index.has_unfinished(tenant), Timestamp::now());
         if self.follows_demand(tenant) {
             self.queue.add_after(Key::Fleet, FLEET_PAUSE);
         }

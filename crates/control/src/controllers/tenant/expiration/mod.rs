@@ -123,12 +123,12 @@ fn describe(cluster: &TenantCluster, ttl: Option<i64>, idle_limit: Option<i64>) 
 /// A duration as Kubernetes writes it.
 fn duration_text(seconds: i64) -> String {
     let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
-    let text: String = parts
+    let parts: Vec<String> = parts
         .iter()
         .filter(|(number, _)| *number > 0)
         .map(|(number, unit)| format!("{number}{unit}"))
         .collect();
-    if text.is_empty() { "0s".into() } else { text }
+    if parts.is_empty() { "0s".into() } else { parts.concat() }
 }
 
 impl Expiration {
