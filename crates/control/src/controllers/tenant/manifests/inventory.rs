@@ -39,7 +39,7 @@ impl Inventory {
             .iter()
             .filter(|manifest| manifest.is_kept())
             .flat_map(|manifest| {
-                manifest.known().iter().map(|object| Entry {
+                manifest.known().iter().map(move |object| Entry {
                     object: object.key.clone(),
                     version: object.version.clone(),
                     manifest: manifest.spec.name.clone(),

@@ -131,7 +131,7 @@ fn read_object(value: Value) -> Result<ManifestObject, String> {
     let key = ObjectKey {
         group: group.to_owned(),
         kind,
-        namespace: text("/metadata/namespace"),
+        namespace: text("/metadata/namespace").filter(|namespace| !namespace.is_empty()),
         name,
     };
     if let Some(field) = DENIED_METADATA
