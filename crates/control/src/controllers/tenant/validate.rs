@@ -144,8 +144,8 @@ impl<'a> Validator<'a> {
         (settings, assessment)
     }
 
-    /// Nodes that a tenant whose spec is not accepted may not keep: what the status reports, what is still forbidden, and whose grace
-    /// period is over.
+    /// Nodes that a tenant whose spec is not accepted may not keep: what the status reports as enforced, if it is still forbidden and its
+    /// grace period is still over.
     pub fn withdrawn_nodes(&self, cluster: &TenantCluster, now: Timestamp) -> WithdrawnNodes {
         let mut withdrawn = WithdrawnNodes::default();
         let Some(status) = cluster.status.as_ref().filter(|status| !status.violations.is_empty()) else {
@@ -156,7 +156,7 @@ impl<'a> Validator<'a> {
             name: &name,
             labels: labels.as_ref(),
         };
-        for violation in &status.violations {
+        for violation in status.violations.iter().filter(|violation| violation.enforced) {
             let is_due = |grace: i64| compliance::deadline_after(violation.since.0, grace) <= now;
             if violation.reason == CLASS_NOT_ALLOWED {
                 let class = self.running_class(cluster, status.class_name.as_deref());

@@ -8,7 +8,10 @@ const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const POOL: &str = "/apis/berth.dev/v1alpha1/hostnodepools/h100";
 
 fn set_class(fixture: &Fixture, spec: &Value) {
-    let class = json!({"metadata": {"name": "gold", "uid": "gold"}, "spec": spec});
+    let metadata = json!({"name": "gold", "uid": "gold"});
+    let class = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": metadata, "spec": spec,
+    });
     fixture.host.insert(CLASS, class);
 }
 
@@ -140,7 +143,8 @@ async fn the_labels_of_the_namespace_decide_and_may_change() {
     pool["spec"]["allowedNamespaces"] = json!({"from": "Selector", "selector": {"matchLabels": {"team": "vision"}}});
     fixture.host.insert(POOL, pool);
     let label = |fixture: &Fixture, team: &str| {
-        let namespace = json!({"metadata": {"name": "team", "labels": {"team": team}}});
+        let metadata = json!({"name": "team", "labels": {"team": team}});
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
         fixture.host.insert(&format!("{TEAM_NAMESPACES}team"), namespace);
     };
     fixture.reconcile().await.unwrap();
