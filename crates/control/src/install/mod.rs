@@ -96,7 +96,9 @@ async fn wait_until_served(client: &Client, definitions: &[CustomResourceDefinit
         };
         while !is_served().await {
             if Instant::now() > deadline {
-                return Err(InstallError::NotEstablished { name });
+                return Err(InstallError::NotEstablished {
+                    name: definition.name_any(),
+                });
             }
             tokio::time::sleep(POLL).await;
         }
