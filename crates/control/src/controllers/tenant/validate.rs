@@ -19,7 +19,8 @@ use berth_api::{
 use berth_node_lifecycle::{Assignment, PoolSelectors, fleet::WithdrawnNodes};
 use ipnet::IpNet;
 use jiff::Timestamp;
-use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use k8s_openapi::api::core::v1 as core_v1;
+use kube::{ResourceExt, core::PartialObjectMeta, runtime::reflector::ObjectRef};
 use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 
 /// Validates specs against the classes, pools and versions that there are now. Reads the nodes once, for all tenants.
@@ -82,10 +83,10 @@ impl<'a> Validator<'a> {
         } else {
             &[]
         };
-        let (name, labels) = self.namespace_of(cluster);
+        let (name, object) = self.namespace_of(cluster);
         let namespace = Namespace {
             name: &name,
-            labels: labels.as_ref(),
+            labels: object.as_ref().map(|object| object.labels()),
         };
         let class_name = class_of(cluster, |name| self.class(name).is_some());
         let class = class_name.as_deref().and_then(|name| self.class(name));
@@ -110,13 +111,13 @@ impl<'a> Validator<'a> {
         nodes: &ObservedNodes,
         now: Timestamp,
     ) -> (Settings, Assessment) {
-        let (name, labels) = self.namespace_of(cluster);
+        let (name, object) = self.namespace_of(cluster);
         let class = self.running_class(cluster, accepted.class.as_deref());
         let rules = Rules {
             without_class: self.without_class,
             namespace: Namespace {
                 name: &name,
-                labels: labels.as_ref(),
+                labels: object.as_ref().map(|object| object.labels()),
             },
             class: class.as_deref(),
             pools: &self.available.pools,
@@ -151,10 +152,10 @@ impl<'a> Validator<'a> {
         let Some(status) = cluster.status.as_ref().filter(|status| !status.violations.is_empty()) else {
             return withdrawn;
         };
-        let (name, labels) = self.namespace_of(cluster);
+        let (name, object) = self.namespace_of(cluster);
         let namespace = Namespace {
             name: &name,
-            labels: labels.as_ref(),
+            labels: object.as_ref().map(|object| object.labels()),
         };
         for violation in status.violations.iter().filter(|violation| violation.enforced) {
             let is_due = |grace: i64| compliance::deadline_after(violation.since.0, grace) <= now;
@@ -195,12 +196,11 @@ impl<'a> Validator<'a> {
         tenant_class::validate(&class.spec).is_ok().then_some(class)
     }
 
-    /// Name and labels of the namespace of a TenantCluster.
-    fn namespace_of(&self, cluster: &TenantCluster) -> (String, Option<BTreeMap<String, String>>) {
+    /// The namespace of a TenantCluster, and its object if the watch has seen it.
+    fn namespace_of(&self, cluster: &TenantCluster) -> (String, Option<Arc<PartialObjectMeta<core_v1::Namespace>>>) {
         let name = cluster.namespace().unwrap_or_default();
-        let namespace = self.stores.team_namespaces.get(&ObjectRef::new(&name));
-        let labels = namespace.map(|namespace| namespace.labels().clone());
-        (name, labels)
+        let object = self.stores.team_namespaces.get(&ObjectRef::new(&name));
+        (name, object)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A class or a pool that no longer allows what a tenant runs with.
 
 use super::fixture::{Fixture, TENANT};
-use crate::testing::TEAM_NAMESPACES;
+use crate::{controllers::tenant::WithoutClass, testing::TEAM_NAMESPACES};
 use serde_json::{Value, json};
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
@@ -161,4 +161,29 @@ async fn the_labels_of_the_namespace_decide_and_may_change() {
     let violation = fixture.status()["violations"][0].clone();
     assert_eq!(violation["object"], "HostNodePool/h100");
     assert!(violation["deadline"].is_string(), "a day by default: {violation}");
+}
+
+#[tokio::test]
+async fn without_a_class_a_new_tenant_gets_nothing_and_a_running_one_goes_on() {
+    let default = "/apis/berth.dev/v1alpha1/tenantclasses/default";
+    let mut new = Fixture::new();
+    new.context.without_class = WithoutClass::Deny;
+    new.reconcile().await.unwrap();
+    assert_eq!(reason(&new, "Accepted"), "NoClass");
+    assert!(new.host.find(&new.id.control_plane_namespace()).is_empty());
+    let class = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "default"}, "spec": {},
+    });
+    new.host.insert(default, class);
+    new.reconcile_until_ready().await;
+
+    let mut running = Fixture::new();
+    running.reconcile_until_ready().await;
+    running.context.without_class = WithoutClass::Deny;
+    for _ in 0..3 {
+        running.reconcile().await.unwrap();
+        assert_eq!(reason(&running, "Accepted"), "NoClass");
+        assert_eq!(reason(&running, "Compliant"), "NotEnforced");
+        assert_eq!(reason(&running, "ControlPlaneReady"), "Running");
+    }
 }
