@@ -233,6 +233,16 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_may_have_no_nodes_is_not_said_to_allow_some() {
+        let over = |max_nodes| ActionReason::OverMaximum {
+            tenant: "ml/vision".into(),
+            max_nodes,
+        };
+        assert_eq!(over(0).to_string(), "ml/vision may have no nodes in this group");
+        assert_eq!(over(1).to_string(), "ml/vision allows at most 1 node in this group");
+    }
+
+    #[test]
     fn drain_times_are_rendered_only_if_they_are_later() {
         let reclaimed = |drain_at| ActionReason::Reclaimed {
             request: RequestName {

@@ -1,7 +1,12 @@
 //! A class or a pool that no longer allows what a tenant runs with.
 
 use super::fixture::{Fixture, TENANT};
-use crate::{controllers::tenant::WithoutClass, testing::TEAM_NAMESPACES};
+use crate::{
+    controllers::tenant::{Validator, WithoutClass},
+    testing::TEAM_NAMESPACES,
+};
+use berth_node_lifecycle::fleet::WithdrawnNodes;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
@@ -54,6 +59,15 @@ fn event_reasons(fixture: &Fixture) -> Vec<String> {
         .collect()
 }
 
+/// Nodes that the planner takes from the tenant, as far as the watches have seen its status.
+fn withdrawn(fixture: &Fixture) -> WithdrawnNodes {
+    let context = &fixture.context;
+    let runtime = context.runtime.as_ref();
+    let validator = Validator::new(&context.stores, runtime, &context.network_config, context.without_class);
+    let cluster = &context.stores.tenants.state()[0];
+    validator.withdrawn_nodes(cluster, Timestamp::now())
+}
+
 /// The settings that the tenant runs with.
 fn settings(fixture: &Fixture) -> Value {
     let maps = fixture.host.find("/configmaps/settings");
@@ -89,6 +103,62 @@ async fn a_class_that_forbids_the_namespace_is_reported_first_and_enforced_then(
         (reason(&fixture, "Compliant"), violations(&fixture)),
         ("Allowed".into(), vec![])
     );
+}
+
+#[tokio::test]
+async fn nodes_are_withdrawn_after_the_status_says_so_and_only_if_it_still_holds() {
+    let mut fixture = ready().await;
+    let forbids = |grace: &str| json!({"allowedNamespaces": {"from": "None"}, "enforcementGracePeriod": grace});
+    set_class(&fixture, &forbids("0s"));
+    // Each reconcile sees the status that the one before it wrote.
+    for enforced in [false, false, true] {
+        fixture.reconcile().await.unwrap();
+        assert_eq!(withdrawn(&fixture).all, enforced, "{}", fixture.status()["violations"]);
+    }
+    // The status still says that it is enforced.
+    for later in [forbids("1h"), json!({})] {
+        set_class(&fixture, &later);
+        fixture.reconcile().await.unwrap();
+        assert_eq!(withdrawn(&fixture), WithdrawnNodes::default(), "{later}");
+        set_class(&fixture, &forbids("0s"));
+        for _ in 0..3 {
+            fixture.reconcile().await.unwrap();
+        }
+        assert!(withdrawn(&fixture).all);
+    }
+}
+
+#[tokio::test]
+async fn nodes_of_a_pool_are_withdrawn_and_no_others() {
+    let mut fixture = ready().await;
+    let change_pool = |fixture: &Fixture, change: fn(&mut Value)| {
+        let mut pool = fixture.host.get(POOL).unwrap();
+        pool["spec"]["enforcementGracePeriod"] = "0s".into();
+        change(&mut pool["spec"]);
+        fixture.host.insert(POOL, pool);
+    };
+    change_pool(&fixture, |spec| spec["allowedNamespaces"] = json!({"from": "None"}));
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+    }
+    let of_pool = WithdrawnNodes {
+        pools: ["h100".to_owned()].into(),
+        ..WithdrawnNodes::default()
+    };
+    assert_eq!(withdrawn(&fixture), of_pool);
+    change_pool(&fixture, |spec| {
+        spec["allowedNamespaces"] = json!({"from": "All"});
+        spec["modes"] = json!(["Dynamic"]);
+    });
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!(violations(&fixture), [("ModeNotOffered".to_owned(), true)]);
+    let of_group = WithdrawnNodes {
+        groups: ["train".to_owned()].into(),
+        ..WithdrawnNodes::default()
+    };
+    assert_eq!(withdrawn(&fixture), of_group);
 }
 
 #[tokio::test]
