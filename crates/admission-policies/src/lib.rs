@@ -209,6 +209,13 @@ impl AdmissionPolicy {
         }
     }
 
+    /// What an API server does that cannot evaluate the policy: it rejects the request. A policy with parameters is ignored: after its
+    /// installation and after each restart, an API server needs up to 30 seconds to find the kind of the parameters, and would reject the
+    /// requests of everybody, control among them. Such a policy answers early what control decides again, from the same rule.
+    fn failure_policy(&self) -> &'static str {
+        if self.parameters.is_some() { "Ignore" } else { "Fail" }
+    }
+
     /// The ValidatingAdmissionPolicy.
     pub fn build_policy(&self) -> ValidatingAdmissionPolicy {
         let texts = |list: &[&str]| Some(list.iter().map(ToString::to_string).collect::<Vec<_>>());
@@ -252,8 +259,7 @@ impl AdmissionPolicy {
         ValidatingAdmissionPolicy {
             metadata: self.build_metadata(),
             spec: Some(ValidatingAdmissionPolicySpec {
-                // Reject the request if an expression cannot be evaluated.
-                failure_policy: Some("Fail".into()),
+                failure_policy: Some(self.failure_policy().into()),
                 param_kind: self.parameters.map(ParameterKind::build),
                 match_constraints: Some(MatchResources {
                     match_policy: Some("Equivalent".into()),

@@ -2,15 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use berth_process::binaries::{self, Binary};
 use berth_process::{create_private_dir, write_atomic};
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::process::Command;
-use tokio::time::{Instant, sleep};
 
 use crate::images::{USER, catalog};
 use crate::nodes::SYSTEM_NODE;
@@ -21,8 +19,6 @@ const NAMESPACE: &str = "berth-system";
 const RELEASE: &str = "berth";
 /// Name of the volume of the tenants' datastore, and of its class.
 const VOLUME: &str = "berth-datastore";
-/// Time within which the host must be able to evaluate the admission policies.
-const POLICIES_WITHIN: Duration = Duration::from_secs(90);
 /// Field manager of the objects that are applied here.
 const MANAGER: &str = "berth-local";
 
@@ -109,32 +105,7 @@ impl HostCluster {
         let helm = ["upgrade", "--install", RELEASE, &chart, "--values", &values];
         self.helm(&[&helm[..], &["--create-namespace", "--wait", "--timeout", "4m"]].concat())
             .await?;
-        self.wait_for_policies().await
-    }
-
-    /// Waits until the host accepts TenantClusters. It rejects all of them as long as it does not know the kinds of policies'
-    /// parameters, for which it looks every 30 seconds.
-    async fn wait_for_policies(&self) -> Result<(), Error> {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("berth.dev", "v1alpha1", "TenantCluster"));
-        let clusters: Api<DynamicObject> = Api::namespaced_with(self.client().await?, NAMESPACE, &resource);
-        let probe = DynamicObject::new("installation", &resource).data(json!({"spec": {}}));
-        let dry_run = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        let deadline = Instant::now() + POLICIES_WITHIN;
-        loop {
-            match clusters.create(&dry_run, &probe).await {
-                Err(kube::Error::Api(status)) if status.message.contains("failed to configure") => {
-                    if Instant::now() > deadline {
-                        return Err(Error::api("wait for the admission policies")(kube::Error::Api(status)));
-                    }
-                    sleep(Duration::from_millis(200)).await;
-                }
-                // Whether it is allowed does not matter.
-                _ => return Ok(()),
-            }
-        }
+        Ok(())
     }
 
     /// Runs helm in the namespace of Berth's release; returns what it printed.

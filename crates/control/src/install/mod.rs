@@ -6,18 +6,14 @@ pub mod manifests;
 pub mod uninstall;
 
 use crate::apply::{Applier, ApplyError};
-use berth_api::{GROUP, TenantCluster, TenantClusterSpec, VERSION, system};
+use berth_api::{GROUP, VERSION};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, Client, ResourceExt, api::PostParams};
+use kube::{Api, Client, ResourceExt};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time within which the host must serve a new definition.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(30);
-/// Time within which the host must know the kinds of policies' parameters.
-const PARAMETERS_WITHIN: Duration = Duration::from_secs(90);
-/// Part of the message of an API server that does not know them.
-const CONFIGURATION_ERROR: &str = "failed to configure";
 /// Label of all objects that an installation creates besides those of the chart.
 pub const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "berth");
 /// Label value of Secrets that [`certificates`] made.
@@ -38,14 +34,6 @@ pub enum InstallError {
     NotEstablished {
         /// Name of the definition.
         name: String,
-    },
-    /// The host cannot evaluate policies with parameters.
-    #[error(
-        "the host rejects TenantClusters {PARAMETERS_WITHIN:?} after the admission policies were applied: {why}; see the log of its kube-apiserver"
-    )]
-    NoParameters {
-        /// The answer of the host.
-        why: String,
     },
 }
 
@@ -69,13 +57,14 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     for binding in manifests::cluster_role_bindings(user) {
         applier.apply(&binding).await?;
     }
-    // Parameters of policies are of these kinds: an API server that does not find a kind looks for it again only after 30 seconds.
+    // Parameters of policies are of these kinds: an API server that does not find a kind looks for it again only after 30 seconds,
+    // and ignores the policy until then.
     wait_until_served(client, &definitions).await?;
     for policy in berth_admission_policies::all_policies() {
         applier.apply(&policy.build_policy()).await?;
         applier.apply(&policy.build_binding()).await?;
     }
-    wait_for_parameters(client).await
+    Ok(())
 }
 
 /// Waits until the definitions are established and discovery shows their kinds.
@@ -104,32 +93,6 @@ async fn wait_until_served(client: &Client, definitions: &[CustomResourceDefinit
         }
     }
     Ok(())
-}
-
-/// Waits until the host accepts TenantClusters: it rejects all of them as long as it does not know the kinds of policies'
-/// parameters.
-async fn wait_for_parameters(client: &Client) -> Result<(), InstallError> {
-    let clusters: Api<TenantCluster> = Api::namespaced(client.clone(), system::NAMESPACE);
-    let probe = TenantCluster::new("installation", TenantClusterSpec::default());
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    let deadline = Instant::now() + PARAMETERS_WITHIN;
-    loop {
-        match clusters.create(&dry_run, &probe).await {
-            Err(kube::Error::Api(status)) if status.message.contains(CONFIGURATION_ERROR) => {
-                if Instant::now() > deadline {
-                    return Err(InstallError::NoParameters {
-                        why: status.message.clone(),
-                    });
-                }
-                tokio::time::sleep(POLL).await;
-            }
-            // Whether it is allowed does not matter.
-            _ => return Ok(()),
-        }
-    }
 }
 
 fn is_established(definition: &CustomResourceDefinition) -> bool {
