@@ -22,6 +22,8 @@ pub const SYNCER_READY: &str = "SyncerReady";
 pub const NODES_READY: &str = "NodesReady";
 /// `TenantCluster` and `HostNodePool`: all of the above.
 pub const READY: &str = "Ready";
+/// `TenantCluster`: the class and the pools allow everything that the tenant runs with. Not part of [`READY`].
+pub const COMPLIANT: &str = "Compliant";
 /// `TenantClass`: no host name is allowed to two tenants of the class. Not part of [`READY`].
 pub const HOSTNAMES_EXCLUSIVE: &str = "HostnamesExclusive";
 /// `HostNodePool`: no node is quarantined.

@@ -5,6 +5,7 @@
 
 #![warn(missing_docs)]
 
+mod allowed_namespaces;
 pub mod conditions;
 mod control_plane;
 pub mod crd;
@@ -28,6 +29,7 @@ mod tenant_cluster;
 mod tenant_node;
 mod validate;
 
+pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, NamespaceSelector, NamespacesFrom};
 pub use control_plane::{
     ClassControlPlane, ControlPlaneService, ControlPlaneServicePolicy, ControlPlaneServiceType, ControlPlaneSpec,
 };
@@ -44,7 +46,7 @@ pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
     DEFAULT_VERSION, DatastoreUsage, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode, SecretReference,
-    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
+    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use validate::{KubernetesVersion, VersionError};

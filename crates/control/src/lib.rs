@@ -49,6 +49,8 @@ pub struct ControlConfig {
     pub datastore: DatastoreConfig,
     /// What flags say about the host's network.
     pub network: network::NetworkConfig,
+    /// What a TenantCluster without a class gets.
+    pub without_class: controllers::tenant::WithoutClass,
     /// How nodes are cleaned and checked.
     pub node_jobs: controllers::nodes::jobs::NodeJobs,
     /// The clock for assignments and recycling.
@@ -80,6 +82,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         host,
         datastore,
         network,
+        without_class,
         node_jobs,
         clock,
         runtime,
@@ -111,6 +114,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         },
         tenant: TenantContext {
             network_config: network.clone(),
+            without_class,
             administrative_tier: AdministrativeTier::default(),
             client: client.clone(),
             stores: stores.clone(),
@@ -140,6 +144,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             client,
             stores: stores.clone(),
             network_config: network,
+            without_class,
             node_jobs,
             clock,
             idle: berth_node_lifecycle::idle::IdleTracker::default(),

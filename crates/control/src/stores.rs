@@ -40,6 +40,8 @@ pub struct Stores {
     pub shared_pods: Arc<NodeIndex<SharedPod>>,
     /// Placeholders.
     pub placeholders: Store<Pod>,
+    /// Namespaces that no tenant was given: TenantClusters are in them.
+    pub team_namespaces: Store<PartialObjectMeta<Namespace>>,
     /// Namespaces of tenants.
     pub namespaces: Store<PartialObjectMeta<Namespace>>,
     /// NetworkPolicies that control made.

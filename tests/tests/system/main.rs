@@ -1,6 +1,7 @@
 //! Tenants from beginning to end, on real API servers and simulated GPU nodes.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod access;
 mod classes;
 mod control_planes;
 mod deletion;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
                 node_recycling::failed_scrub_quarantines_a_node_until_it_is_released,
                 node_recycling::deleted_node_is_scrubbed_when_it_returns,
                 node_recycling::invalid_pools_are_rejected,
+                access::what_is_forbidden_later_is_withdrawn_after_its_grace_period,
                 network::policies_follow_the_spec_and_drift_is_corrected,
                 network::policies_outlast_pods,
                 services::one_address_for_each_of_two_tenants,

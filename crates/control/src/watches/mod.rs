@@ -68,6 +68,7 @@ pub async fn start(
         }
         wakes
     });
+    let team_namespaces = watches.start_team_namespaces(&objects.tenants);
     let network_policies = watches.all(of_control(), |policy: &NetworkPolicy, seen| {
         if seen.is_new(&full_name(policy), &(policy.uid(), policy.metadata.generation)) {
             wake::for_labels(policy.labels())
@@ -140,6 +141,7 @@ pub async fn start(
         devices,
         shared_pods,
         placeholders,
+        team_namespaces,
         namespaces,
         network_policies,
         tenant_nodes,
@@ -204,6 +206,15 @@ impl Watches<'_> {
             pools,
             nodes,
         }
+    }
+
+    /// Watches the labels of namespaces in which TenantClusters may be: classes and pools select them.
+    fn start_team_namespaces(&mut self, tenants: &Store<TenantCluster>) -> Store<PartialObjectMeta<Namespace>> {
+        let known = tenants.clone();
+        let config = Config::default().labels(&format!("!{}", labels::TENANT));
+        self.all(config, move |namespace: &PartialObjectMeta<Namespace>, seen| {
+            wake::for_team_namespace(namespace, seen, &known.state())
+        })
     }
 
     /// Watches only the metadata of objects of tenants, so that drift is corrected.

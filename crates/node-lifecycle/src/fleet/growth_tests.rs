@@ -1,7 +1,7 @@
 use crate::{
     demand::{NodeRules, Workload},
     devices::Devices,
-    fleet::{SnapshotInput, TenantInput, build_snapshot},
+    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
     idle::IdleTracker,
     pod_requests::Requests,
     rejections::RejectedNodes,
@@ -50,6 +50,7 @@ fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) 
         tenants: vec![TenantInput {
             cluster: Arc::new(cluster),
             accepted: true,
+            withdrawn: WithdrawnNodes::default(),
             gone: false,
             class: None,
         }],

@@ -15,7 +15,7 @@ use kube_core::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The node groups of a tenant, without demand. A tenant that is being deleted, or whose spec is not accepted, keeps its nodes: an
-/// error in a spec must not cost a running tenant its nodes.
+/// error in a spec must not cost a running tenant its nodes. Those that the platform withdraws are over the maximum of their group.
 pub(super) fn planner_groups(
     tenant: &TenantInput,
     uid: &str,
@@ -46,12 +46,15 @@ pub(super) fn planner_groups(
         }
     }
     held.into_iter()
-        .map(|((name, pool), count)| planner::NodeGroup {
-            name: name.into(),
-            pool: pool.into(),
-            min_nodes: count,
-            max_nodes: count,
-            demand: Vec::new(),
+        .map(|((name, pool), count)| {
+            let kept = if tenant.withdrawn.has(name, pool) { 0 } else { count };
+            planner::NodeGroup {
+                name: name.into(),
+                pool: pool.into(),
+                min_nodes: kept,
+                max_nodes: kept,
+                demand: Vec::new(),
+            }
         })
         .collect()
 }
@@ -174,3 +177,7 @@ impl DemandCollector {
         labels
     }
 }
+
+#[cfg(test)]
+#[path = "tenants_tests.rs"]
+mod tests;

@@ -4,7 +4,7 @@ use super::NodesContext;
 use crate::controllers::{tenant::Validator, tenant_class::class_of};
 use berth_node_lifecycle::{
     demand::TenantDemand,
-    fleet::{SnapshotInput, TenantInput, build_snapshot},
+    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
     pod_requests,
 };
 use berth_planner::Fleet;
@@ -14,13 +14,26 @@ use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 /// The fleet as the watches know it, and the demand of its tenants.
 pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDemand) {
     let stores = &context.stores;
-    let validator = Validator::new(stores, context.runtime.as_ref(), &context.network_config);
-    let tenants = stores.tenants.state().into_iter().map(|cluster| TenantInput {
-        accepted: validator.accepts(&cluster),
-        gone: cluster.meta().deletion_timestamp.is_some()
-            && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
-        class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
-        cluster,
+    let validator = Validator::new(
+        stores,
+        context.runtime.as_ref(),
+        &context.network_config,
+        context.without_class,
+    );
+    let tenants = stores.tenants.state().into_iter().map(|cluster| {
+        let accepted = validator.accepts(&cluster);
+        TenantInput {
+            accepted,
+            withdrawn: if accepted {
+                WithdrawnNodes::default()
+            } else {
+                validator.withdrawn_nodes(&cluster, now)
+            },
+            gone: cluster.meta().deletion_timestamp.is_some()
+                && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
+            class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
+            cluster,
+        }
     });
     let platform = |node: &str| {
         let mut used = pod_requests::Requests::new();

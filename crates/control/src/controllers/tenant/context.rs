@@ -1,6 +1,6 @@
 //! What the tenant controller works with.
 
-use super::{connection::Remote, memory::Tenants};
+use super::{access::WithoutClass, connection::Remote, memory::Tenants};
 use crate::{
     control_plane::HostInput,
     controllers::tenant_class::KnownKinds,
@@ -23,6 +23,8 @@ pub struct TenantContext {
     pub stores: Stores,
     /// Settings of the host's network, from flags.
     pub network_config: NetworkConfig,
+    /// What a TenantCluster without a class gets.
+    pub without_class: WithoutClass,
     /// Which cluster-wide network policies the host serves.
     pub administrative_tier: AdministrativeTier,
     /// How syncers reach the host.

@@ -3,6 +3,7 @@
 use super::{
     apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
     build::host_objects,
+    compliance,
     context::TenantContext,
     datastore_usage::{self, ObservedUsage},
     error::TenantError,
@@ -14,10 +15,10 @@ use super::{
 };
 use crate::{error::api, runtime::ComponentState};
 use berth_api::{
-    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
+    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{
-        self, ACCEPTED, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY,
-        INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY,
+        self, ACCEPTED, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS,
+        ENDPOINT_READY, INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY,
     },
     labels,
 };
@@ -139,12 +140,12 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is ready, however full its datastore is, or its spec is rejected: then only a change of the spec or of
+/// Whether a tenant is ready, however full its datastore is and whatever it may not keep, or its spec is rejected: then only a change of the spec or of
 /// the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions
         .iter()
-        .find(|condition| !condition.is_true() && condition.kind != DATASTORE_WITHIN_LIMITS);
+        .find(|condition| !condition.is_true() && ![DATASTORE_WITHIN_LIMITS, COMPLIANT].contains(&condition.kind));
     unmet.is_none_or(|first| first.kind == ACCEPTED)
 }
 
@@ -152,10 +153,10 @@ pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
 pub(super) fn build(
     tenant: &Tenant,
     settings: Option<&Settings>,
+    violations: Vec<Violation>,
     outcome: &Outcome<'_>,
     nodes: &ObservedNodes,
     conditions: &[ConditionUpdate],
-    now: Timestamp,
 ) -> TenantClusterStatus {
     let cluster = &tenant.cluster;
     let before = cluster.status.clone().unwrap_or_default();
@@ -196,7 +197,13 @@ pub(super) fn build(
             ready: count(serving.iter().filter(|node| is_ready(node)).count()),
         }),
         node_groups: nodes.groups.clone(),
-        conditions: conditions::merge(&before.conditions, conditions, cluster.metadata.generation, now),
+        violations,
+        conditions: conditions::merge(
+            &before.conditions,
+            conditions,
+            cluster.metadata.generation,
+            Timestamp::now(),
+        ),
     }
 }
 
@@ -244,7 +251,8 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// The Events of a status that changed: one for each change of a node group, and for each condition with a new status or reason.
+/// The Events of a status that changed: one for each change of a node group, each violation that begins or is enforced, and each
+/// condition with a new status or reason.
 fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Event> {
     let groups = node_groups::events(&before.node_groups, &after.node_groups)
         .into_iter()
@@ -260,7 +268,10 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
         let message = format!("{}: {}", condition.type_, condition.message);
         event(type_, &condition.reason, &condition.type_, &message)
     });
-    groups.chain(conditions).collect()
+    let violations = compliance::events(&before.violations, &after.violations)
+        .into_iter()
+        .map(|(reason, message)| event(EventType::Warning, &reason, COMPLIANT, &message));
+    groups.chain(violations).chain(conditions).collect()
 }
 
 fn event(type_: EventType, reason: &str, action: &str, message: &str) -> Event {
@@ -273,13 +284,14 @@ fn event(type_: EventType, reason: &str, action: &str, message: &str) -> Event {
     }
 }
 
-/// Conditions whose status or reason is new, without the summary.
+/// Conditions whose status or reason is new, without the summary, and without that of violations: each of them has an Event.
 fn changed_conditions<'a>(
     before: &'a [Condition],
     after: &'a [Condition],
 ) -> impl Iterator<Item = &'a Condition> + use<'a> {
     after.iter().filter(move |condition| {
         condition.type_ != READY
+            && (condition.type_ != COMPLIANT || condition.status == "True")
             && !before
                 .iter()
                 .any(|b| b.type_ == condition.type_ && b.status == condition.status && b.reason == condition.reason)

@@ -3,6 +3,7 @@
 
 use super::super::{
     super::slots::Slots,
+    access::WithoutClass,
     connection::{ProbeAnswer, ProbeError, Remote},
     context::TenantContext,
     error::TenantError,
@@ -197,6 +198,7 @@ fn context(
     TenantContext {
         client: host.client(),
         network_config: NetworkConfig::default(),
+        without_class: WithoutClass::BuiltInDefaults,
         administrative_tier: AdministrativeTier::default(),
         stores,
         syncer_host: HostInput {

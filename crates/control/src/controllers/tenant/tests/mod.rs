@@ -2,6 +2,7 @@
 //! or is still deleted.
 
 mod fixture;
+mod violations;
 
 use crate::testing::NEVER_ENDS;
 use berth_api::{TenantClass, TenantClassSpec, sync_policy::SyncedKind};
