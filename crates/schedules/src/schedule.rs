@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// The longest period of warning, in seconds.
 const MAX_WARNING_SECONDS: i64 = 7 * 24 * 3600;
 /// Edges of windows that a search for the next change looks at.
-const MAX_EDGES: usize = 1000;
+const MAX_EDGES: usize = 200;
 
 /// When the state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

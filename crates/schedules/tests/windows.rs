@@ -79,7 +79,7 @@ fn windows_that_are_longer_than_their_period_never_close() {
 #[test]
 fn windows_that_open_again_before_they_close_are_one() {
     // From Friday 18:00 to Tuesday 18:00.
-    let weekend = schedule("UTC", &[(STOP, "0 18 * * FRI-MON", "24h")]);
+    let weekend = schedule("UTC", &[(STOP, "0 18 * * FRI,SAT,SUN,MON", "24h")]);
     expect_changes(
         &weekend,
         "2026-05-06T12:00:00Z",
