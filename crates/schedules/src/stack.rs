@@ -65,6 +65,17 @@ impl PolicyIndex {
         Self(index)
     }
 
+    /// Remembers the state of each policy at `now`, see [`Schedule::keep`]. Returns when to do so again: when the first of them changes.
+    pub fn keep(&self, now: Timestamp) -> Option<Timestamp> {
+        let schedules = self.0.values().flatten();
+        schedules
+            .filter_map(|schedule| {
+                schedule.keep(now);
+                schedule.next_change(now).evaluate_again()
+            })
+            .min()
+    }
+
     /// The policies of a tenant.
     pub fn stack(&self, place: &Place) -> Stack {
         if self.0.is_empty() {
@@ -83,13 +94,6 @@ impl Stack {
     /// Whether the tenant has no policy.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// Remembers the state of each policy, see [`Schedule::keep`].
-    pub fn keep(&self, now: Timestamp) {
-        for schedule in &self.0 {
-            schedule.keep(now);
-        }
     }
 
     /// What the tenant may do: the strictest of what its policies say. So a policy can restrict what those further out allow, and

@@ -2,8 +2,13 @@
 
 use super::{clock::Clock, jobs::NodeJobs, requested::RequestTracker};
 use crate::{
-    controllers::tenant::Tenants, events::EventRecorder, key::Key, metrics::Metrics, network::NetworkConfig,
-    runtime::ControlPlaneRuntime, stores::Stores,
+    controllers::{schedule_policy::Schedules, tenant::Tenants},
+    events::EventRecorder,
+    key::Key,
+    metrics::Metrics,
+    network::NetworkConfig,
+    runtime::ControlPlaneRuntime,
+    stores::Stores,
 };
 use berth_node_lifecycle::{idle::IdleTracker, rejections::RejectedNodes};
 use berth_runtime::queue::Queue;
@@ -22,6 +27,8 @@ pub struct NodesContext {
     pub node_jobs: NodeJobs,
     /// The clock for assignments and recycling.
     pub clock: Clock,
+    /// What schedules let tenants do.
+    pub schedules: Arc<Schedules>,
     /// Since when nodes are idle.
     pub idle: IdleTracker,
     /// Free nodes that cannot be reserved for a while, because the API server rejected their assignment.

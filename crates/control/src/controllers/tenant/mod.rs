@@ -17,6 +17,7 @@ mod memory;
 mod node_groups;
 mod recorded_settings;
 mod remaining;
+mod schedule;
 mod settings;
 mod status;
 mod target;
@@ -74,9 +75,13 @@ pub async fn reconcile(
         }
         Err(_) => recorded_settings::load(context, &tenant).await,
     };
-    let nodes = fetch::observe_nodes(context, &tenant.cluster);
+    let schedule = schedule::observe(context, &tenant.cluster);
+    let nodes = fetch::observe_nodes(context, &tenant.cluster, schedule.state);
     let (accepted, unknown) = match settings {
-        Ok(settings) => (settings.map(|settings| Accepted::new(&tenant, settings)), None),
+        Ok(settings) => (
+            settings.map(|settings| Accepted::new(&tenant, settings, schedule.state)),
+            None,
+        ),
         Err(error) => (None, Some(TenantError::Settings(error))),
     };
     let outcome = match (&accepted, unknown) {
@@ -88,14 +93,16 @@ pub async fn reconcile(
         // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }
-    let conditions = status::conditions(validity.as_ref().err(), &outcome, &nodes);
+    let mut conditions = status::conditions(validity.as_ref().err(), &outcome, &nodes);
+    conditions.extend(schedule.condition);
     let settings = accepted.as_ref().map(|accepted| &accepted.settings);
     let wanted = status::build(&tenant, settings, &outcome, &nodes, &conditions, Timestamp::now());
     status::write(context, &tenant.cluster, &wanted).await?;
     outcome.into_result()?;
-    Ok(Some(if status::is_settled(&conditions) {
+    let pause = if status::is_settled(&conditions) {
         RESYNC
     } else {
         RECHECK
-    }))
+    };
+    Ok(Some(schedule.pause.map_or(pause, |until| until.min(pause))))
 }
