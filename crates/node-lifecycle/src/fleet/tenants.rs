@@ -188,3 +188,7 @@ impl DemandCollector {
         labels
     }
 }
+
+#[cfg(test)]
+#[path = "schedule_tests.rs"]
+mod schedule_tests;

@@ -140,8 +140,8 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is ready, however full its datastore is and whatever its schedules say, or its spec is rejected: then only a change of the spec or of
-/// the host can change its state.
+/// Whether a tenant is ready, however full its datastore is and whatever its schedules say, or its spec is rejected: then only a
+/// change of the spec or of the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions.iter().find(|condition| {
         !condition.is_true() && ![DATASTORE_WITHIN_LIMITS, WITHIN_SCHEDULE].contains(&condition.kind)
