@@ -26,7 +26,6 @@ const DEFAULT_WARNING_PERIOD_SECONDS: i64 = 15 * 60;
     printcolumn(name = "Next", type_ = "string", json_path = ".status.nextTransitions[0].state"),
     printcolumn(name = "At", type_ = "string", json_path = ".status.nextTransitions[0].time"),
     printcolumn(name = "Zone", type_ = "string", json_path = ".spec.timeZone"),
-    printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
@@ -179,10 +178,7 @@ pub struct SchedulePolicyStatus {
     /// The next changes of the state, three at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub next_transitions: Vec<ScheduleTransition>,
-    /// TenantClusters that the policy is for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tenants: Option<u32>,
-    /// Ready: the schedules are valid and all targets exist.
+    /// Ready: the schedules are valid and all targets exist. A policy that is invalid has no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
