@@ -26,6 +26,8 @@ pub const READY: &str = "Ready";
 pub const COMPLIANT: &str = "Compliant";
 /// `TenantClass`: no host name is allowed to two tenants of the class. Not part of [`READY`].
 pub const HOSTNAMES_EXCLUSIVE: &str = "HostnamesExclusive";
+/// `TenantCluster`: no SchedulePolicy restricts it now. Not part of [`READY`].
+pub const WITHIN_SCHEDULE: &str = "WithinSchedule";
 /// `HostNodePool`: no node is quarantined.
 pub const HEALTHY: &str = "Healthy";
 /// `HostNodePool`: Berth requests nodes from an autoscaler.

@@ -21,6 +21,7 @@ pub mod network;
 pub mod policy_annotations;
 pub mod quantity;
 pub mod ranges;
+mod schedule_policy;
 mod shared_nodes;
 pub mod sync_policy;
 pub mod system;
@@ -42,6 +43,10 @@ pub use host_node_pool::{
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use network::{NetworkLimits, TenantNetwork};
+pub use schedule_policy::{
+    ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
+    ScheduleTargetKind, ScheduleTransition, ScheduleWindow,
+};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{

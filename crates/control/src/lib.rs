@@ -25,6 +25,7 @@ use controllers::{
     Controllers,
     host_node_pool::HostNodePoolContext,
     nodes::{NodesContext, requested::RequestTracker},
+    schedule_policy::{SchedulePolicyContext, Schedules},
     shared_nodes::SharedNodesContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
@@ -99,6 +100,10 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
+    let schedules = Arc::new(Schedules::new({
+        let clock = clock.clone();
+        move || clock.now()
+    }));
     tasks.spawn(controllers::database::watch(
         Arc::clone(&datastore),
         stores.clone(),
@@ -112,6 +117,13 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             runtime: Arc::clone(&runtime),
             kinds: Arc::clone(&kinds),
         },
+        schedule_policy: SchedulePolicyContext {
+            client: client.clone(),
+            stores: stores.clone(),
+            schedules: Arc::clone(&schedules),
+            queue: queue.clone(),
+            recorder: recorder.clone(),
+        },
         tenant: TenantContext {
             network_config: network.clone(),
             without_class,
@@ -124,6 +136,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             remote: Arc::new(NetworkRemote::default()),
             kinds,
             tenants: Arc::clone(&tenants),
+            schedules: Arc::clone(&schedules),
             queue: queue.clone(),
             recorder: recorder.clone(),
         },
@@ -147,6 +160,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             without_class,
             node_jobs,
             clock,
+            schedules,
             idle: berth_node_lifecycle::idle::IdleTracker::default(),
             rejected_nodes: berth_node_lifecycle::rejections::RejectedNodes::default(),
             requested,

@@ -1,7 +1,7 @@
 //! What watches know of the host.
 
 use crate::network::node_ports::NodePorts;
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use berth_api::{HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
 };
@@ -22,6 +22,8 @@ pub struct Stores {
     pub pools: Store<HostNodePool>,
     /// Classes.
     pub classes: Store<TenantClass>,
+    /// Schedules.
+    pub schedule_policies: Store<SchedulePolicy>,
     /// The host's PriorityClasses.
     pub priority_classes: Store<PriorityClass>,
     /// Host nodes.

@@ -14,6 +14,7 @@ mod node_recycling;
 mod nodes;
 mod own_objects;
 mod published;
+mod schedules;
 mod services;
 mod shared;
 mod usage;
@@ -59,6 +60,9 @@ fn main() -> ExitCode {
                 usage::host_without_metrics_is_reported,
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
                 published::available_capacity_and_devices_are_published,
+                schedules::schemas_reject_invalid_schedules,
+                schedules::examples_and_their_next_changes,
+                schedules::a_zone_that_does_not_exist_is_reported,
                 deletion::deleted_tenant_leaves_nothing,
                 deletion::tenant_is_deleted_during_its_creation,
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,

@@ -2,7 +2,7 @@
 
 use super::ScriptedApi;
 use crate::stores::Stores;
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use berth_api::{HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
 use k8s_openapi::api::{
     core::v1::{Namespace, Node},
@@ -28,6 +28,7 @@ pub(crate) struct StoreWriters {
     tenants: Writer<TenantCluster>,
     pools: Writer<HostNodePool>,
     classes: Writer<TenantClass>,
+    schedule_policies: Writer<SchedulePolicy>,
     priority_classes: Writer<PriorityClass>,
     nodes: Writer<Node>,
     team_namespaces: Writer<PartialObjectMeta<Namespace>>,
@@ -41,6 +42,7 @@ impl StoreWriters {
         let (tenants, tenant_writer) = reflector::store();
         let (pools, pool_writer) = reflector::store();
         let (classes, class_writer) = reflector::store();
+        let (schedule_policies, schedule_policy_writer) = reflector::store();
         let (priority_classes, priority_class_writer) = reflector::store();
         let (nodes, node_writer) = reflector::store();
         let (team_namespaces, team_namespace_writer) = reflector::store();
@@ -51,6 +53,7 @@ impl StoreWriters {
             tenants,
             pools,
             classes,
+            schedule_policies,
             priority_classes,
             nodes,
             usage: Arc::default(),
@@ -69,6 +72,7 @@ impl StoreWriters {
             tenants: tenant_writer,
             pools: pool_writer,
             classes: class_writer,
+            schedule_policies: schedule_policy_writer,
             priority_classes: priority_class_writer,
             nodes: node_writer,
             team_namespaces: team_namespace_writer,
@@ -83,6 +87,7 @@ impl StoreWriters {
         fill(&mut self.tenants, host, "/tenantclusters/");
         fill(&mut self.pools, host, "/hostnodepools/");
         fill(&mut self.classes, host, "/tenantclasses/");
+        fill(&mut self.schedule_policies, host, "/schedulepolicies/");
         fill(&mut self.priority_classes, host, "/priorityclasses/");
         fill(&mut self.nodes, host, "/api/v1/nodes/");
         fill(&mut self.team_namespaces, host, TEAM_NAMESPACES);

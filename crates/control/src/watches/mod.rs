@@ -9,7 +9,9 @@ mod wake;
 mod workloads;
 
 use crate::{key::Key, stores::Stores};
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system};
+use berth_api::{
+    HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system,
+};
 use berth_runtime::queue::Queue;
 use futures::{
     FutureExt, StreamExt, TryStreamExt,
@@ -101,6 +103,7 @@ pub async fn start(
     let Objects {
         tenants,
         classes,
+        schedule_policies,
         priority_classes,
         pools,
         nodes,
@@ -132,6 +135,7 @@ pub async fn start(
         tenants,
         pools,
         classes,
+        schedule_policies,
         priority_classes,
         nodes,
         usage,
@@ -162,6 +166,7 @@ fn of_control() -> Config {
 struct Objects {
     tenants: Store<TenantCluster>,
     classes: Store<TenantClass>,
+    schedule_policies: Store<SchedulePolicy>,
     priority_classes: Store<PriorityClass>,
     pools: Store<HostNodePool>,
     nodes: Store<Node>,
@@ -184,6 +189,9 @@ impl Watches<'_> {
         let classes = self.all(Config::default(), move |class: &TenantClass, seen| {
             wake::for_class(class, seen, &known.state())
         });
+        let schedule_policies = self.all(Config::default(), |policy: &SchedulePolicy, _| {
+            vec![Wake::Now(Key::SchedulePolicy(policy.name_any()))]
+        });
         let priority_classes = self.all(Config::default(), |priority: &PriorityClass, _| {
             let class = priority.labels().get(labels::CLASS);
             class
@@ -202,6 +210,7 @@ impl Watches<'_> {
         Objects {
             tenants,
             classes,
+            schedule_policies,
             priority_classes,
             pools,
             nodes,

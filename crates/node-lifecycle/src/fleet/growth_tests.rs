@@ -7,7 +7,8 @@ use crate::{
     rejections::RejectedNodes,
 };
 use berth_api::{
-    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec, names::TenantId,
+    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec,
+    names::TenantId,
 };
 use berth_planner::{Fleet, NodeState};
 use jiff::Timestamp;
@@ -53,6 +54,7 @@ fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) 
             withdrawn: WithdrawnNodes::default(),
             gone: false,
             class: None,
+            schedule: ScheduleState::Running,
         }],
         workloads: vec![Arc::new(pod)],
         platform: &|_| Requests::new(),

@@ -13,7 +13,7 @@ use crate::{
     pod_requests::Requests,
     rejections::RejectedNodes,
 };
-use berth_api::{HostNodePool, PoolOrder, PoolQuota, TenantClass, TenantCluster, names::TenantId};
+use berth_api::{HostNodePool, PoolOrder, PoolQuota, ScheduleState, TenantClass, TenantCluster, names::TenantId};
 use berth_planner::{Fleet, Order, Pool, Quota, Tenant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
@@ -52,6 +52,8 @@ pub struct TenantInput {
     pub gone: bool,
     /// The class that applies to it.
     pub class: Option<String>,
+    /// What its schedules let it do now.
+    pub schedule: ScheduleState,
 }
 
 /// Nodes that a tenant has and may not keep.

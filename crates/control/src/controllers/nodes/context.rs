@@ -2,7 +2,10 @@
 
 use super::{clock::Clock, jobs::NodeJobs, requested::RequestTracker};
 use crate::{
-    controllers::tenant::{Tenants, WithoutClass},
+    controllers::{
+        schedule_policy::Schedules,
+        tenant::{Tenants, WithoutClass},
+    },
     events::EventRecorder,
     key::Key,
     metrics::Metrics,
@@ -29,6 +32,8 @@ pub struct NodesContext {
     pub node_jobs: NodeJobs,
     /// The clock for assignments and recycling.
     pub clock: Clock,
+    /// What schedules let tenants do.
+    pub schedules: Arc<Schedules>,
     /// Since when nodes are idle.
     pub idle: IdleTracker,
     /// Free nodes that cannot be reserved for a while, because the API server rejected their assignment.

@@ -11,9 +11,20 @@ use berth_planner::Fleet;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 
-/// The fleet as the watches know it, and the demand of its tenants.
-pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDemand) {
+/// The fleet as the watches know it.
+pub struct ObservedFleet {
+    /// What the planner gets.
+    pub fleet: Fleet,
+    /// The demand of its tenants.
+    pub demand: TenantDemand,
+    /// When schedules let a tenant have more or less.
+    pub next_schedule: Option<Timestamp>,
+}
+
+/// The fleet as the watches know it.
+pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
     let stores = &context.stores;
+    let schedules = context.schedules.observe(stores, now);
     let validator = Validator::new(
         stores,
         context.runtime.as_ref(),
@@ -31,6 +42,7 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDe
             },
             gone: cluster.meta().deletion_timestamp.is_some()
                 && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
+            schedule: schedules.state(&cluster),
             class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
             cluster,
         }
@@ -42,7 +54,7 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDe
         }
         used
     };
-    build_snapshot(&SnapshotInput {
+    let (fleet, demand) = build_snapshot(&SnapshotInput {
         now,
         nodes: stores.nodes.state(),
         pools: stores.pools.state(),
@@ -53,5 +65,10 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDe
         devices: &stores.devices,
         idle: &context.idle,
         rejected_nodes: &context.rejected_nodes,
-    })
+    });
+    ObservedFleet {
+        fleet,
+        demand,
+        next_schedule: schedules.next_change,
+    }
 }

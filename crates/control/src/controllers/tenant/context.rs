@@ -3,7 +3,7 @@
 use super::{access::WithoutClass, connection::Remote, memory::Tenants};
 use crate::{
     control_plane::HostInput,
-    controllers::tenant_class::KnownKinds,
+    controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
     datastore::TenantDatastore,
     events::EventRecorder,
     key::Key,
@@ -39,6 +39,8 @@ pub struct TenantContext {
     pub kinds: Arc<KnownKinds>,
     /// What control remembers of each tenant; all of it can be read again.
     pub tenants: Arc<Tenants>,
+    /// What schedules let tenants do.
+    pub schedules: Arc<Schedules>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Writes Events.

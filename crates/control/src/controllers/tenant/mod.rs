@@ -19,6 +19,7 @@ mod memory;
 mod node_groups;
 mod recorded_settings;
 mod remaining;
+mod schedule;
 mod settings;
 mod status;
 mod target;
@@ -71,11 +72,12 @@ pub async fn reconcile(
     }
 
     let now = Timestamp::now();
-    let nodes = fetch::observe_nodes(context, &tenant.cluster);
+    let schedule = schedule::observe(context, &tenant.cluster);
+    let nodes = fetch::observe_nodes(context, &tenant.cluster, schedule.state);
     let (rejection, allowed) = find_settings(context, &tenant, &nodes, now).await?;
     let (accepted, violations, unknown) = match allowed {
         Ok(Some((settings, assessment))) => {
-            let accepted = Accepted::new(&tenant, settings);
+            let accepted = Accepted::new(&tenant, settings, schedule.state);
             (Some(accepted), assessment.violations, None)
         }
         Ok(None) => (None, Vec::new(), None),
@@ -93,6 +95,7 @@ pub async fn reconcile(
     }
     let mut conditions = status::conditions(rejection.as_ref(), &outcome, &nodes);
     conditions.extend(accepted.as_ref().map(|_| compliance::condition(&violations)));
+    conditions.extend(schedule.condition);
     let settings = accepted.as_ref().map(|accepted| &accepted.settings);
     let next_deadline = compliance::until_next_deadline(&violations, now);
     let wanted = status::build(&tenant, settings, violations, &outcome, &nodes, &conditions);
@@ -103,7 +106,8 @@ pub async fn reconcile(
     } else {
         RECHECK
     };
-    Ok(Some(next_deadline.map_or(pause, |next| next.min(pause))))
+    let next_change = [next_deadline, schedule.pause].into_iter().flatten().min();
+    Ok(Some(next_change.map_or(pause, |next| next.min(pause))))
 }
 
 /// Settings, and what of them is not allowed; none if the tenant was never accepted.

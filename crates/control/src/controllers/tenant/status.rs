@@ -10,6 +10,7 @@ use super::{
     fetch::ObservedNodes,
     node_groups,
     remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
+    schedule::STOPS_SOON,
     settings::Settings,
     target::Tenant,
 };
@@ -18,7 +19,7 @@ use berth_api::{
     Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{
         self, ACCEPTED, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS,
-        ENDPOINT_READY, INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY,
+        ENDPOINT_READY, INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY, WITHIN_SCHEDULE,
     },
     labels,
 };
@@ -140,12 +141,14 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is ready, however full its datastore is and whatever it may not keep, or its spec is rejected: then only a change of the spec or of
-/// the host can change its state.
+/// Conditions that do not keep a tenant from being ready: how full its datastore is, what it may not keep, what its schedules say.
+const BESIDES: [&str; 3] = [DATASTORE_WITHIN_LIMITS, COMPLIANT, WITHIN_SCHEDULE];
+
+/// Whether a tenant is ready, or its spec is rejected: then only a change of the spec or of the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions
         .iter()
-        .find(|condition| !condition.is_true() && ![DATASTORE_WITHIN_LIMITS, COMPLIANT].contains(&condition.kind));
+        .find(|condition| !condition.is_true() && !BESIDES.contains(&condition.kind));
     unmet.is_none_or(|first| first.kind == ACCEPTED)
 }
 
@@ -259,7 +262,7 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
         .map(|(reason, message)| event(EventType::Normal, reason, NODES_READY, &message));
     let conditions = changed_conditions(&before.conditions, &after.conditions).map(|condition| {
         let is_unmet = condition.status != "True" && !is_transient(&condition.reason);
-        let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED].contains(&condition.reason.as_str());
+        let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED, STOPS_SOON].contains(&condition.reason.as_str());
         let type_ = if is_warning {
             EventType::Warning
         } else {

@@ -12,7 +12,7 @@ use super::super::{
 };
 use crate::{
     control_plane::{Endpoint, HostInput},
-    controllers::tenant_class::KnownKinds,
+    controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
     datastore::{DatastoreError, KeyRange, SizePage, TenantDatastore},
     events::EventRecorder,
     network::{AdministrativeTier, NetworkConfig},
@@ -219,6 +219,7 @@ fn context(
         }),
         kinds: Arc::new(KnownKinds::new(host.client())),
         tenants: Arc::new(Tenants::default()),
+        schedules: Arc::new(Schedules::new(jiff::Timestamp::now)),
         queue: Queue::new(),
         recorder: EventRecorder::new(host.client()),
     }
