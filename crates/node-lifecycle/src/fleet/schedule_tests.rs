@@ -1,6 +1,6 @@
 use crate::{
     devices::Devices,
-    fleet::{SnapshotInput, TenantInput, build_snapshot},
+    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
     idle::IdleTracker,
     pod_requests::Requests,
     rejections::RejectedNodes,
@@ -53,6 +53,7 @@ fn ranges(group: NodeGroup, schedule: ScheduleState, accepted: bool, deleted: bo
         tenants: vec![TenantInput {
             cluster: Arc::new(serde_json::from_value(cluster).unwrap()),
             accepted,
+            withdrawn: WithdrawnNodes::default(),
             gone: false,
             class: None,
             schedule,

@@ -5,7 +5,7 @@ use crate::{
     pod_requests::Requests,
     rejections::RejectedNodes,
 };
-use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec};
+use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
@@ -59,6 +59,7 @@ fn groups(accepted: bool, withdrawn: WithdrawnNodes) -> Vec<(String, u32, u32)> 
             withdrawn,
             gone: false,
             class: None,
+            schedule: ScheduleState::default(),
         }],
         workloads: Vec::new(),
         platform: &|_| Requests::new(),
