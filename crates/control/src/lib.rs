@@ -32,11 +32,13 @@ use controllers::{
 };
 use datastore::{Datastore, DatastoreConfig, DatastoreError};
 use events::EventRecorder;
+use key::Key;
 use kube::Client;
 use metrics::Metrics;
 use network::AdministrativeTier;
 use runtime::ControlPlaneRuntime;
 use std::sync::Arc;
+use stores::Stores;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -78,10 +80,36 @@ pub enum ControlError {
 /// # Errors
 /// Control could not start.
 pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl FnOnce()) -> Result<(), ControlError> {
+    let queue = Queue::new();
+    let mut tasks = JoinSet::new();
+    let datastore = Arc::new(Datastore::open(&config.datastore)?);
+    let stores = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        stores = watches::start(&config.client, &queue, &mut tasks, &stop, config.runtime.uses_pods()) => stores.map_err(|_| ControlError::Watches)?,
+    };
+    tasks.spawn(controllers::database::watch(
+        Arc::clone(&datastore),
+        stores.clone(),
+        config.metrics.clone(),
+        stop.clone(),
+    ));
+    let controllers = build_controllers(config, datastore, stores, queue);
+    on_ready();
+    controllers.run(tasks, stop).await;
+    Ok(())
+}
+
+/// All controllers, with what they share.
+fn build_controllers(
+    config: ControlConfig,
+    datastore: Arc<Datastore>,
+    stores: Stores,
+    queue: Queue<Key>,
+) -> Controllers {
     let ControlConfig {
         client,
         host,
-        datastore,
+        datastore: _,
         network,
         without_class,
         node_jobs,
@@ -89,13 +117,6 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         runtime,
         metrics,
     } = config;
-    let queue = Queue::new();
-    let mut tasks = JoinSet::new();
-    let datastore = Arc::new(Datastore::open(&datastore)?);
-    let stores = tokio::select! {
-        () = stop.cancelled() => return Ok(()),
-        stores = watches::start(&client, &queue, &mut tasks, &stop, runtime.uses_pods()) => stores.map_err(|_| ControlError::Watches)?,
-    };
     let recorder = EventRecorder::new(client.clone());
     let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
@@ -104,13 +125,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         let clock = clock.clone();
         move || clock.now()
     }));
-    tasks.spawn(controllers::database::watch(
-        Arc::clone(&datastore),
-        stores.clone(),
-        metrics.clone(),
-        stop.clone(),
-    ));
-    let controllers = Controllers {
+    Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),
             stores: stores.clone(),
@@ -173,8 +188,5 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         queue,
         stores,
         metrics,
-    };
-    on_ready();
-    controllers.run(tasks, stop).await;
-    Ok(())
+    }
 }

@@ -157,9 +157,9 @@ fn a_pool_withdraws_only_the_nodes_that_the_tenant_has_of_it() {
     assert_eq!(forbidding("cpu"), found("cpu", Withdrawal::SharedPool("cpu".into())));
     assert!(forbidding("l40s").is_empty(), "it has no node of it");
     let mut other_mode = pools();
-    other_mode
-        .values_mut()
-        .for_each(|(pool, _)| pool.spec.modes = vec![NodeMode::Dynamic]);
+    for (pool, _) in other_mode.values_mut() {
+        pool.spec.modes = vec![NodeMode::Dynamic];
+    }
     assert_eq!(
         find(Some(&class(|_| {})), &other_mode, &settings()),
         [(MODE_NOT_OFFERED, "HostNodePool/h100".to_owned(), Withdrawal::OwnNodes)]
