@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// When each tenant last had a pod that had not ended, by slug. Empty after a start: pods that came and went while control did not run
+/// When each tenant last had a pod that had not ended or might start none, by slug. Empty after a start: pods that came and went while control did not run
 /// are not known.
 #[derive(Debug, Default)]
 pub struct PodActivity(Mutex<HashMap<String, Activity>>);
@@ -28,7 +28,17 @@ impl PodActivity {
         }
     }
 
-    /// When the tenant last had a pod, as far as that is known.
+    /// The tenant may start no pod now: it is not idle for that.
+    pub fn record_no_starts(&self, tenant: &str, now: Timestamp) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let activity = all.entry(tenant.to_owned()).or_insert(Activity {
+            has_pods: false,
+            last: now,
+        });
+        activity.last = now;
+    }
+
+    /// When the tenant last had a pod or might start none, as far as that is known.
     pub fn last(&self, tenant: &str) -> Option<Timestamp> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(tenant).map(|activity| activity.last)
@@ -56,5 +66,16 @@ mod tests {
         assert_eq!(activity.last("t"), Some(at(3)));
         activity.forget("t");
         assert_eq!(activity.last("t"), None);
+    }
+
+    #[test]
+    fn time_in_which_no_pod_may_start_is_activity() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let activity = PodActivity::default();
+        activity.record_no_starts("t", at(1));
+        activity.record_no_starts("t", at(2));
+        assert_eq!(activity.last("t"), Some(at(2)));
+        activity.record("t", false, at(3));
+        assert_eq!(activity.last("t"), Some(at(2)), "it still has no pods");
     }
 }

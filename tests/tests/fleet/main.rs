@@ -8,6 +8,7 @@ mod devices;
 mod explain;
 mod random;
 mod rejected;
+mod schedules;
 mod setup;
 
 use berth_tests::{
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         devices::pool_learns_gpu_products_from_devices,
         autoscaling::missing_nodes_are_requested_from_an_autoscaler,
         rejected::rejected_reservation_moves_to_another_node,
+        schedules::a_stop_releases_the_nodes_and_gives_them_back,
         random::no_node_ever_has_two_tenants,
     ];
     Suite::new(

@@ -37,7 +37,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
     let mut rules = vec![
         rule(
             "berth.dev",
-            &["tenantclusters", "hostnodepools", "tenantclasses"],
+            &["tenantclusters", "hostnodepools", "tenantclasses", "schedulepolicies"],
             &READ,
         ),
         // Tenants that have expired are deleted.
@@ -48,6 +48,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
                 "tenantclusters/status",
                 "hostnodepools/status",
                 "tenantclasses/status",
+                "schedulepolicies/status",
                 "tenantclusters/finalizers",
             ],
             &["patch", "update"],

@@ -9,7 +9,9 @@ mod wake;
 mod workloads;
 
 use crate::{key::Key, stores::Stores};
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system};
+use berth_api::{
+    HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system,
+};
 use berth_runtime::queue::Queue;
 use futures::{
     FutureExt, StreamExt, TryStreamExt,
@@ -61,14 +63,8 @@ pub async fn start(
     let objects = watches.start_objects();
     let manifests = watches.start_manifests(&objects);
     watches.start_children(uses_pods);
-    let namespaces = watches.all(of_tenants(), |namespace: &PartialObjectMeta<Namespace>, seen| {
-        let pools = namespace.annotations().get(policy_annotations::SHARED_POOLS);
-        let mut wakes = wake::for_labels(namespace.labels());
-        if seen.is_new(&namespace.name_any(), &pools) {
-            wakes.push(Wake::Soon(Key::SharedNodes));
-        }
-        wakes
-    });
+    let namespaces = watches.start_namespaces();
+    let team_namespaces = watches.start_team_namespaces(&objects.tenants);
     let network_policies = watches.all(of_control(), |policy: &NetworkPolicy, seen| {
         if seen.is_new(&full_name(policy), &(policy.uid(), policy.metadata.generation)) {
             wake::for_labels(policy.labels())
@@ -83,24 +79,14 @@ pub async fn start(
             Vec::new()
         }
     });
-    let placeholders = Api::namespaced(client.clone(), system::NAMESPACE);
-    let placeholders = watches.start(
-        placeholders,
-        Config::default().labels(labels::PLACEHOLDER),
-        |pod: &Pod, seen| {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-            let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
-            let is_ending = pod.metadata.deletion_timestamp.is_some();
-            let is_new = seen.is_new(&pod.name_any(), &(pod.uid(), node, phase, is_ending));
-            is_new.then_some(Wake::Soon(Key::Fleet)).into_iter().collect()
-        },
-    );
+    let placeholders = watches.start_placeholders();
     let listed = watches.listed;
 
     // Of these objects only a part is kept.
     let Objects {
         tenants,
         classes,
+        schedule_policies,
         priority_classes,
         pools,
         nodes,
@@ -136,6 +122,7 @@ pub async fn start(
         tenants,
         pools,
         classes,
+        schedule_policies,
         manifests,
         priority_classes,
         nodes,
@@ -147,6 +134,7 @@ pub async fn start(
         devices,
         shared_pods,
         placeholders,
+        team_namespaces,
         namespaces,
         network_policies,
         tenant_nodes,
@@ -167,6 +155,7 @@ fn of_control() -> Config {
 struct Objects {
     tenants: Store<TenantCluster>,
     classes: Store<TenantClass>,
+    schedule_policies: Store<SchedulePolicy>,
     priority_classes: Store<PriorityClass>,
     pools: Store<HostNodePool>,
     nodes: Store<Node>,
@@ -189,6 +178,9 @@ impl Watches<'_> {
         let classes = self.all(Config::default(), move |class: &TenantClass, seen| {
             wake::for_class(class, seen, &known.state())
         });
+        let schedule_policies = self.all(Config::default(), |policy: &SchedulePolicy, _| {
+            vec![Wake::Now(Key::SchedulePolicy(policy.name_any()))]
+        });
         let priority_classes = self.all(Config::default(), |priority: &PriorityClass, _| {
             let class = priority.labels().get(labels::CLASS);
             class
@@ -207,6 +199,7 @@ impl Watches<'_> {
         Objects {
             tenants,
             classes,
+            schedule_policies,
             priority_classes,
             pools,
             nodes,
@@ -223,6 +216,39 @@ impl Watches<'_> {
             Config::default().labels(&is_manifest),
             move |map: &ConfigMap, seen| wake::for_manifest(map, seen, &classes.state(), &tenants.state()),
         )
+    }
+
+    /// Watches the namespaces of tenants.
+    fn start_namespaces(&mut self) -> Store<PartialObjectMeta<Namespace>> {
+        self.all(of_tenants(), |namespace: &PartialObjectMeta<Namespace>, seen| {
+            let pools = namespace.annotations().get(policy_annotations::SHARED_POOLS);
+            let mut wakes = wake::for_labels(namespace.labels());
+            if seen.is_new(&namespace.name_any(), &pools) {
+                wakes.push(Wake::Soon(Key::SharedNodes));
+            }
+            wakes
+        })
+    }
+
+    /// Watches the pods that hold room on nodes.
+    fn start_placeholders(&mut self) -> Store<Pod> {
+        let api = Api::namespaced(self.client.clone(), system::NAMESPACE);
+        self.start(api, Config::default().labels(labels::PLACEHOLDER), |pod: &Pod, seen| {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+            let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
+            let is_ending = pod.metadata.deletion_timestamp.is_some();
+            let is_new = seen.is_new(&pod.name_any(), &(pod.uid(), node, phase, is_ending));
+            is_new.then_some(Wake::Soon(Key::Fleet)).into_iter().collect()
+        })
+    }
+
+    /// Watches the labels of namespaces in which TenantClusters may be: classes and pools select them.
+    fn start_team_namespaces(&mut self, tenants: &Store<TenantCluster>) -> Store<PartialObjectMeta<Namespace>> {
+        let known = tenants.clone();
+        let config = Config::default().labels(&format!("!{}", labels::TENANT));
+        self.all(config, move |namespace: &PartialObjectMeta<Namespace>, seen| {
+            wake::for_team_namespace(namespace, seen, &known.state())
+        })
     }
 
     /// Watches only the metadata of objects of tenants, so that drift is corrected.

@@ -3,6 +3,7 @@
 use super::{
     apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
     build::host_objects,
+    compliance,
     context::TenantContext,
     datastore_usage::{self, ObservedUsage},
     error::TenantError,
@@ -10,15 +11,17 @@ use super::{
     manifests::ObservedManifests,
     node_groups,
     remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
+    schedule::STOPS_SOON,
     settings::Settings,
     target::Tenant,
 };
 use crate::{error::api, runtime::ComponentState};
 use berth_api::{
-    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
+    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{
-        self, ACCEPTED, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY,
-        EXPIRING, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, READY, SYNCER_READY,
+        self, ACCEPTED, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS,
+        ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, READY, SYNCER_READY,
+        WITHIN_SCHEDULE,
     },
     labels,
 };
@@ -42,8 +45,15 @@ const ORDER: [&str; 7] = [
     SYNCER_READY,
     NODES_READY,
 ];
-/// Conditions that Ready does not depend on.
-const NOT_PART_OF_READY: [&str; 3] = [DATASTORE_WITHIN_LIMITS, EXPIRING, MANIFESTS_APPLIED];
+/// Conditions that Ready does not depend on: how full the datastore is, what the tenant may not keep, what its schedules say, when it
+/// ends, and what the platform applies in it.
+const NOT_PART_OF_READY: [&str; 5] = [
+    DATASTORE_WITHIN_LIMITS,
+    COMPLIANT,
+    WITHIN_SCHEDULE,
+    EXPIRING,
+    MANIFESTS_APPLIED,
+];
 /// Characters of a message that an Event carries.
 const MAX_MESSAGE_LENGTH: usize = 1000;
 
@@ -156,8 +166,8 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is ready, whatever the conditions say that Ready does not depend on, or its spec is rejected: then only a change of the spec or of
-/// the host can change its state.
+/// Whether a tenant is ready, whatever the conditions say that Ready does not depend on, or its spec is rejected: then only a
+/// change of the spec or of the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions
         .iter()
@@ -169,10 +179,10 @@ pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
 pub(super) fn build(
     tenant: &Tenant,
     settings: Option<&Settings>,
+    violations: Vec<Violation>,
     outcome: &Outcome<'_>,
     nodes: &ObservedNodes,
     conditions: &[ConditionUpdate],
-    now: Timestamp,
 ) -> TenantClusterStatus {
     let cluster = &tenant.cluster;
     let before = cluster.status.clone().unwrap_or_default();
@@ -216,7 +226,13 @@ pub(super) fn build(
             ready: count(serving.iter().filter(|node| is_ready(node)).count()),
         }),
         node_groups: nodes.groups.clone(),
-        conditions: conditions::merge(&before.conditions, conditions, cluster.metadata.generation, now),
+        violations,
+        conditions: conditions::merge(
+            &before.conditions,
+            conditions,
+            cluster.metadata.generation,
+            Timestamp::now(),
+        ),
     };
     if let Some(manifests) = observed_manifests(outcome) {
         manifests.write_to(&mut status);
@@ -268,7 +284,8 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// The Events of a status that changed: one for each change of a node group, and for each condition with a new status or reason.
+/// The Events of a status that changed: one for each change of a node group, each violation that begins or is enforced, and each
+/// condition with a new status or reason.
 fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Event> {
     let groups = node_groups::events(&before.node_groups, &after.node_groups)
         .into_iter()
@@ -277,7 +294,7 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
         // A tenant that expires is a warning, one that does not is none.
         let is_met = (condition.status == "True") != (condition.type_ == EXPIRING);
         let is_unmet = !is_met && !is_transient(&condition.reason);
-        let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED].contains(&condition.reason.as_str());
+        let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED, STOPS_SOON].contains(&condition.reason.as_str());
         let type_ = if is_warning {
             EventType::Warning
         } else {
@@ -286,7 +303,10 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
         let message = format!("{}: {}", condition.type_, condition.message);
         event(type_, &condition.reason, &condition.type_, &message)
     });
-    groups.chain(conditions).collect()
+    let violations = compliance::events(&before.violations, &after.violations)
+        .into_iter()
+        .map(|(reason, message)| event(EventType::Warning, &reason, COMPLIANT, &message));
+    groups.chain(violations).chain(conditions).collect()
 }
 
 fn event(type_: EventType, reason: &str, action: &str, message: &str) -> Event {
@@ -299,13 +319,14 @@ fn event(type_: EventType, reason: &str, action: &str, message: &str) -> Event {
     }
 }
 
-/// Conditions whose status or reason is new, without the summary.
+/// Conditions whose status or reason is new, without the summary, and without that of violations: each of them has an Event.
 fn changed_conditions<'a>(
     before: &'a [Condition],
     after: &'a [Condition],
 ) -> impl Iterator<Item = &'a Condition> + use<'a> {
     after.iter().filter(move |condition| {
         condition.type_ != READY
+            && (condition.type_ != COMPLIANT || condition.status == "True")
             && !before
                 .iter()
                 .any(|b| b.type_ == condition.type_ && b.status == condition.status && b.reason == condition.reason)

@@ -40,7 +40,12 @@ pub(super) async fn keep_manifests(
     accepted: &Accepted,
     applier: &Applier,
 ) -> ObservedManifests {
-    let Accepted { tenant, settings } = accepted;
+    let Accepted {
+        tenant,
+        settings,
+        // Pods that the manifests make wait like all others.
+        schedule: _,
+    } = accepted;
     let find = |name: &str| {
         let reference = ObjectRef::new(name).within(system::NAMESPACE);
         context.stores.manifests.get(&reference)

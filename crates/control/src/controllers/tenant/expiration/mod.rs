@@ -9,7 +9,7 @@ mod rules;
 use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
 use crate::{apply::is_status, error::api};
 use berth_api::{
-    ExpirationPolicy, KubeDuration, TenantCluster, TenantClusterStatus,
+    ExpirationPolicy, KubeDuration, ScheduleState, TenantCluster, TenantClusterStatus,
     conditions::{self, ConditionUpdate, EXPIRING},
 };
 use jiff::Timestamp;
@@ -33,21 +33,31 @@ pub(super) struct Expiration {
     end: Option<End>,
     /// Since when it has no pods, if it expires for that reason.
     idle_since: Option<Timestamp>,
+    /// Whether it has no pods and schedules let none start: this time does not count.
+    is_held: bool,
     /// What its end depends on, for people; none if it never expires.
     rule: Option<String>,
 }
 
-/// When a tenant expires. `settings` is what it runs with, or none if it was never accepted.
+/// When a tenant expires. `settings` is what it runs with, or none if it was never accepted. `schedule` is what its schedules let it
+/// do.
 pub(super) fn observe(
     context: &TenantContext,
     tenant: &Tenant,
     settings: Option<&Settings>,
+    schedule: ScheduleState,
     now: Timestamp,
 ) -> Expiration {
     let slug = tenant.id.slug();
+    let activity = &context.stores.pod_activity;
+    let are_held = schedule != ScheduleState::Running;
+    if are_held {
+        activity.record_no_starts(slug, now);
+    }
     let pods = Pods {
         has_any: context.stores.workloads.has_unfinished(slug),
-        last_change: context.stores.pod_activity.last(slug),
+        are_held,
+        last_change: activity.last(slug),
     };
     let own = ExpirationPolicy::default();
     let policy = settings.map_or(&own, |settings| &settings.expiration);
@@ -59,7 +69,9 @@ pub(super) fn observe(
 struct Pods {
     /// Whether one has not ended.
     has_any: bool,
-    /// When one came, changed or went.
+    /// Whether schedules let none start.
+    are_held: bool,
+    /// When one came, changed or went, or none might start.
     last_change: Option<Timestamp>,
 }
 
@@ -68,7 +80,8 @@ fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, no
     let ttl = policy.ttl_seconds(cluster.spec.ttl.as_ref());
     let idle_limit = policy.idle_seconds(cluster.spec.expire_after_idle.as_ref());
     let published = status.and_then(|status| status.idle_since.as_ref()).map(|time| time.0);
-    let idle_since = (idle_limit.is_some() && !pods.has_any).then(|| match (published, pods.last_change) {
+    let is_idle = !pods.has_any && !pods.are_held;
+    let idle_since = (idle_limit.is_some() && is_idle).then(|| match (published, pods.last_change) {
         (Some(since), Some(last)) => since.max(last),
         (since, last) => since.or(last).unwrap_or(now),
     });
@@ -87,6 +100,7 @@ fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, no
     Expiration {
         end: rules::evaluate(&facts, now.as_second()),
         idle_since,
+        is_held: idle_limit.is_some() && !pods.has_any && pods.are_held,
         rule: describe(cluster, ttl, idle_limit),
     }
 }
@@ -147,8 +161,15 @@ impl Expiration {
     pub(super) fn condition(&self) -> Option<ConditionUpdate> {
         let rule = self.rule.as_deref()?;
         let Some(end) = self.end else {
-            let message = format!("the tenant has pods; it expires {rule}");
-            return Some(ConditionUpdate::mark_false(EXPIRING, "InUse", message));
+            return Some(if self.is_held {
+                let message = format!(
+                    "a SchedulePolicy lets no pod start, and this time does not count; the tenant expires {rule}"
+                );
+                ConditionUpdate::mark_false(EXPIRING, "NotCounted", message)
+            } else {
+                let message = format!("the tenant has pods; it expires {rule}");
+                ConditionUpdate::mark_false(EXPIRING, "InUse", message)
+            });
         };
         let reason = match end.stage {
             Stage::Later => {
@@ -319,12 +340,13 @@ mod tests {
         let busy = Pods {
             has_any: true,
             last_change: Some(at(50)),
+            ..Pods::default()
         };
         assert_eq!(pass(&mut cluster, &policy, busy, 60).end, None);
         assert_eq!(reason(&cluster).as_deref(), Some("InUse"));
         let ended = Pods {
-            has_any: false,
             last_change: Some(at(100)),
+            ..Pods::default()
         };
         assert_eq!(pass(&mut cluster, &policy, ended, 130).idle_since, Some(at(100)));
         // Another control knows of no pods.
@@ -334,8 +356,8 @@ mod tests {
         );
         // A pod came and went between two passes.
         let short = Pods {
-            has_any: false,
             last_change: Some(at(5000)),
+            ..Pods::default()
         };
         let found = pass(&mut cluster, &policy, short, 5010);
         assert_eq!(found.idle_since, Some(at(5000)));
@@ -345,6 +367,38 @@ mod tests {
         );
         assert!(pass(&mut cluster, &policy, busy, 5020).idle_since.is_none());
         assert_eq!(cluster.status.unwrap().idle_since, None);
+    }
+
+    #[test]
+    fn time_in_which_schedules_let_no_pod_start_does_not_count() {
+        let policy = ExpirationPolicy::default();
+        let mut cluster = cluster(None, Some("2h"));
+        let ended = Pods {
+            last_change: Some(at(100)),
+            ..Pods::default()
+        };
+        assert_eq!(pass(&mut cluster, &policy, ended, 7000).idle_since, Some(at(100)));
+        let stopped = |now| Pods {
+            are_held: true,
+            last_change: Some(at(now)),
+            ..Pods::default()
+        };
+        for now in [7200, 100_000] {
+            assert_eq!(pass(&mut cluster, &policy, stopped(now), now).end, None);
+            assert_eq!(reason(&cluster).as_deref(), Some("NotCounted"));
+            assert_eq!(cluster.status.clone().unwrap().idle_since, None);
+        }
+        let after = Pods {
+            last_change: Some(at(100_000)),
+            ..Pods::default()
+        };
+        let found = pass(&mut cluster, &policy, after, 100_010);
+        assert_eq!(found.idle_since, Some(at(100_000)), "it counts anew");
+        // A TTL counts always.
+        cluster.spec.ttl = Some("48h".into());
+        let found = pass(&mut cluster, &policy, stopped(100_020), 100_020);
+        assert_eq!(found.end.map(|end| end.at), Some(48 * 3600));
+        assert_eq!(reason(&cluster).as_deref(), Some("ExpiresWithinDay"));
     }
 
     #[test]

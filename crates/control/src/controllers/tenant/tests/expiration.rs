@@ -1,6 +1,9 @@
 //! The end of a tenant: it is warned, then deleted, unless it was changed in the last moment.
 
-use super::fixture::{Fixture, TENANT};
+use super::{
+    fixture::{Fixture, TENANT},
+    insert_stop, remove_stop,
+};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -91,4 +94,23 @@ async fn a_tenant_without_pods_is_idle_since_its_first_reconcile() {
     fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = Value::Null);
     fixture.reconcile().await.unwrap();
     assert!(fixture.status()["idleSince"].is_null() && fixture.condition("Expiring").is_none());
+}
+
+#[tokio::test]
+async fn the_time_in_which_a_schedule_stops_a_tenant_does_not_count_as_idle() {
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = "2h".into());
+    insert_stop(&fixture);
+    fixture.reconcile_until_ready().await;
+    let status = fixture.status();
+    assert!(
+        status["idleSince"].is_null() && status["expiresAt"].is_null(),
+        "{status}"
+    );
+    assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotCounted");
+    remove_stop(&fixture);
+    fixture.reconcile().await.unwrap();
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.status()["idleSince"].is_string());
+    assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotSoon");
 }
