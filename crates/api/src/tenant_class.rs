@@ -1,7 +1,7 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    ClassControlPlane, DnsPolicy, FairSharing, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
+    ClassControlPlane, DnsPolicy, FairSharing, IdleReclaim, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
     network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -77,6 +77,10 @@ pub struct TenantClassSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["poolName".to_string()]))]
     pub quotas: Vec<PoolQuota>,
+
+    /// How Berth gives back GPUs that are allocated to pods and do nothing. Needs a Prometheus server with metrics of the GPUs.
+    #[serde(default)]
+    pub idle_reclaim: IdleReclaim,
 }
 
 /// Observed state of a TenantClass.

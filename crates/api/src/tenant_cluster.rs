@@ -1,6 +1,6 @@
 //! `TenantCluster`: the Kubernetes cluster that a team requests.
 
-use crate::{ControlPlaneService, ControlPlaneSpec, TenantNetwork};
+use crate::{ControlPlaneService, ControlPlaneSpec, IdleStatus, TenantNetwork};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -251,6 +251,9 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub node_groups: Vec<NodeGroupStatus>,
+    /// GPUs of the tenant's pods that do nothing, if its class reclaims such GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdleStatus>,
     /// Accepted, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
