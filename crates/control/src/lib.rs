@@ -9,6 +9,7 @@ pub mod controllers;
 pub mod datastore;
 pub mod error;
 pub mod events;
+pub mod gpu_pods;
 pub mod install;
 pub mod key;
 pub mod metrics;
@@ -24,6 +25,7 @@ use control_plane::HostInput;
 use controllers::{
     Controllers,
     host_node_pool::HostNodePoolContext,
+    idle_gpus::{GpuMetricsSource, IdleGpusContext},
     nodes::{NodesContext, requested::RequestTracker},
     shared_nodes::SharedNodesContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
@@ -53,6 +55,8 @@ pub struct ControlConfig {
     pub node_jobs: controllers::nodes::jobs::NodeJobs,
     /// The clock for assignments and recycling.
     pub clock: controllers::nodes::clock::Clock,
+    /// Where the metrics of GPUs are; none: no idle GPU is found.
+    pub gpu_metrics: Option<GpuMetricsSource>,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Counters.
@@ -82,6 +86,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         network,
         node_jobs,
         clock,
+        gpu_metrics,
         runtime,
         metrics,
     } = config;
@@ -102,6 +107,15 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         metrics.clone(),
         stop.clone(),
     ));
+    let idle_gpus = IdleGpusContext {
+        client: client.clone(),
+        stores: stores.clone(),
+        clock: clock.clone(),
+        source: gpu_metrics,
+        metrics: metrics.clone(),
+        recorder: recorder.clone(),
+    };
+    tasks.spawn(controllers::idle_gpus::watch(idle_gpus, stop.clone()));
     let controllers = Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),

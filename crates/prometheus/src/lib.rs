@@ -122,19 +122,27 @@ impl Prometheus {
         if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none() {
             return Err(ClientError::Url(url));
         }
-        let mut http = Config::new(url);
-        http.root_cert_file = ca_file;
-        http.auth_info.token_file = token_file.map(|file| file.display().to_string());
-        http.connect_timeout = Some(CONNECT_TIMEOUT);
-        http.read_timeout = Some(timeout);
-        http.write_timeout = Some(timeout);
-        http.reset_reader_on_write = true;
+        let has_own_roots = ca_file.is_some() || url.scheme_str() == Some("http");
+        let mut connection = Config::new(url);
+        // Those of the system are read otherwise, and not every machine has any.
+        connection.root_cert = has_own_roots.then(Vec::new);
+        connection.root_cert_file = ca_file;
+        connection.auth_info.token_file = token_file.map(|file| file.display().to_string());
+        connection.connect_timeout = Some(CONNECT_TIMEOUT);
+        connection.read_timeout = Some(timeout);
+        connection.write_timeout = Some(timeout);
+        connection.reset_reader_on_write = true;
         // The next pass asks again.
-        http.default_retry = false;
+        connection.default_retry = false;
         // A proxy from the environment would see the token.
-        http.proxy_url = None;
-        let client = Client::try_from(http).map_err(|error| ClientError::Client(Box::new(error)))?;
+        connection.proxy_url = None;
+        let client = Client::try_from(connection).map_err(|error| ClientError::Client(Box::new(error)))?;
         Ok(Self { client, timeout })
+    }
+
+    /// A client that sends its requests with another one, for tests.
+    pub const fn with_client(client: Client, timeout: Duration) -> Self {
+        Self { client, timeout }
     }
 
     /// What a PromQL expression is at a time (seconds since the epoch): one row for each series. `L` has the labels that are needed.

@@ -99,6 +99,7 @@ impl Control {
                 ca_key: access.ca_key,
             },
             clock: CLOCK.clone(),
+            gpu_metrics: None,
             runtime: Arc::clone(&RUNTIME) as Arc<_>,
             metrics: Metrics::new(&mut Registry::default()),
         };

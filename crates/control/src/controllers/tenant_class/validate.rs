@@ -54,7 +54,9 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         return Some(format!("spec.limits.{field}: {bad:?} is not a quantity such as 50Gi"));
     }
     if let Some((field, bad)) = idle_reclaim.find_invalid_value() {
-        return Some(format!("spec.idleReclaim.{field}: {bad:?} is not an amount such as 2.50"));
+        return Some(format!(
+            "spec.idleReclaim.{field}: {bad:?} is not an amount such as 2.50"
+        ));
     }
     let SyncPolicy {
         pods,
