@@ -152,7 +152,7 @@ fn describe(view: &IdleView) -> String {
         "{idle_gpus} of {gpus} GPUs are idle, {idle_gpu_hours:.1} GPU-hours so far; {unknown_gpus} unknown, {opted_out_gpus} excepted"
     );
     for (currency, amount) in worth {
-        summary.push_str(&format!("; worth {amount} {currency}"));
+        summary = format!("{summary}; worth {amount} {currency}");
     }
     let mut parts = vec![summary];
     if !view.workloads.is_empty() {

@@ -19,7 +19,7 @@ mod tenants;
 mod tests;
 mod warn;
 
-pub use collect::GpuMetricsSource;
+pub use collect::{GpuMetricsSource, collect};
 
 use crate::{
     controllers::nodes::clock::Clock,
