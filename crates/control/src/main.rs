@@ -10,7 +10,7 @@ use berth_control::{
     ControlConfig,
     control_plane::HostInput,
     controllers::{
-        idle_gpus::GpuMetricsSource,
+        idle_gpus::{self, GpuMetricsSource},
         nodes::{clock::Clock, jobs::NodeJobs},
     },
     datastore::DatastoreConfig,
@@ -146,6 +146,7 @@ fn open_gpu_metrics(args: &Args) -> Result<Option<GpuMetricsSource>, AnyError> {
     Ok(Some(GpuMetricsSource {
         prometheus: Prometheus::new(config)?,
         settings,
+        interval: idle_gpus::INTERVAL,
     }))
 }
 

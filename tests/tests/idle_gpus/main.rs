@@ -9,7 +9,7 @@ mod exporters;
 mod server;
 
 use berth_api::{IdleReclaim, IdleReclaimMode};
-use berth_control::controllers::idle_gpus::{GpuMetricsSource, collect};
+use berth_control::controllers::idle_gpus::{GpuMetricsSource, INTERVAL, collect};
 use berth_idle_reclaim::{
     Seconds,
     evidence::{Metrics, Unknown, Verdict},
@@ -70,6 +70,7 @@ impl Fleet {
                     matchers: "job=\"dcgm-exporter\"".into(),
                     sample_interval: 2 * SCRAPE_INTERVAL,
                 },
+                interval: INTERVAL,
             },
             exporters,
             server,

@@ -23,6 +23,8 @@ pub struct GpuMetricsSource {
     pub prometheus: Prometheus,
     /// How it stores them.
     pub settings: QuerySettings,
+    /// Time between two passes.
+    pub interval: Duration,
 }
 
 /// Asks for all signals in all windows, one query after the other, so that only one answer is in memory.
@@ -46,7 +48,11 @@ async fn collect_all(
     signals: &BTreeSet<Signal>,
     now: Seconds,
 ) -> Result<Metrics, QueryError> {
-    let GpuMetricsSource { prometheus, settings } = source;
+    let GpuMetricsSource {
+        prometheus,
+        settings,
+        interval: _,
+    } = source;
     let mut tables = HashMap::new();
     for window in windows {
         let mut table = SeriesTable::default();

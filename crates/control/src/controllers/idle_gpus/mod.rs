@@ -43,8 +43,8 @@ use tenants::{Memory, ObservedTenant};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two passes.
-const INTERVAL: Duration = Duration::from_secs(60);
+/// Time between two passes, unless a test sets another one.
+pub const INTERVAL: Duration = Duration::from_secs(60);
 
 /// What the passes work with. One per process.
 pub struct IdleGpusContext {
@@ -65,9 +65,10 @@ pub struct IdleGpusContext {
 /// Makes passes until `stop`.
 pub(crate) async fn watch(context: IdleGpusContext, stop: CancellationToken) {
     let mut memory = Memory::default();
+    let interval = context.source.as_ref().map_or(INTERVAL, |source| source.interval);
     loop {
         let pass = async {
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep(interval).await;
             run_pass(&context, &mut memory).await;
         };
         tokio::select! {

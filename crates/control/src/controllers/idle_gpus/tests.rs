@@ -102,6 +102,7 @@ impl Fleet {
             source: Some(GpuMetricsSource {
                 prometheus: gpu.prometheus(),
                 settings: QuerySettings::default(),
+                interval: INTERVAL,
             }),
             metrics: Metrics::new(&mut Registry::default()),
             recorder: EventRecorder::new(client.clone()),
