@@ -141,7 +141,7 @@ fn open_gpu_metrics(args: &Args) -> Result<Option<GpuMetricsSource>, AnyError> {
         return Ok(None);
     };
     let settings = args.query_settings();
-    let invalid = |why| format!("--prometheus-matchers, --prometheus-sample-interval: {why}");
+    let invalid = |why: String| format!("--prometheus-matchers, --prometheus-sample-interval: {why}");
     settings.validate().map_err(invalid)?;
     Ok(Some(GpuMetricsSource {
         prometheus: Prometheus::new(config)?,

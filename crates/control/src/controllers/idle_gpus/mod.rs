@@ -90,28 +90,27 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
         .partition(|tenant| tenant.policy.mode != IdleReclaimMode::Off);
     let known = collect_metrics(context, &enabled, now).await;
     let gpu_resources = tenants::gpu_resources(&context.stores);
-    let mut due = Vec::new();
+    let mut evaluated = Vec::new();
     context.metrics.gpus.clear();
-    for tenant in &enabled {
+    for tenant in enabled {
         let pods = pods.remove(tenant.id.slug()).unwrap_or_default();
-        let decisions = pass::evaluate(
-            &TenantInput {
-                policy: &tenant.policy,
-                pods: &pods,
-                gpu_resources: &gpu_resources,
-                states: memory.states(tenant),
-            },
-            known.as_ref(),
-            now,
-        );
-        count(&context.metrics, tenant, &decisions);
-        let written = carry_out(context, memory, tenant, &decisions).await;
+        let input = TenantInput {
+            policy: &tenant.policy,
+            pods: &pods,
+            gpu_resources: &gpu_resources,
+            states: memory.states(&tenant),
+        };
+        let decisions = pass::evaluate(&input, known.as_ref(), now);
+        count(&context.metrics, &tenant, &decisions);
+        evaluated.push((tenant, decisions));
+    }
+    drop(known);
+    let mut due = Vec::new();
+    for (tenant, decisions) in evaluated {
+        let written = carry_out(context, memory, &tenant, &decisions).await;
+        let is_due = |decision: &Decision| decision.is_due(tenant.policy.mode);
         match written {
-            Ok(()) => due.extend(
-                decisions
-                    .into_iter()
-                    .filter(|decision| decision.is_due(tenant.policy.mode)),
-            ),
+            Ok(()) => due.extend(decisions.into_iter().filter(is_due)),
             Err(error) => tracing::warn!(
                 tenant = tenant.id.slug(),
                 %error,

@@ -61,7 +61,7 @@ pub(super) async fn update_pods(
     let step = decision
         .step()
         .filter(|_| tenant.policy.mode == IdleReclaimMode::Enforce);
-    let message = describe(decision);
+    let message = describe(decision, tenant.policy.mode);
     let mut events = 0;
     for pod in &decision.pods {
         let Some(wanted) = wanted(pod, step, &message) else {
@@ -119,7 +119,7 @@ fn wanted(pod: &GpuPod, step: Option<IdleStep>, message: &str) -> Option<Wanted>
 }
 
 /// What the team reads: no name of the host is in it.
-fn describe(decision: &Decision) -> String {
+fn describe(decision: &Decision, mode: IdleReclaimMode) -> String {
     let Some(state) = &decision.state else {
         return String::new();
     };
@@ -137,7 +137,10 @@ fn describe(decision: &Decision) -> String {
             "Berth reclaims GPUs that stay idle. Use them, or delete what you no longer need. The next step is due at"
         }
         IdleStep::CheckpointRequested => "Write a checkpoint now: the pods are evicted if their GPUs stay idle, at",
-        IdleStep::Reclaimable => return format!("{subject}. The pods are evicted."),
+        IdleStep::Reclaimable if mode == IdleReclaimMode::Enforce => {
+            return format!("{subject}. The pods are evicted.");
+        }
+        IdleStep::Reclaimable => return format!("{subject}. In mode Enforce the pods would be evicted."),
     };
     match decision.next_step_at {
         Some(due) => format!("{subject}. {what} {} at the earliest.", format_time(due)),
@@ -205,10 +208,9 @@ pub(super) async fn publish_on_tenant<'a>(
 ) {
     let reference = tenant.cluster.object_ref(&());
     for decision in decisions.take(MAX_TENANT_EVENTS) {
-        let message = if tenant.policy.mode == IdleReclaimMode::DryRun {
-            format!("Dry run, the team is not warned: {}", describe(decision))
-        } else {
-            describe(decision)
+        let message = match tenant.policy.mode {
+            IdleReclaimMode::DryRun => format!("Dry run: {}", describe(decision, IdleReclaimMode::DryRun)),
+            mode => describe(decision, mode),
         };
         let event = idle_event(EventType::Normal, IDLE_EVENT, &message);
         context.recorder.publish(&event, &reference).await;
@@ -254,15 +256,20 @@ mod tests {
 
     #[test]
     fn messages_say_what_to_do_and_until_when() {
-        let text = describe(&decision(IdleStep::Warned, Some(7200)));
+        let text = describe(&decision(IdleStep::Warned, Some(7200)), IdleReclaimMode::Enforce);
         assert_eq!(
             text,
             "The 8 GPUs of Job ml/train have done nothing since 1970-01-01T00:00:00Z. Berth reclaims GPUs that stay idle. Use \
              them, or delete what you no longer need. The next step is due at 1970-01-01T02:00:00Z at the earliest."
         );
-        let text = describe(&decision(IdleStep::CheckpointRequested, Some(7200)));
+        let text = describe(
+            &decision(IdleStep::CheckpointRequested, Some(7200)),
+            IdleReclaimMode::Enforce,
+        );
         assert!(text.contains("Write a checkpoint now"), "{text}");
-        assert!(describe(&decision(IdleStep::Reclaimable, None)).ends_with("The pods are evicted."));
+        let last = |mode| describe(&decision(IdleStep::Reclaimable, None), mode);
+        assert!(last(IdleReclaimMode::Enforce).ends_with("The pods are evicted."));
+        assert!(last(IdleReclaimMode::DryRun).ends_with("would be evicted."));
     }
 
     #[test]
