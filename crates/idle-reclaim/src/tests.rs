@@ -200,8 +200,8 @@ type Cell = (Option<f64>, Option<f64>, Option<f64>);
 
 fn cells() -> impl Strategy<Value = Vec<Cell>> {
     let now = f64::from(u32::try_from(NOW).unwrap());
-    let peak = prop_oneof![Just(Some(0.0)), Just(None), (0.0..500.0).prop_map(Some)];
-    let coverage = prop_oneof![Just(Some(60.0)), Just(None), (0.0..61.0).prop_map(Some)];
+    let peak = prop_oneof![Just(Some(0.0)), Just(None), (0.0..500.0_f64).prop_map(Some)];
+    let coverage = prop_oneof![Just(Some(60.0)), Just(None), (0.0..61.0_f64).prop_map(Some)];
     let last = prop_oneof![Just(Some(now)), Just(None), (now - 4000.0..now).prop_map(Some)];
     prop::collection::vec((peak, coverage, last), 8)
 }

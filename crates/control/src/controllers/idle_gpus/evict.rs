@@ -16,7 +16,7 @@ use kube::{
 const MAX_WORKLOADS: usize = 10;
 
 /// Evicts the pods of the workloads that come first. Those that a budget keeps are tried again in the next pass.
-pub(super) async fn evict(context: &IdleGpusContext, due: Vec<Decision>) {
+pub(super) async fn evict(context: &IdleGpusContext, due: &[Decision]) {
     let mut order: Vec<&Decision> = due.iter().collect();
     pass::sort_for_reclaim(&mut order);
     for decision in order.into_iter().take(MAX_WORKLOADS) {

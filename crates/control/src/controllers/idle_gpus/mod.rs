@@ -122,7 +122,7 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
         let pods = pods.remove(tenant.id.slug()).unwrap_or_default();
         clear(context, memory, tenant, &pods).await;
     }
-    evict::evict(context, due).await;
+    evict::evict(context, &due).await;
     context
         .metrics
         .idle_pass_seconds
