@@ -67,6 +67,7 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
     }
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
+    let is_finished = matches!(phase, Some("Succeeded" | "Failed"));
     let has_node = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
     Some(GpuPod {
         tenant,
@@ -79,7 +80,8 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         gang: annotation(labels::GANG).filter(|gang| !gang.is_empty()),
         devices,
         has_claims,
-        holds_devices: has_node && !matches!(phase, Some("Succeeded" | "Failed")),
+        is_finished,
+        holds_devices: has_node && !is_finished,
         is_ending: pod.metadata.deletion_timestamp.is_some(),
         started_at: status.and_then(read_start),
         priority: spec.priority.unwrap_or_default(),

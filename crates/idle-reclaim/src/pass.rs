@@ -73,9 +73,11 @@ impl Decision {
 
 /// Decides about all workloads of a tenant. Without metrics nothing is known, and nothing changes.
 pub fn evaluate(input: &TenantInput<'_>, metrics: Option<&Metrics>, now: Seconds) -> Vec<Decision> {
-    let holds_gpus = |pod: &&Arc<GpuPod>| pod.holds_devices && (pod.has_claims || pod.gpus(input.gpu_resources) > 0);
-    let pods: Vec<Arc<GpuPod>> = input.pods.iter().filter(holds_gpus).cloned().collect();
-    let workloads = workload::group(&pods);
+    let has_gpus = |pod: &&Arc<GpuPod>| !pod.is_finished && (pod.has_claims || pod.gpus(input.gpu_resources) > 0);
+    let pods: Vec<Arc<GpuPod>> = input.pods.iter().filter(has_gpus).cloned().collect();
+    // A pod that waits for a node may be what the others wait for: it is judged with them, and not alone.
+    let holds_devices = |workload: &Workload| workload.pods.iter().any(|pod| pod.holds_devices);
+    let workloads: Vec<Workload> = workload::group(&pods).into_iter().filter(holds_devices).collect();
     let gpus: Vec<u32> = workloads
         .iter()
         .map(|workload| gpus_of(workload, input.gpu_resources))
@@ -90,8 +92,8 @@ pub fn evaluate(input: &TenantInput<'_>, metrics: Option<&Metrics>, now: Seconds
 }
 
 fn gpus_of(workload: &Workload, resources: &BTreeSet<String>) -> u32 {
-    let of_pods = workload.pods.iter().map(|pod| pod.gpus(resources));
-    of_pods.fold(0, u32::saturating_add)
+    let holding = workload.pods.iter().filter(|pod| pod.holds_devices);
+    holding.map(|pod| pod.gpus(resources)).fold(0, u32::saturating_add)
 }
 
 fn decide(

@@ -41,7 +41,9 @@ pub struct GpuPod {
     pub devices: BTreeMap<String, u32>,
     /// Whether it names claims of devices.
     pub has_claims: bool,
-    /// Whether it has a node and has neither ended nor failed.
+    /// Whether it has ended or failed.
+    pub is_finished: bool,
+    /// Whether it has a node and is not finished.
     pub holds_devices: bool,
     /// Whether it is being deleted.
     pub is_ending: bool,

@@ -2,7 +2,7 @@
 
 use crate::{
     Seconds,
-    evidence::{Metrics, Verdict},
+    evidence::{Metrics, Unknown, Verdict},
     pass::{self, Decision, States, TenantInput},
     pod::GpuPod,
     policy::Policy,
@@ -126,6 +126,29 @@ fn a_gang_with_one_active_pod_is_not_idle() {
     busy.record(testing::row(&pods[2], 5), Signal::Engine, Aggregation::Peak, 0.3);
     let decisions = evaluate(&enforce, &pods, busy, &States::new(), NOW);
     assert_eq!((decisions[0].verdict, decisions[0].state), (Verdict::Active, None));
+}
+
+#[test]
+fn pods_that_wait_for_one_without_a_node_are_not_idle() {
+    let mut pods = [testing::pod("w0", 8), testing::pod("w1", 8), testing::pod("alone", 8)];
+    for pod in &mut pods[..2] {
+        pod.gang = Some("train".into());
+    }
+    for place in [1, 2] {
+        pods[place].holds_devices = false;
+        pods[place].started_at = None;
+    }
+    let table = testing::idle_table(&[&pods[0]]);
+    let decisions = evaluate(&policy(IdleReclaimMode::Enforce), &pods, table, &States::new(), NOW);
+    let found: Vec<(Verdict, u32)> = decisions
+        .iter()
+        .map(|decision| (decision.verdict, decision.gpus))
+        .collect();
+    assert_eq!(found, [(Verdict::Unknown(Unknown::NotStarted), 8)]);
+    pods[1].is_finished = true;
+    let table = testing::idle_table(&[&pods[0]]);
+    let decisions = evaluate(&policy(IdleReclaimMode::Enforce), &pods, table, &States::new(), NOW);
+    assert_eq!(decisions[0].verdict, Verdict::Idle, "it no longer waits");
 }
 
 #[test]

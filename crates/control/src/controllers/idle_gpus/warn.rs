@@ -100,7 +100,7 @@ pub(super) async fn clear_pods(
 
 /// None for a pod that need not say anything.
 fn wanted(pod: &GpuPod, step: Option<IdleStep>, message: &str) -> Option<Wanted> {
-    if pod.is_ending {
+    if pod.is_ending || !pod.holds_devices {
         return None;
     }
     if let Some(step) = step {
@@ -274,7 +274,10 @@ mod tests {
 
     #[test]
     fn the_transition_time_moves_only_when_the_status_flips() {
-        let mut pod = GpuPod::default();
+        let mut pod = GpuPod {
+            holds_devices: true,
+            ..GpuPod::default()
+        };
         let wanted = wanted(&pod, Some(IdleStep::WarnedAgain), "m").unwrap();
         let time = |pod: &GpuPod| {
             let patch = condition_patch(pod, &wanted, Timestamp::UNIX_EPOCH);
@@ -290,7 +293,10 @@ mod tests {
 
     #[test]
     fn a_pod_that_was_not_warned_needs_no_condition() {
-        let mut pod = GpuPod::default();
+        let mut pod = GpuPod {
+            holds_devices: true,
+            ..GpuPod::default()
+        };
         assert!(wanted(&pod, None, "").is_none());
         pod.condition = Some(ObservedCondition {
             is_true: true,
