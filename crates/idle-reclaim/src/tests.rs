@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
+    time::Instant,
 };
 
 fn policy(mode: IdleReclaimMode) -> Policy {
@@ -212,8 +213,10 @@ fn ten_thousand_gpus_are_one_pass() {
     let table = testing::idle_table(&all);
     assert_eq!(table.devices(), 10_000);
     let enforce = policy(IdleReclaimMode::Enforce);
+    let begin = Instant::now();
     let decisions = evaluate(&enforce, &pods, table, &States::new(), NOW);
     assert_eq!(pass::report(&enforce, &decisions).idle_gpus, 10_000);
+    eprintln!("10,000 GPUs decided in {:?}", begin.elapsed());
 }
 
 const SIGNALS: [Signal; 4] = [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power];
