@@ -105,7 +105,7 @@ fn is_active(device: &DeviceSeries, policy: &Policy) -> bool {
 /// Signals of a device that are evaluated.
 fn evaluated<'a>(device: &'a DeviceSeries, policy: &'a Policy) -> impl Iterator<Item = Signal> + 'a {
     let signals = policy.signals.iter().copied();
-    signals.filter(|signal| !device.is_instance || signal.is_of_instance())
+    signals.filter(move |signal| !device.is_instance || signal.is_of_instance())
 }
 
 fn find_unknown_age(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Unknown> {

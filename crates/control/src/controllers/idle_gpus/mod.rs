@@ -176,7 +176,8 @@ async fn carry_out(
         let announced = matches!(decision.step(), Some(IdleStep::Warned | IdleStep::Reclaimable));
         announced && decision.step() != earlier
     };
-    warn::publish_on_tenant(context, tenant, decisions.iter().filter(is_new)).await;
+    let new: Vec<&Decision> = decisions.iter().filter(is_new).collect();
+    warn::publish_on_tenant(context, tenant, &new).await;
     for decision in decisions {
         warn::update_pods(context, memory, tenant, decision).await?;
     }

@@ -201,13 +201,9 @@ async fn publish(context: &IdleGpusContext, pod: &GpuPod, wanted: &Wanted) {
 }
 
 /// Publishes on the `TenantCluster` which workloads are idle and which are due.
-pub(super) async fn publish_on_tenant<'a>(
-    context: &IdleGpusContext,
-    tenant: &ObservedTenant,
-    decisions: impl Iterator<Item = &'a Decision>,
-) {
+pub(super) async fn publish_on_tenant(context: &IdleGpusContext, tenant: &ObservedTenant, decisions: &[&Decision]) {
     let reference = tenant.cluster.object_ref(&());
-    for decision in decisions.take(MAX_TENANT_EVENTS) {
+    for decision in decisions.iter().take(MAX_TENANT_EVENTS) {
         let message = match tenant.policy.mode {
             IdleReclaimMode::DryRun => format!("Dry run: {}", describe(decision, IdleReclaimMode::DryRun)),
             mode => describe(decision, mode),
