@@ -141,7 +141,9 @@ async fn collect_metrics(context: &IdleGpusContext, enabled: &[ObservedTenant], 
         .collect();
     let (found, result) = match &context.source {
         None => {
-            tracing::debug!("classes reclaim idle GPUs, and control has no --prometheus-url");
+            tracing::warn!(
+                "classes reclaim idle GPUs, and control has no --prometheus-url: set gpuMetrics.url of the chart"
+            );
             (None, "NoPrometheus")
         }
         Some(source) => match collect::collect(source, &windows, &signals, now).await {
