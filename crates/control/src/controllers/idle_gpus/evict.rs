@@ -13,31 +13,49 @@ use kube::{
 };
 
 /// Workloads that are given back in one pass at most: wrong metrics must not empty a fleet before somebody sees it.
-const MAX_WORKLOADS: usize = 10;
+const MAX_RECLAIMED: usize = 10;
+/// Workloads that are tried in one pass at most. Those that a budget keeps do not count as given back, so that they keep no others.
+const MAX_TRIED: usize = 200;
 
 /// Evicts the pods of the workloads that come first. Those that a budget keeps are tried again in the next pass.
 pub(super) async fn evict(context: &IdleGpusContext, due: &[Decision]) {
     let mut order: Vec<&Decision> = due.iter().collect();
     pass::sort_for_reclaim(&mut order);
-    for decision in order.into_iter().take(MAX_WORKLOADS) {
+    let mut reclaimed = 0;
+    for decision in order.into_iter().take(MAX_TRIED) {
+        if reclaimed == MAX_RECLAIMED {
+            return;
+        }
+        if evict_workload(context, decision).await {
+            reclaimed += 1;
+        }
+    }
+}
+
+/// Evicts the pods of a workload. Returns whether at least one of them leaves.
+async fn evict_workload(context: &IdleGpusContext, decision: &Decision) -> bool {
+    let mut leaves = false;
+    for pod in decision.pods.iter().filter(|pod| !pod.is_ending) {
+        let result = evict_pod(context, pod).await;
+        leaves |= result == EVICTED;
+        let labels = ResultLabels { result };
+        context.metrics.idle_evictions.get_or_create(&labels).inc();
+    }
+    if leaves {
         let workload = &decision.workload;
         tracing::info!(
             kind = workload.kind,
             namespace = workload.namespace,
             name = workload.name,
             gpus = decision.gpus,
-            "evicting pods whose GPUs are idle"
+            "evicted pods whose GPUs are idle"
         );
-        for pod in decision.pods.iter().filter(|pod| !pod.is_ending) {
-            let result = evict_pod(context, pod).await;
-            context
-                .metrics
-                .idle_evictions
-                .get_or_create(&ResultLabels { result })
-                .inc();
-        }
     }
+    leaves
 }
+
+/// The result of an eviction that the API server accepted.
+const EVICTED: &str = "ok";
 
 /// Evicts one pod; returns the result for metrics.
 async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod) -> &'static str {
@@ -53,7 +71,7 @@ async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod) -> &'static str {
         ..EvictParams::default()
     };
     match pods.evict(&pod.name, &params).await {
-        Ok(_) => "ok",
+        Ok(_) => EVICTED,
         // It is gone, or another pod has its name.
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => "gone",
         Err(error) if is_status(&error, 429) => "blocked",
