@@ -196,6 +196,7 @@ impl TestCluster {
             ("syncer-binary", path(&binary("berth-syncer"))),
             ("admin-address", format!("127.0.0.1:{port}")),
             ("identity", identity.into()),
+            ("without-class", "BuiltInDefaults".into()),
         ];
         spec.args = flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
         for name in ["BERTH_KUBE_BIN_DIR", "KUBEBUILDER_ASSETS", "BERTH_CACHE", "RUST_LOG"] {

@@ -58,6 +58,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Objects of a tenant carry no annotations and labels that act on the host, except those that its class lists.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule::writes_of_every_kind()],
         variables,
         validations: vec![

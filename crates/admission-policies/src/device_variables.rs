@@ -40,6 +40,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "ConfigMaps and Secrets of a tenant have no keys that choose devices as environment variables.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

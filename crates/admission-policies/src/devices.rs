@@ -33,6 +33,7 @@ fn build_claim_policy(
         description,
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: "v1",

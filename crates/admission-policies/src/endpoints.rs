@@ -20,6 +20,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "EndpointSlices that a syncer writes hold no addresses of the platform and carry the syncer's label.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "discovery.k8s.io",
             version: "v1",

@@ -50,6 +50,7 @@ fn build_ingress_policy() -> AdmissionPolicy {
         description: "Ingresses of a tenant use only IngressClasses and host names that its class lists, and paths that every controller can load.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "networking.k8s.io",
             version: "v1",
@@ -126,6 +127,7 @@ fn build_route_policy() -> AdmissionPolicy {
         description: "Routes of a tenant attach only to Gateways, and for host names, that its class lists, and hold only values that every gateway can load.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "gateway.networking.k8s.io",
             // Hosts with an older Gateway API serve TLSRoutes in alpha versions only. What is validated is the same in all versions.

@@ -7,8 +7,10 @@
 //! Policies read what a class allows from annotations of the workload namespace ([`berth_api::policy_annotations`]). Policies on
 //! objects of the platform (nodes, namespaces) ask the host's RBAC instead of listing users: who has the verb `bypass` on
 //! `admissionpolicies.berth.dev` may change them. That is control, and cluster-admins, who could delete the policies as well.
-//! Which classes and pools a user may name in a TenantCluster is asked of RBAC as well: the verb [`USE`].
+//! Which classes and pools a user may name in a TenantCluster is asked of RBAC as well: the verb [`USE`]. Which namespaces they may be
+//! named in is read from all classes and pools, which are the parameters of two policies.
 
+mod allowed_namespaces;
 mod annotations;
 mod cel;
 mod device_variables;
@@ -32,10 +34,10 @@ mod tenant_nodes;
 
 pub use tenant_clusters::{USE, USED_RESOURCES};
 
-use berth_api::labels;
+use berth_api::{GROUP, VERSION, labels};
 use k8s_openapi::{
     api::admissionregistration::v1::{
-        self, MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
+        self, MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,
         ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec,
         Variable,
     },
@@ -69,6 +71,28 @@ pub enum Scope {
     AllNamespaces,
     /// Cluster-scoped objects.
     Cluster,
+}
+
+/// Kind of Berth whose objects are the parameters of a policy. A request must be valid with each of them; without any, it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParameterKind {
+    /// All TenantClasses.
+    TenantClass,
+    /// All HostNodePools.
+    HostNodePool,
+}
+
+impl ParameterKind {
+    fn build(self) -> ParamKind {
+        let kind = match self {
+            Self::TenantClass => "TenantClass",
+            Self::HostNodePool => "HostNodePool",
+        };
+        ParamKind {
+            api_version: Some(format!("{GROUP}/{VERSION}")),
+            kind: Some(kind.into()),
+        }
+    }
 }
 
 /// Requests that a policy validates.
@@ -116,6 +140,8 @@ pub struct AdmissionPolicy {
     pub scope: Scope,
     /// Whose requests are validated.
     pub subjects: Subjects,
+    /// Objects that the expressions read as `params`, if they read some.
+    pub parameters: Option<ParameterKind>,
     /// Which requests are validated.
     pub resource_rules: Vec<ResourceRule>,
     /// Expressions that validations share, by name.
@@ -143,6 +169,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies.extend(ingresses_and_routes::build_policies());
     policies.extend(network_policies::build_policies());
     policies.extend(sizes::build_policies());
+    policies.extend(allowed_namespaces::build_policies());
     policies.extend([
         namespaces::build_policy(),
         nodes::build_policy(),
@@ -180,6 +207,13 @@ impl AdmissionPolicy {
             )])),
             ..ObjectMeta::default()
         }
+    }
+
+    /// What an API server does that cannot evaluate the policy: it rejects the request. A policy with parameters is ignored: after its
+    /// installation and after each restart, an API server needs up to 30 seconds to find the kind of the parameters, and would reject the
+    /// requests of everybody, control among them. Such a policy answers early what control decides again, from the same rule.
+    fn failure_policy(&self) -> &'static str {
+        if self.parameters.is_some() { "Ignore" } else { "Fail" }
     }
 
     /// The ValidatingAdmissionPolicy.
@@ -225,8 +259,8 @@ impl AdmissionPolicy {
         ValidatingAdmissionPolicy {
             metadata: self.build_metadata(),
             spec: Some(ValidatingAdmissionPolicySpec {
-                // Reject the request if an expression cannot be evaluated.
-                failure_policy: Some("Fail".into()),
+                failure_policy: Some(self.failure_policy().into()),
+                param_kind: self.parameters.map(ParameterKind::build),
                 match_constraints: Some(MatchResources {
                     match_policy: Some("Equivalent".into()),
                     namespace_selector: Some(LabelSelector {
@@ -256,7 +290,12 @@ impl AdmissionPolicy {
                 // The audit log shows whose requests were rejected: an intact syncer's never are.
                 validation_actions: vec!["Deny".into(), "Audit".into()],
                 match_resources: None,
-                param_ref: None,
+                param_ref: self.parameters.map(|_| ParamRef {
+                    // All of them. What a request names and does not exist is reported by control, as without this policy.
+                    selector: Some(LabelSelector::default()),
+                    parameter_not_found_action: Some("Allow".into()),
+                    ..ParamRef::default()
+                }),
             },
         }
     }
@@ -286,6 +325,19 @@ mod tests {
                     "{message}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn parameters_are_read_by_the_policies_that_have_them_and_by_no_other() {
+        for policy in all_policies() {
+            let variables = policy.variables.iter().map(|(_, expression)| expression);
+            let mut expressions = variables.chain(policy.validations.iter().map(|validation| &validation.expression));
+            let reads = expressions.any(|expression| expression.contains("params."));
+            assert_eq!(reads, policy.parameters.is_some(), "{}", policy.name);
+            let kind = policy.build_policy().spec.and_then(|spec| spec.param_kind);
+            let reference = policy.build_binding().spec.param_ref;
+            assert_eq!((kind.is_some(), reference.is_some()), (reads, reads), "{}", policy.name);
         }
     }
 

@@ -23,6 +23,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Objects that a syncer creates carry the labels of its tenant, have no foreign owners and can always be deleted.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule::writes_of_every_kind()],
         variables,
         validations: vec![

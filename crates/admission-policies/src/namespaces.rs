@@ -17,6 +17,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Labels and annotations of berth.dev on namespaces, and the Pod Security level of tenants' namespaces, can be changed by the platform only.",
         scope: Scope::Cluster,
         subjects: Subjects::Everyone,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

@@ -57,6 +57,7 @@ fn build_write_policy() -> AdmissionPolicy {
         description: "NetworkPolicies of a tenant allow nothing outside the tenant but what its TenantCluster declares.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "networking.k8s.io",
             version: "v1",
@@ -112,6 +113,7 @@ fn build_delete_policy() -> AdmissionPolicy {
         description: "The identities of a tenant delete no NetworkPolicies but their own.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "networking.k8s.io",
             version: "v1",

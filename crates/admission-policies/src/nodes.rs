@@ -19,6 +19,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Labels, annotations and taints of berth.dev on nodes can be changed by the platform only, not by kubelets.",
         scope: Scope::Cluster,
         subjects: Subjects::Everyone,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

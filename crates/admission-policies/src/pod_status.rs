@@ -9,6 +9,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "A syncer changes only conditions in the status of a pod.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

@@ -28,6 +28,7 @@ fn build_pod_policy() -> AdmissionPolicy {
         description: "Pods of a tenant run only on its own nodes and on shared nodes that it may use, and get devices only from the scheduler.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::Everyone,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
@@ -75,6 +76,7 @@ fn build_new_pod_policy() -> AdmissionPolicy {
         description: "Pods of a tenant are created as its class allows.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::Everyone,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
@@ -181,6 +183,7 @@ fn build_pod_deletion_policy() -> AdmissionPolicy {
         description: "The identities of a tenant give pods no more time to end than its class allows.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

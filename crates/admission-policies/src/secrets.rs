@@ -8,6 +8,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Secrets of a tenant hold what the tenant wrote, never a token of the host.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::Everyone,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

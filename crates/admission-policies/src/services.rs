@@ -9,6 +9,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Services of a tenant use no foreign addresses and have only types that its class allows.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

@@ -59,6 +59,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Pods that may run on shared nodes have no devices and preempt no other pods.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::Everyone,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

@@ -57,6 +57,7 @@ fn build_policy(
         description,
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![resource_rule],
         variables: Vec::new(),
         validations: limits.iter().copied().flatten().map(validate).collect(),

@@ -15,6 +15,7 @@ fn build_claim_policy() -> AdmissionPolicy {
         description: "PersistentVolumeClaims of a tenant get new volumes, of classes that its class lists.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
@@ -82,6 +83,7 @@ fn build_snapshot_policy() -> AdmissionPolicy {
         description: "VolumeSnapshots of a tenant are taken of its own claims, of classes that its class lists.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: "snapshot.storage.k8s.io",
             version: "v1",

@@ -20,9 +20,6 @@ const POOLS: &str = "hostnodepools";
 const MAX_NEW_POOLS: usize = 16;
 
 pub(super) fn build_policy() -> AdmissionPolicy {
-    // Without a name the class `default` applies. The right to use it is needed in either case, also as long as it does not exist.
-    let class = |object: &str| format!("{object}.spec.?className.orValue('{DEFAULT_CLASS}')");
-    let pools = |object: &str| format!("{object}.spec.?nodeGroups.orValue([]).map(g, g.poolName)");
     let mut validations = vec![
         validation(
             format!(
@@ -42,25 +39,43 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Users name only classes and pools in TenantClusters that they have the right to use.",
         scope: Scope::AllNamespaces,
         subjects: Subjects::Everyone,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,
             resources: &["tenantclusters"],
             operations: WRITES,
         }],
-        variables: vec![
-            ("class", class("object")),
-            ("oldClass", format!("oldObject == null ? '' : {}", class("oldObject"))),
-            ("pools", pools("object")),
-            ("oldPools", format!("oldObject == null ? [] : {}", pools("oldObject"))),
-            (
-                "newPools",
-                "variables.pools.filter(p, !(p in variables.oldPools))".into(),
-            ),
-            ("mayUseAllPools", may_use(POOLS, None)),
-        ],
+        variables: class_variables()
+            .into_iter()
+            .chain(pool_variables())
+            .chain([("mayUseAllPools", may_use(POOLS, None))])
+            .collect(),
         validations,
     }
+}
+
+/// Variables `class` and `oldClass`: the class of the TenantCluster after and before the request. Without a name it is `default`, also
+/// as long as that does not exist.
+pub(super) fn class_variables() -> [(&'static str, String); 2] {
+    let class = |object: &str| format!("{object}.spec.?className.orValue('{DEFAULT_CLASS}')");
+    [
+        ("class", class("object")),
+        ("oldClass", format!("oldObject == null ? '' : {}", class("oldObject"))),
+    ]
+}
+
+/// Variable `newPools`: the pools that the request adds, from `pools` and `oldPools`.
+pub(super) fn pool_variables() -> [(&'static str, String); 3] {
+    let pools = |object: &str| format!("{object}.spec.?nodeGroups.orValue([]).map(g, g.poolName)");
+    [
+        ("pools", pools("object")),
+        ("oldPools", format!("oldObject == null ? [] : {}", pools("oldObject"))),
+        (
+            "newPools",
+            "variables.pools.filter(p, !(p in variables.oldPools))".into(),
+        ),
+    ]
 }
 
 /// The pool with this index in `newPools`, if there are so many.

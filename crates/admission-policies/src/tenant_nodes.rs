@@ -9,6 +9,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "TenantNodes can be written by control only.",
         scope: Scope::ControlPlaneNamespaces,
         subjects: Subjects::Everyone,
+        parameters: None,
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,

@@ -22,8 +22,12 @@ pub const SYNCER_READY: &str = "SyncerReady";
 pub const NODES_READY: &str = "NodesReady";
 /// `TenantCluster` and `HostNodePool`: all of the above.
 pub const READY: &str = "Ready";
+/// `TenantCluster`: the class and the pools allow everything that the tenant runs with. Not part of [`READY`].
+pub const COMPLIANT: &str = "Compliant";
 /// `TenantClass`: no host name is allowed to two tenants of the class. Not part of [`READY`].
 pub const HOSTNAMES_EXCLUSIVE: &str = "HostnamesExclusive";
+/// `TenantCluster`: no SchedulePolicy restricts it now. Not part of [`READY`].
+pub const WITHIN_SCHEDULE: &str = "WithinSchedule";
 /// `HostNodePool`: no node is quarantined.
 pub const HEALTHY: &str = "Healthy";
 /// `HostNodePool`: Berth requests nodes from an autoscaler.

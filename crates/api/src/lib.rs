@@ -5,6 +5,7 @@
 
 #![warn(missing_docs)]
 
+mod allowed_namespaces;
 pub mod conditions;
 mod control_plane;
 pub mod crd;
@@ -21,6 +22,7 @@ pub mod network;
 pub mod policy_annotations;
 pub mod quantity;
 pub mod ranges;
+mod schedule_policy;
 mod shared_nodes;
 pub mod sync_policy;
 pub mod system;
@@ -29,6 +31,7 @@ mod tenant_cluster;
 mod tenant_node;
 mod validate;
 
+pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, NamespaceSelector, NamespacesFrom};
 pub use control_plane::{
     ClassControlPlane, ControlPlaneService, ControlPlaneServicePolicy, ControlPlaneServiceType, ControlPlaneSpec,
 };
@@ -45,11 +48,15 @@ pub use idle_reclaim::{
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use network::{NetworkLimits, TenantNetwork};
+pub use schedule_policy::{
+    ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
+    ScheduleTargetKind, ScheduleTransition, ScheduleWindow,
+};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
     DEFAULT_VERSION, DatastoreUsage, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode, SecretReference,
-    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
+    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use validate::{KubernetesVersion, VersionError};

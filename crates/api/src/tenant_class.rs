@@ -1,8 +1,8 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    ClassControlPlane, DnsPolicy, FairSharing, IdleReclaim, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
-    network::ClassNetwork,
+    AllowedNamespaces, ClassControlPlane, DnsPolicy, FairSharing, IdleReclaim, KubeDuration, PoolQuota, SchedulingMode,
+    SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds, network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -34,6 +34,14 @@ pub const DEFAULT_CLASS: &str = "default";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TenantClassSpec {
+    /// Namespaces whose TenantClusters may name the class. Defaults to all. Users need the verb `use` on the class besides.
+    #[serde(default)]
+    pub allowed_namespaces: AllowedNamespaces,
+
+    /// How long a running tenant keeps what the class no longer allows. Then Berth withdraws it. 0s: at once. Defaults to 24h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement_grace_period: Option<KubeDuration>,
+
     /// Kubernetes versions that tenants may run. Empty: every version that this Berth can run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
@@ -81,6 +89,13 @@ pub struct TenantClassSpec {
     /// How Berth gives back GPUs that are allocated to pods and do nothing. Needs a Prometheus server with metrics of the GPUs.
     #[serde(default)]
     pub idle_reclaim: IdleReclaim,
+}
+
+impl TenantClassSpec {
+    /// [`TenantClassSpec::enforcement_grace_period`] in seconds.
+    pub fn enforcement_grace_period(&self) -> i64 {
+        grace_seconds(self.enforcement_grace_period.as_ref())
+    }
 }
 
 /// Observed state of a TenantClass.

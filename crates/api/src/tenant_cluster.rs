@@ -1,7 +1,7 @@
 //! `TenantCluster`: the Kubernetes cluster that a team requests.
 
 use crate::{ControlPlaneService, ControlPlaneSpec, IdleStatus, TenantNetwork};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -44,8 +44,8 @@ pub struct TenantClusterSpec {
     #[schemars(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))]
     pub version: String,
 
-    /// Name of the TenantClass whose rules apply. Defaults to the class named `default` if it exists, else to Berth's
-    /// built-in defaults. You need the verb `use` on the TenantClass, or on `default` if the field is empty.
+    /// Name of the TenantClass whose rules apply. Defaults to the class named `default`. If that does not exist, the
+    /// TenantCluster is not accepted, unless the platform lets Berth's built-in defaults apply. You need the verb `use` on the TenantClass, or on `default` if the field is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub class_name: Option<String>,
@@ -254,7 +254,12 @@ pub struct TenantClusterStatus {
     /// GPUs of the tenant's pods that do nothing, if its class reclaims such GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleStatus>,
-    /// Accepted, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Deleting while it is deleted.
+    /// What the tenant has and its class or a pool no longer allows, and when Berth withdraws it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
+    pub violations: Vec<Violation>,
+    /// Accepted, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant; Deleting while it is
+    /// deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -271,6 +276,26 @@ pub enum Phase {
     Ready,
     /// Everything the tenant had is being removed.
     Deleting,
+}
+
+/// Something that a running tenant has and that its class or a pool no longer allows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Violation {
+    /// What is not allowed, as the reason of an Event.
+    pub reason: String,
+    /// The object that does not allow it, for example `HostNodePool/h100`.
+    pub object: String,
+    /// What is not allowed, and what to do, for people.
+    pub message: String,
+    /// Since when Berth knows of it.
+    pub since: Time,
+    /// When Berth withdraws it. Empty if Berth only reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// Whether the deadline is over, and Berth withdraws it.
+    #[serde(default)]
+    pub enforced: bool,
 }
 
 /// A Secret in the namespace of the TenantCluster.

@@ -154,6 +154,7 @@ fn control_process(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
         ("--admin-address", format!("127.0.0.1:{}", cluster.ports().control)),
         // There is only one: after a restart it takes its own lease at once.
         ("--identity", "local".into()),
+        ("--without-class", "BuiltInDefaults".into()),
     ]
     .into_iter()
     .flat_map(|(flag, value)| [flag.to_owned(), value])

@@ -1,5 +1,6 @@
 //! Command line of `berth-control`.
 
+use berth_control::controllers::tenant::WithoutClass;
 use berth_idle_reclaim::query::QuerySettings;
 use berth_prometheus::PrometheusConfig;
 use berth_runtime::telemetry::LogFormat;
@@ -60,6 +61,9 @@ pub(crate) struct Args {
     /// given several times.
     #[arg(long, value_name = "CIDR", env = "BERTH_BLOCKED_CIDRS", value_delimiter = ',', value_parser = berth_api::ranges::parse)]
     pub(crate) blocked_cidr: Vec<ipnet::IpNet>,
+    /// What a TenantCluster gets that names no class while there is no class `default`.
+    #[arg(long, value_name = "POLICY", value_enum, env = "BERTH_WITHOUT_CLASS", default_value_t = WithoutClassArg::Deny)]
+    pub(crate) without_class: WithoutClassArg,
     /// Image of the program that cleans and checks nodes between two tenants.
     #[arg(long, value_name = "IMAGE", env = "BERTH_SCRUB_IMAGE", default_value = concat!("ghcr.io/berth-dev/berth-scrub:", env!("CARGO_PKG_VERSION")))]
     pub(crate) scrub_image: String,
@@ -113,6 +117,26 @@ pub(crate) enum RuntimeKind {
     Process,
     /// As pods of the host cluster.
     Cluster,
+}
+
+/// What a TenantCluster without a class gets, with the words of the chart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WithoutClassArg {
+    /// Nothing: it is not accepted.
+    #[value(name = "Deny")]
+    Deny,
+    /// Berth's built-in defaults: an empty class.
+    #[value(name = "BuiltInDefaults")]
+    BuiltInDefaults,
+}
+
+impl From<WithoutClassArg> for WithoutClass {
+    fn from(policy: WithoutClassArg) -> Self {
+        match policy {
+            WithoutClassArg::Deny => Self::Deny,
+            WithoutClassArg::BuiltInDefaults => Self::BuiltInDefaults,
+        }
+    }
 }
 
 impl Args {

@@ -27,17 +27,20 @@ use controllers::{
     host_node_pool::HostNodePoolContext,
     idle_gpus::{GpuMetricsSource, IdleGpusContext},
     nodes::{NodesContext, requested::RequestTracker},
+    schedule_policy::{SchedulePolicyContext, Schedules},
     shared_nodes::SharedNodesContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
 };
 use datastore::{Datastore, DatastoreConfig, DatastoreError};
 use events::EventRecorder;
+use key::Key;
 use kube::Client;
 use metrics::Metrics;
 use network::AdministrativeTier;
 use runtime::ControlPlaneRuntime;
 use std::sync::Arc;
+use stores::Stores;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +54,8 @@ pub struct ControlConfig {
     pub datastore: DatastoreConfig,
     /// What flags say about the host's network.
     pub network: network::NetworkConfig,
+    /// What a TenantCluster without a class gets.
+    pub without_class: controllers::tenant::WithoutClass,
     /// How nodes are cleaned and checked.
     pub node_jobs: controllers::nodes::jobs::NodeJobs,
     /// The clock for assignments and recycling.
@@ -79,52 +84,83 @@ pub enum ControlError {
 /// # Errors
 /// Control could not start.
 pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl FnOnce()) -> Result<(), ControlError> {
+    let queue = Queue::new();
+    let mut tasks = JoinSet::new();
+    let datastore = Arc::new(Datastore::open(&config.datastore)?);
+    let stores = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        stores = watches::start(&config.client, &queue, &mut tasks, &stop, config.runtime.uses_pods()) => stores.map_err(|_| ControlError::Watches)?,
+    };
+    tasks.spawn(controllers::database::watch(
+        Arc::clone(&datastore),
+        stores.clone(),
+        config.metrics.clone(),
+        stop.clone(),
+    ));
+    let idle_gpus = build_idle_gpus(&config, &stores);
+    tasks.spawn(controllers::idle_gpus::watch(idle_gpus, stop.clone()));
+    let controllers = build_controllers(config, datastore, stores, queue);
+    on_ready();
+    controllers.run(tasks, stop).await;
+    Ok(())
+}
+
+/// What the passes over idle GPUs work with.
+fn build_idle_gpus(config: &ControlConfig, stores: &Stores) -> IdleGpusContext {
+    IdleGpusContext {
+        client: config.client.clone(),
+        stores: stores.clone(),
+        clock: config.clock.clone(),
+        source: config.gpu_metrics.clone(),
+        metrics: config.metrics.clone(),
+        recorder: EventRecorder::new(config.client.clone()),
+    }
+}
+
+/// All controllers, with what they share.
+fn build_controllers(
+    config: ControlConfig,
+    datastore: Arc<Datastore>,
+    stores: Stores,
+    queue: Queue<Key>,
+) -> Controllers {
     let ControlConfig {
         client,
         host,
-        datastore,
+        datastore: _,
         network,
+        without_class,
         node_jobs,
         clock,
-        gpu_metrics,
+        gpu_metrics: _,
         runtime,
         metrics,
     } = config;
-    let queue = Queue::new();
-    let mut tasks = JoinSet::new();
-    let datastore = Arc::new(Datastore::open(&datastore)?);
-    let stores = tokio::select! {
-        () = stop.cancelled() => return Ok(()),
-        stores = watches::start(&client, &queue, &mut tasks, &stop, runtime.uses_pods()) => stores.map_err(|_| ControlError::Watches)?,
-    };
     let recorder = EventRecorder::new(client.clone());
     let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
-    tasks.spawn(controllers::database::watch(
-        Arc::clone(&datastore),
-        stores.clone(),
-        metrics.clone(),
-        stop.clone(),
-    ));
-    let idle_gpus = IdleGpusContext {
-        client: client.clone(),
-        stores: stores.clone(),
-        clock: clock.clone(),
-        source: gpu_metrics,
-        metrics: metrics.clone(),
-        recorder: recorder.clone(),
-    };
-    tasks.spawn(controllers::idle_gpus::watch(idle_gpus, stop.clone()));
-    let controllers = Controllers {
+    let schedules = Arc::new(Schedules::new({
+        let clock = clock.clone();
+        move || clock.now()
+    }));
+    Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),
             stores: stores.clone(),
             runtime: Arc::clone(&runtime),
             kinds: Arc::clone(&kinds),
         },
+        schedule_policy: SchedulePolicyContext {
+            client: client.clone(),
+            stores: stores.clone(),
+            schedules: Arc::clone(&schedules),
+            queue: queue.clone(),
+            recorder: recorder.clone(),
+        },
         tenant: TenantContext {
             network_config: network.clone(),
+            without_class,
             administrative_tier: AdministrativeTier::default(),
             client: client.clone(),
             stores: stores.clone(),
@@ -134,6 +170,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             remote: Arc::new(NetworkRemote::default()),
             kinds,
             tenants: Arc::clone(&tenants),
+            schedules: Arc::clone(&schedules),
             queue: queue.clone(),
             recorder: recorder.clone(),
         },
@@ -154,8 +191,10 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             client,
             stores: stores.clone(),
             network_config: network,
+            without_class,
             node_jobs,
             clock,
+            schedules,
             idle: berth_node_lifecycle::idle::IdleTracker::default(),
             rejected_nodes: berth_node_lifecycle::rejections::RejectedNodes::default(),
             requested,
@@ -168,8 +207,5 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         queue,
         stores,
         metrics,
-    };
-    on_ready();
-    controllers.run(tasks, stop).await;
-    Ok(())
+    }
 }

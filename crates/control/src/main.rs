@@ -121,6 +121,7 @@ async fn lead(
         network: NetworkConfig {
             blocked: args.blocked_cidr.clone(),
         },
+        without_class: args.without_class.into(),
         node_jobs: NodeJobs {
             image: args.scrub_image.clone(),
             pull_policy: args.scrub_image_pull_policy.clone(),

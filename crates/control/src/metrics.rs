@@ -10,7 +10,7 @@ use prometheus_client::{
 /// What was reconciled and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReconcileLabels {
-    /// tenant, pool, class or fleet.
+    /// tenant, pool, class, schedule-policy, fleet or shared-nodes.
     pub kind: &'static str,
     /// ok, or the category of the error.
     pub result: &'static str,

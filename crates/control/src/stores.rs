@@ -1,7 +1,7 @@
 //! What watches know of the host.
 
 use crate::{gpu_pods::GpuPods, network::node_ports::NodePorts};
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use berth_api::{HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
 };
@@ -22,6 +22,8 @@ pub struct Stores {
     pub pools: Store<HostNodePool>,
     /// Classes.
     pub classes: Store<TenantClass>,
+    /// Schedules.
+    pub schedule_policies: Store<SchedulePolicy>,
     /// The host's PriorityClasses.
     pub priority_classes: Store<PriorityClass>,
     /// Host nodes.
@@ -42,6 +44,8 @@ pub struct Stores {
     pub shared_pods: Arc<NodeIndex<SharedPod>>,
     /// Placeholders.
     pub placeholders: Store<Pod>,
+    /// Namespaces that no tenant was given: TenantClusters are in them.
+    pub team_namespaces: Store<PartialObjectMeta<Namespace>>,
     /// Namespaces of tenants.
     pub namespaces: Store<PartialObjectMeta<Namespace>>,
     /// NetworkPolicies that control made.

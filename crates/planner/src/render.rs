@@ -30,6 +30,7 @@ impl Display for ActionReason {
             Self::ReservationIncomplete => f.write_str("other nodes that were reserved with it are gone"),
             Self::TenantDeleted => f.write_str("its tenant is deleted"),
             Self::NodeGroupRemoved { tenant } => write!(f, "{tenant} no longer has its node group"),
+            Self::OverMaximum { tenant, max_nodes: 0 } => write!(f, "{tenant} may have no nodes in this group"),
             Self::OverMaximum { tenant, max_nodes } => {
                 write!(f, "{tenant} allows at most {} in this group", nodes(*max_nodes))
             }
@@ -229,6 +230,16 @@ mod tests {
         );
         assert_eq!([time_of_day(43_200), time_of_day(-60)], ["12:00 UTC", "23:59 UTC"]);
         assert_eq!([nodes(0), nodes(1), nodes(2)], ["0 nodes", "1 node", "2 nodes"]);
+    }
+
+    #[test]
+    fn a_group_that_may_have_no_nodes_is_not_said_to_allow_some() {
+        let over = |max_nodes| ActionReason::OverMaximum {
+            tenant: "ml/vision".into(),
+            max_nodes,
+        };
+        assert_eq!(over(0).to_string(), "ml/vision may have no nodes in this group");
+        assert_eq!(over(1).to_string(), "ml/vision allows at most 1 node in this group");
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl ChartInstall {
         let node_selector = json!({SYSTEM_NODE: ""});
         let mut values = json!({
             "control": {"replicas": self.replicas, "nodeSelector": node_selector},
-            "tenants": {"versions": self.versions, "nodeSelector": node_selector},
+            "tenants": {"versions": self.versions, "nodeSelector": node_selector, "withoutClass": "BuiltInDefaults"},
             "datastore": {"etcd": {
                 "nodeSelector": node_selector,
                 "persistence": {"storageClassName": VOLUME, "size": "1Gi"},

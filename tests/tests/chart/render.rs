@@ -212,6 +212,7 @@ async fn invalid_values_are_refused_with_a_message() {
             "/datastore/etcd/quota",
         ),
         (json!({"tenants": {"versions": []}}), "/tenants/versions"),
+        (json!({"tenants": {"withoutClass": "Allow"}}), "/tenants/withoutClass"),
         (
             json!({"datastore": {"etcd": {"enabled": false}}}),
             "datastore.external.endpoints",

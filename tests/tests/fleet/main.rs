@@ -9,6 +9,7 @@ mod explain;
 mod idle;
 mod random;
 mod rejected;
+mod schedules;
 mod setup;
 
 use berth_tests::{
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         autoscaling::missing_nodes_are_requested_from_an_autoscaler,
         idle::a_pod_with_idle_gpus_is_warned_and_evicted,
         rejected::rejected_reservation_moves_to_another_node,
+        schedules::a_stop_releases_the_nodes_and_gives_them_back,
         random::no_node_ever_has_two_tenants,
     ];
     Suite::new(

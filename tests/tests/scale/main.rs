@@ -39,6 +39,7 @@ fn control(host: &TestCluster) -> ControlConfig {
     let ca_pem = std::fs::read_to_string(host.home().pki().join("ca.crt")).unwrap_or_default();
     ControlConfig {
         network: berth_control::network::NetworkConfig::default(),
+        without_class: berth_control::controllers::tenant::WithoutClass::BuiltInDefaults,
         node_jobs: berth_control::controllers::nodes::jobs::NodeJobs::default(),
         client: host.client.clone(),
         host: HostInput {

@@ -1,6 +1,7 @@
 //! Tenants from beginning to end, on real API servers and simulated GPU nodes.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod access;
 mod classes;
 mod control_planes;
 mod deletion;
@@ -13,6 +14,7 @@ mod node_recycling;
 mod nodes;
 mod own_objects;
 mod published;
+mod schedules;
 mod services;
 mod shared;
 mod usage;
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
                 node_recycling::failed_scrub_quarantines_a_node_until_it_is_released,
                 node_recycling::deleted_node_is_scrubbed_when_it_returns,
                 node_recycling::invalid_pools_are_rejected,
+                access::what_is_forbidden_later_is_withdrawn_after_its_grace_period,
                 network::policies_follow_the_spec_and_drift_is_corrected,
                 network::policies_outlast_pods,
                 services::one_address_for_each_of_two_tenants,
@@ -57,6 +60,9 @@ fn main() -> ExitCode {
                 usage::host_without_metrics_is_reported,
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
                 published::available_capacity_and_devices_are_published,
+                schedules::schemas_reject_invalid_schedules,
+                schedules::examples_and_their_next_changes,
+                schedules::a_zone_that_does_not_exist_is_reported,
                 deletion::deleted_tenant_leaves_nothing,
                 deletion::tenant_is_deleted_during_its_creation,
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,

@@ -10,7 +10,7 @@ pub use policy::{PoolOrder, PoolPolicy, RecyclingTimeouts};
 pub use scrub::{NodeProgram, ScrubPolicy, ScrubSpec, ScrubStep, ValidateSpec};
 pub use status::{HostNodePoolStatus, NodeCounts, RequestedNodes};
 
-use crate::NodeMode;
+use crate::{AllowedNamespaces, KubeDuration, NodeMode, allowed_namespaces::grace_seconds};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,15 @@ pub struct HostNodePoolSpec {
         .message("labels under berth.dev/ are set by Berth itself and cannot select a pool's nodes"))]
     pub node_selector: BTreeMap<String, String>,
 
+    /// Namespaces whose TenantClusters may name the pool. Defaults to all. Users need the verb `use` on the pool besides.
+    #[serde(default)]
+    pub allowed_namespaces: AllowedNamespaces,
+
+    /// How long a running tenant keeps nodes that the pool no longer allows it. Then Berth releases them. 0s: at once. Defaults
+    /// to 24h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement_grace_period: Option<KubeDuration>,
+
     /// Extended resource that counts the GPUs of a node, for example nvidia.com/gpu. Without one the pool has no GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
@@ -124,6 +133,8 @@ impl Default for HostNodePoolSpec {
     fn default() -> Self {
         Self {
             node_selector: BTreeMap::new(),
+            allowed_namespaces: AllowedNamespaces::default(),
+            enforcement_grace_period: None,
             gpu_resource_name: None,
             modes: default_modes(),
             topology_key: None,
@@ -139,6 +150,11 @@ impl Default for HostNodePoolSpec {
 }
 
 impl HostNodePoolSpec {
+    /// [`HostNodePoolSpec::enforcement_grace_period`] in seconds.
+    pub fn enforcement_grace_period(&self) -> i64 {
+        grace_seconds(self.enforcement_grace_period.as_ref())
+    }
+
     /// Whether several tenants use the pool's nodes at the same time.
     pub fn is_shared(&self) -> bool {
         self.modes.contains(&NodeMode::Shared)

@@ -5,7 +5,7 @@ mod text;
 
 use std::process::ExitCode;
 
-use berth_api::{NodeGroupStatus, TenantCluster, labels};
+use berth_api::{NodeGroupStatus, TenantCluster, conditions, labels};
 use berth_local::{Home, client_from};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node};
@@ -30,6 +30,8 @@ struct TenantView {
     phase: Option<String>,
     message: String,
     class: Option<String>,
+    /// What its schedules let it do, if it has some.
+    schedule: Option<String>,
     groups: Vec<NodeGroupStatus>,
     nodes: Vec<NodeView>,
     events: Vec<EventView>,
@@ -176,12 +178,18 @@ async fn list_events(client: &Client, namespace: &str, kind: &str, name: &str) -
 
 fn build_tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<EventView>) -> TenantView {
     let status = tenant.status.clone().unwrap_or_default();
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let message = |kind: &str| {
+        let mut conditions = status.conditions.iter();
+        conditions
+            .find(|condition| condition.type_ == kind)
+            .map(|condition| condition.message.clone())
+    };
     TenantView {
         namespace: tenant.namespace().unwrap_or_default(),
         name: tenant.name_any(),
         phase: status.phase.map(|phase| format!("{phase:?}")),
-        message: ready.map(|condition| condition.message.clone()).unwrap_or_default(),
+        message: message(conditions::READY).unwrap_or_default(),
+        schedule: message(conditions::WITHIN_SCHEDULE),
         class: status.class_name,
         groups: status.node_groups,
         nodes,

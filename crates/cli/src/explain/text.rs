@@ -18,6 +18,7 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
         },
         view.class.as_deref().unwrap_or("none; Berth's own defaults"),
     )];
+    parts.extend(view.schedule.iter().map(|schedule| format!("Schedule: {schedule}")));
     let groups: Vec<_> = view
         .groups
         .iter()
@@ -195,6 +196,24 @@ Group burst: ml/train needs 1 node more: pool h100 has 0 nodes free
 NODE    GROUP  STATE     SINCE                 WHY
 h100-1  burst  Assigned  2026-01-01T00:00:00Z  ml/train of team-vision/vision waited 2 s";
         assert_eq!(describe_tenant(&view), expected);
+    }
+
+    #[test]
+    fn a_tenant_with_a_schedule_shows_what_it_says() {
+        let tenant: TenantCluster = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "vision", "namespace": "team-vision"}, "spec": {},
+            "status": {"conditions": [{
+                "type": "WithinSchedule", "status": "False", "reason": "Stopped", "message": "stopped by SchedulePolicy nights",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]},
+        }))
+        .unwrap();
+        let text = describe_tenant(&build_tenant_view(&tenant, Vec::new(), Vec::new()));
+        assert!(
+            text.contains("\n\nSchedule: stopped by SchedulePolicy nights"),
+            "{text}"
+        );
     }
 
     #[test]

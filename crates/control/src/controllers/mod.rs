@@ -7,6 +7,7 @@ pub mod nodes;
 pub mod pod_deletion;
 mod pods_on_node;
 mod recycling_events;
+pub mod schedule_policy;
 pub mod shared_nodes;
 pub mod slots;
 pub mod tenant;

@@ -7,6 +7,7 @@
 use super::{
     host_node_pool::{self, HostNodePoolContext},
     nodes::{self, NodesContext},
+    schedule_policy::{self, SchedulePolicyContext},
     shared_nodes::{self, SharedNodesContext},
     slots::{Slot, Slots},
     tenant::{self, TenantContext, TenantError},
@@ -49,6 +50,8 @@ pub struct Controllers {
     pub tenant: TenantContext,
     /// Of `TenantClass`es.
     pub tenant_class: TenantClassContext,
+    /// Of `SchedulePolicy`s.
+    pub schedule_policy: SchedulePolicyContext,
     /// Of nodes.
     pub nodes: NodesContext,
     /// Of nodes that several tenants use.
@@ -66,7 +69,7 @@ pub enum ControllerError {
     /// Of a `TenantClass`.
     #[error(transparent)]
     TenantClass(#[from] TenantClassError),
-    /// Of nodes or pools.
+    /// Of nodes, pools or schedules.
     #[error(transparent)]
     Nodes(#[from] ReconcileError),
     /// It took too long.
@@ -98,6 +101,7 @@ impl Controllers {
         Ok(match key {
             Key::Tenant { namespace, name } => tenant::reconcile(&self.tenant, namespace, name, slot).await?,
             Key::Class(name) => tenant_class::reconcile(&self.tenant_class, name).await?,
+            Key::SchedulePolicy(name) => schedule_policy::reconcile(&self.schedule_policy, name).await?,
             Key::Pool(name) => host_node_pool::reconcile(&self.host_node_pool, name).await?,
             Key::Fleet => nodes::reconcile(&self.nodes).await?,
             Key::SharedNodes => shared_nodes::reconcile(&self.shared_nodes).await?,
@@ -209,6 +213,7 @@ fn kind_label(key: &Key) -> &'static str {
         Key::Tenant { .. } => "tenant",
         Key::Pool(_) => "pool",
         Key::Class(_) => "class",
+        Key::SchedulePolicy(_) => "schedule-policy",
         Key::Fleet => "fleet",
         Key::SharedNodes => "shared-nodes",
     }

@@ -37,7 +37,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
     let mut rules = vec![
         rule(
             "berth.dev",
-            &["tenantclusters", "hostnodepools", "tenantclasses"],
+            &["tenantclusters", "hostnodepools", "tenantclasses", "schedulepolicies"],
             &READ,
         ),
         rule("berth.dev", &["tenantclusters"], &["patch"]),
@@ -47,6 +47,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
                 "tenantclusters/status",
                 "hostnodepools/status",
                 "tenantclasses/status",
+                "schedulepolicies/status",
                 "tenantclusters/finalizers",
             ],
             &["patch", "update"],

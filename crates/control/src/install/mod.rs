@@ -6,6 +6,7 @@ pub mod manifests;
 pub mod uninstall;
 
 use crate::apply::{Applier, ApplyError};
+use berth_api::{GROUP, VERSION};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
 use std::time::Duration;
@@ -56,17 +57,37 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     for binding in manifests::cluster_role_bindings(user) {
         applier.apply(&binding).await?;
     }
+    // Parameters of policies are of these kinds: an API server that does not find a kind looks for it again only after 30 seconds,
+    // and ignores the policy until then.
+    wait_until_served(client, &definitions).await?;
     for policy in berth_admission_policies::all_policies() {
         applier.apply(&policy.build_policy()).await?;
         applier.apply(&policy.build_binding()).await?;
     }
+    Ok(())
+}
+
+/// Waits until the definitions are established and discovery shows their kinds.
+async fn wait_until_served(client: &Client, definitions: &[CustomResourceDefinition]) -> Result<(), InstallError> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let group_version = format!("{GROUP}/{VERSION}");
     let deadline = Instant::now() + ESTABLISHED_WITHIN;
-    for definition in &definitions {
+    for definition in definitions {
         let name = definition.name_any();
-        while !api.get(&name).await.is_ok_and(|definition| is_established(&definition)) {
+        let is_served = async || {
+            let established = api.get(&name).await.is_ok_and(|definition| is_established(&definition));
+            let listed = client.list_api_group_resources(&group_version).await;
+            established
+                && listed.is_ok_and(|list| {
+                    let mut resources = list.resources.iter();
+                    resources.any(|resource| resource.name == definition.spec.names.plural)
+                })
+        };
+        while !is_served().await {
             if Instant::now() > deadline {
-                return Err(InstallError::NotEstablished { name });
+                return Err(InstallError::NotEstablished {
+                    name: definition.name_any(),
+                });
             }
             tokio::time::sleep(POLL).await;
         }

@@ -52,6 +52,23 @@ pub fn resolve_allowed_networks(
     Ok(AllowedNetworks { egress, ingress })
 }
 
+/// The networks that a class still allows of those that it allowed a tenant earlier: its own defaults, and what lies within its lists.
+/// The messages say why it does not allow the others.
+pub fn restrict_to_class(allowed: &AllowedNetworks, class: &ClassNetwork) -> (AllowedNetworks, Vec<String>) {
+    let AllowedNetworks { egress, ingress } = allowed;
+    let mut errors = Vec::new();
+    let mut is_allowed = |validated: Result<(), String>| validated.map_err(|why| errors.push(why)).is_ok();
+    let egress = egress
+        .iter()
+        .filter(|rule| class.egress.default.contains(rule) || is_allowed(validate_egress(rule, &class.egress, &[])));
+    let egress: Vec<EgressRule> = egress.cloned().collect();
+    let ingress = ingress
+        .iter()
+        .filter(|rule| class.ingress.default.contains(rule) || is_allowed(validate_ingress(rule, &class.ingress)));
+    let ingress: Vec<IngressRule> = ingress.cloned().collect();
+    (AllowedNetworks { egress, ingress }, errors)
+}
+
 fn validate_egress(rule: &EgressRule, class: &ClassEgress, blocked: &[IpNet]) -> Result<(), String> {
     let cidr = parse_allowed(&rule.cidr, &class.allowed_cidrs)?;
     match blocked.iter().find(|range| range.contains(&cidr)) {
@@ -236,6 +253,31 @@ mod tests {
         );
         let message = error(from(None, None), &class());
         assert!(message.contains("exactly one"), "{message}");
+    }
+
+    #[test]
+    fn what_a_class_no_longer_allows_is_left_out_with_a_message() {
+        let declared = |egress: &str, namespace: &str| {
+            let network = TenantNetwork {
+                egress: to(egress).egress,
+                ingress: from(None, Some(namespace)).ingress,
+            };
+            resolve_allowed_networks(&network, &class(), &[]).unwrap()
+        };
+        let earlier = declared("10.20.0.0/16", "ingress-nginx");
+        assert_eq!(restrict_to_class(&earlier, &class()), (earlier.clone(), Vec::new()));
+        let mut narrower = class();
+        narrower.egress.allowed_cidrs = vec!["10.20.0.0/24".into()];
+        narrower.ingress.allowed_namespaces.clear();
+        let (kept, errors) = restrict_to_class(&earlier, &narrower);
+        assert_eq!(kept, AllowedNetworks::default());
+        assert!(
+            errors[0].contains("10.20.0.0/16") && errors[1].contains("ingress-nginx"),
+            "{errors:?}"
+        );
+        let defaults = resolve_allowed_networks(&TenantNetwork::default(), &narrower, &[]).unwrap();
+        let (kept, errors) = restrict_to_class(&defaults, &narrower);
+        assert_eq!((kept, errors.len()), (defaults, 0), "its own defaults");
     }
 
     #[test]

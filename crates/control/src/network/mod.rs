@@ -17,7 +17,7 @@ mod workloads;
 #[cfg(test)]
 mod tests;
 
-pub use allowed::{AllowedNetworks, resolve_allowed_networks};
+pub use allowed::{AllowedNetworks, resolve_allowed_networks, restrict_to_class};
 pub use apply::{
     AdministrativeTier, NetworkConfig, NetworkContext, apply_policies, delete_cluster_policy, read_host_network,
 };

@@ -6,7 +6,7 @@ mod stores;
 
 pub(crate) use api::{NEVER_ENDS, ScriptedApi};
 pub(crate) use runtime::{ScriptedRuntime, VERSION};
-pub(crate) use stores::StoreWriters;
+pub(crate) use stores::{StoreWriters, TEAM_NAMESPACES};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -2,11 +2,16 @@
 
 use super::ScriptedApi;
 use crate::stores::Stores;
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use berth_api::{HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
-use k8s_openapi::api::{core::v1::Node, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node},
+    networking::v1::NetworkPolicy,
+    scheduling::v1::PriorityClass,
+};
 use kube::{
     Resource,
+    core::PartialObjectMeta,
     runtime::{
         reflector::{self, Store, store::Writer},
         watcher::Event,
@@ -15,13 +20,18 @@ use kube::{
 use serde::de::DeserializeOwned;
 use std::{fmt::Debug, hash::Hash, sync::Arc};
 
+/// Paths of the namespaces of teams in a test.
+pub(crate) const TEAM_NAMESPACES: &str = "/team-namespaces/";
+
 /// Fills stores with the objects of a [`ScriptedApi`], as watches would.
 pub(crate) struct StoreWriters {
     tenants: Writer<TenantCluster>,
     pools: Writer<HostNodePool>,
     classes: Writer<TenantClass>,
+    schedule_policies: Writer<SchedulePolicy>,
     priority_classes: Writer<PriorityClass>,
     nodes: Writer<Node>,
+    team_namespaces: Writer<PartialObjectMeta<Namespace>>,
     network_policies: Writer<NetworkPolicy>,
     tenant_nodes: Writer<TenantNode>,
 }
@@ -32,8 +42,10 @@ impl StoreWriters {
         let (tenants, tenant_writer) = reflector::store();
         let (pools, pool_writer) = reflector::store();
         let (classes, class_writer) = reflector::store();
+        let (schedule_policies, schedule_policy_writer) = reflector::store();
         let (priority_classes, priority_class_writer) = reflector::store();
         let (nodes, node_writer) = reflector::store();
+        let (team_namespaces, team_namespace_writer) = reflector::store();
         let (network_policies, network_policy_writer) = reflector::store();
         let (tenant_nodes, tenant_node_writer) = reflector::store();
         let slices = Arc::new(NodeIndex::default());
@@ -41,6 +53,7 @@ impl StoreWriters {
             tenants,
             pools,
             classes,
+            schedule_policies,
             priority_classes,
             nodes,
             usage: Arc::default(),
@@ -51,6 +64,7 @@ impl StoreWriters {
             slices,
             shared_pods: Arc::default(),
             placeholders: empty(),
+            team_namespaces,
             namespaces: empty(),
             network_policies,
             tenant_nodes,
@@ -59,8 +73,10 @@ impl StoreWriters {
             tenants: tenant_writer,
             pools: pool_writer,
             classes: class_writer,
+            schedule_policies: schedule_policy_writer,
             priority_classes: priority_class_writer,
             nodes: node_writer,
+            team_namespaces: team_namespace_writer,
             network_policies: network_policy_writer,
             tenant_nodes: tenant_node_writer,
         };
@@ -72,8 +88,10 @@ impl StoreWriters {
         fill(&mut self.tenants, host, "/tenantclusters/");
         fill(&mut self.pools, host, "/hostnodepools/");
         fill(&mut self.classes, host, "/tenantclasses/");
+        fill(&mut self.schedule_policies, host, "/schedulepolicies/");
         fill(&mut self.priority_classes, host, "/priorityclasses/");
         fill(&mut self.nodes, host, "/api/v1/nodes/");
+        fill(&mut self.team_namespaces, host, TEAM_NAMESPACES);
         fill(&mut self.network_policies, host, "/networkpolicies/");
         fill(&mut self.tenant_nodes, host, "/tenantnodes/");
     }

@@ -9,7 +9,9 @@ mod wake;
 mod workloads;
 
 use crate::{key::Key, stores::Stores};
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system};
+use berth_api::{
+    HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system,
+};
 use berth_runtime::queue::Queue;
 use futures::{
     FutureExt, StreamExt, TryStreamExt,
@@ -68,6 +70,7 @@ pub async fn start(
         }
         wakes
     });
+    let team_namespaces = watches.start_team_namespaces(&objects.tenants);
     let network_policies = watches.all(of_control(), |policy: &NetworkPolicy, seen| {
         if seen.is_new(&full_name(policy), &(policy.uid(), policy.metadata.generation)) {
             wake::for_labels(policy.labels())
@@ -100,6 +103,7 @@ pub async fn start(
     let Objects {
         tenants,
         classes,
+        schedule_policies,
         priority_classes,
         pools,
         nodes,
@@ -132,6 +136,7 @@ pub async fn start(
         tenants,
         pools,
         classes,
+        schedule_policies,
         priority_classes,
         nodes,
         usage,
@@ -142,6 +147,7 @@ pub async fn start(
         devices,
         shared_pods,
         placeholders,
+        team_namespaces,
         namespaces,
         network_policies,
         tenant_nodes,
@@ -162,6 +168,7 @@ fn of_control() -> Config {
 struct Objects {
     tenants: Store<TenantCluster>,
     classes: Store<TenantClass>,
+    schedule_policies: Store<SchedulePolicy>,
     priority_classes: Store<PriorityClass>,
     pools: Store<HostNodePool>,
     nodes: Store<Node>,
@@ -184,6 +191,9 @@ impl Watches<'_> {
         let classes = self.all(Config::default(), move |class: &TenantClass, seen| {
             wake::for_class(class, seen, &known.state())
         });
+        let schedule_policies = self.all(Config::default(), |policy: &SchedulePolicy, _| {
+            vec![Wake::Now(Key::SchedulePolicy(policy.name_any()))]
+        });
         let priority_classes = self.all(Config::default(), |priority: &PriorityClass, _| {
             let class = priority.labels().get(labels::CLASS);
             class
@@ -202,10 +212,20 @@ impl Watches<'_> {
         Objects {
             tenants,
             classes,
+            schedule_policies,
             priority_classes,
             pools,
             nodes,
         }
+    }
+
+    /// Watches the labels of namespaces in which TenantClusters may be: classes and pools select them.
+    fn start_team_namespaces(&mut self, tenants: &Store<TenantCluster>) -> Store<PartialObjectMeta<Namespace>> {
+        let known = tenants.clone();
+        let config = Config::default().labels(&format!("!{}", labels::TENANT));
+        self.all(config, move |namespace: &PartialObjectMeta<Namespace>, seen| {
+            wake::for_team_namespace(namespace, seen, &known.state())
+        })
     }
 
     /// Watches only the metadata of objects of tenants, so that drift is corrected.

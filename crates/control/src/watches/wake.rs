@@ -114,6 +114,26 @@ pub(super) fn for_pool(pool: &HostNodePool, seen: &mut Seen, tenants: &[Arc<Tena
     wakes
 }
 
+/// Whether a class or a pool may be used in a namespace depends on its labels.
+pub(super) fn for_team_namespace(
+    namespace: &impl Resource,
+    seen: &mut Seen,
+    tenants: &[Arc<TenantCluster>],
+) -> Vec<Wake> {
+    let name = namespace.name_any();
+    if !seen.is_new(&name, namespace.labels()) {
+        return Vec::new();
+    }
+    let affected = tenants
+        .iter()
+        .filter(|tenant| tenant.namespace().as_ref() == Some(&name));
+    let mut wakes: Vec<Wake> = affected.map(|tenant| Wake::Now(tenant_key(tenant))).collect();
+    if !wakes.is_empty() {
+        wakes.push(Wake::Soon(Key::Fleet));
+    }
+    wakes
+}
+
 /// Wakes tenants that wait for nodes, the current and the previous tenant of the node, and those that share it.
 pub(super) fn for_node(
     node: &Node,
@@ -168,6 +188,7 @@ fn without_heartbeats(node: &Node) -> impl Hash + use<> {
 mod tests {
     use super::*;
     use berth_api::{TenantClusterSpec, TenantClusterStatus};
+    use k8s_openapi::api::core::v1::Namespace;
     use serde_json::json;
 
     fn tenant(name: &str, phase: Phase) -> Arc<TenantCluster> {
@@ -217,6 +238,23 @@ mod tests {
         );
         assert_eq!(woken(&wakes(&node(Some("b"), "2026-01-01T00:00:10Z"))), ["a", "b", "c"]);
         assert_eq!(woken(&wakes(&node(None, "2026-01-01T00:00:10Z"))), ["b", "c"]);
+    }
+
+    #[test]
+    fn new_labels_of_a_namespace_wake_the_tenants_in_it() {
+        let tenants = [tenant("a", Phase::Ready)];
+        let mut seen = Seen::default();
+        let mut namespace = |name: &str, label: &str| {
+            let namespace: Namespace = serde_json::from_value(json!({
+                "metadata": {"name": name, "labels": {"team": label}},
+            }))
+            .unwrap();
+            for_team_namespace(&namespace, &mut seen, &tenants)
+        };
+        assert_eq!(woken(&namespace("team", "vision")), ["a"]);
+        assert!(namespace("team", "vision").is_empty(), "nothing has changed");
+        assert_eq!(woken(&namespace("team", "speech")), ["a"]);
+        assert!(namespace("other", "speech").is_empty());
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl AssignmentState {
         Self::ALL.into_iter().find(|state| state.name() == text)
     }
 
+    /// Whether the tenant has the node or gets it, and it is not being released.
+    pub fn is_kept(self) -> bool {
+        matches!(self, Self::Reserved | Self::Joining | Self::Assigned)
+    }
+
     /// Whether pods of its tenant may be on the node: it carries the tenant's label and taint.
     pub fn runs_tenant_pods(self) -> bool {
         matches!(self, Self::Assigned | Self::Cordoned | Self::Draining)

@@ -1,13 +1,14 @@
 use crate::{
     demand::{NodeRules, Workload},
     devices::Devices,
-    fleet::{SnapshotInput, TenantInput, build_snapshot},
+    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
     idle::IdleTracker,
     pod_requests::Requests,
     rejections::RejectedNodes,
 };
 use berth_api::{
-    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec, names::TenantId,
+    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec,
+    names::TenantId,
 };
 use berth_planner::{Fleet, NodeState};
 use jiff::Timestamp;
@@ -50,8 +51,10 @@ fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) 
         tenants: vec![TenantInput {
             cluster: Arc::new(cluster),
             accepted: true,
+            withdrawn: WithdrawnNodes::default(),
             gone: false,
             class: None,
+            schedule: ScheduleState::Running,
         }],
         workloads: vec![Arc::new(pod)],
         platform: &|_| Requests::new(),

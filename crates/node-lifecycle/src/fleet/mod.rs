@@ -13,13 +13,16 @@ use crate::{
     pod_requests::Requests,
     rejections::RejectedNodes,
 };
-use berth_api::{HostNodePool, PoolOrder, PoolQuota, TenantClass, TenantCluster, names::TenantId};
+use berth_api::{HostNodePool, PoolOrder, PoolQuota, ScheduleState, TenantClass, TenantCluster, names::TenantId};
 use berth_planner::{Fleet, Order, Pool, Quota, Tenant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
 use nodes::{group_by_pool, observe_nodes, planner_node, pools_with_devices};
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 use tenants::{DemandCollector, planner_groups};
 
 /// The input of a snapshot.
@@ -43,10 +46,32 @@ pub struct TenantInput {
     pub cluster: Arc<TenantCluster>,
     /// Whether its spec is accepted.
     pub accepted: bool,
+    /// Nodes that the platform takes away from it; only if its spec is not accepted.
+    pub withdrawn: WithdrawnNodes,
     /// Whether it is being deleted and none of its workloads is left.
     pub gone: bool,
     /// The class that applies to it.
     pub class: Option<String>,
+    /// What its schedules let it do now.
+    pub schedule: ScheduleState,
+}
+
+/// Nodes that a tenant has and may not keep.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WithdrawnNodes {
+    /// All of them.
+    pub all: bool,
+    /// Those of these pools.
+    pub pools: BTreeSet<String>,
+    /// Those of these node groups.
+    pub groups: BTreeSet<String>,
+}
+
+impl WithdrawnNodes {
+    fn has(&self, group: &str, pool: &str) -> bool {
+        let Self { all, pools, groups } = self;
+        *all || pools.contains(pool) || groups.contains(group)
+    }
 }
 
 /// Builds the snapshot; also returns the demand in it.

@@ -9,51 +9,65 @@ use crate::{
     demand::{self, HostNode, NodeGroupDemand, SchedulingState, TenantDemand, Workload},
     node::is_available,
 };
-use berth_api::{NodeGroup, NodeMode};
+use berth_api::{NodeGroup, NodeMode, ScheduleState};
 use berth_planner::{self as planner, Amounts};
+use berth_schedules::groups::scheduled_group;
 use kube_core::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The node groups of a tenant, without demand. A tenant that is being deleted, or whose spec is not accepted, keeps its nodes: an
-/// error in a spec must not cost a running tenant its nodes.
+/// The node groups of a tenant, without demand, as its schedules let them be. A tenant that is being deleted, or whose spec is not
+/// accepted, keeps its nodes: an error in a spec must not cost a running tenant its nodes, and must not keep them beyond a stop. Those
+/// that the platform withdraws are over the maximum of their group.
 pub(super) fn planner_groups(
     tenant: &TenantInput,
     uid: &str,
     observed: &[ObservedNode<'_>],
 ) -> Vec<planner::NodeGroup> {
-    if tenant.accepted && tenant.cluster.meta().deletion_timestamp.is_none() {
+    let held = count_held(uid, observed);
+    let is_deleted = tenant.cluster.meta().deletion_timestamp.is_some();
+    if tenant.accepted && !is_deleted {
         let own = tenant.cluster.spec.node_groups.iter();
         return own
             .filter(|group| group.mode != NodeMode::Shared)
-            .map(|group| planner::NodeGroup {
-                name: group.name.clone(),
-                pool: group.pool_name.clone(),
-                min_nodes: group.minimum(),
-                max_nodes: group.maximum(),
-                demand: Vec::new(),
+            .map(|group| {
+                let held = held.get(&(group.name.as_str(), group.pool_name.as_str()));
+                let group = scheduled_group(group, tenant.schedule, held.copied().unwrap_or_default());
+                planner::NodeGroup {
+                    min_nodes: group.minimum(),
+                    max_nodes: group.maximum(),
+                    name: group.name,
+                    pool: group.pool_name,
+                    demand: Vec::new(),
+                }
             })
             .collect();
     }
+    let is_stopped = tenant.schedule == ScheduleState::Stopped && !is_deleted;
+    held.into_iter()
+        .map(|((name, pool), count)| {
+            let is_withdrawn = is_stopped || tenant.withdrawn.has(name, pool);
+            let count = if is_withdrawn { 0 } else { count };
+            planner::NodeGroup {
+                name: name.into(),
+                pool: pool.into(),
+                min_nodes: count,
+                max_nodes: count,
+                demand: Vec::new(),
+            }
+        })
+        .collect()
+}
+
+/// The nodes that a tenant has, without those that are being released, by group and pool.
+fn count_held<'a>(uid: &str, observed: &'a [ObservedNode<'_>]) -> BTreeMap<(&'a str, &'a str), u32> {
     let mut held: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for node in observed {
         let Some(assignment) = &node.assignment else { continue };
-        let keeps = matches!(
-            assignment.state,
-            AssignmentState::Reserved | AssignmentState::Joining | AssignmentState::Assigned
-        );
-        if assignment.uid == uid && keeps {
+        if assignment.uid == uid && assignment.state.is_kept() {
             *held.entry((&assignment.group, &assignment.pool)).or_default() += 1;
         }
     }
-    held.into_iter()
-        .map(|((name, pool), count)| planner::NodeGroup {
-            name: name.into(),
-            pool: pool.into(),
-            min_nodes: count,
-            max_nodes: count,
-            demand: Vec::new(),
-        })
-        .collect()
+    held
 }
 
 /// The demand of all tenants, and the labels and resources of nodes that it mentions, by pool.
@@ -112,7 +126,9 @@ impl DemandCollector {
         }
         let left = |group: &NodeGroup| {
             let held = held.get(group.name.as_str()).copied().unwrap_or_default();
-            group.maximum().saturating_sub(held)
+            scheduled_group(group, tenant.schedule, held)
+                .maximum()
+                .saturating_sub(held)
         };
         let needs = demand::translate_demand(
             &demand::Tenant {
@@ -174,3 +190,11 @@ impl DemandCollector {
         labels
     }
 }
+
+#[cfg(test)]
+#[path = "tenants_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "schedule_tests.rs"]
+mod schedule_tests;

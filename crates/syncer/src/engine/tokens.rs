@@ -27,10 +27,6 @@ pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Resul
         return Ok(bundles.missing);
     }
     let secret = own_secret(engine, name, pod);
-    // Of an earlier host pod of the same pod: it would be deleted with that one.
-    if let Some(secret) = secret.as_ref().filter(|secret| token::is_owned(&secret.object())) {
-        patch(engine, name, secret, json!({"metadata": {"ownerReferences": null}})).await?;
-    }
     let Some(secret) = secret else {
         create(engine, name, pod, None).await?;
         return Ok(bundles.missing);
@@ -39,10 +35,14 @@ pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Resul
     if !are_current(&secret, &object) {
         changes = mint(engine, name, pod).await?;
     }
+    // Its owner is an earlier host pod of the same pod: it would be deleted with that one.
+    if token::is_owned(&secret.object()) {
+        changes.owners = Some(Value::Null);
+    }
     if !has_bundles(&secret, &bundles) {
         changes.add_bundles(bundles.found);
     }
-    if changes != Changes::default() {
+    if !changes.is_empty() {
         patch(engine, name, &secret, changes.into_patch()).await?;
     }
     Ok(bundles.missing)
@@ -75,7 +75,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         result = "minted";
     }
     if !token::is_owned_by(&secret_object, &host_pod.uid) {
-        own_at = if changes == Changes::default() {
+        own_at = if changes.is_empty() {
             token::owned_alone_at(&object, &host_pod.object(), now)
         } else {
             None
@@ -90,7 +90,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         changes.add_bundles(bundles.found);
         result = "trust updated";
     }
-    if changes != Changes::default() {
+    if !changes.is_empty() {
         patch(engine, name, &secret, changes.into_patch()).await?;
     }
     let Some(secret) = own_secret(engine, name, &pod) else {
@@ -121,6 +121,10 @@ struct Changes {
 }
 
 impl Changes {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     fn add_bundles(&mut self, bundles: BTreeMap<String, String>) {
         let hash = json::hash(&json!(bundles));
         self.annotations.insert(labels::TRUST_HASH.into(), hash.into());

@@ -1,6 +1,9 @@
 //! Certificates of pods: requested by the syncer, issued by a signer of the tenant, which is this test.
 
-use crate::setup::{Clusters, create, events, eventually, is_phase, origin, pod};
+use crate::{
+    objects::{create, events, eventually, is_phase, origin, pod},
+    setup::Clusters,
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{

@@ -1,6 +1,9 @@
 //! Kinds that the tenant's class names.
 
-use crate::setup::{Clusters, WORKLOADS, create, eventually};
+use crate::{
+    objects::{create, eventually},
+    setup::{Clusters, WORKLOADS},
+};
 use berth_api::{
     SchedulingMode, SyncPolicy, labels,
     sync_policy::{FieldReference, SyncedKind},

@@ -1,6 +1,9 @@
 //! Limits of the tenant on the host: what is beyond them waits, and says why.
 
-use crate::setup::{Clusters, WORKLOADS, create, events, eventually, is_phase, origin, pod};
+use crate::{
+    objects::{create, events, eventually, is_phase, origin, pod},
+    setup::{Clusters, WORKLOADS},
+};
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Pod, ResourceQuota, Service},

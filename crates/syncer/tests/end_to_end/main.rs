@@ -7,6 +7,7 @@ mod certificates;
 mod custom;
 mod limits;
 mod network;
+mod objects;
 mod proxy;
 mod resilience;
 mod setup;

@@ -1,7 +1,10 @@
 //! Policies, endpoints, Ingresses and routes between real API servers. No packet flows: the tests look at the objects
 //! and labels that network plug-ins and controllers of the host act upon.
 
-use crate::setup::{Clusters, WORKLOADS, create, events, eventually, is_phase, origin, phase, pod};
+use crate::{
+    objects::{create, events, eventually, is_phase, origin, phase, pod},
+    setup::{Clusters, WORKLOADS},
+};
 use berth_api::{
     SchedulingMode, SyncPolicy,
     labels::{NETWORK_EGRESS, NETWORK_INGRESS},

@@ -1,6 +1,9 @@
 //! Nodes: those that control publishes, and no others.
 
-use crate::setup::{CONTROL_PLANE, Clusters, create, eventually};
+use crate::{
+    objects::{create, eventually},
+    setup::{CONTROL_PLANE, Clusters},
+};
 use berth_api::TenantNode;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,

@@ -1,7 +1,8 @@
 //! Where pods may run when that changes while they wait, and pods that a scheduler of the tenant places.
 
 use crate::{
-    setup::{Clusters, create, eventually, is_phase, pod},
+    objects::{create, eventually, is_phase, pod},
+    setup::Clusters,
     tenant_scheduling::{bind, host_pod},
 };
 use k8s_openapi::api::core::v1::{Node, Pod};

@@ -1,6 +1,9 @@
 //! Single pods: denials, changes, deletions, gates.
 
-use crate::setup::{Clusters, create, events, eventually, is_phase, origin, pod};
+use crate::{
+    objects::{create, events, eventually, is_phase, origin, pod},
+    setup::Clusters,
+};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
@@ -293,8 +296,9 @@ pub async fn tokens_are_renewed_in_place(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     let source = |audience: &str| json!({"serviceAccountToken": {"audience": audience, "expirationSeconds": 600, "path": audience}});
     let volume = json!({"name": "tokens", "projected": {"sources": [source("vault"), source("mesh")]}});
-    create(&pods, pod("audiences", &json!({"volumes": [volume]}))).await;
     let secrets = clusters.host_api::<Secret>();
+    let before = secrets.list(&ListParams::default().limit(1)).await.unwrap();
+    create(&pods, pod("audiences", &json!({"volumes": [volume]}))).await;
     let found = async || {
         let all = secrets
             .list(&ListParams::default().labels("berth.dev/pod-token"))
@@ -311,6 +315,11 @@ pub async fn tokens_are_renewed_in_place(clusters: &Clusters) {
     })
     .await;
     let first = found().await.unwrap();
+    assert_eq!(
+        writes(&secrets, &before.metadata.resource_version.unwrap(), &first).await,
+        2,
+        "one before the pod has a node, and one with its node and its owner"
+    );
     let data = first.data.as_ref().unwrap();
     let node = pods.get("audiences").await.unwrap().spec.unwrap().node_name;
     for token in data.values() {
@@ -351,6 +360,24 @@ pub async fn tokens_are_renewed_in_place(clusters: &Clusters) {
     })
     .await;
     pods.delete("audiences", &DeleteParams::default()).await.unwrap();
+}
+
+/// How often a Secret was written since that version.
+async fn writes(secrets: &Api<Secret>, since: &str, secret: &Secret) -> usize {
+    let one_second = WatchParams::default().labels("berth.dev/pod-token").timeout(1);
+    let events = secrets.watch(&one_second, since).await.unwrap();
+    events
+        .try_filter(|event| {
+            let written = match event {
+                WatchEvent::Added(written) | WatchEvent::Modified(written) => {
+                    written.metadata.uid == secret.metadata.uid
+                }
+                _ => false,
+            };
+            std::future::ready(written)
+        })
+        .count()
+        .await
 }
 
 /// Certificates of the tenant's trust bundles reach its pods: a missing one is reported, and changes follow.

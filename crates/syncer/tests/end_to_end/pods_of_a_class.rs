@@ -1,6 +1,9 @@
 //! Pods of a tenant whose class allows more: priorities, accounts of the host, runtime classes, schedulers.
 
-use crate::setup::{Clusters, create, eventually, is_phase, origin, phase, pod};
+use crate::{
+    objects::{create, eventually, is_phase, origin, phase, pod},
+    setup::Clusters,
+};
 use berth_api::{
     SchedulingMode, SyncPolicy,
     sync_policy::{PRIORITY_STEPS, PriorityBand, ServiceAccountMapping},

@@ -1,8 +1,9 @@
 //! What holds when the syncer is killed and when an API server cannot be reached.
 
 use crate::{
+    objects::{create, eventually, settled},
     proxy::Proxy,
-    setup::{Clusters, Syncer, WORKLOADS, create, eventually, settled},
+    setup::{Clusters, Syncer, WORKLOADS},
 };
 use berth_api::labels;
 use berth_sync_rules::model::resource::Side;

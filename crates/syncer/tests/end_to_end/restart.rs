@@ -1,6 +1,9 @@
 //! Syncers that are killed and started again.
 
-use crate::setup::{Clusters, WORKLOADS, create, eventually, origin, phase, pod, settled};
+use crate::{
+    objects::{create, eventually, origin, phase, pod, settled},
+    setup::{Clusters, WORKLOADS},
+};
 use berth_api::labels::ORIGIN_NAME;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::{ResourceExt, api::ListParams};

@@ -2,7 +2,10 @@
 
 mod failures;
 
-use crate::setup::{Clusters, Setup, WORKLOADS, create, eventually};
+use crate::{
+    objects::{create, eventually},
+    setup::{Clusters, Setup, WORKLOADS},
+};
 use berth_api::{
     SyncPolicy,
     labels::{ORIGIN_UID, RESERVED_AT},

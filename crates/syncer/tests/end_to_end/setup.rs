@@ -1,7 +1,10 @@
 //! Two real API servers: a host cluster with scheduler and simulated nodes, and a tenant with a controller manager only.
 //! This module does what control does in production: namespaces, nodes, roles.
 
-use crate::admission::AdmissionFiles;
+use crate::{
+    admission::AdmissionFiles,
+    objects::{TIME_LIMIT, create, eventually},
+};
 use berth_api::{SchedulingMode, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, policy_annotations};
 use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
 use berth_sync_rules::{
@@ -12,7 +15,7 @@ use berth_syncer::{ApiServers, Servers, metrics::Metrics};
 use k8s_openapi::{
     api::{
         admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-        core::v1::{Event, Namespace, Node, Pod, Service},
+        core::v1::{Namespace, Node, Pod, Service},
         rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -21,12 +24,7 @@ use kube::{
     Api, Client, CustomResourceExt, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::{
-    fmt::Debug,
-    time::{Duration, Instant},
-};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     task::JoinHandle,
@@ -40,9 +38,6 @@ pub const CONTROL_PLANE: &str = "berth-vision-aaaaaaaaaaaaa-cp";
 const USER: &str = "berth:syncer";
 /// Controllers whose work is done on the host: tenants run without them.
 const NOT_IN_TENANTS: [&str; 2] = ["resourceclaim-controller", "device-taint-eviction-controller"];
-/// Time limit for a slow machine; nothing waits for it unless something is wrong.
-const TIME_LIMIT: Duration = Duration::from_mins(5);
-
 /// Cluster pairs at a time. Tests run in threads of their own, and a small machine can run two pairs.
 pub static TURNS: Semaphore = Semaphore::const_new(2);
 
@@ -420,92 +415,4 @@ impl Syncer {
 fn binding(kind: &str) -> Value {
     json!({"metadata": {"name": "syncer"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "syncer"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}]})
-}
-
-/// Creates an object from JSON. Tries again if the API server, or the webhook that it asks, is busy.
-pub async fn create<K>(api: &Api<K>, object: Value) -> K
-where
-    K: Clone + Debug + DeserializeOwned + serde::Serialize,
-{
-    let object: K = serde_json::from_value(object).unwrap();
-    let start = Instant::now();
-    loop {
-        match api.create(&PostParams::default(), &object).await {
-            Err(kube::Error::Api(status))
-                if matches!(status.code, 429 | 500 | 503 | 504) && start.elapsed() < TIME_LIMIT => {}
-            result => return result.unwrap(),
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
-
-/// Waits until something holds.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let start = Instant::now();
-    while !holds().await {
-        assert!(start.elapsed() < TIME_LIMIT, "not within {TIME_LIMIT:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// Waits until `observe` returns the same for a while: tokens are created after their pods, and the host's garbage
-/// collector takes its time.
-pub async fn settled<T: PartialEq>(what: &str, observe: impl AsyncFn() -> T) {
-    let mut last = observe().await;
-    eventually(what, async || {
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let now = observe().await;
-        let is_same = now == last;
-        last = now;
-        is_same
-    })
-    .await;
-}
-
-/// The phase of a pod.
-pub fn phase(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or_default()
-}
-
-/// The tenant name of a host object.
-pub fn origin(pod: &Pod) -> &str {
-    pod.metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(labels::ORIGIN_NAME))
-        .map_or("", String::as_str)
-}
-
-/// A pod of one container, labelled with its name, with more in its spec.
-pub fn pod(name: &str, spec: &Value) -> Value {
-    let mut pod = json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": {"containers": [{"name": "main", "image": "app:1"}]}});
-    for (key, value) in spec.as_object().unwrap() {
-        pod["spec"][key] = value.clone();
-    }
-    pod
-}
-
-/// Messages of the tenant's Events about the object `about` with a reason.
-pub async fn events(clusters: &Clusters, about: &str, reason: &str) -> Vec<String> {
-    let events = clusters
-        .tenant_api::<Event>()
-        .list(&ListParams::default())
-        .await
-        .unwrap();
-    events
-        .into_iter()
-        .filter(|event| event.involved_object.name.as_deref() == Some(about) && event.reason.as_deref() == Some(reason))
-        .filter_map(|event| event.message)
-        .collect()
-}
-
-/// Whether a pod of the tenant is in a phase.
-pub async fn is_phase(pods: &Api<Pod>, name: &str, wanted: &str) -> bool {
-    pods.get_opt(name)
-        .await
-        .unwrap()
-        .is_some_and(|pod| phase(&pod) == wanted)
 }

@@ -1,6 +1,9 @@
 //! A tenant whose own schedulers place its pods.
 
-use crate::setup::{Clusters, create, events, eventually, is_phase, origin, pod};
+use crate::{
+    objects::{create, events, eventually, is_phase, origin, pod},
+    setup::Clusters,
+};
 use berth_api::{SchedulingMode, SyncPolicy};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,

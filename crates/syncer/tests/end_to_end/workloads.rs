@@ -1,6 +1,9 @@
 //! What controllers of the tenant create: Deployments with what their pods reference, Jobs with GPUs.
 
-use crate::setup::{Clusters, create, events, eventually, origin, phase};
+use crate::{
+    objects::{create, events, eventually, origin, phase},
+    setup::Clusters,
+};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     batch::v1::Job,

@@ -1,6 +1,7 @@
 //! The admission policies: requests with a stolen syncer credential, straight to the host's API server. The policies deny
 //! everything that the class does not allow, with a message, and allow what an intact syncer writes.
 
+mod allowed_namespaces;
 mod annotations;
 mod endpoint_cost;
 mod ingresses_and_routes;
@@ -13,6 +14,7 @@ mod shared_nodes;
 mod sizes;
 mod tenant_clusters;
 
+pub(crate) use allowed_namespaces::classes_and_pools_are_named_only_in_namespaces_that_they_allow;
 pub(crate) use platform::{
     only_the_platform_changes_assignments_of_nodes_and_namespaces, the_host_reports_no_type_errors_in_the_policies,
 };

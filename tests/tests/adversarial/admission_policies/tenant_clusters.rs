@@ -15,13 +15,13 @@ use kube::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-const USER: &str = "team-member";
+pub(super) const USER: &str = "team-member";
 const NAMESPACE: &str = "adv-use";
 const CLASS_DENIED: &str = "spec.className";
 const POOL_DENIED: &str = "spec.nodeGroups[].poolName";
 
 /// A request of the team. It is never accepted by control: there is no such version.
-fn request(name: &str, class: Option<&str>, pools: &[&str]) -> TenantCluster {
+pub(super) fn request(name: &str, class: Option<&str>, pools: &[&str]) -> TenantCluster {
     let mut request = cluster(name, &[]);
     request.spec.version = "v1.99.0".into();
     request.spec.class_name = class.map(ToOwned::to_owned);
@@ -34,7 +34,7 @@ fn request(name: &str, class: Option<&str>, pools: &[&str]) -> TenantCluster {
 
 /// A role in a namespace, and its binding to the user. The rules name cluster-scoped objects: RBAC looks at the namespace of the
 /// question.
-async fn grant(admin: &Client, namespace: &str, name: &str, rules: &Value) {
+pub(super) async fn grant(admin: &Client, namespace: &str, name: &str, rules: &Value) {
     let rbac = |kind: &str, more: &Value| {
         let base = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}});
         super::with(&base, more)
@@ -52,7 +52,7 @@ async fn grant(admin: &Client, namespace: &str, name: &str, rules: &Value) {
     }
 }
 
-fn rule(resource: &str, verb: &str, names: &[&str]) -> Value {
+pub(super) fn rule(resource: &str, verb: &str, names: &[&str]) -> Value {
     let rule = json!({"apiGroups": ["berth.dev"], "resources": [resource], "verbs": [verb]});
     if names.is_empty() {
         return rule;

@@ -2,8 +2,16 @@
 
 use super::{clock::Clock, jobs::NodeJobs, requested::RequestTracker};
 use crate::{
-    controllers::tenant::Tenants, events::EventRecorder, key::Key, metrics::Metrics, network::NetworkConfig,
-    runtime::ControlPlaneRuntime, stores::Stores,
+    controllers::{
+        schedule_policy::Schedules,
+        tenant::{Tenants, WithoutClass},
+    },
+    events::EventRecorder,
+    key::Key,
+    metrics::Metrics,
+    network::NetworkConfig,
+    runtime::ControlPlaneRuntime,
+    stores::Stores,
 };
 use berth_node_lifecycle::{idle::IdleTracker, rejections::RejectedNodes};
 use berth_runtime::queue::Queue;
@@ -18,10 +26,14 @@ pub struct NodesContext {
     pub stores: Stores,
     /// Settings of the host's network, from flags.
     pub network_config: NetworkConfig,
+    /// What a TenantCluster without a class gets.
+    pub without_class: WithoutClass,
     /// How nodes are cleaned and checked.
     pub node_jobs: NodeJobs,
     /// The clock for assignments and recycling.
     pub clock: Clock,
+    /// What schedules let tenants do.
+    pub schedules: Arc<Schedules>,
     /// Since when nodes are idle.
     pub idle: IdleTracker,
     /// Free nodes that cannot be reserved for a while, because the API server rejected their assignment.

@@ -15,8 +15,9 @@ mod status;
 
 pub use context::NodesContext;
 
-use crate::{error::ReconcileError, metrics::ViolationLabels};
+use crate::{controllers::schedule_policy::pause_until, error::ReconcileError, metrics::ViolationLabels};
 use berth_planner::{Fleet, Plan};
+use observe::ObservedFleet;
 use std::time::Duration;
 
 /// Plans once and executes the plan. Returns when to check again, if something is in progress.
@@ -26,7 +27,11 @@ use std::time::Duration;
 /// it the next plan.
 pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, ReconcileError> {
     let now = context.clock.now();
-    let (fleet, demand) = observe::observe_fleet(context, now);
+    let ObservedFleet {
+        fleet,
+        demand,
+        next_schedule,
+    } = observe::observe_fleet(context, now);
     let plan = berth_planner::plan(&fleet);
     report_violations(context, &fleet, &plan);
     status::update_group_status(context, &plan);
@@ -37,7 +42,14 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     idle_written?;
     let plan_again = plan.replan_at.map(|at| seconds(at - fleet.now));
     let rejected_again = context.rejected_nodes.seconds_until_next_retry(now.as_second());
-    let pauses = [executed?, placeholders, plan_again, rejected_again.map(seconds)];
+    let scheduled = next_schedule.map(|next| pause_until(now, Some(next)));
+    let pauses = [
+        executed?,
+        placeholders,
+        plan_again,
+        rejected_again.map(seconds),
+        scheduled,
+    ];
     Ok(pauses.into_iter().flatten().min())
 }
 

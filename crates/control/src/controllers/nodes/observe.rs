@@ -4,23 +4,48 @@ use super::NodesContext;
 use crate::controllers::{tenant::Validator, tenant_class::class_of};
 use berth_node_lifecycle::{
     demand::TenantDemand,
-    fleet::{SnapshotInput, TenantInput, build_snapshot},
+    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
     pod_requests,
 };
 use berth_planner::Fleet;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 
-/// The fleet as the watches know it, and the demand of its tenants.
-pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDemand) {
+/// The fleet as the watches know it.
+pub struct ObservedFleet {
+    /// What the planner gets.
+    pub fleet: Fleet,
+    /// The demand of its tenants.
+    pub demand: TenantDemand,
+    /// When schedules let a tenant have more or less.
+    pub next_schedule: Option<Timestamp>,
+}
+
+/// The fleet as the watches know it.
+pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
     let stores = &context.stores;
-    let validator = Validator::new(stores, context.runtime.as_ref(), &context.network_config);
-    let tenants = stores.tenants.state().into_iter().map(|cluster| TenantInput {
-        accepted: validator.accepts(&cluster),
-        gone: cluster.meta().deletion_timestamp.is_some()
-            && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
-        class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
-        cluster,
+    let schedules = context.schedules.observe(stores, now);
+    let validator = Validator::new(
+        stores,
+        context.runtime.as_ref(),
+        &context.network_config,
+        context.without_class,
+    );
+    let tenants = stores.tenants.state().into_iter().map(|cluster| {
+        let accepted = validator.accepts(&cluster);
+        TenantInput {
+            accepted,
+            withdrawn: if accepted {
+                WithdrawnNodes::default()
+            } else {
+                validator.withdrawn_nodes(&cluster, now)
+            },
+            gone: cluster.meta().deletion_timestamp.is_some()
+                && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
+            schedule: schedules.state(&cluster),
+            class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
+            cluster,
+        }
     });
     let platform = |node: &str| {
         let mut used = pod_requests::Requests::new();
@@ -29,7 +54,7 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDe
         }
         used
     };
-    build_snapshot(&SnapshotInput {
+    let (fleet, demand) = build_snapshot(&SnapshotInput {
         now,
         nodes: stores.nodes.state(),
         pools: stores.pools.state(),
@@ -40,5 +65,10 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDe
         devices: &stores.devices,
         idle: &context.idle,
         rejected_nodes: &context.rejected_nodes,
-    })
+    });
+    ObservedFleet {
+        fleet,
+        demand,
+        next_schedule: schedules.next_change,
+    }
 }

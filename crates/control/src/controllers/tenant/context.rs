@@ -1,9 +1,9 @@
 //! What the tenant controller works with.
 
-use super::{connection::Remote, memory::Tenants};
+use super::{access::WithoutClass, connection::Remote, memory::Tenants};
 use crate::{
     control_plane::HostInput,
-    controllers::tenant_class::KnownKinds,
+    controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
     datastore::TenantDatastore,
     events::EventRecorder,
     key::Key,
@@ -23,6 +23,8 @@ pub struct TenantContext {
     pub stores: Stores,
     /// Settings of the host's network, from flags.
     pub network_config: NetworkConfig,
+    /// What a TenantCluster without a class gets.
+    pub without_class: WithoutClass,
     /// Which cluster-wide network policies the host serves.
     pub administrative_tier: AdministrativeTier,
     /// How syncers reach the host.
@@ -37,6 +39,8 @@ pub struct TenantContext {
     pub kinds: Arc<KnownKinds>,
     /// What control remembers of each tenant; all of it can be read again.
     pub tenants: Arc<Tenants>,
+    /// What schedules let tenants do.
+    pub schedules: Arc<Schedules>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Writes Events.

@@ -2,7 +2,7 @@
 
 use super::{context::TenantContext, node_groups};
 use crate::error::{ReconcileError, api};
-use berth_api::{NodeGroup, NodeGroupStatus, TenantCluster};
+use berth_api::{NodeGroup, NodeGroupStatus, ScheduleState, TenantCluster};
 use berth_node_lifecycle::Assignment;
 use k8s_openapi::api::{core::v1::Node, networking::v1::ServiceCIDR};
 use kube::{Api, Client, ResourceExt, api::ListParams, runtime::reflector::Store};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) struct ObservedNodes {
     /// Nodes whose assignment names this tenant, by name.
     pub(super) owned: Vec<Arc<Node>>,
-    /// The node groups of the spec.
+    /// The node groups of the spec, as schedules let them be.
     pub(super) spec: Vec<NodeGroup>,
     /// The status of each node group.
     pub(super) groups: Vec<NodeGroupStatus>,
@@ -26,16 +26,17 @@ impl ObservedNodes {
     }
 }
 
-/// The nodes of a tenant and the status of its node groups.
-pub(super) fn observe_nodes(context: &TenantContext, cluster: &TenantCluster) -> ObservedNodes {
+/// The nodes of a tenant and the status of its node groups. Schedules limit what its groups ask for.
+pub(super) fn observe_nodes(
+    context: &TenantContext,
+    cluster: &TenantCluster,
+    schedule: ScheduleState,
+) -> ObservedNodes {
     let owned = owned_nodes(&context.stores.nodes, cluster);
     let plans = cluster.uid().and_then(|uid| context.tenants.node_group_plans(&uid));
-    let groups = node_groups::statuses(&cluster.spec.node_groups, &owned, plans.as_ref());
-    ObservedNodes {
-        owned,
-        spec: cluster.spec.node_groups.clone(),
-        groups,
-    }
+    let spec = node_groups::scheduled(&cluster.spec.node_groups, &owned, schedule);
+    let groups = node_groups::statuses(&spec, &owned, plans.as_ref());
+    ObservedNodes { owned, spec, groups }
 }
 
 /// Nodes whose assignment names this tenant.

@@ -4,9 +4,11 @@
 //! control may be killed between any two instructions. What a reconcile does is in [`apply`], in the order in which a tenant
 //! is built up; what it writes into the status follows from the outcome of that ([`status`]).
 
+mod access;
 mod apply;
 mod build;
 mod cleanup;
+mod compliance;
 mod connection;
 mod context;
 mod datastore_usage;
@@ -17,6 +19,7 @@ mod memory;
 mod node_groups;
 mod recorded_settings;
 mod remaining;
+mod schedule;
 mod settings;
 mod status;
 mod target;
@@ -24,6 +27,7 @@ mod target;
 mod tests;
 mod validate;
 
+pub use access::WithoutClass;
 pub use connection::{NetworkRemote, ProbeAnswer, ProbeError, Remote};
 pub use context::TenantContext;
 pub use error::TenantError;
@@ -32,8 +36,11 @@ pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};
 
 use super::slots::Slot;
-use crate::key::Key;
+use crate::{error::ReconcileError, key::Key};
 use apply::{Accepted, Outcome};
+use berth_api::{Violation, conditions::ConditionUpdate};
+use compliance::Assessment;
+use fetch::ObservedNodes;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use std::{sync::Arc, time::Duration};
@@ -64,20 +71,18 @@ pub async fn reconcile(
         return cleanup::delete_tenant(context, &tenant).await;
     }
 
-    let validity =
-        Validator::new(&context.stores, context.runtime.as_ref(), &context.network_config).resolve(&tenant.cluster);
-    let settings = match &validity {
-        Ok(settings) => {
-            finalizer::add(context, &tenant.cluster).await?;
-            context.queue.add(Key::Fleet);
-            Ok(Some(settings.clone()))
+    let now = Timestamp::now();
+    let schedule = schedule::observe(context, &tenant.cluster);
+    let nodes = fetch::observe_nodes(context, &tenant.cluster, schedule.state);
+    let (rejection, allowed) = find_settings(context, &tenant, &nodes, now).await?;
+    let (accepted, violations, unknown) = match allowed {
+        Ok(Some((settings, assessment))) => {
+            let accepted = Accepted::new(&tenant, settings, schedule.state);
+            (Some(accepted), assessment.violations, None)
         }
-        Err(_) => recorded_settings::load(context, &tenant).await,
-    };
-    let nodes = fetch::observe_nodes(context, &tenant.cluster);
-    let (accepted, unknown) = match settings {
-        Ok(settings) => (settings.map(|settings| Accepted::new(&tenant, settings)), None),
-        Err(error) => (None, Some(TenantError::Settings(error))),
+        Ok(None) => (None, Vec::new(), None),
+        // Since when something is forbidden must not be forgotten.
+        Err(error) => (None, known_violations(&tenant), Some(TenantError::Settings(error))),
     };
     let outcome = match (&accepted, unknown) {
         (Some(accepted), _) => apply::apply(context, accepted, &nodes).await,
@@ -88,14 +93,58 @@ pub async fn reconcile(
         // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }
-    let conditions = status::conditions(validity.as_ref().err(), &outcome, &nodes);
+    let mut conditions = status::conditions(rejection.as_ref(), &outcome, &nodes);
+    conditions.extend(accepted.as_ref().map(|_| compliance::condition(&violations)));
+    conditions.extend(schedule.condition);
     let settings = accepted.as_ref().map(|accepted| &accepted.settings);
-    let wanted = status::build(&tenant, settings, &outcome, &nodes, &conditions, Timestamp::now());
+    let next_deadline = compliance::until_next_deadline(&violations, now);
+    let wanted = status::build(&tenant, settings, violations, &outcome, &nodes, &conditions);
     status::write(context, &tenant.cluster, &wanted).await?;
     outcome.into_result()?;
-    Ok(Some(if status::is_settled(&conditions) {
+    let pause = if status::is_settled(&conditions) {
         RESYNC
     } else {
         RECHECK
-    }))
+    };
+    let next_change = [next_deadline, schedule.pause].into_iter().flatten().min();
+    Ok(Some(next_change.map_or(pause, |next| next.min(pause))))
+}
+
+/// Settings, and what of them is not allowed; none if the tenant was never accepted.
+type Allowed = Result<Option<(Settings, Assessment)>, ReconcileError>;
+
+/// Why the spec is not accepted, if it is not, and what the tenant runs with.
+async fn find_settings(
+    context: &TenantContext,
+    tenant: &Tenant,
+    nodes: &ObservedNodes,
+    now: Timestamp,
+) -> Result<(Option<ConditionUpdate>, Allowed), TenantError> {
+    let validator = || {
+        Validator::new(
+            &context.stores,
+            context.runtime.as_ref(),
+            &context.network_config,
+            context.without_class,
+        )
+    };
+    let validity = validator().resolve(&tenant.cluster);
+    let rejection = match validity {
+        Ok(settings) => {
+            finalizer::add(context, &tenant.cluster).await?;
+            context.queue.add(Key::Fleet);
+            return Ok((None, Ok(Some((settings, Assessment::default())))));
+        }
+        Err(rejection) => rejection,
+    };
+    let loaded = recorded_settings::load(context, tenant).await;
+    let allowed = loaded
+        .map(|settings| settings.map(|settings| validator().hold_to_rules(&tenant.cluster, settings, nodes, now)));
+    Ok((Some(rejection), allowed))
+}
+
+/// What the status says that is not allowed.
+fn known_violations(tenant: &Tenant) -> Vec<Violation> {
+    let status = tenant.cluster.status.as_ref();
+    status.map(|status| status.violations.clone()).unwrap_or_default()
 }

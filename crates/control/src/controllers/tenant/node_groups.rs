@@ -1,14 +1,28 @@
 //! The status of a tenant's node groups, and the condition NodesReady: pure.
 
 use berth_api::{
-    NodeGroup, NodeGroupStatus, NodeMode,
+    NodeGroup, NodeGroupStatus, NodeMode, ScheduleState,
     conditions::{ConditionUpdate, NODES_READY},
 };
 use berth_node_lifecycle::{Assignment, AssignmentState, is_ready};
 use berth_planner::NodeGroupPlan;
+use berth_schedules::groups::scheduled_group;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use std::{collections::BTreeMap, sync::Arc};
+
+/// The groups of a spec as schedules let them be, given the nodes of the tenant.
+pub(super) fn scheduled(spec: &[NodeGroup], nodes: &[Arc<Node>], schedule: ScheduleState) -> Vec<NodeGroup> {
+    let held = |group: &NodeGroup| {
+        let records = nodes.iter().filter_map(|node| Assignment::read(node));
+        records
+            .filter(|record| record.group == group.name && record.state.is_kept())
+            .count()
+    };
+    spec.iter()
+        .map(|group| scheduled_group(group, schedule, u32::try_from(held(group)).unwrap_or(u32::MAX)))
+        .collect()
+}
 
 /// The status of each group: those of the spec, and removed ones that still have nodes. `plans` are from the last plan; none
 /// before the first.
@@ -244,6 +258,24 @@ mod tests {
             found.message,
             "1 of 1 nodes are assigned; group a has 1, 1 of them borrowed: ml/train needs 2 nodes more: pool h100 has 0 nodes free"
         );
+    }
+
+    #[test]
+    fn a_stopped_tenant_asks_for_no_nodes() {
+        let spec = [NodeGroup::private("a", "h100", 2)];
+        let stopped = scheduled(&spec, &[], ScheduleState::Stopped);
+        let all = statuses(&stopped, &[], None);
+        assert_eq!(all[0].desired, 0);
+        assert_eq!(condition(&stopped, &all, &[]).reason, "Assigned");
+    }
+
+    #[test]
+    fn a_tenant_in_which_nothing_starts_keeps_the_nodes_that_it_has() {
+        let spec = [NodeGroup::private("a", "h100", 3)];
+        let nodes = [node("n1", "a", "Assigned"), node("n2", "a", "Draining")];
+        let forbidden = scheduled(&spec, &nodes, ScheduleState::StartsForbidden);
+        assert_eq!(forbidden[0].minimum(), 1);
+        assert_eq!(scheduled(&spec, &nodes, ScheduleState::Running), spec);
     }
 
     #[test]

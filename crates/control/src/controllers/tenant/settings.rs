@@ -119,6 +119,30 @@ pub fn resolve(
     settings(Some(name), &class.spec)
 }
 
+/// What a tenant runs with as long as its spec is not accepted: what it was accepted with last, under the rules that its class has
+/// now. A spec that cannot be carried out keeps no rule away.
+pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &TenantClassSpec) -> Settings {
+    Settings {
+        sync: SyncPolicy {
+            ingress: expand_hostnames(cluster, &rules.sync.ingress),
+            shared_nodes: SharedNodesPolicy {
+                pools: accepted.sync.shared_nodes.pools,
+                ..rules.sync.shared_nodes.clone()
+            },
+            ..rules.sync.clone()
+        },
+        dns: rules.dns.clone(),
+        class_network: rules.network.clone(),
+        limits: rules.limits.clone(),
+        version: accepted.version,
+        class: accepted.class,
+        scheduling: accepted.scheduling,
+        replicas: accepted.replicas,
+        endpoint: accepted.endpoint,
+        network: accepted.network,
+    }
+}
+
 /// The rules for Ingresses with the tenant's own names in place of placeholders. The syncer and the host's admission policies get them
 /// like this.
 fn expand_hostnames(cluster: &TenantCluster, rules: &IngressPolicy) -> IngressPolicy {
@@ -169,7 +193,7 @@ fn find_shared_pool_error(settings: &Settings, rules: &SharedNodesPolicy) -> Opt
 }
 
 /// Why the class does not allow the Service of the API server.
-fn find_service_error(settings: &Settings, rules: &ControlPlaneServicePolicy) -> Option<ConditionUpdate> {
+pub(super) fn find_service_error(settings: &Settings, rules: &ControlPlaneServicePolicy) -> Option<ConditionUpdate> {
     let class = settings.class_name();
     let ControlPlaneService {
         kind,

@@ -3,21 +3,23 @@
 use super::{
     apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
     build::host_objects,
+    compliance,
     context::TenantContext,
     datastore_usage::{self, ObservedUsage},
     error::TenantError,
     fetch::ObservedNodes,
     node_groups,
     remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
+    schedule::STOPS_SOON,
     settings::Settings,
     target::Tenant,
 };
 use crate::{error::api, runtime::ComponentState};
 use berth_api::{
-    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
+    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{
-        self, ACCEPTED, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY,
-        INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY,
+        self, ACCEPTED, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS,
+        ENDPOINT_READY, INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY, WITHIN_SCHEDULE,
     },
     labels,
 };
@@ -139,12 +141,14 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is ready, however full its datastore is, or its spec is rejected: then only a change of the spec or of
-/// the host can change its state.
+/// Conditions that do not keep a tenant from being ready: how full its datastore is, what it may not keep, what its schedules say.
+const BESIDES: [&str; 3] = [DATASTORE_WITHIN_LIMITS, COMPLIANT, WITHIN_SCHEDULE];
+
+/// Whether a tenant is ready, or its spec is rejected: then only a change of the spec or of the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions
         .iter()
-        .find(|condition| !condition.is_true() && condition.kind != DATASTORE_WITHIN_LIMITS);
+        .find(|condition| !condition.is_true() && !BESIDES.contains(&condition.kind));
     unmet.is_none_or(|first| first.kind == ACCEPTED)
 }
 
@@ -152,10 +156,10 @@ pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
 pub(super) fn build(
     tenant: &Tenant,
     settings: Option<&Settings>,
+    violations: Vec<Violation>,
     outcome: &Outcome<'_>,
     nodes: &ObservedNodes,
     conditions: &[ConditionUpdate],
-    now: Timestamp,
 ) -> TenantClusterStatus {
     let cluster = &tenant.cluster;
     let before = cluster.status.clone().unwrap_or_default();
@@ -198,7 +202,13 @@ pub(super) fn build(
         node_groups: nodes.groups.clone(),
         // The pass over GPUs writes it, see [`write`].
         idle: None,
-        conditions: conditions::merge(&before.conditions, conditions, cluster.metadata.generation, now),
+        violations,
+        conditions: conditions::merge(
+            &before.conditions,
+            conditions,
+            cluster.metadata.generation,
+            Timestamp::now(),
+        ),
     }
 }
 
@@ -252,14 +262,15 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// The Events of a status that changed: one for each change of a node group, and for each condition with a new status or reason.
+/// The Events of a status that changed: one for each change of a node group, each violation that begins or is enforced, and each
+/// condition with a new status or reason.
 fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Event> {
     let groups = node_groups::events(&before.node_groups, &after.node_groups)
         .into_iter()
         .map(|(reason, message)| event(EventType::Normal, reason, NODES_READY, &message));
     let conditions = changed_conditions(&before.conditions, &after.conditions).map(|condition| {
         let is_unmet = condition.status != "True" && !is_transient(&condition.reason);
-        let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED].contains(&condition.reason.as_str());
+        let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED, STOPS_SOON].contains(&condition.reason.as_str());
         let type_ = if is_warning {
             EventType::Warning
         } else {
@@ -268,7 +279,10 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
         let message = format!("{}: {}", condition.type_, condition.message);
         event(type_, &condition.reason, &condition.type_, &message)
     });
-    groups.chain(conditions).collect()
+    let violations = compliance::events(&before.violations, &after.violations)
+        .into_iter()
+        .map(|(reason, message)| event(EventType::Warning, &reason, COMPLIANT, &message));
+    groups.chain(violations).chain(conditions).collect()
 }
 
 fn event(type_: EventType, reason: &str, action: &str, message: &str) -> Event {
@@ -281,13 +295,14 @@ fn event(type_: EventType, reason: &str, action: &str, message: &str) -> Event {
     }
 }
 
-/// Conditions whose status or reason is new, without the summary.
+/// Conditions whose status or reason is new, without the summary, and without that of violations: each of them has an Event.
 fn changed_conditions<'a>(
     before: &'a [Condition],
     after: &'a [Condition],
 ) -> impl Iterator<Item = &'a Condition> + use<'a> {
     after.iter().filter(move |condition| {
         condition.type_ != READY
+            && (condition.type_ != COMPLIANT || condition.status == "True")
             && !before
                 .iter()
                 .any(|b| b.type_ == condition.type_ && b.status == condition.status && b.reason == condition.reason)

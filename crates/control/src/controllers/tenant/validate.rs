@@ -1,31 +1,45 @@
 //! Whether a spec can be carried out.
 
-use super::settings::{self, Settings};
+use super::{
+    access::{self, Applied, CLASS_NOT_ALLOWED, Namespace, POOL_NOT_ALLOWED, WithoutClass},
+    compliance::{self, Assessment, MODE_NOT_OFFERED, Rules, Running},
+    fetch::ObservedNodes,
+    settings::{self, Settings},
+};
 use crate::{
+    controllers::tenant_class::{self, class_of},
     network::{NetworkConfig, host_network},
     runtime::ControlPlaneRuntime,
     stores::Stores,
 };
 use berth_api::{
-    ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantCluster, TenantClusterSpec,
+    ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantClass, TenantCluster, TenantClusterSpec,
     conditions::{ACCEPTED, ConditionUpdate},
 };
-use berth_node_lifecycle::PoolSelectors;
+use berth_node_lifecycle::{Assignment, PoolSelectors, fleet::WithdrawnNodes};
 use ipnet::IpNet;
-use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core_v1;
+use kube::{ResourceExt, core::PartialObjectMeta, runtime::reflector::ObjectRef};
 use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 
 /// Validates specs against the classes, pools and versions that there are now. Reads the nodes once, for all tenants.
 pub struct Validator<'a> {
     stores: &'a Stores,
     network: &'a NetworkConfig,
+    without_class: WithoutClass,
     available: AvailableCapacity,
     blocked: OnceCell<Vec<IpNet>>,
 }
 
 impl<'a> Validator<'a> {
     /// For the host as it is now.
-    pub fn new(stores: &'a Stores, runtime: &dyn ControlPlaneRuntime, network: &'a NetworkConfig) -> Self {
+    pub fn new(
+        stores: &'a Stores,
+        runtime: &dyn ControlPlaneRuntime,
+        network: &'a NetworkConfig,
+        without_class: WithoutClass,
+    ) -> Self {
         let pools = stores.pools.state();
         let selectors = pools
             .iter()
@@ -44,6 +58,7 @@ impl<'a> Validator<'a> {
             },
             stores,
             network,
+            without_class,
             blocked: OnceCell::new(),
         }
     }
@@ -68,10 +83,124 @@ impl<'a> Validator<'a> {
         } else {
             &[]
         };
-        let class = |name: &str| self.stores.classes.get(&ObjectRef::new(name));
-        let settings = settings::resolve(cluster, class, blocked)?;
+        let (name, object) = self.namespace_of(cluster);
+        let namespace = Namespace {
+            name: &name,
+            labels: object.as_ref().map(|object| object.labels()),
+        };
+        let class_name = class_of(cluster, |name| self.class(name).is_some());
+        let class = class_name.as_deref().and_then(|name| self.class(name));
+        let applied = match (&class_name, &class) {
+            (None, _) => Applied::None,
+            (Some(_), None) => Applied::Missing,
+            (Some(_), Some(class)) => Applied::Class(class),
+        };
+        access::check_class(&applied, &namespace, self.without_class)?;
+        let settings = settings::resolve(cluster, |name| self.class(name), blocked)?;
         validate(&cluster.spec, settings.scheduling, &self.available)?;
+        access::check_pools(&cluster.spec.node_groups, &self.available.pools, &namespace)?;
         Ok(settings)
+    }
+
+    /// What a tenant runs with whose spec is not accepted, and what of it is not allowed. `accepted` is what it was accepted with
+    /// last.
+    pub(super) fn hold_to_rules(
+        &self,
+        cluster: &TenantCluster,
+        accepted: Settings,
+        nodes: &ObservedNodes,
+        now: Timestamp,
+    ) -> (Settings, Assessment) {
+        let (name, object) = self.namespace_of(cluster);
+        let class = self.running_class(cluster, accepted.class.as_deref());
+        let rules = Rules {
+            without_class: self.without_class,
+            namespace: Namespace {
+                name: &name,
+                labels: object.as_ref().map(|object| object.labels()),
+            },
+            class: class.as_deref(),
+            pools: &self.available.pools,
+        };
+        let held = nodes.owned.iter().filter_map(|node| {
+            let record = Assignment::read(node)?;
+            let is_held = record.state.is_pending() || record.state.runs_tenant_pods();
+            is_held.then_some((record.group, record.pool))
+        });
+        let running = Running {
+            settings: &accepted,
+            groups: &cluster.spec.node_groups,
+            held: held.collect(),
+        };
+        let found = compliance::find_forbidden(&running, &rules);
+        let before = cluster.status.as_ref().map(|status| status.violations.as_slice());
+        let assessment = compliance::assess(found, before.unwrap_or_default(), now);
+        let rules = class.as_deref().filter(|_| accepted.class.is_some());
+        let rules = rules.map(|class| &class.spec);
+        let mut settings = match rules {
+            Some(rules) => settings::under_rules(accepted, cluster, rules),
+            None => accepted,
+        };
+        compliance::withdraw(&mut settings, rules, &assessment.withdrawals);
+        (settings, assessment)
+    }
+
+    /// Nodes that a tenant whose spec is not accepted may not keep: what the status reports as enforced, if it is still forbidden and its
+    /// grace period is still over.
+    pub fn withdrawn_nodes(&self, cluster: &TenantCluster, now: Timestamp) -> WithdrawnNodes {
+        let mut withdrawn = WithdrawnNodes::default();
+        let Some(status) = cluster.status.as_ref().filter(|status| !status.violations.is_empty()) else {
+            return withdrawn;
+        };
+        let (name, object) = self.namespace_of(cluster);
+        let namespace = Namespace {
+            name: &name,
+            labels: object.as_ref().map(|object| object.labels()),
+        };
+        for violation in status.violations.iter().filter(|violation| violation.enforced) {
+            let is_due = |grace: i64| compliance::deadline_after(violation.since.0, grace) <= now;
+            if violation.reason == CLASS_NOT_ALLOWED {
+                let class = self.running_class(cluster, status.class_name.as_deref());
+                withdrawn.all |= class.is_some_and(|class| {
+                    let allows = class.spec.allowed_namespaces.allows(namespace.labels);
+                    allows == Some(false) && is_due(class.spec.enforcement_grace_period())
+                });
+            }
+            let pool_name = compliance::pool_of(violation);
+            let Some((pool_name, (pool, _))) = pool_name.and_then(|name| self.available.pools.get_key_value(name))
+            else {
+                continue;
+            };
+            if !is_due(pool.spec.enforcement_grace_period()) {
+                continue;
+            }
+            if violation.reason == POOL_NOT_ALLOWED && compliance::pool_forbids(pool, &namespace) {
+                withdrawn.pools.insert(pool_name.clone());
+            }
+            if violation.reason == MODE_NOT_OFFERED {
+                let groups = compliance::groups_without_mode(&cluster.spec.node_groups, pool_name, pool);
+                withdrawn.groups.extend(groups);
+            }
+        }
+        withdrawn
+    }
+
+    fn class(&self, name: &str) -> Option<Arc<TenantClass>> {
+        self.stores.classes.get(&ObjectRef::new(name))
+    }
+
+    /// The class whose rules a running tenant has, if it exists and is valid. One that contradicts itself changes nothing.
+    fn running_class(&self, cluster: &TenantCluster, running: Option<&str>) -> Option<Arc<TenantClass>> {
+        let name = access::running_class(cluster, running, |name| self.class(name).is_some())?;
+        let class = self.class(&name)?;
+        tenant_class::validate(&class.spec).is_ok().then_some(class)
+    }
+
+    /// The namespace of a TenantCluster, and its object if the watch has seen it.
+    fn namespace_of(&self, cluster: &TenantCluster) -> (String, Option<Arc<PartialObjectMeta<core_v1::Namespace>>>) {
+        let name = cluster.namespace().unwrap_or_default();
+        let object = self.stores.team_namespaces.get(&ObjectRef::new(&name));
+        (name, object)
     }
 }
 

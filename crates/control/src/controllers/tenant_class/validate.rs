@@ -43,6 +43,8 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         network: border,
         limits,
         // Their schemas check everything.
+        allowed_namespaces: _,
+        enforcement_grace_period: _,
         fair_sharing: _,
         quotas: _,
         idle_reclaim,

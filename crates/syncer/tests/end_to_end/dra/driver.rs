@@ -1,6 +1,9 @@
 //! The part of a driver, and helpers for the tests.
 
-use crate::setup::{CONTROL_PLANE, Clusters, create, eventually, is_phase, pod};
+use crate::{
+    objects::{create, eventually, is_phase, pod},
+    setup::{CONTROL_PLANE, Clusters},
+};
 use berth_api::{NodeResourceSlice, TenantNode};
 use k8s_openapi::api::{
     core::v1::Pod,

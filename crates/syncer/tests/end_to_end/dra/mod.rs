@@ -3,7 +3,10 @@
 
 mod driver;
 
-use crate::setup::{CONTROL_PLANE, Clusters, Setup, WORKLOADS, create, events, eventually, is_phase, pod, settled};
+use crate::{
+    objects::{create, events, eventually, is_phase, pod, settled},
+    setup::{CONTROL_PLANE, Clusters, Setup, WORKLOADS},
+};
 use berth_api::TenantNode;
 use berth_sync_rules::model::{
     KindId,

@@ -2,7 +2,10 @@
 
 mod provisioner;
 
-use crate::setup::{Clusters, WORKLOADS, create, events, eventually, is_phase, origin, pod};
+use crate::{
+    objects::{create, events, eventually, is_phase, origin, pod},
+    setup::{Clusters, WORKLOADS},
+};
 use berth_api::{SchedulingMode, SyncPolicy, sync_policy::StoragePolicy};
 use k8s_openapi::{
     api::{apps::v1::StatefulSet, core::v1::Pod},

@@ -25,18 +25,22 @@ use super::{
     settings::Settings,
     target::Tenant,
 };
+use berth_api::ScheduleState;
 
 /// A tenant with the settings that it was accepted with, now or earlier.
 pub(super) struct Accepted {
     pub(super) tenant: Tenant,
     pub(super) settings: Settings,
+    /// What its schedules let it do now.
+    pub(super) schedule: ScheduleState,
 }
 
 impl Accepted {
-    pub(super) fn new(tenant: &Tenant, settings: Settings) -> Self {
+    pub(super) fn new(tenant: &Tenant, settings: Settings, schedule: ScheduleState) -> Self {
         Self {
             tenant: tenant.clone(),
             settings,
+            schedule,
         }
     }
 }

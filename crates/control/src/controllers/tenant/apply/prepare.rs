@@ -43,7 +43,11 @@ pub(super) async fn prepare<'a>(
     accepted: &'a Accepted,
     nodes: &ObservedNodes,
 ) -> Result<Prepared<'a>, TenantError> {
-    let Accepted { tenant, settings } = accepted;
+    let Accepted {
+        tenant,
+        settings,
+        schedule: _,
+    } = accepted;
     let host_ranges = fetch::read_service_ranges(&context.client)
         .await
         .map_err(in_step(TenantError::HostNetwork))?;
@@ -106,7 +110,11 @@ pub(super) async fn prepare<'a>(
 
 /// The node ports of the tenant's Services, if its class allows some.
 fn node_ports(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNodes) -> NodePortAccess {
-    let Accepted { tenant, settings } = accepted;
+    let Accepted {
+        tenant,
+        settings,
+        schedule: _,
+    } = accepted;
     let services = &settings.sync.services;
     if !services.node_ports && !services.load_balancers {
         return NodePortAccess::default();
@@ -119,7 +127,11 @@ fn node_ports(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNode
 /// tenant may create on the host.
 async fn apply_namespaces(
     context: &TenantContext,
-    Accepted { tenant, settings }: &Accepted,
+    Accepted {
+        tenant,
+        settings,
+        schedule,
+    }: &Accepted,
     network: &NetworkLimits,
     closed_to_endpoints: &[String],
 ) -> Result<(), TenantError> {
@@ -141,9 +153,14 @@ async fn apply_namespaces(
             .map_err(in_step(TenantError::Namespaces))?;
     }
     let host = &tenant.memory.host;
-    host.apply(&limits::resource_quota(&tenant.cluster, &tenant.id, &settings.limits))
-        .await
-        .map_err(in_step(TenantError::Limits))?;
+    host.apply(&limits::resource_quota(
+        &tenant.cluster,
+        &tenant.id,
+        &settings.limits,
+        *schedule,
+    ))
+    .await
+    .map_err(in_step(TenantError::Limits))?;
     host.apply(&limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits))
         .await
         .map_err(in_step(TenantError::Limits))

@@ -1,7 +1,7 @@
 //! What a tenant may have of each kind on the host, at most: enforced by the host's API server, even if the syncer is taken over.
 
 use super::host_objects::metadata;
-use berth_api::{TenantCluster, TenantLimits, names::TenantId};
+use berth_api::{ScheduleState, TenantCluster, TenantLimits, names::TenantId};
 use k8s_openapi::{
     api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota, ResourceQuotaSpec},
     apimachinery::pkg::api::resource::Quantity,
@@ -11,9 +11,19 @@ use std::collections::BTreeMap;
 /// Name of both objects.
 const NAME: &str = "berth-limits";
 
-/// The number of objects in the workload namespace.
-pub fn resource_quota(cluster: &TenantCluster, tenant: &TenantId, limits: &TenantLimits) -> ResourceQuota {
-    let hard = limits.quota().into_iter();
+/// The number of objects in the workload namespace. While schedules let nothing new start, no pod can be created; those that there are
+/// stay.
+pub fn resource_quota(
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    limits: &TenantLimits,
+    schedule: ScheduleState,
+) -> ResourceQuota {
+    let mut hard = limits.quota();
+    if schedule != ScheduleState::Running {
+        hard.insert("count/pods", "0".into());
+    }
+    let hard = hard.into_iter();
     ResourceQuota {
         metadata: metadata(cluster, tenant, &tenant.workload_namespace(), NAME),
         spec: Some(ResourceQuotaSpec {
@@ -61,12 +71,25 @@ mod tests {
             requests_storage: Some("50Ti".into()),
             ..TenantLimits::default()
         };
-        let quota = resource_quota(&cluster, &id, &limits);
+        let quota = resource_quota(&cluster, &id, &limits, ScheduleState::Running);
         assert_eq!(quota.metadata.namespace, Some(id.workload_namespace()));
         let hard = quota.spec.and_then(|spec| spec.hard).unwrap();
         assert_eq!(hard["count/pods"].0, "7");
         assert_eq!(hard["requests.storage"].0, "50Ti");
         assert_eq!(hard.len(), limits.quota().len());
+    }
+
+    #[test]
+    fn no_pod_is_created_while_schedules_let_nothing_start() {
+        let (cluster, id) = tenant();
+        let limits = TenantLimits::default();
+        for schedule in [ScheduleState::StartsForbidden, ScheduleState::Stopped] {
+            let quota = resource_quota(&cluster, &id, &limits, schedule);
+            let hard = quota.spec.and_then(|spec| spec.hard).unwrap();
+            assert_eq!(hard["count/pods"].0, "0");
+            // The Secrets of the pods that run go on.
+            assert_eq!(hard["count/secrets"].0, limits.quota()["count/secrets"]);
+        }
     }
 
     #[test]

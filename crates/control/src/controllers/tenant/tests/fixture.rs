@@ -3,6 +3,7 @@
 
 use super::super::{
     super::slots::Slots,
+    access::WithoutClass,
     connection::{ProbeAnswer, ProbeError, Remote},
     context::TenantContext,
     error::TenantError,
@@ -11,7 +12,7 @@ use super::super::{
 };
 use crate::{
     control_plane::{Endpoint, HostInput},
-    controllers::tenant_class::KnownKinds,
+    controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
     datastore::{DatastoreError, KeyRange, SizePage, TenantDatastore},
     events::EventRecorder,
     network::{AdministrativeTier, NetworkConfig},
@@ -197,6 +198,7 @@ fn context(
     TenantContext {
         client: host.client(),
         network_config: NetworkConfig::default(),
+        without_class: WithoutClass::BuiltInDefaults,
         administrative_tier: AdministrativeTier::default(),
         stores,
         syncer_host: HostInput {
@@ -217,6 +219,7 @@ fn context(
         }),
         kinds: Arc::new(KnownKinds::new(host.client())),
         tenants: Arc::new(Tenants::default()),
+        schedules: Arc::new(Schedules::new(jiff::Timestamp::now)),
         queue: Queue::new(),
         recorder: EventRecorder::new(host.client()),
     }

@@ -1,0 +1,169 @@
+//! The policies as they were read last, and what they let tenants do.
+
+use super::hierarchy::{Hierarchy, place_of};
+use crate::stores::Stores;
+use berth_api::{SchedulePolicy, ScheduleState, TenantCluster};
+use berth_schedules::{PolicyIndex, Schedule, ScheduleError, Stack};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// All policies. What is remembered can be read again: it saves work and decides nothing.
+pub struct Schedules {
+    clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Policies by name.
+    parsed: HashMap<String, Parsed>,
+    /// All of them, until one is changed.
+    index: Option<Index>,
+}
+
+/// UID and generation of a policy.
+type Version = (Option<String>, Option<i64>);
+
+fn version(policy: &SchedulePolicy) -> Version {
+    (policy.metadata.uid.clone(), policy.metadata.generation)
+}
+
+/// A policy as it was read.
+struct Parsed {
+    version: Version,
+    schedule: Result<Arc<Schedule>, ScheduleError>,
+}
+
+/// All policies as they were when tenants were evaluated last.
+struct Index {
+    /// The valid ones.
+    by_target: Arc<PolicyIndex>,
+    versions: HashMap<String, Version>,
+}
+
+impl Known {
+    fn read(&mut self, policy: &SchedulePolicy) -> Result<Arc<Schedule>, ScheduleError> {
+        let (name, version) = (policy.name_any(), version(policy));
+        if let Some(parsed) = self.parsed.get(&name).filter(|parsed| parsed.version == version) {
+            return parsed.schedule.clone();
+        }
+        let schedule = Schedule::parse(&name, &policy.spec).map(Arc::new);
+        let parsed = Parsed {
+            version,
+            schedule: schedule.clone(),
+        };
+        self.parsed.insert(name, parsed);
+        schedule
+    }
+
+    fn index(&mut self, stores: &Stores) -> Arc<PolicyIndex> {
+        if let Some(index) = &self.index {
+            return Arc::clone(&index.by_target);
+        }
+        let policies = stores.schedule_policies.state();
+        let read = policies.iter().map(|policy| (policy, self.read(policy)));
+        let valid: Vec<(&Arc<SchedulePolicy>, Arc<Schedule>)> = read
+            .filter_map(|(policy, schedule)| Some((policy, schedule.ok()?)))
+            .collect();
+        let targets = valid
+            .into_iter()
+            .map(|(policy, schedule)| (policy.spec.targets.as_slice(), schedule));
+        let by_target = Arc::new(PolicyIndex::new(targets));
+        let versions = policies.iter().map(|policy| (policy.name_any(), version(policy)));
+        self.index = Some(Index {
+            by_target: Arc::clone(&by_target),
+            versions: versions.collect(),
+        });
+        by_target
+    }
+}
+
+impl Schedules {
+    /// No policies yet. `clock` says what time it is.
+    pub fn new(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self {
+            clock: Box::new(clock),
+            known: Mutex::default(),
+        }
+    }
+
+    /// The time by which schedules are evaluated.
+    pub fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how a policy is now; `None` if it is gone. Returns whether tenants were evaluated with another version of it.
+    pub(super) fn update(&self, name: &str, policy: Option<&SchedulePolicy>) -> bool {
+        let mut known = self.known();
+        if policy.is_none() {
+            known.parsed.remove(name);
+        }
+        let current = policy.map(version);
+        let is_stale = known
+            .index
+            .as_ref()
+            .is_some_and(|index| index.versions.get(name) != current.as_ref());
+        if is_stale {
+            known.index = None;
+        }
+        is_stale
+    }
+
+    /// Forgets a policy that is gone, as the controller of policies does.
+    #[cfg(test)]
+    pub(in crate::controllers) fn forget(&self, name: &str) {
+        self.update(name, None);
+    }
+
+    /// A policy, ready to be evaluated.
+    ///
+    /// # Errors
+    /// Why it is invalid.
+    pub(super) fn read(&self, policy: &SchedulePolicy) -> Result<Arc<Schedule>, ScheduleError> {
+        self.known().read(policy)
+    }
+
+    /// The policies of one tenant.
+    pub(in crate::controllers) fn of_tenant(&self, stores: &Stores, cluster: &TenantCluster) -> Stack {
+        let index = self.known().index(stores);
+        index.stack(&place_of(stores, &Hierarchy::observe(stores), cluster))
+    }
+
+    /// What all policies let tenants do at `now`.
+    pub(in crate::controllers) fn observe<'a>(&self, stores: &'a Stores, now: Timestamp) -> ObservedSchedules<'a> {
+        let index = self.known().index(stores);
+        ObservedSchedules {
+            next_change: index.keep(now),
+            hierarchy: Hierarchy::observe(stores),
+            stores,
+            index,
+            now,
+        }
+    }
+}
+
+/// The policies at one instant.
+pub(in crate::controllers) struct ObservedSchedules<'a> {
+    /// When the state of one of them changes.
+    pub(in crate::controllers) next_change: Option<Timestamp>,
+    hierarchy: Hierarchy,
+    stores: &'a Stores,
+    index: Arc<PolicyIndex>,
+    now: Timestamp,
+}
+
+impl ObservedSchedules<'_> {
+    /// What a tenant may do.
+    pub(in crate::controllers) fn state(&self, cluster: &TenantCluster) -> ScheduleState {
+        let place = place_of(self.stores, &self.hierarchy, cluster);
+        self.index.stack(&place).state(self.now)
+    }
+}

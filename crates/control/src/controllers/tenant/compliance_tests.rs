@@ -1,0 +1,327 @@
+use super::*;
+use crate::network::AllowedNetworks;
+use berth_api::{
+    ControlPlaneService, DnsPolicy, HostNodePoolSpec, SchedulingMode, SyncPolicy, TenantLimits,
+    network::{ClassNetwork, EgressRule},
+};
+use serde_json::{Value, json};
+
+const DAY: i64 = 24 * 3600;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+/// What a tenant of class gold runs with.
+fn settings() -> Settings {
+    let mut sync = SyncPolicy::default();
+    sync.shared_nodes.pools = vec!["cpu".into()];
+    let egress = EgressRule {
+        cidr: "10.20.0.0/16".into(),
+        ports: Vec::new(),
+        protocol: None,
+    };
+    Settings {
+        version: "v1.37.1".into(),
+        class: Some("gold".into()),
+        scheduling: SchedulingMode::Host,
+        replicas: 1,
+        endpoint: ControlPlaneService {
+            kind: ControlPlaneServiceType::LoadBalancer,
+            annotations: [("lb.example.com/pool".to_owned(), "a".to_owned())].into(),
+            ..ControlPlaneService::default()
+        },
+        sync,
+        dns: DnsPolicy::default(),
+        class_network: ClassNetwork::default(),
+        network: AllowedNetworks {
+            egress: vec![egress],
+            ingress: Vec::new(),
+        },
+        limits: TenantLimits::default(),
+    }
+}
+
+/// A class that allows all of that, changed.
+fn class(change: impl FnOnce(&mut TenantClassSpec)) -> TenantClass {
+    let spec = json!({
+        "network": {"egress": {"allowedCIDRs": ["10.0.0.0/8"]}},
+        "controlPlane": {"service": {"annotations": ["lb.example.com/pool"]}},
+        "sync": {"sharedNodes": {"pools": ["cpu"]}},
+    });
+    let mut spec: TenantClassSpec = serde_json::from_value(spec).unwrap();
+    change(&mut spec);
+    TenantClass::new("gold", spec)
+}
+
+fn pool(rule: Value) -> (HostNodePool, usize) {
+    let spec = HostNodePoolSpec {
+        allowed_namespaces: serde_json::from_value(rule).unwrap(),
+        ..HostNodePoolSpec::default()
+    };
+    (HostNodePool::new("p", spec), 1)
+}
+
+fn pools() -> BTreeMap<String, (HostNodePool, usize)> {
+    let open = || pool(json!({}));
+    [
+        ("h100".to_owned(), open()),
+        ("l40s".to_owned(), open()),
+        ("cpu".to_owned(), open()),
+    ]
+    .into()
+}
+
+/// What is forbidden to a tenant with a node of h100 and the shared pool cpu, as reason, object and withdrawal.
+fn find(
+    class: Option<&TenantClass>,
+    pools: &BTreeMap<String, (HostNodePool, usize)>,
+    settings: &Settings,
+) -> Vec<(&'static str, String, Withdrawal)> {
+    let groups = [
+        NodeGroup::private("train", "h100", 1),
+        NodeGroup::private("serve", "l40s", 1),
+    ];
+    let running = Running {
+        settings,
+        groups: &groups,
+        held: BTreeSet::from([("train".to_owned(), "h100".to_owned())]),
+    };
+    let labels = BTreeMap::from([("team".to_owned(), "vision".to_owned())]);
+    let rules = Rules {
+        without_class: WithoutClass::Deny,
+        namespace: Namespace {
+            name: "team",
+            labels: Some(&labels),
+        },
+        class,
+        pools,
+    };
+    let found = find_forbidden(&running, &rules).into_iter();
+    found
+        .map(|forbidden| (forbidden.reason, forbidden.object, forbidden.withdrawal))
+        .collect()
+}
+
+fn by_class(change: impl FnOnce(&mut TenantClassSpec)) -> Vec<(&'static str, String, Withdrawal)> {
+    find(Some(&class(change)), &pools(), &settings())
+}
+
+#[test]
+fn what_the_class_and_the_pools_allow_is_compliant() {
+    assert!(by_class(|_| {}).is_empty());
+    assert!(condition(&[]).is_true());
+}
+
+#[test]
+fn each_rule_of_a_class_withdraws_what_it_is_about() {
+    let gold = |reason, withdrawal| vec![(reason, "TenantClass/gold".to_owned(), withdrawal)];
+    assert_eq!(
+        by_class(|spec| spec.allowed_namespaces.from = berth_api::NamespacesFrom::None),
+        gold(CLASS_NOT_ALLOWED, Withdrawal::AllNodes)
+    );
+    assert_eq!(
+        by_class(|spec| spec.versions = vec!["v1.36.4".into()]),
+        gold("VersionNotAllowed", Withdrawal::Nothing)
+    );
+    assert_eq!(
+        by_class(|spec| spec.network.egress.allowed_cidrs.clear()),
+        gold("NetworkNotAllowed", Withdrawal::Networks)
+    );
+    assert_eq!(
+        by_class(|spec| spec.control_plane.service.types = vec![ControlPlaneServiceType::NodePort]),
+        gold("EndpointNotAllowed", Withdrawal::Service)
+    );
+    assert_eq!(
+        by_class(|spec| spec.control_plane.service.annotations.clear()),
+        gold("EndpointNotAllowed", Withdrawal::Service)
+    );
+    assert_eq!(
+        by_class(|spec| spec.sync.shared_nodes.pools.clear()),
+        gold("SharedPoolNotAllowed", Withdrawal::SharedPool("cpu".into()))
+    );
+}
+
+#[test]
+fn a_pool_withdraws_only_the_nodes_that_the_tenant_has_of_it() {
+    let forbidding = |name: &str| {
+        let mut pools = pools();
+        pools.insert(
+            name.into(),
+            pool(json!({"from": "Selector", "selector": {"matchLabels": {"team": "speech"}}})),
+        );
+        find(Some(&class(|_| {})), &pools, &settings())
+    };
+    let found = |pool: &str, withdrawal| vec![(POOL_NOT_ALLOWED, format!("HostNodePool/{pool}"), withdrawal)];
+    assert_eq!(forbidding("h100"), found("h100", Withdrawal::OwnNodes));
+    assert_eq!(forbidding("cpu"), found("cpu", Withdrawal::SharedPool("cpu".into())));
+    assert!(forbidding("l40s").is_empty(), "it has no node of it");
+    let mut other_mode = pools();
+    for (pool, _) in other_mode.values_mut() {
+        pool.spec.modes = vec![NodeMode::Dynamic];
+    }
+    assert_eq!(
+        find(Some(&class(|_| {})), &other_mode, &settings()),
+        [(MODE_NOT_OFFERED, "HostNodePool/h100".to_owned(), Withdrawal::OwnNodes)]
+    );
+}
+
+#[test]
+fn a_deleted_class_forbids_nothing_and_no_class_is_only_reported() {
+    assert!(find(None, &pools(), &settings()).is_empty());
+    let unclassed = Settings {
+        class: None,
+        ..settings()
+    };
+    assert_eq!(
+        find(None, &pools(), &unclassed),
+        [(NO_CLASS, "TenantClass/default".to_owned(), Withdrawal::Nothing)]
+    );
+    // The class default came later: its rules for settings are for those that were accepted with it.
+    let narrow = class(|spec| {
+        spec.versions = vec!["v1.36.4".into()];
+        spec.allowed_namespaces.from = berth_api::NamespacesFrom::None;
+    });
+    let found = find(Some(&narrow), &pools(), &unclassed);
+    assert_eq!(
+        found.iter().map(|(reason, ..)| *reason).collect::<Vec<_>>(),
+        [CLASS_NOT_ALLOWED]
+    );
+}
+
+fn forbidden(reason: &'static str, withdrawal: Withdrawal, grace: i64) -> Forbidden {
+    Forbidden {
+        reason,
+        object: "HostNodePool/h100".into(),
+        message: "not allowed".into(),
+        withdrawal,
+        grace,
+    }
+}
+
+#[test]
+fn a_grace_period_begins_once_and_ends_once() {
+    let of_pool = |grace| vec![forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, grace)];
+    let first = assess(of_pool(DAY), &[], at(100));
+    assert_eq!(first.violations[0].deadline, Some(Time(at(100 + DAY))));
+    assert_eq!((first.violations[0].enforced, first.withdrawals.len()), (false, 0));
+    let later = assess(of_pool(DAY), &first.violations, at(100 + DAY - 1));
+    assert_eq!(later, first, "nothing changes before the deadline");
+    assert_eq!(
+        until_next_deadline(&first.violations, at(100 + DAY - 30)),
+        Some(Duration::from_secs(30))
+    );
+    let over = assess(of_pool(DAY), &later.violations, at(100 + DAY));
+    assert!(over.violations[0].enforced);
+    assert_eq!(over.withdrawals, [Withdrawal::OwnNodes]);
+    assert_eq!(until_next_deadline(&over.violations, at(100 + DAY)), None);
+    // The platform may change the period while it runs.
+    assert!(assess(of_pool(60), &later.violations, at(200)).violations[0].enforced);
+    assert!(!assess(of_pool(2 * DAY), &later.violations, at(100 + DAY)).violations[0].enforced);
+    // What is allowed again begins anew.
+    let allowed = assess(Vec::new(), &over.violations, at(100 + 2 * DAY));
+    assert_eq!(allowed, Assessment::default());
+    let again = assess(of_pool(DAY), &allowed.violations, at(100 + 3 * DAY));
+    assert!(!again.violations[0].enforced);
+}
+
+#[test]
+fn nothing_is_withdrawn_before_it_is_reported() {
+    let found = || vec![forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, 0)];
+    let first = assess(found(), &[], at(100));
+    assert!(!first.violations[0].enforced);
+    assert_eq!(
+        until_next_deadline(&first.violations, at(100)),
+        Some(Duration::from_secs(1)),
+        "at once, but in another reconcile"
+    );
+    assert!(assess(found(), &first.violations, at(100)).violations[0].enforced);
+}
+
+#[test]
+fn each_violation_has_a_time_of_its_own() {
+    let first = assess(vec![forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, DAY)], &[], at(0));
+    let both = vec![
+        forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, DAY),
+        forbidden("NetworkNotAllowed", Withdrawal::Networks, DAY),
+    ];
+    let both = assess(both, &first.violations, at(DAY - 1));
+    let since: Vec<i64> = both
+        .violations
+        .iter()
+        .map(|violation| violation.since.0.as_second())
+        .collect();
+    assert_eq!(since, [0, DAY - 1]);
+}
+
+#[test]
+fn what_is_only_reported_has_no_deadline() {
+    let only = vec![forbidden("VersionNotAllowed", Withdrawal::Nothing, 0)];
+    let first = assess(only.clone(), &[], at(0));
+    let later = assess(only, &first.violations, at(100 * DAY));
+    assert_eq!(later, first);
+    assert_eq!(condition(&later.violations).reason, "NotEnforced");
+    assert_eq!(until_next_deadline(&later.violations, at(0)), None);
+}
+
+#[test]
+fn conditions_and_events_say_when_it_is_withdrawn() {
+    let found = || vec![forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, 60)];
+    let first = assess(found(), &[], at(0)).violations;
+    let pending = condition(&first);
+    assert_eq!((pending.status, pending.reason), (Some(false), "EnforcementPending"));
+    assert_eq!(
+        pending.message,
+        "not allowed. Berth withdraws it at 1970-01-01T00:01:00Z"
+    );
+    let over = assess(found(), &first, at(60)).violations;
+    assert_eq!(condition(&over).reason, "Enforced");
+    let reasons = |before: &[Violation], after: &[Violation]| -> Vec<String> {
+        events(before, after).into_iter().map(|(reason, _)| reason).collect()
+    };
+    assert_eq!(reasons(&[], &first), [POOL_NOT_ALLOWED]);
+    assert_eq!(reasons(&first, &over), [ENFORCED]);
+    assert!(reasons(&over, &over).is_empty() && reasons(&over, &[]).is_empty());
+}
+
+#[test]
+fn settings_lose_what_is_withdrawn_and_nothing_else() {
+    let withdrawn = |rules: &TenantClass, withdrawal: Withdrawal| {
+        let mut after = settings();
+        withdraw(&mut after, Some(&rules.spec), &[withdrawal]);
+        after
+    };
+    let before = settings();
+    for harmless in [
+        Withdrawal::Nothing,
+        Withdrawal::OwnNodes,
+        Withdrawal::SharedPool("other".into()),
+    ] {
+        assert_eq!(withdrawn(&class(|_| {}), harmless), before);
+    }
+    let closed = class(|spec| spec.network.egress.allowed_cidrs.clear());
+    let after = withdrawn(&closed, Withdrawal::Networks);
+    assert_eq!(after.network, AllowedNetworks::default());
+    for nodes in [Withdrawal::AllNodes, Withdrawal::SharedPool("cpu".into())] {
+        let after = withdrawn(&class(|_| {}), nodes);
+        assert!(after.sync.shared_nodes.pools.is_empty());
+        assert_eq!(after.network, before.network);
+    }
+    let only_ports = class(|spec| spec.control_plane.service.types = vec![ControlPlaneServiceType::NodePort]);
+    let after = withdrawn(&only_ports, Withdrawal::Service).endpoint;
+    assert_eq!(
+        (after.kind, after.annotations.len()),
+        (ControlPlaneServiceType::NodePort, 0)
+    );
+    let inside = class(|spec| {
+        spec.control_plane.service.types = vec![ControlPlaneServiceType::NodePort, ControlPlaneServiceType::ClusterIp];
+    });
+    let after = withdrawn(&inside, Withdrawal::Service).endpoint;
+    assert_eq!(after.kind, ControlPlaneServiceType::ClusterIp);
+    let bare = class(|spec| spec.control_plane.service.annotations.clear());
+    let after = withdrawn(&bare, Withdrawal::Service).endpoint;
+    assert_eq!(
+        (after.kind, after.annotations.len()),
+        (ControlPlaneServiceType::LoadBalancer, 0)
+    );
+}

@@ -1,0 +1,259 @@
+//! A class or a pool that no longer allows what a tenant runs with.
+
+use super::fixture::{Fixture, TENANT};
+use crate::{
+    controllers::tenant::{Validator, WithoutClass},
+    testing::TEAM_NAMESPACES,
+};
+use berth_node_lifecycle::fleet::WithdrawnNodes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+const POOL: &str = "/apis/berth.dev/v1alpha1/hostnodepools/h100";
+
+fn set_class(fixture: &Fixture, spec: &Value) {
+    let metadata = json!({"name": "gold", "uid": "gold"});
+    let class = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": metadata, "spec": spec,
+    });
+    fixture.host.insert(CLASS, class);
+}
+
+/// A tenant of class gold, which allows everything and offers one StorageClass.
+async fn ready() -> Fixture {
+    let mut fixture = Fixture::new();
+    set_class(&fixture, &json!({"sync": {"storage": {"classes": ["fast"]}}}));
+    let mut cluster = fixture.host.get(TENANT).unwrap();
+    cluster["spec"]["className"] = "gold".into();
+    fixture.host.insert(TENANT, cluster);
+    fixture.reconcile_until_ready().await;
+    assert_eq!(reason(&fixture, "Compliant"), "Allowed");
+    fixture
+}
+
+fn reason(fixture: &Fixture, condition: &str) -> String {
+    let condition = fixture.condition(condition).unwrap_or_default();
+    condition["reason"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Reason, and whether it is enforced, of all violations.
+fn violations(fixture: &Fixture) -> Vec<(String, bool)> {
+    let status = fixture.status();
+    let all = status["violations"].as_array().cloned().unwrap_or_default();
+    all.iter()
+        .map(|violation| {
+            (
+                violation["reason"].as_str().unwrap().to_owned(),
+                violation["enforced"] == true,
+            )
+        })
+        .collect()
+}
+
+fn event_reasons(fixture: &Fixture) -> Vec<String> {
+    let events = fixture.host.find("/events/");
+    let warnings = events.iter().filter(|event| event["type"] == "Warning");
+    warnings
+        .map(|event| event["reason"].as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
+/// Nodes that the planner takes from the tenant, as far as the watches have seen its status.
+fn withdrawn(fixture: &Fixture) -> WithdrawnNodes {
+    let context = &fixture.context;
+    let runtime = context.runtime.as_ref();
+    let validator = Validator::new(&context.stores, runtime, &context.network_config, context.without_class);
+    let cluster = &context.stores.tenants.state()[0];
+    validator.withdrawn_nodes(cluster, Timestamp::now())
+}
+
+/// The settings that the tenant runs with.
+fn settings(fixture: &Fixture) -> Value {
+    let maps = fixture.host.find("/configmaps/settings");
+    serde_json::from_str(maps[0]["data"]["settings.json"].as_str().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_class_that_forbids_the_namespace_is_reported_first_and_enforced_then() {
+    let mut fixture = ready().await;
+    let forbids = json!({
+        "allowedNamespaces": {"from": "None"}, "enforcementGracePeriod": "0s",
+        "sync": {"storage": {"classes": ["slow"]}},
+    });
+    set_class(&fixture, &forbids);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture, "Accepted"), "ClassNotAllowed");
+    assert_eq!(reason(&fixture, "Compliant"), "EnforcementPending");
+    assert_eq!(violations(&fixture), [("ClassNotAllowed".to_owned(), false)]);
+    // Everything runs, and with the rules that the class has now.
+    assert_eq!(reason(&fixture, "ControlPlaneReady"), "Running");
+    assert_eq!(settings(&fixture)["sync"]["storage"]["classes"], json!(["slow"]));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(violations(&fixture), [("ClassNotAllowed".to_owned(), true)]);
+    assert_eq!(reason(&fixture, "Compliant"), "Enforced");
+    assert_eq!(reason(&fixture, "ControlPlaneReady"), "Running");
+    let reasons = event_reasons(&fixture);
+    for expected in ["ClassNotAllowed", "ViolationEnforced"] {
+        assert!(reasons.iter().any(|reason| reason == expected), "{reasons:?}");
+    }
+    set_class(&fixture, &json!({}));
+    fixture.reconcile_until_ready().await;
+    assert_eq!(
+        (reason(&fixture, "Compliant"), violations(&fixture)),
+        ("Allowed".into(), vec![])
+    );
+}
+
+#[tokio::test]
+async fn nodes_are_withdrawn_after_the_status_says_so_and_only_if_it_still_holds() {
+    let mut fixture = ready().await;
+    let forbids = |grace: &str| json!({"allowedNamespaces": {"from": "None"}, "enforcementGracePeriod": grace});
+    set_class(&fixture, &forbids("0s"));
+    // Each reconcile sees the status that the one before it wrote.
+    for enforced in [false, false, true] {
+        fixture.reconcile().await.unwrap();
+        assert_eq!(withdrawn(&fixture).all, enforced, "{}", fixture.status()["violations"]);
+    }
+    // The status still says that it is enforced.
+    for later in [forbids("1h"), json!({})] {
+        set_class(&fixture, &later);
+        fixture.reconcile().await.unwrap();
+        assert_eq!(withdrawn(&fixture), WithdrawnNodes::default(), "{later}");
+        set_class(&fixture, &forbids("0s"));
+        for _ in 0..3 {
+            fixture.reconcile().await.unwrap();
+        }
+        assert!(withdrawn(&fixture).all);
+    }
+}
+
+#[tokio::test]
+async fn nodes_of_a_pool_are_withdrawn_and_no_others() {
+    let mut fixture = ready().await;
+    let change_pool = |fixture: &Fixture, change: fn(&mut Value)| {
+        let mut pool = fixture.host.get(POOL).unwrap();
+        pool["spec"]["enforcementGracePeriod"] = "0s".into();
+        change(&mut pool["spec"]);
+        fixture.host.insert(POOL, pool);
+    };
+    change_pool(&fixture, |spec| spec["allowedNamespaces"] = json!({"from": "None"}));
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+    }
+    let of_pool = WithdrawnNodes {
+        pools: ["h100".to_owned()].into(),
+        ..WithdrawnNodes::default()
+    };
+    assert_eq!(withdrawn(&fixture), of_pool);
+    change_pool(&fixture, |spec| {
+        spec["allowedNamespaces"] = json!({"from": "All"});
+        spec["modes"] = json!(["Dynamic"]);
+    });
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!(violations(&fixture), [("ModeNotOffered".to_owned(), true)]);
+    let of_group = WithdrawnNodes {
+        groups: ["train".to_owned()].into(),
+        ..WithdrawnNodes::default()
+    };
+    assert_eq!(withdrawn(&fixture), of_group);
+}
+
+#[tokio::test]
+async fn a_spec_that_is_not_accepted_keeps_no_rule_of_the_class_away() {
+    let mut fixture = ready().await;
+    let mut cluster = fixture.host.get(TENANT).unwrap();
+    cluster["spec"]["version"] = "v1.99.0".into();
+    fixture.host.insert(TENANT, cluster);
+    set_class(&fixture, &json!({"sync": {"storage": {"classes": ["slow"]}}}));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture, "Accepted"), "UnsupportedVersion");
+    assert_eq!(settings(&fixture)["sync"]["storage"]["classes"], json!(["slow"]));
+    assert_ne!(settings(&fixture)["version"], "v1.99.0");
+    // What runs is allowed.
+    assert_eq!(reason(&fixture, "Compliant"), "Allowed");
+}
+
+#[tokio::test]
+async fn a_forbidden_version_is_reported_and_stays() {
+    let mut fixture = ready().await;
+    let version = settings(&fixture)["version"].clone();
+    set_class(
+        &fixture,
+        &json!({"versions": ["v1.36.4"], "enforcementGracePeriod": "0s"}),
+    );
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+        assert_eq!(reason(&fixture, "Compliant"), "NotEnforced");
+    }
+    assert_eq!(settings(&fixture)["version"], version);
+}
+
+#[tokio::test]
+async fn since_when_something_is_forbidden_survives_settings_that_cannot_be_read() {
+    let mut fixture = ready().await;
+    set_class(&fixture, &json!({"allowedNamespaces": {"from": "None"}}));
+    fixture.reconcile().await.unwrap();
+    let before = fixture.status()["violations"].clone();
+    assert_eq!(before[0]["enforced"], false, "{before}");
+    // The first call of a reconcile reads the settings.
+    fixture.script.fail_call(fixture.count_calls());
+    fixture.reconcile().await.unwrap_err();
+    assert_eq!(fixture.status()["violations"], before);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.status()["violations"], before);
+}
+
+#[tokio::test]
+async fn the_labels_of_the_namespace_decide_and_may_change() {
+    let mut fixture = Fixture::new();
+    let mut pool = fixture.host.get(POOL).unwrap();
+    pool["spec"]["allowedNamespaces"] = json!({"from": "Selector", "selector": {"matchLabels": {"team": "vision"}}});
+    fixture.host.insert(POOL, pool);
+    let label = |fixture: &Fixture, team: &str| {
+        let metadata = json!({"name": "team", "labels": {"team": team}});
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+        fixture.host.insert(&format!("{TEAM_NAMESPACES}team"), namespace);
+    };
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture, "Accepted"), "NamespaceUnknown");
+    label(&fixture, "speech");
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture, "Accepted"), "PoolNotAllowed");
+    assert!(fixture.condition("Compliant").is_none(), "nothing runs");
+    label(&fixture, "vision");
+    fixture.reconcile_until_ready().await;
+    label(&fixture, "speech");
+    fixture.reconcile().await.unwrap();
+    assert_eq!(violations(&fixture), [("PoolNotAllowed".to_owned(), false)]);
+    let violation = fixture.status()["violations"][0].clone();
+    assert_eq!(violation["object"], "HostNodePool/h100");
+    assert!(violation["deadline"].is_string(), "a day by default: {violation}");
+}
+
+#[tokio::test]
+async fn without_a_class_a_new_tenant_gets_nothing_and_a_running_one_goes_on() {
+    let default = "/apis/berth.dev/v1alpha1/tenantclasses/default";
+    let mut new = Fixture::new();
+    new.context.without_class = WithoutClass::Deny;
+    new.reconcile().await.unwrap();
+    assert_eq!(reason(&new, "Accepted"), "NoClass");
+    assert!(new.host.find(&new.id.control_plane_namespace()).is_empty());
+    let class = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "default"}, "spec": {},
+    });
+    new.host.insert(default, class);
+    new.reconcile_until_ready().await;
+
+    let mut running = Fixture::new();
+    running.reconcile_until_ready().await;
+    running.context.without_class = WithoutClass::Deny;
+    for _ in 0..3 {
+        running.reconcile().await.unwrap();
+        assert_eq!(reason(&running, "Accepted"), "NoClass");
+        assert_eq!(reason(&running, "Compliant"), "NotEnforced");
+        assert_eq!(reason(&running, "ControlPlaneReady"), "Running");
+    }
+}

@@ -1,0 +1,107 @@
+use crate::{
+    devices::Devices,
+    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
+    idle::IdleTracker,
+    pod_requests::Requests,
+    rejections::RejectedNodes,
+};
+use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use std::sync::Arc;
+
+/// A node of the group `train`.
+fn node(name: &str, state: &str) -> Arc<Node> {
+    let node = json!({
+        "metadata": {
+            "name": name,
+            "labels": {
+                "berth.dev/node-group": "train", "berth.dev/pool": "h100", "berth.dev/state": state, "berth.dev/tenant": "vision",
+                "product": "H100",
+            },
+            "annotations": {"berth.dev/owner-uid": "uid", "berth.dev/state": state},
+        },
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    });
+    Arc::new(serde_json::from_value(node).unwrap())
+}
+
+/// Minimum and maximum of each group, for a tenant that has two nodes and a third one that is drained.
+fn ranges(group: NodeGroup, schedule: ScheduleState, accepted: bool, deleted: bool) -> Vec<(String, u32, u32)> {
+    let pool = HostNodePool::new(
+        "h100",
+        HostNodePoolSpec {
+            node_selector: [("product".to_owned(), "H100".to_owned())].into(),
+            ..HostNodePoolSpec::default()
+        },
+    );
+    let spec = TenantClusterSpec {
+        node_groups: vec![group],
+        ..TenantClusterSpec::default()
+    };
+    let mut cluster = serde_json::to_value(TenantCluster::new("vision", spec)).unwrap();
+    cluster["metadata"]["uid"] = "uid".into();
+    if deleted {
+        cluster["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    }
+    let input = SnapshotInput {
+        now: Timestamp::from_second(10_000).unwrap(),
+        nodes: vec![node("n1", "Assigned"), node("n2", "Joining"), node("n3", "Draining")],
+        pools: vec![Arc::new(pool)],
+        classes: Vec::new(),
+        tenants: vec![TenantInput {
+            cluster: Arc::new(serde_json::from_value(cluster).unwrap()),
+            accepted,
+            withdrawn: WithdrawnNodes::default(),
+            gone: false,
+            class: None,
+            schedule,
+        }],
+        workloads: Vec::new(),
+        platform: &|_| Requests::new(),
+        devices: &Devices::default(),
+        idle: &IdleTracker::default(),
+        rejected_nodes: &RejectedNodes::default(),
+    };
+    let groups = build_snapshot(&input).0.tenants[0].node_groups.clone();
+    groups
+        .into_iter()
+        .map(|group| (group.name, group.min_nodes, group.max_nodes))
+        .collect()
+}
+
+fn range(group: &NodeGroup, schedule: ScheduleState) -> (u32, u32) {
+    let all = ranges(group.clone(), schedule, true, false);
+    (all[0].1, all[0].2)
+}
+
+#[test]
+fn a_stopped_tenant_may_have_no_nodes() {
+    let (private, dynamic) = (
+        NodeGroup::private("train", "h100", 4),
+        NodeGroup::dynamic("train", "h100", 1, 8),
+    );
+    for group in [&private, &dynamic] {
+        assert_eq!(range(group, ScheduleState::Stopped), (0, 0));
+    }
+    assert_eq!(range(&private, ScheduleState::Running), (4, 4));
+    assert_eq!(range(&dynamic, ScheduleState::Running), (1, 8));
+}
+
+#[test]
+fn a_tenant_in_which_nothing_starts_may_have_the_nodes_that_it_has() {
+    let forbidden = ScheduleState::StartsForbidden;
+    assert_eq!(range(&NodeGroup::private("train", "h100", 4), forbidden), (2, 2));
+    assert_eq!(range(&NodeGroup::dynamic("train", "h100", 1, 8), forbidden), (1, 2));
+}
+
+#[test]
+fn an_invalid_spec_is_no_way_around_a_stop() {
+    let group = || NodeGroup::private("train", "h100", 4);
+    let named = |nodes| vec![("train".to_owned(), nodes, nodes)];
+    assert_eq!(ranges(group(), ScheduleState::Stopped, false, false), named(0));
+    assert_eq!(ranges(group(), ScheduleState::Running, false, false), named(2));
+    // The pods of a tenant that is deleted end before its nodes go.
+    assert_eq!(ranges(group(), ScheduleState::Stopped, true, true), named(2));
+}

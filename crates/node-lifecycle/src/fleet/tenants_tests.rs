@@ -1,0 +1,109 @@
+use crate::{
+    devices::Devices,
+    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
+    idle::IdleTracker,
+    pod_requests::Requests,
+    rejections::RejectedNodes,
+};
+use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use std::{collections::BTreeSet, sync::Arc};
+
+fn pool(name: &str) -> Arc<HostNodePool> {
+    let spec = HostNodePoolSpec {
+        node_selector: [("product".to_owned(), name.to_owned())].into(),
+        ..HostNodePoolSpec::default()
+    };
+    Arc::new(HostNodePool::new(name, spec))
+}
+
+/// A node that is assigned to the tenant.
+fn node(name: &str, group: &str, pool: &str) -> Arc<Node> {
+    let node = json!({
+        "metadata": {
+            "name": name,
+            "labels": {
+                "product": pool, "berth.dev/node-group": group, "berth.dev/pool": pool,
+                "berth.dev/state": "Assigned", "berth.dev/tenant": "vision",
+            },
+            "annotations": {"berth.dev/owner-uid": "uid", "berth.dev/state": "Assigned"},
+        },
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    });
+    Arc::new(serde_json::from_value(node).unwrap())
+}
+
+/// Name, minimum and maximum of the groups of a tenant that has one node of each of three groups and asks for five.
+fn groups(accepted: bool, withdrawn: WithdrawnNodes) -> Vec<(String, u32, u32)> {
+    let wanted = [("a", "h100"), ("b", "h100"), ("c", "l40s")];
+    let mut cluster = TenantCluster::new(
+        "vision",
+        TenantClusterSpec {
+            node_groups: wanted.map(|(name, pool)| NodeGroup::private(name, pool, 5)).into(),
+            ..TenantClusterSpec::default()
+        },
+    );
+    cluster.metadata.uid = Some("uid".into());
+    let input = SnapshotInput {
+        now: Timestamp::from_second(10_000).unwrap(),
+        nodes: wanted
+            .map(|(group, pool)| node(&format!("n-{group}"), group, pool))
+            .into(),
+        pools: vec![pool("h100"), pool("l40s")],
+        classes: Vec::new(),
+        tenants: vec![TenantInput {
+            cluster: Arc::new(cluster),
+            accepted,
+            withdrawn,
+            gone: false,
+            class: None,
+            schedule: ScheduleState::default(),
+        }],
+        workloads: Vec::new(),
+        platform: &|_| Requests::new(),
+        devices: &Devices::default(),
+        idle: &IdleTracker::default(),
+        rejected_nodes: &RejectedNodes::default(),
+    };
+    let (fleet, _) = build_snapshot(&input);
+    let groups = fleet.tenants[0].node_groups.iter();
+    groups
+        .map(|group| (group.name.clone(), group.min_nodes, group.max_nodes))
+        .collect()
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn expected(counts: [u32; 3]) -> Vec<(String, u32, u32)> {
+    let named = ["a", "b", "c"].into_iter().zip(counts);
+    named.map(|(name, count)| (name.to_owned(), count, count)).collect()
+}
+
+#[test]
+fn a_tenant_whose_spec_is_not_accepted_keeps_its_nodes_and_gets_no_more() {
+    assert_eq!(groups(true, WithdrawnNodes::default()), expected([5, 5, 5]));
+    assert_eq!(groups(false, WithdrawnNodes::default()), expected([1, 1, 1]));
+}
+
+#[test]
+fn withdrawn_nodes_are_over_the_maximum_of_their_group() {
+    let of_pool = WithdrawnNodes {
+        pools: set(&["h100"]),
+        ..WithdrawnNodes::default()
+    };
+    assert_eq!(groups(false, of_pool), expected([0, 0, 1]));
+    let of_group = WithdrawnNodes {
+        groups: set(&["b"]),
+        ..WithdrawnNodes::default()
+    };
+    assert_eq!(groups(false, of_group), expected([1, 0, 1]));
+    let all = WithdrawnNodes {
+        all: true,
+        ..WithdrawnNodes::default()
+    };
+    assert_eq!(groups(false, all), expected([0, 0, 0]));
+}

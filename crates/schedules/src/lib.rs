@@ -1,0 +1,22 @@
+//! What a schedule lets tenants do at an instant, and when that changes. Pure: everything is computed from the clock and the
+//! spec, so that a control that was down for a week has missed nothing. docs/adr/0019 says which rules were chosen, and why.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`schedule`] | one `SchedulePolicy`: its state at an instant, and the next change |
+//! | [`stack`] | all policies that a tenant has, the outermost first |
+//! | [`groups`] | what a state makes of the node groups of a tenant |
+
+#![warn(missing_docs)]
+
+mod cron;
+mod error;
+pub mod groups;
+pub mod schedule;
+pub mod stack;
+mod window;
+mod zone;
+
+pub use error::ScheduleError;
+pub use schedule::{NextChange, Schedule, Standing};
+pub use stack::{Place, PolicyIndex, Stack};

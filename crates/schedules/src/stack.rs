@@ -1,0 +1,153 @@
+//! The policies of a tenant, from the outermost target to the tenant itself.
+
+use crate::{NextChange, Schedule, Standing, schedule::follow};
+use berth_api::{ScheduleState, ScheduleTarget, ScheduleTargetKind};
+use jiff::Timestamp;
+use std::{collections::HashMap, sync::Arc};
+
+/// Changes of single policies that a search for the next change of all of them looks at.
+const MAX_CHANGES: usize = 100;
+
+/// Where a tenant belongs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The organization of its project.
+    pub organization: Option<String>,
+    /// The project of its namespace.
+    pub project: Option<String>,
+    /// The class that applies to it.
+    pub class: Option<String>,
+    /// Namespace of its TenantCluster.
+    pub namespace: String,
+    /// Name of its TenantCluster.
+    pub name: String,
+}
+
+impl Place {
+    /// The targets by which policies can name it, the outermost first.
+    fn targets(&self) -> impl Iterator<Item = ScheduleTarget> {
+        let around = [
+            (ScheduleTargetKind::Organization, &self.organization),
+            (ScheduleTargetKind::Project, &self.project),
+            (ScheduleTargetKind::TenantClass, &self.class),
+        ];
+        let around = around.into_iter().filter_map(|(kind, name)| {
+            Some(ScheduleTarget {
+                kind,
+                name: name.clone()?,
+                namespace: None,
+            })
+        });
+        around.chain([ScheduleTarget {
+            kind: ScheduleTargetKind::TenantCluster,
+            name: self.name.clone(),
+            namespace: Some(self.namespace.clone()),
+        }])
+    }
+}
+
+/// All policies, by their targets.
+#[derive(Debug, Default)]
+pub struct PolicyIndex(HashMap<ScheduleTarget, Vec<Arc<Schedule>>>);
+
+impl PolicyIndex {
+    /// Policies with their targets.
+    pub fn new<'a>(policies: impl IntoIterator<Item = (&'a [ScheduleTarget], Arc<Schedule>)>) -> Self {
+        let mut index: HashMap<ScheduleTarget, Vec<Arc<Schedule>>> = HashMap::new();
+        for (targets, schedule) in policies {
+            for target in targets {
+                index.entry(target.clone()).or_default().push(Arc::clone(&schedule));
+            }
+        }
+        for schedules in index.values_mut() {
+            schedules.sort_by(|a, b| a.policy().cmp(b.policy()));
+        }
+        Self(index)
+    }
+
+    /// Remembers the state of each policy at `now`, see [`Schedule::keep`]. Returns when to do so again: when the first of them changes.
+    pub fn keep(&self, now: Timestamp) -> Option<Timestamp> {
+        let schedules = self.0.values().flatten();
+        schedules
+            .filter_map(|schedule| {
+                schedule.keep(now);
+                schedule.next_change(now).evaluate_again()
+            })
+            .min()
+    }
+
+    /// The policies of a tenant.
+    pub fn stack(&self, place: &Place) -> Stack {
+        if self.0.is_empty() {
+            return Stack::default();
+        }
+        let of_target = |target: ScheduleTarget| self.0.get(&target).into_iter().flatten().cloned();
+        Stack(place.targets().flat_map(of_target).collect())
+    }
+}
+
+/// The policies of a tenant, the outermost first.
+#[derive(Clone, Debug, Default)]
+pub struct Stack(Vec<Arc<Schedule>>);
+
+impl Stack {
+    /// Whether the tenant has no policy.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the tenant may do: the strictest of what its policies say. So a policy can restrict what those further out allow, and
+    /// allows nothing that they do not.
+    pub fn state(&self, at: Timestamp) -> ScheduleState {
+        let states = self.0.iter().map(|schedule| schedule.state(at));
+        states.max().unwrap_or_default()
+    }
+
+    /// What the tenant may do, and why: of several policies that say the same, the outermost decides.
+    pub fn standing(&self, at: Timestamp) -> Standing<'_> {
+        let state = self.state(at);
+        let deciding = match state {
+            ScheduleState::Running => None,
+            _ => self.0.iter().find(|schedule| schedule.state(at) == state),
+        };
+        match deciding {
+            Some(schedule) => schedule.standing(at),
+            None => Standing {
+                state,
+                schedule: None,
+                window: None,
+            },
+        }
+    }
+
+    /// When that changes after an instant.
+    pub fn next_change(&self, after: Timestamp) -> NextChange {
+        let state = self.state(after);
+        let mut from = after;
+        for _ in 0..MAX_CHANGES {
+            let changes = self.0.iter().map(|schedule| schedule.next_change(from));
+            let Some((at, is_certain)) = changes
+                .filter_map(|change| Some((change.evaluate_again()?, matches!(change, NextChange::At(_)))))
+                .min()
+            else {
+                return NextChange::Never;
+            };
+            if !is_certain {
+                return NextChange::NotBefore(at);
+            }
+            if self.state(at) != state {
+                return NextChange::At(at);
+            }
+            from = at;
+        }
+        NextChange::NotBefore(from)
+    }
+
+    /// The next changes after an instant, `count` at most.
+    pub fn transitions(&self, after: Timestamp, count: usize) -> Vec<(Timestamp, Standing<'_>)> {
+        follow(after, count, |from| self.next_change(from))
+            .into_iter()
+            .map(|at| (at, self.standing(at)))
+            .collect()
+    }
+}
