@@ -67,6 +67,8 @@ impl QuerySettings {
         let series = format!("{metric}{{{matchers}}}");
         let inner = match aggregation {
             Aggregation::Peak => format!("max_over_time({series}[{window}s])"),
+            // Of each signal: one may have a gap while the others of the same GPU have none, and the number of samples alone
+            // does not show it.
             Aggregation::Coverage => {
                 format!("count_over_time(present_over_time({series}[{interval}s])[{window}s:{interval}s])")
             }
@@ -103,6 +105,15 @@ mod tests {
             last.ends_with("(timestamp(DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{}))"),
             "{last}"
         );
+    }
+
+    #[test]
+    fn gaps_are_looked_for_in_every_signal() {
+        for signal in Signal::ALL {
+            let query = QuerySettings::default().query(signal, Aggregation::Coverage, 3600);
+            let intervals = format!("present_over_time({}{{}}[60s])[3600s:60s]", signal.metric());
+            assert!(query.contains(&intervals), "{query}");
+        }
     }
 
     #[test]

@@ -35,10 +35,12 @@ const BUSY_PODS: usize = 25;
 /// A window that a test can wait for.
 const WINDOW: Seconds = 40;
 
-/// The node whose exporter lacks a metric of one GPU, the one whose exporter fails later, and the one that computes later.
+/// The node whose exporter lacks a metric of one GPU, the one whose exporter fails later, the one that computes later, and the one
+/// whose exporter lacks a metric of one GPU for a while.
 const INCOMPLETE: usize = 1;
 const FAILING: usize = 2;
 const WAKING: usize = 3;
+const PAUSING: usize = 4;
 
 struct Fleet {
     exporters: Exporters,
@@ -171,29 +173,36 @@ async fn a_thousand_gpus_are_judged_by_what_prometheus_knows() {
         started.elapsed().saturating_sub(collected)
     );
 
-    // A short burst makes a pod active for the whole window; an exporter that fails makes its pod unknown.
+    // A short burst makes a pod active for the whole window; an exporter that fails, or lacks a metric, makes its pod unknown.
     fleet.exporters.set(WAKING, Behaviour::Busy);
     fleet.exporters.set(FAILING, Behaviour::Down);
+    fleet.exporters.set(PAUSING, Behaviour::Incomplete);
+    let is_unknown = |decisions: &[Decision], node| matches!(verdict(decisions, node), Verdict::Unknown(_));
     fleet
-        .wait_until("one pod is active, and another unknown", |decisions| {
-            verdict(decisions, WAKING) == Verdict::Active && matches!(verdict(decisions, FAILING), Verdict::Unknown(_))
+        .wait_until("one pod is active, and two are unknown", |decisions| {
+            verdict(decisions, WAKING) == Verdict::Active
+                && [FAILING, PAUSING].iter().all(|node| is_unknown(decisions, *node))
         })
         .await;
     fleet.exporters.set(WAKING, Behaviour::Idle);
     let metrics = fleet.collect().await.unwrap();
     assert_eq!(verdict(&fleet.decide(Some(&metrics)), WAKING), Verdict::Active);
 
-    // The exporter is back after some scrapes: there is a gap in the window.
+    // They are back after some scrapes: there is a gap in the window, also if all other metrics of the GPU have none. More
+    // samples than intervals do not hide it.
     tokio::time::sleep(Duration::from_secs(12)).await;
     fleet.exporters.set(FAILING, Behaviour::Idle);
+    fleet.exporters.set(PAUSING, Behaviour::Idle);
     fleet
-        .wait_until("its series has a gap", |decisions| {
-            verdict(decisions, FAILING) == Verdict::Unknown(Unknown::PartialSeries)
+        .wait_until("their series have gaps", |decisions| {
+            [FAILING, PAUSING]
+                .iter()
+                .all(|node| verdict(decisions, *node) == Verdict::Unknown(Unknown::PartialSeries))
         })
         .await;
     fleet
-        .wait_until("the gap and the burst are over", |decisions| {
-            [FAILING, WAKING]
+        .wait_until("the gaps and the burst are over", |decisions| {
+            [FAILING, PAUSING, WAKING]
                 .iter()
                 .all(|node| verdict(decisions, *node) == Verdict::Idle)
         })
