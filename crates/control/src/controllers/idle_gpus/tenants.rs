@@ -1,6 +1,6 @@
 //! The tenants, the rules of their classes, and where their workloads are.
 
-use crate::{controllers::tenant_class::class_of, stores::Stores};
+use crate::{controllers::tenant::running_class, stores::Stores};
 use berth_api::{IdleReclaimMode, TenantCluster, names::TenantId};
 use berth_idle_reclaim::{
     pass::{self, States},
@@ -18,7 +18,7 @@ pub(super) struct ObservedTenant {
     pub(super) cluster: Arc<TenantCluster>,
     pub(super) id: TenantId,
     pub(super) uid: String,
-    /// The rules of its class; off without a class.
+    /// The rules of the class that it runs with; off without a class.
     pub(super) policy: Policy,
 }
 
@@ -39,7 +39,10 @@ pub(super) fn observe(stores: &Stores) -> Vec<ObservedTenant> {
     existing
         .filter_map(|cluster| {
             let uid = cluster.uid()?;
-            let of_tenant = class_of(&cluster, |name| class(name).is_some()).and_then(|name| class(&name));
+            // Not the class that its spec names: a spec that is not accepted keeps no rule away.
+            let running = cluster.status.as_ref().and_then(|status| status.class_name.as_deref());
+            let of_tenant =
+                running_class(&cluster, running, |name| class(name).is_some()).and_then(|name| class(&name));
             Some(ObservedTenant {
                 id: TenantId::new(&cluster.name_any(), &uid),
                 policy: of_tenant.map_or_else(Policy::default, |class| Policy::new(&class.spec.idle_reclaim)),

@@ -157,8 +157,11 @@ impl Fleet {
         self.context.stores.gpu_pods.put("berth-w/train-host", read);
     }
 
-    /// What watches do between two passes.
+    /// What the controller of tenants and watches do between two passes.
     fn update_views(&mut self) {
+        let mut cluster = self.host.get(CLUSTER).unwrap();
+        cluster["status"]["className"] = json!("gold");
+        self.host.insert(CLUSTER, cluster);
         self.writers.update(&self.host);
         let conditions = self.host.get(POD).map(|pod| pod["status"]["conditions"].clone());
         let pods = self.context.stores.gpu_pods.by_tenant();
@@ -298,6 +301,19 @@ async fn a_class_that_stops_reclaiming_takes_everything_back() {
     fleet.run(2).await;
     assert_eq!(fleet.step(), None);
     assert_eq!(fleet.condition()["status"], "False");
+}
+
+#[tokio::test]
+async fn a_spec_that_is_not_accepted_keeps_no_rule_away() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(20).await;
+    let mut cluster = fleet.host.get(CLUSTER).unwrap();
+    cluster["spec"]["className"] = json!("silver");
+    fleet.host.insert(CLUSTER, cluster);
+    fleet.run(2).await;
+    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
+    assert_eq!(fleet.condition()["status"], "True");
 }
 
 #[tokio::test]
