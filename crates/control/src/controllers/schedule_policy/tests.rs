@@ -187,16 +187,16 @@ async fn an_invalid_policy_says_so_and_stops_nobody() {
 #[tokio::test]
 async fn a_change_wakes_nodes_and_tenants_once() {
     let mut fixture = Fixture::new();
-    fixture.state();
-    fixture.put(1, "UTC", "gold");
-    fixture.reconcile().await;
-    assert_eq!(fixture.context.queue.len(), 0, "no tenant is known");
-    fixture.state();
-    fixture.put(2, "UTC", "gold");
-    fixture.reconcile().await;
-    assert_eq!(fixture.context.queue.len(), 2);
-    fixture.reconcile().await;
-    assert_eq!(fixture.context.queue.len(), 2);
+    for generation in [1, 2] {
+        fixture.state();
+        fixture.put(generation, "UTC", "gold");
+        fixture.reconcile().await;
+        assert_eq!(fixture.context.queue.len(), 2, "the nodes and the tenant");
+        fixture.context.queue = Queue::new();
+        fixture.state();
+        fixture.reconcile().await;
+        assert_eq!(fixture.context.queue.len(), 0, "nothing has changed");
+    }
 }
 
 #[tokio::test]
