@@ -174,6 +174,8 @@ pub const FINALIZER: &str = "berth.dev/tenant-cleanup";
 pub const CONTROL_MANAGER: &str = "berth-control";
 /// Field manager of control's server-side applies of a class's manifests in tenants.
 pub const PLATFORM_MANAGER: &str = "berth-platform";
+/// Field manager of control's server-side applies of the field `status.idle` of `TenantCluster`s.
+pub const IDLE_MANAGER: &str = "berth-control-idle";
 /// Field manager of the syncer's server-side applies.
 pub const SYNCER_MANAGER: &str = "berth-syncer";
 

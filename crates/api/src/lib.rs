@@ -15,6 +15,7 @@ mod expiration;
 mod fair_sharing;
 mod host_node_pool;
 pub mod hostnames;
+mod idle_reclaim;
 pub mod labels;
 mod limits;
 mod manifests;
@@ -43,6 +44,10 @@ pub use fair_sharing::{FairSharing, PoolQuota};
 pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
     PoolOrder, PoolPolicy, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
+};
+pub use idle_reclaim::{
+    GpuHourPrice, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal, IdleStatus, IdleStep,
+    IdleWorkload, MOST_IDLE_WORKLOADS, UnknownGpus,
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};

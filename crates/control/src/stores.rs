@@ -1,6 +1,6 @@
 //! What watches know of the host.
 
-use crate::{network::node_ports::NodePorts, pod_activity::PodActivity};
+use crate::{gpu_pods::GpuPods, network::node_ports::NodePorts, pod_activity::PodActivity};
 use berth_api::{HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
@@ -34,6 +34,8 @@ pub struct Stores {
     pub usage: Arc<NodeIndex<Requests>>,
     /// Tenants' pods on the host.
     pub workloads: Arc<WorkloadIndex>,
+    /// Those of them that request devices.
+    pub gpu_pods: Arc<GpuPods>,
     /// When pods of tenants came and went.
     pub pod_activity: Arc<PodActivity>,
     /// Node ports of tenants' Services.

@@ -98,6 +98,7 @@ pub async fn start(
     };
     let workloads::Watched {
         workloads,
+        gpu_pods,
         activity: pod_activity,
         listed: workloads_listed,
     } = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
@@ -128,6 +129,7 @@ pub async fn start(
         nodes,
         usage,
         workloads,
+        gpu_pods,
         pod_activity,
         node_ports,
         slices,

@@ -4,7 +4,11 @@ use super::{
     FLEET_PAUSE,
     follow::{Index, follow},
 };
-use crate::{key::Key, pod_activity::PodActivity};
+use crate::{
+    gpu_pods::{self, GpuPods},
+    key::Key,
+    pod_activity::PodActivity,
+};
 use berth_api::{NodeMode, TenantCluster, labels, names::TenantId};
 use berth_node_lifecycle::demand::{Workload, WorkloadIndex};
 use berth_runtime::queue::Queue;
@@ -25,9 +29,13 @@ use tokio_util::sync::CancellationToken;
 /// Time for which tenants with nodes that follow demand are remembered.
 const REMEMBERED: Duration = Duration::from_millis(500);
 
-/// What is known of tenants' pods.
+/// What is kept of the pods.
 pub(super) struct Watched {
+    /// Their demand for nodes.
     pub(super) workloads: Arc<WorkloadIndex>,
+    /// Those that request devices.
+    pub(super) gpu_pods: Arc<GpuPods>,
+    /// When they came and went.
     pub(super) activity: Arc<PodActivity>,
     /// Resolves when the first list is complete.
     pub(super) listed: oneshot::Receiver<()>,
@@ -42,6 +50,7 @@ pub(super) fn start(
     stop: &CancellationToken,
 ) -> Watched {
     let index = Arc::new(WorkloadIndex::default());
+    let gpu_pods = Arc::new(GpuPods::default());
     let activity = Arc::new(PodActivity::default());
     let (listed, is_listed) = oneshot::channel();
     let of_syncers = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
@@ -49,6 +58,7 @@ pub(super) fn start(
     let config = watcher::Config::default().labels(&of_syncers);
     let watch = WorkloadWatch {
         index: Arc::clone(&index),
+        gpu_pods: Arc::clone(&gpu_pods),
         activity: Arc::clone(&activity),
         tenants,
         queue,
@@ -58,6 +68,7 @@ pub(super) fn start(
     tasks.spawn(async move { follow(api, config, &watch, listed, &stop).await });
     Watched {
         workloads: index,
+        gpu_pods,
         activity,
         listed: is_listed,
     }
@@ -66,6 +77,7 @@ pub(super) fn start(
 /// Indexes the pods, and plans the fleet after changes that matter to it.
 struct WorkloadWatch {
     index: Arc<WorkloadIndex>,
+    gpu_pods: Arc<GpuPods>,
     activity: Arc<PodActivity>,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
@@ -112,12 +124,14 @@ impl WorkloadWatch {
 
 impl Index<Pod> for WorkloadWatch {
     fn put(&self, name: &str, pod: Option<&Pod>) {
+        self.gpu_pods.put(name, pod.and_then(gpu_pods::read_pod));
         if let Some(tenant) = self.index.put(name, pod.and_then(Workload::from_pod)) {
             self.wake(&tenant);
         }
     }
 
     fn retain(&self, names: &HashSet<String>) {
+        self.gpu_pods.retain(names);
         for tenant in self.index.retain(names) {
             self.wake(&tenant);
         }

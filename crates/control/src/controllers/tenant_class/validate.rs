@@ -3,7 +3,8 @@
 
 use crate::network::allowed;
 use berth_api::{
-    KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames, sync_policy::ServiceAccountMapping,
+    KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
+    sync_policy::{ServiceAccountMapping, SyncedKind},
 };
 use berth_sync_rules::{
     egress::target::Target, model::KindId, registry, translation::device_variables::is_device_variable,
@@ -49,6 +50,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         quotas: _,
         manifests: _,
         expiration,
+        idle_reclaim,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
         return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
@@ -58,6 +60,11 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
     }
     if let Some((default, max)) = expiration.find_contradiction() {
         return Some(format!("spec.expiration: {default} must not be greater than {max}"));
+    }
+    if let Some((field, bad)) = idle_reclaim.find_invalid_value() {
+        return Some(format!(
+            "spec.idleReclaim.{field}: {bad:?} is not an amount such as 2.50"
+        ));
     }
     let SyncPolicy {
         pods,
@@ -106,9 +113,10 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
     if let Some(invalid) = allowed::validate_class_network(border) {
         return Some(invalid);
     }
-    if let Some(invalid) = find_error_in_accounts(service_accounts) {
-        return Some(invalid);
-    }
+    find_error_in_accounts(service_accounts).or_else(|| find_error_in_kinds(kinds))
+}
+
+fn find_error_in_kinds(kinds: &[SyncedKind]) -> Option<String> {
     let mut seen = BTreeSet::new();
     for kind in kinds {
         let name = format!("{}.{}", kind.kind, kind.group);
