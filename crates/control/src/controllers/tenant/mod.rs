@@ -43,6 +43,7 @@ use crate::{error::ReconcileError, key::Key};
 use apply::{Accepted, Outcome};
 use berth_api::{Violation, conditions::ConditionUpdate};
 use compliance::Assessment;
+use expiration::Expiration;
 use fetch::ObservedNodes;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
@@ -88,9 +89,11 @@ pub async fn reconcile(
         Err(error) => (None, known_violations(&tenant), Some(TenantError::Settings(error))),
     };
     let settings = accepted.as_ref().map(|accepted| &accepted.settings);
-    let expiration = expiration::observe(context, &tenant, settings, schedule.state, now);
-    if expiration.is_over() && unknown.is_none() {
-        return expiration::delete(context, &tenant, &expiration).await;
+    let observe_expiration = || expiration::observe(context, &tenant, settings, schedule.state, now);
+    // Without its settings, the status says of its end what it said before.
+    let expiration = unknown.is_none().then(observe_expiration);
+    if let Some(over) = expiration.as_ref().filter(|expiration| expiration.is_over()) {
+        return expiration::delete(context, &tenant, over).await;
     }
     let outcome = match (&accepted, unknown) {
         (Some(accepted), _) => apply::apply(context, accepted, &nodes).await,
@@ -104,10 +107,12 @@ pub async fn reconcile(
     let mut conditions = status::conditions(rejection.as_ref(), &outcome, &nodes);
     conditions.extend(accepted.as_ref().map(|_| compliance::condition(&violations)));
     conditions.extend(schedule.condition);
-    conditions.extend(expiration.condition());
+    conditions.extend(expiration.as_ref().and_then(Expiration::condition));
     let next_deadline = compliance::until_next_deadline(&violations, now);
     let mut wanted = status::build(&tenant, settings, violations, &outcome, &nodes, &conditions);
-    expiration.write_to(&mut wanted);
+    if let Some(expiration) = &expiration {
+        expiration.write_to(&mut wanted);
+    }
     status::write(context, &tenant.cluster, &wanted).await?;
     outcome.into_result()?;
     let pause = if status::is_settled(&conditions) {
@@ -115,7 +120,7 @@ pub async fn reconcile(
     } else {
         RECHECK
     };
-    let next_end = expiration.until_next(Timestamp::now());
+    let next_end = expiration.and_then(|expiration| expiration.until_next(Timestamp::now()));
     let next_change = [next_deadline, schedule.pause, next_end].into_iter().flatten().min();
     Ok(Some(next_change.map_or(pause, |next| next.min(pause))))
 }

@@ -269,3 +269,22 @@ async fn a_tenant_that_is_not_accepted_ends_and_has_the_manifests_that_its_class
     assert_eq!(reason(&fixture, "Expiring"), "NotSoon");
     assert_eq!(settings(&fixture)["manifests"], manifests);
 }
+
+#[tokio::test]
+async fn the_end_of_a_tenant_survives_settings_that_cannot_be_read() {
+    let mut fixture = ready().await;
+    let rules = json!({"versions": ["v1.36.4"], "expiration": {"maxExpireAfterIdle": "2h"}});
+    set_class(&fixture, &rules);
+    fixture.reconcile().await.unwrap();
+    let before = fixture.status();
+    assert!(before["idleSince"].is_string(), "{before}");
+    // The first call of a reconcile reads the settings.
+    fixture.script.fail_call(fixture.count_calls());
+    fixture.reconcile().await.unwrap_err();
+    let after = fixture.status();
+    assert_eq!(
+        (&after["idleSince"], &after["expiresAt"]),
+        (&before["idleSince"], &before["expiresAt"])
+    );
+    assert_eq!(reason(&fixture, "Expiring"), "NotSoon");
+}
