@@ -17,8 +17,11 @@ pub mod labels;
 mod limits;
 pub mod names;
 pub mod network;
+mod organization;
 pub mod policy_annotations;
+mod project;
 pub mod quantity;
+mod quotas;
 pub mod ranges;
 mod shared_nodes;
 pub mod sync_policy;
@@ -40,6 +43,9 @@ pub use host_node_pool::{
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use network::{NetworkLimits, TenantNetwork};
+pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
+pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
+pub use quotas::{Amount, QuotaReservation, TreeQuota, TreeQuotaStatus, TreeResource};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
