@@ -17,6 +17,8 @@ pub enum Key {
     Pool(String),
     /// Reconcile one `TenantClass`.
     Class(String),
+    /// Decide what the quotas of Projects and Organizations give each tenant.
+    Quotas,
     /// Plan and execute node assignments for the whole fleet.
     Fleet,
     /// Reconcile the nodes that several tenants use.
@@ -29,7 +31,7 @@ impl QueueKey for Key {
         let mut hasher = DefaultHasher::new();
         match self {
             Self::Tenant { namespace, .. } => namespace.hash(&mut hasher),
-            Self::Pool(_) | Self::Class(_) | Self::Fleet | Self::SharedNodes => {}
+            Self::Pool(_) | Self::Class(_) | Self::Quotas | Self::Fleet | Self::SharedNodes => {}
         }
         hasher.finish()
     }

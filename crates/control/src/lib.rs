@@ -13,6 +13,7 @@ pub mod install;
 pub mod key;
 pub mod metrics;
 pub mod network;
+pub mod quota_ledger;
 pub mod runtime;
 pub mod stores;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use controllers::{
     Controllers,
     host_node_pool::HostNodePoolContext,
     nodes::{NodesContext, requested::RequestTracker},
+    quotas::QuotasContext,
     shared_nodes::SharedNodesContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
@@ -34,6 +36,7 @@ use events::EventRecorder;
 use kube::Client;
 use metrics::Metrics;
 use network::AdministrativeTier;
+use quota_ledger::QuotaLedger;
 use runtime::ControlPlaneRuntime;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -96,6 +99,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
+    let quotas = Arc::new(QuotaLedger::default());
     tasks.spawn(controllers::database::watch(
         Arc::clone(&datastore),
         stores.clone(),
@@ -120,6 +124,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             remote: Arc::new(NetworkRemote::default()),
             kinds,
             tenants: Arc::clone(&tenants),
+            quotas: Arc::clone(&quotas),
             queue: queue.clone(),
             recorder: recorder.clone(),
         },
@@ -136,6 +141,15 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             metrics: metrics.clone(),
             recorder: recorder.clone(),
         },
+        quotas: QuotasContext {
+            client: client.clone(),
+            stores: stores.clone(),
+            network_config: network.clone(),
+            runtime: Arc::clone(&runtime),
+            quotas: Arc::clone(&quotas),
+            queue: queue.clone(),
+            metrics: metrics.clone(),
+        },
         nodes: NodesContext {
             client,
             stores: stores.clone(),
@@ -147,6 +161,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             requested,
             runtime,
             tenants,
+            quotas,
             queue: queue.clone(),
             metrics: metrics.clone(),
             recorder,

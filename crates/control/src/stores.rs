@@ -1,7 +1,7 @@
 //! What watches know of the host.
 
 use crate::network::node_ports::NodePorts;
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use berth_api::{HostNodePool, Organization, Project, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
 };
@@ -22,6 +22,10 @@ pub struct Stores {
     pub pools: Store<HostNodePool>,
     /// Classes.
     pub classes: Store<TenantClass>,
+    /// Organizations.
+    pub organizations: Store<Organization>,
+    /// Projects.
+    pub projects: Store<Project>,
     /// The host's PriorityClasses.
     pub priority_classes: Store<PriorityClass>,
     /// Host nodes.

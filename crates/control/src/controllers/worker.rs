@@ -7,6 +7,7 @@
 use super::{
     host_node_pool::{self, HostNodePoolContext},
     nodes::{self, NodesContext},
+    quotas::{self, QuotasContext},
     shared_nodes::{self, SharedNodesContext},
     slots::{Slot, Slots},
     tenant::{self, TenantContext, TenantError},
@@ -49,6 +50,8 @@ pub struct Controllers {
     pub tenant: TenantContext,
     /// Of `TenantClass`es.
     pub tenant_class: TenantClassContext,
+    /// Of quotas.
+    pub quotas: QuotasContext,
     /// Of nodes.
     pub nodes: NodesContext,
     /// Of nodes that several tenants use.
@@ -66,7 +69,7 @@ pub enum ControllerError {
     /// Of a `TenantClass`.
     #[error(transparent)]
     TenantClass(#[from] TenantClassError),
-    /// Of nodes or pools.
+    /// Of nodes, pools or quotas.
     #[error(transparent)]
     Nodes(#[from] ReconcileError),
     /// It took too long.
@@ -99,6 +102,7 @@ impl Controllers {
             Key::Tenant { namespace, name } => tenant::reconcile(&self.tenant, namespace, name, slot).await?,
             Key::Class(name) => tenant_class::reconcile(&self.tenant_class, name).await?,
             Key::Pool(name) => host_node_pool::reconcile(&self.host_node_pool, name).await?,
+            Key::Quotas => quotas::reconcile(&self.quotas).await?,
             Key::Fleet => nodes::reconcile(&self.nodes).await?,
             Key::SharedNodes => shared_nodes::reconcile(&self.shared_nodes).await?,
         })
@@ -209,6 +213,7 @@ fn kind_label(key: &Key) -> &'static str {
         Key::Tenant { .. } => "tenant",
         Key::Pool(_) => "pool",
         Key::Class(_) => "class",
+        Key::Quotas => "quotas",
         Key::Fleet => "fleet",
         Key::SharedNodes => "shared-nodes",
     }

@@ -37,7 +37,13 @@ pub fn control_rules() -> Vec<PolicyRule> {
     let mut rules = vec![
         rule(
             "berth.dev",
-            &["tenantclusters", "hostnodepools", "tenantclasses"],
+            &[
+                "tenantclusters",
+                "hostnodepools",
+                "organizations",
+                "projects",
+                "tenantclasses",
+            ],
             &READ,
         ),
         rule("berth.dev", &["tenantclusters"], &["patch"]),
@@ -46,6 +52,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
             &[
                 "tenantclusters/status",
                 "hostnodepools/status",
+                "organizations/status",
+                "projects/status",
                 "tenantclasses/status",
                 "tenantclusters/finalizers",
             ],

@@ -2,7 +2,7 @@
 
 use super::ScriptedApi;
 use crate::stores::Stores;
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use berth_api::{HostNodePool, Organization, Project, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
 use k8s_openapi::api::{core::v1::Node, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};
 use kube::{
@@ -20,6 +20,8 @@ pub(crate) struct StoreWriters {
     tenants: Writer<TenantCluster>,
     pools: Writer<HostNodePool>,
     classes: Writer<TenantClass>,
+    organizations: Writer<Organization>,
+    projects: Writer<Project>,
     priority_classes: Writer<PriorityClass>,
     nodes: Writer<Node>,
     network_policies: Writer<NetworkPolicy>,
@@ -32,6 +34,8 @@ impl StoreWriters {
         let (tenants, tenant_writer) = reflector::store();
         let (pools, pool_writer) = reflector::store();
         let (classes, class_writer) = reflector::store();
+        let (organizations, organization_writer) = reflector::store();
+        let (projects, project_writer) = reflector::store();
         let (priority_classes, priority_class_writer) = reflector::store();
         let (nodes, node_writer) = reflector::store();
         let (network_policies, network_policy_writer) = reflector::store();
@@ -41,6 +45,8 @@ impl StoreWriters {
             tenants,
             pools,
             classes,
+            organizations,
+            projects,
             priority_classes,
             nodes,
             usage: Arc::default(),
@@ -58,6 +64,8 @@ impl StoreWriters {
             tenants: tenant_writer,
             pools: pool_writer,
             classes: class_writer,
+            organizations: organization_writer,
+            projects: project_writer,
             priority_classes: priority_class_writer,
             nodes: node_writer,
             network_policies: network_policy_writer,
@@ -71,6 +79,8 @@ impl StoreWriters {
         fill(&mut self.tenants, host, "/tenantclusters/");
         fill(&mut self.pools, host, "/hostnodepools/");
         fill(&mut self.classes, host, "/tenantclasses/");
+        fill(&mut self.organizations, host, "/organizations/");
+        fill(&mut self.projects, host, "/projects/");
         fill(&mut self.priority_classes, host, "/priorityclasses/");
         fill(&mut self.nodes, host, "/api/v1/nodes/");
         fill(&mut self.network_policies, host, "/networkpolicies/");

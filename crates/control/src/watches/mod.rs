@@ -9,7 +9,9 @@ mod wake;
 mod workloads;
 
 use crate::{key::Key, stores::Stores};
-use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system};
+use berth_api::{
+    HostNodePool, Organization, Project, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system,
+};
 use berth_runtime::queue::Queue;
 use futures::{
     FutureExt, StreamExt, TryStreamExt,
@@ -100,6 +102,8 @@ pub async fn start(
     let Objects {
         tenants,
         classes,
+        organizations,
+        projects,
         priority_classes,
         pools,
         nodes,
@@ -131,6 +135,8 @@ pub async fn start(
         tenants,
         pools,
         classes,
+        organizations,
+        projects,
         priority_classes,
         nodes,
         usage,
@@ -160,6 +166,8 @@ fn of_control() -> Config {
 struct Objects {
     tenants: Store<TenantCluster>,
     classes: Store<TenantClass>,
+    organizations: Store<Organization>,
+    projects: Store<Project>,
     priority_classes: Store<PriorityClass>,
     pools: Store<HostNodePool>,
     nodes: Store<Node>,
@@ -182,6 +190,12 @@ impl Watches<'_> {
         let classes = self.all(Config::default(), move |class: &TenantClass, seen| {
             wake::for_class(class, seen, &known.state())
         });
+        let organizations = self.all(Config::default(), |organization: &Organization, seen| {
+            wake::for_quotas(organization, seen)
+        });
+        let projects = self.all(Config::default(), |project: &Project, seen| {
+            wake::for_quotas(project, seen)
+        });
         let priority_classes = self.all(Config::default(), |priority: &PriorityClass, _| {
             let class = priority.labels().get(labels::CLASS);
             class
@@ -200,6 +214,8 @@ impl Watches<'_> {
         Objects {
             tenants,
             classes,
+            organizations,
+            projects,
             priority_classes,
             pools,
             nodes,

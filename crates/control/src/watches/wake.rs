@@ -79,10 +79,22 @@ fn classes_of(tenant: &TenantCluster) -> impl Iterator<Item = &str> {
 
 pub(super) fn for_tenant(tenant: &TenantCluster) -> Vec<Wake> {
     let classes = classes_of(tenant).map(|class| Wake::Soon(Key::Class(class.into())));
-    [Wake::Now(tenant_key(tenant)), Wake::Soon(Key::Fleet)]
-        .into_iter()
-        .chain(classes)
-        .collect()
+    let all = [
+        Wake::Now(tenant_key(tenant)),
+        Wake::Soon(Key::Quotas),
+        Wake::Soon(Key::Fleet),
+    ];
+    all.into_iter().chain(classes).collect()
+}
+
+/// An Organization or a Project. Control itself writes the status.
+pub(super) fn for_quotas(level: &impl Resource, seen: &mut Seen) -> Vec<Wake> {
+    let meta = level.meta();
+    let change = (&meta.uid, meta.generation, meta.deletion_timestamp.is_some());
+    if !seen.is_new(&level.name_any(), &change) {
+        return Vec::new();
+    }
+    vec![Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)]
 }
 
 pub(super) fn for_class(class: &TenantClass, seen: &mut Seen, tenants: &[Arc<TenantCluster>]) -> Vec<Wake> {
@@ -92,7 +104,7 @@ pub(super) fn for_class(class: &TenantClass, seen: &mut Seen, tenants: &[Arc<Ten
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     let reasons: Vec<&str> = conditions.map(|condition| condition.reason.as_str()).collect();
     if seen.is_new(&name, &(class.metadata.generation, &class.metadata.uid, reasons)) {
-        wakes.push(Wake::Soon(Key::Fleet));
+        wakes.extend([Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)]);
         let affected = tenants
             .iter()
             .filter(|tenant| classes_of(tenant).any(|class| class == name));
@@ -107,7 +119,11 @@ pub(super) fn for_pool(pool: &HostNodePool, seen: &mut Seen, tenants: &[Arc<Tena
     // Control itself writes the status.
     let change = (pool.metadata.generation, pool.metadata.deletion_timestamp.is_some());
     if seen.is_new(&name, &change) {
-        wakes.extend([Wake::Soon(Key::Fleet), Wake::Soon(Key::SharedNodes)]);
+        wakes.extend([
+            Wake::Soon(Key::Quotas),
+            Wake::Soon(Key::Fleet),
+            Wake::Soon(Key::SharedNodes),
+        ]);
         // Whether a spec can be carried out depends on the pools.
         wakes.extend(tenants.iter().map(|tenant| Wake::Now(tenant_key(tenant))));
     }

@@ -3,7 +3,7 @@
 use super::{clock::Clock, jobs::NodeJobs, requested::RequestTracker};
 use crate::{
     controllers::tenant::Tenants, events::EventRecorder, key::Key, metrics::Metrics, network::NetworkConfig,
-    runtime::ControlPlaneRuntime, stores::Stores,
+    quota_ledger::QuotaLedger, runtime::ControlPlaneRuntime, stores::Stores,
 };
 use berth_node_lifecycle::{idle::IdleTracker, rejections::RejectedNodes};
 use berth_runtime::queue::Queue;
@@ -32,6 +32,8 @@ pub struct NodesContext {
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What control remembers of each tenant; all of it can be read again.
     pub tenants: Arc<Tenants>,
+    /// What the quotas give each tenant.
+    pub quotas: Arc<QuotaLedger>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Counters.

@@ -15,7 +15,7 @@ mod status;
 
 pub use context::NodesContext;
 
-use crate::{error::ReconcileError, metrics::ViolationLabels};
+use crate::{error::ReconcileError, key::Key, metrics::ViolationLabels};
 use berth_planner::{Fleet, Plan};
 use std::time::Duration;
 
@@ -27,6 +27,9 @@ use std::time::Duration;
 pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, ReconcileError> {
     let now = context.clock.now();
     let (fleet, demand) = observe::observe_fleet(context, now);
+    if context.quotas.set_gpu_use(observe::sum_gpus(&fleet)) {
+        context.queue.add(Key::Quotas);
+    }
     let plan = berth_planner::plan(&fleet);
     report_violations(context, &fleet, &plan);
     status::update_group_status(context, &plan);

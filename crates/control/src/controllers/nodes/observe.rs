@@ -1,13 +1,18 @@
 //! Builds the planner's snapshot of the fleet from the watches.
 
 use super::NodesContext;
-use crate::controllers::{tenant::Validator, tenant_class::class_of};
+use crate::{
+    controllers::{tenant::Validator, tenant_class::class_of},
+    quota_ledger::GpuUse,
+};
+use berth_api::TenantCluster;
 use berth_node_lifecycle::{
     demand::TenantDemand,
     fleet::{SnapshotInput, TenantInput, build_snapshot},
     pod_requests,
 };
-use berth_planner::Fleet;
+use berth_planner::{Fleet, NodeState};
+use berth_quota::Projects;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 
@@ -15,8 +20,17 @@ use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDemand) {
     let stores = &context.stores;
     let validator = Validator::new(stores, context.runtime.as_ref(), &context.network_config);
+    let all_projects = stores.projects.state();
+    let projects = Projects::new(all_projects.iter().map(AsRef::as_ref));
+    let has_quota = |cluster: &TenantCluster| {
+        let verdict = cluster.uid().and_then(|uid| context.quotas.verdict(stores, &uid));
+        verdict.is_some_and(|verdict| verdict.may_have_nodes())
+    };
     let tenants = stores.tenants.state().into_iter().map(|cluster| TenantInput {
-        accepted: validator.accepts(&cluster),
+        accepted: has_quota(&cluster) && validator.accepts(&cluster),
+        project: projects
+            .of(&cluster.namespace().unwrap_or_default())
+            .map(ToOwned::to_owned),
         gone: cluster.meta().deletion_timestamp.is_some()
             && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
         class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
@@ -34,6 +48,8 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDe
         nodes: stores.nodes.state(),
         pools: stores.pools.state(),
         classes: stores.classes.state(),
+        organizations: stores.organizations.state(),
+        projects: stores.projects.state(),
         tenants: tenants.collect(),
         workloads: stores.workloads.all(),
         platform: &platform,
@@ -41,4 +57,20 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDe
         idle: &context.idle,
         rejected_nodes: &context.rejected_nodes,
     })
+}
+
+/// GPUs of the nodes that tenants have, as quotas count them.
+pub fn sum_gpus(fleet: &Fleet) -> GpuUse {
+    let mut sum = GpuUse::new();
+    for node in &fleet.nodes {
+        let NodeState::Owned(owner) = &node.state else { continue };
+        let pool = fleet.pools.iter().find(|pool| pool.name == node.pool);
+        let gpus = match pool.and_then(|pool| pool.gpu_resource_name.as_ref()) {
+            Some(resource) => node.capacity.get(resource).copied().unwrap_or(0).max(1),
+            None => 1,
+        };
+        let of_tenant = sum.entry(owner.tenant.clone()).or_default();
+        *of_tenant.entry(node.pool.clone()).or_default() += gpus;
+    }
+    sum
 }

@@ -8,6 +8,7 @@ use crate::{
     events::EventRecorder,
     key::Key,
     network::{AdministrativeTier, NetworkConfig, NetworkContext},
+    quota_ledger::QuotaLedger,
     runtime::ControlPlaneRuntime,
     stores::Stores,
 };
@@ -37,6 +38,8 @@ pub struct TenantContext {
     pub kinds: Arc<KnownKinds>,
     /// What control remembers of each tenant; all of it can be read again.
     pub tenants: Arc<Tenants>,
+    /// What the quotas give each tenant.
+    pub quotas: Arc<QuotaLedger>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Writes Events.

@@ -15,6 +15,7 @@ mod fetch;
 mod finalizer;
 mod memory;
 mod node_groups;
+mod quota;
 mod recorded_settings;
 mod remaining;
 mod settings;
@@ -32,7 +33,7 @@ pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};
 
 use super::slots::Slot;
-use crate::key::Key;
+use crate::{key::Key, quota_ledger::Verdict};
 use apply::{Accepted, Outcome};
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
@@ -66,13 +67,24 @@ pub async fn reconcile(
 
     let validity =
         Validator::new(&context.stores, context.runtime.as_ref(), &context.network_config).resolve(&tenant.cluster);
+    let verdict = context.quotas.verdict(&context.stores, &uid);
+    let is_waiting = matches!(verdict, Some(Verdict::Waiting { .. }));
     let settings = match &validity {
-        Ok(settings) => {
+        Ok(settings) if !is_waiting => {
+            let allowed = verdict.as_ref().filter(|verdict| verdict.allows(&settings.limits));
+            let Some(allowed) = allowed else {
+                // The decision wakes the tenant.
+                context.queue.add(Key::Quotas);
+                return Ok(Some(RECHECK));
+            };
+            if quota::record(context, &tenant.cluster, allowed).await? {
+                return Ok(Some(RECHECK));
+            }
             finalizer::add(context, &tenant.cluster).await?;
             context.queue.add(Key::Fleet);
             Ok(Some(settings.clone()))
         }
-        Err(_) => recorded_settings::load(context, &tenant).await,
+        _ => recorded_settings::load(context, &tenant).await,
     };
     let nodes = fetch::observe_nodes(context, &tenant.cluster);
     let (accepted, unknown) = match settings {
@@ -88,9 +100,15 @@ pub async fn reconcile(
         // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }
-    let conditions = status::conditions(validity.as_ref().err(), &outcome, &nodes);
+    let quota = verdict
+        .as_ref()
+        .and_then(|verdict| quota::condition(&tenant.cluster, verdict));
+    let conditions = status::conditions(validity.as_ref().err(), quota, &outcome, &nodes);
     let settings = accepted.as_ref().map(|accepted| &accepted.settings);
-    let wanted = status::build(&tenant, settings, &outcome, &nodes, &conditions, Timestamp::now());
+    let mut wanted = status::build(&tenant, settings, &outcome, &nodes, &conditions, Timestamp::now());
+    if let Some(verdict) = &verdict {
+        wanted.quota = verdict.reservation().cloned();
+    }
     status::write(context, &tenant.cluster, &wanted).await?;
     outcome.into_result()?;
     Ok(Some(if status::is_settled(&conditions) {

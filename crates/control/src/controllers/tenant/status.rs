@@ -17,7 +17,7 @@ use berth_api::{
     Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
     conditions::{
         self, ACCEPTED, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY,
-        INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY,
+        INFRASTRUCTURE_READY, NODES_READY, QUOTA_RESERVED, READY, SYNCER_READY,
     },
     labels,
 };
@@ -32,8 +32,9 @@ use kube::{
 use serde_json::json;
 
 /// The conditions in the order in which a tenant is built up.
-const ORDER: [&str; 7] = [
+const ORDER: [&str; 8] = [
     ACCEPTED,
+    QUOTA_RESERVED,
     INFRASTRUCTURE_READY,
     DATASTORE_READY,
     CONTROL_PLANE_READY,
@@ -45,14 +46,16 @@ const ORDER: [&str; 7] = [
 const MAX_MESSAGE_LENGTH: usize = 1000;
 
 /// The conditions that follow from an outcome, in the order in which a tenant is built up, and Ready after them. `rejection`
-/// is why the spec is not accepted. Conditions of steps that were not reached are missing: they stay as they were.
+/// is why the spec is not accepted, `quota` what the quotas say. Conditions of steps that were not reached are missing: they stay as they were.
 pub(super) fn conditions(
     rejection: Option<&ConditionUpdate>,
+    quota: Option<ConditionUpdate>,
     outcome: &Outcome<'_>,
     nodes: &ObservedNodes,
 ) -> Vec<ConditionUpdate> {
     let accepted = || ConditionUpdate::mark_true(ACCEPTED, "Valid", "the spec is valid and can be carried out");
     let mut all = vec![rejection.cloned().unwrap_or_else(accepted)];
+    all.extend(quota);
     if let Outcome::Prepared {
         prepared,
         control_plane,
@@ -139,13 +142,13 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is ready, however full its datastore is, or its spec is rejected: then only a change of the spec or of
-/// the host can change its state.
+/// Whether a tenant is ready, however full its datastore is, or its spec is rejected or waits for quota: then only a change of
+/// the spec or of the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions
         .iter()
         .find(|condition| !condition.is_true() && condition.kind != DATASTORE_WITHIN_LIMITS);
-    unmet.is_none_or(|first| first.kind == ACCEPTED)
+    unmet.is_none_or(|first| [ACCEPTED, QUOTA_RESERVED].contains(&first.kind))
 }
 
 /// The whole status. `settings` is what the tenant runs with.
@@ -187,6 +190,7 @@ pub(super) fn build(
         control_plane_namespace: endpoint.as_ref().map(|_| tenant.id.control_plane_namespace()),
         workload_namespace: endpoint.as_ref().map(|_| tenant.id.workload_namespace()),
         endpoint,
+        quota: before.quota,
         datastore: observed_usage(outcome)
             .and_then(|observed| observed.usage)
             .or(before.datastore),
@@ -206,7 +210,10 @@ fn phase(conditions: &[ConditionUpdate]) -> Phase {
             .iter()
             .any(|condition| condition.kind == kind && condition.is_true())
     };
-    match (is_met(ACCEPTED), is_met(READY)) {
+    let waits_for_quota = conditions
+        .iter()
+        .any(|condition| condition.kind == QUOTA_RESERVED && !condition.is_true());
+    match (is_met(ACCEPTED) && !waits_for_quota, is_met(READY)) {
         (false, _) => Phase::Pending,
         (true, false) => Phase::Provisioning,
         (true, true) => Phase::Ready,
@@ -331,7 +338,7 @@ mod tests {
             (TenantError::Datastore(failure("a")), DATASTORE_READY),
             (TenantError::Kubeconfig(failure("a")), CONTROL_PLANE_READY),
         ] {
-            let all = conditions(None, &Outcome::NotPrepared(error), &no_nodes());
+            let all = conditions(None, None, &Outcome::NotPrepared(error), &no_nodes());
             let unmet: Vec<&str> = all.iter().filter(|c| !c.is_true()).map(|c| c.kind).collect();
             assert_eq!(unmet, [kind, READY]);
             assert_eq!(all.last().map(|ready| ready.reason), Some("Broken"));
@@ -341,7 +348,7 @@ mod tests {
     #[test]
     fn a_tenant_that_was_never_accepted_has_no_other_condition() {
         let rejection = ConditionUpdate::mark_false(ACCEPTED, "UnknownPool", "no such pool");
-        let all = conditions(Some(&rejection), &Outcome::NeverAccepted, &no_nodes());
+        let all = conditions(Some(&rejection), None, &Outcome::NeverAccepted, &no_nodes());
         assert_eq!(
             all,
             [

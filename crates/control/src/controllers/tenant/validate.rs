@@ -7,7 +7,7 @@ use crate::{
     stores::Stores,
 };
 use berth_api::{
-    ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantCluster, TenantClusterSpec,
+    ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantCluster, TenantClusterSpec, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
 };
 use berth_node_lifecycle::PoolSelectors;
@@ -51,6 +51,11 @@ impl<'a> Validator<'a> {
     /// Whether the spec can be carried out.
     pub fn accepts(&self, cluster: &TenantCluster) -> bool {
         self.resolve(cluster).is_ok()
+    }
+
+    /// The limits that a spec asks for. None: it cannot be carried out.
+    pub fn limits(&self, cluster: &TenantCluster) -> Option<TenantLimits> {
+        self.resolve(cluster).ok().map(|settings| settings.limits)
     }
 
     /// The settings that a spec asks for.

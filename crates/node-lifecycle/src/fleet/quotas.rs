@@ -1,0 +1,131 @@
+//! The planner's quota tree: Organizations with their Projects, and classes for the tenants that belong to no Project.
+
+use super::{SnapshotInput, TenantInput};
+use berth_api::{Amount, FairSharing, Organization, PoolQuota, Project, TenantClass, TreeQuota, TreeResource};
+use berth_planner::Quota;
+use kube_core::ResourceExt;
+
+/// The quota that a tenant belongs to. In a Project, the quotas of the class do not apply.
+pub(super) fn quota_of(tenant: &TenantInput) -> Option<String> {
+    let project = tenant.project.as_deref().map(project_name);
+    project.or_else(|| tenant.class.clone())
+}
+
+/// All quotas, by name.
+pub(super) fn build_tree(input: &SnapshotInput<'_>) -> Vec<Quota> {
+    let classes = input.classes.iter().map(|class| class_quota(class));
+    let organizations = input.organizations.iter().map(|level| organization_quota(level));
+    let projects = input.projects.iter().map(|level| project_quota(level));
+    let mut all: Vec<Quota> = classes.chain(organizations).chain(projects).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+// No class has a slash in its name.
+fn organization_name(name: &str) -> String {
+    format!("organization/{name}")
+}
+
+fn project_name(name: &str) -> String {
+    format!("project/{name}")
+}
+
+fn class_quota(class: &TenantClass) -> Quota {
+    let quotas = || class.spec.quotas.iter();
+    let of = |quota: &PoolQuota, amount: u64| (quota.pool_name.clone(), amount);
+    Quota {
+        name: class.name_any(),
+        parent: None,
+        weight: class.spec.fair_sharing.weight,
+        nominal_quota: quotas().map(|quota| of(quota, quota.nominal_quota)).collect(),
+        lending_limit: quotas()
+            .filter_map(|quota| Some(of(quota, quota.lending_limit?)))
+            .collect(),
+        limit: quotas()
+            .filter_map(|quota| Some(of(quota, quota.nominal_quota.saturating_add(quota.borrowing_limit?))))
+            .collect(),
+    }
+}
+
+fn organization_quota(organization: &Organization) -> Quota {
+    let spec = &organization.spec;
+    let name = organization_name(&organization.name_any());
+    level_quota(name, None, spec.fair_sharing, &spec.quotas)
+}
+
+fn project_quota(project: &Project) -> Quota {
+    let spec = &project.spec;
+    let parent = spec.organization_name.as_deref().map(organization_name);
+    level_quota(
+        project_name(&project.name_any()),
+        parent,
+        spec.fair_sharing,
+        &spec.quotas,
+    )
+}
+
+/// The GPUs among the quotas of a level. Of several entries for a pool the first counts.
+fn level_quota(name: String, parent: Option<String>, fair_sharing: FairSharing, quotas: &[TreeQuota]) -> Quota {
+    let mut quota = Quota {
+        name,
+        parent,
+        weight: fair_sharing.weight,
+        ..Quota::default()
+    };
+    let amount = |amount: &Amount| amount.value().unwrap_or(0);
+    for listed in quotas.iter().filter(|listed| listed.resource == TreeResource::Gpus) {
+        let Some(pool) = listed.pool_name.clone() else { continue };
+        if quota.nominal_quota.contains_key(&pool) {
+            continue;
+        }
+        let nominal = amount(&listed.nominal_quota);
+        if let Some(lending) = &listed.lending_limit {
+            quota.lending_limit.insert(pool.clone(), amount(lending));
+        }
+        if let Some(borrowing) = &listed.borrowing_limit {
+            quota
+                .limit
+                .insert(pool.clone(), nominal.saturating_add(amount(borrowing)));
+        }
+        quota.nominal_quota.insert(pool, nominal);
+    }
+    quota
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::ProjectSpec;
+
+    #[test]
+    fn gpus_of_a_project_are_a_quota_below_its_organization() {
+        let quota = |resource: TreeResource, pool: Option<&str>, nominal: u32| TreeQuota {
+            resource,
+            pool_name: pool.map(Into::into),
+            nominal_quota: nominal.into(),
+            borrowing_limit: Some(2_u32.into()),
+            lending_limit: Some(1_u32.into()),
+        };
+        let spec = ProjectSpec {
+            organization_name: Some("lab".into()),
+            quotas: vec![
+                quota(TreeResource::TenantClusters, None, 3),
+                quota(TreeResource::Gpus, Some("h100"), 16),
+                quota(TreeResource::Gpus, Some("h100"), 99),
+            ],
+            ..ProjectSpec::default()
+        };
+        let built = project_quota(&Project::new("vision", spec));
+        assert_eq!(
+            built,
+            Quota {
+                name: "project/vision".into(),
+                parent: Some("organization/lab".into()),
+                weight: 1,
+                nominal_quota: [("h100".to_owned(), 16)].into(),
+                lending_limit: [("h100".to_owned(), 1)].into(),
+                limit: [("h100".to_owned(), 18)].into(),
+            }
+        );
+    }
+}
