@@ -94,7 +94,7 @@ pub(crate) async fn run(target: ExplainTarget) -> Result<ExitCode, Error> {
 }
 
 /// The local host cluster if there is one, else the one that kubectl would use.
-async fn connect(home: &HomeArgument) -> Result<Client, Error> {
+pub(crate) async fn connect(home: &HomeArgument) -> Result<Client, Error> {
     let home = Home::new(&home.home);
     if std::env::var_os("KUBECONFIG").is_none() && home.exists() {
         return Ok(client_from(&home.admin_kubeconfig()).await?);
@@ -102,7 +102,8 @@ async fn connect(home: &HomeArgument) -> Result<Client, Error> {
     Client::try_default().await.map_err(failed("find the host cluster"))
 }
 
-fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
+/// Puts "what was tried" before the answer of the API server.
+pub(crate) fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
     move |error| Error::Explain(format!("cannot {what}: {error}"))
 }
 
