@@ -13,6 +13,7 @@ mod node_recycling;
 mod nodes;
 mod own_objects;
 mod published;
+mod quotas;
 mod services;
 mod shared;
 mod usage;
@@ -56,14 +57,19 @@ fn main() -> ExitCode {
                 dns::dns_customization_is_validated,
                 usage::host_without_metrics_is_reported,
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
+                quotas::schemas_reject_invalid_quotas,
+                quotas::the_examples_of_quotas_are_valid,
                 published::available_capacity_and_devices_are_published,
                 deletion::deleted_tenant_leaves_nothing,
                 deletion::tenant_is_deleted_during_its_creation,
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,
                 deletion::new_tenant_of_the_same_name_starts_empty,
             ]),
-            // It stops control, which other tests need.
-            Group::alone(tests![deletion::removed_finalizer_leaves_nothing]),
+            // They stop control, which other tests need.
+            Group::alone(tests![
+                deletion::removed_finalizer_leaves_nothing,
+                quotas::many_tenants_at_once_do_not_exceed_the_quota,
+            ]),
         ],
     )
 }
