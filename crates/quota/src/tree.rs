@@ -113,12 +113,6 @@ impl Tree {
         self.projects.get(name).copied()
     }
 
-    /// The Organization that a Project is in.
-    pub fn organization_of(&self, project: &str) -> Option<&str> {
-        let parent = &self.levels[self.levels[self.project(project)?].parent];
-        (parent.kind == LevelKind::Organization).then_some(parent.name.as_str())
-    }
-
     /// A level and those above it, without the root.
     pub(crate) fn path(&self, level: usize) -> impl Iterator<Item = usize> {
         let above = move |number: &usize| Some(self.levels[*number].parent).filter(|above| *above != ROOT);

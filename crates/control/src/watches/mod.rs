@@ -185,7 +185,9 @@ struct Watches<'a> {
 
 impl Watches<'_> {
     fn start_objects(&mut self) -> Objects {
-        let tenants = self.all(Config::default(), |tenant: &TenantCluster, _| wake::for_tenant(tenant));
+        let tenants = self.all(Config::default(), |tenant: &TenantCluster, seen| {
+            wake::for_tenant(tenant, seen)
+        });
         let known = tenants.clone();
         let classes = self.all(Config::default(), move |class: &TenantClass, seen| {
             wake::for_class(class, seen, &known.state())
@@ -273,6 +275,7 @@ impl Watches<'_> {
                     Ok(Some(Event::Apply(object) | Event::InitApply(object))) => object,
                     Ok(Some(Event::Delete(object))) => {
                         seen.forget(&object.name_any());
+                        seen.forget(&full_name(&object));
                         object
                     }
                     Ok(Some(Event::Init | Event::InitDone)) => continue,

@@ -77,14 +77,21 @@ fn classes_of(tenant: &TenantCluster) -> impl Iterator<Item = &str> {
     [named].into_iter().chain(running)
 }
 
-pub(super) fn for_tenant(tenant: &TenantCluster) -> Vec<Wake> {
+pub(super) fn for_tenant(tenant: &TenantCluster, seen: &mut Seen) -> Vec<Wake> {
     let classes = classes_of(tenant).map(|class| Wake::Soon(Key::Class(class.into())));
-    let all = [
-        Wake::Now(tenant_key(tenant)),
-        Wake::Soon(Key::Quotas),
-        Wake::Soon(Key::Fleet),
-    ];
-    all.into_iter().chain(classes).collect()
+    // Quotas are decided for all tenants: only what matters for them is a reason.
+    let status = tenant.status.as_ref();
+    let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
+    let meta = &tenant.metadata;
+    let change = (&meta.uid, meta.generation, meta.deletion_timestamp.is_some(), runs);
+    let quotas = seen
+        .is_new(&full_name(tenant), &change)
+        .then_some(Wake::Soon(Key::Quotas));
+    [Wake::Now(tenant_key(tenant)), Wake::Soon(Key::Fleet)]
+        .into_iter()
+        .chain(quotas)
+        .chain(classes)
+        .collect()
 }
 
 /// An Organization or a Project. Control itself writes the status.
@@ -233,6 +240,20 @@ mod tests {
         );
         assert_eq!(woken(&wakes(&node(Some("b"), "2026-01-01T00:00:10Z"))), ["a", "b", "c"]);
         assert_eq!(woken(&wakes(&node(None, "2026-01-01T00:00:10Z"))), ["b", "c"]);
+    }
+
+    #[test]
+    fn quotas_are_decided_again_when_a_tenant_changes_its_spec_or_is_gone() {
+        let tenant = tenant("a", Phase::Ready);
+        let mut changed = (*tenant).clone();
+        changed.metadata.generation = Some(2);
+        let mut seen = Seen::default();
+        let mut wakes = |tenant: &TenantCluster| for_tenant(tenant, &mut seen).contains(&Wake::Soon(Key::Quotas));
+        assert!(wakes(&tenant));
+        assert!(!wakes(&tenant), "a status");
+        assert!(wakes(&changed));
+        seen.forget(&full_name(tenant.as_ref()));
+        assert!(for_tenant(&changed, &mut seen).contains(&Wake::Soon(Key::Quotas)));
     }
 
     #[test]

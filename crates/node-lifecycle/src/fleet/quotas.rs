@@ -95,7 +95,26 @@ fn level_quota(name: String, parent: Option<String>, fair_sharing: FairSharing, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::ProjectSpec;
+    use berth_api::{ProjectSpec, TenantCluster, TenantClusterSpec};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_tenant_belongs_to_its_project_or_else_to_its_class() {
+        let tenant = |class: Option<&str>, project: Option<&str>| TenantInput {
+            cluster: Arc::new(TenantCluster::new("a", TenantClusterSpec::default())),
+            accepted: true,
+            gone: false,
+            class: class.map(Into::into),
+            project: project.map(Into::into),
+        };
+        for (class, project, quota) in [
+            (Some("gold"), Some("vision"), Some("project/vision")),
+            (Some("gold"), None, Some("gold")),
+            (None, None, None),
+        ] {
+            assert_eq!(quota_of(&tenant(class, project)).as_deref(), quota);
+        }
+    }
 
     #[test]
     fn gpus_of_a_project_are_a_quota_below_its_organization() {

@@ -43,10 +43,13 @@ pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, Reco
     let verdicts = build_verdicts(context, &claims, &outcome);
     publish(context, verdicts);
     add_gpus(context, &claims, &mut outcome);
+    let mut by_project: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();
+    for claim in &claims {
+        by_project.entry(&claim.project).or_default().push(claim);
+    }
     let report = report::Report {
-        claims: &claims,
+        claims: by_project,
         outcome: &outcome,
-        tree: &tree,
         names: observe::tenant_names(context),
     };
     report::write(context, &organizations, &projects, &owners, &report).await?;

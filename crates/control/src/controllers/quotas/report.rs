@@ -11,9 +11,7 @@ use berth_api::{
     conditions::{self, ConditionUpdate, READY, WITHIN_QUOTA},
     labels,
 };
-use berth_quota::{
-    Claim, Decision, LevelKind, Outcome, Projects, QuotaUse, Tree, validate_organization, validate_project,
-};
+use berth_quota::{Claim, Decision, LevelKind, Outcome, Projects, QuotaUse, validate_organization, validate_project};
 use jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
@@ -29,9 +27,9 @@ const MAX_NAMES: usize = 10;
 
 /// What was decided, for the status.
 pub(super) struct Report<'a> {
-    pub(super) claims: &'a [Claim],
+    /// The tenants of each Project.
+    pub(super) claims: BTreeMap<&'a str, Vec<&'a Claim>>,
     pub(super) outcome: &'a Outcome<'a>,
-    pub(super) tree: &'a Tree,
     /// Namespace and name of each tenant, by UID.
     pub(super) names: BTreeMap<String, String>,
 }
@@ -85,14 +83,16 @@ fn organization_status(
 ) -> OrganizationStatus {
     let name = organization.name_any();
     let generation = organization.metadata.generation;
-    let tenants = report.tenants(|claim| report.tree.organization_of(&claim.project) == Some(name.as_str()));
-    let own = projects
+    let own: Vec<String> = projects
         .iter()
-        .filter(|project| project.spec.organization_name.as_ref() == Some(&name));
+        .filter(|project| project.spec.organization_name.as_ref() == Some(&name))
+        .map(|project| project.name_any())
+        .collect();
+    let tenants = report.tenants(own.iter().map(String::as_str));
     let updates = [ready_condition(validate_organization(organization)), tenants.within];
     OrganizationStatus {
         observed_generation: generation,
-        projects: Some(count(own.count())),
+        projects: Some(count(own.len())),
         tenants: Some(tenants.all),
         waiting_tenants: Some(tenants.waiting),
         quotas: used.iter().map(quota_status).collect(),
@@ -110,7 +110,7 @@ fn project_status(
 ) -> ProjectStatus {
     let name = project.name_any();
     let generation = project.metadata.generation;
-    let tenants = report.tenants(|claim| claim.project == name);
+    let tenants = report.tenants([name.as_str()]);
     let exists = |name: &str| context.stores.organizations.get(&ObjectRef::new(name)).is_some();
     let validity = validate_project(project, owners, exists);
     let updates = [ready_condition(validity), tenants.within];
@@ -124,11 +124,12 @@ fn project_status(
 }
 
 impl Report<'_> {
-    /// The tenants of a level.
-    fn tenants(&self, belongs: impl Fn(&Claim) -> bool) -> Tenants {
+    /// The tenants of some Projects.
+    fn tenants<'p>(&self, projects: impl IntoIterator<Item = &'p str>) -> Tenants {
         let (mut all, mut waiting) = (0, 0);
         let mut over: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for claim in self.claims.iter().filter(|claim| belongs(claim)) {
+        let claims = projects.into_iter().filter_map(|project| self.claims.get(project));
+        for claim in claims.flatten() {
             all += 1;
             match self.outcome.decisions.get(&claim.uid) {
                 Some(Decision::Waiting { .. }) => waiting += 1,
