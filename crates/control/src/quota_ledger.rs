@@ -85,7 +85,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl QuotaLedger {
     /// What was decided about a tenant. None: nothing yet, or its spec was not accepted then.
     pub fn verdict(&self, stores: &Stores, uid: &str) -> Option<Verdict> {
-        if stores.projects.state().is_empty() {
+        if stores.projects.is_empty() {
             return Some(Verdict::NoProject);
         }
         lock(&self.verdicts).get(uid).cloned()

@@ -11,16 +11,14 @@ use berth_api::{
 pub(super) fn condition(cluster: &TenantCluster, verdict: &Verdict) -> Option<ConditionUpdate> {
     match verdict {
         Verdict::NoProject => {
-            let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
-            let had_one = conditions
-                .into_iter()
-                .any(|condition| condition.type_ == QUOTA_RESERVED);
+            let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+            let had_one = conditions.any(|condition| condition.type_ == QUOTA_RESERVED);
             let message = "no Project names the namespace of the TenantCluster, so that no quota applies";
             had_one.then(|| ConditionUpdate::mark_true(QUOTA_RESERVED, "NoProject", message))
         }
         Verdict::Reserved { reservation, over } => Some(reserved_condition(reservation, over)),
         Verdict::Waiting { reason, message, .. } => {
-            Some(ConditionUpdate::mark_false(QUOTA_RESERVED, reason, message.clone()))
+            Some(ConditionUpdate::mark_false(QUOTA_RESERVED, *reason, message.clone()))
         }
     }
 }
