@@ -39,7 +39,8 @@ pub use duration::KubeDuration;
 pub use fair_sharing::{FairSharing, PoolQuota};
 pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
-    PoolOrder, PoolPolicy, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
+    PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing,
+    ValidateSpec,
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use network::{NetworkLimits, TenantNetwork};

@@ -14,8 +14,10 @@ use crate::{
     pod_requests::Requests,
     rejections::RejectedNodes,
 };
-use berth_api::{HostNodePool, Organization, PoolOrder, Project, TenantClass, TenantCluster, names::TenantId};
-use berth_planner::{Fleet, Order, Pool, Tenant};
+use berth_api::{
+    HostNodePool, Organization, PoolOrder, PoolReclaim, Project, TenantClass, TenantCluster, names::TenantId,
+};
+use berth_planner::{Fleet, Order, Pool, Reclaim, Tenant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
@@ -124,7 +126,12 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
             PoolOrder::FairShare => Order::FairShare,
             PoolOrder::Fifo => Order::Fifo,
         },
+        reclaim: match policy.reclaim {
+            PoolReclaim::Never => Reclaim::Never,
+            PoolReclaim::Priority => Reclaim::NominalQuota,
+            PoolReclaim::FairShare => Reclaim::FairShare,
+        },
+        starvation_limit: Some(policy.starvation_limit()),
         scale_up: growth::growth_of(pool, collected.limits.get(&pool.name_any())),
-        ..Pool::default()
     }
 }

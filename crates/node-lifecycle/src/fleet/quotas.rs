@@ -14,8 +14,12 @@ pub(super) fn quota_of(tenant: &TenantInput) -> Option<String> {
 /// All quotas, by name.
 pub(super) fn build_tree(input: &SnapshotInput<'_>) -> Vec<Quota> {
     let classes = input.classes.iter().map(|class| class_quota(class));
-    let organizations = input.organizations.iter().map(|level| organization_quota(level));
-    let projects = input.projects.iter().map(|level| project_quota(level));
+    let projects: Vec<Quota> = input.projects.iter().map(|level| project_quota(level)).collect();
+    let organizations = input
+        .organizations
+        .iter()
+        .map(|level| organization_quota(level, &projects));
+    let organizations: Vec<Quota> = organizations.collect();
     let mut all: Vec<Quota> = classes.chain(organizations).chain(projects).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
@@ -47,10 +51,20 @@ fn class_quota(class: &TenantClass) -> Quota {
     }
 }
 
-fn organization_quota(organization: &Organization) -> Quota {
+/// The quota of an Organization. Its nominal quota is at least the sum of those of its Projects, also where its limit is concerned.
+fn organization_quota(organization: &Organization, projects: &[Quota]) -> Quota {
     let spec = &organization.spec;
     let name = organization_name(&organization.name_any());
-    level_quota(name, None, spec.fair_sharing, &spec.quotas)
+    let mut quota = level_quota(name, None, spec.fair_sharing, &spec.quotas);
+    for (pool, limit) in &mut quota.limit {
+        let own = projects
+            .iter()
+            .filter(|project| project.parent.as_ref() == Some(&quota.name));
+        let below: u64 = own.filter_map(|project| project.nominal_quota.get(pool)).sum();
+        let nominal = quota.nominal_quota.get(pool).copied().unwrap_or(0);
+        *limit = limit.saturating_add(below.saturating_sub(nominal));
+    }
+    quota
 }
 
 fn project_quota(project: &Project) -> Quota {
@@ -95,8 +109,35 @@ fn level_quota(name: String, parent: Option<String>, fair_sharing: FairSharing, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{ProjectSpec, TenantCluster, TenantClusterSpec};
+    use berth_api::{OrganizationSpec, ProjectSpec, TenantCluster, TenantClusterSpec};
     use std::sync::Arc;
+
+    #[test]
+    fn the_limit_of_an_organization_leaves_room_for_the_nominal_quotas_of_its_projects() {
+        let gpus = |nominal: u32, borrowing: Option<u32>| TreeQuota {
+            resource: TreeResource::Gpus,
+            pool_name: Some("h100".into()),
+            nominal_quota: nominal.into(),
+            borrowing_limit: borrowing.map(Into::into),
+            lending_limit: None,
+        };
+        let project = |name: &str| {
+            let spec = ProjectSpec {
+                organization_name: Some("lab".into()),
+                quotas: vec![gpus(8, None)],
+                ..ProjectSpec::default()
+            };
+            project_quota(&Project::new(name, spec))
+        };
+        let spec = OrganizationSpec {
+            quotas: vec![gpus(10, Some(2))],
+            ..OrganizationSpec::default()
+        };
+        let organization = Organization::new("lab", spec);
+        let limit = |projects: &[Quota]| organization_quota(&organization, projects).limit["h100"];
+        assert_eq!(limit(&[project("a")]), 12);
+        assert_eq!(limit(&[project("a"), project("b")]), 18);
+    }
 
     #[test]
     fn a_tenant_belongs_to_its_project_or_else_to_its_class() {
