@@ -30,6 +30,8 @@ struct TenantView {
     phase: Option<String>,
     message: String,
     class: Option<String>,
+    /// The Project whose quotas apply.
+    project: Option<String>,
     groups: Vec<NodeGroupStatus>,
     nodes: Vec<NodeView>,
     events: Vec<EventView>,
@@ -183,6 +185,7 @@ fn build_tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<E
         phase: status.phase.map(|phase| format!("{phase:?}")),
         message: ready.map(|condition| condition.message.clone()).unwrap_or_default(),
         class: status.class_name,
+        project: status.quota.map(|quota| quota.project_name),
         groups: status.node_groups,
         nodes,
         events,
