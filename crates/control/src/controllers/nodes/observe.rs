@@ -24,7 +24,11 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDe
     let projects = Projects::new(all_projects.iter().map(AsRef::as_ref));
     let has_quota = |cluster: &TenantCluster| {
         let verdict = cluster.uid().and_then(|uid| context.quotas.verdict(stores, &uid));
-        verdict.is_some_and(|verdict| verdict.may_have_nodes())
+        match verdict {
+            Some(verdict) => verdict.may_have_nodes(),
+            // Nothing is decided yet: control has just started.
+            None => is_running(cluster),
+        }
     };
     let tenants = stores.tenants.state().into_iter().map(|cluster| TenantInput {
         accepted: has_quota(&cluster) && validator.accepts(&cluster),
@@ -57,6 +61,12 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDe
         idle: &context.idle,
         rejected_nodes: &context.rejected_nodes,
     })
+}
+
+/// Whether a tenant was created. Only control writes the status.
+fn is_running(cluster: &TenantCluster) -> bool {
+    let status = cluster.status.as_ref();
+    status.is_some_and(|status| status.quota.is_some() || status.control_plane_namespace.is_some())
 }
 
 /// GPUs of the nodes that tenants have, as quotas count them.
