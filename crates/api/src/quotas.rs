@@ -118,7 +118,8 @@ impl TreeResource {
     .message("the resource gpus needs poolName, and no other resource has it")
     .field_path(".poolName"))]
 pub struct TreeQuota {
-    /// Resource that is limited.
+    /// Resource that is limited. gpus: GPUs of one pool that tenants have (nodes, in a pool without GPUs). tenantclusters:
+    /// TenantClusters. All others: the sum of what the classes of the tenants allow each of them in `limits`.
     pub resource: TreeResource,
     /// Name of the HostNodePool, for the resource gpus.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,7 +25,9 @@ pub struct PoolPolicy {
     /// Order in which Berth assigns nodes to waiting tenants, after nominal quotas and priorities.
     #[serde(default)]
     pub order: PoolOrder,
-    /// For which demand Berth reclaims borrowed nodes. Nodes beyond a limit that was lowered are reclaimed in any case.
+    /// For which demand Berth reclaims borrowed nodes. Priority: for demand within a nominal quota, and for pods with a higher
+    /// priority than those on the node. FairShare: also for a tenant that has less than its fair share, from one that has more.
+    /// Never: for none. Nodes beyond a limit that was lowered are reclaimed in any case.
     #[serde(default)]
     pub reclaim: PoolReclaim,
     /// Time for which smaller demand may use free nodes while a gang waits. After that, Berth keeps free nodes for the gang. Defaults
