@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// `TenantCluster`: the spec can be carried out by this Berth (known pools and version, enough nodes).
 pub const ACCEPTED: &str = "Accepted";
-/// `TenantCluster`: its Project has quota for it, and the quota is reserved. Only with a Project.
+/// `TenantCluster`: its Project has quota for it, and the quota is reserved. Only with a Project. Not part of [`READY`] once the
+/// tenant exists.
 pub const QUOTA_RESERVED: &str = "QuotaReserved";
 /// `TenantCluster`: its namespaces, certificate authorities, addresses and network policies exist on the host.
 pub const INFRASTRUCTURE_READY: &str = "InfrastructureReady";

@@ -55,6 +55,9 @@ pub(super) fn conditions(
 ) -> Vec<ConditionUpdate> {
     let accepted = || ConditionUpdate::mark_true(ACCEPTED, "Valid", "the spec is valid and can be carried out");
     let mut all = vec![rejection.cloned().unwrap_or_else(accepted)];
+    // A tenant that runs goes on without the quota for more.
+    let is_new = matches!(outcome, Outcome::NeverAccepted);
+    let (quota, quota_for_more): (Vec<_>, Vec<_>) = quota.into_iter().partition(|quota| is_new || quota.is_true());
     all.extend(quota);
     if let Outcome::Prepared {
         prepared,
@@ -94,6 +97,7 @@ pub(super) fn conditions(
     all.push(ready_condition(&all));
     // Not among those that Ready depends on: what runs goes on.
     all.extend(observed_usage(outcome).and_then(datastore_usage::condition));
+    all.extend(quota_for_more);
     all
 }
 
@@ -210,13 +214,14 @@ fn phase(conditions: &[ConditionUpdate]) -> Phase {
             .iter()
             .any(|condition| condition.kind == kind && condition.is_true())
     };
-    let waits_for_quota = conditions
+    let lacks_quota = conditions
         .iter()
         .any(|condition| condition.kind == QUOTA_RESERVED && !condition.is_true());
-    match (is_met(ACCEPTED) && !waits_for_quota, is_met(READY)) {
-        (false, _) => Phase::Pending,
-        (true, false) => Phase::Provisioning,
-        (true, true) => Phase::Ready,
+    let is_pending = !is_met(ACCEPTED) || lacks_quota && !is_met(INFRASTRUCTURE_READY);
+    match (is_pending, is_met(READY)) {
+        (true, _) => Phase::Pending,
+        (false, false) => Phase::Provisioning,
+        (false, true) => Phase::Ready,
     }
 }
 

@@ -567,3 +567,25 @@ async fn a_class_that_allows_more_waits_for_quota_first() {
     fixture.reconcile().await.unwrap();
     assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
 }
+
+#[tokio::test]
+async fn a_tenant_that_runs_is_ready_without_quota_for_more() {
+    let mut fixture = Fixture::new();
+    let verdict = Verdict::Reserved {
+        reservation: reservation(),
+        over: Vec::new(),
+    };
+    decide(&fixture, verdict);
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    let verdict = Verdict::Waiting {
+        kept: Some(reservation()),
+        reason: "QuotaExceeded",
+        message: "no quota is left".into(),
+    };
+    decide(&fixture, verdict);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.condition("QuotaReserved").unwrap()["status"], "False");
+    assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
+    assert_eq!(fixture.status()["phase"], "Ready");
+    assert_eq!(fixture.status()["quota"]["reserved"]["tenantclusters"], 1);
+}
