@@ -58,7 +58,7 @@ pub(super) async fn write(
         let before = organization.status.clone().unwrap_or_default();
         let after = organization_status(organization, &before, projects, &used, report);
         if before != after {
-            written = written.and(patch(context, organization.as_ref(), &after).await);
+            written = written.and(patch(context, &**organization, &after).await);
         }
     }
     for project in projects {
@@ -68,7 +68,7 @@ pub(super) async fn write(
         let before = project.status.clone().unwrap_or_default();
         let after = project_status(context, project, &before, owners, &used, report);
         if before != after {
-            written = written.and(patch(context, project.as_ref(), &after).await);
+            written = written.and(patch(context, &**project, &after).await);
         }
     }
     written
