@@ -263,6 +263,29 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_lowered_and_never_raised() {
+        let limits = |pods: u32, services: u32, storage: Option<&str>, bytes: &str| TenantLimits {
+            pods,
+            services,
+            requests_storage: storage.map(Into::into),
+            datastore_bytes: bytes.into(),
+            ..TenantLimits::default()
+        };
+        let lowered = |mut higher: TenantLimits, most: &TenantLimits| {
+            TreeResource::lower_limits(&mut higher, most);
+            higher
+        };
+        let most = limits(10, 10, Some("1Ti"), "1Gi");
+        assert_eq!(
+            lowered(limits(20, 5, None, "2000Mi"), &most),
+            limits(10, 5, Some("1Ti"), "1Gi")
+        );
+        let unlimited = limits(10, 10, None, "1Gi");
+        let less = limits(9, 9, Some("1Gi"), "512Mi");
+        assert_eq!(lowered(less.clone(), &unlimited), less);
+    }
+
+    #[test]
     fn a_tenant_reserves_the_limits_of_its_class() {
         let mut limits = TenantLimits::default();
         let of = |limits: &TenantLimits, resource: TreeResource| resource.reserved_by(limits);
