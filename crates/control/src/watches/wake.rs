@@ -171,7 +171,7 @@ pub(super) fn for_team_namespace(
         .filter(|tenant| tenant.namespace().as_ref() == Some(&name));
     let mut wakes: Vec<Wake> = affected.map(|tenant| Wake::Now(tenant_key(tenant))).collect();
     if !wakes.is_empty() {
-        wakes.push(Wake::Soon(Key::Fleet));
+        wakes.extend([Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)]);
     }
     wakes
 }
@@ -316,11 +316,8 @@ mod tests {
     #[test]
     fn a_project_wakes_tenants_and_policies_if_schedules_are_for_levels() {
         let policy = |name: &str, kind: &str| {
-            let policy = json!({
-                "metadata": {"name": name},
-                "spec": {"timeZone": "UTC", "targets": [{"kind": kind, "name": "vision"}], "windows": []},
-            });
-            Arc::new(serde_json::from_value::<SchedulePolicy>(policy).unwrap())
+            let spec = json!({"timeZone": "UTC", "targets": [{"kind": kind, "name": "vision"}], "windows": []});
+            Arc::new(SchedulePolicy::new(name, serde_json::from_value(spec).unwrap()))
         };
         let tenants = [tenant("a", Phase::Ready)];
         let (of_class, of_project) = (policy("nights", "TenantClass"), policy("weekends", "Project"));
