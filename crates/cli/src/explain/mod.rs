@@ -32,6 +32,8 @@ struct TenantView {
     class: Option<String>,
     /// What its schedules let it do, if it has some.
     schedule: Option<String>,
+    /// The Project whose quotas apply.
+    project: Option<String>,
     groups: Vec<NodeGroupStatus>,
     nodes: Vec<NodeView>,
     events: Vec<EventView>,
@@ -96,7 +98,7 @@ pub(crate) async fn run(target: ExplainTarget) -> Result<ExitCode, Error> {
 }
 
 /// The local host cluster if there is one, else the one that kubectl would use.
-async fn connect(home: &HomeArgument) -> Result<Client, Error> {
+pub(crate) async fn connect(home: &HomeArgument) -> Result<Client, Error> {
     let home = Home::new(&home.home);
     if std::env::var_os("KUBECONFIG").is_none() && home.exists() {
         return Ok(client_from(&home.admin_kubeconfig()).await?);
@@ -104,7 +106,8 @@ async fn connect(home: &HomeArgument) -> Result<Client, Error> {
     Client::try_default().await.map_err(failed("find the host cluster"))
 }
 
-fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
+/// Puts "what was tried" before the answer of the API server.
+pub(crate) fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
     move |error| Error::Explain(format!("cannot {what}: {error}"))
 }
 
@@ -190,6 +193,7 @@ fn build_tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<E
         message: message(conditions::READY).unwrap_or_default(),
         schedule: message(conditions::WITHIN_SCHEDULE),
         class: status.class_name,
+        project: status.quota.map(|quota| quota.project_name),
         groups: status.node_groups,
         nodes,
         events,

@@ -5,6 +5,7 @@ pub mod host_node_pool;
 pub mod nodes;
 pub mod pod_deletion;
 mod pods_on_node;
+pub mod quotas;
 mod recycling_events;
 pub mod schedule_policy;
 pub mod shared_nodes;

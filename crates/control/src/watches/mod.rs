@@ -10,7 +10,8 @@ mod workloads;
 
 use crate::{key::Key, stores::Stores};
 use berth_api::{
-    HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system,
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, labels,
+    policy_annotations, system,
 };
 use berth_runtime::queue::Queue;
 use futures::{
@@ -104,6 +105,8 @@ pub async fn start(
         tenants,
         classes,
         schedule_policies,
+        organizations,
+        projects,
         priority_classes,
         pools,
         nodes,
@@ -136,6 +139,8 @@ pub async fn start(
         pools,
         classes,
         schedule_policies,
+        organizations,
+        projects,
         priority_classes,
         nodes,
         usage,
@@ -167,6 +172,8 @@ struct Objects {
     tenants: Store<TenantCluster>,
     classes: Store<TenantClass>,
     schedule_policies: Store<SchedulePolicy>,
+    organizations: Store<Organization>,
+    projects: Store<Project>,
     priority_classes: Store<PriorityClass>,
     pools: Store<HostNodePool>,
     nodes: Store<Node>,
@@ -184,13 +191,23 @@ struct Watches<'a> {
 
 impl Watches<'_> {
     fn start_objects(&mut self) -> Objects {
-        let tenants = self.all(Config::default(), |tenant: &TenantCluster, _| wake::for_tenant(tenant));
+        let tenants = self.all(Config::default(), |tenant: &TenantCluster, seen| {
+            wake::for_tenant(tenant, seen)
+        });
         let known = tenants.clone();
         let classes = self.all(Config::default(), move |class: &TenantClass, seen| {
             wake::for_class(class, seen, &known.state())
         });
         let schedule_policies = self.all(Config::default(), |policy: &SchedulePolicy, _| {
             vec![Wake::Now(Key::SchedulePolicy(policy.name_any()))]
+        });
+        let (known_tenants, known_policies) = (tenants.clone(), schedule_policies.clone());
+        let organizations = self.all(Config::default(), move |organization: &Organization, seen| {
+            wake::for_level(organization, seen, &known_tenants.state(), &known_policies.state())
+        });
+        let (known_tenants, known_policies) = (tenants.clone(), schedule_policies.clone());
+        let projects = self.all(Config::default(), move |project: &Project, seen| {
+            wake::for_level(project, seen, &known_tenants.state(), &known_policies.state())
         });
         let priority_classes = self.all(Config::default(), |priority: &PriorityClass, _| {
             let class = priority.labels().get(labels::CLASS);
@@ -211,6 +228,8 @@ impl Watches<'_> {
             tenants,
             classes,
             schedule_policies,
+            organizations,
+            projects,
             priority_classes,
             pools,
             nodes,
@@ -277,6 +296,7 @@ impl Watches<'_> {
                     Ok(Some(Event::Apply(object) | Event::InitApply(object))) => object,
                     Ok(Some(Event::Delete(object))) => {
                         seen.forget(&object.name_any());
+                        seen.forget(&full_name(&object));
                         object
                     }
                     Ok(Some(Event::Init | Event::InitDone)) => continue,
