@@ -37,6 +37,8 @@ pub const WITHIN_QUOTA: &str = "WithinQuota";
 pub const HEALTHY: &str = "Healthy";
 /// `HostNodePool`: Berth requests nodes from an autoscaler.
 pub const NODES_REQUESTED: &str = "NodesRequested";
+/// Pods: their GPUs do nothing. Berth sets it on host pods, and the tenant's pods show it.
+pub const GPUS_IDLE: &str = "berth.dev/GPUsIdle";
 /// `TenantCluster`: being deleted; the message says what remains.
 pub const DELETING: &str = "Deleting";
 

@@ -160,6 +160,8 @@ pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 pub const FINALIZER: &str = "berth.dev/tenant-cleanup";
 /// Field manager of control's server-side applies.
 pub const CONTROL_MANAGER: &str = "berth-control";
+/// Field manager of control's server-side applies of the field `status.idle` of `TenantCluster`s.
+pub const IDLE_MANAGER: &str = "berth-control-idle";
 /// Field manager of the syncer's server-side applies.
 pub const SYNCER_MANAGER: &str = "berth-syncer";
 

@@ -14,6 +14,7 @@ mod duration;
 mod fair_sharing;
 mod host_node_pool;
 pub mod hostnames;
+mod idle_reclaim;
 pub mod labels;
 mod limits;
 pub mod names;
@@ -44,6 +45,10 @@ pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
     PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing,
     ValidateSpec,
+};
+pub use idle_reclaim::{
+    GpuHourPrice, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal, IdleStatus, IdleStep,
+    IdleWorkload, MOST_IDLE_WORKLOADS, UnknownGpus,
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use network::{NetworkLimits, TenantNetwork};

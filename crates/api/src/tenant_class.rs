@@ -1,8 +1,8 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    AllowedNamespaces, ClassControlPlane, DnsPolicy, FairSharing, KubeDuration, PoolQuota, SchedulingMode, SyncPolicy,
-    TenantLimits, allowed_namespaces::grace_seconds, network::ClassNetwork,
+    AllowedNamespaces, ClassControlPlane, DnsPolicy, FairSharing, IdleReclaim, KubeDuration, PoolQuota, SchedulingMode,
+    SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds, network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -85,6 +85,10 @@ pub struct TenantClassSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["poolName".to_string()]))]
     pub quotas: Vec<PoolQuota>,
+
+    /// How Berth gives back GPUs that are allocated to pods and do nothing. Needs a Prometheus server with metrics of the GPUs.
+    #[serde(default)]
+    pub idle_reclaim: IdleReclaim,
 }
 
 impl TenantClassSpec {

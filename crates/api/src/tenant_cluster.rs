@@ -1,6 +1,6 @@
 //! `TenantCluster`: the Kubernetes cluster that a team requests.
 
-use crate::{ControlPlaneService, ControlPlaneSpec, QuotaReservation, TenantNetwork};
+use crate::{ControlPlaneService, ControlPlaneSpec, IdleStatus, QuotaReservation, TenantNetwork};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -254,6 +254,9 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub node_groups: Vec<NodeGroupStatus>,
+    /// GPUs of the tenant's pods that do nothing, if its class reclaims such GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdleStatus>,
     /// What the tenant has and its class or a pool no longer allows, and when Berth withdraws it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]

@@ -62,6 +62,18 @@ pub(crate) enum Command {
         #[command(subcommand)]
         target: ExplainTarget,
     },
+    /// Show which workloads leave their GPUs idle, for how long, what that is worth, and when Berth gives the GPUs back.
+    ///
+    /// Reads the status of the TenantClusters from the local host cluster, or from the cluster in KUBECONFIG. Shows tenants whose
+    /// class sets spec.idleReclaim. Also available as `kubectl berth idle`.
+    #[command(after_help = "Examples:\n  berth idle\n  berth idle -o json | jq .totals")]
+    Idle {
+        #[command(flatten)]
+        home: HomeArgument,
+        /// Output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
     /// Show the quotas of Organizations and Projects, what they use, and why tenants wait.
     ///
     /// Reads from the local host cluster, or from the cluster in KUBECONFIG. Also available as `kubectl berth quota`.

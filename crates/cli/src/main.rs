@@ -6,6 +6,7 @@ mod args;
 mod down;
 mod error;
 mod explain;
+mod idle;
 mod kubeconfigs;
 mod load;
 mod nodes;
@@ -64,6 +65,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             Command::Load { home, archives } => load::run(home, &archives).await,
             Command::Status { home, output } => status::run(home, output).await,
             Command::Explain { target } => explain::run(target).await,
+            Command::Idle { home, output } => idle::run(home, output).await,
             Command::Quota { home, output } => quota::run(home, output).await,
             Command::Version { output } => output::print_version(output),
             Command::Supervise { home } => supervise::run(home).await,

@@ -1,6 +1,8 @@
 //! Command line of `berth-control`.
 
 use berth_control::controllers::tenant::WithoutClass;
+use berth_idle_reclaim::query::QuerySettings;
+use berth_prometheus::PrometheusConfig;
 use berth_runtime::telemetry::LogFormat;
 use clap::{Parser, ValueEnum};
 use std::{net::SocketAddr, path::PathBuf};
@@ -80,6 +82,23 @@ pub(crate) struct Args {
         default_value = "registry.k8s.io/pause:3.10.1"
     )]
     pub(crate) placeholder_image: String,
+    /// URL of a Prometheus server, or of one with the same API, that has the metrics of NVIDIA's DCGM exporter. Classes with
+    /// spec.idleReclaim need it.
+    #[arg(long, value_name = "URL")]
+    pub(crate) prometheus_url: Option<http::Uri>,
+    /// Certificates of the authorities that signed that server's [default: those of the system].
+    #[arg(long, value_name = "FILE", requires = "prometheus_url")]
+    pub(crate) prometheus_ca: Option<PathBuf>,
+    /// File with the bearer token for that server. It is read again when it changes.
+    #[arg(long, value_name = "FILE", requires = "prometheus_url")]
+    pub(crate) prometheus_token: Option<PathBuf>,
+    /// Matchers that select the series of the DCGM exporter, for example job="dcgm-exporter". Without them, a tenant whose pods that
+    /// server scrapes can add series of its own.
+    #[arg(long, value_name = "MATCHERS", default_value = "")]
+    pub(crate) prometheus_matchers: String,
+    /// Seconds in each of which there is a sample of every GPU: twice the scrape interval.
+    #[arg(long, value_name = "SECONDS", default_value_t = QuerySettings::default().sample_interval)]
+    pub(crate) prometheus_sample_interval: i64,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, default_value = "127.0.0.1:8080")]
     pub(crate) admin_address: SocketAddr,
@@ -127,6 +146,23 @@ impl Args {
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
             format!("{}-{}", host.trim(), std::process::id())
         })
+    }
+
+    /// Where the metrics of GPUs are.
+    pub(crate) fn prometheus(&self) -> Option<PrometheusConfig> {
+        Some(PrometheusConfig {
+            ca_file: self.prometheus_ca.clone(),
+            token_file: self.prometheus_token.clone(),
+            ..PrometheusConfig::new(self.prometheus_url.clone()?)
+        })
+    }
+
+    /// How these metrics are stored.
+    pub(crate) fn query_settings(&self) -> QuerySettings {
+        QuerySettings {
+            matchers: self.prometheus_matchers.clone(),
+            sample_interval: self.prometheus_sample_interval,
+        }
     }
 
     /// The syncer's executable.

@@ -9,6 +9,7 @@ pub mod controllers;
 pub mod datastore;
 pub mod error;
 pub mod events;
+pub mod gpu_pods;
 pub mod install;
 pub mod key;
 pub mod metrics;
@@ -25,6 +26,7 @@ use control_plane::HostInput;
 use controllers::{
     Controllers,
     host_node_pool::HostNodePoolContext,
+    idle_gpus::{GpuMetricsSource, IdleGpusContext},
     nodes::{NodesContext, requested::RequestTracker},
     quotas::QuotasContext,
     schedule_policy::{SchedulePolicyContext, Schedules},
@@ -61,6 +63,8 @@ pub struct ControlConfig {
     pub node_jobs: controllers::nodes::jobs::NodeJobs,
     /// The clock for assignments and recycling.
     pub clock: controllers::nodes::clock::Clock,
+    /// Where the metrics of GPUs are; none: no idle GPU is found.
+    pub gpu_metrics: Option<GpuMetricsSource>,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Counters.
@@ -96,10 +100,24 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         config.metrics.clone(),
         stop.clone(),
     ));
+    let idle_gpus = build_idle_gpus(&config, &stores);
+    tasks.spawn(controllers::idle_gpus::watch(idle_gpus, stop.clone()));
     let controllers = build_controllers(config, datastore, stores, queue);
     on_ready();
     controllers.run(tasks, stop).await;
     Ok(())
+}
+
+/// What the passes over idle GPUs work with.
+fn build_idle_gpus(config: &ControlConfig, stores: &Stores) -> IdleGpusContext {
+    IdleGpusContext {
+        client: config.client.clone(),
+        stores: stores.clone(),
+        clock: config.clock.clone(),
+        source: config.gpu_metrics.clone(),
+        metrics: config.metrics.clone(),
+        recorder: EventRecorder::new(config.client.clone()),
+    }
 }
 
 /// All controllers, with what they share.
@@ -117,6 +135,7 @@ fn build_controllers(
         without_class,
         node_jobs,
         clock,
+        gpu_metrics: _,
         runtime,
         metrics,
     } = config;

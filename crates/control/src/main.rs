@@ -9,12 +9,16 @@ use berth_api::system;
 use berth_control::{
     ControlConfig,
     control_plane::HostInput,
-    controllers::nodes::{clock::Clock, jobs::NodeJobs},
+    controllers::{
+        idle_gpus::{self, GpuMetricsSource},
+        nodes::{clock::Clock, jobs::NodeJobs},
+    },
     datastore::DatastoreConfig,
     metrics::Metrics,
     network::NetworkConfig,
     runtime::{ClusterRuntime, ControlPlaneRuntime, ProcessRuntime, ProcessRuntimeConfig, cluster::ClusterSettings},
 };
+use berth_prometheus::Prometheus;
 use berth_runtime::{
     admin::{self, Readiness},
     client,
@@ -125,10 +129,26 @@ async fn lead(
             placeholder_image: args.placeholder_image.clone(),
         },
         clock: Clock::default(),
+        gpu_metrics: open_gpu_metrics(args)?,
         runtime,
         metrics,
     };
     Ok(berth_control::run(config, stop, on_ready).await?)
+}
+
+/// The Prometheus server with the metrics of GPUs, if there is one.
+fn open_gpu_metrics(args: &Args) -> Result<Option<GpuMetricsSource>, AnyError> {
+    let Some(config) = args.prometheus() else {
+        return Ok(None);
+    };
+    let settings = args.query_settings();
+    let invalid = |why: String| format!("--prometheus-matchers, --prometheus-sample-interval: {why}");
+    settings.validate().map_err(invalid)?;
+    Ok(Some(GpuMetricsSource {
+        prometheus: Prometheus::new(config)?,
+        settings,
+        interval: idle_gpus::INTERVAL,
+    }))
 }
 
 /// Where the datastore is: as the command line says, or the address of a Service on the host.

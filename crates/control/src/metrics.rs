@@ -68,6 +68,24 @@ pub struct ActionLabels {
     pub action: &'static str,
 }
 
+/// GPUs of a tenant by what they do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct GpuActivityLabels {
+    /// Namespace of its `TenantCluster`.
+    pub tenant_namespace: String,
+    /// Name of its `TenantCluster`.
+    pub tenant: String,
+    /// active, idle or unknown.
+    pub activity: &'static str,
+}
+
+/// How something ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ResultLabels {
+    /// ok, or one of few reasons.
+    pub result: &'static str,
+}
+
 /// The rule that a plan broke.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ViolationLabels {
@@ -110,6 +128,16 @@ pub struct Metrics {
     pub quota_used: Family<QuotaLabels, Gauge>,
     /// How often history was dropped before etcd would have done it.
     pub datastore_compactions: Counter,
+    /// GPUs of tenants whose class reclaims idle ones, by what they do.
+    pub gpus: Family<GpuActivityLabels, Gauge>,
+    /// Seconds in which GPUs were idle.
+    pub idle_gpu_seconds: Family<TenantLabels, Counter>,
+    /// Passes over all GPUs, by how they ended.
+    pub idle_passes: Family<ResultLabels, Counter>,
+    /// Seconds that a pass over all GPUs took.
+    pub idle_pass_seconds: Histogram,
+    /// Evictions of pods with idle GPUs, by how they ended.
+    pub idle_evictions: Family<ResultLabels, Counter>,
 }
 
 impl Metrics {
@@ -134,6 +162,11 @@ impl Metrics {
             quota_nominal: Family::default(),
             quota_used: Family::default(),
             datastore_compactions: Counter::default(),
+            gpus: Family::default(),
+            idle_gpu_seconds: Family::default(),
+            idle_passes: Family::default(),
+            idle_pass_seconds: duration_histogram(),
+            idle_evictions: Family::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_control");
         registry.register(
@@ -191,6 +224,7 @@ impl Metrics {
             metrics.datastore_compactions.clone(),
         );
         metrics.register_quotas(registry);
+        metrics.register_idle_reclaim(registry);
         metrics
     }
 
@@ -211,5 +245,33 @@ impl Metrics {
     pub fn clear_quotas(&self) {
         self.quota_nominal.clear();
         self.quota_used.clear();
+    }
+
+    fn register_idle_reclaim(&self, registry: &mut Registry) {
+        registry.register(
+            "gpus",
+            "GPUs of tenants whose class reclaims idle GPUs, by what they do: active, idle or unknown",
+            self.gpus.clone(),
+        );
+        registry.register(
+            "idle_gpu_seconds",
+            "Seconds in which GPUs of a tenant were idle, summed over the GPUs",
+            self.idle_gpu_seconds.clone(),
+        );
+        registry.register(
+            "idle_passes",
+            "Passes over all GPUs that look for idle ones, by result; only those with the result ok change anything",
+            self.idle_passes.clone(),
+        );
+        registry.register(
+            "idle_pass_seconds",
+            "Duration of a pass over all GPUs, queries included",
+            self.idle_pass_seconds.clone(),
+        );
+        registry.register(
+            "idle_evictions",
+            "Evictions of pods whose GPUs were idle, by result: ok, blocked by a disruption budget, or failed",
+            self.idle_evictions.clone(),
+        );
     }
 }

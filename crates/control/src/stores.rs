@@ -1,6 +1,6 @@
 //! What watches know of the host.
 
-use crate::network::node_ports::NodePorts;
+use crate::{gpu_pods::GpuPods, network::node_ports::NodePorts};
 use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
@@ -36,6 +36,8 @@ pub struct Stores {
     pub usage: Arc<NodeIndex<Requests>>,
     /// Tenants' pods on the host.
     pub workloads: Arc<WorkloadIndex>,
+    /// Those of them that request devices.
+    pub gpu_pods: Arc<GpuPods>,
     /// Node ports of tenants' Services.
     pub node_ports: Arc<NodePorts>,
     /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.

@@ -236,3 +236,43 @@ async fn helm_lint_finds_nothing() {
         .await
         .unwrap();
 }
+
+#[tokio::test]
+async fn control_reads_the_metrics_of_gpus_where_the_values_say() {
+    let url = "https://prometheus.monitoring.svc:9090";
+    let values = json!({"gpuMetrics": {"url": url, "caSecret": "prometheus-ca", "tokenSecret": "prometheus-token"}});
+    let all = template(&values).await.unwrap();
+    let control = all
+        .iter()
+        .find(|document| named(document) == "Deployment/berth-control");
+    let pod = &control.unwrap()["spec"]["template"]["spec"];
+    let args: Vec<&str> = pod["containers"][0]["args"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .filter(|arg| arg.starts_with("--prometheus-"))
+        .collect();
+    assert_eq!(
+        args,
+        [
+            "--prometheus-url=https://prometheus.monitoring.svc:9090",
+            "--prometheus-matchers=job=\"nvidia-dcgm-exporter\"",
+            "--prometheus-sample-interval=60",
+            "--prometheus-ca=/etc/berth/prometheus-ca/ca.crt",
+            "--prometheus-token=/etc/berth/prometheus-token/token",
+        ]
+    );
+    let secrets: Vec<&str> = pod["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|volume| volume["secret"]["secretName"].as_str())
+        .collect();
+    assert!(
+        secrets.contains(&"prometheus-ca") && secrets.contains(&"prometheus-token"),
+        "{secrets:?}"
+    );
+    let refused = template(&json!({"gpuMetrics": {"url": "prometheus:9090"}})).await;
+    assert!(refused.is_err(), "a URL without a scheme");
+}

@@ -6,6 +6,7 @@ mod autoscaling;
 mod demand;
 mod devices;
 mod explain;
+mod idle;
 mod random;
 mod rejected;
 mod schedules;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         devices::claims_of_devices_bring_nodes,
         devices::pool_learns_gpu_products_from_devices,
         autoscaling::missing_nodes_are_requested_from_an_autoscaler,
+        idle::a_pod_with_idle_gpus_is_warned_and_evicted,
         rejected::rejected_reservation_moves_to_another_node,
         schedules::a_stop_releases_the_nodes_and_gives_them_back,
         random::no_node_ever_has_two_tenants,

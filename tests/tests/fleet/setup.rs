@@ -2,7 +2,10 @@
 
 use berth_api::{HostNodePool, NodeGroup, TenantCluster, TenantClusterSpec, labels, names::TenantId};
 use berth_control::{
-    ControlConfig, control_plane::HostInput, controllers::nodes::clock::Clock, datastore::DatastoreConfig,
+    ControlConfig,
+    control_plane::HostInput,
+    controllers::{idle_gpus::GpuMetricsSource, nodes::clock::Clock},
+    datastore::DatastoreConfig,
     metrics::Metrics,
 };
 pub(crate) use berth_tests::wait::SOON;
@@ -78,6 +81,11 @@ impl Control {
 
     /// Starts one.
     pub(crate) fn start(host: &TestCluster) -> Self {
+        Self::start_with(host, None)
+    }
+
+    /// Starts one that reads what GPUs do.
+    pub(crate) fn start_with(host: &TestCluster, gpu_metrics: Option<GpuMetricsSource>) -> Self {
         let access = host.datastore();
         let stop = CancellationToken::new();
         let config = ControlConfig {
@@ -100,6 +108,7 @@ impl Control {
                 ca_key: access.ca_key,
             },
             clock: CLOCK.clone(),
+            gpu_metrics,
             runtime: Arc::clone(&RUNTIME) as Arc<_>,
             metrics: Metrics::new(&mut Registry::default()),
         };

@@ -53,6 +53,7 @@ fn control(host: &TestCluster) -> ControlConfig {
             ca_key: access.ca_key,
         },
         clock: berth_control::controllers::nodes::clock::Clock::default(),
+        gpu_metrics: None,
         runtime: Arc::new(FakeRuntime::default()),
         metrics: Metrics::new(&mut Registry::default()),
     }

@@ -106,7 +106,7 @@ pub(crate) async fn connect(home: &HomeArgument) -> Result<Client, Error> {
     Client::try_default().await.map_err(failed("find the host cluster"))
 }
 
-/// Puts "what was tried" before the answer of the API server.
+/// Puts what was tried before an error of the API server.
 pub(crate) fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
     move |error| Error::Explain(format!("cannot {what}: {error}"))
 }

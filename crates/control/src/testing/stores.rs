@@ -64,6 +64,7 @@ impl StoreWriters {
             nodes,
             usage: Arc::default(),
             workloads: Arc::new(WorkloadIndex::default()),
+            gpu_pods: Arc::default(),
             node_ports: Arc::default(),
             devices: Arc::new(Devices::new(Arc::clone(&slices))),
             slices,

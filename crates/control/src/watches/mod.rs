@@ -116,7 +116,8 @@ pub async fn start(
         tenants: tenants.clone(),
         queue: queue.clone(),
     };
-    let (workloads, workloads_listed) = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
+    let (workloads::Indexes { workloads, gpu_pods }, workloads_listed) =
+        workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
     let (node_ports, node_ports_listed) = node_ports::start(client, tenants.clone(), queue.clone(), tasks, stop);
     let (usage, usage_listed) = pods_on_nodes::platform_pods(client, owners.clone(), tasks, stop);
     let devices::Watched {
@@ -145,6 +146,7 @@ pub async fn start(
         nodes,
         usage,
         workloads,
+        gpu_pods,
         node_ports,
         slices,
         devices,

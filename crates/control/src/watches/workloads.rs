@@ -4,7 +4,10 @@ use super::{
     FLEET_PAUSE,
     follow::{Index, follow},
 };
-use crate::key::Key;
+use crate::{
+    gpu_pods::{self, GpuPods},
+    key::Key,
+};
 use berth_api::{NodeMode, TenantCluster, labels, names::TenantId};
 use berth_node_lifecycle::demand::{Workload, WorkloadIndex};
 use berth_runtime::queue::Queue;
@@ -24,6 +27,14 @@ use tokio_util::sync::CancellationToken;
 /// Time for which tenants with nodes that follow demand are remembered.
 const REMEMBERED: Duration = Duration::from_millis(500);
 
+/// What is kept of the pods.
+pub(super) struct Indexes {
+    /// Their demand for nodes.
+    pub(super) workloads: Arc<WorkloadIndex>,
+    /// Those that request devices.
+    pub(super) gpu_pods: Arc<GpuPods>,
+}
+
 /// Watches the pods that syncers created. The receiver resolves when the first list is complete.
 pub(super) fn start(
     client: &Client,
@@ -31,26 +42,33 @@ pub(super) fn start(
     queue: Queue<Key>,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
-) -> (Arc<WorkloadIndex>, oneshot::Receiver<()>) {
+) -> (Indexes, oneshot::Receiver<()>) {
     let index = Arc::new(WorkloadIndex::default());
+    let gpu_pods = Arc::new(GpuPods::default());
     let (listed, is_listed) = oneshot::channel();
     let of_syncers = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
     let api = Api::<Pod>::all(client.clone());
     let config = watcher::Config::default().labels(&of_syncers);
     let watch = WorkloadWatch {
         index: Arc::clone(&index),
+        gpu_pods: Arc::clone(&gpu_pods),
         tenants,
         queue,
         known: RwLock::default(),
     };
     let stop = stop.clone();
     tasks.spawn(async move { follow(api, config, &watch, listed, &stop).await });
-    (index, is_listed)
+    let indexes = Indexes {
+        workloads: index,
+        gpu_pods,
+    };
+    (indexes, is_listed)
 }
 
 /// Indexes the pods, and plans the fleet after changes that matter to it.
 struct WorkloadWatch {
     index: Arc<WorkloadIndex>,
+    gpu_pods: Arc<GpuPods>,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
     known: RwLock<Option<(Instant, HashSet<String>)>>,
@@ -94,12 +112,14 @@ impl WorkloadWatch {
 
 impl Index<Pod> for WorkloadWatch {
     fn put(&self, name: &str, pod: Option<&Pod>) {
+        self.gpu_pods.put(name, pod.and_then(gpu_pods::read_pod));
         if let Some(tenant) = self.index.put(name, pod.and_then(Workload::from_pod)) {
             self.wake(&tenant);
         }
     }
 
     fn retain(&self, names: &HashSet<String>) {
+        self.gpu_pods.retain(names);
         for tenant in self.index.retain(names) {
             self.wake(&tenant);
         }

@@ -87,7 +87,7 @@ pub(super) fn check_pools(
 
 /// Name of the class whose rules a running tenant has; `running` is the class that it was accepted with last. Without one it is
 /// `default` as soon as that exists, if the spec names none.
-pub(super) fn running_class(
+pub(in crate::controllers) fn running_class(
     cluster: &TenantCluster,
     running: Option<&str>,
     exists: impl Fn(&str) -> bool,

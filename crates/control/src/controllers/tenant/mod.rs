@@ -29,6 +29,7 @@ mod tests;
 mod validate;
 
 pub use access::WithoutClass;
+pub(in crate::controllers) use access::running_class;
 pub use connection::{NetworkRemote, ProbeAnswer, ProbeError, Remote};
 pub use context::TenantContext;
 pub use error::TenantError;

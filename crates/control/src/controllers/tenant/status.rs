@@ -209,6 +209,8 @@ pub(super) fn build(
             ready: count(serving.iter().filter(|node| is_ready(node)).count()),
         }),
         node_groups: nodes.groups.clone(),
+        // The pass over GPUs writes it, see [`write`].
+        idle: None,
         violations,
         conditions: conditions::merge(
             &before.conditions,
@@ -245,7 +247,13 @@ pub(super) async fn write(
     cluster: &TenantCluster,
     after: &TenantClusterStatus,
 ) -> Result<(), TenantError> {
-    let before = cluster.status.clone().unwrap_or_default();
+    // `status.idle` has another field manager.
+    let without_idle = |status: &TenantClusterStatus| TenantClusterStatus {
+        idle: None,
+        ..status.clone()
+    };
+    let before = cluster.status.as_ref().map(without_idle).unwrap_or_default();
+    let after = &without_idle(after);
     if before == *after {
         return Ok(());
     }

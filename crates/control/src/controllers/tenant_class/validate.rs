@@ -47,12 +47,18 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         enforcement_grace_period: _,
         fair_sharing: _,
         quotas: _,
+        idle_reclaim,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
         return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
     }
     if let Some((field, bad)) = limits.find_invalid_quantity() {
         return Some(format!("spec.limits.{field}: {bad:?} is not a quantity such as 50Gi"));
+    }
+    if let Some((field, bad)) = idle_reclaim.find_invalid_value() {
+        return Some(format!(
+            "spec.idleReclaim.{field}: {bad:?} is not an amount such as 2.50"
+        ));
     }
     let SyncPolicy {
         pods,

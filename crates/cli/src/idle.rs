@@ -1,0 +1,267 @@
+//! `berth idle`: which workloads leave their GPUs idle. All of this is in the status of the TenantClusters; here it is
+//! summed up.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use berth_api::{IdleReclaimMode, IdleStatus, IdleWorkload, TenantCluster, UnknownGpus};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
+use serde::Serialize;
+
+use crate::args::HomeArgument;
+use crate::error::Error;
+use crate::explain::{connect, failed};
+use crate::output::{self, OutputFormat, format_table};
+
+/// What `idle` prints. Programs read it: fields are only ever added.
+#[derive(Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct IdleView {
+    totals: Totals,
+    workloads: Vec<WorkloadView>,
+    /// GPUs of which it is not known whether they are idle, by reason.
+    unknown: Vec<UnknownGpus>,
+}
+
+#[derive(Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Totals {
+    /// GPUs of all tenants whose class reclaims idle GPUs.
+    gpus: u64,
+    #[serde(rename = "idleGPUs")]
+    idle_gpus: u64,
+    #[serde(rename = "unknownGPUs")]
+    unknown_gpus: u64,
+    #[serde(rename = "optedOutGPUs")]
+    opted_out_gpus: u64,
+    /// GPU-hours of the idle workloads since they are idle.
+    #[serde(rename = "idleGPUHours")]
+    idle_gpu_hours: f64,
+    /// What these cost, by currency.
+    worth: BTreeMap<String, String>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkloadView {
+    /// `namespace/name` of the tenant.
+    tenant: String,
+    mode: IdleReclaimMode,
+    #[serde(rename = "idleGPUHours")]
+    idle_gpu_hours: f64,
+    worth: Option<String>,
+    #[serde(flatten)]
+    workload: IdleWorkload,
+}
+
+pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<ExitCode, Error> {
+    let client = connect(&home).await?;
+    let tenants = Api::<TenantCluster>::all(client)
+        .list(&ListParams::default())
+        .await
+        .map_err(failed("list the tenants"))?;
+    let view = build_view(&tenants.items, Timestamp::now());
+    output::print(&view, describe, format)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build_view(tenants: &[TenantCluster], now: Timestamp) -> IdleView {
+    let mut view = IdleView::default();
+    let mut unknown: BTreeMap<String, u32> = BTreeMap::new();
+    // Seconds by price: one class may have another price than the next.
+    let mut seconds = 0_u64;
+    let mut worth: BTreeMap<String, u128> = BTreeMap::new();
+    for tenant in tenants {
+        let Some(idle) = tenant.status.as_ref().and_then(|status| status.idle.as_ref()) else {
+            continue;
+        };
+        let totals = &mut view.totals;
+        totals.gpus += u64::from(idle.gpus);
+        totals.idle_gpus += u64::from(idle.idle_gpus);
+        totals.opted_out_gpus += u64::from(idle.opted_out_gpus);
+        for UnknownGpus { reason, gpus } in &idle.unknown_gpus {
+            totals.unknown_gpus += u64::from(*gpus);
+            *unknown.entry(reason.clone()).or_default() += gpus;
+        }
+        let name = format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any());
+        for workload in &idle.workloads {
+            let gpu_seconds = gpu_seconds(workload, now);
+            seconds = seconds.saturating_add(gpu_seconds);
+            if let Some(price) = &idle.gpu_hour_price
+                && let Some(thousandths) = price.thousandths()
+            {
+                let sum = worth.entry(price.currency.clone()).or_default();
+                *sum += u128::from(thousandths) * u128::from(gpu_seconds) / 3600;
+            }
+            view.workloads
+                .push(build_workload_view(name.clone(), idle, workload, gpu_seconds));
+        }
+    }
+    view.workloads
+        .sort_by(|a, b| b.idle_gpu_hours.total_cmp(&a.idle_gpu_hours));
+    view.totals.idle_gpu_hours = hours(seconds);
+    view.totals.worth = worth
+        .into_iter()
+        .map(|(currency, thousandths)| (currency, format_thousandths(thousandths)))
+        .collect();
+    view.unknown = unknown
+        .into_iter()
+        .map(|(reason, gpus)| UnknownGpus { reason, gpus })
+        .collect();
+    view
+}
+
+fn build_workload_view(tenant: String, idle: &IdleStatus, workload: &IdleWorkload, gpu_seconds: u64) -> WorkloadView {
+    WorkloadView {
+        tenant,
+        mode: idle.mode,
+        idle_gpu_hours: hours(gpu_seconds),
+        worth: idle.gpu_hour_price.as_ref().and_then(|price| price.worth(gpu_seconds)),
+        workload: workload.clone(),
+    }
+}
+
+fn gpu_seconds(workload: &IdleWorkload, now: Timestamp) -> u64 {
+    let idle = now.as_second().saturating_sub(workload.idle_since.0.as_second());
+    u64::try_from(idle).unwrap_or_default() * u64::from(workload.gpus)
+}
+
+/// Hours with one decimal.
+fn hours(seconds: u64) -> f64 {
+    let tenths = seconds / 360;
+    f64::from(u32::try_from(tenths).unwrap_or(u32::MAX)) / 10.0
+}
+
+fn format_thousandths(thousandths: u128) -> String {
+    let hundredths = (thousandths + 5) / 10;
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}
+
+fn describe(view: &IdleView) -> String {
+    let Totals {
+        gpus,
+        idle_gpus,
+        unknown_gpus,
+        opted_out_gpus,
+        idle_gpu_hours,
+        worth,
+    } = &view.totals;
+    let mut summary = format!(
+        "{idle_gpus} of {gpus} GPUs are idle, {idle_gpu_hours:.1} GPU-hours so far; {unknown_gpus} unknown, {opted_out_gpus} excepted"
+    );
+    for (currency, amount) in worth {
+        summary = format!("{summary}; worth {amount} {currency}");
+    }
+    let mut parts = vec![summary];
+    if !view.workloads.is_empty() {
+        let rows: Vec<_> = view.workloads.iter().map(row).collect();
+        parts.push(format_table(
+            [
+                "TENANT",
+                "WORKLOAD",
+                "GPUS",
+                "IDLE SINCE",
+                "GPU-HOURS",
+                "WORTH",
+                "STEP",
+                "NEXT STEP",
+                "MODE",
+            ],
+            &rows,
+        ));
+    }
+    if !view.unknown.is_empty() {
+        let rows: Vec<_> = view
+            .unknown
+            .iter()
+            .map(|unknown| [unknown.reason.clone(), unknown.gpus.to_string()])
+            .collect();
+        parts.push(format_table(["UNKNOWN BECAUSE", "GPUS"], &rows));
+    }
+    parts.join("\n\n")
+}
+
+fn row(view: &WorkloadView) -> [String; 9] {
+    let workload = &view.workload;
+    let next = match &workload.next_step_at {
+        Some(at) => at.0.to_string(),
+        None if workload.paused => "paused: metrics are missing".to_owned(),
+        None => "-".to_owned(),
+    };
+    [
+        view.tenant.clone(),
+        format!("{} {}/{}", workload.kind, workload.namespace, workload.name),
+        workload.gpus.to_string(),
+        workload.idle_since.0.to_string(),
+        format!("{:.1}", view.idle_gpu_hours),
+        view.worth.clone().unwrap_or_else(|| "-".to_owned()),
+        workload.step.as_str().to_owned(),
+        next,
+        format!("{:?}", view.mode),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn tenant(idle: serde_json::Value) -> TenantCluster {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "vision", "namespace": "team"}, "spec": {}, "status": {"idle": idle},
+        }))
+        .unwrap()
+    }
+
+    fn view() -> IdleView {
+        let idle = json!({
+            "mode": "DryRun", "gpus": 24, "idleGPUs": 9, "optedOutGPUs": 0,
+            "unknownGPUs": [{"reason": "StaleSeries", "gpus": 8}],
+            "gpuHourPrice": {"amount": "2.50", "currency": "EUR"},
+            "workloads": [
+                {"kind": "Pod", "namespace": "ml", "name": "lab", "gpus": 1, "idleSince": "1970-01-01T00:00:00Z",
+                 "step": "Warned", "stepSince": "1970-01-01T01:00:00Z", "paused": true},
+                {"kind": "Job", "namespace": "ml", "name": "train", "gpus": 8, "idleSince": "1970-01-01T01:00:00Z",
+                 "step": "Reclaimable", "stepSince": "1970-01-01T02:00:00Z"},
+            ],
+        });
+        build_view(&[tenant(idle)], Timestamp::from_second(7200).unwrap())
+    }
+
+    #[test]
+    fn hours_and_worth_are_summed_up() {
+        let view = view();
+        assert_eq!(
+            (view.totals.gpus, view.totals.idle_gpus, view.totals.unknown_gpus),
+            (24, 9, 8)
+        );
+        assert_eq!(format!("{:.1}", view.totals.idle_gpu_hours), "10.0");
+        assert_eq!(view.totals.worth["EUR"], "25.00");
+        assert_eq!(view.workloads[0].workload.name, "train", "the most GPU-hours first");
+    }
+
+    #[test]
+    fn the_table_says_what_comes_next() {
+        let text = describe(&view());
+        assert!(
+            text.starts_with("9 of 24 GPUs are idle, 10.0 GPU-hours so far"),
+            "{text}"
+        );
+        assert!(text.contains("Job ml/train") && text.contains("20.00 EUR"), "{text}");
+        assert!(text.contains("paused: metrics are missing"), "{text}");
+        assert!(text.contains("StaleSeries"), "{text}");
+    }
+
+    #[test]
+    fn tenants_without_reclaim_are_not_shown() {
+        let none: TenantCluster = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "vision", "namespace": "team"}, "spec": {},
+        }))
+        .unwrap();
+        assert_eq!(build_view(&[none], Timestamp::UNIX_EPOCH), IdleView::default());
+    }
+}

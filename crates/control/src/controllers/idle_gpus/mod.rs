@@ -1,0 +1,230 @@
+//! GPUs that are allocated to pods and do nothing: every minute a pass over all GPUs of tenants whose class asks for it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `collect` | reads the metrics: a few queries that Prometheus aggregates |
+//! | `tenants` | the tenants, the rules of their classes, and where their workloads were |
+//! | `status` | writes what was found into the status of the TenantCluster: the next control continues from there |
+//! | `warn` | conditions and Events on host pods, which the syncers carry into the tenants |
+//! | `evict` | evicts pods that are due |
+//!
+//! What is decided, and when, is in the crate `berth-idle-reclaim`, which has no I/O. A pass without complete answers of
+//! Prometheus changes nothing but this: workloads on their way to an eviction wait.
+
+mod collect;
+mod evict;
+mod status;
+mod tenants;
+#[cfg(test)]
+mod tests;
+mod warn;
+
+pub use collect::{GpuMetricsSource, collect};
+
+use crate::{
+    controllers::nodes::clock::Clock,
+    events::EventRecorder,
+    metrics::{GpuActivityLabels, Metrics, ResultLabels, TenantLabels},
+    stores::Stores,
+};
+use berth_api::{IdleReclaimMode, IdleStep};
+use berth_idle_reclaim::{
+    evidence::{self, Verdict},
+    pass::{self, Decision, TenantInput},
+    pod::GpuPod,
+};
+use kube::Client;
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+use tenants::{Memory, ObservedTenant};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Time between two passes, unless a test sets another one.
+pub const INTERVAL: Duration = Duration::from_secs(60);
+
+/// What the passes work with. One per process.
+pub struct IdleGpusContext {
+    /// The host's API server.
+    pub client: Client,
+    /// Views of the host.
+    pub stores: Stores,
+    /// The time.
+    pub clock: Clock,
+    /// Where the metrics are; none: nothing is known of any GPU.
+    pub source: Option<GpuMetricsSource>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Publishes Events.
+    pub recorder: EventRecorder,
+}
+
+/// Makes passes until `stop`.
+pub(crate) async fn watch(context: IdleGpusContext, stop: CancellationToken) {
+    let mut memory = Memory::default();
+    let interval = context.source.as_ref().map_or(INTERVAL, |source| source.interval);
+    loop {
+        let pass = async {
+            tokio::time::sleep(interval).await;
+            run_pass(&context, &mut memory).await;
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = pass => {}
+        }
+    }
+}
+
+/// One pass over all tenants. A tenant whose objects cannot be written does not keep the others.
+async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
+    let started = Instant::now();
+    let now = context.clock.now().as_second();
+    let all = tenants::observe(&context.stores);
+    let mut pods = context.stores.gpu_pods.by_tenant();
+    memory.retain(&all, &pods);
+    let (enabled, disabled): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|tenant| tenant.policy.mode != IdleReclaimMode::Off);
+    let known = collect_metrics(context, &enabled, now).await;
+    let gpu_resources = tenants::gpu_resources(&context.stores);
+    let mut evaluated = Vec::new();
+    context.metrics.gpus.clear();
+    for tenant in enabled {
+        let pods = pods.remove(tenant.id.slug()).unwrap_or_default();
+        let input = TenantInput {
+            policy: &tenant.policy,
+            pods: &pods,
+            gpu_resources: &gpu_resources,
+            states: memory.states(&tenant),
+        };
+        let decisions = pass::evaluate(&input, known.as_ref(), now);
+        count(&context.metrics, &tenant, &decisions);
+        evaluated.push((tenant, decisions));
+    }
+    drop(known);
+    let mut due = Vec::new();
+    for (tenant, decisions) in evaluated {
+        let written = carry_out(context, memory, &tenant, &decisions).await;
+        let is_due = |decision: &Decision| decision.is_due(tenant.policy.mode);
+        match written {
+            Ok(()) => due.extend(decisions.into_iter().filter(is_due)),
+            Err(error) => tracing::warn!(
+                tenant = tenant.id.slug(),
+                %error,
+                "cannot write which GPUs are idle; nothing is evicted in this pass"
+            ),
+        }
+    }
+    for tenant in &disabled {
+        let pods = pods.remove(tenant.id.slug()).unwrap_or_default();
+        clear(context, memory, tenant, &pods).await;
+    }
+    evict::evict(context, &due).await;
+    context
+        .metrics
+        .idle_pass_seconds
+        .observe(started.elapsed().as_secs_f64());
+}
+
+/// The metrics of all windows that the classes name; none if Prometheus does not answer all queries completely.
+async fn collect_metrics(context: &IdleGpusContext, enabled: &[ObservedTenant], now: i64) -> Option<evidence::Metrics> {
+    if enabled.is_empty() {
+        return None;
+    }
+    let windows: BTreeSet<_> = enabled.iter().flat_map(|tenant| tenant.policy.windows()).collect();
+    let signals: BTreeSet<_> = enabled
+        .iter()
+        .flat_map(|tenant| tenant.policy.signals.iter().copied())
+        .collect();
+    let (found, result) = match &context.source {
+        None => {
+            tracing::warn!(
+                "classes reclaim idle GPUs, and control has no --prometheus-url: set gpuMetrics.url of the chart"
+            );
+            (None, "NoPrometheus")
+        }
+        Some(source) => match collect::collect(source, &windows, &signals, now).await {
+            Ok(found) => (Some(found), "ok"),
+            Err(error) => {
+                tracing::warn!(%error, "no metrics of GPUs: no GPU counts as idle in this pass");
+                (None, error.category())
+            }
+        },
+    };
+    context
+        .metrics
+        .idle_passes
+        .get_or_create(&ResultLabels { result })
+        .inc();
+    found
+}
+
+/// Writes what was decided about a tenant: first where the workloads are, then the warnings.
+async fn carry_out(
+    context: &IdleGpusContext,
+    memory: &mut Memory,
+    tenant: &ObservedTenant,
+    decisions: &[Decision],
+) -> Result<(), crate::error::ReconcileError> {
+    let before = memory.states(tenant).clone();
+    let report = pass::report(&tenant.policy, decisions);
+    status::write(context, tenant, Some(&report)).await?;
+    memory.remember(tenant, pass::states_after(decisions));
+    let is_new = |decision: &&Decision| {
+        let earlier = before.get(&decision.workload).map(|state| state.step);
+        let announced = matches!(decision.step(), Some(IdleStep::Warned | IdleStep::Reclaimable));
+        announced && decision.step() != earlier
+    };
+    let new: Vec<&Decision> = decisions.iter().filter(is_new).collect();
+    warn::publish_on_tenant(context, tenant, &new).await;
+    for decision in decisions {
+        warn::update_pods(context, memory, tenant, decision).await?;
+    }
+    Ok(())
+}
+
+/// Takes back what earlier passes wrote about a tenant whose class no longer reclaims GPUs.
+async fn clear(context: &IdleGpusContext, memory: &mut Memory, tenant: &ObservedTenant, pods: &[Arc<GpuPod>]) {
+    memory.forget(tenant);
+    let cleared = async {
+        status::write(context, tenant, None).await?;
+        warn::clear_pods(context, memory, pods).await
+    };
+    if let Err(error) = cleared.await {
+        tracing::warn!(tenant = tenant.id.slug(), %error, "cannot take back which GPUs are idle; trying again");
+    }
+}
+
+fn count(metrics: &Metrics, tenant: &ObservedTenant, decisions: &[Decision]) {
+    let mut gpus: HashMap<&'static str, u32> = HashMap::from([("active", 0), ("idle", 0), ("unknown", 0)]);
+    for decision in decisions {
+        let activity = match decision.verdict {
+            Verdict::Active => "active",
+            Verdict::Idle => "idle",
+            Verdict::Unknown(_) => "unknown",
+        };
+        let sum = gpus.entry(activity).or_default();
+        *sum = sum.saturating_add(decision.gpus);
+    }
+    let (tenant_namespace, name) = tenant.names();
+    for (activity, sum) in &gpus {
+        let labels = GpuActivityLabels {
+            tenant_namespace: tenant_namespace.clone(),
+            tenant: name.clone(),
+            activity: *activity,
+        };
+        metrics.gpus.get_or_create(&labels).set(i64::from(*sum));
+    }
+    let idle = u64::from(gpus.get("idle").copied().unwrap_or_default());
+    let labels = TenantLabels {
+        tenant_namespace,
+        tenant: name,
+    };
+    metrics
+        .idle_gpu_seconds
+        .get_or_create(&labels)
+        .inc_by(idle.saturating_mul(INTERVAL.as_secs()));
+}

@@ -1,0 +1,341 @@
+//! Passes with a host and a Prometheus in memory.
+
+use super::*;
+use crate::testing::{Script, ScriptedApi, StoreWriters};
+use berth_api::{IdleReclaim, TenantClass, TenantClassSpec, TenantCluster, TenantClusterSpec};
+use berth_idle_reclaim::query::QuerySettings;
+use berth_prometheus::Prometheus;
+use http::{Request, Response, StatusCode};
+use jiff::Timestamp;
+use kube::client::Body;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use std::{
+    convert::Infallible,
+    sync::{Mutex, PoisonError},
+};
+
+const CLUSTER: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
+const POD: &str = "/api/v1/namespaces/berth-w/pods/train-host";
+
+/// What the one GPU of the fleet does; none: Prometheus answers with an error.
+#[derive(Clone, Default)]
+struct Gpu(Arc<Mutex<Option<f64>>>);
+
+impl Gpu {
+    fn set(&self, activity: Option<f64>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = activity;
+    }
+
+    /// The answer to a query, by what it aggregates.
+    fn answer(&self, query: &str) -> (StatusCode, Value) {
+        let Some(activity) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) else {
+            return (
+                StatusCode::SERVICE_UNAVAILABLE,
+                json!({"status": "error", "error": "starting"}),
+            );
+        };
+        let time = query
+            .split('&')
+            .find_map(|pair| pair.strip_prefix("time="))
+            .unwrap_or("0");
+        let value = if query.contains("timestamp") {
+            time.to_owned()
+        } else if query.contains("count_over_time") {
+            "60".to_owned()
+        } else if query.contains("POWER") {
+            "80".to_owned()
+        } else {
+            activity.to_string()
+        };
+        let labels = json!({"UUID": "GPU-1", "modelName": "NVIDIA H100", "exported_namespace": "berth-w",
+            "exported_pod": "train-host", "namespace": "gpu-operator", "pod": "dcgm-exporter-1"});
+        let row = json!({"metric": labels, "value": [0, value]});
+        (
+            StatusCode::OK,
+            json!({"status": "success", "data": {"resultType": "vector", "result": [row]}}),
+        )
+    }
+
+    fn prometheus(&self) -> Prometheus {
+        let gpu = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let gpu = gpu.clone();
+            async move {
+                let bytes = request.into_body().collect_bytes().await.unwrap();
+                let (status, answer) = gpu.answer(&String::from_utf8_lossy(&bytes));
+                let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
+                *response.status_mut() = status;
+                Ok::<_, Infallible>(response)
+            }
+        });
+        Prometheus::with_client(Client::new(service, "default"), Duration::from_secs(5))
+    }
+}
+
+/// One tenant with one pod, whose class reclaims idle GPUs.
+struct Fleet {
+    host: ScriptedApi,
+    script: Script,
+    writers: StoreWriters,
+    context: IdleGpusContext,
+    memory: Memory,
+    gpu: Gpu,
+    minutes: i64,
+}
+
+impl Fleet {
+    fn new(mode: IdleReclaimMode) -> Self {
+        let script = Script::default();
+        let host = ScriptedApi::new("host", &script);
+        let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+        cluster.spec.class_name = Some("gold".into());
+        cluster.metadata.namespace = Some("team".into());
+        cluster.metadata.uid = Some("tenant-uid".into());
+        host.insert(CLUSTER, serde_json::to_value(cluster).unwrap());
+        let (stores, writers) = StoreWriters::new();
+        let client = host.client();
+        let gpu = Gpu::default();
+        let context = IdleGpusContext {
+            stores,
+            clock: Clock::default(),
+            source: Some(GpuMetricsSource {
+                prometheus: gpu.prometheus(),
+                settings: QuerySettings::default(),
+                interval: INTERVAL,
+            }),
+            metrics: Metrics::new(&mut Registry::default()),
+            recorder: EventRecorder::new(client.clone()),
+            client,
+        };
+        let fleet = Self {
+            host,
+            script,
+            writers,
+            context,
+            memory: Memory::default(),
+            gpu,
+            minutes: 0,
+        };
+        fleet.set_mode(mode);
+        fleet.put_pod();
+        fleet
+    }
+
+    fn set_mode(&self, mode: IdleReclaimMode) {
+        let spec = TenantClassSpec {
+            idle_reclaim: IdleReclaim {
+                mode,
+                ..IdleReclaim::default()
+            },
+            ..TenantClassSpec::default()
+        };
+        let class = TenantClass::new("gold", spec);
+        let path = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+        self.host.insert(path, serde_json::to_value(class).unwrap());
+    }
+
+    /// The pod of the tenant, which has run for a day.
+    fn put_pod(&self) {
+        let cluster: TenantCluster = serde_json::from_value(self.host.get(CLUSTER).unwrap()).unwrap();
+        let uid = cluster.metadata.uid.clone().unwrap();
+        let slug = berth_api::names::TenantId::new("vision", &uid).slug().to_owned();
+        let started = Timestamp::now() - jiff::SignedDuration::from_hours(24);
+        let pod = json!({
+            "metadata": {
+                "name": "train-host", "namespace": "berth-w", "uid": "pod-uid", "labels": {"berth.dev/tenant": slug},
+                "annotations": {"berth.dev/origin-namespace": "ml", "berth.dev/origin-name": "train"},
+            },
+            "spec": {"nodeName": "n1", "containers": [
+                {"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}},
+            ]},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
+                "ready": true, "restartCount": 0, "state": {"running": {"startedAt": started.to_string()}}}]},
+        });
+        self.host.insert(POD, pod.clone());
+        let read = crate::gpu_pods::read_pod(&serde_json::from_value(pod).unwrap());
+        self.context.stores.gpu_pods.put("berth-w/train-host", read);
+    }
+
+    /// What the controller of tenants and watches do between two passes.
+    fn update_views(&mut self) {
+        let mut cluster = self.host.get(CLUSTER).unwrap();
+        cluster["status"]["className"] = json!("gold");
+        self.host.insert(CLUSTER, cluster);
+        self.writers.update(&self.host);
+        let conditions = self.host.get(POD).map(|pod| pod["status"]["conditions"].clone());
+        let pods = self.context.stores.gpu_pods.by_tenant();
+        let mut pod = GpuPod::clone(pods.values().flatten().next().unwrap());
+        pod.condition = conditions
+            .as_ref()
+            .and_then(|conditions| conditions.get(0))
+            .map(|condition| berth_idle_reclaim::pod::ObservedCondition {
+                is_true: condition["status"] == "True",
+                reason: condition["reason"].as_str().unwrap_or_default().to_owned(),
+            });
+        self.context.stores.gpu_pods.put("berth-w/train-host", Some(pod));
+    }
+
+    /// One pass in each of these minutes.
+    async fn run(&mut self, minutes: i64) {
+        for _ in 0..minutes {
+            self.update_views();
+            self.context.clock.set_ahead(self.minutes * 60);
+            run_pass(&self.context, &mut self.memory).await;
+            self.minutes += 1;
+        }
+    }
+
+    /// The last step, as the status has it.
+    fn step(&self) -> Option<String> {
+        let cluster = self.host.get(CLUSTER)?;
+        Some(cluster["status"]["idle"]["workloads"][0]["step"].as_str()?.to_owned())
+    }
+
+    fn condition(&self) -> Value {
+        self.host.get(POD).unwrap()["status"]["conditions"][0].clone()
+    }
+
+    fn events(&self) -> usize {
+        self.host.find("/events.k8s.io/v1/namespaces/berth-w/").len()
+    }
+
+    fn evictions(&self) -> usize {
+        let calls = self.script.calls();
+        calls.iter().filter(|call| call.text.ends_with("/eviction")).count()
+    }
+}
+
+#[tokio::test]
+async fn an_idle_pod_is_warned_and_evicted_in_the_end() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(1).await;
+    assert_eq!(fleet.step().as_deref(), Some("Warned"));
+    assert_eq!(
+        (fleet.condition()["status"].as_str(), fleet.events()),
+        (Some("True"), 1)
+    );
+    fleet.run(15).await;
+    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
+    fleet.run(24).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+    assert_eq!((fleet.events(), fleet.evictions()), (3, 0));
+    fleet.run(2).await;
+    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
+    assert!(fleet.evictions() >= 1);
+    assert_eq!(fleet.condition()["reason"], "Reclaimable");
+}
+
+#[tokio::test]
+async fn activity_takes_the_warning_back() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(20).await;
+    fleet.gpu.set(Some(0.3));
+    fleet.run(2).await;
+    assert_eq!(fleet.step(), None);
+    let condition = fleet.condition();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("False"), &json!("Active"))
+    );
+    fleet.run(60).await;
+    assert_eq!(fleet.evictions(), 0);
+}
+
+#[tokio::test]
+async fn an_hour_without_prometheus_changes_nothing() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(35).await;
+    let before = (fleet.step(), fleet.condition());
+    assert_eq!(before.0.as_deref(), Some("CheckpointRequested"));
+    fleet.gpu.set(None);
+    fleet.run(60).await;
+    assert_eq!((fleet.step(), fleet.condition()), before);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(10).await;
+    assert_eq!(
+        (fleet.step(), fleet.evictions()),
+        (before.0, 0),
+        "the time starts again"
+    );
+    fleet.run(2).await;
+    assert!(fleet.evictions() >= 1);
+}
+
+#[tokio::test]
+async fn a_dry_run_only_reports() {
+    let mut fleet = Fleet::new(IdleReclaimMode::DryRun);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(60).await;
+    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
+    assert_eq!(
+        (fleet.condition(), fleet.events(), fleet.evictions()),
+        (Value::Null, 0, 0)
+    );
+    // A team that was not warned loses no pod.
+    fleet.set_mode(IdleReclaimMode::Enforce);
+    fleet.run(2).await;
+    assert_eq!(fleet.step().as_deref(), Some("Warned"));
+    assert_eq!(fleet.evictions(), 0);
+}
+
+#[tokio::test]
+async fn a_new_control_continues_where_the_status_is() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(35).await;
+    fleet.memory = Memory::default();
+    fleet.run(1).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+}
+
+#[tokio::test]
+async fn a_class_that_stops_reclaiming_takes_everything_back() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(20).await;
+    fleet.set_mode(IdleReclaimMode::Off);
+    fleet.run(2).await;
+    assert_eq!(fleet.step(), None);
+    assert_eq!(fleet.condition()["status"], "False");
+}
+
+#[tokio::test]
+async fn a_spec_that_is_not_accepted_keeps_no_rule_away() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(20).await;
+    let mut cluster = fleet.host.get(CLUSTER).unwrap();
+    cluster["spec"]["className"] = json!("silver");
+    fleet.host.insert(CLUSTER, cluster);
+    fleet.run(2).await;
+    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
+    assert_eq!(fleet.condition()["status"], "True");
+}
+
+#[tokio::test]
+async fn nothing_is_evicted_while_the_status_cannot_be_written() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(40).await;
+    let before = fleet.script.calls().len();
+    fleet.script.fail_call(before);
+    fleet.run(1).await;
+    let failed = fleet.script.failed().unwrap_or_default();
+    assert!(failed.contains("tenantclusters/vision/status"), "{failed}");
+    assert_eq!(fleet.evictions(), 0);
+    fleet.run(1).await;
+    assert_eq!(fleet.evictions(), 1);
+}
+
+#[tokio::test]
+async fn without_a_class_that_asks_for_it_prometheus_is_not_asked() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Off);
+    fleet.run(3).await;
+    assert!(fleet.script.calls().is_empty());
+    let passes = &fleet.context.metrics.idle_passes;
+    assert_eq!(passes.get_or_create(&ResultLabels { result: "ok" }).get(), 0);
+}

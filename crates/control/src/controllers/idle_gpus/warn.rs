@@ -1,0 +1,305 @@
+//! Warnings: a condition on each host pod of an idle workload, and Events. The syncers carry both into the tenants.
+//!
+//! The condition is information. What was decided is in the status of the `TenantCluster`, which no tenant can write.
+
+use super::{
+    IdleGpusContext,
+    tenants::{Memory, ObservedTenant},
+};
+use crate::{
+    apply::is_status,
+    error::{ReconcileError, api},
+};
+use berth_api::{IdleReclaimMode, IdleStep, conditions::GPUS_IDLE};
+use berth_idle_reclaim::{
+    Seconds,
+    pass::Decision,
+    pod::{GpuPod, ObservedCondition},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use kube::{
+    Api, Resource,
+    api::{Patch, PatchParams},
+    runtime::events::{Event, EventType},
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Reason of the condition and of Events when GPUs are no longer idle.
+const ACTIVE: &str = "Active";
+/// Reason of Events on pods and tenants with idle GPUs.
+const IDLE_EVENT: &str = "GPUsIdle";
+/// Pods of one workload that get an Event.
+const MAX_EVENTS: usize = 32;
+/// Workloads of one tenant about which there is an Event in one pass.
+const MAX_TENANT_EVENTS: usize = 20;
+
+/// What a pod should say.
+struct Wanted {
+    is_true: bool,
+    reason: &'static str,
+    message: String,
+}
+
+impl Wanted {
+    fn is_observed(&self, observed: Option<&ObservedCondition>) -> bool {
+        observed.is_some_and(|observed| observed.is_true == self.is_true && observed.reason == self.reason)
+    }
+}
+
+/// Sets the conditions of the pods of a workload and publishes an Event for each change.
+///
+/// # Errors
+/// The host's API server refuses or does not answer.
+pub(super) async fn update_pods(
+    context: &IdleGpusContext,
+    memory: &mut Memory,
+    tenant: &ObservedTenant,
+    decision: &Decision,
+) -> Result<(), ReconcileError> {
+    let step = decision
+        .step()
+        .filter(|_| tenant.policy.mode == IdleReclaimMode::Enforce);
+    let message = describe(decision, tenant.policy.mode);
+    let mut events = 0;
+    for pod in &decision.pods {
+        let Some(wanted) = wanted(pod, step, &message) else {
+            continue;
+        };
+        if wanted.is_observed(pod.condition.as_ref()) {
+            continue;
+        }
+        set_condition(context, pod, &wanted).await?;
+        if events < MAX_EVENTS && memory.published.get(&pod.uid) != Some(&wanted.reason) {
+            publish(context, pod, &wanted).await;
+            memory.published.insert(pod.uid.clone(), wanted.reason);
+            events += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Takes back the conditions of pods that nothing is held against.
+///
+/// # Errors
+/// The host's API server refuses or does not answer.
+pub(super) async fn clear_pods(
+    context: &IdleGpusContext,
+    memory: &mut Memory,
+    pods: &[Arc<GpuPod>],
+) -> Result<(), ReconcileError> {
+    for pod in pods {
+        memory.published.remove(&pod.uid);
+        if let Some(wanted) = wanted(pod, None, "") {
+            set_condition(context, pod, &wanted).await?;
+        }
+    }
+    Ok(())
+}
+
+/// None for a pod that need not say anything.
+fn wanted(pod: &GpuPod, step: Option<IdleStep>, message: &str) -> Option<Wanted> {
+    if pod.is_ending || !pod.holds_devices {
+        return None;
+    }
+    if let Some(step) = step {
+        return Some(Wanted {
+            is_true: true,
+            reason: step.as_str(),
+            message: message.to_owned(),
+        });
+    }
+    let is_warned = pod.condition.as_ref().is_some_and(|observed| observed.is_true);
+    is_warned.then(|| Wanted {
+        is_true: false,
+        reason: ACTIVE,
+        message: "The GPUs are in use, or the rules of the class no longer apply to the pod.".to_owned(),
+    })
+}
+
+/// What the team reads: no name of the host is in it.
+fn describe(decision: &Decision, mode: IdleReclaimMode) -> String {
+    let Some(state) = &decision.state else {
+        return String::new();
+    };
+    let workload = &decision.workload;
+    let subject = format!(
+        "The {} GPUs of {} {}/{} have done nothing since {}",
+        decision.gpus,
+        workload.kind,
+        workload.namespace,
+        workload.name,
+        format_time(state.idle_since)
+    );
+    let what = match state.step {
+        IdleStep::Warned | IdleStep::WarnedAgain => {
+            "Berth reclaims GPUs that stay idle. Use them, or delete what you no longer need. The next step is due at"
+        }
+        IdleStep::CheckpointRequested => "Write a checkpoint now: the pods are evicted if their GPUs stay idle, at",
+        IdleStep::Reclaimable if mode == IdleReclaimMode::Enforce => {
+            return format!("{subject}. The pods are evicted.");
+        }
+        IdleStep::Reclaimable => return format!("{subject}. In mode Enforce the pods would be evicted."),
+    };
+    match decision.next_step_at {
+        Some(due) => format!("{subject}. {what} {} at the earliest.", format_time(due)),
+        None => format!("{subject}. Berth reclaims GPUs that stay idle."),
+    }
+}
+
+fn format_time(second: Seconds) -> String {
+    Timestamp::from_second(second).map_or_else(|_| second.to_string(), |time| time.to_string())
+}
+
+/// Sets the condition on the host pod, unless another pod has its name by now.
+async fn set_condition(context: &IdleGpusContext, pod: &GpuPod, wanted: &Wanted) -> Result<(), ReconcileError> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace);
+    let body = condition_patch(pod, wanted, context.clock.now());
+    let patch = Patch::Strategic(&body);
+    match pods.patch_status(&pod.name, &PatchParams::default(), &patch).await {
+        Ok(_) => Ok(()),
+        // It is gone, or another pod has its name by now: API servers answer either that or that the UID cannot change.
+        Err(error) if [404, 409, 422].iter().any(|code| is_status(&error, *code)) => Ok(()),
+        Err(error) => Err(api("set a condition of a pod")(error)),
+    }
+}
+
+fn condition_patch(pod: &GpuPod, wanted: &Wanted, now: Timestamp) -> Value {
+    let mut condition = json!({
+        "type": GPUS_IDLE,
+        "status": if wanted.is_true { "True" } else { "False" },
+        "reason": wanted.reason,
+        "message": wanted.message,
+    });
+    let flips = pod
+        .condition
+        .as_ref()
+        .is_none_or(|observed| observed.is_true != wanted.is_true);
+    if flips {
+        condition["lastTransitionTime"] = now.to_string().into();
+    }
+    json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}})
+}
+
+async fn publish(context: &IdleGpusContext, pod: &GpuPod, wanted: &Wanted) {
+    let reference = ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    };
+    let (type_, reason) = if wanted.is_true {
+        (EventType::Warning, IDLE_EVENT)
+    } else {
+        (EventType::Normal, "GPUsActive")
+    };
+    let event = idle_event(type_, reason, &wanted.message);
+    context.recorder.publish(&event, &reference).await;
+}
+
+/// Publishes on the `TenantCluster` which workloads are idle and which are due.
+pub(super) async fn publish_on_tenant(context: &IdleGpusContext, tenant: &ObservedTenant, decisions: &[&Decision]) {
+    let reference = tenant.cluster.object_ref(&());
+    for decision in decisions.iter().take(MAX_TENANT_EVENTS) {
+        let message = match tenant.policy.mode {
+            IdleReclaimMode::DryRun => format!("Dry run: {}", describe(decision, IdleReclaimMode::DryRun)),
+            mode => describe(decision, mode),
+        };
+        let event = idle_event(EventType::Normal, IDLE_EVENT, &message);
+        context.recorder.publish(&event, &reference).await;
+    }
+}
+
+fn idle_event(type_: EventType, reason: &str, message: &str) -> Event {
+    Event {
+        type_,
+        reason: reason.to_owned(),
+        note: Some(message.to_owned()),
+        action: "ReclaimIdleGPUs".to_owned(),
+        secondary: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_idle_reclaim::{evidence::Verdict, ladder::LadderState, workload::WorkloadName};
+
+    fn decision(step: IdleStep, next_step_at: Option<Seconds>) -> Decision {
+        Decision {
+            workload: WorkloadName {
+                kind: "Job".into(),
+                namespace: "ml".into(),
+                name: "train".into(),
+            },
+            pods: Vec::new(),
+            gpus: 8,
+            profile: None,
+            verdict: Verdict::Idle,
+            is_opted_out: false,
+            state: Some(LadderState {
+                idle_since: 0,
+                step,
+                step_since: 3600,
+                paused: false,
+            }),
+            next_step_at,
+        }
+    }
+
+    #[test]
+    fn messages_say_what_to_do_and_until_when() {
+        let text = describe(&decision(IdleStep::Warned, Some(7200)), IdleReclaimMode::Enforce);
+        assert_eq!(
+            text,
+            "The 8 GPUs of Job ml/train have done nothing since 1970-01-01T00:00:00Z. Berth reclaims GPUs that stay idle. Use \
+             them, or delete what you no longer need. The next step is due at 1970-01-01T02:00:00Z at the earliest."
+        );
+        let text = describe(
+            &decision(IdleStep::CheckpointRequested, Some(7200)),
+            IdleReclaimMode::Enforce,
+        );
+        assert!(text.contains("Write a checkpoint now"), "{text}");
+        let last = |mode| describe(&decision(IdleStep::Reclaimable, None), mode);
+        assert!(last(IdleReclaimMode::Enforce).ends_with("The pods are evicted."));
+        assert!(last(IdleReclaimMode::DryRun).ends_with("would be evicted."));
+    }
+
+    #[test]
+    fn the_transition_time_moves_only_when_the_status_flips() {
+        let mut pod = GpuPod {
+            holds_devices: true,
+            ..GpuPod::default()
+        };
+        let wanted = wanted(&pod, Some(IdleStep::WarnedAgain), "m").unwrap();
+        let time = |pod: &GpuPod| {
+            let patch = condition_patch(pod, &wanted, Timestamp::UNIX_EPOCH);
+            patch["status"]["conditions"][0]["lastTransitionTime"].clone()
+        };
+        assert_eq!(time(&pod), "1970-01-01T00:00:00Z");
+        pod.condition = Some(ObservedCondition {
+            is_true: true,
+            reason: "Warned".into(),
+        });
+        assert_eq!(time(&pod), Value::Null);
+    }
+
+    #[test]
+    fn a_pod_that_was_not_warned_needs_no_condition() {
+        let mut pod = GpuPod {
+            holds_devices: true,
+            ..GpuPod::default()
+        };
+        assert!(wanted(&pod, None, "").is_none());
+        pod.condition = Some(ObservedCondition {
+            is_true: true,
+            reason: "Warned".into(),
+        });
+        assert!(wanted(&pod, None, "").is_some_and(|wanted| !wanted.is_true));
+        pod.is_ending = true;
+        assert!(wanted(&pod, Some(IdleStep::Warned), "").is_none());
+    }
+}

@@ -1,0 +1,301 @@
+//! Whether a pod's GPUs are active, idle, or neither is known.
+
+use crate::{
+    Seconds,
+    pod::GpuPod,
+    policy::{Policy, Timings},
+    series::{Aggregate, DeviceSeries, SeriesTable},
+    signal::Signal,
+};
+use std::collections::{BTreeSet, HashMap};
+
+/// The share of the intervals of a window that may be without a sample: one of this many, and at least one.
+const TOLERATED: Seconds = 20;
+
+/// All metrics of a pass.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    /// What Prometheus knows, by window.
+    pub tables: HashMap<Seconds, SeriesTable>,
+    /// Length of an interval in which there must be a sample.
+    pub sample_interval: Seconds,
+}
+
+/// Why it is not known whether a pod is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unknown {
+    /// Prometheus did not answer.
+    NoMetrics,
+    /// Its kubelet has not accepted it yet.
+    NotStarted,
+    /// It has not run for the start-up grace period and the window.
+    StartingUp,
+    /// It has devices by claims: how many is not known.
+    DevicesByClaims,
+    /// A metric of one of its GPUs is missing.
+    MissingSeries,
+    /// There are metrics of more GPUs than it requests.
+    MoreDevicesThanRequested,
+    /// The newest sample is too old.
+    StaleSeries,
+    /// There are gaps in the window.
+    PartialSeries,
+}
+
+impl Unknown {
+    /// Its name in reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoMetrics => "NoMetrics",
+            Self::NotStarted => "NotStarted",
+            Self::StartingUp => "StartingUp",
+            Self::DevicesByClaims => "DevicesByClaims",
+            Self::MissingSeries => "MissingSeries",
+            Self::MoreDevicesThanRequested => "MoreDevicesThanRequested",
+            Self::StaleSeries => "StaleSeries",
+            Self::PartialSeries => "PartialSeries",
+        }
+    }
+}
+
+/// What is known of a pod. Of several pods that are judged as one, the largest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// All its GPUs did nothing in the whole window.
+    Idle,
+    /// It is not known whether they did something.
+    Unknown(Unknown),
+    /// One of its GPUs did something.
+    Active,
+}
+
+/// Judges one pod with at least one GPU. Without metrics nothing is known.
+pub fn judge(
+    pod: &GpuPod,
+    policy: &Policy,
+    timings: Timings,
+    gpu_resources: &BTreeSet<String>,
+    metrics: Option<&Metrics>,
+    now: Seconds,
+) -> Verdict {
+    let Some((metrics, table)) = metrics.and_then(|metrics| Some((metrics, metrics.tables.get(&timings.window)?)))
+    else {
+        return Verdict::Unknown(Unknown::NoMetrics);
+    };
+    let series = table.of_pod(&pod.namespace, &pod.name);
+    if series.iter().any(|device| is_active(device, policy)) {
+        return Verdict::Active;
+    }
+    let unknown = find_unknown_age(pod, timings, now)
+        .or_else(|| find_unknown_devices(pod, gpu_resources, series))
+        .or_else(|| {
+            let required = Required::new(metrics.sample_interval, timings.window, now);
+            series.iter().find_map(|device| required.find_unknown(device, policy))
+        });
+    unknown.map_or(Verdict::Idle, Verdict::Unknown)
+}
+
+fn is_active(device: &DeviceSeries, policy: &Policy) -> bool {
+    evaluated(device, policy).any(|signal| {
+        let peak = device.signals[signal.index()].peak;
+        peak.is_some_and(|peak| peak > policy.limits.of(signal, &device.model))
+    })
+}
+
+/// Signals of a device that are evaluated.
+fn evaluated<'a>(device: &'a DeviceSeries, policy: &'a Policy) -> impl Iterator<Item = Signal> + 'a {
+    let signals = policy.signals.iter().copied();
+    signals.filter(move |signal| !device.is_instance || signal.is_of_instance())
+}
+
+fn find_unknown_age(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Unknown> {
+    let Some(started_at) = pod.started_at else {
+        return Some(Unknown::NotStarted);
+    };
+    let evaluated_from = started_at
+        .saturating_add(timings.startup_grace_period)
+        .saturating_add(timings.window);
+    (now < evaluated_from).then_some(Unknown::StartingUp)
+}
+
+fn find_unknown_devices(pod: &GpuPod, gpu_resources: &BTreeSet<String>, series: &[DeviceSeries]) -> Option<Unknown> {
+    if pod.has_claims {
+        return Some(Unknown::DevicesByClaims);
+    }
+    let requested = usize::try_from(pod.gpus(gpu_resources)).unwrap_or(usize::MAX);
+    match series.len().cmp(&requested) {
+        std::cmp::Ordering::Less => Some(Unknown::MissingSeries),
+        std::cmp::Ordering::Equal => None,
+        std::cmp::Ordering::Greater => Some(Unknown::MoreDevicesThanRequested),
+    }
+}
+
+/// What a series must have.
+struct Required {
+    /// Least number of intervals with a sample.
+    coverage: f64,
+    /// Least time of the newest sample.
+    last_sample: f64,
+}
+
+impl Required {
+    fn new(sample_interval: Seconds, window: Seconds, now: Seconds) -> Self {
+        let interval = sample_interval.max(1);
+        let intervals = window / interval;
+        Self {
+            coverage: as_float(intervals - (intervals / TOLERATED).max(1)),
+            last_sample: as_float(now - 2 * interval),
+        }
+    }
+
+    fn find_unknown(&self, device: &DeviceSeries, policy: &Policy) -> Option<Unknown> {
+        evaluated(device, policy).find_map(|signal| {
+            let Aggregate {
+                peak,
+                coverage,
+                last_sample,
+            } = device.signals[signal.index()];
+            if peak.is_none() {
+                return Some(Unknown::MissingSeries);
+            }
+            if last_sample.is_none_or(|last| last < self.last_sample) {
+                return Some(Unknown::StaleSeries);
+            }
+            if coverage.is_none_or(|coverage| coverage < self.coverage) {
+                return Some(Unknown::PartialSeries);
+            }
+            None
+        })
+    }
+}
+
+fn as_float(number: Seconds) -> f64 {
+    f64::from(u32::try_from(number.max(0)).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        query::Aggregation,
+        testing::{self, NOW},
+    };
+    use berth_api::IdleReclaim;
+
+    fn judge_with(pod: &GpuPod, table: SeriesTable) -> Verdict {
+        let policy = Policy::new(&IdleReclaim::default());
+        let (_, timings) = policy.timings_of(&pod.labels);
+        let metrics = Metrics {
+            tables: HashMap::from([(timings.window, table)]),
+            sample_interval: 60,
+        };
+        judge(pod, &policy, timings, &BTreeSet::new(), Some(&metrics), NOW)
+    }
+
+    fn unknown(why: Unknown) -> Verdict {
+        Verdict::Unknown(why)
+    }
+
+    #[test]
+    fn a_pod_whose_gpus_all_do_nothing_is_idle() {
+        let pod = testing::pod("train", 2);
+        assert_eq!(judge_with(&pod, testing::idle_table(&[&pod])), Verdict::Idle);
+    }
+
+    #[test]
+    fn memory_in_use_says_nothing() {
+        // No signal measures how much memory is in use: a notebook with a model in memory is idle.
+        assert!(Signal::ALL.iter().all(|signal| !signal.metric().contains("FB_USED")));
+    }
+
+    #[test]
+    fn activity_of_one_signal_of_one_gpu_is_enough() {
+        let pod = testing::pod("train", 2);
+        for (signal, peak) in [
+            (Signal::Engine, 0.001),
+            (Signal::Tensor, 0.01),
+            (Signal::Memory, 0.2),
+            (Signal::Power, 400.0),
+        ] {
+            let mut table = testing::idle_table(&[&pod]);
+            table.record(testing::row(&pod, 1), signal, Aggregation::Peak, peak);
+            assert_eq!(judge_with(&pod, table), Verdict::Active, "{signal:?}");
+        }
+        let mut table = testing::idle_table(&[&pod]);
+        table.record(testing::row(&pod, 1), Signal::PcieSent, Aggregation::Peak, 1e9);
+        assert_eq!(judge_with(&pod, table), Verdict::Idle, "the class does not list it");
+    }
+
+    #[test]
+    fn a_gpu_without_metrics_is_not_idle() {
+        let pod = testing::pod("train", 2);
+        let one = testing::pod("train", 1);
+        assert_eq!(
+            judge_with(&pod, testing::idle_table(&[&one])),
+            unknown(Unknown::MissingSeries)
+        );
+        assert_eq!(
+            judge_with(&one, testing::idle_table(&[&pod])),
+            unknown(Unknown::MoreDevicesThanRequested)
+        );
+        let policy = Policy::new(&IdleReclaim::default());
+        let (_, timings) = policy.timings_of(&pod.labels);
+        let verdict = judge(&pod, &policy, timings, &BTreeSet::new(), None, NOW);
+        assert_eq!(verdict, unknown(Unknown::NoMetrics));
+    }
+
+    #[test]
+    fn old_and_incomplete_metrics_are_not_idle() {
+        let pod = testing::pod("train", 1);
+        let mut stale = testing::idle_table(&[&pod]);
+        stale.record(
+            testing::row(&pod, 0),
+            Signal::Tensor,
+            Aggregation::LastSample,
+            as_float(NOW - 200),
+        );
+        assert_eq!(judge_with(&pod, stale), unknown(Unknown::StaleSeries));
+        let mut partial = testing::idle_table(&[&pod]);
+        partial.record(testing::row(&pod, 0), Signal::Power, Aggregation::Coverage, 56.0);
+        assert_eq!(judge_with(&pod, partial), unknown(Unknown::PartialSeries));
+        let mut almost = testing::idle_table(&[&pod]);
+        almost.record(testing::row(&pod, 0), Signal::Power, Aggregation::Coverage, 57.0);
+        assert_eq!(judge_with(&pod, almost), Verdict::Idle);
+    }
+
+    #[test]
+    fn a_pod_is_not_judged_before_it_has_run_long_enough() {
+        let mut pod = testing::pod("train", 1);
+        // Half an hour to start up, one hour of the window.
+        pod.started_at = Some(NOW - 5399);
+        let table = || testing::idle_table(&[&testing::pod("train", 1)]);
+        assert_eq!(judge_with(&pod, table()), unknown(Unknown::StartingUp));
+        pod.started_at = Some(NOW - 5400);
+        assert_eq!(judge_with(&pod, table()), Verdict::Idle);
+        pod.started_at = None;
+        assert_eq!(judge_with(&pod, table()), unknown(Unknown::NotStarted));
+        pod.started_at = Some(NOW - 10_000);
+        pod.has_claims = true;
+        assert_eq!(judge_with(&pod, table()), unknown(Unknown::DevicesByClaims));
+    }
+
+    #[test]
+    fn of_an_instance_only_its_own_signals_count() {
+        let pod = testing::pod("train", 1);
+        let mut table = SeriesTable::default();
+        for signal in [Signal::Engine, Signal::Tensor, Signal::Memory] {
+            testing::record_idle(&mut table, &testing::instance_row(&pod, 0), signal);
+        }
+        // The power is that of all instances together.
+        table.record(testing::instance_row(&pod, 0), Signal::Power, Aggregation::Peak, 600.0);
+        assert_eq!(judge_with(&pod, table.clone()), Verdict::Idle);
+        table.record(testing::instance_row(&pod, 0), Signal::Memory, Aggregation::Peak, 0.1);
+        assert_eq!(judge_with(&pod, table), Verdict::Active);
+    }
+
+    #[test]
+    fn of_several_pods_the_most_active_counts() {
+        let known = [Verdict::Active, unknown(Unknown::NoMetrics), Verdict::Idle];
+        assert!(known[0] > known[1] && known[1] > known[2]);
+    }
+}

@@ -1,0 +1,220 @@
+//! The steps of an idle workload, from the first warning to the eviction.
+//!
+//! | verdict | what happens |
+//! |---|---|
+//! | idle for the first time | the first step: a warning |
+//! | idle, and the time of the step is over | the next step, one in each pass |
+//! | not known | nothing; the time of the step starts again when it is known |
+//! | active, or a pod started since | all is forgotten |
+
+use crate::{Seconds, evidence::Verdict, policy::Timings};
+use berth_api::IdleStep;
+
+/// Where a workload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LadderState {
+    /// Since when its GPUs do nothing.
+    pub idle_since: Seconds,
+    /// The last step that was taken.
+    pub step: IdleStep,
+    /// When it was taken.
+    pub step_since: Seconds,
+    /// Whether it was not known in the last pass whether the GPUs do something.
+    pub paused: bool,
+}
+
+/// What a pass knows of a workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Observation {
+    /// What is known of its GPUs.
+    pub verdict: Verdict,
+    /// When the last of its pods started; none if one has not started.
+    pub last_start: Option<Seconds>,
+    /// Its times.
+    pub timings: Timings,
+}
+
+/// Where the workload is after this pass; none if nothing is held against it.
+pub fn advance(before: Option<LadderState>, observation: &Observation, now: Seconds) -> Option<LadderState> {
+    let Observation {
+        verdict,
+        last_start,
+        timings,
+    } = observation;
+    // What was held against other pods does not count for new ones. A clock that was set back makes times impossible.
+    let before = before
+        .filter(|state| last_start.is_none_or(|started| started <= state.idle_since))
+        .filter(|state| state.idle_since <= now);
+    match (verdict, before) {
+        (Verdict::Active, _) | (Verdict::Unknown(_), None) => None,
+        (Verdict::Unknown(_), Some(state)) => Some(LadderState { paused: true, ..state }),
+        (Verdict::Idle, None) => Some(LadderState {
+            idle_since: now - timings.window,
+            step: IdleStep::Warned,
+            step_since: now,
+            paused: false,
+        }),
+        (Verdict::Idle, Some(state)) if state.paused || state.step_since > now => Some(LadderState {
+            step_since: now,
+            paused: false,
+            ..state
+        }),
+        (Verdict::Idle, Some(state)) => Some(match due_step(&state, observation) {
+            Some((step, due)) if due <= now => LadderState {
+                step,
+                step_since: now,
+                ..state
+            },
+            _ => state,
+        }),
+    }
+}
+
+/// When the next step is due, if it stays idle; none after the last one and while nothing is known.
+pub fn next_step_at(state: &LadderState, observation: &Observation) -> Option<Seconds> {
+    (!state.paused)
+        .then(|| due_step(state, observation))
+        .flatten()
+        .map(|(_, due)| due)
+}
+
+fn due_step(state: &LadderState, observation: &Observation) -> Option<(IdleStep, Seconds)> {
+    let Observation {
+        last_start, timings, ..
+    } = observation;
+    let next = state.step.next()?;
+    let due = state.step_since.saturating_add(timings.wait_after(state.step));
+    if next != IdleStep::Reclaimable {
+        return Some((next, due));
+    }
+    let started = (*last_start)?;
+    Some((next, due.max(started.saturating_add(timings.minimum_runtime))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::Unknown;
+
+    const TIMINGS: Timings = Timings {
+        window: 3600,
+        grace_period: 1800,
+        checkpoint_period: 600,
+        startup_grace_period: 1800,
+        minimum_runtime: 0,
+    };
+
+    fn observed(verdict: Verdict) -> Observation {
+        Observation {
+            verdict,
+            last_start: Some(0),
+            timings: TIMINGS,
+        }
+    }
+
+    /// The steps that are taken with these verdicts, one pass a minute from second 100,000 on, with the minute of each.
+    fn steps(verdicts: impl Fn(i64) -> Verdict, minutes: i64) -> Vec<(i64, IdleStep)> {
+        let mut state = None;
+        let mut taken = Vec::new();
+        for minute in 0..minutes {
+            let after = advance(state, &observed(verdicts(minute)), 100_000 + minute * 60);
+            if let Some(after) = after
+                && state.is_none_or(|before: LadderState| before.step != after.step)
+            {
+                taken.push((minute, after.step));
+            }
+            state = after;
+        }
+        taken
+    }
+
+    #[test]
+    fn an_idle_workload_takes_one_step_after_the_other() {
+        assert_eq!(
+            steps(|_| Verdict::Idle, 200),
+            [
+                (0, IdleStep::Warned),
+                (15, IdleStep::WarnedAgain),
+                (30, IdleStep::CheckpointRequested),
+                (40, IdleStep::Reclaimable),
+            ]
+        );
+    }
+
+    #[test]
+    fn activity_ends_it_and_the_next_time_begins_with_a_warning() {
+        let busy_at_35 = |minute| if minute == 35 { Verdict::Active } else { Verdict::Idle };
+        let taken = steps(busy_at_35, 60);
+        assert_eq!(taken[3..], [(36, IdleStep::Warned), (51, IdleStep::WarnedAgain)]);
+    }
+
+    #[test]
+    fn an_hour_without_metrics_changes_nothing() {
+        let gap = |minute| {
+            if (5..65).contains(&minute) {
+                Verdict::Unknown(Unknown::NoMetrics)
+            } else {
+                Verdict::Idle
+            }
+        };
+        let taken = steps(gap, 90);
+        assert_eq!(taken[..2], [(0, IdleStep::Warned), (80, IdleStep::WarnedAgain)]);
+        assert!(steps(|_| Verdict::Unknown(Unknown::NoMetrics), 90).is_empty());
+        let after_checkpoint = |minute| {
+            if minute >= 31 {
+                Verdict::Unknown(Unknown::PartialSeries)
+            } else {
+                Verdict::Idle
+            }
+        };
+        let last = steps(after_checkpoint, 600).pop();
+        assert_eq!(last, Some((30, IdleStep::CheckpointRequested)), "never reclaimed");
+    }
+
+    #[test]
+    fn the_minimum_runtime_delays_only_the_last_step() {
+        let mut observation = observed(Verdict::Idle);
+        observation.last_start = Some(90_000);
+        observation.timings.minimum_runtime = 20_000;
+        let state = LadderState {
+            idle_since: 95_000,
+            step: IdleStep::CheckpointRequested,
+            step_since: 100_000,
+            paused: false,
+        };
+        assert_eq!(next_step_at(&state, &observation), Some(110_000));
+        let step = |now| advance(Some(state), &observation, now).map(|state| state.step);
+        assert_eq!(step(109_999), Some(IdleStep::CheckpointRequested));
+        assert_eq!(step(110_000), Some(IdleStep::Reclaimable));
+    }
+
+    #[test]
+    fn new_pods_of_an_owner_begin_anew() {
+        let state = LadderState {
+            idle_since: 95_000,
+            step: IdleStep::Reclaimable,
+            step_since: 100_000,
+            paused: false,
+        };
+        let mut observation = observed(Verdict::Idle);
+        observation.last_start = Some(95_001);
+        let after = advance(Some(state), &observation, 101_000).unwrap();
+        assert_eq!((after.step, after.step_since), (IdleStep::Warned, 101_000));
+        observation.verdict = Verdict::Unknown(Unknown::StartingUp);
+        assert_eq!(advance(Some(state), &observation, 101_000), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_never_makes_a_step_due() {
+        let state = LadderState {
+            idle_since: 95_000,
+            step: IdleStep::CheckpointRequested,
+            step_since: 100_000,
+            paused: false,
+        };
+        let back = advance(Some(state), &observed(Verdict::Idle), 99_000).unwrap();
+        assert_eq!((back.step, back.step_since), (IdleStep::CheckpointRequested, 99_000));
+        let far_back = advance(Some(state), &observed(Verdict::Idle), 90_000).unwrap();
+        assert_eq!((far_back.step, far_back.idle_since), (IdleStep::Warned, 86_400));
+    }
+}

@@ -1,0 +1,37 @@
+//! Which workloads leave their GPUs idle, and what Berth does about it and when. Pure: metrics, pods, the policy of the class and
+//! what was decided before go in, decisions come out.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`signal`] | what is measured of a GPU, and the metric that has it |
+//! | [`query`] | the PromQL that aggregates a metric over a window: one row for each GPU |
+//! | [`series`] | the rows, by pod and GPU |
+//! | [`policy`] | the rules of a class for one pod |
+//! | [`pod`] | a pod with GPUs |
+//! | [`evidence`] | whether a pod is active, idle, or neither is known |
+//! | [`workload`] | pods that are judged as one: of one owner or of one gang |
+//! | [`opt_out`] | pods that teams excepted |
+//! | [`ladder`] | the steps from the first warning to the eviction |
+//! | [`pass`] | all of it for one tenant, and the status to report |
+//!
+//! The rule behind all: what is not known is never idle.
+
+#![warn(missing_docs)]
+
+pub mod evidence;
+pub mod ladder;
+pub mod opt_out;
+pub mod pass;
+pub mod pod;
+pub mod policy;
+pub mod query;
+pub mod series;
+pub mod signal;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+pub mod workload;
+
+/// Seconds since the epoch.
+pub type Seconds = i64;

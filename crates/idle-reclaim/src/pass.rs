@@ -1,0 +1,243 @@
+//! One pass over the GPUs of one tenant.
+
+use crate::{
+    Seconds,
+    evidence::{self, Metrics, Unknown, Verdict},
+    ladder::{self, LadderState, Observation},
+    opt_out,
+    pod::GpuPod,
+    policy::{Policy, Timings},
+    workload::{self, Workload, WorkloadName},
+};
+use berth_api::{IdleReclaimMode, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, UnknownGpus};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Where the workloads of a tenant are.
+pub type States = BTreeMap<WorkloadName, LadderState>;
+
+/// What a pass knows of one tenant.
+#[derive(Clone, Copy, Debug)]
+pub struct TenantInput<'a> {
+    /// The rules of its class.
+    pub policy: &'a Policy,
+    /// Its host pods that request devices.
+    pub pods: &'a [Arc<GpuPod>],
+    /// Extended resources that count the GPUs of pools.
+    pub gpu_resources: &'a BTreeSet<String>,
+    /// Where its workloads were after the pass before.
+    pub states: &'a States,
+}
+
+/// What was decided about one workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The workload.
+    pub workload: WorkloadName,
+    /// Its pods that have GPUs.
+    pub pods: Vec<Arc<GpuPod>>,
+    /// GPUs and MIG instances of these pods.
+    pub gpus: u32,
+    /// The profile that applies, if any.
+    pub profile: Option<String>,
+    /// What is known of the GPUs.
+    pub verdict: Verdict,
+    /// Whether the team excepted it.
+    pub is_opted_out: bool,
+    /// Where it is now; none if nothing is held against it.
+    pub state: Option<LadderState>,
+    /// When the next step is due.
+    pub next_step_at: Option<Seconds>,
+}
+
+impl Decision {
+    /// The last step that was taken.
+    pub fn step(&self) -> Option<IdleStep> {
+        self.state.map(|state| state.step)
+    }
+
+    /// Whether its pods are to be evicted: it took the last step, and nothing has changed since.
+    pub fn is_due(&self, mode: IdleReclaimMode) -> bool {
+        mode == IdleReclaimMode::Enforce
+            && self.verdict == Verdict::Idle
+            && self
+                .state
+                .is_some_and(|state| state.step == IdleStep::Reclaimable && !state.paused)
+    }
+}
+
+/// Decides about all workloads of a tenant. Without metrics nothing is known, and nothing changes.
+pub fn evaluate(input: &TenantInput<'_>, metrics: Option<&Metrics>, now: Seconds) -> Vec<Decision> {
+    let has_gpus = |pod: &&Arc<GpuPod>| !pod.is_finished && (pod.has_claims || pod.gpus(input.gpu_resources) > 0);
+    let pods: Vec<Arc<GpuPod>> = input.pods.iter().filter(has_gpus).cloned().collect();
+    // A pod that waits for a node may be what the others wait for: it is judged with them, and not alone.
+    let holds_devices = |workload: &Workload| workload.pods.iter().any(|pod| pod.holds_devices);
+    let workloads: Vec<Workload> = workload::group(&pods).into_iter().filter(holds_devices).collect();
+    let gpus: Vec<u32> = workloads
+        .iter()
+        .map(|workload| gpus_of(workload, input.gpu_resources))
+        .collect();
+    let excepted = opt_out::find_excepted(input.policy.opt_out.as_ref(), &workloads, &gpus);
+    workloads
+        .into_iter()
+        .zip(gpus)
+        .enumerate()
+        .map(|(index, (workload, gpus))| decide(input, metrics, workload, gpus, excepted.contains(&index), now))
+        .collect()
+}
+
+fn gpus_of(workload: &Workload, resources: &BTreeSet<String>) -> u32 {
+    let holding = workload.pods.iter().filter(|pod| pod.holds_devices);
+    holding.map(|pod| pod.gpus(resources)).fold(0, u32::saturating_add)
+}
+
+fn decide(
+    input: &TenantInput<'_>,
+    metrics: Option<&Metrics>,
+    workload: Workload,
+    gpus: u32,
+    is_opted_out: bool,
+    now: Seconds,
+) -> Decision {
+    let Workload { name, pods } = workload;
+    let mut profile = None;
+    let mut longest = Timings::default();
+    let mut verdict = Verdict::Idle;
+    for pod in &pods {
+        let (of_pod, timings) = input.policy.timings_of(&pod.labels);
+        profile = profile.or(of_pod);
+        longest = longest.longest(timings);
+        let known = evidence::judge(pod, input.policy, timings, input.gpu_resources, metrics, now);
+        verdict = verdict.max(known);
+        if pod.is_ending {
+            // The others may be waiting for it.
+            verdict = verdict.max(Verdict::Unknown(Unknown::NotStarted));
+        }
+    }
+    let starts: Option<Vec<Seconds>> = pods.iter().map(|pod| pod.started_at).collect();
+    let observation = Observation {
+        verdict,
+        last_start: starts.and_then(|starts| starts.into_iter().max()),
+        timings: longest,
+    };
+    let before = input.states.get(&name).copied();
+    let state = ladder::advance(before, &observation, now).filter(|_| !is_opted_out);
+    Decision {
+        next_step_at: state.and_then(|state| ladder::next_step_at(&state, &observation)),
+        profile: profile.map(ToOwned::to_owned),
+        workload: name,
+        pods,
+        gpus,
+        verdict,
+        is_opted_out,
+        state,
+    }
+}
+
+/// The order in which workloads are given back: the least important first, then those that are idle longest, then those with
+/// the most GPUs.
+pub fn sort_for_reclaim(decisions: &mut [&Decision]) {
+    decisions.sort_by_key(|decision| {
+        let priority = decision.pods.iter().map(|pod| pod.priority).max();
+        let idle_since = decision.state.map_or(Seconds::MAX, |state| state.idle_since);
+        (priority, idle_since, Reverse(decision.gpus), decision.workload.clone())
+    });
+}
+
+/// Where the workloads of a tenant are after a pass.
+pub fn states_after(decisions: &[Decision]) -> States {
+    decisions
+        .iter()
+        .filter_map(|decision| Some((decision.workload.clone(), decision.state?)))
+        .collect()
+}
+
+/// Where the workloads of a tenant are by its status. What was found in another mode does not count: in a dry run no team was
+/// warned.
+pub fn states_of(status: Option<&IdleStatus>, mode: IdleReclaimMode) -> States {
+    let Some(status) = status.filter(|status| status.mode == mode) else {
+        return States::new();
+    };
+    let read = |workload: &IdleWorkload| {
+        let name = WorkloadName {
+            kind: workload.kind.clone(),
+            namespace: workload.namespace.clone(),
+            name: workload.name.clone(),
+        };
+        let state = LadderState {
+            idle_since: workload.idle_since.0.as_second(),
+            step: workload.step,
+            step_since: workload.step_since.0.as_second(),
+            paused: workload.paused,
+        };
+        (name, state)
+    };
+    status.workloads.iter().map(read).collect()
+}
+
+/// The status of the tenant. It changes only if a workload takes a step, appears or ends, or if metrics come or go.
+pub fn report(policy: &Policy, decisions: &[Decision]) -> IdleStatus {
+    let sum = |of: &dyn Fn(&Decision) -> bool| {
+        let gpus = decisions
+            .iter()
+            .filter(|decision| of(decision))
+            .map(|decision| decision.gpus);
+        gpus.fold(0, u32::saturating_add)
+    };
+    let mut unknown: BTreeMap<&'static str, u32> = BTreeMap::new();
+    for decision in decisions {
+        if let Verdict::Unknown(reason) = decision.verdict {
+            let gpus = unknown.entry(reason.as_str()).or_default();
+            *gpus = gpus.saturating_add(decision.gpus);
+        }
+    }
+    let mut workloads: Vec<IdleWorkload> = decisions.iter().filter_map(describe).collect();
+    workloads.sort_by(|a, b| {
+        let key = |workload: &IdleWorkload| (Reverse(workload.gpus), workload.idle_since.0);
+        key(a)
+            .cmp(&key(b))
+            .then_with(|| (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name)))
+    });
+    workloads.truncate(MOST_IDLE_WORKLOADS);
+    IdleStatus {
+        mode: policy.mode,
+        gpus: sum(&|_| true),
+        idle_gpus: sum(&|decision| decision.verdict == Verdict::Idle),
+        unknown_gpus: unknown
+            .into_iter()
+            .map(|(reason, gpus)| UnknownGpus {
+                reason: reason.to_owned(),
+                gpus,
+            })
+            .collect(),
+        opted_out_gpus: sum(&|decision| decision.is_opted_out),
+        gpu_hour_price: policy.gpu_hour_price.clone(),
+        workloads,
+    }
+}
+
+fn describe(decision: &Decision) -> Option<IdleWorkload> {
+    let state = decision.state?;
+    let WorkloadName { kind, namespace, name } = decision.workload.clone();
+    Some(IdleWorkload {
+        kind,
+        namespace,
+        name,
+        profile: decision.profile.clone(),
+        gpus: decision.gpus,
+        idle_since: time(state.idle_since)?,
+        step: state.step,
+        step_since: time(state.step_since)?,
+        next_step_at: decision.next_step_at.and_then(time),
+        paused: state.paused,
+    })
+}
+
+fn time(second: Seconds) -> Option<Time> {
+    Timestamp::from_second(second).ok().map(Time)
+}

@@ -1,0 +1,96 @@
+//! A pod of a tenant on the host, as far as it matters for its GPUs.
+
+use crate::Seconds;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// NVIDIA's resources for a whole GPU, and the prefix of those for MIG instances.
+const NVIDIA_GPU: &str = "nvidia.com/gpu";
+const NVIDIA_MIG: &str = "nvidia.com/mig-";
+/// Suffix of a resource that several pods share in turns.
+const SHARED: &str = ".shared";
+
+/// The condition that Berth sets on a host pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedCondition {
+    /// Whether its status is True.
+    pub is_true: bool,
+    /// Its reason.
+    pub reason: String,
+}
+
+/// A host pod that requests devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuPod {
+    /// Slug of the tenant.
+    pub tenant: String,
+    /// Namespace on the host.
+    pub namespace: String,
+    /// Name on the host.
+    pub name: String,
+    /// UID on the host.
+    pub uid: String,
+    /// Namespace in the tenant.
+    pub origin_namespace: String,
+    /// Name in the tenant.
+    pub origin_name: String,
+    /// Labels on the host.
+    pub labels: BTreeMap<String, String>,
+    /// The gang that the syncer recorded.
+    pub gang: Option<String>,
+    /// Extended resources that it requests.
+    pub devices: BTreeMap<String, u32>,
+    /// Whether it names claims of devices.
+    pub has_claims: bool,
+    /// Whether it has ended or failed.
+    pub is_finished: bool,
+    /// Whether it has a node and is not finished.
+    pub holds_devices: bool,
+    /// Whether it is being deleted.
+    pub is_ending: bool,
+    /// When its kubelet accepted it.
+    pub started_at: Option<Seconds>,
+    /// Its priority on the host.
+    pub priority: i32,
+    /// The condition that says that its GPUs are idle.
+    pub condition: Option<ObservedCondition>,
+}
+
+impl GpuPod {
+    /// How many GPUs and MIG instances it requests. `resources` are those that count the GPUs of pools.
+    pub fn gpus(&self, resources: &BTreeSet<String>) -> u32 {
+        let of_gpus = self.devices.iter().filter(|(resource, _)| is_gpu(resource, resources));
+        of_gpus.fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+}
+
+/// Whether an extended resource counts GPUs. Network devices are extended resources as well.
+fn is_gpu(resource: &str, resources: &BTreeSet<String>) -> bool {
+    let unshared = resource.strip_suffix(SHARED).unwrap_or(resource);
+    resources.contains(resource)
+        || resources.contains(unshared)
+        || unshared == NVIDIA_GPU
+        || unshared.starts_with(NVIDIA_MIG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_gpus_count() {
+        let pod = GpuPod {
+            devices: [
+                ("nvidia.com/gpu", 4),
+                ("nvidia.com/mig-1g.10gb.shared", 2),
+                ("rdma/hca", 8),
+                ("nvidia.com/hostdev", 8),
+                ("amd.com/gpu", 1),
+            ]
+            .map(|(resource, count)| (resource.to_owned(), count))
+            .into(),
+            ..GpuPod::default()
+        };
+        assert_eq!(pod.gpus(&BTreeSet::new()), 6);
+        assert_eq!(pod.gpus(&BTreeSet::from(["amd.com/gpu".to_owned()])), 7);
+    }
+}

@@ -1,0 +1,200 @@
+//! What Prometheus knows of each GPU, by the pod that has it.
+
+use crate::{query::Aggregation, signal::Signal};
+use serde::Deserialize;
+use std::collections::HashMap;
+
+/// Labels of a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct RowLabels {
+    /// The GPU.
+    #[serde(rename = "UUID")]
+    pub uuid: String,
+    /// The MIG instance; empty for a whole GPU.
+    #[serde(rename = "GPU_I_ID")]
+    pub instance: String,
+    /// Name of the product.
+    #[serde(rename = "modelName")]
+    pub model: String,
+    /// Namespace of the pod that has the GPU, if the exporter's own labels were renamed.
+    pub exported_namespace: String,
+    /// The pod that has the GPU, if the exporter's own labels were renamed.
+    pub exported_pod: String,
+    /// Namespace of the pod that has the GPU, or of the exporter.
+    pub namespace: String,
+    /// The pod that has the GPU, or the exporter.
+    pub pod: String,
+}
+
+impl RowLabels {
+    /// Namespace and name of the pod that has the GPU; none for a GPU that no pod has.
+    fn owner(self) -> Option<(String, String)> {
+        let (namespace, pod) = if self.exported_pod.is_empty() {
+            (self.namespace, self.pod)
+        } else {
+            (self.exported_namespace, self.exported_pod)
+        };
+        (!namespace.is_empty() && !pod.is_empty()).then_some((namespace, pod))
+    }
+}
+
+/// What is known of one signal of one GPU in the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Aggregate {
+    /// The largest value.
+    pub peak: Option<f64>,
+    /// Intervals with a sample.
+    pub coverage: Option<f64>,
+    /// Time of the newest sample, in seconds since the epoch.
+    pub last_sample: Option<f64>,
+}
+
+/// What is known of one GPU or MIG instance of one pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceSeries {
+    /// The GPU, and the MIG instance behind a slash.
+    pub device: String,
+    /// Whether it is a MIG instance.
+    pub is_instance: bool,
+    /// Name of the product.
+    pub model: String,
+    /// Each signal, at its [`Signal::index`].
+    pub signals: [Aggregate; Signal::COUNT],
+}
+
+/// Rows of all queries of one window, by pod.
+#[derive(Clone, Debug, Default)]
+pub struct SeriesTable {
+    by_pod: HashMap<String, HashMap<String, Vec<DeviceSeries>>>,
+}
+
+impl SeriesTable {
+    /// Adds a row. Rows of one GPU that differ in other labels only are combined so that it counts as active rather than idle.
+    pub fn record(&mut self, labels: RowLabels, signal: Signal, aggregation: Aggregation, value: f64) {
+        if labels.uuid.is_empty() {
+            return;
+        }
+        let is_instance = !labels.instance.is_empty();
+        let device = if is_instance {
+            format!("{}/{}", labels.uuid, labels.instance)
+        } else {
+            labels.uuid.clone()
+        };
+        let model = labels.model.clone();
+        let Some((namespace, pod)) = labels.owner() else {
+            return;
+        };
+        let devices = self.by_pod.entry(namespace).or_default().entry(pod).or_default();
+        let position = devices.iter().position(|known| known.device == device);
+        let known = if let Some(position) = position {
+            &mut devices[position]
+        } else {
+            devices.push(DeviceSeries {
+                device,
+                is_instance,
+                model,
+                ..DeviceSeries::default()
+            });
+            let last = devices.len() - 1;
+            &mut devices[last]
+        };
+        let aggregate = &mut known.signals[signal.index()];
+        match aggregation {
+            // Not a number: nothing is known, which is not idle.
+            Aggregation::Peak => {
+                let value = if value.is_nan() { f64::INFINITY } else { value };
+                aggregate.peak = Some(aggregate.peak.map_or(value, |known| known.max(value)));
+            }
+            Aggregation::Coverage => aggregate.coverage = Some(least(aggregate.coverage, value)),
+            Aggregation::LastSample => aggregate.last_sample = Some(least(aggregate.last_sample, value)),
+        }
+    }
+
+    /// What is known of the GPUs of a pod.
+    pub fn of_pod(&self, namespace: &str, pod: &str) -> &[DeviceSeries] {
+        let devices = self.by_pod.get(namespace).and_then(|pods| pods.get(pod));
+        devices.map_or(&[], Vec::as_slice)
+    }
+
+    /// Number of GPUs and MIG instances that pods have.
+    pub fn devices(&self) -> usize {
+        self.by_pod.values().flat_map(HashMap::values).map(Vec::len).sum()
+    }
+}
+
+fn least(known: Option<f64>, value: f64) -> f64 {
+    let value = if value.is_nan() { 0.0 } else { value };
+    known.map_or(value, |known| known.min(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(uuid: &str, namespace: &str, pod: &str) -> RowLabels {
+        RowLabels {
+            uuid: uuid.into(),
+            namespace: namespace.into(),
+            pod: pod.into(),
+            ..RowLabels::default()
+        }
+    }
+
+    #[test]
+    fn the_pod_is_in_the_exported_labels_if_there_are_any() {
+        let mut table = SeriesTable::default();
+        let row = RowLabels {
+            exported_namespace: "berth-w".into(),
+            exported_pod: "train".into(),
+            ..labels("GPU-1", "gpu-operator", "dcgm-exporter-x")
+        };
+        table.record(row, Signal::Engine, Aggregation::Peak, 0.5);
+        table.record(
+            labels("GPU-2", "berth-w", "other"),
+            Signal::Engine,
+            Aggregation::Peak,
+            0.0,
+        );
+        table.record(labels("GPU-3", "", ""), Signal::Engine, Aggregation::Peak, 0.0);
+        assert_eq!(table.of_pod("berth-w", "train")[0].device, "GPU-1");
+        assert_eq!(table.of_pod("berth-w", "other")[0].device, "GPU-2");
+        assert!(table.of_pod("gpu-operator", "dcgm-exporter-x").is_empty());
+        assert_eq!(table.devices(), 2);
+    }
+
+    #[test]
+    fn instances_of_one_gpu_are_told_apart() {
+        let mut table = SeriesTable::default();
+        for instance in ["1", "2"] {
+            let row = RowLabels {
+                instance: instance.into(),
+                ..labels("GPU-1", "berth-w", "train")
+            };
+            table.record(row, Signal::Engine, Aggregation::Peak, 0.0);
+        }
+        let devices: Vec<&str> = table
+            .of_pod("berth-w", "train")
+            .iter()
+            .map(|series| series.device.as_str())
+            .collect();
+        assert_eq!(devices, ["GPU-1/1", "GPU-1/2"]);
+    }
+
+    #[test]
+    fn several_rows_of_one_gpu_count_as_the_most_active_and_the_least_complete() {
+        let mut table = SeriesTable::default();
+        for (peak, coverage, last) in [(0.0, 60.0, 100.0), (0.4, 20.0, 90.0), (f64::NAN, f64::NAN, 95.0)] {
+            let row = || labels("GPU-1", "berth-w", "train");
+            table.record(row(), Signal::Engine, Aggregation::Peak, peak);
+            table.record(row(), Signal::Engine, Aggregation::Coverage, coverage);
+            table.record(row(), Signal::Engine, Aggregation::LastSample, last);
+        }
+        let expected = Aggregate {
+            peak: Some(f64::INFINITY),
+            coverage: Some(0.0),
+            last_sample: Some(90.0),
+        };
+        assert_eq!(table.of_pod("berth-w", "train")[0].signals[0], expected);
+    }
+}

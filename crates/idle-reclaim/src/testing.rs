@@ -1,0 +1,73 @@
+//! Pods and metrics for tests.
+
+use crate::{
+    Seconds,
+    pod::GpuPod,
+    query::Aggregation,
+    series::{RowLabels, SeriesTable},
+    signal::Signal,
+};
+
+/// The time of tests.
+pub(crate) const NOW: Seconds = 1_000_000;
+
+/// A pod of namespace `ml` that has run for a long time.
+pub(crate) fn pod(name: &str, gpus: u32) -> GpuPod {
+    GpuPod {
+        tenant: "vision-abc".into(),
+        namespace: "berth-w".into(),
+        name: format!("{name}-host"),
+        uid: format!("{name}-uid"),
+        origin_namespace: "ml".into(),
+        origin_name: name.into(),
+        devices: [("nvidia.com/gpu".to_owned(), gpus)].into(),
+        holds_devices: true,
+        started_at: Some(NOW - 7 * 86_400),
+        ..GpuPod::default()
+    }
+}
+
+/// Labels of a GPU of a pod.
+pub(crate) fn row(pod: &GpuPod, index: u32) -> RowLabels {
+    RowLabels {
+        uuid: format!("GPU-{}-{index}", pod.name),
+        model: "NVIDIA H100 80GB HBM3".into(),
+        namespace: pod.namespace.clone(),
+        pod: pod.name.clone(),
+        ..RowLabels::default()
+    }
+}
+
+/// Labels of a MIG instance of a pod.
+pub(crate) fn instance_row(pod: &GpuPod, index: u32) -> RowLabels {
+    RowLabels {
+        instance: "1".into(),
+        ..row(pod, index)
+    }
+}
+
+/// Records a signal that shows no activity in a complete window of an hour.
+pub(crate) fn record_idle(table: &mut SeriesTable, labels: &RowLabels, signal: Signal) {
+    let peak = if signal == Signal::Power { 70.0 } else { 0.0 };
+    let now = f64::from(u32::try_from(NOW).unwrap());
+    for (aggregation, value) in [
+        (Aggregation::Peak, peak),
+        (Aggregation::Coverage, 60.0),
+        (Aggregation::LastSample, now - 15.0),
+    ] {
+        table.record(labels.clone(), signal, aggregation, value);
+    }
+}
+
+/// Metrics of pods whose GPUs do nothing.
+pub(crate) fn idle_table(pods: &[&GpuPod]) -> SeriesTable {
+    let mut table = SeriesTable::default();
+    for pod in pods {
+        for index in 0..pod.devices.values().sum::<u32>() {
+            for signal in [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power] {
+                record_idle(&mut table, &row(pod, index), signal);
+            }
+        }
+    }
+    table
+}

@@ -1,0 +1,304 @@
+//! Whole passes: scenes of a fleet, and properties that hold whatever the metrics are.
+
+use crate::{
+    Seconds,
+    evidence::{Metrics, Unknown, Verdict},
+    pass::{self, Decision, States, TenantInput},
+    pod::GpuPod,
+    policy::Policy,
+    query::Aggregation,
+    series::SeriesTable,
+    signal::Signal,
+    testing::{self, NOW},
+};
+use berth_api::{IdleReclaim, IdleReclaimMode, IdleStep};
+use proptest::prelude::*;
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Instant,
+};
+
+fn policy(mode: IdleReclaimMode) -> Policy {
+    Policy::new(&IdleReclaim {
+        mode,
+        ..IdleReclaim::default()
+    })
+}
+
+fn metrics(table: SeriesTable) -> Metrics {
+    Metrics {
+        tables: HashMap::from([(3600, table)]),
+        sample_interval: 60,
+    }
+}
+
+fn evaluate(policy: &Policy, pods: &[GpuPod], table: SeriesTable, states: &States, now: Seconds) -> Vec<Decision> {
+    let pods: Vec<Arc<GpuPod>> = pods.iter().cloned().map(Arc::new).collect();
+    let input = TenantInput {
+        policy,
+        pods: &pods,
+        gpu_resources: &BTreeSet::new(),
+        states,
+    };
+    pass::evaluate(&input, Some(&metrics(table)), now)
+}
+
+/// What a GPU does in each minute: its peak in the last hour decides.
+fn peak_of_the_last_hour(activity: &dyn Fn(i64) -> f64, minute: i64) -> f64 {
+    (minute - 60..=minute).map(activity).fold(0.0, f64::max)
+}
+
+/// The steps that a pod with one GPU takes in the minutes from 0 on, if the GPU is as active as this.
+fn steps(activity: &dyn Fn(i64) -> f64, minutes: i64) -> Vec<IdleStep> {
+    let pod = testing::pod("job", 1);
+    let policy = policy(IdleReclaimMode::Enforce);
+    let mut states = States::new();
+    let mut taken = Vec::new();
+    for minute in 0..minutes {
+        let now = NOW + minute * 60;
+        let mut table = SeriesTable::default();
+        for signal in [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power] {
+            let busy = peak_of_the_last_hour(activity, minute);
+            let peak = if signal == Signal::Power {
+                80.0 + 500.0 * busy
+            } else {
+                busy
+            };
+            let last = f64::from(u32::try_from(now).unwrap());
+            table.record(testing::row(&pod, 0), signal, Aggregation::Peak, peak);
+            table.record(testing::row(&pod, 0), signal, Aggregation::Coverage, 60.0);
+            table.record(testing::row(&pod, 0), signal, Aggregation::LastSample, last);
+        }
+        let decisions = evaluate(&policy, std::slice::from_ref(&pod), table, &states, now);
+        states = pass::states_after(&decisions);
+        taken.extend(decisions[0].step().filter(|step| taken.last() != Some(step)));
+    }
+    taken
+}
+
+#[test]
+fn a_training_job_that_loads_data_for_20_minutes_is_not_touched() {
+    // 20 minutes of data loading, then an hour of training, again and again.
+    let activity = |minute: i64| if minute.rem_euclid(80) < 20 { 0.0 } else { 0.9 };
+    assert!(steps(&activity, 600).is_empty());
+}
+
+#[test]
+fn a_training_job_with_checkpoint_pauses_is_not_touched() {
+    let activity = |minute: i64| if minute.rem_euclid(30) < 10 { 0.0 } else { 0.7 };
+    assert!(steps(&activity, 600).is_empty());
+}
+
+#[test]
+fn a_service_with_a_request_every_50_minutes_is_not_touched() {
+    let activity = |minute: i64| if minute.rem_euclid(50) == 7 { 0.001 } else { 0.0 };
+    assert!(steps(&activity, 600).is_empty());
+}
+
+#[test]
+fn a_forgotten_notebook_is_given_back() {
+    // Somebody worked with it until minute 10.
+    let activity = |minute: i64| if minute < 10 { 0.4 } else { 0.0 };
+    assert_eq!(
+        steps(&activity, 200),
+        [
+            IdleStep::Warned,
+            IdleStep::WarnedAgain,
+            IdleStep::CheckpointRequested,
+            IdleStep::Reclaimable
+        ]
+    );
+}
+
+#[test]
+fn a_gang_with_one_active_pod_is_not_idle() {
+    let mut pods: Vec<GpuPod> = (0..4).map(|index| testing::pod(&format!("w{index}"), 8)).collect();
+    for pod in &mut pods {
+        pod.gang = Some("train".into());
+    }
+    let all: Vec<&GpuPod> = pods.iter().collect();
+    let idle = testing::idle_table(&all);
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let decisions = evaluate(&enforce, &pods, idle.clone(), &States::new(), NOW);
+    assert_eq!((decisions.len(), decisions[0].gpus), (1, 32));
+    assert_eq!(decisions[0].verdict, Verdict::Idle);
+    let mut busy = idle;
+    busy.record(testing::row(&pods[2], 5), Signal::Engine, Aggregation::Peak, 0.3);
+    let decisions = evaluate(&enforce, &pods, busy, &States::new(), NOW);
+    assert_eq!((decisions[0].verdict, decisions[0].state), (Verdict::Active, None));
+}
+
+#[test]
+fn pods_that_wait_for_one_without_a_node_are_not_idle() {
+    let mut pods = [testing::pod("w0", 8), testing::pod("w1", 8), testing::pod("alone", 8)];
+    for pod in &mut pods[..2] {
+        pod.gang = Some("train".into());
+    }
+    for place in [1, 2] {
+        pods[place].holds_devices = false;
+        pods[place].started_at = None;
+    }
+    let table = testing::idle_table(&[&pods[0]]);
+    let decisions = evaluate(&policy(IdleReclaimMode::Enforce), &pods, table, &States::new(), NOW);
+    let found: Vec<(Verdict, u32)> = decisions
+        .iter()
+        .map(|decision| (decision.verdict, decision.gpus))
+        .collect();
+    assert_eq!(found, [(Verdict::Unknown(Unknown::NotStarted), 8)]);
+    pods[1].is_finished = true;
+    let table = testing::idle_table(&[&pods[0]]);
+    let decisions = evaluate(&policy(IdleReclaimMode::Enforce), &pods, table, &States::new(), NOW);
+    assert_eq!(decisions[0].verdict, Verdict::Idle, "it no longer waits");
+}
+
+#[test]
+fn a_dry_run_evicts_nothing_and_its_steps_do_not_count_later() {
+    let pod = testing::pod("job", 1);
+    let dry_run = policy(IdleReclaimMode::DryRun);
+    let mut states = States::new();
+    let mut decisions = Vec::new();
+    for minute in 0..60 {
+        let now = NOW + minute * 60;
+        let mut table = SeriesTable::default();
+        for signal in [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power] {
+            table.record(testing::row(&pod, 0), signal, Aggregation::Peak, 0.0);
+            table.record(testing::row(&pod, 0), signal, Aggregation::Coverage, 60.0);
+            let last = f64::from(u32::try_from(now).unwrap());
+            table.record(testing::row(&pod, 0), signal, Aggregation::LastSample, last);
+        }
+        decisions = evaluate(&dry_run, std::slice::from_ref(&pod), table, &states, now);
+        states = pass::states_after(&decisions);
+    }
+    assert_eq!(decisions[0].step(), Some(IdleStep::Reclaimable));
+    assert!(!decisions[0].is_due(IdleReclaimMode::DryRun));
+    let status = pass::report(&dry_run, &decisions);
+    assert_eq!((status.gpus, status.idle_gpus, status.workloads.len()), (1, 1, 1));
+    assert_eq!(pass::states_of(Some(&status), IdleReclaimMode::DryRun), states);
+    assert!(pass::states_of(Some(&status), IdleReclaimMode::Enforce).is_empty());
+}
+
+#[test]
+fn reports_count_what_is_not_known() {
+    let pods = [testing::pod("idle", 2), testing::pod("unseen", 8)];
+    let table = testing::idle_table(&[&pods[0]]);
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let decisions = evaluate(&enforce, &pods, table, &States::new(), NOW);
+    let status = pass::report(&enforce, &decisions);
+    assert_eq!((status.gpus, status.idle_gpus), (10, 2));
+    assert_eq!(status.unknown_gpus[0].reason, "MissingSeries");
+    assert_eq!(status.unknown_gpus[0].gpus, 8);
+    assert_eq!(status.workloads[0].name, "idle");
+}
+
+#[test]
+fn the_least_important_and_longest_idle_goes_first() {
+    let mut important = testing::pod("important", 1);
+    important.priority = 100;
+    let pods = [important, testing::pod("large", 8), testing::pod("small", 1)];
+    let all: Vec<&GpuPod> = pods.iter().collect();
+    let table = testing::idle_table(&all);
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let decisions = evaluate(&enforce, &pods, table, &States::new(), NOW);
+    let mut order: Vec<&Decision> = decisions.iter().collect();
+    pass::sort_for_reclaim(&mut order);
+    let names: Vec<&str> = order.iter().map(|decision| decision.workload.name.as_str()).collect();
+    assert_eq!(names, ["large", "small", "important"]);
+}
+
+#[test]
+fn ten_thousand_gpus_are_one_pass() {
+    let pods: Vec<GpuPod> = (0..1250).map(|index| testing::pod(&format!("p{index}"), 8)).collect();
+    let all: Vec<&GpuPod> = pods.iter().collect();
+    let table = testing::idle_table(&all);
+    assert_eq!(table.devices(), 10_000);
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let begin = Instant::now();
+    let decisions = evaluate(&enforce, &pods, table, &States::new(), NOW);
+    assert_eq!(pass::report(&enforce, &decisions).idle_gpus, 10_000);
+    eprintln!("10,000 GPUs decided in {:?}", begin.elapsed());
+}
+
+const SIGNALS: [Signal; 4] = [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power];
+
+/// Values of the three aggregates of one signal; none: no row.
+type Cell = (Option<f64>, Option<f64>, Option<f64>);
+
+fn cells() -> impl Strategy<Value = Vec<Cell>> {
+    let now = f64::from(u32::try_from(NOW).unwrap());
+    let peak = prop_oneof![Just(Some(0.0)), Just(None), (0.0..500.0_f64).prop_map(Some)];
+    let coverage = prop_oneof![Just(Some(60.0)), Just(None), (0.0..61.0_f64).prop_map(Some)];
+    let last = prop_oneof![Just(Some(now)), Just(None), (now - 4000.0..now).prop_map(Some)];
+    prop::collection::vec((peak, coverage, last), 8)
+}
+
+/// A table of a pod with two GPUs; `cells` are the four signals of the first, then those of the second.
+fn table_of(pod: &GpuPod, cells: &[Cell]) -> SeriesTable {
+    let mut table = SeriesTable::default();
+    for (place, (peak, coverage, last)) in cells.iter().enumerate() {
+        let index = u32::try_from(place / 4).unwrap();
+        for (aggregation, value) in [
+            (Aggregation::Peak, peak),
+            (Aggregation::Coverage, coverage),
+            (Aggregation::LastSample, last),
+        ] {
+            if let Some(value) = value {
+                table.record(testing::row(pod, index), SIGNALS[place % 4], aggregation, *value);
+            }
+        }
+    }
+    table
+}
+
+fn verdict_of(pod: &GpuPod, cells: &[Cell]) -> Verdict {
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let table = table_of(pod, cells);
+    evaluate(&enforce, std::slice::from_ref(pod), table, &States::new(), NOW)[0].verdict
+}
+
+proptest! {
+    #[test]
+    fn a_missing_row_is_never_idle(mut cells in cells(), place in 0..8_usize, which in 0..3_usize) {
+        match which {
+            0 => cells[place].0 = None,
+            1 => cells[place].1 = None,
+            _ => cells[place].2 = None,
+        }
+        prop_assert_ne!(verdict_of(&testing::pod("a", 2), &cells), Verdict::Idle);
+    }
+
+    #[test]
+    fn more_activity_never_makes_a_pod_idle(cells in cells(), place in 0..8_usize, more in 0.0..100.0_f64) {
+        let pod = testing::pod("a", 2);
+        let before = verdict_of(&pod, &cells);
+        let mut busier = cells;
+        busier[place].0 = busier[place].0.map(|peak| peak + more);
+        prop_assert!(verdict_of(&pod, &busier) >= before);
+    }
+
+    #[test]
+    fn less_coverage_and_older_samples_never_make_a_pod_idle(
+        cells in cells(), place in 0..8_usize, fewer in 0.0..60.0_f64, older in 0.0..4000.0_f64,
+    ) {
+        let pod = testing::pod("a", 2);
+        let before = verdict_of(&pod, &cells);
+        let mut worse = cells;
+        worse[place].1 = worse[place].1.map(|coverage| coverage - fewer);
+        worse[place].2 = worse[place].2.map(|last| last - older);
+        if before != Verdict::Idle {
+            prop_assert_ne!(verdict_of(&pod, &worse), Verdict::Idle);
+        }
+    }
+
+    #[test]
+    fn a_pod_is_idle_only_with_every_row_of_every_gpu(cells in cells()) {
+        let is_complete = cells.iter().enumerate().all(|(place, (peak, coverage, last))| {
+            let limit = if place % 4 == 3 { 150.0 } else { 0.0 };
+            peak.is_some_and(|peak| peak <= limit)
+                && coverage.is_some_and(|coverage| coverage >= 57.0)
+                && last.is_some_and(|last| last >= f64::from(u32::try_from(NOW - 120).unwrap()))
+        });
+        let verdict = verdict_of(&testing::pod("a", 2), &cells);
+        prop_assert_eq!(verdict == Verdict::Idle, is_complete);
+    }
+}

@@ -1,0 +1,196 @@
+//! A client of Prometheus, or of anything with the same HTTP API (Thanos, Mimir, VictoriaMetrics): instant queries.
+//!
+//! The HTTP client below is that of kube: it has TLS with the one crypto provider, a certificate authority and a bearer token that
+//! are read again when their files change, and time limits. Any other HTTP client would be a second one in the same process.
+
+#![warn(missing_docs)]
+
+mod answer;
+
+pub use answer::Row;
+
+use answer::parse;
+use http::{Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Limited};
+use kube::{Client, Config, client::Body};
+use serde::de::DeserializeOwned;
+use std::{path::PathBuf, time::Duration};
+
+/// Largest answer in bytes: 100,000 rows of 600 bytes.
+const MAX_ANSWER: usize = 60_000_000;
+/// Characters of an error message of the server that are kept.
+const MAX_MESSAGE: usize = 300;
+
+/// Where Prometheus is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrometheusConfig {
+    /// Its URL, with a path if it is behind one.
+    pub url: Uri,
+    /// Certificates of the authorities that signed the server's, in PEM [default: those of the system].
+    pub ca_file: Option<PathBuf>,
+    /// A file with the bearer token.
+    pub token_file: Option<PathBuf>,
+    /// Longest time for one query.
+    pub timeout: Duration,
+}
+
+impl PrometheusConfig {
+    /// The address only, without certificates and token.
+    pub const fn new(url: Uri) -> Self {
+        Self {
+            url,
+            ca_file: None,
+            token_file: None,
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The URL has no scheme or host.
+    #[error("{0} is not the URL of a server; write it as http://host:9090 or https://host/path")]
+    Url(Uri),
+    /// Certificates or the token cannot be used.
+    #[error("cannot build a client of Prometheus: {0}")]
+    Client(#[source] Box<kube::Error>),
+}
+
+/// Why a query has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// The server cannot be reached, or the connection ended.
+    #[error("cannot reach Prometheus: {0}")]
+    Connection(String),
+    /// There was no answer in time.
+    #[error("Prometheus did not answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// The answer is too large, or the connection ended in it.
+    #[error("cannot read the answer of Prometheus: {0}")]
+    Body(String),
+    /// The server rejected the query or failed.
+    #[error("Prometheus answered {status}: {message}")]
+    Rejected {
+        /// HTTP status.
+        status: StatusCode,
+        /// What it said.
+        message: String,
+    },
+    /// The answer is not what Prometheus sends.
+    #[error("the answer is not one of Prometheus: {0}")]
+    Invalid(String),
+    /// A part of the data is missing, as the server says.
+    #[error("the answer of Prometheus is not complete: {0}")]
+    Incomplete(String),
+}
+
+impl QueryError {
+    /// The category, one of few values, for metrics.
+    pub const fn category(&self) -> &'static str {
+        match self {
+            Self::Connection(_) => "Connection",
+            Self::Timeout(_) => "Timeout",
+            Self::Body(_) => "Body",
+            Self::Rejected { .. } => "Rejected",
+            Self::Invalid(_) => "Invalid",
+            Self::Incomplete(_) => "Incomplete",
+        }
+    }
+}
+
+/// A client of one Prometheus server.
+#[derive(Clone)]
+pub struct Prometheus {
+    client: Client,
+    timeout: Duration,
+}
+
+impl Prometheus {
+    /// A client. No connection is made yet. Call it within a Tokio runtime.
+    ///
+    /// # Errors
+    /// The URL, the certificates or the token cannot be used.
+    pub fn new(config: PrometheusConfig) -> Result<Self, ClientError> {
+        const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+        let PrometheusConfig {
+            url,
+            ca_file,
+            token_file,
+            timeout,
+        } = config;
+        if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none() {
+            return Err(ClientError::Url(url));
+        }
+        let has_own_roots = ca_file.is_some() || url.scheme_str() == Some("http");
+        let mut connection = Config::new(url);
+        // Those of the system are read otherwise, and not every machine has any.
+        connection.root_cert = has_own_roots.then(Vec::new);
+        connection.root_cert_file = ca_file;
+        connection.auth_info.token_file = token_file.map(|file| file.display().to_string());
+        connection.connect_timeout = Some(CONNECT_TIMEOUT);
+        connection.read_timeout = Some(timeout);
+        connection.write_timeout = Some(timeout);
+        connection.reset_reader_on_write = true;
+        // The next pass asks again.
+        connection.default_retry = false;
+        // A proxy from the environment would see the token.
+        connection.proxy_url = None;
+        let client = Client::try_from(connection).map_err(|error| ClientError::Client(Box::new(error)))?;
+        Ok(Self { client, timeout })
+    }
+
+    /// A client that sends its requests with another one, for tests.
+    pub const fn with_client(client: Client, timeout: Duration) -> Self {
+        Self { client, timeout }
+    }
+
+    /// What a PromQL expression is at a time (seconds since the epoch): one row for each series. `L` has the labels that are needed.
+    ///
+    /// # Errors
+    /// There is no complete answer. An answer with warnings is not complete: a store behind it may not have answered.
+    pub async fn query<L: DeserializeOwned>(&self, promql: &str, at: i64) -> Result<Vec<Row<L>>, QueryError> {
+        let asked = tokio::time::timeout(self.timeout, self.ask(promql, at)).await;
+        let (status, bytes) = asked.map_err(|_| QueryError::Timeout(self.timeout))??;
+        parse(status, &bytes)
+    }
+
+    async fn ask(&self, promql: &str, at: i64) -> Result<(StatusCode, Vec<u8>), QueryError> {
+        let form = form_urlencoded::Serializer::new(String::new())
+            .append_pair("query", promql)
+            .append_pair("time", &at.to_string())
+            .append_pair("timeout", &format!("{}s", self.timeout.as_secs().max(1)))
+            .finish();
+        let request = Request::post("/api/v1/query")
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .header(header::ACCEPT, "application/json")
+            .body(Body::from(form.into_bytes()))
+            .map_err(|error| QueryError::Connection(error.to_string()))?;
+        let response = self
+            .client
+            .send(request)
+            .await
+            .map_err(|error| QueryError::Connection(shorten(&describe(&error))))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER);
+        let collected = body
+            .collect()
+            .await
+            .map_err(|error| QueryError::Body(shorten(&error.to_string())))?;
+        Ok((status, collected.to_bytes().to_vec()))
+    }
+}
+
+/// An error with its causes: the client's own says only that a request failed.
+fn describe(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// The beginning of a message of the server.
+fn shorten(message: &str) -> String {
+    message.chars().take(MAX_MESSAGE).collect()
+}
+
+#[cfg(test)]
+mod tests;

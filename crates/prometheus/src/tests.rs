@@ -1,0 +1,106 @@
+use super::*;
+use http::Response;
+use serde::Deserialize;
+use std::{convert::Infallible, sync::Arc};
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Labels {
+    pod: String,
+}
+
+/// A client of a server that gives this answer to everything.
+fn answering(status: u16, body: &str) -> Prometheus {
+    let body: Arc<str> = body.into();
+    let service = tower::service_fn(move |_: Request<Body>| {
+        let body = Arc::clone(&body);
+        async move {
+            let mut response = Response::new(Body::from(body.as_bytes().to_vec()));
+            *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            Ok::<_, Infallible>(response)
+        }
+    });
+    Prometheus {
+        client: Client::new(service, "default"),
+        timeout: Duration::from_secs(5),
+    }
+}
+
+async fn ask(status: u16, body: &str) -> Result<Vec<Row<Labels>>, QueryError> {
+    answering(status, body).query("up", 0).await
+}
+
+#[tokio::test]
+async fn rows_have_labels_and_a_value() {
+    let rows = ask(
+        200,
+        r#"{"status":"success","data":{"resultType":"vector","result":[
+            {"metric":{"pod":"a","other":"x"},"value":[1435781451.781,"0.25"]},
+            {"metric":{},"value":[1435781451,"+Inf"]}]}}"#,
+    )
+    .await
+    .unwrap();
+    let read: Vec<(&str, f64)> = rows.iter().map(|row| (row.labels.pod.as_str(), row.value)).collect();
+    assert_eq!(read, [("a", 0.25), ("", f64::INFINITY)]);
+}
+
+#[tokio::test]
+async fn a_value_that_is_not_a_number_is_read() {
+    let body = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"NaN"]}]}}"#;
+    assert!(ask(200, body).await.unwrap()[0].value.is_nan());
+}
+
+#[tokio::test]
+async fn a_rejected_query_says_why() {
+    let error = ask(
+        400,
+        r#"{"status":"error","errorType":"bad_data","error":"parse error at char 3"}"#,
+    )
+    .await
+    .unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("400") && text.contains("parse error at char 3"), "{text}");
+    let text = ask(503, "upstream connect error").await.unwrap_err().to_string();
+    assert!(
+        text.contains("503") && text.contains("upstream connect error"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_with_warnings_is_not_complete() {
+    let body = r#"{"status":"success","warnings":["store-2 did not answer"],
+        "data":{"resultType":"vector","result":[]}}"#;
+    let error = ask(200, body).await.unwrap_err();
+    assert_eq!(error.category(), "Incomplete");
+}
+
+#[tokio::test]
+async fn answers_of_something_else_are_errors() {
+    for body in [
+        "<html>Sign in</html>",
+        "{}",
+        r#"{"status":"success"}"#,
+        r#"{"status":"error","error":"x"}"#,
+        r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#,
+        r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"much"]}]}}"#,
+    ] {
+        assert_eq!(ask(200, body).await.unwrap_err().category(), "Invalid", "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_is_an_error() {
+    // Port 9 of the loopback address: nothing listens there.
+    let prometheus = Prometheus::new(PrometheusConfig::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
+    let error = prometheus.query::<Labels>("up", 0).await.unwrap_err();
+    assert_eq!(error.category(), "Connection", "{error}");
+}
+
+#[tokio::test]
+async fn a_url_without_scheme_or_host_is_refused() {
+    for url in ["prometheus:9090", "/path", "ftp://example.com"] {
+        let config = PrometheusConfig::new(url.parse().unwrap());
+        assert!(matches!(Prometheus::new(config), Err(ClientError::Url(_))), "{url}");
+    }
+}
