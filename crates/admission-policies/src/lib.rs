@@ -175,6 +175,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         nodes::build_policy(),
         tenant_nodes::build_policy(),
         tenant_clusters::build_policy(),
+        tenant_clusters::build_status_policy(),
     ]);
     policies
 }

@@ -78,6 +78,28 @@ pub(super) fn pool_variables() -> [(&'static str, String); 3] {
     ]
 }
 
+/// What is reserved of quotas for a tenant, and whether it runs, is in its status.
+pub(super) fn build_status_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
+        name: "berth-tenant-cluster-status",
+        description: "The status of TenantClusters can be written by control only.",
+        scope: Scope::AllNamespaces,
+        subjects: Subjects::Everyone,
+        parameters: None,
+        resource_rules: vec![ResourceRule {
+            group: GROUP,
+            version: VERSION,
+            resources: &["tenantclusters/status"],
+            operations: WRITES,
+        }],
+        variables: Vec::new(),
+        validations: vec![validation(
+            "false",
+            "only the platform may write the status of a TenantCluster: it says what is reserved of quotas",
+        )],
+    }
+}
+
 /// The pool with this index in `newPools`, if there are so many.
 fn validate_new_pool(index: usize) -> Validation {
     validation(

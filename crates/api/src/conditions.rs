@@ -6,6 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// `TenantCluster`: the spec can be carried out by this Berth (known pools and version, enough nodes).
 pub const ACCEPTED: &str = "Accepted";
+/// `TenantCluster`: its Project has quota for it, and the quota is reserved. Only with a Project. Not part of [`READY`] once the
+/// tenant exists.
+pub const QUOTA_RESERVED: &str = "QuotaReserved";
 /// `TenantCluster`: its namespaces, certificate authorities, addresses and network policies exist on the host.
 pub const INFRASTRUCTURE_READY: &str = "InfrastructureReady";
 /// `TenantCluster`: the tenant's key range and identity exist in its datastore.
@@ -24,7 +27,7 @@ pub const ENDPOINT_READY: &str = "EndpointReady";
 pub const SYNCER_READY: &str = "SyncerReady";
 /// `TenantCluster`: every node the spec asks for is assigned.
 pub const NODES_READY: &str = "NodesReady";
-/// `TenantCluster` and `HostNodePool`: all of the above.
+/// `TenantCluster` and `HostNodePool`: all of the above. `Organization` and `Project`: the spec is consistent.
 pub const READY: &str = "Ready";
 /// `TenantCluster`: the class and the pools allow everything that the tenant runs with. Not part of [`READY`].
 pub const COMPLIANT: &str = "Compliant";
@@ -32,6 +35,8 @@ pub const COMPLIANT: &str = "Compliant";
 pub const HOSTNAMES_EXCLUSIVE: &str = "HostnamesExclusive";
 /// `TenantCluster`: no SchedulePolicy restricts it now. Not part of [`READY`].
 pub const WITHIN_SCHEDULE: &str = "WithinSchedule";
+/// `Organization` and `Project`: no resource is used beyond what the quotas allow. Not part of [`READY`].
+pub const WITHIN_QUOTA: &str = "WithinQuota";
 /// `HostNodePool`: no node is quarantined.
 pub const HEALTHY: &str = "Healthy";
 /// `HostNodePool`: Berth requests nodes from an autoscaler.

@@ -1,6 +1,6 @@
 //! The custom resource definitions, as the API server wants them.
 
-use crate::{HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
+use crate::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value;
@@ -9,6 +9,8 @@ use serde_json::Value;
 pub fn all() -> Vec<CustomResourceDefinition> {
     [
         HostNodePool::crd(),
+        Organization::crd(),
+        Project::crd(),
         SchedulePolicy::crd(),
         TenantClass::crd(),
         TenantCluster::crd(),

@@ -1,4 +1,5 @@
-//! How classes share the fleet: quotas and weights. Part of a [`TenantClass`](crate::TenantClass).
+//! How classes share the fleet: quotas and weights. Part of a [`TenantClass`](crate::TenantClass); weights also of
+//! [`Organization`](crate::Organization)s and [`Project`](crate::Project)s.
 //!
 //! Words and meanings are Kueue's, with two differences: an amount counts the GPUs of a pool (its nodes, in a pool without
 //! GPUs), and the weight is a whole number.
@@ -7,11 +8,11 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How tenants of a class compete with other classes for what is beyond the nominal quotas.
+/// How a class, a Project or an Organization competes with others for what is beyond the nominal quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FairSharing {
-    /// Weight of the class among the classes that compete.
+    /// Weight among those that compete.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u32,

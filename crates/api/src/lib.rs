@@ -21,8 +21,11 @@ mod limits;
 mod manifests;
 pub mod names;
 pub mod network;
+mod organization;
 pub mod policy_annotations;
+mod project;
 pub mod quantity;
+mod quotas;
 pub mod ranges;
 mod schedule_policy;
 mod shared_nodes;
@@ -43,7 +46,8 @@ pub use expiration::ExpirationPolicy;
 pub use fair_sharing::{FairSharing, PoolQuota};
 pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
-    PoolOrder, PoolPolicy, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
+    PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing,
+    ValidateSpec,
 };
 pub use idle_reclaim::{
     GpuHourPrice, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal, IdleStatus, IdleStep,
@@ -52,6 +56,9 @@ pub use idle_reclaim::{
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};
+pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
+pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
+pub use quotas::{Amount, QuotaReservation, TreeQuota, TreeQuotaStatus, TreeResource};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow,

@@ -1,6 +1,8 @@
 //! `TenantCluster`: the Kubernetes cluster that a team requests.
 
-use crate::{ControlPlaneService, ControlPlaneSpec, IdleStatus, KubeDuration, ManifestStatus, TenantNetwork};
+use crate::{
+    ControlPlaneService, ControlPlaneSpec, IdleStatus, KubeDuration, ManifestStatus, QuotaReservation, TenantNetwork,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -260,6 +262,9 @@ pub struct TenantClusterStatus {
     /// Host namespace that holds the tenant's workloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_namespace: Option<String>,
+    /// What is reserved for the tenant of the quotas of its Project and Organization.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaReservation>,
     /// How much of its share of the datastore the tenant uses. Updated in steps of five percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<DatastoreUsage>,
@@ -287,7 +292,7 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
-    /// Accepted, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
+    /// Accepted, QuotaReserved, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
     /// DatastoreWithinLimits, WithinSchedule, Expiring and ManifestsApplied where they apply; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -297,7 +302,7 @@ pub struct TenantClusterStatus {
 /// Phase of a tenant's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// The spec cannot be carried out as it stands; the condition Accepted says why.
+    /// The spec cannot be carried out as it stands, or waits for quota; the conditions Accepted and QuotaReserved say why.
     Pending,
     /// The control plane, the syncer or the nodes are being prepared.
     Provisioning,

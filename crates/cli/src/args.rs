@@ -74,6 +74,17 @@ pub(crate) enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
+    /// Show the quotas of Organizations and Projects, what they use, and why tenants wait.
+    ///
+    /// Reads from the local host cluster, or from the cluster in KUBECONFIG. Also available as `kubectl berth quota`.
+    #[command(after_help = "Examples:\n  berth quota\n  berth quota -o json")]
+    Quota {
+        #[command(flatten)]
+        home: HomeArgument,
+        /// Output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
     /// Replay a trace of GPU jobs on a fleet, to compare static partitions with nodes that follow demand.
     ///
     /// The simulation uses the same planner as a cluster. docs/guides/simulate.md describes the simulation and defines each figure.

@@ -14,6 +14,7 @@ mod options;
 mod output;
 mod probe;
 mod progress;
+mod quota;
 mod simulate;
 mod status;
 mod supervise;
@@ -65,6 +66,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             Command::Status { home, output } => status::run(home, output).await,
             Command::Explain { target } => explain::run(target).await,
             Command::Idle { home, output } => idle::run(home, output).await,
+            Command::Quota { home, output } => quota::run(home, output).await,
             Command::Version { output } => output::print_version(output),
             Command::Supervise { home } => supervise::run(home).await,
             Command::Completion { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),

@@ -19,6 +19,8 @@ pub enum Key {
     Class(String),
     /// Reconcile one `SchedulePolicy`.
     SchedulePolicy(String),
+    /// Decide what the quotas of Projects and Organizations give each tenant.
+    Quotas,
     /// Plan and execute node assignments for the whole fleet.
     Fleet,
     /// Reconcile the nodes that several tenants use.
@@ -31,7 +33,12 @@ impl QueueKey for Key {
         let mut hasher = DefaultHasher::new();
         match self {
             Self::Tenant { namespace, .. } => namespace.hash(&mut hasher),
-            Self::Pool(_) | Self::Class(_) | Self::SchedulePolicy(_) | Self::Fleet | Self::SharedNodes => {}
+            Self::Pool(_)
+            | Self::Class(_)
+            | Self::SchedulePolicy(_)
+            | Self::Quotas
+            | Self::Fleet
+            | Self::SharedNodes => {}
         }
         hasher.finish()
     }

@@ -15,6 +15,7 @@ pub mod key;
 pub mod metrics;
 pub mod network;
 pub mod pod_activity;
+pub mod quota_ledger;
 pub mod runtime;
 pub mod stores;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use controllers::{
     host_node_pool::HostNodePoolContext,
     idle_gpus::{GpuMetricsSource, IdleGpusContext},
     nodes::{NodesContext, requested::RequestTracker},
+    quotas::QuotasContext,
     schedule_policy::{SchedulePolicyContext, Schedules},
     shared_nodes::SharedNodesContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
@@ -39,6 +41,7 @@ use key::Key;
 use kube::Client;
 use metrics::Metrics;
 use network::AdministrativeTier;
+use quota_ledger::QuotaLedger;
 use runtime::ControlPlaneRuntime;
 use std::sync::Arc;
 use stores::Stores;
@@ -145,6 +148,7 @@ fn build_controllers(
         let clock = clock.clone();
         move || clock.now()
     }));
+    let quotas = Arc::new(QuotaLedger::default());
     Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),
@@ -172,6 +176,7 @@ fn build_controllers(
             kinds,
             tenants: Arc::clone(&tenants),
             schedules: Arc::clone(&schedules),
+            quotas: Arc::clone(&quotas),
             queue: queue.clone(),
             recorder: recorder.clone(),
         },
@@ -188,6 +193,16 @@ fn build_controllers(
             metrics: metrics.clone(),
             recorder: recorder.clone(),
         },
+        quotas: QuotasContext {
+            client: client.clone(),
+            stores: stores.clone(),
+            network_config: network.clone(),
+            without_class,
+            runtime: Arc::clone(&runtime),
+            quotas: Arc::clone(&quotas),
+            queue: queue.clone(),
+            metrics: metrics.clone(),
+        },
         nodes: NodesContext {
             client,
             stores: stores.clone(),
@@ -201,6 +216,7 @@ fn build_controllers(
             requested,
             runtime,
             tenants,
+            quotas,
             queue: queue.clone(),
             metrics: metrics.clone(),
             recorder,

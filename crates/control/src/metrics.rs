@@ -10,7 +10,7 @@ use prometheus_client::{
 /// What was reconciled and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReconcileLabels {
-    /// tenant, pool, class, schedule-policy, fleet or shared-nodes.
+    /// tenant, pool, class, schedule-policy, quotas, fleet or shared-nodes.
     pub kind: &'static str,
     /// ok, or the category of the error.
     pub result: &'static str,
@@ -39,6 +39,19 @@ pub struct TenantLabels {
     pub tenant_namespace: String,
     /// Name of its `TenantCluster`.
     pub tenant: String,
+}
+
+/// A quota of one level of the tree.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct QuotaLabels {
+    /// organization or project.
+    pub level: &'static str,
+    /// Its name.
+    pub name: String,
+    /// The resource.
+    pub resource: &'static str,
+    /// The pool, for GPUs.
+    pub pool: String,
 }
 
 /// A state of its recycling that a node has left.
@@ -109,6 +122,10 @@ pub struct Metrics {
     pub datastore_limits: Gauge,
     /// Bytes above which the datastore rejects writes; 0 if it does not say.
     pub datastore_quota: Gauge,
+    /// Nominal quota of each level and resource.
+    pub quota_nominal: Family<QuotaLabels, Gauge>,
+    /// What each level uses of each resource.
+    pub quota_used: Family<QuotaLabels, Gauge>,
     /// How often history was dropped before etcd would have done it.
     pub datastore_compactions: Counter,
     /// GPUs of tenants whose class reclaims idle ones, by what they do.
@@ -142,6 +159,8 @@ impl Metrics {
             datastore_used: Family::default(),
             datastore_limits: Gauge::default(),
             datastore_quota: Gauge::default(),
+            quota_nominal: Family::default(),
+            quota_used: Family::default(),
             datastore_compactions: Counter::default(),
             gpus: Family::default(),
             idle_gpu_seconds: Family::default(),
@@ -204,8 +223,28 @@ impl Metrics {
             "How often control dropped the history of the datastore because half of its quota was in use",
             metrics.datastore_compactions.clone(),
         );
+        metrics.register_quotas(registry);
         metrics.register_idle_reclaim(registry);
         metrics
+    }
+
+    fn register_quotas(&self, registry: &mut Registry) {
+        registry.register(
+            "quota_nominal",
+            "Nominal quota of a Project or an Organization, by resource",
+            self.quota_nominal.clone(),
+        );
+        registry.register(
+            "quota_used",
+            "What a Project or an Organization uses of its quotas, by resource",
+            self.quota_used.clone(),
+        );
+    }
+
+    /// Forgets the quotas of all levels, before those that exist are set.
+    pub fn clear_quotas(&self) {
+        self.quota_nominal.clear();
+        self.quota_used.clear();
     }
 
     fn register_idle_reclaim(&self, registry: &mut Registry) {

@@ -1,7 +1,7 @@
 //! What watches know of the host.
 
 use crate::{gpu_pods::GpuPods, network::node_ports::NodePorts, pod_activity::PodActivity};
-use berth_api::{HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
+use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
 };
@@ -24,6 +24,10 @@ pub struct Stores {
     pub classes: Store<TenantClass>,
     /// Schedules.
     pub schedule_policies: Store<SchedulePolicy>,
+    /// Organizations.
+    pub organizations: Store<Organization>,
+    /// Projects.
+    pub projects: Store<Project>,
     /// ConfigMaps that classes may name in `manifests`.
     pub manifests: Store<ConfigMap>,
     /// The host's PriorityClasses.

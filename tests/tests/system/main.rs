@@ -16,6 +16,7 @@ mod nodes;
 mod own_objects;
 mod platform_objects;
 mod published;
+mod quotas;
 mod schedules;
 mod services;
 mod shared;
@@ -67,6 +68,8 @@ fn main() -> ExitCode {
                 dns::dns_customization_is_validated,
                 usage::host_without_metrics_is_reported,
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
+                quotas::schemas_reject_invalid_quotas,
+                quotas::the_examples_of_quotas_are_valid,
                 published::available_capacity_and_devices_are_published,
                 schedules::schemas_reject_invalid_schedules,
                 schedules::examples_and_their_next_changes,
@@ -76,8 +79,11 @@ fn main() -> ExitCode {
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,
                 deletion::new_tenant_of_the_same_name_starts_empty,
             ]),
-            // It stops control, which other tests need.
-            Group::alone(tests![deletion::removed_finalizer_leaves_nothing]),
+            // They stop control, which other tests need.
+            Group::alone(tests![
+                deletion::removed_finalizer_leaves_nothing,
+                quotas::many_tenants_at_once_do_not_exceed_the_quota,
+            ]),
         ],
     )
 }

@@ -325,6 +325,10 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
             json!({"scrub": {"steps": ["Disks"], "disks": ["/mnt/../etc"]}}),
             "spec.scrub.disks[0]",
         ),
+        (
+            json!({"policy": {"reclaim": "FairShare", "order": "FIFO"}}),
+            "requires order: FairShare",
+        ),
         (json!({"timeouts": {"drain": "soon"}}), "spec.timeouts.drain"),
         (
             json!({"policy": {"reclaimGracePeriod": "-5m"}}),

@@ -6,7 +6,7 @@ mod scrub;
 mod status;
 
 pub use autoscaling::AutoscalingSpec;
-pub use policy::{PoolOrder, PoolPolicy, RecyclingTimeouts};
+pub use policy::{PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts};
 pub use scrub::{NodeProgram, ScrubPolicy, ScrubSpec, ScrubStep, ValidateSpec};
 pub use status::{HostNodePoolStatus, NodeCounts, RequestedNodes};
 

@@ -1,12 +1,16 @@
 //! How Berth assigns and reclaims a pool's nodes, and how long each state of a node may last.
 
 use crate::KubeDuration;
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How Berth assigns and reclaims the nodes of a pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.reclaim) || self.reclaim != 'FairShare' || !has(self.order) || self.order == 'FairShare'")
+    .message("reclaim: FairShare requires order: FairShare; with FIFO, a node would go to another tenant and be reclaimed again")
+    .field_path(".reclaim"))]
 pub struct PoolPolicy {
     /// Minimum time between the assignment of a node and its reclaim. A tenant may release it earlier. Defaults to 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -21,6 +25,15 @@ pub struct PoolPolicy {
     /// Order in which Berth assigns nodes to waiting tenants, after nominal quotas and priorities.
     #[serde(default)]
     pub order: PoolOrder,
+    /// For which demand Berth reclaims borrowed nodes. Priority: for demand within a nominal quota, and for pods with a higher
+    /// priority than those on the node. FairShare: also for a tenant that has less than its fair share, from one that has more.
+    /// Never: for none. Nodes beyond a limit that was lowered are reclaimed in any case.
+    #[serde(default)]
+    pub reclaim: PoolReclaim,
+    /// Time for which smaller demand may use free nodes while a gang waits. After that, Berth keeps free nodes for the gang. Defaults
+    /// to 10m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starvation_limit: Option<KubeDuration>,
 }
 
 impl PoolPolicy {
@@ -38,6 +51,11 @@ impl PoolPolicy {
     pub fn reclaim_grace_period(&self) -> i64 {
         self.reclaim_grace_period.as_ref().map_or(300, KubeDuration::seconds)
     }
+
+    /// [`PoolPolicy::starvation_limit`] in seconds.
+    pub fn starvation_limit(&self) -> i64 {
+        self.starvation_limit.as_ref().map_or(600, KubeDuration::seconds)
+    }
 }
 
 /// Order in which Berth assigns the nodes of a pool to waiting tenants.
@@ -49,6 +67,18 @@ pub enum PoolOrder {
     /// The tenant that has waited longest first.
     #[serde(rename = "FIFO")]
     Fifo,
+}
+
+/// For which demand Berth reclaims borrowed nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PoolReclaim {
+    /// For none: a node stays until its tenant no longer needs it.
+    Never,
+    /// For demand within a nominal quota, and for pods with a higher priority than those on the node.
+    #[default]
+    Priority,
+    /// As Priority, and also for a tenant that has less than its fair share, from one that has more.
+    FairShare,
 }
 
 /// How long a node may be in each state of its recycling.

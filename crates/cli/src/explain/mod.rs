@@ -32,6 +32,8 @@ struct TenantView {
     class: Option<String>,
     /// What its schedules let it do, if it has some.
     schedule: Option<String>,
+    /// The Project whose quotas apply.
+    project: Option<String>,
     groups: Vec<NodeGroupStatus>,
     nodes: Vec<NodeView>,
     events: Vec<EventView>,
@@ -191,6 +193,7 @@ fn build_tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<E
         message: message(conditions::READY).unwrap_or_default(),
         schedule: message(conditions::WITHIN_SCHEDULE),
         class: status.class_name,
+        project: status.quota.map(|quota| quota.project_name),
         groups: status.node_groups,
         nodes,
         events,

@@ -18,6 +18,10 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
         },
         view.class.as_deref().unwrap_or("none; Berth's own defaults"),
     )];
+    if let (Some(project), Some(first)) = (&view.project, parts.first_mut()) {
+        first.push_str("\nProject: ");
+        first.push_str(project);
+    }
     parts.extend(view.schedule.iter().map(|schedule| format!("Schedule: {schedule}")));
     let groups: Vec<_> = view
         .groups
@@ -164,7 +168,7 @@ mod tests {
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
             "metadata": {"name": "vision", "namespace": "team-vision"}, "spec": {},
             "status": {
-                "phase": "Ready", "className": "gold",
+                "phase": "Ready", "className": "gold", "quota": {"projectName": "vision"},
                 "conditions": [{
                     "type": "Ready", "status": "True", "reason": "Ready", "message": "the tenant is ready",
                     "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -187,6 +191,7 @@ mod tests {
         let expected = "\
 TenantCluster team-vision/vision is Ready: the tenant is ready
 Class: gold
+Project: vision
 
 GROUP  POOL  MODE     DESIRED  ASSIGNED  JOINING  RELEASING  PENDING  BORROWED
 burst  h100  Dynamic  2        1         0        0          1        1

@@ -6,6 +6,7 @@ pub mod idle_gpus;
 pub mod nodes;
 pub mod pod_deletion;
 mod pods_on_node;
+pub mod quotas;
 mod recycling_events;
 pub mod schedule_policy;
 pub mod shared_nodes;

@@ -7,6 +7,7 @@
 use super::{
     host_node_pool::{self, HostNodePoolContext},
     nodes::{self, NodesContext},
+    quotas::{self, QuotasContext},
     schedule_policy::{self, SchedulePolicyContext},
     shared_nodes::{self, SharedNodesContext},
     slots::{Slot, Slots},
@@ -52,6 +53,8 @@ pub struct Controllers {
     pub tenant_class: TenantClassContext,
     /// Of `SchedulePolicy`s.
     pub schedule_policy: SchedulePolicyContext,
+    /// Of quotas.
+    pub quotas: QuotasContext,
     /// Of nodes.
     pub nodes: NodesContext,
     /// Of nodes that several tenants use.
@@ -69,7 +72,7 @@ pub enum ControllerError {
     /// Of a `TenantClass`.
     #[error(transparent)]
     TenantClass(#[from] TenantClassError),
-    /// Of nodes, pools or schedules.
+    /// Of nodes, pools, schedules or quotas.
     #[error(transparent)]
     Nodes(#[from] ReconcileError),
     /// It took too long.
@@ -103,6 +106,7 @@ impl Controllers {
             Key::Class(name) => tenant_class::reconcile(&self.tenant_class, name).await?,
             Key::SchedulePolicy(name) => schedule_policy::reconcile(&self.schedule_policy, name).await?,
             Key::Pool(name) => host_node_pool::reconcile(&self.host_node_pool, name).await?,
+            Key::Quotas => quotas::reconcile(&self.quotas).await?,
             Key::Fleet => nodes::reconcile(&self.nodes).await?,
             Key::SharedNodes => shared_nodes::reconcile(&self.shared_nodes).await?,
         })
@@ -214,6 +218,7 @@ fn kind_label(key: &Key) -> &'static str {
         Key::Pool(_) => "pool",
         Key::Class(_) => "class",
         Key::SchedulePolicy(_) => "schedule-policy",
+        Key::Quotas => "quotas",
         Key::Fleet => "fleet",
         Key::SharedNodes => "shared-nodes",
     }

@@ -37,7 +37,14 @@ pub fn control_rules() -> Vec<PolicyRule> {
     let mut rules = vec![
         rule(
             "berth.dev",
-            &["tenantclusters", "hostnodepools", "tenantclasses", "schedulepolicies"],
+            &[
+                "tenantclusters",
+                "hostnodepools",
+                "organizations",
+                "projects",
+                "tenantclasses",
+                "schedulepolicies",
+            ],
             &READ,
         ),
         // Tenants that have expired are deleted.
@@ -47,6 +54,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
             &[
                 "tenantclusters/status",
                 "hostnodepools/status",
+                "organizations/status",
+                "projects/status",
                 "tenantclasses/status",
                 "schedulepolicies/status",
                 "tenantclusters/finalizers",

@@ -2,7 +2,7 @@
 
 use super::ScriptedApi;
 use crate::stores::Stores;
-use berth_api::{HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
+use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Node},
@@ -29,6 +29,8 @@ pub(crate) struct StoreWriters {
     pools: Writer<HostNodePool>,
     classes: Writer<TenantClass>,
     schedule_policies: Writer<SchedulePolicy>,
+    organizations: Writer<Organization>,
+    projects: Writer<Project>,
     manifests: Writer<ConfigMap>,
     priority_classes: Writer<PriorityClass>,
     nodes: Writer<Node>,
@@ -44,6 +46,8 @@ impl StoreWriters {
         let (pools, pool_writer) = reflector::store();
         let (classes, class_writer) = reflector::store();
         let (schedule_policies, schedule_policy_writer) = reflector::store();
+        let (organizations, organization_writer) = reflector::store();
+        let (projects, project_writer) = reflector::store();
         let (manifests, manifest_writer) = reflector::store();
         let (priority_classes, priority_class_writer) = reflector::store();
         let (nodes, node_writer) = reflector::store();
@@ -56,6 +60,8 @@ impl StoreWriters {
             pools,
             classes,
             schedule_policies,
+            organizations,
+            projects,
             manifests,
             priority_classes,
             nodes,
@@ -78,6 +84,8 @@ impl StoreWriters {
             pools: pool_writer,
             classes: class_writer,
             schedule_policies: schedule_policy_writer,
+            organizations: organization_writer,
+            projects: project_writer,
             manifests: manifest_writer,
             priority_classes: priority_class_writer,
             nodes: node_writer,
@@ -94,6 +102,8 @@ impl StoreWriters {
         fill(&mut self.pools, host, "/hostnodepools/");
         fill(&mut self.classes, host, "/tenantclasses/");
         fill(&mut self.schedule_policies, host, "/schedulepolicies/");
+        fill(&mut self.organizations, host, "/organizations/");
+        fill(&mut self.projects, host, "/projects/");
         fill(&mut self.manifests, host, "/namespaces/berth-system/configmaps/");
         fill(&mut self.priority_classes, host, "/priorityclasses/");
         fill(&mut self.nodes, host, "/api/v1/nodes/");

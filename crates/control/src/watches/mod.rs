@@ -10,7 +10,8 @@ mod workloads;
 
 use crate::{key::Key, stores::Stores};
 use berth_api::{
-    HostNodePool, SchedulePolicy, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system,
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, labels,
+    policy_annotations, system,
 };
 use berth_runtime::queue::Queue;
 use futures::{
@@ -65,20 +66,8 @@ pub async fn start(
     watches.start_children(uses_pods);
     let namespaces = watches.start_namespaces();
     let team_namespaces = watches.start_team_namespaces(&objects.tenants);
-    let network_policies = watches.all(of_control(), |policy: &NetworkPolicy, seen| {
-        if seen.is_new(&full_name(policy), &(policy.uid(), policy.metadata.generation)) {
-            wake::for_labels(policy.labels())
-        } else {
-            Vec::new()
-        }
-    });
-    let tenant_nodes = watches.all(Config::default(), |node: &TenantNode, seen| {
-        if seen.is_new(&full_name(node), &node.metadata.generation) {
-            wake::for_labels(node.labels())
-        } else {
-            Vec::new()
-        }
-    });
+    let network_policies = watches.start_network_policies();
+    let tenant_nodes = watches.start_tenant_nodes();
     let placeholders = watches.start_placeholders();
     let listed = watches.listed;
 
@@ -87,6 +76,8 @@ pub async fn start(
         tenants,
         classes,
         schedule_policies,
+        organizations,
+        projects,
         priority_classes,
         pools,
         nodes,
@@ -124,6 +115,8 @@ pub async fn start(
         pools,
         classes,
         schedule_policies,
+        organizations,
+        projects,
         manifests,
         priority_classes,
         nodes,
@@ -158,6 +151,8 @@ struct Objects {
     tenants: Store<TenantCluster>,
     classes: Store<TenantClass>,
     schedule_policies: Store<SchedulePolicy>,
+    organizations: Store<Organization>,
+    projects: Store<Project>,
     priority_classes: Store<PriorityClass>,
     pools: Store<HostNodePool>,
     nodes: Store<Node>,
@@ -175,13 +170,23 @@ struct Watches<'a> {
 
 impl Watches<'_> {
     fn start_objects(&mut self) -> Objects {
-        let tenants = self.all(Config::default(), |tenant: &TenantCluster, _| wake::for_tenant(tenant));
+        let tenants = self.all(Config::default(), |tenant: &TenantCluster, seen| {
+            wake::for_tenant(tenant, seen)
+        });
         let known = tenants.clone();
         let classes = self.all(Config::default(), move |class: &TenantClass, seen| {
             wake::for_class(class, seen, &known.state())
         });
         let schedule_policies = self.all(Config::default(), |policy: &SchedulePolicy, _| {
             vec![Wake::Now(Key::SchedulePolicy(policy.name_any()))]
+        });
+        let (known_tenants, known_policies) = (tenants.clone(), schedule_policies.clone());
+        let organizations = self.all(Config::default(), move |organization: &Organization, seen| {
+            wake::for_level(organization, seen, &known_tenants.state(), &known_policies.state())
+        });
+        let (known_tenants, known_policies) = (tenants.clone(), schedule_policies.clone());
+        let projects = self.all(Config::default(), move |project: &Project, seen| {
+            wake::for_level(project, seen, &known_tenants.state(), &known_policies.state())
         });
         let priority_classes = self.all(Config::default(), |priority: &PriorityClass, _| {
             let class = priority.labels().get(labels::CLASS);
@@ -202,6 +207,8 @@ impl Watches<'_> {
             tenants,
             classes,
             schedule_policies,
+            organizations,
+            projects,
             priority_classes,
             pools,
             nodes,
@@ -232,7 +239,29 @@ impl Watches<'_> {
         })
     }
 
-    /// Watches the pods that hold room on nodes.
+    /// Watches the NetworkPolicies that control made.
+    fn start_network_policies(&mut self) -> Store<NetworkPolicy> {
+        self.all(of_control(), |policy: &NetworkPolicy, seen| {
+            if seen.is_new(&full_name(policy), &(policy.uid(), policy.metadata.generation)) {
+                wake::for_labels(policy.labels())
+            } else {
+                Vec::new()
+            }
+        })
+    }
+
+    /// Watches the nodes that are published to tenants.
+    fn start_tenant_nodes(&mut self) -> Store<TenantNode> {
+        self.all(Config::default(), |node: &TenantNode, seen| {
+            if seen.is_new(&full_name(node), &node.metadata.generation) {
+                wake::for_labels(node.labels())
+            } else {
+                Vec::new()
+            }
+        })
+    }
+
+    /// Watches placeholders: pods that request nodes from an autoscaler.
     fn start_placeholders(&mut self) -> Store<Pod> {
         let api = Api::namespaced(self.client.clone(), system::NAMESPACE);
         self.start(api, Config::default().labels(labels::PLACEHOLDER), |pod: &Pod, seen| {
@@ -304,6 +333,7 @@ impl Watches<'_> {
                     Ok(Some(Event::Apply(object) | Event::InitApply(object))) => object,
                     Ok(Some(Event::Delete(object))) => {
                         seen.forget(&object.name_any());
+                        seen.forget(&full_name(&object));
                         object
                     }
                     Ok(Some(Event::Init | Event::InitDone)) => continue,

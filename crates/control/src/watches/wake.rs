@@ -2,7 +2,9 @@
 
 use super::FLEET_PAUSE;
 use crate::key::Key;
-use berth_api::{DEFAULT_CLASS, HostNodePool, Phase, TenantClass, TenantCluster, labels};
+use berth_api::{
+    DEFAULT_CLASS, HostNodePool, Phase, SchedulePolicy, ScheduleTargetKind, TenantClass, TenantCluster, labels,
+};
 use berth_node_lifecycle::{Assignment, node::shared_pool_of};
 use berth_runtime::queue::Queue;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -77,12 +79,48 @@ fn classes_of(tenant: &TenantCluster) -> impl Iterator<Item = &str> {
     [named].into_iter().chain(running)
 }
 
-pub(super) fn for_tenant(tenant: &TenantCluster) -> Vec<Wake> {
+pub(super) fn for_tenant(tenant: &TenantCluster, seen: &mut Seen) -> Vec<Wake> {
     let classes = classes_of(tenant).map(|class| Wake::Soon(Key::Class(class.into())));
+    // Quotas are decided for all tenants: only what matters for them is a reason.
+    let status = tenant.status.as_ref();
+    let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
+    let meta = &tenant.metadata;
+    let change = (&meta.uid, meta.generation, meta.deletion_timestamp.is_some(), runs);
+    let quotas = seen
+        .is_new(&full_name(tenant), &change)
+        .then_some(Wake::Soon(Key::Quotas));
     [Wake::Now(tenant_key(tenant)), Wake::Soon(Key::Fleet)]
         .into_iter()
+        .chain(quotas)
         .chain(classes)
         .collect()
+}
+
+/// An Organization or a Project. Which tenants belonged to it before a change is not known: if schedules are for such levels, all of
+/// them may be concerned.
+pub(super) fn for_level(
+    level: &impl Resource,
+    seen: &mut Seen,
+    tenants: &[Arc<TenantCluster>],
+    policies: &[Arc<SchedulePolicy>],
+) -> Vec<Wake> {
+    // Control itself writes the status.
+    let meta = level.meta();
+    let change = (&meta.uid, meta.generation, meta.deletion_timestamp.is_some());
+    if !seen.is_new(&level.name_any(), &change) {
+        return Vec::new();
+    }
+    let mut wakes = vec![Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)];
+    let is_for_levels = |policy: &&Arc<SchedulePolicy>| {
+        let mut kinds = policy.spec.targets.iter().map(|target| target.kind);
+        kinds.any(|kind| matches!(kind, ScheduleTargetKind::Organization | ScheduleTargetKind::Project))
+    };
+    let mut concerned = policies.iter().filter(is_for_levels).peekable();
+    if concerned.peek().is_some() {
+        wakes.extend(tenants.iter().map(|tenant| Wake::Now(tenant_key(tenant))));
+    }
+    wakes.extend(concerned.map(|policy| Wake::Now(Key::SchedulePolicy(policy.name_any()))));
+    wakes
 }
 
 pub(super) fn for_class(class: &TenantClass, seen: &mut Seen, tenants: &[Arc<TenantCluster>]) -> Vec<Wake> {
@@ -92,7 +130,7 @@ pub(super) fn for_class(class: &TenantClass, seen: &mut Seen, tenants: &[Arc<Ten
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     let reasons: Vec<&str> = conditions.map(|condition| condition.reason.as_str()).collect();
     if seen.is_new(&name, &(class.metadata.generation, &class.metadata.uid, reasons)) {
-        wakes.push(Wake::Soon(Key::Fleet));
+        wakes.extend([Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)]);
         let affected = tenants
             .iter()
             .filter(|tenant| classes_of(tenant).any(|class| class == name));
@@ -129,7 +167,11 @@ pub(super) fn for_pool(pool: &HostNodePool, seen: &mut Seen, tenants: &[Arc<Tena
     // Control itself writes the status.
     let change = (pool.metadata.generation, pool.metadata.deletion_timestamp.is_some());
     if seen.is_new(&name, &change) {
-        wakes.extend([Wake::Soon(Key::Fleet), Wake::Soon(Key::SharedNodes)]);
+        wakes.extend([
+            Wake::Soon(Key::Quotas),
+            Wake::Soon(Key::Fleet),
+            Wake::Soon(Key::SharedNodes),
+        ]);
         // Whether a spec can be carried out depends on the pools.
         wakes.extend(tenants.iter().map(|tenant| Wake::Now(tenant_key(tenant))));
     }
@@ -151,7 +193,7 @@ pub(super) fn for_team_namespace(
         .filter(|tenant| tenant.namespace().as_ref() == Some(&name));
     let mut wakes: Vec<Wake> = affected.map(|tenant| Wake::Now(tenant_key(tenant))).collect();
     if !wakes.is_empty() {
-        wakes.push(Wake::Soon(Key::Fleet));
+        wakes.extend([Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)]);
     }
     wakes
 }
@@ -209,7 +251,7 @@ fn without_heartbeats(node: &Node) -> impl Hash + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{TenantClusterSpec, TenantClusterStatus};
+    use berth_api::{Project, ProjectSpec, TenantClusterSpec, TenantClusterStatus};
     use k8s_openapi::api::core::v1::Namespace;
     use serde_json::json;
 
@@ -277,6 +319,47 @@ mod tests {
         assert!(namespace("team", "vision").is_empty(), "nothing has changed");
         assert_eq!(woken(&namespace("team", "speech")), ["a"]);
         assert!(namespace("other", "speech").is_empty());
+    }
+
+    #[test]
+    fn quotas_are_decided_again_when_a_tenant_changes_its_spec_or_is_gone() {
+        let tenant = tenant("a", Phase::Ready);
+        let mut changed = (*tenant).clone();
+        changed.metadata.generation = Some(2);
+        let mut seen = Seen::default();
+        let mut wakes = |tenant: &TenantCluster| for_tenant(tenant, &mut seen).contains(&Wake::Soon(Key::Quotas));
+        assert!(wakes(&tenant));
+        assert!(!wakes(&tenant), "a status");
+        assert!(wakes(&changed));
+        seen.forget(&full_name(tenant.as_ref()));
+        assert!(for_tenant(&changed, &mut seen).contains(&Wake::Soon(Key::Quotas)));
+    }
+
+    #[test]
+    fn a_project_wakes_tenants_and_policies_if_schedules_are_for_levels() {
+        let policy = |name: &str, kind: &str| {
+            let spec = json!({"timeZone": "UTC", "targets": [{"kind": kind, "name": "vision"}], "windows": []});
+            Arc::new(SchedulePolicy::new(name, serde_json::from_value(spec).unwrap()))
+        };
+        let tenants = [tenant("a", Phase::Ready)];
+        let (of_class, of_project) = (policy("nights", "TenantClass"), policy("weekends", "Project"));
+        let mut project = Project::new("vision", ProjectSpec::default());
+        let mut seen = Seen::default();
+        let planned = [Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)];
+        assert_eq!(
+            for_level(&project, &mut seen, &tenants, std::slice::from_ref(&of_class)),
+            planned
+        );
+        let policies = [of_class, of_project];
+        assert!(
+            for_level(&project, &mut seen, &tenants, &policies).is_empty(),
+            "a status"
+        );
+        project.metadata.generation = Some(2);
+        let wakes = for_level(&project, &mut seen, &tenants, &policies);
+        assert_eq!(woken(&wakes), ["a"]);
+        assert!(wakes.contains(&Wake::Now(Key::SchedulePolicy("weekends".into()))));
+        assert!(!wakes.contains(&Wake::Now(Key::SchedulePolicy("nights".into()))));
     }
 
     #[test]

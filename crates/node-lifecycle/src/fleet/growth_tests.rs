@@ -7,10 +7,10 @@ use crate::{
     rejections::RejectedNodes,
 };
 use berth_api::{
-    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec,
-    names::TenantId,
+    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, PoolPolicy, PoolReclaim, ScheduleState, TenantCluster,
+    TenantClusterSpec, names::TenantId,
 };
-use berth_planner::{Fleet, NodeState};
+use berth_planner::{Fleet, NodeState, Reclaim};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -21,12 +21,22 @@ const NOW: i64 = 10_000;
 
 /// A pool of H100s, a tenant with a group that follows demand, and one pod that waits.
 fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) -> Fleet {
+    fleet_with_policy(PoolPolicy::default(), autoscaling, nodes, pod)
+}
+
+fn fleet_with_policy(
+    policy: PoolPolicy,
+    autoscaling: Option<AutoscalingSpec>,
+    nodes: &[Value],
+    pod: &Workload,
+) -> Fleet {
     let pool = HostNodePool::new(
         "h100",
         HostNodePoolSpec {
             node_selector: [("product".to_owned(), "H100".to_owned())].into(),
             gpu_resource_name: Some(GPU.into()),
             autoscaling,
+            policy,
             ..HostNodePoolSpec::default()
         },
     );
@@ -48,6 +58,8 @@ fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) 
         nodes: nodes.map(Arc::new).collect(),
         pools: vec![Arc::new(pool)],
         classes: Vec::new(),
+        organizations: Vec::new(),
+        projects: Vec::new(),
         tenants: vec![TenantInput {
             cluster: Arc::new(cluster),
             accepted: true,
@@ -55,6 +67,7 @@ fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) 
             gone: false,
             class: None,
             schedule: ScheduleState::Running,
+            project: None,
         }],
         workloads: vec![Arc::new(pod)],
         platform: &|_| Requests::new(),
@@ -170,6 +183,23 @@ fn a_starting_node_is_unavailable_and_does_not_represent_its_pool() {
     }
     let fleet = fleet(Some(by_eight()), &[node(60, true, 8, None)], &train);
     assert_eq!(fleet.nodes[0].state, NodeState::Free);
+}
+
+#[test]
+fn the_policy_of_a_pool_reaches_the_planner() {
+    let train = pod(&[(GPU, 8)], &[]);
+    let pool = &fleet(None, &[], &train).pools[0];
+    assert_eq!(
+        (pool.reclaim, pool.starvation_limit),
+        (Reclaim::NominalQuota, Some(600))
+    );
+    let policy = PoolPolicy {
+        reclaim: PoolReclaim::FairShare,
+        starvation_limit: Some("1h".into()),
+        ..PoolPolicy::default()
+    };
+    let pool = &fleet_with_policy(policy, None, &[], &train).pools[0];
+    assert_eq!((pool.reclaim, pool.starvation_limit), (Reclaim::FairShare, Some(3600)));
 }
 
 #[test]

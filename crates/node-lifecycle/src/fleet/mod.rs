@@ -2,6 +2,7 @@
 
 mod growth;
 mod nodes;
+mod quotas;
 mod tenants;
 
 pub use growth::MAX_PLACEHOLDERS;
@@ -13,8 +14,11 @@ use crate::{
     pod_requests::Requests,
     rejections::RejectedNodes,
 };
-use berth_api::{HostNodePool, PoolOrder, PoolQuota, ScheduleState, TenantClass, TenantCluster, names::TenantId};
-use berth_planner::{Fleet, Order, Pool, Quota, Tenant};
+use berth_api::{
+    HostNodePool, Organization, PoolOrder, PoolReclaim, Project, ScheduleState, TenantClass, TenantCluster,
+    names::TenantId,
+};
+use berth_planner::{Fleet, Order, Pool, Reclaim, Tenant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
@@ -31,6 +35,8 @@ pub struct SnapshotInput<'a> {
     pub nodes: Vec<Arc<HostObject>>,
     pub pools: Vec<Arc<HostNodePool>>,
     pub classes: Vec<Arc<TenantClass>>,
+    pub organizations: Vec<Arc<Organization>>,
+    pub projects: Vec<Arc<Project>>,
     pub tenants: Vec<TenantInput>,
     pub workloads: Vec<Arc<Workload>>,
     /// Resources that the platform's own pods use on a node.
@@ -52,6 +58,8 @@ pub struct TenantInput {
     pub gone: bool,
     /// The class that applies to it.
     pub class: Option<String>,
+    /// The Project that it belongs to.
+    pub project: Option<String>,
     /// What its schedules let it do now.
     pub schedule: ScheduleState,
 }
@@ -108,7 +116,7 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
                     tenant.cluster.name_any()
                 ),
                 created: tenant.cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
-                quota: tenant.class.clone(),
+                quota: quotas::quota_of(tenant),
                 weight: 1,
                 node_groups: groups,
                 terminated: tenant.gone,
@@ -121,14 +129,12 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
         .iter()
         .map(|node| planner_node(node, input, now, &pools, &with_devices, &collected))
         .collect();
-    let mut shares: Vec<Quota> = input.classes.iter().map(|class| planner_quota(class)).collect();
-    shares.sort_by(|a, b| a.name.cmp(&b.name));
     let fleet = Fleet {
         now,
         pools: pools.into_iter().map(|one| planner_pool(one, &collected)).collect(),
         nodes,
         tenants,
-        quotas: shares,
+        quotas: quotas::build_tree(input),
     };
     (fleet, collected.needs)
 }
@@ -146,24 +152,12 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
             PoolOrder::FairShare => Order::FairShare,
             PoolOrder::Fifo => Order::Fifo,
         },
+        reclaim: match policy.reclaim {
+            PoolReclaim::Never => Reclaim::Never,
+            PoolReclaim::Priority => Reclaim::NominalQuota,
+            PoolReclaim::FairShare => Reclaim::FairShare,
+        },
+        starvation_limit: Some(policy.starvation_limit()),
         scale_up: growth::growth_of(pool, collected.limits.get(&pool.name_any())),
-        ..Pool::default()
-    }
-}
-
-fn planner_quota(class: &TenantClass) -> Quota {
-    let quotas = || class.spec.quotas.iter();
-    let of = |quota: &PoolQuota, amount: u64| (quota.pool_name.clone(), amount);
-    Quota {
-        name: class.name_any(),
-        parent: None,
-        weight: class.spec.fair_sharing.weight,
-        nominal_quota: quotas().map(|quota| of(quota, quota.nominal_quota)).collect(),
-        lending_limit: quotas()
-            .filter_map(|quota| Some(of(quota, quota.lending_limit?)))
-            .collect(),
-        limit: quotas()
-            .filter_map(|quota| Some(of(quota, quota.nominal_quota.saturating_add(quota.borrowing_limit?))))
-            .collect(),
     }
 }

@@ -110,6 +110,8 @@ pub struct Engine {
     node_placements: Mutex<HashMap<Name, String>>,
     /// Certificates that pods wait for.
     certificates: Mutex<certificates::Requests>,
+    /// Since when Secrets of pods have no host pod.
+    orphaned_secrets: Mutex<HashMap<Name, tokio::time::Instant>>,
     /// Wakes the watches of host objects that wait for the first of their kind.
     demand: HashMap<KindId, Notify>,
     /// Some kind became available or unavailable.
@@ -175,6 +177,7 @@ impl Engine {
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
             certificates: Mutex::default(),
+            orphaned_secrets: Mutex::default(),
         })
     }
 

@@ -17,6 +17,10 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::Patch;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// Time for the host pod of a Secret to be created.
+const ORPHAN_GRACE: Duration = Duration::from_mins(2);
 
 /// Writes the Secret of a pod before the pod is created on the host: a kubelet that finds none reports a failed mount. Returns which
 /// trust bundle is missing, if one is.
@@ -53,6 +57,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     let (Some(pod), Some(host_pod)) = (stores.tenant(KindId::Pod).get(name), stores.host(KindId::Pod).get(name)) else {
         return remove_orphan(engine, name).await;
     };
+    lock(&engine.orphaned_secrets).remove(name);
     // The Secret is deleted with its host pod.
     if !is_origin(&pod, &host_pod) || pod.deletion.is_some() || host_pod.deletion.is_some() {
         return Ok(Outcome::new("nothing"));
@@ -291,23 +296,22 @@ fn secret_object(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&S
 }
 
 /// The host's garbage collector removes the Secret with its pod. This is for a Secret that was created after its pod
-/// was gone.
+/// was gone, and for one that has no owner yet. A Secret is created before its pod, so the syncer gives the pod time.
 async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
-    const ORPHAN_GRACE: Duration = Duration::from_mins(2);
     lock(&engine.certificates).forget(name);
     let stores = &engine.cache.stores;
-    let Some(secret) = stores.host(KindId::PodToken).get(name) else {
+    let secret = stores.host(KindId::PodToken).get(name);
+    let Some(secret) = secret.filter(|_| !stores.host(KindId::Pod).contains(name)) else {
+        lock(&engine.orphaned_secrets).remove(name);
         return Ok(Outcome::new("nothing"));
     };
-    if stores.host(KindId::Pod).contains(name) {
-        return Ok(Outcome::new("nothing"));
+    let since = *lock(&engine.orphaned_secrets)
+        .entry(name.clone())
+        .or_insert_with(Instant::now);
+    let left = ORPHAN_GRACE.saturating_sub(since.elapsed());
+    if !left.is_zero() {
+        return Ok(Outcome::requeue("waiting", left));
     }
-    let key = KindId::PodToken.key(name.clone());
-    let waited = lock(&engine.synced_versions).insert(key.clone(), (secret.version, 0)) == Some((secret.version, 0));
-    if !waited {
-        return Ok(Outcome::requeue("waiting", ORPHAN_GRACE));
-    }
-    lock(&engine.synced_versions).remove(&key);
     let how = super::api::Delete {
         uid: &secret.uid,
         version: None,
@@ -322,5 +326,39 @@ async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallErro
             how,
         )
         .await?;
+    lock(&engine.orphaned_secrets).remove(name);
     Ok(Outcome::new("deleted"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_engine::engine;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_without_a_host_pod_stays_for_a_while_however_often_it_is_looked_at() {
+        let engine = engine();
+        let name = Name::new("team", "train");
+        let secret = json!({"metadata": {"name": "train-x", "uid": "s", "resourceVersion": "7"}});
+        let secrets = engine.cache.stores.host(KindId::PodToken);
+        secrets.watched(name.clone(), Stored::new(&secret));
+        for _ in 0..3 {
+            let outcome = reconcile(&engine, &name).await.unwrap();
+            assert_eq!(outcome.result, "waiting");
+            tokio::time::advance(ORPHAN_GRACE / 4).await;
+        }
+        let host_pod = json!({"metadata": {"name": "train-x", "uid": "h", "resourceVersion": "8"}});
+        let host_pods = engine.cache.stores.host(KindId::Pod);
+        host_pods.watched(name.clone(), Stored::new(&host_pod));
+        assert_eq!(reconcile(&engine, &name).await.unwrap().result, "nothing");
+        host_pods.deleted(&name, Stored::new(&host_pod));
+        assert_eq!(
+            reconcile(&engine, &name).await.unwrap().requeue_after,
+            Some(ORPHAN_GRACE),
+            "the time begins anew"
+        );
+        tokio::time::advance(ORPHAN_GRACE).await;
+        // There is no API server.
+        assert!(reconcile(&engine, &name).await.is_err());
+    }
 }

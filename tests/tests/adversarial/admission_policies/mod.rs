@@ -18,7 +18,9 @@ pub(crate) use allowed_namespaces::classes_and_pools_are_named_only_in_namespace
 pub(crate) use platform::{
     only_the_platform_changes_assignments_of_nodes_and_namespaces, the_host_reports_no_type_errors_in_the_policies,
 };
-pub(crate) use tenant_clusters::a_user_names_only_classes_and_pools_that_rbac_lets_it_use;
+pub(crate) use tenant_clusters::{
+    a_user_gives_its_tenant_no_quota, a_user_names_only_classes_and_pools_that_rbac_lets_it_use,
+};
 
 use crate::syncer::as_syncer;
 use berth_api::{HostNodePool, TenantClass, labels};

@@ -175,3 +175,50 @@ async fn changes(host: &TestCluster, clusters: &Api<TenantCluster>) {
         by_admin.delete(name, &DeleteParams::default()).await.unwrap();
     }
 }
+
+/// A user with every right on TenantClusters of its namespace, their status included.
+pub(crate) async fn a_user_gives_its_tenant_no_quota(host: Arc<TestCluster>) {
+    let namespace = "adv-quota";
+    ensure_namespace(&host.client, namespace).await;
+    let rules = json!([
+        rule("tenantclusters", "*", &[]),
+        rule("tenantclusters/status", "*", &[]),
+        rule("tenantclasses", "use", &[])
+    ]);
+    grant(&host.client, namespace, "editor", &rules).await;
+    let client = patient(&host.kubeconfig_for(USER, &[]).unwrap()).await;
+    let clusters = Api::<TenantCluster>::namespaced(client, namespace);
+    until("the rights hold", SOON, async || {
+        clusters.create(&dry_run(), &request("rich", None, &[])).await
+    })
+    .await;
+    let quota = json!({"projectName": "p", "reserved": {"tenantclusters": 1}});
+    let mut with_status = request("rich", None, &[]);
+    with_status.status = serde_json::from_value(json!({"quota": quota})).unwrap();
+    clusters.create(&PostParams::default(), &with_status).await.unwrap();
+    let created = clusters.get("rich").await.unwrap();
+    assert!(created.status.is_none_or(|status| status.quota.is_none()));
+
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let is_enforced = async || {
+        let patch = Patch::Merge(json!({"status": {"version": "v1.99.0"}}));
+        match clusters.patch_status("rich", &params, &patch).await {
+            Err(_) => Ok(()),
+            Ok(_) => Err("a change of the status was allowed"),
+        }
+    };
+    until("the policy is enforced", SOON, is_enforced).await;
+    for status in [
+        json!({"quota": quota}),
+        json!({"controlPlaneNamespace": "berth-rich-cp"}),
+        json!({"conditions": []}),
+    ] {
+        let patch = json!({"status": status});
+        let patched = clusters.patch_status("rich", &params, &Patch::Merge(&patch)).await;
+        expect_denied("only the platform may write the status", patched);
+    }
+    clusters.delete("rich", &DeleteParams::default()).await.unwrap();
+}

@@ -10,6 +10,7 @@ use crate::{
     key::Key,
     metrics::Metrics,
     network::NetworkConfig,
+    quota_ledger::QuotaLedger,
     runtime::ControlPlaneRuntime,
     stores::Stores,
 };
@@ -44,6 +45,8 @@ pub struct NodesContext {
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What control remembers of each tenant; all of it can be read again.
     pub tenants: Arc<Tenants>,
+    /// What the quotas give each tenant.
+    pub quotas: Arc<QuotaLedger>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Counters.

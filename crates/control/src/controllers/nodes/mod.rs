@@ -15,7 +15,7 @@ mod status;
 
 pub use context::NodesContext;
 
-use crate::{controllers::schedule_policy::pause_until, error::ReconcileError, metrics::ViolationLabels};
+use crate::{controllers::schedule_policy::pause_until, error::ReconcileError, key::Key, metrics::ViolationLabels};
 use berth_planner::{Fleet, Plan};
 use observe::ObservedFleet;
 use std::time::Duration;
@@ -32,6 +32,9 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
         demand,
         next_schedule,
     } = observe::observe_fleet(context, now);
+    if context.quotas.set_gpu_use(observe::sum_gpus(&fleet)) {
+        context.queue.add(Key::Quotas);
+    }
     let plan = berth_planner::plan(&fleet);
     report_violations(context, &fleet, &plan);
     status::update_group_status(context, &plan);

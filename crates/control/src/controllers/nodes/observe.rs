@@ -1,13 +1,18 @@
 //! Builds the planner's snapshot of the fleet from the watches.
 
 use super::NodesContext;
-use crate::controllers::{tenant::Validator, tenant_class::class_of};
+use crate::{
+    controllers::{tenant::Validator, tenant_class::class_of},
+    quota_ledger::GpuUse,
+};
+use berth_api::TenantCluster;
 use berth_node_lifecycle::{
     demand::TenantDemand,
     fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
     pod_requests,
 };
-use berth_planner::Fleet;
+use berth_planner::{Fleet, NodeState};
+use berth_quota::Projects;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 
@@ -31,17 +36,22 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
         &context.network_config,
         context.without_class,
     );
+    let all_projects = stores.projects.state();
+    let projects = Projects::new(all_projects.iter().map(AsRef::as_ref));
     let tenants = stores.tenants.state().into_iter().map(|cluster| {
-        let accepted = validator.accepts(&cluster);
+        let is_valid = validator.accepts(&cluster);
         TenantInput {
-            accepted,
-            withdrawn: if accepted {
+            accepted: is_valid && has_quota(context, &cluster),
+            withdrawn: if is_valid {
                 WithdrawnNodes::default()
             } else {
                 validator.withdrawn_nodes(&cluster, now)
             },
             gone: cluster.meta().deletion_timestamp.is_some()
                 && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
+            project: projects
+                .of(&cluster.namespace().unwrap_or_default())
+                .map(ToOwned::to_owned),
             schedule: schedules.state(&cluster),
             class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
             cluster,
@@ -59,6 +69,8 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
         nodes: stores.nodes.state(),
         pools: stores.pools.state(),
         classes: stores.classes.state(),
+        organizations: stores.organizations.state(),
+        projects: stores.projects.state(),
         tenants: tenants.collect(),
         workloads: stores.workloads.all(),
         platform: &platform,
@@ -71,4 +83,38 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
         demand,
         next_schedule: schedules.next_change,
     }
+}
+
+/// Whether the quotas let a tenant have nodes.
+fn has_quota(context: &NodesContext, cluster: &TenantCluster) -> bool {
+    let verdict = cluster
+        .uid()
+        .and_then(|uid| context.quotas.verdict(&context.stores, &uid));
+    match verdict {
+        Some(verdict) => verdict.may_have_nodes(),
+        // Nothing is decided yet: control has just started.
+        None => is_running(cluster),
+    }
+}
+
+/// Whether a tenant was created. Only control writes the status.
+fn is_running(cluster: &TenantCluster) -> bool {
+    let status = cluster.status.as_ref();
+    status.is_some_and(|status| status.quota.is_some() || status.control_plane_namespace.is_some())
+}
+
+/// GPUs of the nodes that tenants have, as quotas count them.
+pub fn sum_gpus(fleet: &Fleet) -> GpuUse {
+    let mut sum = GpuUse::new();
+    for node in &fleet.nodes {
+        let NodeState::Owned(owner) = &node.state else { continue };
+        let pool = fleet.pools.iter().find(|pool| pool.name == node.pool);
+        let gpus = match pool.and_then(|pool| pool.gpu_resource_name.as_ref()) {
+            Some(resource) => node.capacity.get(resource).copied().unwrap_or(0).max(1),
+            None => 1,
+        };
+        let of_tenant = sum.entry(owner.tenant.clone()).or_default();
+        *of_tenant.entry(node.pool.clone()).or_default() += gpus;
+    }
+    sum
 }

@@ -1,32 +1,55 @@
 //! What targets of policies there are, and to which of them a tenant belongs.
 
 use crate::{controllers::tenant_class::class_of, stores::Stores};
-use berth_api::{ScheduleTarget, ScheduleTargetKind, TenantCluster};
+use berth_api::{ALL_NAMESPACES, ScheduleTarget, ScheduleTargetKind, TenantCluster};
+use berth_quota::Projects;
 use berth_schedules::Place;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Projects and organizations.
+/// Projects and Organizations.
 #[derive(Debug, Default)]
 pub(super) struct Hierarchy {
-    /// The project of each namespace that belongs to one.
+    /// The Project of each namespace that one names; with the key `*` that of all others.
     project_of_namespace: BTreeMap<String, String>,
-    /// All projects, each with its organization if it has one.
+    /// All Projects, each with the Organization that it names.
     organization_of_project: BTreeMap<String, Option<String>>,
+    /// All Organizations.
+    organizations: BTreeSet<String>,
 }
 
 impl Hierarchy {
-    /// Those of the host: none, since there are no kinds for them yet.
-    pub(super) fn observe(_stores: &Stores) -> Self {
-        Self::default()
+    /// Those of the host, by the rules that quotas have.
+    pub(super) fn observe(stores: &Stores) -> Self {
+        let projects = stores.projects.state();
+        let owners = Projects::new(projects.iter().map(AsRef::as_ref));
+        let namespaces = projects.iter().flat_map(|project| &project.spec.namespaces);
+        let owned = namespaces.filter_map(|namespace| Some((namespace.clone(), owners.of(namespace)?.to_owned())));
+        let organizations = stores.organizations.state();
+        Self {
+            project_of_namespace: owned.collect(),
+            organization_of_project: projects
+                .iter()
+                .map(|project| (project.name_any(), project.spec.organization_name.clone()))
+                .collect(),
+            organizations: organizations
+                .iter()
+                .map(|organization| organization.name_any())
+                .collect(),
+        }
     }
 
     fn project_of(&self, namespace: &str) -> Option<&str> {
-        self.project_of_namespace.get(namespace).map(String::as_str)
+        let named = self.project_of_namespace.get(namespace);
+        named
+            .or_else(|| self.project_of_namespace.get(ALL_NAMESPACES))
+            .map(String::as_str)
     }
 
+    /// The Organization of a Project. One that does not exist has no Projects.
     fn organization_of(&self, project: &str) -> Option<&str> {
-        self.organization_of_project.get(project)?.as_deref()
+        let name = self.organization_of_project.get(project)?.as_deref()?;
+        self.has_organization(name).then_some(name)
     }
 
     fn has_project(&self, name: &str) -> bool {
@@ -34,8 +57,7 @@ impl Hierarchy {
     }
 
     fn has_organization(&self, name: &str) -> bool {
-        let mut organizations = self.organization_of_project.values();
-        organizations.any(|organization| organization.as_deref() == Some(name))
+        self.organizations.contains(name)
     }
 }
 
@@ -88,15 +110,32 @@ mod tests {
     use berth_api::TenantClusterSpec;
     use serde_json::json;
 
-    fn hierarchy() -> Hierarchy {
-        Hierarchy {
-            project_of_namespace: [("team".to_owned(), "research".to_owned())].into(),
-            organization_of_project: [
-                ("research".to_owned(), Some("acme".to_owned())),
-                ("free".to_owned(), None),
-            ]
-            .into(),
+    const API: &str = "/apis/berth.dev/v1alpha1";
+
+    /// An Organization `acme` with the Project `research` of the namespace `team`, and `free` for all other namespaces, whose
+    /// Organization does not exist.
+    fn host() -> ScriptedApi {
+        let host = ScriptedApi::new("host", &Script::default());
+        host.insert(
+            &format!("{API}/organizations/acme"),
+            json!({"metadata": {"name": "acme"}, "spec": {}}),
+        );
+        for (name, organization, namespaces) in [("research", "acme", json!(["team"])), ("free", "gone", json!(["*"]))]
+        {
+            let spec = json!({"organizationName": organization, "namespaces": namespaces});
+            host.insert(
+                &format!("{API}/projects/{name}"),
+                json!({"metadata": {"name": name}, "spec": spec}),
+            );
         }
+        host
+    }
+
+    fn place(stores: &Stores, namespace: &str) -> (Option<String>, Option<String>) {
+        let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+        cluster.metadata.namespace = Some(namespace.into());
+        let place = place_of(stores, &Hierarchy::observe(stores), &cluster);
+        (place.organization, place.project)
     }
 
     fn target(kind: ScheduleTargetKind, name: &str, namespace: Option<&str>) -> ScheduleTarget {
@@ -109,27 +148,40 @@ mod tests {
 
     #[test]
     fn a_tenant_belongs_to_the_project_of_its_namespace() {
-        let (stores, _writers) = StoreWriters::new();
-        let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
-        cluster.metadata.namespace = Some("team".into());
-        cluster.spec.class_name = Some("gold".into());
-        let place = place_of(&stores, &hierarchy(), &cluster);
-        assert_eq!(place.organization.as_deref(), Some("acme"));
-        assert_eq!(place.project.as_deref(), Some("research"));
-        assert_eq!(place.class.as_deref(), Some("gold"));
-        cluster.metadata.namespace = Some("other".into());
-        let place = place_of(&stores, &hierarchy(), &cluster);
-        assert_eq!((place.organization, place.project), (None, None));
-        let found = hierarchy();
-        assert!(found.has_project("free") && found.has_organization("acme"));
-        assert!(!found.has_project("acme") && !found.has_organization("research"));
+        let (host, (stores, mut writers)) = (host(), StoreWriters::new());
+        assert_eq!(place(&stores, "team"), (None, None), "there are no Projects");
+        writers.update(&host);
+        let (acme, research) = (Some("acme".to_owned()), Some("research".to_owned()));
+        assert_eq!(place(&stores, "team"), (acme, research));
+        assert_eq!(place(&stores, "other"), (None, Some("free".to_owned())));
+        host.remove(&format!("{API}/projects/free"));
+        host.remove(&format!("{API}/organizations/acme"));
+        writers.update(&host);
+        assert_eq!(place(&stores, "other"), (None, None));
+        assert_eq!(place(&stores, "team"), (None, Some("research".to_owned())));
+    }
+
+    #[test]
+    fn a_namespace_that_two_projects_name_belongs_to_the_older_one() {
+        let host = ScriptedApi::new("host", &Script::default());
+        for (name, created) in [("alpha", "2026-01-02T00:00:00Z"), ("zeta", "2026-01-01T00:00:00Z")] {
+            host.insert(
+                &format!("{API}/projects/{name}"),
+                json!({
+                    "metadata": {"name": name, "creationTimestamp": created}, "spec": {"namespaces": ["team"]},
+                }),
+            );
+        }
+        let (stores, mut writers) = StoreWriters::new();
+        writers.update(&host);
+        assert_eq!(place(&stores, "team"), (None, Some("zeta".to_owned())));
     }
 
     #[test]
     fn targets_that_do_not_exist_are_listed() {
-        let host = ScriptedApi::new("host", &Script::default());
+        let host = host();
         host.insert(
-            "/apis/berth.dev/v1alpha1/tenantclasses/gold",
+            &format!("{API}/tenantclasses/gold"),
             json!({"metadata": {"name": "gold"}, "spec": {}}),
         );
         let (stores, mut writers) = StoreWriters::new();
@@ -139,10 +191,18 @@ mod tests {
             target(ScheduleTargetKind::TenantClass, "silver", None),
             target(ScheduleTargetKind::TenantCluster, "vision", Some("team")),
             target(ScheduleTargetKind::Project, "research", None),
+            target(ScheduleTargetKind::Project, "acme", None),
+            target(ScheduleTargetKind::Organization, "acme", None),
+            target(ScheduleTargetKind::Organization, "gone", None),
         ];
         assert_eq!(
             missing_targets(&stores, &targets),
-            ["TenantClass silver", "TenantCluster team/vision", "Project research"]
+            [
+                "TenantClass silver",
+                "TenantCluster team/vision",
+                "Project acme",
+                "Organization gone"
+            ]
         );
     }
 }

@@ -58,9 +58,13 @@ impl Fixture {
         }
     }
 
-    fn put(&self, generation: i64, zone: &str, target: &str) {
+    fn put(&self, generation: i64, zone: &str, class: &str) {
+        self.put_for(generation, zone, &json!({"kind": "TenantClass", "name": class}));
+    }
+
+    fn put_for(&self, generation: i64, zone: &str, target: &Value) {
         let spec = json!({
-            "timeZone": zone, "targets": [{"kind": "TenantClass", "name": target}],
+            "timeZone": zone, "targets": [target],
             "windows": [{"name": "night", "action": "Stop", "schedule": "0 22 * * *", "duration": "8h"}],
         });
         let mut policy = self.host.get(POLICY).unwrap_or_else(|| json!({}));
@@ -163,6 +167,41 @@ async fn tenants_of_a_target_follow_the_clock_and_the_newest_spec() {
     fixture.host.remove(POLICY);
     assert_eq!(fixture.reconcile().await, None);
     assert_eq!(fixture.state(), ScheduleState::Running);
+}
+
+#[tokio::test]
+async fn tenants_of_a_project_and_of_its_organization_are_stopped_as_soon_as_these_exist() {
+    for kind in ["Project", "Organization"] {
+        let mut fixture = Fixture::new();
+        fixture.set_clock(11);
+        fixture.put_for(1, "UTC", &json!({"kind": kind, "name": "research"}));
+        fixture.reconcile().await;
+        assert_eq!(fixture.ready().1, "TargetNotFound");
+        assert_eq!(fixture.state(), ScheduleState::Running);
+        // A Project and an Organization may have the same name.
+        fixture.host.insert(
+            "/apis/berth.dev/v1alpha1/projects/research",
+            json!({
+                "metadata": {"name": "research"}, "spec": {"organizationName": "research", "namespaces": ["team"]},
+            }),
+        );
+        let organization = "/apis/berth.dev/v1alpha1/organizations/research";
+        fixture
+            .host
+            .insert(organization, json!({"metadata": {"name": "research"}, "spec": {}}));
+        fixture.reconcile().await;
+        assert_eq!(fixture.ready().1, "Ready");
+        assert_eq!(fixture.state(), ScheduleState::Stopped);
+        fixture.host.remove(organization);
+        fixture.reconcile().await;
+        let of_project = kind == "Project";
+        let (reason, state) = if of_project {
+            ("Ready", ScheduleState::Stopped)
+        } else {
+            ("TargetNotFound", ScheduleState::Running)
+        };
+        assert_eq!((fixture.ready().1, fixture.state()), (json!(reason), state));
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use crate::{
     events::EventRecorder,
     key::Key,
     network::{AdministrativeTier, NetworkConfig, NetworkContext},
+    quota_ledger::QuotaLedger,
     runtime::ControlPlaneRuntime,
     stores::Stores,
 };
@@ -41,6 +42,8 @@ pub struct TenantContext {
     pub tenants: Arc<Tenants>,
     /// What schedules let tenants do.
     pub schedules: Arc<Schedules>,
+    /// What the quotas give each tenant.
+    pub quotas: Arc<QuotaLedger>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Writes Events.

@@ -19,6 +19,7 @@ mod finalizer;
 mod manifests;
 mod memory;
 mod node_groups;
+mod quota;
 mod recorded_settings;
 mod remaining;
 mod schedule;
@@ -39,9 +40,9 @@ pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};
 
 use super::slots::Slot;
-use crate::{error::ReconcileError, key::Key};
+use crate::{error::ReconcileError, key::Key, quota_ledger::Verdict};
 use apply::{Accepted, Outcome};
-use berth_api::{Violation, conditions::ConditionUpdate};
+use berth_api::{ScheduleState, Violation, conditions::ConditionUpdate};
 use compliance::Assessment;
 use expiration::Expiration;
 use fetch::ObservedNodes;
@@ -76,9 +77,12 @@ pub async fn reconcile(
     }
 
     let now = Timestamp::now();
+    let verdict = context.quotas.verdict(&context.stores, &uid);
     let schedule = schedule::observe(context, &tenant.cluster);
     let nodes = fetch::observe_nodes(context, &tenant.cluster, schedule.state);
-    let (rejection, allowed) = find_settings(context, &tenant, &nodes, now).await?;
+    let Some((rejection, allowed)) = find_settings(context, &tenant, verdict.as_ref(), &nodes, now).await? else {
+        return Ok(Some(RECHECK));
+    };
     let (accepted, violations, unknown) = match allowed {
         Ok(Some((settings, assessment))) => {
             let accepted = Accepted::new(&tenant, settings, schedule.state);
@@ -89,7 +93,9 @@ pub async fn reconcile(
         Err(error) => (None, known_violations(&tenant), Some(TenantError::Settings(error))),
     };
     let settings = accepted.as_ref().map(|accepted| &accepted.settings);
-    let observe_expiration = || expiration::observe(context, &tenant, settings, schedule.state, now);
+    let waits_for_quota = settings.is_none() && matches!(verdict, Some(Verdict::Waiting { .. }));
+    let may_start_pods = schedule.state == ScheduleState::Running && !waits_for_quota;
+    let observe_expiration = || expiration::observe(context, &tenant, settings, may_start_pods, now);
     // Without its settings, the status says of its end what it said before.
     let expiration = unknown.is_none().then(observe_expiration);
     if let Some(over) = expiration.as_ref().filter(|expiration| expiration.is_over()) {
@@ -104,12 +110,18 @@ pub async fn reconcile(
         // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }
-    let mut conditions = status::conditions(rejection.as_ref(), &outcome, &nodes);
+    let quota = verdict
+        .as_ref()
+        .and_then(|verdict| quota::condition(&tenant.cluster, verdict));
+    let mut conditions = status::conditions(rejection.as_ref(), quota, &outcome, &nodes);
     conditions.extend(accepted.as_ref().map(|_| compliance::condition(&violations)));
     conditions.extend(schedule.condition);
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
     let next_deadline = compliance::until_next_deadline(&violations, now);
     let mut wanted = status::build(&tenant, settings, violations, &outcome, &nodes, &conditions);
+    if let Some(verdict) = &verdict {
+        wanted.quota = verdict.reservation().cloned();
+    }
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);
     }
@@ -128,13 +140,14 @@ pub async fn reconcile(
 /// Settings, and what of them is not allowed; none if the tenant was never accepted.
 type Allowed = Result<Option<(Settings, Assessment)>, ReconcileError>;
 
-/// Why the spec is not accepted, if it is not, and what the tenant runs with.
+/// Why the spec is not accepted, if it is not, and what the tenant runs with. None: its quota has to be decided or recorded first.
 async fn find_settings(
     context: &TenantContext,
     tenant: &Tenant,
+    verdict: Option<&Verdict>,
     nodes: &ObservedNodes,
     now: Timestamp,
-) -> Result<(Option<ConditionUpdate>, Allowed), TenantError> {
+) -> Result<Option<(Option<ConditionUpdate>, Allowed)>, TenantError> {
     let validator = || {
         Validator::new(
             &context.stores,
@@ -144,18 +157,33 @@ async fn find_settings(
         )
     };
     let validity = validator().resolve(&tenant.cluster);
+    let is_waiting = matches!(verdict, Some(Verdict::Waiting { .. }));
     let rejection = match validity {
-        Ok(settings) => {
+        Ok(settings) if !is_waiting => {
+            let Some(verdict) = verdict.filter(|verdict| verdict.allows(&settings.limits)) else {
+                // The decision wakes the tenant.
+                context.queue.add(Key::Quotas);
+                return Ok(None);
+            };
+            if quota::record(context, &tenant.cluster, verdict).await? {
+                return Ok(None);
+            }
             finalizer::add(context, &tenant.cluster).await?;
             context.queue.add(Key::Fleet);
-            return Ok((None, Ok(Some((settings, Assessment::default())))));
+            return Ok(Some((None, Ok(Some((settings, Assessment::default()))))));
         }
-        Err(rejection) => rejection,
+        // Until there is quota, it runs with what it has.
+        Ok(_) => None,
+        Err(rejection) => Some(rejection),
     };
     let loaded = recorded_settings::load(context, tenant).await;
-    let allowed = loaded
-        .map(|settings| settings.map(|settings| validator().hold_to_rules(&tenant.cluster, settings, nodes, now)));
-    Ok((Some(rejection), allowed))
+    let hold = |accepted: Settings| {
+        let limits = accepted.limits.clone();
+        let (mut settings, assessment) = validator().hold_to_rules(&tenant.cluster, accepted, nodes, now);
+        quota::restrict(&mut settings.limits, &limits, verdict);
+        (settings, assessment)
+    };
+    Ok(Some((rejection, loaded.map(|settings| settings.map(hold)))))
 }
 
 /// What the status says that is not allowed.

@@ -20,8 +20,8 @@ use berth_api::{
     Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{
         self, ACCEPTED, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS,
-        ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, READY, SYNCER_READY,
-        WITHIN_SCHEDULE,
+        ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY,
+        SYNCER_READY, WITHIN_SCHEDULE,
     },
     labels,
 };
@@ -36,8 +36,9 @@ use kube::{
 use serde_json::json;
 
 /// The conditions in the order in which a tenant is built up.
-const ORDER: [&str; 7] = [
+const ORDER: [&str; 8] = [
     ACCEPTED,
+    QUOTA_RESERVED,
     INFRASTRUCTURE_READY,
     DATASTORE_READY,
     CONTROL_PLANE_READY,
@@ -58,14 +59,19 @@ const NOT_PART_OF_READY: [&str; 5] = [
 const MAX_MESSAGE_LENGTH: usize = 1000;
 
 /// The conditions that follow from an outcome, in the order in which a tenant is built up, and Ready after them. `rejection`
-/// is why the spec is not accepted. Conditions of steps that were not reached are missing: they stay as they were.
+/// is why the spec is not accepted, `quota` what the quotas say. Conditions of steps that were not reached are missing: they stay as they were.
 pub(super) fn conditions(
     rejection: Option<&ConditionUpdate>,
+    quota: Option<ConditionUpdate>,
     outcome: &Outcome<'_>,
     nodes: &ObservedNodes,
 ) -> Vec<ConditionUpdate> {
     let accepted = || ConditionUpdate::mark_true(ACCEPTED, "Valid", "the spec is valid and can be carried out");
     let mut all = vec![rejection.cloned().unwrap_or_else(accepted)];
+    // A tenant that runs goes on without the quota for more.
+    let is_new = matches!(outcome, Outcome::NeverAccepted);
+    let (quota, quota_for_more): (Vec<_>, Vec<_>) = quota.into_iter().partition(|quota| is_new || quota.is_true());
+    all.extend(quota);
     if let Outcome::Prepared {
         prepared,
         control_plane,
@@ -105,6 +111,7 @@ pub(super) fn conditions(
     // Not among those that Ready depends on: what runs goes on.
     all.extend(observed_usage(outcome).and_then(datastore_usage::condition));
     all.extend(observed_manifests(outcome).and_then(ObservedManifests::condition));
+    all.extend(quota_for_more);
     all
 }
 
@@ -166,13 +173,13 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is ready, whatever the conditions say that Ready does not depend on, or its spec is rejected: then only a
-/// change of the spec or of the host can change its state.
+/// Whether a tenant is ready, whatever the conditions say that Ready does not depend on, or its spec is rejected or waits for quota:
+/// then only a change of the spec or of the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions
         .iter()
         .find(|condition| !condition.is_true() && !NOT_PART_OF_READY.contains(&condition.kind));
-    unmet.is_none_or(|first| first.kind == ACCEPTED)
+    unmet.is_none_or(|first| [ACCEPTED, QUOTA_RESERVED].contains(&first.kind))
 }
 
 /// The whole status. `settings` is what the tenant runs with.
@@ -214,6 +221,7 @@ pub(super) fn build(
         control_plane_namespace: endpoint.as_ref().map(|_| tenant.id.control_plane_namespace()),
         workload_namespace: endpoint.as_ref().map(|_| tenant.id.workload_namespace()),
         endpoint,
+        quota: before.quota,
         datastore: observed_usage(outcome)
             .and_then(|observed| observed.usage)
             .or(before.datastore),
@@ -248,10 +256,14 @@ fn phase(conditions: &[ConditionUpdate]) -> Phase {
             .iter()
             .any(|condition| condition.kind == kind && condition.is_true())
     };
-    match (is_met(ACCEPTED), is_met(READY)) {
-        (false, _) => Phase::Pending,
-        (true, false) => Phase::Provisioning,
-        (true, true) => Phase::Ready,
+    let lacks_quota = conditions
+        .iter()
+        .any(|condition| condition.kind == QUOTA_RESERVED && !condition.is_true());
+    let is_pending = !is_met(ACCEPTED) || lacks_quota && !is_met(INFRASTRUCTURE_READY);
+    match (is_pending, is_met(READY)) {
+        (true, _) => Phase::Pending,
+        (false, false) => Phase::Provisioning,
+        (false, true) => Phase::Ready,
     }
 }
 
@@ -386,7 +398,7 @@ mod tests {
             (TenantError::Datastore(failure("a")), DATASTORE_READY),
             (TenantError::Kubeconfig(failure("a")), CONTROL_PLANE_READY),
         ] {
-            let all = conditions(None, &Outcome::NotPrepared(error), &no_nodes());
+            let all = conditions(None, None, &Outcome::NotPrepared(error), &no_nodes());
             let unmet: Vec<&str> = all.iter().filter(|c| !c.is_true()).map(|c| c.kind).collect();
             assert_eq!(unmet, [kind, READY]);
             assert_eq!(all.last().map(|ready| ready.reason), Some("Broken"));
@@ -396,7 +408,7 @@ mod tests {
     #[test]
     fn a_tenant_that_was_never_accepted_has_no_other_condition() {
         let rejection = ConditionUpdate::mark_false(ACCEPTED, "UnknownPool", "no such pool");
-        let all = conditions(Some(&rejection), &Outcome::NeverAccepted, &no_nodes());
+        let all = conditions(Some(&rejection), None, &Outcome::NeverAccepted, &no_nodes());
         assert_eq!(
             all,
             [

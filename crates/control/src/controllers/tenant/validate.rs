@@ -14,6 +14,7 @@ use crate::{
 };
 use berth_api::{
     ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantClass, TenantCluster, TenantClusterSpec,
+    TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
 };
 use berth_node_lifecycle::{Assignment, PoolSelectors, fleet::WithdrawnNodes};
@@ -66,6 +67,11 @@ impl<'a> Validator<'a> {
     /// Whether the spec can be carried out.
     pub fn accepts(&self, cluster: &TenantCluster) -> bool {
         self.resolve(cluster).is_ok()
+    }
+
+    /// The limits that a spec asks for. None: it cannot be carried out.
+    pub fn limits(&self, cluster: &TenantCluster) -> Option<TenantLimits> {
+        self.resolve(cluster).ok().map(|settings| settings.limits)
     }
 
     /// The settings that a spec asks for.

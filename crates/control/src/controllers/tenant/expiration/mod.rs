@@ -9,7 +9,7 @@ mod rules;
 use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
 use crate::{apply::is_status, error::api};
 use berth_api::{
-    ExpirationPolicy, KubeDuration, ScheduleState, TenantCluster, TenantClusterStatus,
+    ExpirationPolicy, KubeDuration, TenantCluster, TenantClusterStatus,
     conditions::{self, ConditionUpdate, EXPIRING},
 };
 use jiff::Timestamp;
@@ -33,30 +33,29 @@ pub(super) struct Expiration {
     end: Option<End>,
     /// Since when it has no pods, if it expires for that reason.
     idle_since: Option<Timestamp>,
-    /// Whether it has no pods and schedules let none start: this time does not count.
+    /// Whether it has no pods and schedules or quotas let none start: this time does not count.
     is_held: bool,
     /// What its end depends on, for people; none if it never expires.
     rule: Option<String>,
 }
 
-/// When a tenant expires. `settings` is what it runs with, or none if it was never accepted. `schedule` is what its schedules let it
-/// do.
+/// When a tenant expires. `settings` is what it runs with, or none if it was never accepted. `may_start_pods` is
+/// whether its schedules and quotas let it.
 pub(super) fn observe(
     context: &TenantContext,
     tenant: &Tenant,
     settings: Option<&Settings>,
-    schedule: ScheduleState,
+    may_start_pods: bool,
     now: Timestamp,
 ) -> Expiration {
     let slug = tenant.id.slug();
     let activity = &context.stores.pod_activity;
-    let are_held = schedule != ScheduleState::Running;
-    if are_held {
+    if !may_start_pods {
         activity.record_no_starts(slug, now);
     }
     let pods = Pods {
         has_any: context.stores.workloads.has_unfinished(slug),
-        are_held,
+        are_held: !may_start_pods,
         last_change: activity.last(slug),
     };
     let own = ExpirationPolicy::default();
@@ -69,7 +68,7 @@ pub(super) fn observe(
 struct Pods {
     /// Whether one has not ended.
     has_any: bool,
-    /// Whether schedules let none start.
+    /// Whether schedules or quotas let none start.
     are_held: bool,
     /// When one came, changed or went, or none might start.
     last_change: Option<Timestamp>,
@@ -163,7 +162,7 @@ impl Expiration {
         let Some(end) = self.end else {
             return Some(if self.is_held {
                 let message = format!(
-                    "a SchedulePolicy lets no pod start, and this time does not count; the tenant expires {rule}"
+                    "a SchedulePolicy or a quota lets no pod start, and this time does not count; the tenant expires {rule}"
                 );
                 ConditionUpdate::mark_false(EXPIRING, "NotCounted", message)
             } else {
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_schedules_let_no_pod_start_does_not_count() {
+    fn time_in_which_no_pod_may_start_does_not_count() {
         let policy = ExpirationPolicy::default();
         let mut cluster = cluster(None, Some("2h"));
         let ended = Pods {

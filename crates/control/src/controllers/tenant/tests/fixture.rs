@@ -16,6 +16,7 @@ use crate::{
     datastore::{DatastoreError, KeyRange, SizePage, TenantDatastore},
     events::EventRecorder,
     network::{AdministrativeTier, NetworkConfig},
+    quota_ledger::QuotaLedger,
     stores::Stores,
     testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
 };
@@ -238,6 +239,7 @@ fn context(
         kinds: Arc::new(KnownKinds::new(host.client())),
         tenants: Arc::new(Tenants::default()),
         schedules: Arc::new(Schedules::new(jiff::Timestamp::now)),
+        quotas: Arc::new(QuotaLedger::default()),
         queue: Queue::new(),
         recorder: EventRecorder::new(host.client()),
     }

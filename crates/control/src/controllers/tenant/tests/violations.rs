@@ -1,9 +1,14 @@
 //! A class or a pool that no longer allows what a tenant runs with.
 
-use super::fixture::{Fixture, TENANT};
+use super::{
+    decide,
+    fixture::{Fixture, TENANT},
+    reservation,
+};
 use crate::{
     controllers::tenant::{Validator, WithoutClass},
-    testing::TEAM_NAMESPACES,
+    quota_ledger::Verdict,
+    testing::{TEAM_NAMESPACES, VERSION},
 };
 use berth_node_lifecycle::fleet::WithdrawnNodes;
 use jiff::Timestamp;
@@ -174,6 +179,45 @@ async fn a_spec_that_is_not_accepted_keeps_no_rule_of_the_class_away() {
     assert_ne!(settings(&fixture)["version"], "v1.99.0");
     // What runs is allowed.
     assert_eq!(reason(&fixture, "Compliant"), "Allowed");
+}
+
+#[tokio::test]
+async fn without_quota_a_class_lowers_limits_and_does_not_raise_them() {
+    let reserved = || Verdict::Reserved {
+        reservation: reservation(),
+        over: Vec::new(),
+    };
+    let waiting = || Verdict::Waiting {
+        kept: Some(reservation()),
+        reason: "QuotaExceeded",
+        message: "no quota is left".into(),
+    };
+    for (version, verdict, accepted) in [
+        ("v1.99.0", reserved(), "UnsupportedVersion"),
+        (VERSION, waiting(), "Valid"),
+    ] {
+        let mut fixture = ready().await;
+        decide(&fixture, reserved());
+        fixture.reconcile_until_ready().await;
+        let before = settings(&fixture)["limits"]["pods"].as_u64().unwrap();
+        let mut cluster = fixture.host.get(TENANT).unwrap();
+        cluster["spec"]["version"] = version.into();
+        fixture.host.insert(TENANT, cluster);
+        let rules = |pods: u64| {
+            json!({
+                "limits": {"pods": pods, "services": 7}, "sync": {"storage": {"classes": ["slow"]}},
+            })
+        };
+        for (pods, expected) in [(before + 1, before), (before - 1, before - 1)] {
+            set_class(&fixture, &rules(pods));
+            decide(&fixture, verdict.clone());
+            fixture.reconcile().await.unwrap();
+            assert_eq!(reason(&fixture, "Accepted"), accepted);
+            let limits = settings(&fixture)["limits"].clone();
+            assert_eq!((&limits["pods"], &limits["services"]), (&json!(expected), &json!(7)));
+        }
+        assert_eq!(settings(&fixture)["sync"]["storage"]["classes"], json!(["slow"]));
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,290 @@
+//! `berth quota`: the tree of Organizations and Projects, what each of them uses of its quotas, and why tenants wait.
+
+use std::process::ExitCode;
+
+use berth_api::{Organization, Project, TenantCluster, TreeQuotaStatus, conditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
+use serde::Serialize;
+
+use crate::args::HomeArgument;
+use crate::error::Error;
+use crate::explain::{connect, failed};
+use crate::output::{self, OutputFormat};
+
+/// Characters of a bar.
+const BAR: u64 = 20;
+
+/// The whole tree. Programs read it: fields are only ever added.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct QuotaView {
+    /// Organizations with their Projects, and Projects without an Organization.
+    levels: Vec<LevelView>,
+    /// TenantClusters that belong to no Project.
+    tenants_without_project: usize,
+}
+
+/// An Organization or a Project.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LevelView {
+    kind: &'static str,
+    name: String,
+    tenants: u32,
+    waiting_tenants: u32,
+    /// What is wrong with it.
+    problems: Vec<String>,
+    quotas: Vec<TreeQuotaStatus>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    projects: Vec<LevelView>,
+    /// Tenants of a Project that do not get what they request.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    waiting: Vec<WaitingView>,
+}
+
+/// A tenant that waits for quota, or for nodes because of a quota.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WaitingView {
+    tenant: String,
+    message: String,
+}
+
+pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<ExitCode, Error> {
+    let client = connect(&home).await?;
+    let params = ListParams::default();
+    let organizations = Api::<Organization>::all(client.clone()).list(&params).await;
+    let organizations = organizations.map_err(failed("list the Organizations"))?.items;
+    let projects = Api::<Project>::all(client.clone()).list(&params).await;
+    let projects = projects.map_err(failed("list the Projects"))?.items;
+    let tenants = Api::<TenantCluster>::all(client).list(&params).await;
+    let tenants = tenants.map_err(failed("list the tenants"))?.items;
+    output::print(&build_view(&organizations, &projects, &tenants), describe, format)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build_view(organizations: &[Organization], projects: &[Project], tenants: &[TenantCluster]) -> QuotaView {
+    let owners = berth_quota::Projects::new(projects);
+    let owner = |tenant: &TenantCluster| owners.of(&tenant.namespace().unwrap_or_default());
+    let exists = |name: &str| organizations.iter().any(|one| one.name_any() == name);
+    let view = |project: &Project| {
+        let name = project.name_any();
+        let own = tenants.iter().filter(|tenant| owner(tenant) == Some(name.as_str()));
+        project_view(project, own)
+    };
+    let is_in = |project: &&Project, name: &str| project.spec.organization_name.as_deref() == Some(name);
+    let mut levels: Vec<LevelView> = organizations
+        .iter()
+        .map(|organization| {
+            let name = organization.name_any();
+            let own = projects.iter().filter(|project| is_in(project, &name));
+            organization_view(organization, own.map(view).collect())
+        })
+        .collect();
+    let alone = projects.iter().filter(|project| {
+        let organization = project.spec.organization_name.as_deref();
+        !organization.is_some_and(exists)
+    });
+    levels.extend(alone.map(view));
+    QuotaView {
+        levels,
+        tenants_without_project: tenants.iter().filter(|tenant| owner(tenant).is_none()).count(),
+    }
+}
+
+fn organization_view(organization: &Organization, projects: Vec<LevelView>) -> LevelView {
+    let status = organization.status.clone().unwrap_or_default();
+    LevelView {
+        kind: "Organization",
+        name: organization.name_any(),
+        tenants: status.tenants.unwrap_or_default(),
+        waiting_tenants: status.waiting_tenants.unwrap_or_default(),
+        problems: list_problems(&status.conditions),
+        quotas: status.quotas,
+        projects,
+        waiting: Vec::new(),
+    }
+}
+
+fn project_view<'a>(project: &Project, tenants: impl Iterator<Item = &'a TenantCluster>) -> LevelView {
+    let status = project.status.clone().unwrap_or_default();
+    LevelView {
+        kind: "Project",
+        name: project.name_any(),
+        tenants: status.tenants.unwrap_or_default(),
+        waiting_tenants: status.waiting_tenants.unwrap_or_default(),
+        problems: list_problems(&status.conditions),
+        quotas: status.quotas,
+        projects: Vec::new(),
+        waiting: tenants.flat_map(list_waits).collect(),
+    }
+}
+
+/// Messages of conditions that are not met.
+fn list_problems(conditions: &[Condition]) -> Vec<String> {
+    let unmet = conditions.iter().filter(|condition| condition.status == "False");
+    unmet.map(|condition| condition.message.clone()).collect()
+}
+
+/// Why a tenant waits for quota, and what its node groups wait for.
+fn list_waits(tenant: &TenantCluster) -> Vec<WaitingView> {
+    let Some(status) = &tenant.status else {
+        return Vec::new();
+    };
+    let name = format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any());
+    let quota = status
+        .conditions
+        .iter()
+        .filter(|condition| condition.type_ == conditions::QUOTA_RESERVED && condition.status == "False");
+    let groups = status.node_groups.iter().filter(|group| !group.message.is_empty());
+    let messages = quota
+        .map(|condition| condition.message.clone())
+        .chain(groups.map(|group| format!("group {}: {}", group.name, group.message)));
+    messages
+        .map(|message| WaitingView {
+            tenant: name.clone(),
+            message,
+        })
+        .collect()
+}
+
+fn describe(view: &QuotaView) -> String {
+    let mut lines = Vec::new();
+    for level in &view.levels {
+        describe_level(level, "", &mut lines);
+    }
+    if view.levels.is_empty() {
+        lines.push("There are no Organizations and no Projects: no quotas apply besides those of classes.".into());
+    } else if view.tenants_without_project > 0 {
+        lines.push(format!("Tenants without a Project: {}", view.tenants_without_project));
+    }
+    lines.join("\n")
+}
+
+fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
+    let tenants = usize::try_from(level.tenants).unwrap_or(usize::MAX);
+    let waiting = match level.waiting_tenants {
+        0 => String::new(),
+        waiting => format!(", {waiting} waiting for quota"),
+    };
+    let kind = level.kind;
+    lines.push(format!(
+        "{indent}{kind} {}: {}{waiting}",
+        level.name,
+        plural(tenants, "tenant")
+    ));
+    lines.extend(level.problems.iter().map(|problem| format!("{indent}  ! {problem}")));
+    let names: Vec<String> = level.quotas.iter().map(name_quota).collect();
+    let width = names.iter().map(String::len).max().unwrap_or_default();
+    for (quota, name) in level.quotas.iter().zip(&names) {
+        lines.push(format!("{indent}  {name:<width$}  {}", describe_quota(quota)));
+    }
+    for wait in &level.waiting {
+        lines.push(format!("{indent}  {}: {}", wait.tenant, wait.message));
+    }
+    for project in &level.projects {
+        describe_level(project, &format!("{indent}  "), lines);
+    }
+}
+
+fn name_quota(quota: &TreeQuotaStatus) -> String {
+    match &quota.pool_name {
+        Some(pool) => format!("{} of {pool}", quota.resource.as_str()),
+        None => quota.resource.as_str().to_owned(),
+    }
+}
+
+/// A bar, and the numbers.
+fn describe_quota(quota: &TreeQuotaStatus) -> String {
+    let amount = |amount: u64| {
+        if quota.resource.is_in_bytes() {
+            format_bytes(amount)
+        } else {
+            amount.to_string()
+        }
+    };
+    let filled = match quota.nominal_quota {
+        0 if quota.used == 0 => 0,
+        0 => BAR,
+        nominal => (quota.used.min(nominal).saturating_mul(BAR) / nominal).min(BAR),
+    };
+    let bar: String = (0..BAR)
+        .map(|position| if position < filled { '#' } else { '.' })
+        .collect();
+    let borrowed = match quota.borrowed {
+        0 => String::new(),
+        borrowed => format!(", {} borrowed", amount(borrowed)),
+    };
+    format!(
+        "[{bar}] {} of {}{borrowed}",
+        amount(quota.used),
+        amount(quota.nominal_quota)
+    )
+}
+
+/// Bytes with the largest binary unit that keeps the number whole.
+fn format_bytes(bytes: u64) -> String {
+    let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
+    let whole = units
+        .into_iter()
+        .find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1_u64 << shift));
+    whole.map_or_else(
+        || bytes.to_string(),
+        |(unit, shift)| format!("{}{unit}", bytes >> shift),
+    )
+}
+
+fn plural(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn the_tree_shows_what_is_used_and_why_a_tenant_waits() {
+        let organization: Organization = read(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Organization", "metadata": {"name": "lab"}, "spec": {},
+            "status": {"tenants": 3, "waitingTenants": 1},
+        }));
+        let project: Project = read(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": "vision"},
+            "spec": {"organizationName": "lab", "namespaces": ["team"]},
+            "status": {"tenants": 3, "waitingTenants": 1, "quotas": [
+                {"resource": "gpus", "poolName": "h100", "nominalQuota": 16, "used": 24, "borrowed": 8},
+                {"resource": "tenantclusters", "nominalQuota": 4, "used": 2, "borrowed": 0},
+                {"resource": "datastore.bytes", "nominalQuota": 2_147_483_648_u64, "used": 1_073_741_824, "borrowed": 0},
+            ]},
+        }));
+        let tenant = |namespace: &str| -> TenantCluster {
+            read(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+                "metadata": {"name": "a", "namespace": namespace}, "spec": {},
+                "status": {"conditions": [{
+                    "type": "QuotaReserved", "status": "False", "reason": "QuotaExceeded", "message": "no quota is left",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }]},
+            }))
+        };
+        let view = build_view(&[organization], &[project], &[tenant("team"), tenant("other")]);
+        let expected = "Organization lab: 3 tenants, 1 waiting for quota\n  \
+                        Project vision: 3 tenants, 1 waiting for quota\n    \
+                        gpus of h100     [####################] 24 of 16, 8 borrowed\n    \
+                        tenantclusters   [##########..........] 2 of 4\n    \
+                        datastore.bytes  [##########..........] 1Gi of 2Gi\n    \
+                        team/a: no quota is left\n\
+                        Tenants without a Project: 1";
+        assert_eq!(describe(&view), expected);
+    }
+}

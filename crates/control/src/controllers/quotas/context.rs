@@ -1,0 +1,29 @@
+//! What the controller of quotas works with.
+
+use crate::{
+    controllers::tenant::WithoutClass, key::Key, metrics::Metrics, network::NetworkConfig, quota_ledger::QuotaLedger,
+    runtime::ControlPlaneRuntime, stores::Stores,
+};
+use berth_runtime::queue::Queue;
+use kube::Client;
+use std::sync::Arc;
+
+/// What the controller of quotas works with. One per process.
+pub struct QuotasContext {
+    /// The host's API server.
+    pub client: Client,
+    /// The host's objects, as watches know them.
+    pub stores: Stores,
+    /// Settings of the host's network, from flags.
+    pub network_config: NetworkConfig,
+    /// What a TenantCluster without a class gets.
+    pub without_class: WithoutClass,
+    /// Where control planes run.
+    pub runtime: Arc<dyn ControlPlaneRuntime>,
+    /// What was decided last.
+    pub quotas: Arc<QuotaLedger>,
+    /// Objects that wait to be reconciled.
+    pub queue: Queue<Key>,
+    /// Counters.
+    pub metrics: Metrics,
+}

@@ -1,0 +1,86 @@
+//! Builds the claims of tenants from the watches and from what was decided before.
+
+use super::QuotasContext;
+use crate::{controllers::tenant::Validator, quota_ledger::Verdict};
+use berth_api::{QuotaReservation, TenantCluster, TenantLimits, TreeResource};
+use berth_quota::{Amounts, Claim, Projects};
+use kube::{Resource, ResourceExt};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The claims of all tenants that belong to a Project.
+pub(super) fn list_claims(context: &QuotasContext, projects: &Projects<'_>) -> Vec<Claim> {
+    let validator = Validator::new(
+        &context.stores,
+        context.runtime.as_ref(),
+        &context.network_config,
+        context.without_class,
+    );
+    let known = context.quotas.verdicts();
+    let tenants = context.stores.tenants.state();
+    let claims = tenants.iter().filter_map(|cluster| {
+        let uid = cluster.uid()?;
+        let project = projects.of(&cluster.namespace().unwrap_or_default())?;
+        let is_deleted = cluster.meta().deletion_timestamp.is_some();
+        let limits = (!is_deleted).then(|| validator.limits(cluster)).flatten();
+        let (requested, unlimited) = limits.as_ref().map(request).unzip();
+        Some(Claim {
+            created: cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
+            project: project.to_owned(),
+            reserved: find_reserved(cluster, known.get(&uid), requested.as_ref()),
+            requested,
+            unlimited: unlimited.unwrap_or_default(),
+            uid,
+        })
+    });
+    claims.collect()
+}
+
+/// What a tenant with these limits requests, and the resources that they do not limit.
+fn request(limits: &TenantLimits) -> (Amounts, BTreeSet<TreeResource>) {
+    let (mut requested, mut unlimited) = (Amounts::new(), BTreeSet::new());
+    for resource in TreeResource::RESERVED {
+        match resource.reserved_by(limits) {
+            Some(amount) => {
+                requested.insert(resource, amount);
+            }
+            None => {
+                unlimited.insert(resource);
+            }
+        }
+    }
+    (requested, unlimited)
+}
+
+/// What a tenant has. What this process decided counts more than a status, which the watches show later. A tenant that runs without a
+/// reservation came before its Project: it has what it requests.
+fn find_reserved(cluster: &TenantCluster, known: Option<&Verdict>, requested: Option<&Amounts>) -> Option<Amounts> {
+    let status = cluster.status.as_ref();
+    let recorded = match known {
+        Some(verdict) => verdict.reservation(),
+        None => status.and_then(|status| status.quota.as_ref()),
+    };
+    if let Some(reservation) = recorded {
+        return Some(read_amounts(reservation));
+    }
+    // Only control writes the status, so that nobody can pretend that a tenant runs.
+    let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
+    let least = || Amounts::from([(TreeResource::TenantClusters, 1)]);
+    runs.then(|| requested.cloned().unwrap_or_else(least))
+}
+
+fn read_amounts(reservation: &QuotaReservation) -> Amounts {
+    let known = TreeResource::RESERVED.into_iter();
+    known
+        .filter_map(|resource| Some((resource, *reservation.reserved.get(resource.as_str())?)))
+        .collect()
+}
+
+/// Namespace and name of each tenant, by UID.
+pub(super) fn tenant_names(context: &QuotasContext) -> BTreeMap<String, String> {
+    let tenants = context.stores.tenants.state();
+    let names = tenants.iter().filter_map(|cluster| {
+        let name = format!("{}/{}", cluster.namespace().unwrap_or_default(), cluster.name_any());
+        Some((cluster.uid()?, name))
+    });
+    names.collect()
+}

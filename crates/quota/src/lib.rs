@@ -1,0 +1,21 @@
+//! The quota tree of Organizations and Projects: to which Project a tenant belongs ([`Projects`]), what each level has and may
+//! borrow ([`Tree`], [`Usage`]), and which tenants get what they reserve ([`decide`]).
+//!
+//! Pure: a decision depends only on the objects that it is made from. docs/adr/0018 says which rules were chosen, and why.
+
+#![warn(missing_docs)]
+
+mod decision;
+mod projects;
+mod tree;
+mod usage;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+pub use decision::{Amounts, Claim, Decision, Outcome, Shortage, decide};
+pub use projects::Projects;
+pub use tree::{Key, LevelKind, Tree};
+pub use usage::{QuotaUse, Usage};
+pub use validate::{validate_organization, validate_project};

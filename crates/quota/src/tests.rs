@@ -1,0 +1,392 @@
+//! Decisions and use of whole trees: examples, and properties over random histories.
+
+use crate::{Amounts, Claim, Decision, Key, Outcome, Shortage, Tree, Usage, decide};
+use berth_api::{Amount, Organization, OrganizationSpec, Project, ProjectSpec, TreeQuota, TreeResource};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const TENANTS: TreeResource = TreeResource::TenantClusters;
+const PODS: TreeResource = TreeResource::Pods;
+const NO_ORGANIZATIONS: [Organization; 0] = [];
+
+/// A quota of a resource with nothing but a nominal quota.
+pub(crate) fn limited(resource: TreeResource, nominal: u32) -> TreeQuota {
+    TreeQuota {
+        resource,
+        pool_name: None,
+        nominal_quota: nominal.into(),
+        borrowing_limit: None,
+        lending_limit: None,
+    }
+}
+
+/// A Project that was created at a second.
+pub(crate) fn project(
+    name: &str,
+    organization: Option<&str>,
+    created: i64,
+    namespaces: &[&str],
+    quotas: &[TreeQuota],
+) -> Project {
+    let spec = ProjectSpec {
+        organization_name: organization.map(Into::into),
+        namespaces: namespaces.iter().map(ToString::to_string).collect(),
+        quotas: quotas.to_vec(),
+        ..ProjectSpec::default()
+    };
+    let mut project = Project::new(name, spec);
+    let time = serde_json::json!(format!("1970-01-01T00:00:{created:02}Z"));
+    project.metadata.creation_timestamp = serde_json::from_value(time).ok();
+    project
+}
+
+fn organization(name: &str, quotas: &[TreeQuota]) -> Organization {
+    let spec = OrganizationSpec {
+        quotas: quotas.to_vec(),
+        ..OrganizationSpec::default()
+    };
+    Organization::new(name, spec)
+}
+
+fn with_limits(nominal: u32, lending: Option<u32>, borrowing: Option<u32>) -> TreeQuota {
+    TreeQuota {
+        lending_limit: lending.map(Amount::from),
+        borrowing_limit: borrowing.map(Amount::from),
+        ..limited(TENANTS, nominal)
+    }
+}
+
+/// A new tenant that is created at a second and requests one of each of these.
+fn claim(uid: &str, created: i64, project: &str, resources: &[TreeResource]) -> Claim {
+    Claim {
+        uid: uid.into(),
+        created,
+        project: project.into(),
+        requested: Some(resources.iter().map(|resource| (*resource, 1)).collect()),
+        unlimited: BTreeSet::new(),
+        reserved: None,
+    }
+}
+
+fn reserved<'o>(outcome: &'o Outcome<'_>) -> Vec<&'o str> {
+    let decisions = outcome.decisions.iter();
+    decisions
+        .filter(|(_, decision)| matches!(decision, Decision::Reserved { .. }))
+        .map(|(uid, _)| uid.as_str())
+        .collect()
+}
+
+/// What the tenants have after a decision, for the next one.
+fn record(claims: &mut [Claim], outcome: &Outcome<'_>) {
+    for claim in claims {
+        claim.reserved = match &outcome.decisions[&claim.uid] {
+            Decision::Reserved { amounts, .. } => Some(amounts.clone()),
+            Decision::Waiting { kept, .. } => kept.clone(),
+            Decision::Nothing => None,
+        };
+    }
+}
+
+#[test]
+fn the_oldest_tenants_get_what_there_is_and_the_others_are_told_what_is_missing() {
+    let tree = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[limited(TENANTS, 2)])]);
+    let claims: Vec<Claim> = (0..5)
+        .map(|number| claim(&format!("t{number}"), 10 - number, "p", &[TENANTS]))
+        .collect();
+    let outcome = decide(&tree, &claims);
+    assert_eq!(reserved(&outcome), ["t3", "t4"]);
+    let Decision::Waiting { kept: None, shortage } = &outcome.decisions["t0"] else {
+        panic!("{:?}", outcome.decisions["t0"])
+    };
+    assert_eq!(
+        shortage.to_string(),
+        "the tenant needs 1 of tenantclusters and 0 are left: Project p uses 2 of 2; delete tenants, or ask the platform team \
+         for more quota"
+    );
+}
+
+#[test]
+fn a_tenant_gets_all_or_nothing_and_does_not_hold_up_smaller_ones() {
+    let quotas = [limited(TENANTS, 9), limited(PODS, 1)];
+    let tree = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &quotas)]);
+    let mut large = claim("large", 1, "p", &[TENANTS]);
+    large.requested = Some(Amounts::from([(TENANTS, 1), (PODS, 2)]));
+    let outcome = decide(&tree, &[large, claim("small", 2, "p", &[TENANTS, PODS])]);
+    assert_eq!(reserved(&outcome), ["small"]);
+    let Decision::Waiting { shortage, .. } = &outcome.decisions["large"] else {
+        panic!()
+    };
+    assert_eq!(shortage.resource(), PODS);
+    assert_eq!(
+        outcome.usage.of_project("p")[0].used,
+        1,
+        "nothing is kept for the large one"
+    );
+}
+
+#[test]
+fn projects_borrow_what_others_lend_and_no_more() {
+    let organizations = [organization("lab", &[with_limits(10, None, Some(0))])];
+    let projects = [
+        project("a", Some("lab"), 1, &[], &[with_limits(4, Some(1), None)]),
+        project("b", Some("lab"), 2, &[], &[with_limits(4, None, Some(2))]),
+        project("c", Some("lab"), 3, &[], &[]),
+    ];
+    let tree = Tree::new(&organizations, &projects);
+    let usage = Usage::new(&tree);
+    let key = Key::of(TENANTS);
+    // Its own 4, 2 of the Organization alone, 4 of b.
+    assert_eq!(usage.available("a", &key), Some(10));
+    // Limited by what it may borrow.
+    assert_eq!(usage.available("b", &key), Some(6));
+    // Everything but what a does not lend.
+    assert_eq!(usage.available("c", &key), Some(7));
+    assert_eq!(usage.available("c", &Key::of(PODS)), None);
+}
+
+#[test]
+fn organizations_borrow_from_each_other() {
+    let organizations = [
+        organization("a", &[with_limits(2, None, None)]),
+        organization("b", &[with_limits(5, Some(3), None)]),
+    ];
+    let projects = [
+        project("pa", Some("a"), 1, &[], &[]),
+        project("pb", Some("b"), 1, &[], &[]),
+    ];
+    let tree = Tree::new(&organizations, &projects);
+    let mut usage = Usage::new(&tree);
+    let key = Key::of(TENANTS);
+    assert_eq!(usage.available("pa", &key), Some(5));
+    usage.add("pa", &key, 5);
+    assert_eq!(usage.available("pb", &key), Some(2), "what b does not lend");
+    assert_eq!(usage.of_organization("a")[0].borrowed(), 3);
+    usage.remove("pa", &key, 5);
+    assert_eq!(usage.available("pb", &key), Some(7));
+}
+
+#[test]
+fn what_exists_stays_when_a_quota_is_lowered_and_the_youngest_is_over() {
+    let mut claims = [claim("old", 1, "p", &[TENANTS]), claim("new", 2, "p", &[TENANTS])];
+    let wide = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[limited(TENANTS, 2)])]);
+    let outcome = decide(&wide, &claims);
+    record(&mut claims, &outcome);
+    let narrow = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[limited(TENANTS, 1)])]);
+    let outcome = decide(&narrow, &claims);
+    let over = |uid: &str| match &outcome.decisions[uid] {
+        Decision::Reserved { over, .. } => over.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((over("old"), over("new")), (vec![], vec![TENANTS]));
+    assert_eq!(outcome.usage.of_project("p")[0].borrowed(), 1);
+}
+
+#[test]
+fn a_tenant_that_cannot_grow_keeps_what_it_has_and_one_that_shrinks_gives_back() {
+    let tree = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[limited(PODS, 10)])]);
+    let mut claims = [claim("a", 1, "p", &[]), claim("b", 2, "p", &[])];
+    claims[0].reserved = Some(Amounts::from([(PODS, 5)]));
+    claims[0].requested = Some(Amounts::from([(PODS, 8)]));
+    claims[1].reserved = Some(Amounts::from([(PODS, 5)]));
+    claims[1].requested = Some(Amounts::from([(PODS, 3)]));
+    let outcome = decide(&tree, &claims);
+    assert_eq!(reserved(&outcome), ["b"]);
+    let Decision::Waiting { kept, .. } = &outcome.decisions["a"] else {
+        panic!()
+    };
+    assert_eq!(kept.as_ref().unwrap()[&PODS], 5);
+    assert_eq!(outcome.usage.of_project("p")[0].used, 8);
+    claims[1].requested = Some(Amounts::from([(PODS, 2)]));
+    assert_eq!(reserved(&decide(&tree, &claims)), ["a", "b"]);
+}
+
+#[test]
+fn a_class_without_a_limit_is_not_enough_for_a_quota() {
+    let storage = TreeResource::RequestsStorage;
+    let mut tenant = claim("a", 1, "p", &[TENANTS]);
+    tenant.unlimited = BTreeSet::from([storage]);
+    let tree = Tree::new(
+        &NO_ORGANIZATIONS,
+        &[project("p", None, 1, &[], &[limited(storage, 10)])],
+    );
+    let outcome = decide(&tree, std::slice::from_ref(&tenant));
+    let Decision::Waiting { shortage, .. } = &outcome.decisions["a"] else {
+        panic!()
+    };
+    assert_eq!(shortage, &Shortage::NoLimit { resource: storage });
+    let without = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[])]);
+    assert_eq!(reserved(&decide(&without, std::slice::from_ref(&tenant))), ["a"]);
+}
+
+#[test]
+fn a_tenant_that_is_not_accepted_takes_nothing_and_loses_nothing() {
+    let tree = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[limited(TENANTS, 1)])]);
+    let mut claims = [claim("a", 1, "p", &[TENANTS]), claim("b", 2, "p", &[TENANTS])];
+    claims[0].requested = None;
+    let outcome = decide(&tree, &claims);
+    assert_eq!(outcome.decisions["a"], Decision::Nothing);
+    assert_eq!(reserved(&outcome), ["b"]);
+    claims[0].reserved = Some(Amounts::from([(TENANTS, 1)]));
+    assert_eq!(reserved(&decide(&tree, &claims)), ["a"]);
+}
+
+/// A random tree: quotas of two Organizations, and of two Projects in each.
+fn trees() -> impl Strategy<Value = (Vec<Organization>, Vec<Project>)> {
+    let quota = || {
+        let limits = (0..8_u32, proptest::option::of(0..8_u32), proptest::option::of(0..8_u32));
+        proptest::option::of(limits).prop_map(|limits| {
+            let quota = limits.map(|(nominal, lending, borrowing)| {
+                with_limits(nominal, lending.map(|lending| lending.min(nominal)), borrowing)
+            });
+            quota.into_iter().collect::<Vec<TreeQuota>>()
+        })
+    };
+    (
+        proptest::collection::vec(quota(), 2),
+        proptest::collection::vec(quota(), 4),
+    )
+        .prop_map(|(above, below)| -> (Vec<Organization>, Vec<Project>) {
+            let organizations = ["x", "y"].iter().zip(&above);
+            let projects = ["a", "b", "c", "d"].iter().zip(&below).enumerate();
+            (
+                organizations.map(|(name, quotas)| organization(name, quotas)).collect(),
+                projects
+                    .map(|(number, (name, quotas))| {
+                        let above = if number < 2 { "x" } else { "y" };
+                        project(name, Some(above), 1, &[], quotas)
+                    })
+                    .collect(),
+            )
+        })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create { project: usize, amount: u64 },
+    Delete(usize),
+    Resize { tenant: usize, amount: u64 },
+    Move { tenant: usize, project: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..4_usize, 1..4_u64).prop_map(|(project, amount)| Step::Create { project, amount }),
+        1 => (0..20_usize).prop_map(Step::Delete),
+        1 => (0..20_usize, 0..4_u64).prop_map(|(tenant, amount)| Step::Resize { tenant, amount }),
+        1 => (0..20_usize, 0..4_usize).prop_map(|(tenant, project)| Step::Move { tenant, project }),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+fn follow(claims: &mut Vec<Claim>, number: usize, step: &Step, projects: &[Project]) {
+    let name = |project: usize| projects[project].metadata.name.clone().unwrap();
+    let count = claims.len();
+    match *step {
+        Step::Create { project, amount } => {
+            let mut new = claim(&format!("t{number:02}"), 0, &name(project), &[]);
+            new.requested = Some(Amounts::from([(TENANTS, amount)]));
+            claims.push(new);
+        }
+        Step::Delete(tenant) if count > 0 => {
+            claims.remove(tenant % count);
+        }
+        Step::Resize { tenant, amount } if count > 0 => {
+            claims[tenant % count].requested = Some(Amounts::from([(TENANTS, amount)]));
+        }
+        Step::Move { tenant, project } if count > 0 => claims[tenant % count].project = name(project),
+        _ => {}
+    }
+}
+
+/// What tenants have, by Project.
+fn held(claims: &[Claim]) -> BTreeMap<&str, u64> {
+    let mut held = BTreeMap::new();
+    for claim in claims {
+        let amount = claim.reserved.as_ref().and_then(|amounts| amounts.get(&TENANTS));
+        *held.entry(claim.project.as_str()).or_default() += amount.copied().unwrap_or(0);
+    }
+    held
+}
+
+/// Limits of a level, if it lists the resource: nominal quota, what it lends at most, what it borrows at most.
+fn limits_of(quotas: &[TreeQuota]) -> Option<(u64, Option<u64>, Option<u64>)> {
+    let quota = quotas.first()?;
+    let value = |amount: &Option<Amount>| amount.as_ref().and_then(Amount::value);
+    Some((
+        quota.nominal_quota.value()?,
+        value(&quota.lending_limit),
+        value(&quota.borrowing_limit),
+    ))
+}
+
+proptest! {
+    #[test]
+    fn sums_agree_and_the_order_of_events_does_not_matter((organizations, projects) in trees(), steps in steps()) {
+        let tree = Tree::new(&organizations, &projects);
+        let mut claims = Vec::new();
+        for (number, step) in steps.iter().enumerate() {
+            follow(&mut claims, number, step, &projects);
+            let outcome = decide(&tree, &claims);
+            let mut reversed = claims.clone();
+            reversed.reverse();
+            let other = decide(&tree, &reversed).decisions;
+            prop_assert_eq!(&other, &outcome.decisions);
+            record(&mut claims, &outcome);
+            let held = held(&claims);
+            for project in &projects {
+                let name = project.metadata.name.as_deref().unwrap();
+                for used in outcome.usage.of_project(name) {
+                    prop_assert_eq!(used.used, held.get(name).copied().unwrap_or(0), "Project {}", name);
+                }
+            }
+            for organization in &organizations {
+                let name = organization.metadata.name.as_deref().unwrap();
+                let of_it = projects.iter().filter(|project| project.spec.organization_name.as_deref() == Some(name));
+                let sum: u64 = of_it.map(|project| held.get(project.metadata.name.as_deref().unwrap()).copied().unwrap_or(0)).sum();
+                for used in outcome.usage.of_organization(name) {
+                    prop_assert_eq!(used.used, sum, "Organization {}", name);
+                }
+            }
+            // Nothing changes without an event.
+            let mut again = claims.clone();
+            record(&mut again, &decide(&tree, &claims));
+            prop_assert_eq!(&again, &claims);
+        }
+    }
+
+    #[test]
+    fn without_moves_no_level_exceeds_what_it_may_borrow_and_others_lend((organizations, projects) in trees(), steps in steps()) {
+        let tree = Tree::new(&organizations, &projects);
+        let mut claims = Vec::new();
+        for (number, step) in steps.iter().enumerate() {
+            if matches!(step, Step::Move { .. }) {
+                continue;
+            }
+            follow(&mut claims, number, step, &projects);
+            let outcome = decide(&tree, &claims);
+            record(&mut claims, &outcome);
+            let held = held(&claims);
+            for project in &projects {
+                let name = project.metadata.name.as_deref().unwrap();
+                let used = held.get(name).copied().unwrap_or(0);
+                if let Some((nominal, _, Some(borrowing))) = limits_of(&project.spec.quotas) {
+                    prop_assert!(used <= nominal + borrowing, "{} uses {} of {} + {}", name, used, nominal, borrowing);
+                }
+                // What it does not lend is there for it, unless its Organization may not have more.
+                let organization = organizations.iter().find(|one| one.metadata.name == project.spec.organization_name);
+                let quotas = &organization.unwrap().spec.quotas;
+                if let (Some((nominal, Some(lending), _)), None) = (limits_of(&project.spec.quotas), limits_of(quotas)) {
+                    let left = outcome.usage.available(name, &Key::of(TENANTS)).unwrap();
+                    prop_assert!(left + used >= nominal - lending, "{} has {} left and uses {}", name, left, used);
+                }
+            }
+            for organization in &organizations {
+                let name = organization.metadata.name.as_deref().unwrap();
+                if let Some((_, _, Some(borrowing))) = limits_of(&organization.spec.quotas) {
+                    let used = &outcome.usage.of_organization(name)[0];
+                    prop_assert!(used.borrowed() <= borrowing, "{} borrows {} of {}", name, used.borrowed(), borrowing);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The levels of the tree and the quotas of each, without use.
+
+use berth_api::{Amount, Organization, Project, TreeQuota, TreeResource};
+use kube_core::ResourceExt;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// What a quota limits: a resource, and for GPUs the pool.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The resource.
+    pub resource: TreeResource,
+    /// The pool, for GPUs.
+    pub pool: Option<String>,
+}
+
+impl Key {
+    /// A resource without a pool.
+    pub const fn of(resource: TreeResource) -> Self {
+        Self { resource, pool: None }
+    }
+
+    /// GPUs of a pool.
+    pub fn gpus(pool: &str) -> Self {
+        Self {
+            resource: TreeResource::Gpus,
+            pool: Some(pool.to_owned()),
+        }
+    }
+}
+
+/// What a level of the tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LevelKind {
+    /// Above all Organizations.
+    Root,
+    /// An Organization.
+    Organization,
+    /// A Project.
+    Project,
+}
+
+/// Number of the root.
+pub(crate) const ROOT: usize = 0;
+
+/// Organizations with their Projects.
+#[derive(Debug)]
+pub struct Tree {
+    pub(crate) levels: Vec<Level>,
+    organizations: HashMap<String, usize>,
+    projects: HashMap<String, usize>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Level {
+    pub(crate) kind: LevelKind,
+    pub(crate) name: String,
+    pub(crate) parent: usize,
+    pub(crate) children: Vec<usize>,
+    /// The quotas that it lists.
+    pub(crate) quotas: BTreeMap<Key, Limits>,
+}
+
+/// One quota of one level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) nominal: u64,
+    pub(crate) lending: Option<u64>,
+    pub(crate) borrowing: Option<u64>,
+}
+
+impl Tree {
+    /// The tree of all Organizations and Projects. A Project whose Organization does not exist is below the root.
+    pub fn new<'a>(
+        organizations: impl IntoIterator<Item = &'a Organization>,
+        projects: impl IntoIterator<Item = &'a Project>,
+    ) -> Self {
+        let mut tree = Self {
+            levels: vec![Level::new(LevelKind::Root, "", ROOT, &[])],
+            organizations: HashMap::new(),
+            projects: HashMap::new(),
+        };
+        let mut organizations: Vec<&Organization> = organizations.into_iter().collect();
+        organizations.sort_by_cached_key(|organization| organization.name_any());
+        for organization in organizations {
+            let name = organization.name_any();
+            let number = tree.add(LevelKind::Organization, &name, ROOT, &organization.spec.quotas);
+            tree.organizations.insert(name, number);
+        }
+        let mut projects: Vec<&Project> = projects.into_iter().collect();
+        projects.sort_by_cached_key(|project| project.name_any());
+        for project in projects {
+            let organization = project.spec.organization_name.as_ref();
+            let parent = organization.and_then(|name| tree.organizations.get(name)).copied();
+            let name = project.name_any();
+            let number = tree.add(LevelKind::Project, &name, parent.unwrap_or(ROOT), &project.spec.quotas);
+            tree.projects.insert(name, number);
+        }
+        tree
+    }
+
+    fn add(&mut self, kind: LevelKind, name: &str, parent: usize, quotas: &[TreeQuota]) -> usize {
+        let number = self.levels.len();
+        self.levels.push(Level::new(kind, name, parent, quotas));
+        self.levels[parent].children.push(number);
+        number
+    }
+
+    pub(crate) fn organization(&self, name: &str) -> Option<usize> {
+        self.organizations.get(name).copied()
+    }
+
+    pub(crate) fn project(&self, name: &str) -> Option<usize> {
+        self.projects.get(name).copied()
+    }
+
+    /// A level and those above it, without the root.
+    pub(crate) fn path(&self, level: usize) -> impl Iterator<Item = usize> {
+        let above = move |number: &usize| Some(self.levels[*number].parent).filter(|above| *above != ROOT);
+        std::iter::successors(Some(level).filter(|level| *level != ROOT), above)
+    }
+
+    /// Whether a level or one above it lists the key. What no level lists is not limited.
+    pub(crate) fn is_limited(&self, level: usize, key: &Key) -> bool {
+        self.path(level)
+            .any(|number| self.levels[number].quotas.contains_key(key))
+    }
+
+    /// Everything that any level lists.
+    pub(crate) fn keys(&self) -> BTreeSet<Key> {
+        let listed = self.levels.iter().flat_map(|level| level.quotas.keys());
+        listed.cloned().collect()
+    }
+}
+
+impl Level {
+    /// Of several entries for the same key the first counts. An amount that cannot be read is 0; validation reports both.
+    fn new(kind: LevelKind, name: &str, parent: usize, quotas: &[TreeQuota]) -> Self {
+        let mut listed = BTreeMap::new();
+        for quota in quotas {
+            let key = Key {
+                resource: quota.resource,
+                pool: quota.pool_name.clone(),
+            };
+            let optional = |amount: Option<&Amount>| amount.map(|amount| amount.value().unwrap_or(0));
+            listed.entry(key).or_insert(Limits {
+                nominal: quota.nominal_quota.value().unwrap_or(0),
+                lending: optional(quota.lending_limit.as_ref()),
+                borrowing: optional(quota.borrowing_limit.as_ref()),
+            });
+        }
+        Self {
+            kind,
+            name: name.to_owned(),
+            parent,
+            children: Vec::new(),
+            quotas: listed,
+        }
+    }
+}

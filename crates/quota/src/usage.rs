@@ -1,0 +1,208 @@
+//! How much each level of the tree uses, and how much more it may: Kueue's rules for a tree of cohorts.
+//!
+//! A level keeps what it does not lend and gives the rest of its nominal quota to the level above. What its
+//! tenants use beyond what it keeps counts there, and can be borrowed there as far as the levels beside it lend.
+
+use crate::tree::{Key, LevelKind, Limits, ROOT, Tree};
+use std::collections::BTreeMap;
+
+/// Use of one quota of one level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaUse {
+    /// What is limited.
+    pub key: Key,
+    /// The nominal quota; at least the sum of the nominal quotas below.
+    pub nominal: u64,
+    /// What its tenants have.
+    pub used: u64,
+}
+
+impl QuotaUse {
+    /// What is used beyond the nominal quota.
+    pub const fn borrowed(&self) -> u64 {
+        self.used.saturating_sub(self.nominal)
+    }
+}
+
+/// The use of a whole tree.
+#[derive(Debug)]
+pub struct Usage<'t> {
+    tree: &'t Tree,
+    by_key: BTreeMap<Key, Vec<Amounts>>,
+}
+
+/// Amounts of one key at one level.
+#[derive(Clone, Copy, Debug, Default)]
+struct Amounts {
+    /// The nominal quota, or the sum of those below it if that is more.
+    nominal: u64,
+    /// The part of it that is available at this level: without what the levels below keep.
+    offered: u64,
+    /// The part of `offered` that is not lent to others.
+    kept: u64,
+    /// What is used at this level: without what the levels below use of what they keep.
+    used: u64,
+    /// What all tenants below have.
+    total: u64,
+}
+
+impl<'t> Usage<'t> {
+    /// Of a tree in which no tenant has anything.
+    pub fn new(tree: &'t Tree) -> Self {
+        let of_key = |key: Key| {
+            let mut amounts = vec![Amounts::default(); tree.levels.len()];
+            fill(tree, &key, ROOT, &mut amounts);
+            (key, amounts)
+        };
+        Self {
+            tree,
+            by_key: tree.keys().into_iter().map(of_key).collect(),
+        }
+    }
+
+    /// Adds what a tenant of a Project has. Nothing is checked: what exists counts.
+    pub fn add(&mut self, project: &str, key: &Key, amount: u64) {
+        let tree = self.tree;
+        let Some((level, amounts)) = self.find(project, key) else {
+            return;
+        };
+        let (mut number, mut up) = (level, amount);
+        loop {
+            let kept = amounts[number].free_of_kept();
+            amounts[number].used = amounts[number].used.saturating_add(up);
+            amounts[number].total = amounts[number].total.saturating_add(amount);
+            up = up.saturating_sub(kept);
+            if number == ROOT {
+                return;
+            }
+            number = tree.levels[number].parent;
+        }
+    }
+
+    /// Takes away what a tenant of a Project no longer has.
+    pub fn remove(&mut self, project: &str, key: &Key, amount: u64) {
+        let tree = self.tree;
+        let Some((level, amounts)) = self.find(project, key) else {
+            return;
+        };
+        let (mut number, mut up) = (level, amount);
+        loop {
+            let above_kept = amounts[number].used.saturating_sub(amounts[number].kept);
+            amounts[number].used = amounts[number].used.saturating_sub(up);
+            amounts[number].total = amounts[number].total.saturating_sub(amount);
+            up = up.min(above_kept);
+            if number == ROOT {
+                return;
+            }
+            number = tree.levels[number].parent;
+        }
+    }
+
+    /// How much more a tenant of a Project may have. None: no level limits it.
+    pub fn available(&self, project: &str, key: &Key) -> Option<u64> {
+        let level = self.tree.project(project)?;
+        if !self.tree.is_limited(level, key) {
+            return None;
+        }
+        let available = self.available_at(level, key, self.by_key.get(key)?);
+        Some(u64::try_from(available).unwrap_or(0))
+    }
+
+    fn available_at(&self, number: usize, key: &Key, amounts: &[Amounts]) -> i128 {
+        let at = &amounts[number];
+        let difference = |a: u64, b: u64| i128::from(a) - i128::from(b);
+        if number == ROOT {
+            return difference(at.offered, at.used);
+        }
+        let level = &self.tree.levels[number];
+        let mut above = self.available_at(level.parent, key, amounts);
+        if let Some(borrowing) = level.quotas.get(key).and_then(|limits| limits.borrowing) {
+            let lent_and_unused = difference(at.offered - at.kept, at.used.saturating_sub(at.kept));
+            above = above.min(lent_and_unused.saturating_add(i128::from(borrowing)));
+        }
+        i128::from(at.free_of_kept()) + above.max(0)
+    }
+
+    /// The use of every key that a level or one above it lists.
+    fn at(&self, level: usize) -> Vec<QuotaUse> {
+        let limited = self.by_key.iter().filter(|(key, _)| self.tree.is_limited(level, key));
+        limited
+            .map(|(key, amounts)| QuotaUse {
+                key: key.clone(),
+                nominal: amounts[level].nominal,
+                used: amounts[level].total,
+            })
+            .collect()
+    }
+
+    /// The use of every key that an Organization lists.
+    pub fn of_organization(&self, name: &str) -> Vec<QuotaUse> {
+        self.tree
+            .organization(name)
+            .map(|level| self.at(level))
+            .unwrap_or_default()
+    }
+
+    /// The use of every key that a Project or its Organization lists.
+    pub fn of_project(&self, name: &str) -> Vec<QuotaUse> {
+        self.tree.project(name).map(|level| self.at(level)).unwrap_or_default()
+    }
+
+    /// The levels that limit a key for a Project, the Project first, with their use.
+    pub fn limiting_levels(&self, project: &str, key: &Key) -> Vec<(LevelKind, &'t str, QuotaUse)> {
+        let (Some(level), Some(amounts)) = (self.tree.project(project), self.by_key.get(key)) else {
+            return Vec::new();
+        };
+        let tree = self.tree;
+        let limiting = tree
+            .path(level)
+            .filter(|number| tree.levels[*number].quotas.contains_key(key));
+        limiting
+            .map(|number| {
+                let at = QuotaUse {
+                    key: key.clone(),
+                    nominal: amounts[number].nominal,
+                    used: amounts[number].total,
+                };
+                (tree.levels[number].kind, tree.levels[number].name.as_str(), at)
+            })
+            .collect()
+    }
+
+    /// Amounts of a key with the number of the Project, if any level limits it there.
+    fn find(&mut self, project: &str, key: &Key) -> Option<(usize, &mut Vec<Amounts>)> {
+        let level = self.tree.project(project)?;
+        let is_limited = self.tree.is_limited(level, key);
+        let amounts = self.by_key.get_mut(key).filter(|_| is_limited)?;
+        Some((level, amounts))
+    }
+}
+
+impl Amounts {
+    /// What is left of what the level keeps for itself.
+    const fn free_of_kept(&self) -> u64 {
+        self.kept.saturating_sub(self.used)
+    }
+}
+
+/// Fills in the quotas of a level and of those below it.
+fn fill(tree: &Tree, key: &Key, number: usize, amounts: &mut [Amounts]) {
+    let level = &tree.levels[number];
+    let (mut below, mut lent) = (0_u64, 0_u64);
+    for child in &level.children {
+        fill(tree, key, *child, amounts);
+        below = below.saturating_add(amounts[*child].nominal);
+        lent = lent.saturating_add(amounts[*child].offered - amounts[*child].kept);
+    }
+    let limits: Limits = level.quotas.get(key).copied().unwrap_or_default();
+    let nominal = limits.nominal.max(below);
+    let offered = (nominal - below).saturating_add(lent);
+    let kept = limits.lending.map_or(0, |lending| offered.saturating_sub(lending));
+    amounts[number] = Amounts {
+        nominal,
+        offered,
+        kept,
+        used: 0,
+        total: 0,
+    };
+}

@@ -1,0 +1,115 @@
+//! Whether quotas are consistent. The schema checks what one field shows.
+
+use crate::projects::Projects;
+use berth_api::{Organization, Project, TreeQuota};
+use std::collections::BTreeSet;
+
+/// Whether the quotas of an Organization are consistent.
+///
+/// # Errors
+/// CamelCase reason, and what to change.
+pub fn validate_organization(organization: &Organization) -> Result<(), (&'static str, String)> {
+    validate_quotas(&organization.spec.quotas)
+}
+
+/// Whether a Project can have what it names. `exists` says whether there is an Organization of a name.
+///
+/// # Errors
+/// CamelCase reason, and what to change.
+pub fn validate_project(
+    project: &Project,
+    projects: &Projects<'_>,
+    exists: impl Fn(&str) -> bool,
+) -> Result<(), (&'static str, String)> {
+    if let Some(name) = project.spec.organization_name.as_deref().filter(|name| !exists(name)) {
+        let message = format!(
+            "spec.organizationName: there is no Organization {name}, so that only the quotas of the Project apply; create it, or \
+             correct the name"
+        );
+        return Err(("UnknownOrganization", message));
+    }
+    validate_quotas(&project.spec.quotas)?;
+    let taken: Vec<String> = projects
+        .taken(project)
+        .into_iter()
+        .map(|(namespace, owner)| format!("{namespace} (Project {owner})"))
+        .collect();
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "spec.namespaces: these belong to an older Project that names them too: {}; remove them from one of both",
+        taken.join(", ")
+    );
+    Err(("NamespacesTaken", message))
+}
+
+fn validate_quotas(quotas: &[TreeQuota]) -> Result<(), (&'static str, String)> {
+    let invalid = |message: String| Err(("InvalidQuotas", message));
+    let mut seen = BTreeSet::new();
+    for (index, quota) in quotas.iter().enumerate() {
+        let path = format!("spec.quotas[{index}]");
+        let name = quota.resource.as_str();
+        if !seen.insert((quota.resource, &quota.pool_name)) {
+            return invalid(format!("{path}: {name} is listed twice; the first entry counts"));
+        }
+        let amounts = [
+            ("nominalQuota", Some(&quota.nominal_quota)),
+            ("borrowingLimit", quota.borrowing_limit.as_ref()),
+            ("lendingLimit", quota.lending_limit.as_ref()),
+        ];
+        for (field, amount) in amounts {
+            if amount.is_some_and(|amount| amount.value().is_none()) {
+                return invalid(format!(
+                    "{path}.{field}: it is no amount such as 10 or 50Gi, and counts as 0"
+                ));
+            }
+        }
+        let lending = quota.lending_limit.as_ref().and_then(berth_api::Amount::value);
+        if lending > quota.nominal_quota.value() {
+            return invalid(format!("{path}.lendingLimit: it must not be greater than nominalQuota"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{limited, project};
+    use berth_api::TreeResource;
+
+    #[test]
+    fn inconsistent_projects_say_what_to_change() {
+        let tenants = TreeResource::TenantClusters;
+        let twice = project("twice", None, 1, &[], &[limited(tenants, 1), limited(tenants, 2)]);
+        let mut lends = limited(tenants, 1);
+        lends.lending_limit = Some(2_u32.into());
+        let lends = project("lends", None, 1, &[], &[lends]);
+        let orphan = project("orphan", Some("gone"), 1, &[], &[]);
+        let (old, new) = (
+            project("old", None, 1, &["a"], &[]),
+            project("new", None, 2, &["a"], &[]),
+        );
+        let all = [twice, lends, orphan, old, new];
+        let projects = Projects::new(&all);
+        let reasons: Vec<Option<&str>> = all
+            .iter()
+            .map(|project| {
+                validate_project(project, &projects, |_| false)
+                    .err()
+                    .map(|(reason, _)| reason)
+            })
+            .collect();
+        assert_eq!(
+            reasons,
+            [
+                Some("InvalidQuotas"),
+                Some("InvalidQuotas"),
+                Some("UnknownOrganization"),
+                None,
+                Some("NamespacesTaken")
+            ]
+        );
+    }
+}
