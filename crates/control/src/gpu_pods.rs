@@ -1,7 +1,7 @@
 //! Tenants' host pods that request devices.
 
 use berth_api::{conditions::GPUS_IDLE, labels};
-use berth_idle_reclaim::pod::{GpuPod, ObservedCondition};
+use berth_idle_reclaim::pod::{DevicesHeld, GpuPod, ObservedCondition};
 use berth_node_lifecycle::pod_requests;
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
 use kube::ResourceExt;
@@ -67,7 +67,6 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
     }
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
-    let is_finished = matches!(phase, Some("Succeeded" | "Failed"));
     let has_node = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
     Some(GpuPod {
         tenant,
@@ -80,8 +79,11 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         gang: annotation(labels::GANG).filter(|gang| !gang.is_empty()),
         devices,
         has_claims,
-        is_finished,
-        holds_devices: has_node && !is_finished,
+        devices_held: match phase {
+            Some("Succeeded" | "Failed") => DevicesHeld::NoMore,
+            _ if has_node => DevicesHeld::Now,
+            _ => DevicesHeld::NotYet,
+        },
         is_ending: pod.metadata.deletion_timestamp.is_some(),
         started_at: status.and_then(read_start),
         priority: spec.priority.unwrap_or_default(),
@@ -137,7 +139,7 @@ mod tests {
             (pod.origin_namespace.as_str(), pod.origin_name.as_str()),
             ("ml", "train-0")
         );
-        assert!(pod.holds_devices && !pod.is_ending);
+        assert!(pod.holds_devices() && !pod.is_ending);
         let without = json!({"nodeName": "n1", "containers": [{"name": "c"}]});
         assert_eq!(read(&without, &json!({})), None);
         let claims =
@@ -150,11 +152,11 @@ mod tests {
         assert!(
             !read(&with_gpus("1"), &json!({"phase": "Succeeded"}))
                 .unwrap()
-                .holds_devices
+                .holds_devices()
         );
         let mut waiting = with_gpus("1");
         waiting["nodeName"] = Value::Null;
-        assert!(!read(&waiting, &json!({"phase": "Pending"})).unwrap().holds_devices);
+        assert!(!read(&waiting, &json!({"phase": "Pending"})).unwrap().holds_devices());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::{
     evidence::{self, Metrics, Unknown, Verdict},
     ladder::{self, LadderState, Observation},
     opt_out,
-    pod::GpuPod,
+    pod::{DevicesHeld, GpuPod},
     policy::{Policy, Timings},
     workload::{self, Workload, WorkloadName},
 };
@@ -73,10 +73,12 @@ impl Decision {
 
 /// Decides about all workloads of a tenant. Without metrics nothing is known, and nothing changes.
 pub fn evaluate(input: &TenantInput<'_>, metrics: Option<&Metrics>, now: Seconds) -> Vec<Decision> {
-    let has_gpus = |pod: &&Arc<GpuPod>| !pod.is_finished && (pod.has_claims || pod.gpus(input.gpu_resources) > 0);
+    let has_gpus = |pod: &&Arc<GpuPod>| {
+        pod.devices_held != DevicesHeld::NoMore && (pod.has_claims || pod.gpus(input.gpu_resources) > 0)
+    };
     let pods: Vec<Arc<GpuPod>> = input.pods.iter().filter(has_gpus).cloned().collect();
     // A pod that waits for a node may be what the others wait for: it is judged with them, and not alone.
-    let holds_devices = |workload: &Workload| workload.pods.iter().any(|pod| pod.holds_devices);
+    let holds_devices = |workload: &Workload| workload.pods.iter().any(|pod| pod.holds_devices());
     let workloads: Vec<Workload> = workload::group(&pods).into_iter().filter(holds_devices).collect();
     let gpus: Vec<u32> = workloads
         .iter()
@@ -92,7 +94,7 @@ pub fn evaluate(input: &TenantInput<'_>, metrics: Option<&Metrics>, now: Seconds
 }
 
 fn gpus_of(workload: &Workload, resources: &BTreeSet<String>) -> u32 {
-    let holding = workload.pods.iter().filter(|pod| pod.holds_devices);
+    let holding = workload.pods.iter().filter(|pod| pod.holds_devices());
     holding.map(|pod| pod.gpus(resources)).fold(0, u32::saturating_add)
 }
 

@@ -18,6 +18,18 @@ pub struct ObservedCondition {
     pub reason: String,
 }
 
+/// Whether a pod holds the devices that it requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DevicesHeld {
+    /// It has no node yet.
+    #[default]
+    NotYet,
+    /// It has a node and has not ended.
+    Now,
+    /// It has ended or failed.
+    NoMore,
+}
+
 /// A host pod that requests devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuPod {
@@ -41,10 +53,8 @@ pub struct GpuPod {
     pub devices: BTreeMap<String, u32>,
     /// Whether it names claims of devices.
     pub has_claims: bool,
-    /// Whether it has ended or failed.
-    pub is_finished: bool,
-    /// Whether it has a node and is not finished.
-    pub holds_devices: bool,
+    /// Whether it holds its devices.
+    pub devices_held: DevicesHeld,
     /// Whether it is being deleted.
     pub is_ending: bool,
     /// When its kubelet accepted it.
@@ -56,6 +66,11 @@ pub struct GpuPod {
 }
 
 impl GpuPod {
+    /// Whether it has a node and has not ended.
+    pub fn holds_devices(&self) -> bool {
+        self.devices_held == DevicesHeld::Now
+    }
+
     /// How many GPUs and MIG instances it requests. `resources` are those that count the GPUs of pools.
     pub fn gpus(&self, resources: &BTreeSet<String>) -> u32 {
         let of_gpus = self.devices.iter().filter(|(resource, _)| is_gpu(resource, resources));

@@ -2,7 +2,7 @@
 
 use crate::{
     Seconds,
-    pod::GpuPod,
+    pod::{DevicesHeld, GpuPod},
     query::Aggregation,
     series::{RowLabels, SeriesTable},
     signal::Signal,
@@ -21,7 +21,7 @@ pub(crate) fn pod(name: &str, gpus: u32) -> GpuPod {
         origin_namespace: "ml".into(),
         origin_name: name.into(),
         devices: [("nvidia.com/gpu".to_owned(), gpus)].into(),
-        holds_devices: true,
+        devices_held: DevicesHeld::Now,
         started_at: Some(NOW - 7 * 86_400),
         ..GpuPod::default()
     }

@@ -4,7 +4,7 @@ use crate::{
     Seconds,
     evidence::{Metrics, Unknown, Verdict},
     pass::{self, Decision, States, TenantInput},
-    pod::GpuPod,
+    pod::{DevicesHeld, GpuPod},
     policy::Policy,
     query::Aggregation,
     series::SeriesTable,
@@ -136,7 +136,7 @@ fn pods_that_wait_for_one_without_a_node_are_not_idle() {
         pod.gang = Some("train".into());
     }
     for place in [1, 2] {
-        pods[place].holds_devices = false;
+        pods[place].devices_held = DevicesHeld::NotYet;
         pods[place].started_at = None;
     }
     let table = testing::idle_table(&[&pods[0]]);
@@ -146,7 +146,7 @@ fn pods_that_wait_for_one_without_a_node_are_not_idle() {
         .map(|decision| (decision.verdict, decision.gpus))
         .collect();
     assert_eq!(found, [(Verdict::Unknown(Unknown::NotStarted), 8)]);
-    pods[1].is_finished = true;
+    pods[1].devices_held = DevicesHeld::NoMore;
     let table = testing::idle_table(&[&pods[0]]);
     let decisions = evaluate(&policy(IdleReclaimMode::Enforce), &pods, table, &States::new(), NOW);
     assert_eq!(decisions[0].verdict, Verdict::Idle, "it no longer waits");

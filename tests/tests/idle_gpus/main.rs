@@ -14,7 +14,7 @@ use berth_idle_reclaim::{
     Seconds,
     evidence::{Metrics, Unknown, Verdict},
     pass::{self, Decision, States, TenantInput},
-    pod::GpuPod,
+    pod::{DevicesHeld, GpuPod},
     policy::Policy,
     query::QuerySettings,
     signal::Signal,
@@ -128,7 +128,7 @@ fn pod(node: usize) -> GpuPod {
         origin_namespace: "ml".into(),
         origin_name: format!("train-{node}"),
         devices: [("nvidia.com/gpu".to_owned(), u32::try_from(GPUS).unwrap())].into(),
-        holds_devices: true,
+        devices_held: DevicesHeld::Now,
         started_at: Some(now() - 86_400),
         ..GpuPod::default()
     }

@@ -100,7 +100,7 @@ pub(super) async fn clear_pods(
 
 /// None for a pod that need not say anything.
 fn wanted(pod: &GpuPod, step: Option<IdleStep>, message: &str) -> Option<Wanted> {
-    if pod.is_ending || !pod.holds_devices {
+    if pod.is_ending || !pod.holds_devices() {
         return None;
     }
     if let Some(step) = step {
@@ -226,6 +226,7 @@ fn idle_event(type_: EventType, reason: &str, message: &str) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_idle_reclaim::pod::DevicesHeld;
     use berth_idle_reclaim::{evidence::Verdict, ladder::LadderState, workload::WorkloadName};
 
     fn decision(step: IdleStep, next_step_at: Option<Seconds>) -> Decision {
@@ -271,7 +272,7 @@ mod tests {
     #[test]
     fn the_transition_time_moves_only_when_the_status_flips() {
         let mut pod = GpuPod {
-            holds_devices: true,
+            devices_held: DevicesHeld::Now,
             ..GpuPod::default()
         };
         let wanted = wanted(&pod, Some(IdleStep::WarnedAgain), "m").unwrap();
@@ -290,7 +291,7 @@ mod tests {
     #[test]
     fn a_pod_that_was_not_warned_needs_no_condition() {
         let mut pod = GpuPod {
-            holds_devices: true,
+            devices_held: DevicesHeld::Now,
             ..GpuPod::default()
         };
         assert!(wanted(&pod, None, "").is_none());

@@ -18,7 +18,7 @@ pub(super) fn condition(cluster: &TenantCluster, verdict: &Verdict) -> Option<Co
         }
         Verdict::Reserved { reservation, over } => Some(reserved_condition(reservation, over)),
         Verdict::Waiting { reason, message, .. } => {
-            Some(ConditionUpdate::mark_false(QUOTA_RESERVED, *reason, message.clone()))
+            Some(ConditionUpdate::mark_false(QUOTA_RESERVED, reason, message.clone()))
         }
     }
 }
