@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn tenant(idle: serde_json::Value) -> TenantCluster {
+    fn tenant(idle: &serde_json::Value) -> TenantCluster {
         serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
             "metadata": {"name": "vision", "namespace": "team"}, "spec": {}, "status": {"idle": idle},
@@ -228,7 +228,7 @@ mod tests {
                  "step": "Reclaimable", "stepSince": "1970-01-01T02:00:00Z"},
             ],
         });
-        build_view(&[tenant(idle)], Timestamp::from_second(7200).unwrap())
+        build_view(&[tenant(&idle)], Timestamp::from_second(7200).unwrap())
     }
 
     #[test]

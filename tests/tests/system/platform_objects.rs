@@ -361,7 +361,7 @@ pub(crate) async fn drift_in_a_tenant_of_an_earlier_version_is_corrected(host: A
     deployments.patch("agent", &merge, &Patch::Merge(&scale)).await.unwrap();
     until_true("drift is corrected", SOON, async || {
         let deployment = deployments.get("agent").await.unwrap();
-        let is_back = deployment.spec.and_then(|spec| spec.replicas) == Some(0);
+        let is_back = deployment.spec.replicas == Some(0);
         is_back && policies.get_opt("deny").await.unwrap().is_some()
     })
     .await;

@@ -214,7 +214,7 @@ fn count(metrics: &Metrics, tenant: &ObservedTenant, decisions: &[Decision]) {
         let labels = GpuActivityLabels {
             tenant_namespace: tenant_namespace.clone(),
             tenant: name.clone(),
-            activity: activity,
+            activity,
         };
         metrics.gpus.get_or_create(&labels).set(i64::from(*sum));
     }

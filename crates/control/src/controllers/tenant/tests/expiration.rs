@@ -38,7 +38,7 @@ fn is_deleted(fixture: &Fixture) -> bool {
 
 #[tokio::test]
 async fn an_overdue_tenant_is_warned_and_then_deleted() {
-    let mut fixture = warned().await;
+    let mut fixture = Box::pin(warned()).await;
     let condition = fixture.condition("Expiring").unwrap();
     assert_eq!(
         (&condition["status"], &condition["reason"]),
@@ -66,7 +66,7 @@ async fn an_overdue_tenant_is_warned_and_then_deleted() {
 
 #[tokio::test]
 async fn an_extension_in_the_last_moment_wins() {
-    let mut fixture = warned().await;
+    let mut fixture = Box::pin(warned()).await;
     let_time_pass(&fixture);
     let extend = |host: &crate::testing::ScriptedApi| {
         let mut cluster = host.get(TENANT).unwrap();

@@ -70,7 +70,7 @@ fn writes(fixture: &Fixture, since: usize) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn objects_are_the_platforms_and_are_written_again_only_if_they_changed() {
-    let mut fixture = with_manifest("Keep").await;
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
     let role = fixture.tenant.get(ROLE).unwrap();
     assert_eq!(
         role["metadata"]["labels"],
@@ -117,7 +117,7 @@ async fn objects_are_the_platforms_and_are_written_again_only_if_they_changed() 
 
 #[tokio::test(start_paused = true)]
 async fn what_no_manifest_has_any_more_is_deleted_also_by_another_control() {
-    let mut fixture = with_manifest("Keep").await;
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
     set_roles(&fixture, "base", &["writer"], "get");
     fixture.reconcile().await.unwrap();
     assert!(fixture.tenant.get(ROLE).is_none() && fixture.tenant.get(OTHER_ROLE).is_some());
@@ -140,7 +140,7 @@ async fn what_no_manifest_has_any_more_is_deleted_also_by_another_control() {
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_lost_its_labels_is_not_deleted() {
-    let mut fixture = with_manifest("Keep").await;
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
     let mut foreign = fixture.tenant.get(ROLE).unwrap();
     foreign["metadata"]["labels"] = json!({});
     fixture.tenant.insert(ROLE, foreign);
@@ -151,7 +151,7 @@ async fn an_object_that_lost_its_labels_is_not_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_version_is_applied_once() {
-    let mut fixture = with_manifest("Once").await;
+    let mut fixture = Box::pin(with_manifest("Once")).await;
     let role = fixture.tenant.get(ROLE).unwrap();
     assert!(role["metadata"]["labels"].is_null(), "it is the team's");
     fixture.tenant.remove(ROLE);
@@ -169,7 +169,7 @@ async fn a_version_is_applied_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_the_tenant_does_not_serve_is_reported_and_tried_again() {
-    let mut fixture = with_manifest("Keep").await;
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
     let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
         "a": "apiVersion: rbac.authorization.k8s.io/v1\nkind: Unknown\nmetadata: {name: a}"}});
     fixture.host.insert(&map_path("base"), map);
@@ -198,7 +198,7 @@ async fn a_kind_that_the_tenant_does_not_serve_is_reported_and_tried_again() {
 async fn each_call_may_fail_once_and_the_objects_are_still_applied() {
     // More than one reconcile has.
     for number in 0..60 {
-        let mut fixture = with_manifest("Keep").await;
+        let mut fixture = Box::pin(with_manifest("Keep")).await;
         let start = fixture.count_calls();
         set_roles(&fixture, "base", &["writer"], "get");
         fixture.script.fail_call(start + number);
