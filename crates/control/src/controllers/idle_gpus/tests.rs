@@ -293,6 +293,23 @@ async fn a_new_control_continues_where_the_status_is() {
 }
 
 #[tokio::test]
+async fn a_new_control_evicts_nothing_at_once() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(42).await;
+    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
+    let before = fleet.evictions();
+    // What the GPU did in these hours is not known.
+    fleet.minutes += 300;
+    fleet.memory = Memory::default();
+    fleet.run(10).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+    assert_eq!(fleet.evictions(), before);
+    fleet.run(2).await;
+    assert!(fleet.evictions() > before);
+}
+
+#[tokio::test]
 async fn a_class_that_stops_reclaiming_takes_everything_back() {
     let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
     fleet.gpu.set(Some(0.0));
