@@ -106,6 +106,14 @@ impl Memory {
         self.by_tenant.insert(tenant.uid.clone(), (tenant.policy.mode, states));
     }
 
+    /// Lets the time of each step of a tenant's workloads start again.
+    pub(super) fn pause(&mut self, tenant: &ObservedTenant) {
+        let known = self.by_tenant.get_mut(&tenant.uid);
+        for state in known.into_iter().flat_map(|(_, states)| states.values_mut()) {
+            state.paused = true;
+        }
+    }
+
     /// Forgets a tenant whose class no longer reclaims GPUs.
     pub(super) fn forget(&mut self, tenant: &ObservedTenant) {
         self.by_tenant.remove(&tenant.uid);

@@ -349,6 +349,24 @@ async fn nothing_is_evicted_while_the_status_cannot_be_written() {
 }
 
 #[tokio::test]
+async fn the_time_of_a_step_starts_when_the_pods_are_warned() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(15).await;
+    // The first call writes the status, the second one sets the condition.
+    fleet.script.fail_call(fleet.script.calls().len() + 1);
+    fleet.run(1).await;
+    let failed = fleet.script.failed().unwrap_or_default();
+    assert!(failed.contains("pods/train-host/status"), "{failed}");
+    assert_eq!(fleet.condition()["reason"], "Warned");
+    fleet.run(15).await;
+    assert_eq!(fleet.condition()["reason"], "WarnedAgain");
+    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
+    fleet.run(1).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+}
+
+#[tokio::test]
 async fn without_a_class_that_asks_for_it_prometheus_is_not_asked() {
     let mut fleet = Fleet::new(IdleReclaimMode::Off);
     fleet.run(3).await;
