@@ -1,6 +1,8 @@
 //! What waits to be reconciled.
 
+use berth_api::TenantCluster;
 use berth_runtime::queue::QueueKey;
+use kube::ResourceExt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// An object that waits to be reconciled.
@@ -25,6 +27,16 @@ pub enum Key {
     Fleet,
     /// Reconcile the nodes that several tenants use.
     SharedNodes,
+}
+
+impl Key {
+    /// The key of a `TenantCluster`.
+    pub fn of_tenant(cluster: &TenantCluster) -> Self {
+        Self::Tenant {
+            namespace: cluster.namespace().unwrap_or_default(),
+            name: cluster.name_any(),
+        }
+    }
 }
 
 impl QueueKey for Key {

@@ -4,7 +4,6 @@ use super::{
     FLEET_PAUSE,
     follow::{Index, follow},
     of_tenants,
-    wake::tenant_key,
 };
 use crate::{
     key::Key,
@@ -60,7 +59,7 @@ impl NodePortWatch {
             TenantId::new(&tenant.name_any(), &uid).workload_namespace() == namespace
         };
         if let Some(tenant) = self.tenants.state().iter().find(is_owner) {
-            self.queue.add_after(tenant_key(tenant), FLEET_PAUSE);
+            self.queue.add_after(Key::of_tenant(tenant), FLEET_PAUSE);
         }
     }
 }

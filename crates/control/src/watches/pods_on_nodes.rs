@@ -4,7 +4,6 @@
 use super::{
     FLEET_PAUSE,
     follow::{Index, follow},
-    wake::tenant_key,
 };
 use crate::key::Key;
 use berth_api::{TenantCluster, labels};
@@ -47,7 +46,7 @@ impl Owners {
             if let Some(pool) = node::shared_pool_of(&node) {
                 let tenants = self.tenants.state();
                 for tenant in tenants.iter().filter(|tenant| tenant.spec.uses_shared_pool(pool)) {
-                    let key = tenant_key(tenant);
+                    let key = Key::of_tenant(tenant);
                     self.queue.add_after(key, FLEET_PAUSE);
                 }
             }
@@ -57,7 +56,7 @@ impl Owners {
             };
             let tenants = self.tenants.state();
             if let Some(tenant) = tenants.iter().find(|tenant| tenant.uid().as_ref() == Some(&uid)) {
-                let key = tenant_key(tenant);
+                let key = Key::of_tenant(tenant);
                 self.queue.add_after(key, FLEET_PAUSE);
             }
         }

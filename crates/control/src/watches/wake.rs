@@ -59,14 +59,6 @@ impl Seen {
     }
 }
 
-/// The key of a tenant.
-pub(super) fn tenant_key(tenant: &TenantCluster) -> Key {
-    Key::Tenant {
-        namespace: tenant.namespace().unwrap_or_default(),
-        name: tenant.name_any(),
-    }
-}
-
 /// The name of an object, with its namespace.
 pub(super) fn full_name(object: &impl Resource) -> String {
     format!("{:?}/{}", object.namespace(), object.name_any())
@@ -89,7 +81,7 @@ pub(super) fn for_tenant(tenant: &TenantCluster, seen: &mut Seen) -> Vec<Wake> {
     let quotas = seen
         .is_new(&full_name(tenant), &change)
         .then_some(Wake::Soon(Key::Quotas));
-    [Wake::Now(tenant_key(tenant)), Wake::Soon(Key::Fleet)]
+    [Wake::Now(Key::of_tenant(tenant)), Wake::Soon(Key::Fleet)]
         .into_iter()
         .chain(quotas)
         .chain(classes)
@@ -117,7 +109,7 @@ pub(super) fn for_level(
     };
     let mut concerned = policies.iter().filter(is_for_levels).peekable();
     if concerned.peek().is_some() {
-        wakes.extend(tenants.iter().map(|tenant| Wake::Now(tenant_key(tenant))));
+        wakes.extend(tenants.iter().map(|tenant| Wake::Now(Key::of_tenant(tenant))));
     }
     wakes.extend(concerned.map(|policy| Wake::Now(Key::SchedulePolicy(policy.name_any()))));
     wakes
@@ -134,7 +126,7 @@ pub(super) fn for_class(class: &TenantClass, seen: &mut Seen, tenants: &[Arc<Ten
         let affected = tenants
             .iter()
             .filter(|tenant| classes_of(tenant).any(|class| class == name));
-        wakes.extend(affected.map(|tenant| Wake::Now(tenant_key(tenant))));
+        wakes.extend(affected.map(|tenant| Wake::Now(Key::of_tenant(tenant))));
     }
     wakes
 }
@@ -158,7 +150,7 @@ pub(super) fn for_manifest(
     let affected = tenants
         .iter()
         .filter(|tenant| classes_of(tenant).any(|class| concerned.contains(class)));
-    affected.map(|tenant| Wake::Soon(tenant_key(tenant))).collect()
+    affected.map(|tenant| Wake::Soon(Key::of_tenant(tenant))).collect()
 }
 
 pub(super) fn for_pool(pool: &HostNodePool, seen: &mut Seen, tenants: &[Arc<TenantCluster>]) -> Vec<Wake> {
@@ -173,7 +165,7 @@ pub(super) fn for_pool(pool: &HostNodePool, seen: &mut Seen, tenants: &[Arc<Tena
             Wake::Soon(Key::SharedNodes),
         ]);
         // Whether a spec can be carried out depends on the pools.
-        wakes.extend(tenants.iter().map(|tenant| Wake::Now(tenant_key(tenant))));
+        wakes.extend(tenants.iter().map(|tenant| Wake::Now(Key::of_tenant(tenant))));
     }
     wakes
 }
@@ -191,7 +183,7 @@ pub(super) fn for_team_namespace(
     let affected = tenants
         .iter()
         .filter(|tenant| tenant.namespace().as_ref() == Some(&name));
-    let mut wakes: Vec<Wake> = affected.map(|tenant| Wake::Now(tenant_key(tenant))).collect();
+    let mut wakes: Vec<Wake> = affected.map(|tenant| Wake::Now(Key::of_tenant(tenant))).collect();
     if !wakes.is_empty() {
         wakes.extend([Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)]);
     }
@@ -222,7 +214,7 @@ pub(super) fn for_node(
             || earlier.is_some() && earlier == Some(tenant.uid().unwrap_or_default())
     };
     let concerned = tenants.iter().filter(is_concerned);
-    wakes.extend(concerned.map(|tenant| Wake::Soon(tenant_key(tenant))));
+    wakes.extend(concerned.map(|tenant| Wake::Soon(Key::of_tenant(tenant))));
     wakes
 }
 

@@ -13,10 +13,7 @@ pub fn update_group_status(context: &NodesContext, plan: &Plan) {
     }
     for cluster in context.stores.tenants.state() {
         if cluster.uid().is_some_and(|uid| changed.contains(&uid)) {
-            context.queue.add(Key::Tenant {
-                namespace: cluster.namespace().unwrap_or_default(),
-                name: cluster.name_any(),
-            });
+            context.queue.add(Key::of_tenant(&cluster));
         }
     }
 }

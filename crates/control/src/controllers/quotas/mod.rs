@@ -64,10 +64,7 @@ fn publish(context: &QuotasContext, verdicts: BTreeMap<String, Verdict>) {
     }
     for cluster in context.stores.tenants.state() {
         if cluster.uid().is_some_and(|uid| changed.contains(&uid)) {
-            context.queue.add(Key::Tenant {
-                namespace: cluster.namespace().unwrap_or_default(),
-                name: cluster.name_any(),
-            });
+            context.queue.add(Key::of_tenant(&cluster));
         }
     }
     context.queue.add(Key::Fleet);

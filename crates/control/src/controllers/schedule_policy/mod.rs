@@ -17,7 +17,7 @@ pub(super) use pause::pause_until;
 pub use schedules::Schedules;
 
 use crate::{error::ReconcileError, key::Key};
-use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use kube::runtime::reflector::ObjectRef;
 use std::time::Duration;
 
 /// Reads the policy, and writes its status if that changed.
@@ -48,9 +48,6 @@ pub async fn reconcile(context: &SchedulePolicyContext, name: &str) -> Result<Op
 fn wake_dependents(context: &SchedulePolicyContext) {
     context.queue.add(Key::Fleet);
     for cluster in context.stores.tenants.state() {
-        context.queue.add(Key::Tenant {
-            namespace: cluster.namespace().unwrap_or_default(),
-            name: cluster.name_any(),
-        });
+        context.queue.add(Key::of_tenant(&cluster));
     }
 }

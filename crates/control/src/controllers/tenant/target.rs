@@ -54,10 +54,7 @@ impl Tenant {
     }
 
     pub(super) fn key(&self) -> Key {
-        Key::Tenant {
-            namespace: self.cluster.namespace().unwrap_or_default(),
-            name: self.cluster.name_any(),
-        }
+        Key::of_tenant(&self.cluster)
     }
 
     pub(super) fn owner(&self) -> Owner<'_> {
