@@ -85,10 +85,18 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
             _ => DevicesHeld::NotYet,
         },
         is_ending: pod.metadata.deletion_timestamp.is_some(),
-        started_at: status.and_then(read_start),
+        started_at: status
+            .and_then(read_start)
+            .map(|started| started.max(read_creation(pod))),
         priority: spec.priority.unwrap_or_default(),
         condition: status.and_then(read_condition),
     })
+}
+
+/// When the API server created the pod. The clock of a node may be behind: metrics of an earlier pod with the same name must not count.
+fn read_creation(pod: &Pod) -> i64 {
+    let created = pod.metadata.creation_timestamp.as_ref();
+    created.map_or(i64::MIN, |time| time.0.as_second())
 }
 
 /// When the last of its running containers started; none as long as none runs. Init containers may prepare data for hours.
@@ -174,6 +182,18 @@ mod tests {
             start(json!([container("a", at("10")), container("b", at("20"))])),
             Some(20)
         );
+    }
+
+    #[test]
+    fn no_pod_started_before_it_was_created() {
+        let pod = json!({
+            "metadata": {"name": "x-123", "labels": {"berth.dev/tenant": "vision-abc"}, "creationTimestamp": "1970-01-01T01:00:00Z"},
+            "spec": with_gpus("1"),
+            "status": {"phase": "Running", "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true,
+                "restartCount": 0, "state": {"running": {"startedAt": "1970-01-01T00:00:10Z"}}}]},
+        });
+        let read = read_pod(&serde_json::from_value(pod).unwrap()).unwrap();
+        assert_eq!(read.started_at, Some(3600));
     }
 
     #[test]

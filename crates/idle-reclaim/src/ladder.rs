@@ -4,7 +4,7 @@
 //! |---|---|
 //! | idle for the first time | the first step: a warning |
 //! | idle, and the time of the step is over | the next step, one in each pass |
-//! | not known | nothing; the time of the step starts again when it is known |
+//! | not known | nothing; the time of the step starts again when it is known. One that was due gets the time for a checkpoint again |
 //! | active, or a pod started since | all is forgotten |
 
 use crate::{Seconds, evidence::Verdict, policy::Timings};
@@ -55,6 +55,8 @@ pub fn advance(before: Option<LadderState>, observation: &Observation, now: Seco
             paused: false,
         }),
         (Verdict::Idle, Some(state)) if state.paused || state.step_since > now => Some(LadderState {
+            // What was due is not evicted at once: nobody knows what it did meanwhile.
+            step: state.step.min(IdleStep::CheckpointRequested),
             step_since: now,
             paused: false,
             ..state
@@ -169,6 +171,30 @@ mod tests {
         };
         let last = steps(after_checkpoint, 600).pop();
         assert_eq!(last, Some((30, IdleStep::CheckpointRequested)), "never reclaimed");
+    }
+
+    #[test]
+    fn what_was_due_before_a_gap_is_not_evicted_at_once() {
+        let due = LadderState {
+            idle_since: 90_000,
+            step: IdleStep::Reclaimable,
+            step_since: 99_000,
+            paused: false,
+        };
+        let unknown = observed(Verdict::Unknown(Unknown::NoMetrics));
+        let during = advance(Some(due), &unknown, 100_000);
+        assert_eq!(during, Some(LadderState { paused: true, ..due }));
+        let idle = observed(Verdict::Idle);
+        let after = advance(during, &idle, 120_000);
+        let again = LadderState {
+            step: IdleStep::CheckpointRequested,
+            step_since: 120_000,
+            ..due
+        };
+        assert_eq!(after, Some(again));
+        let step = |now| advance(after, &idle, now).map(|state| state.step);
+        assert_eq!(step(120_599), Some(IdleStep::CheckpointRequested));
+        assert_eq!(step(120_600), Some(IdleStep::Reclaimable));
     }
 
     #[test]

@@ -74,7 +74,12 @@ impl QuerySettings {
             }
             Aggregation::LastSample => format!("timestamp({series})"),
         };
-        format!("max by ({LABELS}) ({inner})")
+        // Of several series of one GPU, as two exporters have them, the most active and the least complete counts.
+        let combined = match aggregation {
+            Aggregation::Peak => "max",
+            Aggregation::Coverage | Aggregation::LastSample => "min",
+        };
+        format!("{combined} by ({LABELS}) ({inner})")
     }
 }
 
@@ -105,6 +110,18 @@ mod tests {
             last.ends_with("(timestamp(DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{}))"),
             "{last}"
         );
+    }
+
+    #[test]
+    fn of_two_series_of_one_gpu_the_most_active_and_the_least_complete_counts() {
+        for (aggregation, combined) in [
+            (Aggregation::Peak, "max by (UUID,"),
+            (Aggregation::Coverage, "min by (UUID,"),
+            (Aggregation::LastSample, "min by (UUID,"),
+        ] {
+            let query = QuerySettings::default().query(Signal::Engine, aggregation, 3600);
+            assert!(query.starts_with(combined), "{query}");
+        }
     }
 
     #[test]

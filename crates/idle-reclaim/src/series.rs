@@ -101,9 +101,9 @@ impl SeriesTable {
         };
         let aggregate = &mut known.signals[signal.index()];
         match aggregation {
-            // Not a number: nothing is known, which is not idle.
+            // Not a number, or less than nothing, which no GPU can do: nothing is known, which is not idle.
             Aggregation::Peak => {
-                let value = if value.is_nan() { f64::INFINITY } else { value };
+                let value = if value >= 0.0 { value } else { f64::INFINITY };
                 aggregate.peak = Some(aggregate.peak.map_or(value, |known| known.max(value)));
             }
             Aggregation::Coverage => aggregate.coverage = Some(least(aggregate.coverage, value)),
@@ -196,5 +196,20 @@ mod tests {
             last_sample: Some(90.0),
         };
         assert_eq!(table.of_pod("berth-w", "train")[0].signals[0], expected);
+    }
+
+    #[test]
+    fn values_that_no_gpu_can_have_are_not_idle() {
+        for value in [-1.0, f64::NEG_INFINITY, f64::NAN] {
+            let mut table = SeriesTable::default();
+            table.record(
+                labels("GPU-1", "berth-w", "train"),
+                Signal::Power,
+                Aggregation::Peak,
+                value,
+            );
+            let peak = table.of_pod("berth-w", "train")[0].signals[Signal::Power.index()].peak;
+            assert_eq!(peak, Some(f64::INFINITY), "{value}");
+        }
     }
 }

@@ -24,6 +24,9 @@ struct Answer<L> {
     error: String,
     #[serde(default)]
     warnings: Vec<String>,
+    /// VictoriaMetrics says so without a warning.
+    #[serde(default)]
+    is_partial: bool,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +72,11 @@ pub(crate) fn parse<L: DeserializeOwned>(status: StatusCode, body: &[u8]) -> Res
     }
     if let Some(warning) = answer.warnings.first() {
         return Err(QueryError::Incomplete(shorten(warning)));
+    }
+    if answer.is_partial {
+        return Err(QueryError::Incomplete(
+            "the server says that a part is missing".to_owned(),
+        ));
     }
     let data = answer.data.ok_or_else(|| invalid("it has no data"))?;
     if data.result_type != "vector" {

@@ -13,7 +13,7 @@ use answer::parse;
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use kube::{Client, Config, client::Body};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use std::{path::PathBuf, time::Duration};
 
 /// Largest answer in bytes: 100,000 rows of 600 bytes.
@@ -83,6 +83,9 @@ pub enum QueryError {
     /// A part of the data is missing, as the server says.
     #[error("the answer of Prometheus is not complete: {0}")]
     Incomplete(String),
+    /// The clock of this machine is behind that of the server.
+    #[error("the clock of this machine is {0} s behind that of Prometheus: synchronize both, for example with NTP")]
+    ClockBehind(u64),
 }
 
 impl QueryError {
@@ -95,6 +98,7 @@ impl QueryError {
             Self::Rejected { .. } => "Rejected",
             Self::Invalid(_) => "Invalid",
             Self::Incomplete(_) => "Incomplete",
+            Self::ClockBehind(_) => "ClockBehind",
         }
     }
 }
@@ -150,21 +154,43 @@ impl Prometheus {
     /// # Errors
     /// There is no complete answer. An answer with warnings is not complete: a store behind it may not have answered.
     pub async fn query<L: DeserializeOwned>(&self, promql: &str, at: i64) -> Result<Vec<Row<L>>, QueryError> {
+        self.query_at(promql, Some(at)).await
+    }
+
+    /// Checks that a time is not in the past of the server. What is asked about the past says nothing about now.
+    ///
+    /// # Errors
+    /// There is no complete answer, or `now` is more than a minute behind the clock of the server.
+    pub async fn check_clock(&self, now: i64) -> Result<(), QueryError> {
+        let rows = self.query_at::<IgnoredAny>("vector(time())", None).await?;
+        let Some(row) = rows.first() else {
+            return Err(QueryError::Invalid("it has no time".to_owned()));
+        };
+        check_behind(now, row.value)
+    }
+
+    /// What an expression is at a time, or now by the clock of the server.
+    async fn query_at<L: DeserializeOwned>(&self, promql: &str, at: Option<i64>) -> Result<Vec<Row<L>>, QueryError> {
         let asked = tokio::time::timeout(self.timeout, self.ask(promql, at)).await;
         let (status, bytes) = asked.map_err(|_| QueryError::Timeout(self.timeout))??;
         parse(status, &bytes)
     }
 
-    async fn ask(&self, promql: &str, at: i64) -> Result<(StatusCode, Vec<u8>), QueryError> {
-        let form = form_urlencoded::Serializer::new(String::new())
-            .append_pair("query", promql)
-            .append_pair("time", &at.to_string())
-            .append_pair("timeout", &format!("{}s", self.timeout.as_secs().max(1)))
-            .finish();
+    fn form(&self, promql: &str, at: Option<i64>) -> String {
+        let mut form = form_urlencoded::Serializer::new(String::new());
+        form.append_pair("query", promql);
+        form.append_pair("timeout", &format!("{}s", self.timeout.as_secs().max(1)));
+        if let Some(at) = at {
+            form.append_pair("time", &at.to_string());
+        }
+        form.finish()
+    }
+
+    async fn ask(&self, promql: &str, at: Option<i64>) -> Result<(StatusCode, Vec<u8>), QueryError> {
         let request = Request::post("/api/v1/query")
             .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
             .header(header::ACCEPT, "application/json")
-            .body(Body::from(form.into_bytes()))
+            .body(Body::from(self.form(promql, at).into_bytes()))
             .map_err(|error| QueryError::Connection(error.to_string()))?;
         let response = self
             .client
@@ -179,6 +205,19 @@ impl Prometheus {
             .map_err(|error| QueryError::Body(shorten(&error.to_string())))?;
         Ok((status, collected.to_bytes().to_vec()))
     }
+}
+
+/// Whether a time is too far behind that of the server, both in seconds since the epoch. Being ahead is no error: then samples are too old.
+fn check_behind(now: i64, server: f64) -> Result<(), QueryError> {
+    const TOLERATED: Duration = Duration::from_secs(60);
+    let now = Duration::from_secs(u64::try_from(now).unwrap_or_default());
+    let server =
+        Duration::try_from_secs_f64(server).map_err(|_| QueryError::Invalid(format!("{server} is no time")))?;
+    let behind = server.saturating_sub(now);
+    if behind > TOLERATED {
+        return Err(QueryError::ClockBehind(behind.as_secs()));
+    }
+    Ok(())
 }
 
 /// An error with its causes: the client's own says only that a request failed.

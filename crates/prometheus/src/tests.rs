@@ -73,6 +73,24 @@ async fn an_answer_with_warnings_is_not_complete() {
         "data":{"resultType":"vector","result":[]}}"#;
     let error = ask(200, body).await.unwrap_err();
     assert_eq!(error.category(), "Incomplete");
+    let body = r#"{"status":"success","isPartial":true,"data":{"resultType":"vector","result":[]}}"#;
+    let error = ask(200, body).await.unwrap_err();
+    assert_eq!(error.category(), "Incomplete");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_behind_that_of_the_server_is_an_error() {
+    let body = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[5000,"5000"]}]}}"#;
+    let server = answering(200, body);
+    for now in [4940, 5000, 9000] {
+        assert!(server.check_clock(now).await.is_ok(), "{now}");
+    }
+    let error = server.check_clock(4939).await.unwrap_err();
+    assert_eq!(error.category(), "ClockBehind");
+    assert!(error.to_string().contains("61 s behind"), "{error}");
+    let empty = r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#;
+    let error = answering(200, empty).check_clock(0).await.unwrap_err();
+    assert_eq!(error.category(), "Invalid");
 }
 
 #[tokio::test]

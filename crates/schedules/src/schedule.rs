@@ -9,6 +9,8 @@ use std::sync::{Mutex, PoisonError};
 const MAX_WARNING_SECONDS: i64 = 7 * 24 * 3600;
 /// Edges of windows that a search for the next change looks at.
 const MAX_EDGES: usize = 200;
+/// Time ahead that this search looks at: twice the longest pause of a schedule. Schedules of cron end in the year 5000, which is no change.
+const HORIZON: SignedDuration = SignedDuration::from_hours(20 * 366 * 24);
 
 /// When the state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +175,9 @@ impl Schedule {
             let Some(edge) = edges.min() else {
                 return NextChange::Never;
             };
+            if edge.duration_since(after) > HORIZON {
+                return NextChange::NotBefore(edge);
+            }
             if self.evaluate(edge).0 != state {
                 return NextChange::At(edge);
             }

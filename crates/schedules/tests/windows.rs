@@ -66,6 +66,12 @@ fn windows_that_are_longer_than_their_period_never_close() {
         seamless.next_change(at("2026-05-05T12:00:00Z")),
         NextChange::NotBefore(_)
     ));
+    // Nor in the year 5000, in which the schedules of the library end.
+    let years = schedule("UTC", &[(STOP, "0 0 1 1 *", "8784h")]);
+    assert!(matches!(
+        years.next_change(at("2026-05-05T12:00:00Z")),
+        NextChange::NotBefore(_)
+    ));
     let every_minute = schedule("UTC", &[(FORBID, "* * * * *", "2m")]);
     let NextChange::NotBefore(until) = every_minute.next_change(at("2026-05-05T12:00:00Z")) else {
         panic!("it never closes");

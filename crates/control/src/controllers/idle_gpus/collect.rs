@@ -30,7 +30,7 @@ pub struct GpuMetricsSource {
 /// Asks for all signals in all windows, one query after the other, so that only one answer is in memory.
 ///
 /// # Errors
-/// One query has no complete answer: then nothing is known.
+/// One query has no complete answer, or `now` is in the past of Prometheus: then nothing is known.
 pub async fn collect(
     source: &GpuMetricsSource,
     windows: &BTreeSet<Seconds>,
@@ -53,6 +53,7 @@ async fn collect_all(
         settings,
         interval: _,
     } = source;
+    prometheus.check_clock(now).await?;
     let mut tables = HashMap::new();
     for window in windows {
         let mut table = SeriesTable::default();

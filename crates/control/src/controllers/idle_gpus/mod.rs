@@ -181,7 +181,11 @@ async fn carry_out(
     let new: Vec<&Decision> = decisions.iter().filter(is_new).collect();
     warn::publish_on_tenant(context, tenant, &new).await;
     for decision in decisions {
-        warn::update_pods(context, memory, tenant, decision).await?;
+        if let Err(error) = warn::update_pods(context, memory, tenant, decision).await {
+            // Who may not have been warned gets the time of the step again.
+            memory.pause(tenant);
+            return Err(error);
+        }
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::{controllers::tenant::running_class, stores::Stores};
 use berth_api::{IdleReclaimMode, TenantCluster, names::TenantId};
 use berth_idle_reclaim::{
+    ladder::LadderState,
     pass::{self, States},
     pod::GpuPod,
     policy::Policy,
@@ -62,6 +63,15 @@ pub(super) fn gpu_resources(stores: &Stores) -> BTreeSet<String> {
         .collect()
 }
 
+/// States that another control left. What the GPUs did until now is not known, as after metrics were missing: the time of each step
+/// starts again.
+fn paused(states: States) -> States {
+    states
+        .into_iter()
+        .map(|(name, state)| (name, LadderState { paused: true, ..state }))
+        .collect()
+}
+
 /// What a pass remembers for the next one. A new control reads it from the status of the `TenantCluster`s.
 #[derive(Default)]
 pub(super) struct Memory {
@@ -87,13 +97,21 @@ impl Memory {
         let known: &(IdleReclaimMode, States) = self
             .by_tenant
             .entry(tenant.uid.clone())
-            .or_insert_with(|| (mode, pass::states_of(status, mode)));
+            .or_insert_with(|| (mode, paused(pass::states_of(status, mode))));
         if known.0 == mode { &known.1 } else { &self.empty }
     }
 
     /// Remembers where they are now.
     pub(super) fn remember(&mut self, tenant: &ObservedTenant, states: States) {
         self.by_tenant.insert(tenant.uid.clone(), (tenant.policy.mode, states));
+    }
+
+    /// Lets the time of each step of a tenant's workloads start again.
+    pub(super) fn pause(&mut self, tenant: &ObservedTenant) {
+        let known = self.by_tenant.get_mut(&tenant.uid);
+        for state in known.into_iter().flat_map(|(_, states)| states.values_mut()) {
+            state.paused = true;
+        }
     }
 
     /// Forgets a tenant whose class no longer reclaims GPUs.

@@ -293,6 +293,23 @@ async fn a_new_control_continues_where_the_status_is() {
 }
 
 #[tokio::test]
+async fn a_new_control_evicts_nothing_at_once() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(42).await;
+    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
+    let before = fleet.evictions();
+    // What the GPU did in these hours is not known.
+    fleet.minutes += 300;
+    fleet.memory = Memory::default();
+    fleet.run(10).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+    assert_eq!(fleet.evictions(), before);
+    fleet.run(2).await;
+    assert!(fleet.evictions() > before);
+}
+
+#[tokio::test]
 async fn a_class_that_stops_reclaiming_takes_everything_back() {
     let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
     fleet.gpu.set(Some(0.0));
@@ -329,6 +346,24 @@ async fn nothing_is_evicted_while_the_status_cannot_be_written() {
     assert_eq!(fleet.evictions(), 0);
     fleet.run(1).await;
     assert_eq!(fleet.evictions(), 1);
+}
+
+#[tokio::test]
+async fn the_time_of_a_step_starts_when_the_pods_are_warned() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(15).await;
+    // The first call writes the status, the second one sets the condition.
+    fleet.script.fail_call(fleet.script.calls().len() + 1);
+    fleet.run(1).await;
+    let failed = fleet.script.failed().unwrap_or_default();
+    assert!(failed.contains("pods/train-host/status"), "{failed}");
+    assert_eq!(fleet.condition()["reason"], "Warned");
+    fleet.run(15).await;
+    assert_eq!(fleet.condition()["reason"], "WarnedAgain");
+    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
+    fleet.run(1).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
 }
 
 #[tokio::test]

@@ -40,8 +40,9 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
     let projects = Projects::new(all_projects.iter().map(AsRef::as_ref));
     let tenants = stores.tenants.state().into_iter().map(|cluster| {
         let is_valid = validator.accepts(&cluster);
+        let accepted = is_valid && has_quota(context, &cluster);
         TenantInput {
-            accepted: is_valid && has_quota(context, &cluster),
+            accepted,
             withdrawn: if is_valid {
                 WithdrawnNodes::default()
             } else {
@@ -53,7 +54,9 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
                 .of(&cluster.namespace().unwrap_or_default())
                 .map(ToOwned::to_owned),
             schedule: schedules.state(&cluster),
-            class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
+            class: class_of_nodes(&cluster, accepted, |name| {
+                stores.classes.get(&ObjectRef::new(name)).is_some()
+            }),
             cluster,
         }
     });
@@ -83,6 +86,13 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
         demand,
         next_schedule: schedules.next_change,
     }
+}
+
+/// The class to whose share the nodes of a tenant count. One whose spec is not accepted keeps its nodes, and they keep counting for the class
+/// that it runs with.
+fn class_of_nodes(cluster: &TenantCluster, accepted: bool, exists: impl Fn(&str) -> bool) -> Option<String> {
+    let running = cluster.status.as_ref().and_then(|status| status.class_name.clone());
+    running.filter(|_| !accepted).or_else(|| class_of(cluster, exists))
 }
 
 /// Whether the quotas let a tenant have nodes.
@@ -117,4 +127,28 @@ pub fn sum_gpus(fleet: &Fleet) -> GpuUse {
         *of_tenant.entry(node.pool.clone()).or_default() += gpus;
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::{TenantClusterSpec, TenantClusterStatus};
+
+    #[test]
+    fn a_spec_that_is_not_accepted_takes_no_node_from_the_share_of_its_class() {
+        let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+        cluster.spec.class_name = Some("silver".into());
+        let class = |cluster: &TenantCluster, accepted| class_of_nodes(cluster, accepted, |_| true);
+        assert_eq!(
+            class(&cluster, false).as_deref(),
+            Some("silver"),
+            "it runs with no class"
+        );
+        cluster.status = Some(TenantClusterStatus {
+            class_name: Some("gold".into()),
+            ..TenantClusterStatus::default()
+        });
+        assert_eq!(class(&cluster, false).as_deref(), Some("gold"));
+        assert_eq!(class(&cluster, true).as_deref(), Some("silver"));
+    }
 }

@@ -70,10 +70,17 @@ pub(super) fn place_of(stores: &Stores, hierarchy: &Hierarchy, cluster: &TenantC
             .and_then(|project| hierarchy.organization_of(project))
             .map(ToOwned::to_owned),
         project: project.map(ToOwned::to_owned),
-        class: class_of(cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
+        class: class_that_applies(stores, cluster),
         name: cluster.name_any(),
         namespace,
     }
+}
+
+/// The class that a tenant runs with, and before it runs the one that its spec asks for. Otherwise a spec that names another class and is
+/// not accepted would be a way around the policies of the class whose rules the tenant keeps.
+fn class_that_applies(stores: &Stores, cluster: &TenantCluster) -> Option<String> {
+    let running = cluster.status.as_ref().and_then(|status| status.class_name.clone());
+    running.or_else(|| class_of(cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()))
 }
 
 /// Targets that do not exist, as texts.
@@ -107,7 +114,7 @@ fn describe(target: &ScheduleTarget) -> String {
 mod tests {
     use super::*;
     use crate::testing::{Script, ScriptedApi, StoreWriters};
-    use berth_api::TenantClusterSpec;
+    use berth_api::{TenantClusterSpec, TenantClusterStatus};
     use serde_json::json;
 
     const API: &str = "/apis/berth.dev/v1alpha1";
@@ -175,6 +182,23 @@ mod tests {
         let (stores, mut writers) = StoreWriters::new();
         writers.update(&host);
         assert_eq!(place(&stores, "team"), (None, Some("zeta".to_owned())));
+    }
+
+    #[test]
+    fn a_tenant_belongs_to_the_class_that_it_runs_with() {
+        let (stores, _writers) = StoreWriters::new();
+        let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+        let class = |cluster: &TenantCluster| place_of(&stores, &Hierarchy::default(), cluster).class;
+        assert_eq!(class(&cluster), None);
+        cluster.spec.class_name = Some("gold".into());
+        assert_eq!(class(&cluster).as_deref(), Some("gold"), "it does not run yet");
+        cluster.status = Some(TenantClusterStatus {
+            class_name: Some("gold".into()),
+            ..TenantClusterStatus::default()
+        });
+        // There is no such class: the spec is not accepted, and the tenant keeps the rules that it has.
+        cluster.spec.class_name = Some("without-schedule".into());
+        assert_eq!(class(&cluster).as_deref(), Some("gold"));
     }
 
     #[test]
