@@ -6,6 +6,9 @@ use berth_planner::Quota;
 use kube_core::ResourceExt;
 use std::collections::HashMap;
 
+/// More GPUs than any pool has: the planner adds quotas up, and a quota may be any number that its author takes for no limit.
+const MOST_GPUS: u64 = 1 << 32;
+
 /// The quota that a tenant belongs to. In a Project, the quotas of the class do not apply.
 pub(super) fn quota_of(tenant: &TenantInput) -> Option<String> {
     let project = tenant.project.as_deref().map(project_name);
@@ -98,7 +101,7 @@ fn level_quota(name: String, parent: Option<String>, fair_sharing: FairSharing, 
         weight: fair_sharing.weight,
         ..Quota::default()
     };
-    let amount = |amount: &Amount| amount.value().unwrap_or(0);
+    let amount = |amount: &Amount| amount.value().unwrap_or(0).min(MOST_GPUS);
     for listed in quotas.iter().filter(|listed| listed.resource == TreeResource::Gpus) {
         let Some(pool) = listed.pool_name.clone() else { continue };
         if quota.nominal_quota.contains_key(&pool) {
@@ -150,6 +153,25 @@ mod tests {
         let limit = |projects: &[Quota]| organization_quota(&organization, &sum_nominal_quotas(projects)).limit["h100"];
         assert_eq!(limit(&[project("a")]), 12);
         assert_eq!(limit(&[project("a"), project("b")]), 18);
+    }
+
+    #[test]
+    fn the_largest_quotas_can_be_added_up() {
+        let quota = TreeQuota {
+            resource: TreeResource::Gpus,
+            pool_name: Some("h100".into()),
+            nominal_quota: Amount::Number(i64::MAX),
+            borrowing_limit: Some(Amount::Number(i64::MAX)),
+            lending_limit: Some(Amount::Number(i64::MAX)),
+        };
+        let spec = ProjectSpec {
+            quotas: vec![quota],
+            ..ProjectSpec::default()
+        };
+        let built = project_quota(&Project::new("vision", spec));
+        assert_eq!(built.nominal_quota["h100"], MOST_GPUS);
+        assert_eq!(built.lending_limit["h100"], MOST_GPUS);
+        assert_eq!(built.limit["h100"], 2 * MOST_GPUS);
     }
 
     #[test]
