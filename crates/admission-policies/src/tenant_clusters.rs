@@ -3,9 +3,11 @@
 //!
 //! The right may come from a ClusterRoleBinding, or from a RoleBinding in the namespace of the TenantCluster. It is checked when a
 //! name is added: what a TenantCluster names already stays usable for those who may change it.
+//!
+//! The finalizer and the status are control's: by them it knows what exists on the host, and what is reserved of quotas.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
-use berth_api::{DEFAULT_CLASS, GROUP, VERSION};
+use berth_api::{DEFAULT_CLASS, GROUP, VERSION, labels};
 
 /// Verb of the right to name a TenantClass or a HostNodePool in a TenantCluster.
 pub const USE: &str = "use";
@@ -34,9 +36,10 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         ),
     ];
     validations.extend((0..MAX_NEW_POOLS).map(validate_new_pool));
+    validations.push(validate_finalizer());
     AdmissionPolicy {
         name: "berth-tenant-clusters",
-        description: "Users name only classes and pools in TenantClusters that they have the right to use.",
+        description: "Users name only classes and pools in TenantClusters that they have the right to use, and keep the finalizer.",
         scope: Scope::AllNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
@@ -100,6 +103,20 @@ pub(super) fn build_status_policy() -> AdmissionPolicy {
     }
 }
 
+/// Without its finalizer, a TenantCluster that is deleted is gone at once, and its quota free, while everything that was created for it
+/// still exists.
+fn validate_finalizer() -> Validation {
+    let has_finalizer = |object: &str| format!("'{}' in {object}.metadata.?finalizers.orValue([])", labels::FINALIZER);
+    validation(
+        format!(
+            "oldObject == null || !({}) || {}",
+            has_finalizer("oldObject"),
+            has_finalizer("object")
+        ),
+        "metadata.finalizers: only the platform may remove berth.dev/tenant-cleanup; change the object with kubectl apply or patch",
+    )
+}
+
 /// The pool with this index in `newPools`, if there are so many.
 fn validate_new_pool(index: usize) -> Validation {
     validation(
@@ -142,6 +159,30 @@ mod tests {
         }
         // With room for everything else.
         assert!(sum * CHECK < PER_POLICY * 3 / 4, "{sum}");
+    }
+
+    #[test]
+    fn nobody_removes_the_finalizer() {
+        let policy = build_policy();
+        let about_finalizers = policy
+            .validations
+            .iter()
+            .filter(|validation| validation.expression.contains(labels::FINALIZER));
+        let expressions: Vec<&str> = about_finalizers
+            .map(|validation| validation.expression.as_str())
+            .collect();
+        let [expression] = expressions[..] else {
+            panic!("{expressions:?}")
+        };
+        assert!(
+            expression
+                .starts_with("oldObject == null || !('berth.dev/tenant-cleanup' in oldObject.metadata.?finalizers"),
+            "{expression}"
+        );
+        assert!(
+            expression.contains("|| 'berth.dev/tenant-cleanup' in object.metadata.?finalizers"),
+            "{expression}"
+        );
     }
 
     #[test]

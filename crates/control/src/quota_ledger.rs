@@ -62,6 +62,21 @@ impl Verdict {
         }
     }
 
+    /// Whether a tenant may do the same by both, whatever they say about others.
+    fn means_the_same_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Waiting { kept, reason, .. },
+                Self::Waiting {
+                    kept: other_kept,
+                    reason: other_reason,
+                    ..
+                },
+            ) => (kept, reason) == (other_kept, other_reason),
+            _ => self == other,
+        }
+    }
+
     /// Whether the tenant may have nodes: all that it requests is reserved, or it runs with what it has.
     pub const fn may_have_nodes(&self) -> bool {
         matches!(
@@ -96,14 +111,16 @@ impl QuotaLedger {
         lock(&self.verdicts).clone()
     }
 
-    /// Keeps a decision. Returns the UIDs of the tenants for which something changed.
+    /// Keeps a decision. Returns the UIDs of the tenants for which something changed. The message of one that waits says how much is
+    /// used, which changes with every other tenant: alone it is no reason to reconcile all that wait. They show it a minute later.
     pub fn replace(&self, verdicts: BTreeMap<String, Verdict>) -> BTreeSet<String> {
         let mut known = lock(&self.verdicts);
         let uids = known.keys().chain(verdicts.keys());
-        let changed = uids
-            .filter(|uid| known.get(*uid) != verdicts.get(*uid))
-            .cloned()
-            .collect();
+        let is_same = |uid: &str| match (known.get(uid), verdicts.get(uid)) {
+            (Some(before), Some(after)) => before.means_the_same_as(after),
+            (before, after) => before == after,
+        };
+        let changed = uids.filter(|uid| !is_same(uid)).cloned().collect();
         *known = verdicts;
         changed
     }
@@ -119,5 +136,36 @@ impl QuotaLedger {
     /// What tenants have of each pool.
     pub fn gpu_use(&self) -> GpuUse {
         lock(&self.gpus).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_that_wait_are_not_woken_by_each_change_of_what_others_use() {
+        let ledger = QuotaLedger::default();
+        let waiting = |kept: Option<QuotaReservation>, message: &str| {
+            let verdict = Verdict::Waiting {
+                kept,
+                reason: "QuotaExceeded",
+                message: message.into(),
+            };
+            BTreeMap::from([("a".to_owned(), verdict)])
+        };
+        let a = BTreeSet::from(["a".to_owned()]);
+        assert_eq!(ledger.replace(waiting(None, "3 of 3 are used")), a);
+        assert!(ledger.replace(waiting(None, "4 of 4 are used")).is_empty());
+        let Verdict::Waiting { message, .. } = &ledger.verdicts()["a"] else {
+            panic!("it waits")
+        };
+        assert_eq!(message, "4 of 4 are used");
+        let kept = QuotaReservation {
+            project_name: "vision".into(),
+            reserved: BTreeMap::new(),
+        };
+        assert_eq!(ledger.replace(waiting(Some(kept), "4 of 4 are used")), a);
+        assert_eq!(ledger.replace(BTreeMap::new()), a);
     }
 }

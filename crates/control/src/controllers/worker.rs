@@ -164,7 +164,7 @@ async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: S
     let Taken { key, queued_for } = taken;
     let size = |length: usize| i64::try_from(length).unwrap_or(i64::MAX);
     metrics.queue.record_taken(queued_for, queue.len());
-    metrics.tenants.set(size(stores.tenants.state().len()));
+    metrics.tenants.set(size(stores.tenants.len()));
     let started = Instant::now();
     let slot = Arc::new(slot);
     let outcome = tokio::time::timeout(RECONCILE_TIMEOUT, controllers.reconcile(&key, &slot)).await;

@@ -4,6 +4,10 @@ use super::{SnapshotInput, TenantInput};
 use berth_api::{Amount, FairSharing, Organization, PoolQuota, Project, TenantClass, TreeQuota, TreeResource};
 use berth_planner::Quota;
 use kube_core::ResourceExt;
+use std::collections::HashMap;
+
+/// More GPUs than any pool has: the planner adds quotas up, and a quota may be any number that its author takes for no limit.
+const MOST_GPUS: u64 = 1 << 32;
 
 /// The quota that a tenant belongs to. In a Project, the quotas of the class do not apply.
 pub(super) fn quota_of(tenant: &TenantInput) -> Option<String> {
@@ -15,14 +19,28 @@ pub(super) fn quota_of(tenant: &TenantInput) -> Option<String> {
 pub(super) fn build_tree(input: &SnapshotInput<'_>) -> Vec<Quota> {
     let classes = input.classes.iter().map(|class| class_quota(class));
     let projects: Vec<Quota> = input.projects.iter().map(|level| project_quota(level)).collect();
+    let below = sum_nominal_quotas(&projects);
     let organizations = input
         .organizations
         .iter()
-        .map(|level| organization_quota(level, &projects));
+        .map(|level| organization_quota(level, &below));
     let organizations: Vec<Quota> = organizations.collect();
     let mut all: Vec<Quota> = classes.chain(organizations).chain(projects).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
+}
+
+/// The nominal quotas of the Projects of each Organization, by the name of its quota and the pool.
+fn sum_nominal_quotas(projects: &[Quota]) -> HashMap<(String, String), u64> {
+    let mut sums = HashMap::new();
+    for project in projects {
+        let Some(parent) = &project.parent else { continue };
+        for (pool, nominal) in &project.nominal_quota {
+            let sum: &mut u64 = sums.entry((parent.clone(), pool.clone())).or_default();
+            *sum = sum.saturating_add(*nominal);
+        }
+    }
+    sums
 }
 
 // No class has a slash in its name.
@@ -52,15 +70,12 @@ fn class_quota(class: &TenantClass) -> Quota {
 }
 
 /// The quota of an Organization. Its nominal quota is at least the sum of those of its Projects, also where its limit is concerned.
-fn organization_quota(organization: &Organization, projects: &[Quota]) -> Quota {
+fn organization_quota(organization: &Organization, below: &HashMap<(String, String), u64>) -> Quota {
     let spec = &organization.spec;
     let name = organization_name(&organization.name_any());
     let mut quota = level_quota(name, None, spec.fair_sharing, &spec.quotas);
     for (pool, limit) in &mut quota.limit {
-        let own = projects
-            .iter()
-            .filter(|project| project.parent.as_ref() == Some(&quota.name));
-        let below: u64 = own.filter_map(|project| project.nominal_quota.get(pool)).sum();
+        let below = below.get(&(quota.name.clone(), pool.clone())).copied().unwrap_or(0);
         let nominal = quota.nominal_quota.get(pool).copied().unwrap_or(0);
         *limit = limit.saturating_add(below.saturating_sub(nominal));
     }
@@ -86,7 +101,7 @@ fn level_quota(name: String, parent: Option<String>, fair_sharing: FairSharing, 
         weight: fair_sharing.weight,
         ..Quota::default()
     };
-    let amount = |amount: &Amount| amount.value().unwrap_or(0);
+    let amount = |amount: &Amount| amount.value().unwrap_or(0).min(MOST_GPUS);
     for listed in quotas.iter().filter(|listed| listed.resource == TreeResource::Gpus) {
         let Some(pool) = listed.pool_name.clone() else { continue };
         if quota.nominal_quota.contains_key(&pool) {
@@ -135,9 +150,28 @@ mod tests {
             ..OrganizationSpec::default()
         };
         let organization = Organization::new("lab", spec);
-        let limit = |projects: &[Quota]| organization_quota(&organization, projects).limit["h100"];
+        let limit = |projects: &[Quota]| organization_quota(&organization, &sum_nominal_quotas(projects)).limit["h100"];
         assert_eq!(limit(&[project("a")]), 12);
         assert_eq!(limit(&[project("a"), project("b")]), 18);
+    }
+
+    #[test]
+    fn the_largest_quotas_can_be_added_up() {
+        let quota = TreeQuota {
+            resource: TreeResource::Gpus,
+            pool_name: Some("h100".into()),
+            nominal_quota: Amount::Number(i64::MAX),
+            borrowing_limit: Some(Amount::Number(i64::MAX)),
+            lending_limit: Some(Amount::Number(i64::MAX)),
+        };
+        let spec = ProjectSpec {
+            quotas: vec![quota],
+            ..ProjectSpec::default()
+        };
+        let built = project_quota(&Project::new("vision", spec));
+        assert_eq!(built.nominal_quota["h100"], MOST_GPUS);
+        assert_eq!(built.lending_limit["h100"], MOST_GPUS);
+        assert_eq!(built.limit["h100"], 2 * MOST_GPUS);
     }
 
     #[test]

@@ -108,3 +108,20 @@ fn an_invalid_spec_is_no_way_around_a_stop() {
     // The pods of a tenant that is deleted end before its nodes go.
     assert_eq!(ranges(group(), ScheduleState::Stopped, true, true), named(2));
 }
+
+#[test]
+fn an_invalid_spec_does_not_keep_what_was_borrowed() {
+    let named = |minimum: u32| vec![("train".to_owned(), minimum, 2_u32)];
+    let dynamic = NodeGroup::dynamic("train", "h100", 1, 8);
+    let renamed = NodeGroup::private("other", "h100", 4);
+    let rejected = |group: &NodeGroup| ranges(group.clone(), ScheduleState::Running, false, false);
+    assert_eq!(rejected(&dynamic), named(1));
+    assert_eq!(rejected(&renamed), named(0));
+    // Another pool is an error as well.
+    assert_eq!(rejected(&NodeGroup::private("train", "h10", 4)), named(2));
+    assert_eq!(
+        ranges(dynamic, ScheduleState::Running, false, true),
+        named(2),
+        "deleted"
+    );
+}

@@ -16,8 +16,9 @@ use kube_core::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The node groups of a tenant, without demand, as its schedules let them be. A tenant that is being deleted, or whose spec is not
-/// accepted, keeps its nodes: an error in a spec must not cost a running tenant its nodes, and must not keep them beyond a stop. Those
-/// that the platform withdraws are over the maximum of their group.
+/// accepted, keeps its nodes: an error in a spec must not cost a running tenant its nodes, and must not keep them beyond a stop. Nor must
+/// it keep what the tenant borrowed for its demand: beyond the minimum, idle nodes go, and others reclaim nodes, as if the spec were
+/// accepted. Those that the platform withdraws are over the maximum of their group.
 pub(super) fn planner_groups(
     tenant: &TenantInput,
     uid: &str,
@@ -47,15 +48,27 @@ pub(super) fn planner_groups(
         .map(|((name, pool), count)| {
             let is_withdrawn = is_stopped || tenant.withdrawn.has(name, pool);
             let count = if is_withdrawn { 0 } else { count };
+            // The pods of a tenant that is deleted end before its nodes go.
+            let minimum = if is_deleted {
+                count
+            } else {
+                requested_minimum(tenant, name)
+            };
             planner::NodeGroup {
                 name: name.into(),
                 pool: pool.into(),
-                min_nodes: count,
+                min_nodes: minimum.min(count),
                 max_nodes: count,
                 demand: Vec::new(),
             }
         })
         .collect()
+}
+
+/// The minimum of a group in the spec of a tenant, whatever its pool there. A group that the spec does not have needs no node.
+fn requested_minimum(tenant: &TenantInput, name: &str) -> u32 {
+    let mut groups = tenant.cluster.spec.node_groups.iter();
+    groups.find(|group| group.name == name).map_or(0, NodeGroup::minimum)
 }
 
 /// The nodes that a tenant has, without those that are being released, by group and pool.

@@ -1,7 +1,7 @@
 //! TenantClusters of a user who may write them, and who may use one class and one pool.
 
 use super::{dry_run, expect_denied};
-use berth_api::{NodeGroup, TenantCluster};
+use berth_api::{NodeGroup, TenantCluster, labels};
 use berth_tests::{
     objects::apply,
     tenant::{cluster, ensure_namespace, patient},
@@ -19,6 +19,7 @@ pub(super) const USER: &str = "team-member";
 const NAMESPACE: &str = "adv-use";
 const CLASS_DENIED: &str = "spec.className";
 const POOL_DENIED: &str = "spec.nodeGroups[].poolName";
+const FINALIZER_DENIED: &str = "metadata.finalizers";
 
 /// A request of the team. It is never accepted by control: there is no such version.
 pub(super) fn request(name: &str, class: Option<&str>, pools: &[&str]) -> TenantCluster {
@@ -171,6 +172,18 @@ async fn changes(host: &TestCluster, clusters: &Api<TenantCluster>) {
         )
         .await;
     expect_denied(CLASS_DENIED, applied);
+    // Without it, the object would be gone before what was created for it.
+    let finalizers = |names: &[&str]| json!({"metadata": {"finalizers": names}});
+    let by_platform = PatchParams::default();
+    let set = Patch::Merge(finalizers(&[labels::FINALIZER, "example.com/other"]));
+    by_admin.patch("given", &by_platform, &set).await.unwrap();
+    change("given", &finalizers(&[labels::FINALIZER])).await.unwrap();
+    let none: &[&str] = &[];
+    for left in [none, &["example.com/other"]] {
+        expect_denied(FINALIZER_DENIED, change("given", &finalizers(left)).await);
+    }
+    let remove = Patch::Merge(finalizers(&[]));
+    by_admin.patch("given", &by_platform, &remove).await.unwrap();
     for name in ["given", "plain"] {
         by_admin.delete(name, &DeleteParams::default()).await.unwrap();
     }

@@ -23,10 +23,11 @@ pub(super) fn list_claims(context: &QuotasContext, projects: &Projects<'_>) -> V
         let is_deleted = cluster.meta().deletion_timestamp.is_some();
         let limits = (!is_deleted).then(|| validator.limits(cluster)).flatten();
         let (requested, unlimited) = limits.as_ref().map(request).unzip();
+        let running = || validator.running_limits(cluster).map(|limits| request(&limits).0);
         Some(Claim {
             created: cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
             project: project.to_owned(),
-            reserved: find_reserved(cluster, known.get(&uid), requested.as_ref()),
+            reserved: find_reserved(cluster, known.get(&uid), requested.as_ref(), running),
             requested,
             unlimited: unlimited.unwrap_or_default(),
             uid,
@@ -52,8 +53,13 @@ fn request(limits: &TenantLimits) -> (Amounts, BTreeSet<TreeResource>) {
 }
 
 /// What a tenant has. What this process decided counts more than a status, which the watches show later. A tenant that runs without a
-/// reservation came before its Project: it has what it requests.
-fn find_reserved(cluster: &TenantCluster, known: Option<&Verdict>, requested: Option<&Amounts>) -> Option<Amounts> {
+/// reservation came before its Project: it has what it requests, or what it is `running` with if its spec is not accepted.
+fn find_reserved(
+    cluster: &TenantCluster,
+    known: Option<&Verdict>,
+    requested: Option<&Amounts>,
+    running: impl FnOnce() -> Option<Amounts>,
+) -> Option<Amounts> {
     let status = cluster.status.as_ref();
     let recorded = match known {
         Some(verdict) => verdict.reservation(),
@@ -65,7 +71,7 @@ fn find_reserved(cluster: &TenantCluster, known: Option<&Verdict>, requested: Op
     // Only control writes the status, so that nobody can pretend that a tenant runs.
     let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
     let least = || Amounts::from([(TreeResource::TenantClusters, 1)]);
-    runs.then(|| requested.cloned().unwrap_or_else(least))
+    runs.then(|| requested.cloned().or_else(running).unwrap_or_else(least))
 }
 
 fn read_amounts(reservation: &QuotaReservation) -> Amounts {

@@ -49,12 +49,10 @@ pub(super) async fn write(
     owners: &Projects<'_>,
     report: &Report<'_>,
 ) -> Result<(), ReconcileError> {
-    context.metrics.clear_quotas();
+    set_all_metrics(context, organizations, projects, report);
     let mut written = Ok(());
     for organization in organizations {
-        let name = organization.name_any();
-        let used = report.outcome.usage.of_organization(&name);
-        set_metrics(context, LevelKind::Organization, &name, &used);
+        let used = report.outcome.usage.of_organization(&organization.name_any());
         let before = organization.status.clone().unwrap_or_default();
         let after = organization_status(organization, &before, projects, &used, report);
         if before != after {
@@ -62,9 +60,7 @@ pub(super) async fn write(
         }
     }
     for project in projects {
-        let name = project.name_any();
-        let used = report.outcome.usage.of_project(&name);
-        set_metrics(context, LevelKind::Project, &name, &used);
+        let used = report.outcome.usage.of_project(&project.name_any());
         let before = project.status.clone().unwrap_or_default();
         let after = project_status(context, project, &before, owners, &used, report);
         if before != after {
@@ -191,6 +187,25 @@ fn quota_status(used: &QuotaUse) -> TreeQuotaStatus {
         nominal_quota: used.nominal,
         used: used.used,
         borrowed: used.borrowed(),
+    }
+}
+
+/// Sets the metrics of all levels before any status is written: writes take time, in which a scrape would miss levels.
+fn set_all_metrics(
+    context: &QuotasContext,
+    organizations: &[Arc<Organization>],
+    projects: &[Arc<Project>],
+    report: &Report<'_>,
+) {
+    context.metrics.clear_quotas();
+    let usage = &report.outcome.usage;
+    for organization in organizations {
+        let name = organization.name_any();
+        set_metrics(context, LevelKind::Organization, &name, &usage.of_organization(&name));
+    }
+    for project in projects {
+        let name = project.name_any();
+        set_metrics(context, LevelKind::Project, &name, &usage.of_project(&name));
     }
 }
 

@@ -187,6 +187,27 @@ async fn tenants_that_run_count_when_their_namespace_comes_to_a_project() {
 }
 
 #[tokio::test]
+async fn a_tenant_that_runs_counts_with_the_limits_of_its_class_whatever_its_spec() {
+    let mut fixture = Fixture::new(9);
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [{"resource": "pods", "nominalQuota": 10}],
+    }));
+    let class = json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": {"limits": {"pods": 7}}});
+    fixture
+        .host
+        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+    let status = json!({"controlPlaneNamespace": "berth-cp-a", "className": "gold"});
+    fixture.add_tenant("a", "team", 1, &status);
+    let path = tenant_path("a", "team");
+    let mut cluster = fixture.host.get(&path).unwrap();
+    cluster["spec"]["className"] = "gold".into();
+    cluster["spec"]["version"] = "v1.99.0".into();
+    fixture.host.insert(&path, cluster);
+    fixture.reconcile().await;
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["used"], 7);
+}
+
+#[tokio::test]
 async fn finalizers_that_a_user_sets_do_not_make_a_tenant_run() {
     let mut fixture = Fixture::new(0);
     fixture.add_tenant("a", "team", 1, &Value::Null);

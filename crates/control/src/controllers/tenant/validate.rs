@@ -74,6 +74,17 @@ impl<'a> Validator<'a> {
         self.resolve(cluster).ok().map(|settings| settings.limits)
     }
 
+    /// The limits of a running tenant whose spec cannot be carried out: those of its class. None: that class is gone or invalid, so
+    /// that the tenant keeps limits that only its record has.
+    pub fn running_limits(&self, cluster: &TenantCluster) -> Option<TenantLimits> {
+        let running = cluster.status.as_ref().and_then(|status| status.class_name.as_deref());
+        let Some(name) = running else {
+            return Some(TenantLimits::default());
+        };
+        let class = self.running_class(cluster, Some(name))?;
+        Some(class.spec.limits.clone())
+    }
+
     /// The settings that a spec asks for.
     ///
     /// # Errors
