@@ -11,6 +11,9 @@ const HOUR: i64 = 3600;
 /// Seconds before the end at which the team is warned, as far as the tenant exists for longer than that.
 const WARNINGS: [i64; 3] = [DAY, HOUR, 600];
 
+/// Seconds between the last warning and the end at least, however short the TTL is.
+const SHORTEST_WARNING: i64 = 30;
+
 /// What the end of a tenant depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
@@ -86,7 +89,7 @@ pub(super) fn evaluate(facts: &Facts, now: Seconds) -> Option<End> {
 /// Seconds before the end at which the last warning is due.
 fn last_warning(duration: i64) -> i64 {
     let shorter = WARNINGS.into_iter().filter(|warning| *warning < duration);
-    shorter.min().unwrap_or(duration / 2)
+    shorter.min().unwrap_or(duration / 2).max(SHORTEST_WARNING)
 }
 
 fn stage(left: i64, duration: i64, last: i64) -> Stage {
@@ -186,6 +189,14 @@ mod tests {
             run(facts, start, 10),
             [(Stage::Soon, start), (Stage::Expired, start + 600)]
         );
+    }
+
+    #[test]
+    fn no_ttl_is_so_short_that_there_is_no_warning() {
+        for ttl in [-5, 0, 1, 59] {
+            let seen = run(with_ttl(ttl), 1000, 10);
+            assert_eq!(seen, [(Stage::Soon, 1000), (Stage::Expired, 1030)], "{ttl}");
+        }
     }
 
     #[test]
