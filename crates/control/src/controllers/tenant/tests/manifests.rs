@@ -116,6 +116,28 @@ async fn objects_are_the_platforms_and_are_written_again_only_if_they_changed() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_team_adds_to_a_role_is_removed() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    let mut changed = fixture.tenant.get(ROLE).unwrap();
+    // As if the team had made a role of this name before.
+    changed["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"mine": "true"}}]});
+    changed["metadata"]["finalizers"] = json!(["example.com/mine"]);
+    fixture.tenant.insert(ROLE, changed);
+    sleep(Duration::from_secs(61)).await;
+    fixture.reconcile().await.unwrap();
+    let role = fixture.tenant.get(ROLE).unwrap();
+    assert!(role["aggregationRule"].is_null(), "{role}");
+    assert!(role["metadata"]["finalizers"].is_null(), "{role}");
+    assert_eq!(role["metadata"]["labels"]["berth.dev/managed-by"], "platform");
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    // It is written no more.
+    let before = fixture.count_calls();
+    sleep(Duration::from_secs(61)).await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(writes(&fixture, before), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_no_manifest_has_any_more_is_deleted_also_by_another_control() {
     let mut fixture = Box::pin(with_manifest("Keep")).await;
     set_roles(&fixture, "base", &["writer"], "get");
