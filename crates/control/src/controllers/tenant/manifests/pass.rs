@@ -61,6 +61,8 @@ impl Applied {
 pub(crate) struct AppliedObjects {
     kinds: HashMap<GroupVersionKind, ServedKind>,
     objects: BTreeMap<ObjectKey, Applied>,
+    /// Objects of manifests that are applied once, by name and version, as long as others of the same manifest are missing.
+    once: BTreeSet<(String, String, ObjectKey)>,
 }
 
 /// The result of a pass.
@@ -249,14 +251,25 @@ impl<'a> Pass<'a> {
             objects.sort_by_key(|object| object.key.rank());
             let mut is_complete = true;
             for object in objects {
-                if let Err(why) = self.apply(&object.key, &object.version, &object.value).await {
-                    self.fail(name, &object.key, &why);
-                    is_complete = false;
+                let step = (name.clone(), version.clone(), object.key.clone());
+                if self.known.once.contains(&step) {
+                    // The team may have changed it since.
+                    continue;
+                }
+                match self.apply(&object.key, &object.version, &object.value).await {
+                    Ok(_) => {
+                        self.known.once.insert(step);
+                    }
+                    Err(why) => {
+                        self.fail(name, &object.key, &why);
+                        is_complete = false;
+                    }
                 }
             }
             if !is_complete {
                 return;
             }
+            self.known.once.retain(|(known, _, _)| known != name);
             self.done.inventory.once.insert(name.clone(), version.clone());
         }
         // Those that were kept before lost their labels with the apply.
@@ -351,6 +364,13 @@ impl<'a> Pass<'a> {
         }
         if found.metadata.deletion_timestamp.is_some() {
             return Ok(false);
+        }
+        if object.is_immortal() {
+            // To apply no fields takes out those that were applied.
+            let nothing = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": object.name}});
+            let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
+            api.patch(&object.name, &params, &Patch::Apply(&nothing)).await?;
+            return Ok(true);
         }
         let only_this = Preconditions {
             uid: found.metadata.uid.clone(),

@@ -190,6 +190,54 @@ async fn a_version_is_applied_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_applied_once_is_the_teams_also_while_the_rest_fails() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
+        "a": "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: writer}\n",
+        "b": "apiVersion: rbac.authorization.k8s.io/v1\nkind: Unknown\nmetadata: {name: a}\n"}});
+    fixture.host.insert(&map_path("base"), map);
+    set_class(&fixture, &manifest("v1", "Once"));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
+    assert!(fixture.tenant.get(OTHER_ROLE).is_some());
+    fixture.tenant.remove(OTHER_ROLE);
+    for _ in 0..3 {
+        sleep(Duration::from_secs(10)).await;
+        fixture.reconcile().await.unwrap();
+    }
+    assert!(fixture.tenant.get(OTHER_ROLE).is_none());
+    assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_cannot_be_deleted_is_released() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    let served = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
+        "resources": [{"name": "namespaces", "singularName": "", "namespaced": false, "kind": "Namespace",
+            "verbs": ["get", "list", "patch"]}]});
+    fixture.tenant.serve("/api/v1", served);
+    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
+        "a": "apiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {pod-security.kubernetes.io/enforce: baseline}}"}});
+    fixture.host.insert(&map_path("base"), map);
+    // The second sees that what is deleted is gone.
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    let path = "/api/v1/namespaces/default";
+    assert_eq!(
+        fixture.tenant.get(path).unwrap()["metadata"]["labels"]["berth.dev/managed-by"],
+        "platform"
+    );
+    set_roles(&fixture, "base", &["reader"], "get");
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert!(fixture.tenant.get(path).is_some());
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kind_that_the_tenant_does_not_serve_is_reported_and_tried_again() {
     let mut fixture = Box::pin(with_manifest("Keep")).await;
     let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
