@@ -99,6 +99,37 @@ async fn a_tenant_without_pods_is_idle_since_its_first_reconcile() {
 }
 
 #[tokio::test]
+async fn a_pod_that_no_watch_has_seen_keeps_an_idle_tenant() {
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = "1m".into());
+    fixture.reconcile_until_ready().await;
+    let pod = json!({"metadata": {"name": "a", "labels":
+        {"berth.dev/managed-by": "syncer", "berth.dev/tenant": fixture.id.slug()}}});
+    fixture.host.insert("/api/v1/pods/a", pod);
+    let is_over = |cluster: &mut Value| {
+        cluster["status"]["idleSince"] = "2026-01-01T00:00:00Z".into();
+        cluster["status"]["expiresAt"] = "2026-01-01T00:01:00Z".into();
+        let conditions = cluster["status"]["conditions"].as_array_mut().unwrap();
+        conditions.retain(|condition| condition["type"] != "Expiring");
+        conditions.push(
+            json!({"type": "Expiring", "status": "True", "reason": "ExpiresSoon", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:30Z"}),
+        );
+    };
+    fixture.change_tenant(is_over);
+    fixture.context.stores.pod_activity.forget(fixture.id.slug());
+    fixture.reconcile().await.unwrap();
+    assert!(!is_deleted(&fixture));
+    fixture.reconcile().await.unwrap();
+    assert!(!is_deleted(&fixture));
+    fixture.host.remove("/api/v1/pods/a");
+    fixture.change_tenant(is_over);
+    fixture.context.stores.pod_activity.forget(fixture.id.slug());
+    fixture.reconcile().await.unwrap();
+    assert!(is_deleted(&fixture));
+}
+
+#[tokio::test]
 async fn the_time_in_which_a_schedule_stops_a_tenant_does_not_count_as_idle() {
     let mut fixture = Fixture::new();
     fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = "2h".into());
