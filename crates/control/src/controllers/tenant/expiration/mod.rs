@@ -58,6 +58,7 @@ pub(super) fn observe(
         has_any: context.stores.workloads.has_unfinished(slug),
         are_held: !may_start_pods,
         last_change: activity.last(slug),
+        watched_since: Some(activity.start()),
     };
     let own = ExpirationPolicy::default();
     let policy = settings.map_or(&own, |settings| &settings.expiration);
@@ -73,6 +74,8 @@ struct Pods {
     are_held: bool,
     /// When one came, changed or went, or none might start.
     last_change: Option<Timestamp>,
+    /// Since when they are watched.
+    watched_since: Option<Timestamp>,
 }
 
 fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, now: Timestamp) -> Expiration {
@@ -95,6 +98,7 @@ fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, no
         ttl,
         idle_limit,
         idle_since: idle_since.map(Timestamp::as_second),
+        watched_since: pods.watched_since.map(Timestamp::as_second),
         warned_of: warned_of.map(|time| time.0.as_second()),
     };
     Expiration {

@@ -25,6 +25,8 @@ pub(super) struct Facts {
     pub(super) idle_limit: Option<i64>,
     /// Since when it has none; none if it has.
     pub(super) idle_since: Option<Seconds>,
+    /// Since when this control watches its pods. Before that, it may have had some.
+    pub(super) watched_since: Option<Seconds>,
     /// The end that the team was warned of.
     pub(super) warned_of: Option<Seconds>,
 }
@@ -65,13 +67,17 @@ pub(super) struct End {
 
 /// The end of a tenant; none if it has none as far as is known now.
 pub(super) fn evaluate(facts: &Facts, now: Seconds) -> Option<End> {
-    let by_ttl = facts.ttl.map(|ttl| (facts.created, ttl, Cause::Ttl));
+    let by_ttl = facts
+        .ttl
+        .map(|ttl| (facts.created.saturating_add(ttl), ttl, Cause::Ttl));
     let idle = facts.idle_since.zip(facts.idle_limit);
-    let by_idle = idle.map(|(since, limit)| (since, limit, Cause::Idle));
+    let by_idle = idle.map(|(since, limit)| {
+        // Whoever was warned while no control ran, and started a pod, can show it again.
+        let watched = facts.watched_since.unwrap_or(since).saturating_add(last_warning(limit));
+        (since.saturating_add(limit).max(watched), limit, Cause::Idle)
+    });
     let ends = by_ttl.into_iter().chain(by_idle);
-    let (nominal, duration, cause) = ends
-        .map(|(since, duration, cause)| (since.saturating_add(duration), duration, cause))
-        .min_by_key(|(nominal, _, _)| *nominal)?;
+    let (nominal, duration, cause) = ends.min_by_key(|(nominal, _, _)| *nominal)?;
     let last = last_warning(duration);
     // It was warned of this end, or is warned now.
     let earliest = now.saturating_add(last);
@@ -224,6 +230,28 @@ mod tests {
         facts.ttl = None;
         assert_eq!(evaluate(&facts, HOUR), None);
         assert_eq!(evaluate(&Facts::default(), HOUR), None);
+    }
+
+    #[test]
+    fn an_idle_tenant_does_not_end_just_after_control_has_started() {
+        // It was warned, and control did not run at the end.
+        let facts = Facts {
+            idle_limit: Some(2 * HOUR),
+            idle_since: Some(0),
+            warned_of: Some(2 * HOUR),
+            watched_since: Some(3 * HOUR),
+            ..Facts::default()
+        };
+        let end = evaluate(&facts, 3 * HOUR).unwrap();
+        assert_eq!((end.at, end.stage), (3 * HOUR + 600, Stage::Soon));
+        let end = evaluate(&facts, 3 * HOUR + 600).unwrap();
+        assert_eq!(end.stage, Stage::Expired);
+        // One that watched for longer is right.
+        let facts = Facts {
+            watched_since: Some(HOUR),
+            ..facts
+        };
+        assert_eq!(evaluate(&facts, 2 * HOUR).unwrap().stage, Stage::Expired);
     }
 
     proptest! {

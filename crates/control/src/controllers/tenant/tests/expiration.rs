@@ -5,10 +5,10 @@ use super::{
     fixture::{Fixture, TENANT},
     insert_stop, remove_stop,
 };
-use crate::quota_ledger::Verdict;
+use crate::{pod_activity::PodActivity, quota_ledger::Verdict};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// A tenant of long ago that gets a TTL of one minute, after the first reconcile with it.
 async fn warned() -> Fixture {
@@ -117,14 +117,14 @@ async fn a_pod_that_no_watch_has_seen_keeps_an_idle_tenant() {
         );
     };
     fixture.change_tenant(is_over);
-    fixture.context.stores.pod_activity.forget(fixture.id.slug());
+    fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_since(Timestamp::UNIX_EPOCH));
     fixture.reconcile().await.unwrap();
     assert!(!is_deleted(&fixture));
     fixture.reconcile().await.unwrap();
     assert!(!is_deleted(&fixture));
     fixture.host.remove("/api/v1/pods/a");
     fixture.change_tenant(is_over);
-    fixture.context.stores.pod_activity.forget(fixture.id.slug());
+    fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_since(Timestamp::UNIX_EPOCH));
     fixture.reconcile().await.unwrap();
     assert!(is_deleted(&fixture));
 }
