@@ -96,6 +96,9 @@ impl ConditionUpdate {
     }
 }
 
+/// Characters of a message that are kept. Texts of the team's webhooks may be part of it, and an API server stores no status that is too large.
+const MAX_MESSAGE_LENGTH: usize = 4096;
+
 /// Conditions after `updates`, given those `before`. An update replaces the condition of its type and keeps the transition time
 /// unless the status flipped; other conditions are kept. `now` is used for flips only, so that a second pass with the same
 /// updates changes nothing.
@@ -121,7 +124,7 @@ pub fn merge(
             type_: update.kind.into(),
             status: status.into(),
             reason: update.reason.into(),
-            message: update.message.clone(),
+            message: update.message.chars().take(MAX_MESSAGE_LENGTH).collect(),
             observed_generation: generation,
             last_transition_time,
         };
@@ -170,6 +173,14 @@ mod tests {
         );
         assert_eq!(flipped[0].last_transition_time, Time(at(30)));
         assert!(is_true(&flipped, READY));
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_cut() {
+        let long = || ConditionUpdate::mark_false(READY, "Waiting", "ü".repeat(2_000_000));
+        let first = merge(&[], &[long()], Some(1), at(1));
+        assert_eq!(first[0].message.chars().count(), MAX_MESSAGE_LENGTH);
+        assert_eq!(merge(&first, &[long()], Some(1), at(2)), first);
     }
 
     #[test]

@@ -1,12 +1,24 @@
 //! How long tenants of a class exist. Part of a [`TenantClass`](crate::TenantClass).
 
 use crate::KubeDuration;
-use schemars::JsonSchema;
+use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 /// How long tenants of a class exist: what applies to a tenant that sets nothing, and what a tenant may set at most.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.defaultTTL) || duration(self.defaultTTL) >= duration('1m')")
+    .message("must be at least 1m; leave it out for no limit")
+    .field_path(".defaultTTL"))]
+#[x_kube(validation = Rule::new("!has(self.maxTTL) || duration(self.maxTTL) >= duration('1m')")
+    .message("must be at least 1m; leave it out for no limit")
+    .field_path(".maxTTL"))]
+#[x_kube(validation = Rule::new("!has(self.defaultExpireAfterIdle) || duration(self.defaultExpireAfterIdle) >= duration('1m')")
+    .message("must be at least 1m; leave it out for no limit")
+    .field_path(".defaultExpireAfterIdle"))]
+#[x_kube(validation = Rule::new("!has(self.maxExpireAfterIdle) || duration(self.maxExpireAfterIdle) >= duration('1m')")
+    .message("must be at least 1m; leave it out for no limit")
+    .field_path(".maxExpireAfterIdle"))]
 pub struct ExpirationPolicy {
     /// `spec.ttl` of tenants that do not set it. Defaults to `maxTTL`.
     #[serde(default, rename = "defaultTTL", skip_serializing_if = "Option::is_none")]
@@ -53,10 +65,12 @@ fn exceeds(default: Option<&KubeDuration>, max: Option<&KubeDuration>) -> bool {
     pair.is_some_and(|(default, max)| default.seconds() > max.seconds())
 }
 
+/// A duration of zero, or one that cannot be read, is none: it must not delete every tenant of a class at once.
 fn limit(requested: Option<&KubeDuration>, default: Option<&KubeDuration>, max: Option<&KubeDuration>) -> Option<i64> {
     let wanted = requested.or(default).map(KubeDuration::seconds);
     let max = max.map(KubeDuration::seconds);
-    wanted.into_iter().chain(max).min()
+    let all = wanted.into_iter().chain(max);
+    all.filter(|seconds| *seconds > 0).min()
 }
 
 #[cfg(test)]
@@ -82,6 +96,10 @@ mod tests {
             (Some("2h"), None, Some("30m"), Some(1800)),
             (None, None, Some("30m"), Some(1800)),
             (Some("10m"), Some("1h"), Some("30m"), Some(600)),
+            // No limit, and no end of all tenants.
+            (None, None, Some("0s"), None),
+            (None, Some("0s"), None, None),
+            (Some("2h"), None, Some("x"), Some(7200)),
         ] {
             let policy = policy(default, max);
             let requested = requested.map(KubeDuration::from);

@@ -8,8 +8,11 @@ use std::{
 
 /// When each tenant last had a pod that had not ended or might start none, by slug. Empty after a start: pods that came and went while control did not run
 /// are not known.
-#[derive(Debug, Default)]
-pub struct PodActivity(Mutex<HashMap<String, Activity>>);
+#[derive(Debug)]
+pub struct PodActivity {
+    watched_since: Timestamp,
+    tenants: Mutex<HashMap<String, Activity>>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Activity {
@@ -17,10 +20,29 @@ struct Activity {
     last: Timestamp,
 }
 
+impl Default for PodActivity {
+    fn default() -> Self {
+        Self::watched_since(Timestamp::now())
+    }
+}
+
 impl PodActivity {
+    /// No activity so far, of pods that are watched since then.
+    pub fn watched_since(start: Timestamp) -> Self {
+        Self {
+            watched_since: start,
+            tenants: Mutex::default(),
+        }
+    }
+
+    /// Since when pods are watched.
+    pub fn start(&self) -> Timestamp {
+        self.watched_since
+    }
+
     /// A pod of the tenant came, changed or went. `has_pods` says whether the tenant has one now that has not ended.
     pub fn record(&self, tenant: &str, has_pods: bool, now: Timestamp) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let had_pods = all.get(tenant).is_some_and(|activity| activity.has_pods);
         // Pods that have ended long ago are no activity.
         if has_pods || had_pods {
@@ -30,7 +52,7 @@ impl PodActivity {
 
     /// The tenant may start no pod now: it is not idle for that.
     pub fn record_no_starts(&self, tenant: &str, now: Timestamp) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let activity = all.entry(tenant.to_owned()).or_insert(Activity {
             has_pods: false,
             last: now,
@@ -40,13 +62,16 @@ impl PodActivity {
 
     /// When the tenant last had a pod or might start none, as far as that is known.
     pub fn last(&self, tenant: &str) -> Option<Timestamp> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(tenant).map(|activity| activity.last)
     }
 
     /// Forgets a tenant that is gone.
     pub fn forget(&self, tenant: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(tenant);
+        self.tenants
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(tenant);
     }
 }
 

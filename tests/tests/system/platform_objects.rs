@@ -170,6 +170,9 @@ async fn edits_are_denied(admin: &Client) {
     assert_denied("relabel", namespaces.patch("platform", &merge, &privileged).await);
     let by_status = namespaces.patch_status("platform", &merge, &privileged).await;
     assert_denied("relabel by the status", by_status);
+    let finalizer = Patch::Merge(json!({"metadata": {"finalizers": ["example.com/mine"]}}));
+    let by_status = namespaces.patch_status("platform", &merge, &finalizer).await;
+    assert_denied("add a finalizer by the status", by_status);
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(admin.clone());
     let audit = json!({"spec": {"validationActions": ["Audit"]}});
     assert_denied(

@@ -54,16 +54,18 @@ fn platform_policy() -> Value {
     let users = format!("request.userInfo.username in ['{CONTROL_USER}', '{API_SERVER_USER}']");
     let same_labels = same_field("labels");
     let same_annotations = same_field("annotations");
+    // Not all kinds keep them when a status is written. An owner that does not exist, or a finalizer, decides on the life of an object.
+    let same_life = format!("{} && {}", same_field("ownerReferences"), same_field("finalizers"));
     let exempt = [
         users,
         format!("({WITH_ITS_NAMESPACE})"),
-        format!("({PART} && {same_labels} && ({NOT_A_NAMESPACE} || {same_annotations}))"),
-        format!("({AGGREGATION} && {same_labels})"),
+        format!("({PART} && {same_labels} && {same_life} && ({NOT_A_NAMESPACE} || {same_annotations}))"),
+        format!("({AGGREGATION} && {same_labels} && {same_life})"),
     ];
     policy(NAME, &constraints, &[], &[validation(&exempt.join(" || "), DENIED)])
 }
 
-/// Whether an update leaves a map in the metadata as it was.
+/// Whether an update leaves a map or a list in the metadata as it was.
 fn same_field(field: &str) -> String {
     let (new, old) = (
         format!("object.metadata.{field}"),

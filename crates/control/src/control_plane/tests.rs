@@ -252,6 +252,15 @@ fn only_control_and_the_api_server_change_the_platforms_objects() {
         serde_json::json!(["CREATE", "DELETE"])
     );
     assert_eq!(constraints["resourceRules"][1]["resources"], serde_json::json!(["*/*"]));
+    let expression = policy["spec"]["validations"][0]["expression"].as_str().unwrap();
+    for field in ["ownerReferences", "finalizers"] {
+        let same = format!("object.metadata.{field} == oldObject.metadata.{field}");
+        assert_eq!(
+            expression.matches(&same).count(),
+            2,
+            "of parts, and of roles: {expression}"
+        );
+    }
     insta::assert_snapshot!(policy["spec"]["validations"][0]["expression"].as_str().unwrap());
 }
 

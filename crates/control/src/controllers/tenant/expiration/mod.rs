@@ -11,12 +11,13 @@ use crate::{apply::is_status, error::api};
 use berth_api::{
     ExpirationPolicy, KubeDuration, TenantCluster, TenantClusterStatus,
     conditions::{self, ConditionUpdate, EXPIRING},
+    labels,
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, Preconditions},
+    api::{DeleteParams, ListParams, Preconditions},
     runtime::events::{Event, EventType},
 };
 use rules::{Cause, End, Facts, Stage};
@@ -57,6 +58,7 @@ pub(super) fn observe(
         has_any: context.stores.workloads.has_unfinished(slug),
         are_held: !may_start_pods,
         last_change: activity.last(slug),
+        watched_since: Some(activity.start()),
     };
     let own = ExpirationPolicy::default();
     let policy = settings.map_or(&own, |settings| &settings.expiration);
@@ -72,6 +74,8 @@ struct Pods {
     are_held: bool,
     /// When one came, changed or went, or none might start.
     last_change: Option<Timestamp>,
+    /// Since when they are watched.
+    watched_since: Option<Timestamp>,
 }
 
 fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, now: Timestamp) -> Expiration {
@@ -94,6 +98,7 @@ fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, no
         ttl,
         idle_limit,
         idle_since: idle_since.map(Timestamp::as_second),
+        watched_since: pods.watched_since.map(Timestamp::as_second),
         warned_of: warned_of.map(|time| time.0.as_second()),
     };
     Expiration {
@@ -217,6 +222,12 @@ pub(super) async fn delete(
     tenant: &Tenant,
     expiration: &Expiration,
 ) -> Result<Option<Duration>, TenantError> {
+    let is_idle = expiration.end.is_some_and(|end| end.cause == Cause::Idle);
+    if is_idle && has_pods(context, tenant).await? {
+        let slug = tenant.id.slug();
+        context.stores.pod_activity.record(slug, true, Timestamp::now());
+        return Ok(Some(CHANGED));
+    }
     let cluster = &tenant.cluster;
     let namespace = cluster.namespace().unwrap_or_default();
     let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);
@@ -242,6 +253,25 @@ pub(super) async fn delete(
     };
     context.recorder.publish(&event, &cluster.object_ref(&())).await;
     Ok(Some(CHANGED))
+}
+
+/// Whether the tenant has a pod on the host that has not ended. It asks the API server: a watch may be late, and there is no way back.
+async fn has_pods(context: &TenantContext, tenant: &Tenant) -> Result<bool, TenantError> {
+    let of_tenant = format!(
+        "{}={},{}={}",
+        labels::MANAGED_BY,
+        labels::MANAGED_BY_SYNCER,
+        labels::TENANT,
+        tenant.id.slug()
+    );
+    let params = ListParams::default()
+        .labels(&of_tenant)
+        .fields("status.phase!=Succeeded,status.phase!=Failed")
+        .limit(1);
+    let pods: Api<Pod> = Api::all(context.client.clone());
+    let found = pods.list_metadata(&params).await;
+    let found = found.map_err(|error| TenantError::Expiration(api("list the pods of the idle tenant")(error)))?;
+    Ok(!found.items.is_empty())
 }
 
 #[cfg(test)]

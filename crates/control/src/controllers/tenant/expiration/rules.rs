@@ -11,6 +11,9 @@ const HOUR: i64 = 3600;
 /// Seconds before the end at which the team is warned, as far as the tenant exists for longer than that.
 const WARNINGS: [i64; 3] = [DAY, HOUR, 600];
 
+/// Seconds between the last warning and the end at least, however short the TTL is.
+const SHORTEST_WARNING: i64 = 30;
+
 /// What the end of a tenant depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
@@ -22,6 +25,8 @@ pub(super) struct Facts {
     pub(super) idle_limit: Option<i64>,
     /// Since when it has none; none if it has.
     pub(super) idle_since: Option<Seconds>,
+    /// Since when this control watches its pods. Before that, it may have had some.
+    pub(super) watched_since: Option<Seconds>,
     /// The end that the team was warned of.
     pub(super) warned_of: Option<Seconds>,
 }
@@ -62,13 +67,17 @@ pub(super) struct End {
 
 /// The end of a tenant; none if it has none as far as is known now.
 pub(super) fn evaluate(facts: &Facts, now: Seconds) -> Option<End> {
-    let by_ttl = facts.ttl.map(|ttl| (facts.created, ttl, Cause::Ttl));
+    let by_ttl = facts
+        .ttl
+        .map(|ttl| (facts.created.saturating_add(ttl), ttl, Cause::Ttl));
     let idle = facts.idle_since.zip(facts.idle_limit);
-    let by_idle = idle.map(|(since, limit)| (since, limit, Cause::Idle));
+    let by_idle = idle.map(|(since, limit)| {
+        // Whoever was warned while no control ran, and started a pod, can show it again.
+        let watched = facts.watched_since.unwrap_or(since).saturating_add(last_warning(limit));
+        (since.saturating_add(limit).max(watched), limit, Cause::Idle)
+    });
     let ends = by_ttl.into_iter().chain(by_idle);
-    let (nominal, duration, cause) = ends
-        .map(|(since, duration, cause)| (since.saturating_add(duration), duration, cause))
-        .min_by_key(|(nominal, _, _)| *nominal)?;
+    let (nominal, duration, cause) = ends.min_by_key(|(nominal, _, _)| *nominal)?;
     let last = last_warning(duration);
     // It was warned of this end, or is warned now.
     let earliest = now.saturating_add(last);
@@ -86,7 +95,7 @@ pub(super) fn evaluate(facts: &Facts, now: Seconds) -> Option<End> {
 /// Seconds before the end at which the last warning is due.
 fn last_warning(duration: i64) -> i64 {
     let shorter = WARNINGS.into_iter().filter(|warning| *warning < duration);
-    shorter.min().unwrap_or(duration / 2)
+    shorter.min().unwrap_or(duration / 2).max(SHORTEST_WARNING)
 }
 
 fn stage(left: i64, duration: i64, last: i64) -> Stage {
@@ -189,6 +198,14 @@ mod tests {
     }
 
     #[test]
+    fn no_ttl_is_so_short_that_there_is_no_warning() {
+        for ttl in [-5, 0, 1, 59] {
+            let seen = run(with_ttl(ttl), 1000, 10);
+            assert_eq!(seen, [(Stage::Soon, 1000), (Stage::Expired, 1030)], "{ttl}");
+        }
+    }
+
+    #[test]
     fn a_longer_ttl_takes_the_warning_back() {
         let facts = Facts {
             warned_of: Some(2 * DAY),
@@ -213,6 +230,28 @@ mod tests {
         facts.ttl = None;
         assert_eq!(evaluate(&facts, HOUR), None);
         assert_eq!(evaluate(&Facts::default(), HOUR), None);
+    }
+
+    #[test]
+    fn an_idle_tenant_does_not_end_just_after_control_has_started() {
+        // It was warned, and control did not run at the end.
+        let facts = Facts {
+            idle_limit: Some(2 * HOUR),
+            idle_since: Some(0),
+            warned_of: Some(2 * HOUR),
+            watched_since: Some(3 * HOUR),
+            ..Facts::default()
+        };
+        let end = evaluate(&facts, 3 * HOUR).unwrap();
+        assert_eq!((end.at, end.stage), (3 * HOUR + 600, Stage::Soon));
+        let end = evaluate(&facts, 3 * HOUR + 600).unwrap();
+        assert_eq!(end.stage, Stage::Expired);
+        // One that watched for longer is right.
+        let facts = Facts {
+            watched_since: Some(HOUR),
+            ..facts
+        };
+        assert_eq!(evaluate(&facts, 2 * HOUR).unwrap().stage, Stage::Expired);
     }
 
     proptest! {

@@ -64,6 +64,11 @@ impl std::fmt::Display for ObjectKey {
 }
 
 impl ObjectKey {
+    /// Whether it is a namespace that an API server never deletes.
+    pub(crate) fn is_immortal(&self) -> bool {
+        self.group.is_empty() && self.kind == "Namespace" && IMMORTAL_NAMESPACES.contains(&self.name.as_str())
+    }
+
     /// When it is applied: namespaces and definitions before what needs them, policies and webhooks after what they could deny.
     pub(crate) fn rank(&self) -> u8 {
         match (self.group.as_str(), self.kind.as_str()) {

@@ -4,10 +4,10 @@
 //! apply is as the manifest says, and costs nothing more. An object that changes by being applied again had been changed by somebody else.
 
 use super::{
-    altered::find_alteration,
+    altered::{find_addition, find_alteration},
     desired::{Manifest, Problem},
     inventory::{Entry, Inventory},
-    objects::{ManifestObject, ObjectKey},
+    objects::{MAX_OBJECTS, ManifestObject, ObjectKey},
 };
 use crate::apply::{is_status, optional};
 use berth_api::{labels, names};
@@ -15,7 +15,7 @@ use kube::{
     Api, Client, Error,
     api::{
         ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams,
-        Preconditions,
+        PostParams, Preconditions,
     },
     discovery::{Scope, pinned_kind},
 };
@@ -24,6 +24,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Reason of a [`Problem`] of an object that is not in the tenant as the manifest says.
 const APPLY_FAILED: &str = "ApplyFailed";
+
+/// Characters of a message that are kept.
+const MAX_MESSAGE: usize = 1000;
+/// Objects in an answer to a list. The team decides how large they are in tenants whose API server does not protect the label.
+const PAGE: u32 = 100;
 
 /// A kind as the tenant's API server serves it.
 #[derive(Clone, Debug)]
@@ -56,6 +61,8 @@ impl Applied {
 pub(crate) struct AppliedObjects {
     kinds: HashMap<GroupVersionKind, ServedKind>,
     objects: BTreeMap<ObjectKey, Applied>,
+    /// Objects of manifests that are applied once, by name and version, as long as others of the same manifest are missing.
+    once: BTreeSet<(String, String, ObjectKey)>,
 }
 
 /// The result of a pass.
@@ -153,8 +160,6 @@ impl<'a> Pass<'a> {
     /// Lists the platform's objects of the kinds that are kept. Kinds that cannot be listed are left out.
     async fn list_live(&mut self, kept: &[(&Manifest, &ManifestObject)]) -> Live {
         let mut live = Live::default();
-        let label = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_PLATFORM);
-        let params = ListParams::default().labels(&label);
         for (_, object) in kept {
             let ManifestObject { key, version, .. } = object;
             let kind = (key.group.clone(), key.kind.clone());
@@ -164,21 +169,44 @@ impl<'a> Pass<'a> {
             let Ok(served) = self.served_kind(key, version).await else {
                 continue;
             };
-            let Ok(list) = self.api(&served, None).list_metadata(&params).await else {
+            let Some(found) = self.list_kind(&served, &kind).await else {
                 continue;
             };
             live.listed.insert(kind);
-            for found in list.items {
+            live.objects.extend(found);
+        }
+        live
+    }
+
+    /// The platform's objects of a kind, by group and name of the kind. None if they cannot be listed, or are more than Berth applies.
+    async fn list_kind(
+        &self,
+        served: &ServedKind,
+        (group, kind): &(String, String),
+    ) -> Option<BTreeMap<ObjectKey, Applied>> {
+        let label = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_PLATFORM);
+        let api = self.api(served, None);
+        let mut params = ListParams::default().labels(&label).limit(PAGE);
+        let mut all = BTreeMap::new();
+        loop {
+            let page = api.list_metadata(&params).await.ok()?;
+            for found in page.items {
                 let key = ObjectKey {
-                    group: key.group.clone(),
-                    kind: key.kind.clone(),
+                    group: group.clone(),
+                    kind: kind.clone(),
                     namespace: found.metadata.namespace.clone(),
                     name: found.metadata.name.clone().unwrap_or_default(),
                 };
-                live.objects.insert(key, as_applied(&found.metadata));
+                all.insert(key, as_applied(&found.metadata));
+            }
+            if all.len() > 2 * MAX_OBJECTS {
+                return None;
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Some(all),
             }
         }
-        live
     }
 
     /// Applies an object of a manifest that is kept, unless it is as the manifest says.
@@ -196,7 +224,7 @@ impl<'a> Pass<'a> {
         let is_listed = live.listed.contains(&(key.group.clone(), key.kind.clone()));
         let was_deleted = known.is_some() && found.is_none() && is_listed;
         self.known.objects.remove(key);
-        match self.apply(key, version, &wanted).await {
+        match self.apply_exactly(key, version, &wanted).await {
             Ok(applied) => {
                 let after = as_applied(&applied.metadata);
                 if was_deleted || before.is_some_and(|before| before.is_changed_by(&after)) {
@@ -223,14 +251,25 @@ impl<'a> Pass<'a> {
             objects.sort_by_key(|object| object.key.rank());
             let mut is_complete = true;
             for object in objects {
-                if let Err(why) = self.apply(&object.key, &object.version, &object.value).await {
-                    self.fail(name, &object.key, &why);
-                    is_complete = false;
+                let step = (name.clone(), version.clone(), object.key.clone());
+                if self.known.once.contains(&step) {
+                    // The team may have changed it since.
+                    continue;
+                }
+                match self.apply(&object.key, &object.version, &object.value).await {
+                    Ok(_) => {
+                        self.known.once.insert(step);
+                    }
+                    Err(why) => {
+                        self.fail(name, &object.key, &why);
+                        is_complete = false;
+                    }
                 }
             }
             if !is_complete {
                 return;
             }
+            self.known.once.retain(|(known, _, _)| known != name);
             self.done.inventory.once.insert(name.clone(), version.clone());
         }
         // Those that were kept before lost their labels with the apply.
@@ -239,6 +278,24 @@ impl<'a> Pass<'a> {
             .inventory
             .kept
             .retain(|entry| !released.contains(&entry.object));
+    }
+
+    /// Applies an object. Where each field counts, those that others have set are removed: an apply alone keeps them, and the team can make
+    /// an object of that name before.
+    async fn apply_exactly(&mut self, key: &ObjectKey, version: &str, wanted: &Value) -> Result<DynamicObject, String> {
+        let applied = self.apply(key, version, wanted).await?;
+        if find_addition(key, wanted, &applied).is_none() {
+            return Ok(applied);
+        }
+        let served = self.served_kind(key, version).await.map_err(|error| message(&error))?;
+        let replacement = as_replacement(wanted, &applied).map_err(|error| error.to_string())?;
+        let params = PostParams {
+            field_manager: Some(labels::PLATFORM_MANAGER.into()),
+            ..PostParams::default()
+        };
+        let api = self.api(&served, key.namespace.as_deref());
+        let replaced = api.replace(&key.name, &params, &replacement).await;
+        replaced.map_err(|error| message(&error))
     }
 
     async fn apply(&mut self, key: &ObjectKey, version: &str, value: &Value) -> Result<DynamicObject, String> {
@@ -308,6 +365,13 @@ impl<'a> Pass<'a> {
         if found.metadata.deletion_timestamp.is_some() {
             return Ok(false);
         }
+        if object.is_immortal() {
+            // To apply no fields takes out those that were applied.
+            let nothing = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": object.name}});
+            let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
+            api.patch(&object.name, &params, &Patch::Apply(&nothing)).await?;
+            return Ok(true);
+        }
         let only_this = Preconditions {
             uid: found.metadata.uid.clone(),
             resource_version: None,
@@ -318,12 +382,27 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// What an API server says, without the kind of the error.
+/// What an API server says, without the kind of the error. Webhooks of the team write such texts, and they end up in the status on the
+/// host: with one that is too long for it, nothing could be written there any more.
 fn message(error: &Error) -> String {
-    match error {
+    let text = match error {
         Error::Api(status) => status.message.clone(),
         error => error.to_string(),
-    }
+    };
+    text.chars().take(MAX_MESSAGE).collect()
+}
+
+/// An object as it was applied, with nothing else. The API server rejects it if it was changed since.
+fn as_replacement(wanted: &Value, applied: &DynamicObject) -> Result<DynamicObject, serde_json::Error> {
+    let mut object: DynamicObject = serde_json::from_value(wanted.clone())?;
+    let metadata = &applied.metadata;
+    object.metadata.resource_version.clone_from(&metadata.resource_version);
+    // Fields that others own as well would stay when the manifest drops them.
+    let own = metadata.managed_fields.iter().flatten().filter(|entry| {
+        entry.manager.as_deref() == Some(labels::PLATFORM_MANAGER) && entry.operation.as_deref() == Some("Apply")
+    });
+    object.metadata.managed_fields = Some(own.cloned().collect());
+    Ok(object)
 }
 
 /// An object with the labels and annotations by which it is found.

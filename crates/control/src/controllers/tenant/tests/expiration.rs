@@ -5,10 +5,10 @@ use super::{
     fixture::{Fixture, TENANT},
     insert_stop, remove_stop,
 };
-use crate::quota_ledger::Verdict;
+use crate::{pod_activity::PodActivity, quota_ledger::Verdict};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// A tenant of long ago that gets a TTL of one minute, after the first reconcile with it.
 async fn warned() -> Fixture {
@@ -96,6 +96,37 @@ async fn a_tenant_without_pods_is_idle_since_its_first_reconcile() {
     fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = Value::Null);
     fixture.reconcile().await.unwrap();
     assert!(fixture.status()["idleSince"].is_null() && fixture.condition("Expiring").is_none());
+}
+
+#[tokio::test]
+async fn a_pod_that_no_watch_has_seen_keeps_an_idle_tenant() {
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = "1m".into());
+    fixture.reconcile_until_ready().await;
+    let pod = json!({"metadata": {"name": "a", "labels":
+        {"berth.dev/managed-by": "syncer", "berth.dev/tenant": fixture.id.slug()}}});
+    fixture.host.insert("/api/v1/pods/a", pod);
+    let is_over = |cluster: &mut Value| {
+        cluster["status"]["idleSince"] = "2026-01-01T00:00:00Z".into();
+        cluster["status"]["expiresAt"] = "2026-01-01T00:01:00Z".into();
+        let conditions = cluster["status"]["conditions"].as_array_mut().unwrap();
+        conditions.retain(|condition| condition["type"] != "Expiring");
+        conditions.push(
+            json!({"type": "Expiring", "status": "True", "reason": "ExpiresSoon", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:30Z"}),
+        );
+    };
+    fixture.change_tenant(is_over);
+    fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_since(Timestamp::UNIX_EPOCH));
+    fixture.reconcile().await.unwrap();
+    assert!(!is_deleted(&fixture));
+    fixture.reconcile().await.unwrap();
+    assert!(!is_deleted(&fixture));
+    fixture.host.remove("/api/v1/pods/a");
+    fixture.change_tenant(is_over);
+    fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_since(Timestamp::UNIX_EPOCH));
+    fixture.reconcile().await.unwrap();
+    assert!(is_deleted(&fixture));
 }
 
 #[tokio::test]

@@ -116,6 +116,28 @@ async fn objects_are_the_platforms_and_are_written_again_only_if_they_changed() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_team_adds_to_a_role_is_removed() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    let mut changed = fixture.tenant.get(ROLE).unwrap();
+    // As if the team had made a role of this name before.
+    changed["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"mine": "true"}}]});
+    changed["metadata"]["finalizers"] = json!(["example.com/mine"]);
+    fixture.tenant.insert(ROLE, changed);
+    sleep(Duration::from_secs(61)).await;
+    fixture.reconcile().await.unwrap();
+    let role = fixture.tenant.get(ROLE).unwrap();
+    assert!(role["aggregationRule"].is_null(), "{role}");
+    assert!(role["metadata"]["finalizers"].is_null(), "{role}");
+    assert_eq!(role["metadata"]["labels"]["berth.dev/managed-by"], "platform");
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    // It is written no more.
+    let before = fixture.count_calls();
+    sleep(Duration::from_secs(61)).await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(writes(&fixture, before), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_no_manifest_has_any_more_is_deleted_also_by_another_control() {
     let mut fixture = Box::pin(with_manifest("Keep")).await;
     set_roles(&fixture, "base", &["writer"], "get");
@@ -165,6 +187,54 @@ async fn a_version_is_applied_once() {
     fixture.reconcile().await.unwrap();
     assert!(fixture.tenant.get(ROLE).is_some());
     assert_eq!(fixture.status()["manifests"][0]["version"], "v2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_applied_once_is_the_teams_also_while_the_rest_fails() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
+        "a": "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: writer}\n",
+        "b": "apiVersion: rbac.authorization.k8s.io/v1\nkind: Unknown\nmetadata: {name: a}\n"}});
+    fixture.host.insert(&map_path("base"), map);
+    set_class(&fixture, &manifest("v1", "Once"));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
+    assert!(fixture.tenant.get(OTHER_ROLE).is_some());
+    fixture.tenant.remove(OTHER_ROLE);
+    for _ in 0..3 {
+        sleep(Duration::from_secs(10)).await;
+        fixture.reconcile().await.unwrap();
+    }
+    assert!(fixture.tenant.get(OTHER_ROLE).is_none());
+    assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_cannot_be_deleted_is_released() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    let served = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
+        "resources": [{"name": "namespaces", "singularName": "", "namespaced": false, "kind": "Namespace",
+            "verbs": ["get", "list", "patch"]}]});
+    fixture.tenant.serve("/api/v1", served);
+    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
+        "a": "apiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {pod-security.kubernetes.io/enforce: baseline}}"}});
+    fixture.host.insert(&map_path("base"), map);
+    // The second sees that what is deleted is gone.
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    let path = "/api/v1/namespaces/default";
+    assert_eq!(
+        fixture.tenant.get(path).unwrap()["metadata"]["labels"]["berth.dev/managed-by"],
+        "platform"
+    );
+    set_roles(&fixture, "base", &["reader"], "get");
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert!(fixture.tenant.get(path).is_some());
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
 }
 
 #[tokio::test(start_paused = true)]
