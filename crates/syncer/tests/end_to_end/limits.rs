@@ -14,9 +14,9 @@ use kube::{
 };
 use serde_json::json;
 
-/// A quota of nothing at all, as of a tenant that has what it may have. Waits until the host enforces it.
+/// A quota that leaves no room, as of a tenant that has what it may have: there are two pods. Waits until the host enforces it.
 async fn exhaust(clusters: &Clusters, quotas: &Api<ResourceQuota>) {
-    let hard = json!({"count/pods": "0", "count/services": "0", "count/leases.coordination.k8s.io": "0"});
+    let hard = json!({"count/pods": "1", "count/services": "0", "count/leases.coordination.k8s.io": "0"});
     create(
         quotas,
         json!({"metadata": {"name": "berth-limits"}, "spec": {"hard": hard}}),
