@@ -1,9 +1,9 @@
 //! The end of a tenant: it is warned, then deleted, unless it was changed in the last moment.
 
 use super::{
-    decide,
     fixture::{Fixture, TENANT},
-    insert_stop, remove_stop,
+    quota::{decide, waiting},
+    schedule::{insert_stop, remove_stop},
 };
 use crate::{pod_activity::PodActivity, quota_ledger::Verdict};
 use jiff::{SignedDuration, Timestamp};
@@ -152,12 +152,7 @@ async fn the_time_in_which_a_schedule_stops_a_tenant_does_not_count_as_idle() {
 async fn the_time_in_which_a_new_tenant_waits_for_quota_does_not_count_as_idle() {
     let mut fixture = Fixture::new();
     fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = "2h".into());
-    let waiting = Verdict::Waiting {
-        kept: None,
-        reason: "QuotaExceeded",
-        message: "no quota is left".into(),
-    };
-    decide(&fixture, waiting);
+    decide(&fixture, waiting(None));
     fixture.reconcile().await.unwrap();
     assert!(fixture.status()["idleSince"].is_null());
     assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotCounted");

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::sleep;
 
+/// Time until what is in the tenant is compared again: a minute, and a bit. Time is paused in these tests.
+const NEXT_CHECK: Duration = Duration::from_secs(61);
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/reader";
 const OTHER_ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/writer";
@@ -82,7 +84,7 @@ async fn objects_are_the_platforms_and_are_written_again_only_if_they_changed() 
         json!([{"name": "base", "version": "v1", "mode": "Keep", "objects": 1}])
     );
     let before = fixture.count_calls();
-    sleep(Duration::from_secs(61)).await;
+    sleep(NEXT_CHECK).await;
     fixture.reconcile().await.unwrap();
     assert_eq!(writes(&fixture, before), 0);
 
@@ -96,14 +98,14 @@ async fn objects_are_the_platforms_and_are_written_again_only_if_they_changed() 
         json!([]),
         "it is not looked at yet"
     );
-    sleep(Duration::from_secs(61)).await;
+    sleep(NEXT_CHECK).await;
     fixture.reconcile().await.unwrap();
     assert_eq!(fixture.tenant.get(ROLE).unwrap()["rules"], role["rules"]);
     assert!(fixture.status()["manifests"][0]["driftCorrectedAt"].is_string());
 
     // Somebody deletes it.
     fixture.tenant.remove(ROLE);
-    sleep(Duration::from_secs(61)).await;
+    sleep(NEXT_CHECK).await;
     fixture.reconcile().await.unwrap();
     assert!(fixture.tenant.get(ROLE).is_some());
     let events = fixture.host.find("/events/vision.");
@@ -123,7 +125,7 @@ async fn what_the_team_adds_to_a_role_is_removed() {
     changed["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"mine": "true"}}]});
     changed["metadata"]["finalizers"] = json!(["example.com/mine"]);
     fixture.tenant.insert(ROLE, changed);
-    sleep(Duration::from_secs(61)).await;
+    sleep(NEXT_CHECK).await;
     fixture.reconcile().await.unwrap();
     let role = fixture.tenant.get(ROLE).unwrap();
     assert!(role["aggregationRule"].is_null(), "{role}");
@@ -132,7 +134,7 @@ async fn what_the_team_adds_to_a_role_is_removed() {
     assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
     // It is written no more.
     let before = fixture.count_calls();
-    sleep(Duration::from_secs(61)).await;
+    sleep(NEXT_CHECK).await;
     fixture.reconcile().await.unwrap();
     assert_eq!(writes(&fixture, before), 0);
 }
@@ -180,7 +182,7 @@ async fn a_version_is_applied_once() {
     fixture.context.tenants = std::sync::Arc::default();
     for _ in 0..3 {
         fixture.reconcile().await.unwrap();
-        sleep(Duration::from_secs(61)).await;
+        sleep(NEXT_CHECK).await;
     }
     assert!(fixture.tenant.get(ROLE).is_none());
     set_class(&fixture, &manifest("v2", "Once"));

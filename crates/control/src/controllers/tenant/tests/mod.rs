@@ -4,11 +4,13 @@
 mod expiration;
 mod fixture;
 mod manifests;
+mod quota;
+mod schedule;
 mod violations;
 
-use crate::{quota_ledger::Verdict, testing::NEVER_ENDS};
-use berth_api::{QuotaReservation, TenantClass, TenantClassSpec, TenantLimits, TreeResource, sync_policy::SyncedKind};
-use fixture::{Fixture, TENANT, UID};
+use crate::testing::NEVER_ENDS;
+use berth_api::{TenantClass, TenantClassSpec, sync_policy::SyncedKind};
+use fixture::{Fixture, TENANT};
 use serde_json::json;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -376,65 +378,6 @@ fn fixture_with_kind() -> Fixture {
     fixture
 }
 
-/// A policy that stops the tenant for ever.
-fn insert_stop(fixture: &Fixture) {
-    fixture.host.insert(
-        "/apis/berth.dev/v1alpha1/schedulepolicies/closed",
-        json!({
-            "metadata": {"name": "closed", "uid": "p", "generation": 1},
-            "spec": {
-                "timeZone": "UTC", "targets": [{"kind": "TenantCluster", "namespace": "team", "name": "vision"}],
-                "windows": [{"name": "always", "action": "Stop", "schedule": "0 0 * * *", "duration": "24h"}],
-            },
-        }),
-    );
-}
-
-/// Once the policy is gone, the controller of policies forgets it.
-fn remove_stop(fixture: &Fixture) {
-    fixture.host.remove("/apis/berth.dev/v1alpha1/schedulepolicies/closed");
-    fixture.context.schedules.forget("closed");
-}
-
-#[tokio::test]
-async fn a_stopped_tenant_is_ready_asks_for_no_nodes_and_starts_no_pods() {
-    let mut fixture = Fixture::new();
-    insert_stop(&fixture);
-    fixture.reconcile_until_ready().await;
-    let schedule = fixture.condition("WithinSchedule").unwrap();
-    assert_eq!(
-        (&schedule["status"], &schedule["reason"]),
-        (&json!("False"), &json!("Stopped"))
-    );
-    assert!(
-        schedule["message"]
-            .as_str()
-            .unwrap()
-            .contains("SchedulePolicy closed, window always"),
-        "{schedule}"
-    );
-    assert_eq!(fixture.status()["nodeGroups"][0]["desired"], 0);
-    let quotas = fixture.host.find("/resourcequotas/berth-limits");
-    assert_eq!(quotas[0]["spec"]["hard"]["count/pods"], "0");
-    remove_stop(&fixture);
-    fixture.reconcile().await.unwrap();
-    fixture.reconcile().await.unwrap();
-    assert_eq!(fixture.condition("WithinSchedule").unwrap()["reason"], "NoSchedule");
-    let quotas = fixture.host.find("/resourcequotas/berth-limits");
-    assert_ne!(quotas[0]["spec"]["hard"]["count/pods"], "0");
-}
-
-#[tokio::test]
-async fn a_stopped_tenant_that_is_settled_is_not_written_again() {
-    let mut fixture = Fixture::new();
-    insert_stop(&fixture);
-    fixture.reconcile_until_ready().await;
-    fixture.reconcile().await.unwrap();
-    let before = fixture.status();
-    fixture.reconcile().await.unwrap();
-    assert_eq!(fixture.status(), before);
-}
-
 #[tokio::test]
 async fn a_tenant_that_is_deleted_leaves_nothing() {
     let mut fixture = Fixture::new();
@@ -546,108 +489,4 @@ fn assert_nothing_is_left(fixture: &Fixture) {
     let mut left = fixture.host.paths();
     left.retain(|path| path.contains(slug) || path.contains(hash) || path == TENANT);
     assert!(left.is_empty(), "{left:#?}");
-}
-
-/// A Project exists, and this was decided about the tenant.
-fn decide(fixture: &Fixture, verdict: Verdict) {
-    let project = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"namespaces": ["team"]}});
-    fixture.host.insert("/apis/berth.dev/v1alpha1/projects/p", project);
-    fixture.context.quotas.replace([(UID.to_owned(), verdict)].into());
-}
-
-/// What a tenant of the default class reserves.
-fn reservation() -> QuotaReservation {
-    let limits = TenantLimits::default();
-    let reserved = TreeResource::RESERVED.into_iter();
-    QuotaReservation {
-        project_name: "p".into(),
-        reserved: reserved
-            .filter_map(|resource| Some((resource.as_str().to_owned(), resource.reserved_by(&limits)?)))
-            .collect(),
-    }
-}
-
-#[tokio::test]
-async fn without_quota_nothing_is_created() {
-    let mut fixture = Fixture::new();
-    let verdict = Verdict::Waiting {
-        kept: None,
-        reason: "QuotaExceeded",
-        message: "no quota is left".into(),
-    };
-    decide(&fixture, verdict);
-    fixture.reconcile().await.unwrap();
-    let condition = fixture.condition("QuotaReserved").unwrap();
-    assert_eq!(
-        (&condition["status"], &condition["reason"]),
-        (&json!("False"), &json!("QuotaExceeded"))
-    );
-    assert_eq!(fixture.condition("Ready").unwrap()["reason"], "QuotaExceeded");
-    assert_eq!(fixture.status()["phase"], "Pending");
-    assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
-    let finalizers = fixture.host.get(TENANT).unwrap()["metadata"]["finalizers"].clone();
-    assert!(finalizers.is_null(), "{finalizers}");
-}
-
-#[tokio::test]
-async fn nothing_is_created_before_something_is_decided() {
-    let mut fixture = Fixture::new();
-    decide(&fixture, Verdict::NoProject);
-    fixture.context.quotas.replace([].into());
-    fixture.reconcile().await.unwrap();
-    assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
-}
-
-#[tokio::test]
-async fn a_reservation_is_in_the_status_before_anything_is_created() {
-    let mut fixture = Fixture::new();
-    let verdict = Verdict::Reserved {
-        reservation: reservation(),
-        over: Vec::new(),
-    };
-    decide(&fixture, verdict);
-    assert!(fixture.reconcile_until_ready().await.is_empty());
-    let recorded = fixture
-        .script
-        .first("PATCH /apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision/status");
-    let created = fixture.script.first("PATCH /api/v1/namespaces/");
-    assert!(recorded.unwrap() < created.unwrap());
-    assert_eq!(fixture.status()["quota"]["reserved"]["tenantclusters"], 1);
-    assert_eq!(fixture.condition("QuotaReserved").unwrap()["reason"], "Reserved");
-}
-
-#[tokio::test]
-async fn a_class_that_allows_more_waits_for_quota_first() {
-    let mut fixture = Fixture::new();
-    let mut reservation = reservation();
-    reservation.reserved.insert("pods".into(), 1);
-    let verdict = Verdict::Reserved {
-        reservation,
-        over: Vec::new(),
-    };
-    decide(&fixture, verdict);
-    fixture.reconcile().await.unwrap();
-    assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
-}
-
-#[tokio::test]
-async fn a_tenant_that_runs_is_ready_without_quota_for_more() {
-    let mut fixture = Fixture::new();
-    let verdict = Verdict::Reserved {
-        reservation: reservation(),
-        over: Vec::new(),
-    };
-    decide(&fixture, verdict);
-    assert!(fixture.reconcile_until_ready().await.is_empty());
-    let verdict = Verdict::Waiting {
-        kept: Some(reservation()),
-        reason: "QuotaExceeded",
-        message: "no quota is left".into(),
-    };
-    decide(&fixture, verdict);
-    fixture.reconcile().await.unwrap();
-    assert_eq!(fixture.condition("QuotaReserved").unwrap()["status"], "False");
-    assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
-    assert_eq!(fixture.status()["phase"], "Ready");
-    assert_eq!(fixture.status()["quota"]["reserved"]["tenantclusters"], 1);
 }

@@ -1,13 +1,11 @@
 //! A class or a pool that no longer allows what a tenant runs with.
 
 use super::{
-    decide,
     fixture::{Fixture, TENANT},
-    reservation,
+    quota::{decide, reservation, reserved, waiting},
 };
 use crate::{
     controllers::tenant::{Validator, WithoutClass},
-    quota_ledger::Verdict,
     testing::{TEAM_NAMESPACES, VERSION},
 };
 use berth_node_lifecycle::fleet::WithdrawnNodes;
@@ -183,21 +181,12 @@ async fn a_spec_that_is_not_accepted_keeps_no_rule_of_the_class_away() {
 
 #[tokio::test]
 async fn without_quota_a_class_lowers_limits_and_does_not_raise_them() {
-    let reserved = || Verdict::Reserved {
-        reservation: reservation(),
-        over: Vec::new(),
-    };
-    let waiting = || Verdict::Waiting {
-        kept: Some(reservation()),
-        reason: "QuotaExceeded",
-        message: "no quota is left".into(),
-    };
     for (version, verdict, accepted) in [
-        ("v1.99.0", reserved(), "UnsupportedVersion"),
-        (VERSION, waiting(), "Valid"),
+        ("v1.99.0", reserved(reservation()), "UnsupportedVersion"),
+        (VERSION, waiting(Some(reservation())), "Valid"),
     ] {
         let mut fixture = ready().await;
-        decide(&fixture, reserved());
+        decide(&fixture, reserved(reservation()));
         fixture.reconcile_until_ready().await;
         let before = settings(&fixture)["limits"]["pods"].as_u64().unwrap();
         let mut cluster = fixture.host.get(TENANT).unwrap();

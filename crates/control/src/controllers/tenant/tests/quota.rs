@@ -1,0 +1,103 @@
+//! Quota: what is reserved before a tenant is created, and what waits for it.
+
+use super::fixture::{Fixture, TENANT, UID};
+use crate::quota_ledger::Verdict;
+use berth_api::{QuotaReservation, TenantLimits, TreeResource};
+use serde_json::json;
+
+/// A Project exists, and this was decided about the tenant.
+pub(super) fn decide(fixture: &Fixture, verdict: Verdict) {
+    let project = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"namespaces": ["team"]}});
+    fixture.host.insert("/apis/berth.dev/v1alpha1/projects/p", project);
+    fixture.context.quotas.replace([(UID.to_owned(), verdict)].into());
+}
+
+/// What a tenant of the default class reserves.
+pub(super) fn reservation() -> QuotaReservation {
+    let limits = TenantLimits::default();
+    let reserved = TreeResource::RESERVED.into_iter();
+    QuotaReservation {
+        project_name: "p".into(),
+        reserved: reserved
+            .filter_map(|resource| Some((resource.as_str().to_owned(), resource.reserved_by(&limits)?)))
+            .collect(),
+    }
+}
+
+pub(super) fn reserved(reservation: QuotaReservation) -> Verdict {
+    Verdict::Reserved {
+        reservation,
+        over: Vec::new(),
+    }
+}
+
+pub(super) fn waiting(kept: Option<QuotaReservation>) -> Verdict {
+    Verdict::Waiting {
+        kept,
+        reason: "QuotaExceeded",
+        message: "no quota is left".into(),
+    }
+}
+
+#[tokio::test]
+async fn without_quota_nothing_is_created() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, waiting(None));
+    fixture.reconcile().await.unwrap();
+    let condition = fixture.condition("QuotaReserved").unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("False"), &json!("QuotaExceeded"))
+    );
+    assert_eq!(fixture.condition("Ready").unwrap()["reason"], "QuotaExceeded");
+    assert_eq!(fixture.status()["phase"], "Pending");
+    assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
+    let finalizers = fixture.host.get(TENANT).unwrap()["metadata"]["finalizers"].clone();
+    assert!(finalizers.is_null(), "{finalizers}");
+}
+
+#[tokio::test]
+async fn nothing_is_created_before_something_is_decided() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, Verdict::NoProject);
+    fixture.context.quotas.replace([].into());
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
+}
+
+#[tokio::test]
+async fn a_reservation_is_in_the_status_before_anything_is_created() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, reserved(reservation()));
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    let recorded = fixture
+        .script
+        .first("PATCH /apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision/status");
+    let created = fixture.script.first("PATCH /api/v1/namespaces/");
+    assert!(recorded.unwrap() < created.unwrap());
+    assert_eq!(fixture.status()["quota"]["reserved"]["tenantclusters"], 1);
+    assert_eq!(fixture.condition("QuotaReserved").unwrap()["reason"], "Reserved");
+}
+
+#[tokio::test]
+async fn a_class_that_allows_more_waits_for_quota_first() {
+    let mut fixture = Fixture::new();
+    let mut reservation = reservation();
+    reservation.reserved.insert("pods".into(), 1);
+    decide(&fixture, reserved(reservation));
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
+}
+
+#[tokio::test]
+async fn a_tenant_that_runs_is_ready_without_quota_for_more() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, reserved(reservation()));
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    decide(&fixture, waiting(Some(reservation())));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.condition("QuotaReserved").unwrap()["status"], "False");
+    assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
+    assert_eq!(fixture.status()["phase"], "Ready");
+    assert_eq!(fixture.status()["quota"]["reserved"]["tenantclusters"], 1);
+}

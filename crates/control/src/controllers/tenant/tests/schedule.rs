@@ -1,0 +1,63 @@
+//! A SchedulePolicy stops the tenant, and lets it start again.
+
+use super::fixture::Fixture;
+use serde_json::json;
+
+/// A policy that stops the tenant for ever.
+pub(super) fn insert_stop(fixture: &Fixture) {
+    fixture.host.insert(
+        "/apis/berth.dev/v1alpha1/schedulepolicies/closed",
+        json!({
+            "metadata": {"name": "closed", "uid": "p", "generation": 1},
+            "spec": {
+                "timeZone": "UTC", "targets": [{"kind": "TenantCluster", "namespace": "team", "name": "vision"}],
+                "windows": [{"name": "always", "action": "Stop", "schedule": "0 0 * * *", "duration": "24h"}],
+            },
+        }),
+    );
+}
+
+/// Once the policy is gone, the controller of policies forgets it.
+pub(super) fn remove_stop(fixture: &Fixture) {
+    fixture.host.remove("/apis/berth.dev/v1alpha1/schedulepolicies/closed");
+    fixture.context.schedules.forget("closed");
+}
+
+#[tokio::test]
+async fn a_stopped_tenant_is_ready_asks_for_no_nodes_and_starts_no_pods() {
+    let mut fixture = Fixture::new();
+    insert_stop(&fixture);
+    fixture.reconcile_until_ready().await;
+    let schedule = fixture.condition("WithinSchedule").unwrap();
+    assert_eq!(
+        (&schedule["status"], &schedule["reason"]),
+        (&json!("False"), &json!("Stopped"))
+    );
+    assert!(
+        schedule["message"]
+            .as_str()
+            .unwrap()
+            .contains("SchedulePolicy closed, window always"),
+        "{schedule}"
+    );
+    assert_eq!(fixture.status()["nodeGroups"][0]["desired"], 0);
+    let quotas = fixture.host.find("/resourcequotas/berth-limits");
+    assert_eq!(quotas[0]["spec"]["hard"]["count/pods"], "0");
+    remove_stop(&fixture);
+    fixture.reconcile().await.unwrap();
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.condition("WithinSchedule").unwrap()["reason"], "NoSchedule");
+    let quotas = fixture.host.find("/resourcequotas/berth-limits");
+    assert_ne!(quotas[0]["spec"]["hard"]["count/pods"], "0");
+}
+
+#[tokio::test]
+async fn a_stopped_tenant_that_is_settled_is_not_written_again() {
+    let mut fixture = Fixture::new();
+    insert_stop(&fixture);
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    let before = fixture.status();
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.status(), before);
+}
