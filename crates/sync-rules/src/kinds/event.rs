@@ -7,7 +7,8 @@
 //! | `type`, `reason`, `count`, `series`, times, `source`, `reporting…`, `action` | copied |
 //! | name | derived from the host Event's, so that repetitions update the same object |
 //!
-//! Events are not kept: once copied, they are forgotten.
+//! Events are not kept: once copied, they are forgotten. A syncer that starts reads from the tenant which of the host's recent Events have a
+//! copy, see [`TenantEvent::is_repeated_by`].
 
 use crate::{
     model::{
@@ -23,7 +24,7 @@ use serde_json::{Map, Value, json};
 /// The kind.
 pub const KIND: Kind = Kind::new(Direction::Events)
     .watch_host(HostNamespace::Workloads, WatchSpec::own(resource::EVENT))
-    .with_tenant_rights(&[("events", &["create", "patch"])])
+    .with_tenant_rights(&[("events", &["create", "list", "patch"])])
     .with_priority(QueuePriority::Low)
     .essential();
 
@@ -44,6 +45,9 @@ const COPIED: &[&str] = &[
     "type",
 ];
 
+/// What changes when an Event happens again.
+const REPETITION: &[&str] = &["count", "eventTime", "lastTimestamp", "series"];
+
 /// An Event for the tenant.
 #[derive(Debug, PartialEq)]
 pub struct TenantEvent {
@@ -53,6 +57,21 @@ pub struct TenantEvent {
     pub name: String,
     /// The Event.
     pub event: Value,
+}
+
+impl TenantEvent {
+    /// Whether an Event of the tenant with the same name is this copy, as it would be written now.
+    pub fn is_repeated_by(&self, existing: &Value) -> bool {
+        let same_object =
+            json::text(existing, &["involvedObject", "uid"]) == json::text(&self.event, &["involvedObject", "uid"]);
+        same_object
+            && REPETITION
+                .iter()
+                // An absent field and null are the same: API servers write some times as null.
+                .all(|field| {
+                    existing.get(*field).unwrap_or(&Value::Null) == self.event.get(*field).unwrap_or(&Value::Null)
+                })
+    }
 }
 
 /// The Event for the tenant about a host Event, if there is any.
@@ -150,6 +169,28 @@ mod tests {
         let now = "2026-11-20T10:00:30Z".parse().unwrap();
         let translated = translate(&cache(&name), &event("Pod", &host_name(KindId::Pod, &name)), now).unwrap();
         insta::assert_yaml_snapshot!(translated.event);
+    }
+
+    #[test]
+    fn a_copy_is_recognised_until_the_event_happens_again() {
+        let name = Name::new("research", "train-0");
+        let now = "2026-11-20T10:00:30Z".parse().unwrap();
+        let host = event("Pod", &host_name(KindId::Pod, &name));
+        let copy = translate(&cache(&name), &host, now).unwrap();
+        let mut stored = copy.event.clone();
+        stored["metadata"]["resourceVersion"] = "7".into();
+        stored["eventTime"] = Value::Null;
+        assert!(copy.is_repeated_by(&stored));
+        for (field, other) in [
+            ("count", json!(1)),
+            ("lastTimestamp", json!("2026-11-20T09:59:00Z")),
+            ("series", json!({"count": 3})),
+            ("involvedObject", json!({"uid": "an earlier pod of that name"})),
+        ] {
+            let mut changed = stored.clone();
+            changed[field] = other;
+            assert!(!copy.is_repeated_by(&changed), "{field}");
+        }
     }
 
     #[test]

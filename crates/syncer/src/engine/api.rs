@@ -171,6 +171,18 @@ impl Api {
         Ok(!berth_sync_rules::model::json::items(&list, &["items"]).is_empty())
     }
 
+    /// A page of a list over all namespaces, of at most `most` objects: the first one, or the one that `after`, the token of the page
+    /// before, points to.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn list_page(&self, resource: Resource, most: u32, after: Option<&str>) -> Result<Value, CallError> {
+        let mut parameters = ListParams::default().limit(most);
+        parameters.continue_token = after.map(str::to_owned);
+        let request = Request::new(resource.path("")).list(&parameters);
+        self.call("list", resource.plural, request).await
+    }
+
     /// Creates an object.
     ///
     /// # Errors

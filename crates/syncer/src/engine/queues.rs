@@ -28,6 +28,9 @@ const fn concurrency(priority: QueuePriority) -> usize {
 impl Engine {
     /// Reconciles the keys of one queue, for ever.
     pub(super) async fn run_queue(self: Arc<Self>, priority: QueuePriority) {
+        if priority == QueuePriority::Low {
+            self.forget_copied_events().await;
+        }
         let (queue, most) = (self.queue(priority).clone(), concurrency(priority));
         let mut running = JoinSet::new();
         loop {

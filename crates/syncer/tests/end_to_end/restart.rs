@@ -5,7 +5,7 @@ use crate::{
     setup::{Clusters, WORKLOADS},
 };
 use berth_api::labels::ORIGIN_NAME;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret};
 use kube::{ResourceExt, api::ListParams};
 use serde_json::json;
 use std::{collections::BTreeMap, time::Instant};
@@ -49,6 +49,17 @@ pub async fn a_killed_syncer_goes_on(clusters: &Clusters) {
     };
     eventually("every pod has its tokens", async || tokens().await == PODS).await;
     settled("nothing changes on the host", async || host_versions(clusters).await).await;
+    let events = clusters.tenant_api::<Event>();
+    eventually("every pod's binding has an Event in the tenant", async || {
+        let scheduled = ListParams::default().fields("reason=Scheduled");
+        let all = events.list(&scheduled).await.unwrap();
+        let about_one = |event: &&Event| {
+            let name = event.involved_object.name.as_deref();
+            name.is_some_and(|name| name.starts_with("many-"))
+        };
+        all.iter().filter(about_one).count() >= PODS
+    })
+    .await;
 
     // A restart with nothing to do writes nothing.
     syncer.stop().await;
@@ -70,16 +81,17 @@ pub async fn a_killed_syncer_goes_on(clusters: &Clusters) {
     assert!(written.is_empty(), "{written:?}");
     let mut writes = String::new();
     prometheus_client::encoding::text::encode(&mut writes, &registry(&syncer.metrics)).unwrap();
-    let host_writes: Vec<_> = writes
-        .lines()
-        .filter(|line| {
-            let reads = ["verb=\"get\"", "verb=\"list\""];
-            line.contains("api_call_seconds_count")
-                && line.contains("side=\"host\"")
-                && !reads.iter().any(|verb| line.contains(verb))
-        })
-        .collect();
+    let written = |what: &str| -> Vec<_> {
+        let reads = ["verb=\"get\"", "verb=\"list\""];
+        let calls = writes.lines().filter(|line| line.contains("api_call_seconds_count"));
+        calls
+            .filter(|line| line.contains(what) && !reads.iter().any(|verb| line.contains(verb)))
+            .collect()
+    };
+    let host_writes = written("side=\"host\"");
     assert!(host_writes.is_empty(), "{host_writes:?} in {WORKLOADS}");
+    let events = written("resource=\"events\"");
+    assert!(events.is_empty(), "they are in the tenant already: {events:?}");
     syncer.stop().await;
 }
 
