@@ -3,16 +3,19 @@
 
 use crate::{
     load::{Place, Running},
-    report::{Report, milliseconds, percentile},
+    moments::{Moments, delays, origin},
+    report::{Report, percentile},
 };
 use berth_tests::{
+    objects::phase,
     tenant::{Tenant, cluster, ensure_namespace},
     test_cluster::TestCluster,
 };
 use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -29,28 +32,59 @@ fn pods() -> usize {
 /// Pods of the regular tenant, and the pause between two of them.
 const REGULAR: (usize, Duration) = (40, Duration::from_millis(250));
 
-/// Delays of the regular place's pods in milliseconds.
-async fn regular(place: &Place, prefix: &str) -> Vec<f64> {
-    let running = Running::follow(place);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut requested = Vec::new();
-    for index in 0..REGULAR.0 {
-        let name = format!("{prefix}{index:04}");
-        requested.push((name.clone(), Instant::now()));
-        place.create(&name).await;
-        tokio::time::sleep(REGULAR.1).await;
-    }
-    let names: BTreeSet<String> = requested.iter().map(|(name, _)| name.clone()).collect();
-    running.until_all(&names).await;
-    requested
-        .iter()
-        .map(|(name, at)| milliseconds(running.at(name).unwrap().saturating_duration_since(*at)))
-        .collect()
+/// What the delays of a pod of the regular place consist of.
+const STEPS: [&str; 5] = [
+    "created",
+    "on the host",
+    "has a node",
+    "runs on the host",
+    "seen to run",
+];
+
+/// Delays of the regular place's pods in milliseconds: in all, and by [`STEPS`] for those whose host pods are in `host_pods`.
+struct Delays {
+    all: Vec<f64>,
+    steps: Vec<Vec<f64>>,
 }
 
-/// p99 alone, and beside the others.
-async fn compare(one: &Place, others: &[Place]) -> (f64, f64) {
-    let alone = regular(one, "alone-").await;
+async fn regular(place: &Place, host_pods: Option<&Api<Pod>>, prefix: &str) -> Delays {
+    let running = Running::follow(place);
+    let on_host = host_pods.map(|pods| {
+        let has_node = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        [
+            Moments::follow(pods.clone(), origin),
+            Moments::follow(pods.clone(), move |pod| origin(pod).filter(|_| has_node(pod))),
+            Moments::follow(pods.clone(), |pod| origin(pod).filter(|_| phase(pod) == "Running")),
+        ]
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (mut requested, mut created) = (BTreeMap::new(), BTreeMap::new());
+    for index in 0..REGULAR.0 {
+        let name = format!("{prefix}{index:04}");
+        requested.insert(name.clone(), Instant::now());
+        place.create(&name).await;
+        created.insert(name, Instant::now());
+        tokio::time::sleep(REGULAR.1).await;
+    }
+    let names: BTreeSet<String> = requested.keys().cloned().collect();
+    running.until_all(&names).await;
+    let all = names
+        .iter()
+        .filter_map(|name| Some((name.clone(), running.at(name)?)))
+        .collect();
+    let mut moments = vec![created];
+    moments.extend(on_host.iter().flatten().map(Moments::all));
+    moments.push(all);
+    let steps = std::iter::once(&requested).chain(&moments).zip(&moments);
+    Delays {
+        all: delays(&requested, moments.last().unwrap()),
+        steps: steps.map(|(from, to)| delays(from, to)).collect(),
+    }
+}
+
+/// p99 alone, and beside the others; and the p99 of each step, beside the others.
+async fn compare(one: &Place, host_pods: Option<&Api<Pod>>, others: &[Place]) -> (f64, f64, Vec<f64>) {
+    let alone = regular(one, None, "alone-").await.all;
     one.clear("alone-").await;
     let flood = tokio::spawn({
         let others = others.to_vec();
@@ -63,7 +97,7 @@ async fn compare(one: &Place, others: &[Place]) -> (f64, f64) {
                 .await;
         }
     });
-    let beside = regular(one, "beside-").await;
+    let Delays { all: beside, steps } = regular(one, host_pods, "beside-").await;
     let still_flooding = !flood.is_finished();
     flood.await.unwrap();
     if !still_flooding {
@@ -73,7 +107,8 @@ async fn compare(one: &Place, others: &[Place]) -> (f64, f64) {
     for other in others {
         other.clear("greedy-").await;
     }
-    (percentile(&alone, 99.0), percentile(&beside, 99.0))
+    let steps = steps.iter().map(|step| percentile(step, 99.0)).collect();
+    (percentile(&alone, 99.0), percentile(&beside, 99.0), steps)
 }
 
 pub(crate) async fn run() {
@@ -85,7 +120,8 @@ pub(crate) async fn run() {
         tenants.push(Tenant::create(&host, "bench-fair", &cluster(&name, &[("train", "h100", 2)])).await);
     }
     let places: Vec<Place> = tenants.iter().map(|tenant| Place::in_tenant(&tenant.client)).collect();
-    let (alone, beside) = compare(&places[0], &places[1..]).await;
+    let host_pods = Api::namespaced(host.client.clone(), &tenants[0].id.workload_namespace());
+    let (alone, beside, steps) = compare(&places[0], Some(&host_pods), &places[1..]).await;
 
     let mut direct = Vec::new();
     for index in 0..=greedy {
@@ -95,7 +131,7 @@ pub(crate) async fn run() {
         place.pods = Api::namespaced(host.client.clone(), &namespace);
         direct.push(place);
     }
-    let (direct_alone, direct_beside) = compare(&direct[0], &direct[1..]).await;
+    let (direct_alone, direct_beside, _) = compare(&direct[0], None, &direct[1..]).await;
 
     let mut report = Report::new("fairness");
     report.add("greedy tenants", f64::from(u32::try_from(greedy).unwrap()), "");
@@ -107,6 +143,9 @@ pub(crate) async fn run() {
     report.add("regular tenant's p99 alone", alone, "ms");
     report.add("regular tenant's p99 beside greedy ones", beside, "ms");
     report.add("beside / alone", beside / alone, "");
+    for (step, delay) in STEPS.iter().zip(steps) {
+        report.add(format!("beside, step until: {step}, p99"), delay, "ms");
+    }
     report.add("the same on the host directly: p99 alone", direct_alone, "ms");
     report.add("the same on the host directly: p99 beside", direct_beside, "ms");
     report.add(

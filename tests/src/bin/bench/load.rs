@@ -2,8 +2,9 @@
 //!
 //! Simulated kubelets ask for no tokens. In a tenant the syncer does that for them; on the host a [`Place`] with tokens does.
 
+use crate::moments::Moments;
 use berth_tests::objects::{gpu_pod, phase};
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     core::v1::{Pod, ServiceAccount},
@@ -11,11 +12,9 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
-    runtime::{WatchStreamExt, watcher},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    collections::BTreeSet,
     time::{Duration, Instant},
 };
 
@@ -128,53 +127,26 @@ fn token_request(pod: &Pod) -> TokenRequest {
 }
 
 /// When each pod was first seen to run.
-pub(crate) struct Running {
-    seen: Arc<Mutex<BTreeMap<String, Instant>>>,
-    watch: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.watch.abort();
-    }
-}
+pub(crate) struct Running(Moments);
 
 impl Running {
     /// Starts to watch.
     pub(crate) fn follow(place: &Place) -> Self {
-        let seen: Arc<Mutex<BTreeMap<String, Instant>>> = Arc::default();
-        let (moments, pods) = (Arc::clone(&seen), place.pods.clone());
-        let watch = tokio::spawn(async move {
-            let mut stream = watcher(pods, watcher::Config::default())
-                .default_backoff()
-                .applied_objects()
-                .boxed();
-            while let Ok(Some(pod)) = stream.try_next().await {
-                if phase(&pod) == "Running" {
-                    moments
-                        .lock()
-                        .unwrap()
-                        .entry(pod.name_any())
-                        .or_insert_with(Instant::now);
-                }
-            }
-        });
-        Self { seen, watch }
+        let running = |pod: &Pod| (phase(pod) == "Running").then(|| pod.name_any());
+        Self(Moments::follow(place.pods.clone(), running))
     }
 
     /// When a pod was first seen to run.
     pub(crate) fn at(&self, name: &str) -> Option<Instant> {
-        self.seen.lock().unwrap().get(name).copied()
+        self.0.at(name)
     }
 
     /// Waits until every one of `names` was seen to run.
     pub(crate) async fn until_all(&self, names: &BTreeSet<String>) {
         let begun = Instant::now();
         loop {
-            let missing = {
-                let seen = self.seen.lock().unwrap();
-                names.iter().filter(|name| !seen.contains_key(*name)).count()
-            };
+            let seen = self.0.all();
+            let missing = names.iter().filter(|name| !seen.contains_key(*name)).count();
             if missing == 0 {
                 return;
             }

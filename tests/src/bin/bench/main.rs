@@ -8,6 +8,7 @@ mod cores;
 mod fairness;
 mod load;
 mod memory;
+mod moments;
 mod neighbour;
 mod processor;
 mod real;
