@@ -6,18 +6,28 @@
 mod burst;
 mod cores;
 mod fairness;
+mod idle_pass;
 mod load;
 mod memory;
 mod neighbour;
 mod processor;
+mod quota_change;
 mod real;
 mod report;
 mod requests;
+mod reservations;
 mod restart;
+mod schedules;
 mod sync;
+mod tenant_admission;
 mod tenant_ready;
 
+use berth_runtime::shutdown;
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// The exit code of a program that SIGTERM ended.
+const ENDED_BY_SIGNAL: u8 = 143;
 
 /// Berth's benchmarks: tables on stdout, JSON in target/bench/.
 #[derive(Parser)]
@@ -26,7 +36,7 @@ struct Args {
     which: Which,
 }
 
-#[derive(Clone, Copy, Subcommand)]
+#[derive(Clone, Subcommand)]
 enum Which {
     /// Everything below, one after the other.
     All,
@@ -46,6 +56,15 @@ enum Which {
     Neighbour,
     /// Resident and private memory of an idle tenant by process, and of its syncer with 1,000 pods.
     Memory,
+    /// What admitting a tenant costs in an organization with 10,000 tenants: the decision, the API call with and without Berth's
+    /// admission policies, and the time until quota is reserved.
+    TenantAdmission(tenant_admission::Options),
+    /// From a change of a Project's quota to the reservation of a waiting tenant, and to the first drained node.
+    QuotaChange(quota_change::Options),
+    /// The evaluation of 10,000 schedule policies, and their next changes.
+    Schedules(schedules::Options),
+    /// One pass over the metrics of 10,000 GPUs of a real Prometheus server: time and memory.
+    IdlePass(idle_pass::Options),
     /// On real nodes, as root: a tenant whose control plane runs in pods gets ready, its memory, exec and port-forward against
     /// the host directly, and DNS.
     Real,
@@ -55,42 +74,98 @@ enum Which {
         /// The DNS server.
         server: std::net::IpAddr,
     },
+    /// What `idle-pass` runs in a process of its own.
+    #[command(hide = true)]
+    RunIdlePass {
+        /// URL of the server.
+        #[arg(long)]
+        prometheus: String,
+        /// Nodes of the fleet.
+        #[arg(long)]
+        nodes: usize,
+    },
 }
 
-fn main() {
+fn main() -> ExitCode {
     berth_runtime::install_crypto();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .unwrap();
+    let which = Args::parse().which;
     runtime.block_on(async {
-        let which = Args::parse().which;
-        if matches!(which, Which::All | Which::TenantReady) {
-            tenant_ready::run().await;
+        let stop = shutdown::signals().unwrap();
+        // What a benchmark started ends with its values, so it must not end by the signal itself.
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => ExitCode::from(ENDED_BY_SIGNAL),
+            () = run(which) => ExitCode::SUCCESS,
         }
-        if matches!(which, Which::All | Which::SyncLatency) {
-            sync::run().await;
-        }
-        if matches!(which, Which::All | Which::Burst) {
-            burst::run().await;
-        }
-        if matches!(which, Which::All | Which::Restart) {
-            restart::run().await;
-        }
-        if matches!(which, Which::All | Which::Fairness) {
-            fairness::run().await;
-        }
-        if matches!(which, Which::All | Which::Neighbour) {
-            neighbour::run().await;
-        }
-        if matches!(which, Which::All | Which::Memory) {
-            memory::run().await;
-        }
-        if matches!(which, Which::All | Which::Real) {
-            real::run().await;
-        }
-        if let Which::AskNames { server } = which {
-            real::ask_many(server).await;
-        }
-    });
+    })
+}
+
+async fn run(which: Which) {
+    match which {
+        Which::AskNames { server } => return real::ask_many(server).await,
+        Which::RunIdlePass { ref prometheus, nodes } => return idle_pass::run_passes(prometheus, nodes).await,
+        _ => run_tenants(&which).await,
+    }
+    let all = matches!(which, Which::All);
+    if let Some(options) = options(all, || match which {
+        Which::TenantAdmission(options) => Some(options),
+        _ => None,
+    }) {
+        tenant_admission::run(options).await;
+    }
+    if let Some(options) = options(all, || match which {
+        Which::QuotaChange(options) => Some(options),
+        _ => None,
+    }) {
+        quota_change::run(options).await;
+    }
+    if let Some(options) = options(all, || match which {
+        Which::Schedules(options) => Some(options),
+        _ => None,
+    }) {
+        schedules::run(options);
+    }
+    if let Some(options) = options(all, || match which {
+        Which::IdlePass(options) => Some(options),
+        _ => None,
+    }) {
+        idle_pass::run(options).await;
+    }
+    if matches!(which, Which::All | Which::Real) {
+        real::run().await;
+    }
+}
+
+/// The options of a benchmark: its defaults if all are run, none if it is not asked for.
+fn options<O: Default>(all: bool, of_command: impl FnOnce() -> Option<O>) -> Option<O> {
+    if all { Some(O::default()) } else { of_command() }
+}
+
+/// The benchmarks of tenants with control planes of their own.
+async fn run_tenants(which: &Which) {
+    if matches!(which, Which::All | Which::TenantReady) {
+        tenant_ready::run().await;
+    }
+    if matches!(which, Which::All | Which::SyncLatency) {
+        sync::run().await;
+    }
+    if matches!(which, Which::All | Which::Burst) {
+        burst::run().await;
+    }
+    if matches!(which, Which::All | Which::Restart) {
+        restart::run().await;
+    }
+    if matches!(which, Which::All | Which::Fairness) {
+        fairness::run().await;
+    }
+    if matches!(which, Which::All | Which::Neighbour) {
+        neighbour::run().await;
+    }
+    if matches!(which, Which::All | Which::Memory) {
+        memory::run().await;
+    }
 }
