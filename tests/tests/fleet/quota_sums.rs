@@ -88,7 +88,7 @@ impl<'a> World<'a> {
             world.set_organization(organization, 3).await;
         }
         for project in 0..PROJECTS.len() {
-            world.set_project(project, &[]).await;
+            world.set_project(project).await;
         }
         world
     }
@@ -101,14 +101,12 @@ impl<'a> World<'a> {
         apply(&self.host.client, "", &object).await.unwrap();
     }
 
-    /// A Project with its namespaces and `more`. What it uses is limited by its Organization.
-    async fn set_project(&self, index: usize, more: &[&str]) {
+    /// A Project with its namespaces. What it uses is limited by its Organization.
+    async fn set_project(&self, index: usize) {
         let (name, organization) = PROJECTS[index];
-        let own = self.owners.iter().zip(NAMESPACES);
-        let own = own
-            .filter(|(owner, _)| **owner == index)
-            .map(|(_, namespace)| namespace);
-        let namespaces: Vec<&str> = own.chain(more.iter().copied()).collect();
+        let owners = self.owners.iter().zip(NAMESPACES);
+        let own = owners.filter(|(owner, _)| **owner == index);
+        let namespaces: Vec<&str> = own.map(|(_, namespace)| namespace).collect();
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": name},
             "spec": {"organizationName": ORGANIZATIONS[organization], "namespaces": namespaces}});
         apply(&self.host.client, "", &object).await.unwrap();
@@ -171,8 +169,8 @@ impl<'a> World<'a> {
     async fn move_namespace(&mut self) -> String {
         let (namespace, to) = (self.dice.index(NAMESPACES.len()), self.dice.index(PROJECTS.len()));
         let from = std::mem::replace(&mut self.owners[namespace], to);
-        self.set_project(to, &[]).await;
-        self.set_project(from, &[]).await;
+        self.set_project(to).await;
+        self.set_project(from).await;
         format!(
             "{} went from {} to {}",
             NAMESPACES[namespace], PROJECTS[from].0, PROJECTS[to].0
