@@ -166,7 +166,7 @@ async fn find_settings(
                 context.queue.add(Key::Quotas);
                 return Ok(None);
             };
-            if *verdict == Verdict::NoProject && listed_projects::has_unseen_project(context, tenant).await? {
+            if *verdict == Verdict::NoProject && quota::has_unseen_project(context, tenant).await? {
                 // The Project wakes the decision as soon as the watch shows it.
                 return Ok(None);
             }
