@@ -80,8 +80,8 @@ fn spawn(dir: &Path, port: u16) -> Child {
 /// One target for each node, with the labels that Kubernetes' service discovery sets: those of the exporter's own pod.
 fn configuration(exporters: SocketAddr, nodes: usize, scrape_interval: i64) -> String {
     let mut text = format!(
-        "global: {{scrape_interval: {scrape_interval}s, scrape_timeout: {scrape_interval}s}}\nscrape_configs:\n- job_name: dcgm-exporter\n  \
-         static_configs:\n"
+        "global: {{scrape_interval: {scrape_interval}s, scrape_timeout: {scrape_interval}s}}\nscrape_configs:\n\
+         - job_name: dcgm-exporter\n  static_configs:\n"
     );
     for node in 0..nodes {
         writeln!(

@@ -53,9 +53,9 @@ fn reserved_condition(reservation: &QuotaReservation, over: &[TreeResource]) -> 
     ConditionUpdate::mark_true(QUOTA_RESERVED, "OverQuota", message)
 }
 
-/// Whether a Project names the namespace of a tenant that is about to be created without quota: then the watch is behind. Each tenant is
-/// looked up once, and none that runs already. The watch has shown the tenant, so that a list that is requested now has all Projects that are
-/// older than it.
+/// Whether a Project names the namespace of a tenant that is about to be created without quota: then the watch is behind. It is asked
+/// once for each tenant, and not for those that run. The watch has shown the tenant, so a list that is requested now has all Projects
+/// that are older.
 ///
 /// # Errors
 /// The host refuses or does not answer.
