@@ -9,10 +9,10 @@ use std::{
     fs,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
-    thread::sleep,
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
+use tokio::time::sleep;
 
 /// For a cluster and a tenant to start, or to end, on a busy machine.
 const LIMIT: Duration = Duration::from_mins(5);
@@ -39,14 +39,14 @@ impl Benchmark {
     }
 
     /// Waits until the benchmark ends.
-    fn wait(&mut self) -> ExitStatus {
+    async fn wait(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return status;
             }
             assert!(begun.elapsed() < LIMIT, "the benchmark does not end");
-            sleep(Duration::from_millis(100));
+            sleep(Duration::from_millis(100)).await;
         }
     }
 }
@@ -68,18 +68,18 @@ fn has_tenant(folder: &Path) -> bool {
     processes.any(|status| status.name.ends_with(API_SERVER) && status.state == ProcessState::Running)
 }
 
-#[test]
-fn a_benchmark_that_is_ended_leaves_nothing() {
+#[tokio::test]
+async fn a_benchmark_that_is_ended_leaves_nothing() {
     let mut benchmark = Benchmark::start("tenant-ready");
     let begun = Instant::now();
     while !has_tenant(benchmark.folder.path()) {
         assert!(begun.elapsed() < LIMIT, "no tenant runs");
         assert_eq!(benchmark.process.try_wait().unwrap(), None, "it ended by itself");
-        sleep(Duration::from_millis(100));
+        sleep(Duration::from_millis(100)).await;
     }
     let pid = Pid::from_raw(i32::try_from(benchmark.process.id()).unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    assert_eq!(benchmark.wait().code(), Some(ENDED_BY_SIGNAL));
+    assert_eq!(benchmark.wait().await.code(), Some(ENDED_BY_SIGNAL));
     assert_eq!(
         reap_marked(benchmark.folder.path(), Duration::ZERO).unwrap(),
         0,

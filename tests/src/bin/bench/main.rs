@@ -106,66 +106,35 @@ fn main() -> ExitCode {
 
 async fn run(which: Which) {
     match which {
-        Which::AskNames { server } => return real::ask_many(server).await,
-        Which::RunIdlePass { ref prometheus, nodes } => return idle_pass::run_passes(prometheus, nodes).await,
-        _ => run_tenants(&which).await,
-    }
-    let all = matches!(which, Which::All);
-    if let Some(options) = options(all, || match which {
-        Which::TenantAdmission(options) => Some(options),
-        _ => None,
-    }) {
-        tenant_admission::run(options).await;
-    }
-    if let Some(options) = options(all, || match which {
-        Which::QuotaChange(options) => Some(options),
-        _ => None,
-    }) {
-        quota_change::run(options).await;
-    }
-    if let Some(options) = options(all, || match which {
-        Which::Schedules(options) => Some(options),
-        _ => None,
-    }) {
-        schedules::run(options);
-    }
-    if let Some(options) = options(all, || match which {
-        Which::IdlePass(options) => Some(options),
-        _ => None,
-    }) {
-        idle_pass::run(options).await;
-    }
-    if matches!(which, Which::All | Which::Real) {
-        real::run().await;
+        Which::All => run_all().await,
+        Which::TenantReady => tenant_ready::run().await,
+        Which::SyncLatency => sync::run().await,
+        Which::Burst => burst::run().await,
+        Which::Restart => restart::run().await,
+        Which::Fairness => fairness::run().await,
+        Which::Neighbour => neighbour::run().await,
+        Which::Memory => memory::run().await,
+        Which::TenantAdmission(options) => tenant_admission::run(options).await,
+        Which::QuotaChange(options) => quota_change::run(options).await,
+        Which::Schedules(options) => schedules::run(options),
+        Which::IdlePass(options) => idle_pass::run(options).await,
+        Which::Real => real::run().await,
+        Which::AskNames { server } => real::ask_many(server).await,
+        Which::RunIdlePass { prometheus, nodes } => idle_pass::run_passes(&prometheus, nodes).await,
     }
 }
 
-/// The options of a benchmark: its defaults if all are run, none if it is not asked for.
-fn options<O: Default>(all: bool, of_command: impl FnOnce() -> Option<O>) -> Option<O> {
-    if all { Some(O::default()) } else { of_command() }
-}
-
-/// The benchmarks of tenants with control planes of their own.
-async fn run_tenants(which: &Which) {
-    if matches!(which, Which::All | Which::TenantReady) {
-        tenant_ready::run().await;
-    }
-    if matches!(which, Which::All | Which::SyncLatency) {
-        sync::run().await;
-    }
-    if matches!(which, Which::All | Which::Burst) {
-        burst::run().await;
-    }
-    if matches!(which, Which::All | Which::Restart) {
-        restart::run().await;
-    }
-    if matches!(which, Which::All | Which::Fairness) {
-        fairness::run().await;
-    }
-    if matches!(which, Which::All | Which::Neighbour) {
-        neighbour::run().await;
-    }
-    if matches!(which, Which::All | Which::Memory) {
-        memory::run().await;
-    }
+async fn run_all() {
+    tenant_ready::run().await;
+    sync::run().await;
+    burst::run().await;
+    restart::run().await;
+    fairness::run().await;
+    neighbour::run().await;
+    memory::run().await;
+    tenant_admission::run(tenant_admission::Options::default()).await;
+    quota_change::run(quota_change::Options::default()).await;
+    schedules::run(schedules::Options::default());
+    idle_pass::run(idle_pass::Options::default()).await;
+    real::run().await;
 }
