@@ -27,10 +27,32 @@ pub enum Behaviour {
     Idle,
     /// One GPU computes.
     Busy,
+    /// One GPU computed until 20 minutes ago: its job loads data since.
+    LoadingData,
+    /// One GPU computes for five minutes and pauses for five, now too: its job writes checkpoints.
+    Checkpointing,
     /// One GPU lacks a metric.
     Incomplete,
     /// It answers with an error.
     Down,
+}
+
+/// Seconds for which a job that loads data has not computed.
+const LOADING: i64 = 1200;
+/// Seconds of a pause for a checkpoint, and of the time between two.
+const CHECKPOINT: i64 = 300;
+
+impl Behaviour {
+    /// Whether a GPU computed so many seconds ago.
+    fn is_busy(self, gpu: usize, age: i64) -> bool {
+        let computes = match self {
+            Self::Busy => true,
+            Self::LoadingData => age >= LOADING,
+            Self::Checkpointing => (age / CHECKPOINT) % 2 == 1,
+            Self::Idle | Self::Incomplete | Self::Down => false,
+        };
+        computes && gpu == 5
+    }
 }
 
 /// Samples of the past, which the first scrape of each exporter gets, so that nobody has to wait until a window is full. Prometheus takes
@@ -88,9 +110,9 @@ impl Exporters {
         lock(&self.0.behaviours).get(&node).copied().unwrap_or_default()
     }
 
-    /// What follows the values of a node in this scrape: a time in milliseconds, or nothing for now.
-    fn times(&self, node: usize) -> Vec<String> {
-        let now = vec![String::new()];
+    /// The age in seconds of each sample of a node in this scrape, with what follows its value: a time in milliseconds, or nothing for now.
+    fn times(&self, node: usize) -> Vec<(i64, String)> {
+        let now = vec![(0, String::new())];
         let Some(history) = self.0.history else { return now };
         if !lock(&self.0.scraped).insert(node) {
             return now;
@@ -98,7 +120,7 @@ impl Exporters {
         let last = Timestamp::now().as_second();
         let samples = history.seconds / history.interval;
         let ages = (0..=samples).rev().map(|sample| sample * history.interval);
-        ages.map(|age| format!(" {}", (last - age) * 1000)).collect()
+        ages.map(|age| (age, format!(" {}", (last - age) * 1000))).collect()
     }
 }
 
@@ -122,12 +144,8 @@ async fn metrics(State(exporters): State<Exporters>, Path(node): Path<usize>) ->
             if behaviour == Behaviour::Incomplete && gpu == 3 && metric.contains("TENSOR") {
                 continue;
             }
-            let value = if behaviour == Behaviour::Busy && gpu == 5 {
-                busy
-            } else {
-                idle
-            };
-            for time in &times {
+            for (age, time) in &times {
+                let value = if behaviour.is_busy(gpu, *age) { busy } else { idle };
                 writeln!(
                     text,
                     "{metric}{{gpu=\"{gpu}\",UUID=\"GPU-{node}-{gpu}\",modelName=\"NVIDIA H100 80GB HBM3\",Hostname=\"gpu-{node}\",\

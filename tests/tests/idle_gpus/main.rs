@@ -18,7 +18,7 @@ use berth_idle_reclaim::{
     signal::Signal,
 };
 use berth_prometheus::{Prometheus, PrometheusConfig, QueryError};
-use berth_tests::gpu_metrics::{self, Behaviour, Exporters, GPUS, Server};
+use berth_tests::gpu_metrics::{self, Behaviour, Exporters, GPUS, History, Server};
 use jiff::Timestamp;
 use std::{
     collections::BTreeSet,
@@ -57,26 +57,32 @@ impl Fleet {
         for (node, behaviour) in behaviours {
             exporters.set(node, behaviour);
         }
-        let server = Server::start(exporters.serve().await, nodes, SCRAPE_INTERVAL);
-        let prometheus = Prometheus::new(PrometheusConfig::new(server.url().parse().unwrap())).unwrap();
         let rules = IdleReclaim {
             mode: IdleReclaimMode::Enforce,
             window: berth_api::KubeDuration::of_seconds(u32::try_from(WINDOW).unwrap()),
             startup_grace_period: "0s".into(),
             ..IdleReclaim::default()
         };
+        let policy = Policy::with_shortest_window(&rules, WINDOW);
+        Self::scraped(exporters, nodes, policy, 2 * SCRAPE_INTERVAL).await
+    }
+
+    /// So many nodes with these exporters.
+    async fn scraped(exporters: Exporters, nodes: usize, policy: Policy, sample_interval: Seconds) -> Self {
+        let server = Server::start(exporters.serve().await, nodes, SCRAPE_INTERVAL);
+        let prometheus = Prometheus::new(PrometheusConfig::new(server.url().parse().unwrap())).unwrap();
         Self {
             source: GpuMetricsSource {
                 prometheus,
                 settings: QuerySettings {
                     matchers: "job=\"dcgm-exporter\"".into(),
-                    sample_interval: 2 * SCRAPE_INTERVAL,
+                    sample_interval,
                 },
                 interval: INTERVAL,
             },
             exporters,
             server,
-            policy: Policy::with_shortest_window(&rules, WINDOW),
+            policy,
             pods: gpu_metrics::pods(nodes),
         }
     }
@@ -205,6 +211,38 @@ async fn a_thousand_gpus_are_judged_by_what_prometheus_knows() {
     let decisions = fleet.decide(None);
     assert_eq!(count(&decisions, Verdict::Unknown(Unknown::NoMetrics)), NODES);
     assert!(decisions.iter().all(|decision| decision.state.is_none()));
+}
+
+/// With the shortest window that a class may have, and what exporters said in the last 35 minutes.
+#[tokio::test]
+async fn jobs_that_pause_are_active_and_a_forgotten_notebook_is_idle() {
+    let [loading, checkpointing, forgotten] = [0, 1, 2];
+    let exporters = Exporters::with_history(History {
+        seconds: 2100,
+        interval: 30,
+    });
+    exporters.set(loading, Behaviour::LoadingData);
+    exporters.set(checkpointing, Behaviour::Checkpointing);
+    let policy = Policy::new(&IdleReclaim {
+        mode: IdleReclaimMode::Enforce,
+        window: "30m".into(),
+        ..IdleReclaim::default()
+    });
+    let fleet = Fleet::scraped(exporters, 3, policy, 60).await;
+    let decisions = fleet
+        .wait_until("the notebook is idle", |decisions| {
+            verdict(decisions, forgotten) == Verdict::Idle
+        })
+        .await;
+    for job in [loading, checkpointing] {
+        assert_eq!(verdict(&decisions, job), Verdict::Active);
+    }
+    let states = pass::states_after(&decisions);
+    let warned: Vec<(&str, IdleStep)> = states
+        .iter()
+        .map(|(name, state)| (name.name.as_str(), state.step))
+        .collect();
+    assert_eq!(warned, [("train-2", IdleStep::Warned)]);
 }
 
 /// A short outage of the server, during which the clock of control goes on for an hour.
