@@ -3,10 +3,13 @@
 //! In tests `unwrap` and `expect` say what was assumed; a broken assumption is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
+pub mod dice;
 pub mod dns;
 pub mod fake;
 pub mod files;
+pub mod gpu_metrics;
 pub mod helm;
+pub mod in_process;
 pub mod keeper;
 pub mod kubectl;
 pub mod objects;
@@ -14,6 +17,7 @@ pub mod observer;
 pub mod processes;
 pub mod scrape;
 pub mod suite;
+pub mod team;
 pub mod tenant;
 pub mod test_cluster;
 pub mod token;

@@ -112,6 +112,38 @@ fn a_forgotten_notebook_is_given_back() {
 }
 
 #[test]
+fn an_hour_without_prometheus_changes_nothing_even_if_control_restarts() {
+    let pod = testing::pod("notebook", 1);
+    let pods = [Arc::new(pod.clone())];
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let pass = |metrics: Option<&Metrics>, states: &States, now| {
+        let input = TenantInput {
+            policy: &enforce,
+            pods: &pods,
+            gpu_resources: &BTreeSet::new(),
+            states,
+        };
+        pass::evaluate(&input, metrics, now)
+    };
+    let idle = metrics(testing::idle_table(&[&pod]));
+    let mut decisions = pass(Some(&idle), &States::new(), NOW);
+    assert_eq!(decisions[0].step(), Some(IdleStep::Warned));
+    for minute in 1..=60 {
+        // Every pass is that of a new process, which reads the status.
+        let status = pass::report(&enforce, &decisions);
+        let states = pass::states_of(Some(&status), IdleReclaimMode::Enforce);
+        decisions = pass(None, &states, NOW + minute * 60);
+        assert_eq!(decisions[0].verdict, Verdict::Unknown(Unknown::NoMetrics));
+        assert_eq!(decisions[0].step(), Some(IdleStep::Warned));
+        assert_eq!(decisions[0].next_step_at, None);
+        assert!(!decisions[0].is_due(IdleReclaimMode::Enforce));
+        let report = pass::report(&enforce, &decisions);
+        assert_eq!((report.idle_gpus, report.unknown_gpus[0].gpus), (0, 1));
+        assert_eq!(report.workloads[0].idle_since, status.workloads[0].idle_since);
+    }
+}
+
+#[test]
 fn a_gang_with_one_active_pod_is_not_idle() {
     let mut pods: Vec<GpuPod> = (0..4).map(|index| testing::pod(&format!("w{index}"), 8)).collect();
     for pod in &mut pods {

@@ -1,5 +1,7 @@
 //! Decisions and use of whole trees: examples, and properties over random histories.
 
+mod histories;
+
 use crate::{Amounts, Claim, Decision, Key, Outcome, Shortage, Tree, Usage, decide};
 use berth_api::{Amount, Organization, OrganizationSpec, Project, ProjectSpec, TreeQuota, TreeResource};
 use proptest::prelude::*;

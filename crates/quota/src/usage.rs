@@ -148,6 +148,12 @@ impl<'t> Usage<'t> {
         self.tree.project(name).map(|level| self.at(level)).unwrap_or_default()
     }
 
+    /// What all tenants have of a key, as far as a level limits it for them.
+    #[cfg(test)]
+    pub(crate) fn of_root(&self, key: &Key) -> u64 {
+        self.by_key.get(key).map_or(0, |amounts| amounts[ROOT].total)
+    }
+
     /// The levels that limit a key for a Project, the Project first, with their use.
     pub fn limiting_levels(&self, project: &str, key: &Key) -> Vec<(LevelKind, &'t str, QuotaUse)> {
         let (Some(level), Some(amounts)) = (self.tree.project(project), self.by_key.get(key)) else {

@@ -1,6 +1,7 @@
 //! A syncer that is taken over: its host identity ends at its own namespaces, and the host itself refuses what would
 //! leave a container.
 
+use berth_api::{Organization, Project, TenantCluster, labels};
 use berth_control::control_plane::SYNCER;
 use berth_tests::{
     objects::apply,
@@ -10,7 +11,7 @@ use berth_tests::{
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     batch::v1::Job,
-    core::v1::{ConfigMap, Namespace, Node, Pod, Secret, ServiceAccount},
+    core::v1::{ConfigMap, LimitRange, Namespace, Node, Pod, ResourceQuota, Secret, ServiceAccount},
 };
 use kube::{
     Api, Client, Resource,
@@ -21,6 +22,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::{fmt::Debug, sync::Arc};
 
+/// The ResourceQuota and the LimitRange of a workload namespace.
+const LIMITS: &str = "berth-limits";
 /// The platform's own namespace.
 const SYSTEM: &str = "berth-system";
 
@@ -92,10 +95,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(host: Arc<Te
     forbidden("all secrets", list(Api::<Secret>::all(client.clone())).await);
     forbidden("nodes", list(Api::<Node>::all(client.clone())).await);
     forbidden("namespaces", list(Api::<Namespace>::all(client.clone())).await);
-    forbidden(
-        "tenants",
-        list(Api::<berth_api::TenantCluster>::all(client.clone())).await,
-    );
+    forbidden("tenants", list(Api::<TenantCluster>::all(client.clone())).await);
     let label = json!({"metadata": {"labels": {"berth.dev/tenant": a.id.slug()}}});
     let nodes: Api<Node> = Api::all(client.clone());
     forbidden(
@@ -105,6 +105,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(host: Arc<Te
             .await,
     );
     changes_nothing_of_a_recycling(&host, &client, &a).await;
+    changes_nothing_of_quotas(&host, &client, &a).await;
     let nodes: Api<berth_api::TenantNode> = Api::namespaced(client.clone(), &home);
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
@@ -139,6 +140,71 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(host: Arc<Te
         other => panic!("{other:?}"),
     }
     tokio::join!(a.delete(&host), b.delete(&host));
+}
+
+/// What says how much the tenant may have: its reservation, the quotas of its Project, its labels and the limits of its namespace.
+async fn changes_nothing_of_quotas(host: &TestCluster, client: &Client, a: &Tenant) {
+    let params = PatchParams::default();
+    let merge = |body: &Value| Patch::Merge(body.clone());
+    let tenants: Api<TenantCluster> = Api::namespaced(client.clone(), &a.namespace);
+    let more = json!({"status": {"quota": {"projectName": "p", "reserved": {"pods": 100_000}}}});
+    forbidden(
+        "a reservation",
+        tenants.patch_status(&a.name, &params, &merge(&more)).await,
+    );
+    let class = json!({"spec": {"className": "default"}});
+    forbidden("another class", tenants.patch(&a.name, &params, &merge(&class)).await);
+    let label = json!({"metadata": {"labels": {labels::TENANT: "another"}}});
+    forbidden(
+        "a label of its TenantCluster",
+        tenants.patch(&a.name, &params, &merge(&label)).await,
+    );
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let own = a.id.workload_namespace();
+    for key in [labels::TENANT, labels::TENANT_NAMESPACE, labels::TENANT_NAME] {
+        let label = json!({"metadata": {"labels": {key: "another"}}});
+        forbidden(
+            "a label of its namespace",
+            namespaces.patch(&own, &params, &merge(&label)).await,
+        );
+    }
+
+    let project = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": "adv-syn"},
+        "spec": {"namespaces": ["adv-syn-none"], "quotas": [{"resource": "tenantclusters", "nominalQuota": 1}]}});
+    apply(&host.client, "", &project).await.unwrap();
+    let projects: Api<Project> = Api::all(client.clone());
+    let quotas = json!({"spec": {"quotas": []}});
+    forbidden(
+        "a Project without quotas",
+        projects.patch("adv-syn", &params, &merge(&quotas)).await,
+    );
+    let used = json!({"status": {"quotas": []}});
+    forbidden(
+        "a Project that uses nothing",
+        projects.patch_status("adv-syn", &params, &merge(&used)).await,
+    );
+    forbidden("Projects", list(projects).await);
+    forbidden("Organizations", list(Api::<Organization>::all(client.clone())).await);
+    let projects: Api<Project> = Api::all(host.client.clone());
+    projects.delete("adv-syn", &DeleteParams::default()).await.unwrap();
+
+    let by_admin: Api<ResourceQuota> = Api::namespaced(host.client.clone(), &own);
+    let before = by_admin.get(LIMITS).await.unwrap().spec;
+    let limits: Api<ResourceQuota> = Api::namespaced(client.clone(), &own);
+    let wide = json!({"spec": {"hard": {"count/pods": "1000000"}}});
+    forbidden("more pods", limits.patch(LIMITS, &params, &merge(&wide)).await);
+    let unused = json!({"status": {"used": {"count/pods": "0"}}});
+    forbidden(
+        "pods that do not count",
+        limits.patch_status(LIMITS, &params, &merge(&unused)).await,
+    );
+    let at_once = DeleteParams::default();
+    forbidden("no limits", limits.delete(LIMITS, &at_once).await.map(drop));
+    let all = limits.delete_collection(&at_once, &ListParams::default()).await;
+    forbidden("no limits at all", all.map(drop));
+    let ranges: Api<LimitRange> = Api::namespaced(client.clone(), &own);
+    forbidden("no limit of a volume", ranges.delete(LIMITS, &at_once).await.map(drop));
+    assert_eq!(by_admin.get(LIMITS).await.unwrap().spec, before);
 }
 
 /// The assignment of a node, and the Jobs and markers that say whether it is clean.

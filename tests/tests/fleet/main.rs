@@ -7,6 +7,7 @@ mod demand;
 mod devices;
 mod explain;
 mod idle;
+mod quota_sums;
 mod random;
 mod rejected;
 mod schedules;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         autoscaling::missing_nodes_are_requested_from_an_autoscaler,
         idle::a_pod_with_idle_gpus_is_warned_and_evicted,
         rejected::rejected_reservation_moves_to_another_node,
+        quota_sums::sums_of_used_quota_agree_whatever_happens,
         schedules::a_stop_releases_the_nodes_and_gives_them_back,
         random::no_node_ever_has_two_tenants,
     ];

@@ -6,7 +6,7 @@
 
 use crate::setup::{CLOCK, Control, SOON, Team, until_all_free};
 use berth_api::{HostNodePool, NodeGroup, labels};
-use berth_tests::{observer::Observer, tenant::until_gone, test_cluster::TestCluster, wait::until};
+use berth_tests::{dice::Dice, observer::Observer, tenant::until_gone, test_cluster::TestCluster, wait::until};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
     Api, ResourceExt,
@@ -25,19 +25,13 @@ const QUICK: &str = "300ms";
 const FOR_EVER: &str = "1h";
 
 pub(crate) async fn no_node_ever_has_two_tenants(host: Arc<TestCluster>) {
-    let number = |name: &str, default: u64| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(default)
-    };
-    let seconds = number("BERTH_RANDOM_SECONDS", 30);
-    let seed = number("BERTH_RANDOM_SEED", std::process::id().into());
-    eprintln!("BERTH_RANDOM_SEED={seed} BERTH_RANDOM_SECONDS={seconds}");
+    let seconds = std::env::var("BERTH_RANDOM_SECONDS").ok();
+    let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(30);
+    eprintln!("BERTH_RANDOM_SECONDS={seconds}");
     let cleans = json!({"scrub": {"policy": "Always", "podAnnotations": {"simulation.berth.dev/run-for": QUICK}},
         "timeouts": {"scrub": "20s"}});
     set_pool(&host, &cleans).await;
-    let mut chaos = Chaos::begin(&host, Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)).await;
+    let mut chaos = Chaos::begin(&host, Dice::from_environment()).await;
     let begin = Instant::now();
     // A slow machine takes longer for as many steps, but not for ever.
     let is_enough = |steps| begin.elapsed() > Duration::from_secs(if steps < 200 { seconds + 300 } else { seconds });
@@ -352,19 +346,4 @@ async fn set_pool(host: &TestCluster, spec: &Value) {
     let body = json!({"spec": spec});
     let patch = Patch::Merge(&body);
     pools.patch("h100", &PatchParams::default(), &patch).await.unwrap();
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.below(len as u64)).unwrap()
-    }
 }

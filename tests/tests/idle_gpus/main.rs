@@ -5,29 +5,29 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-mod exporters;
-mod server;
-
-use berth_api::{IdleReclaim, IdleReclaimMode};
+use berth_api::{IdleReclaim, IdleReclaimMode, IdleStep};
 use berth_control::controllers::idle_gpus::{GpuMetricsSource, INTERVAL, collect};
 use berth_idle_reclaim::{
     Seconds,
     evidence::{Metrics, Unknown, Verdict},
+    ladder::LadderState,
     pass::{self, Decision, States, TenantInput},
-    pod::{DevicesHeld, GpuPod},
+    pod::GpuPod,
     policy::Policy,
     query::QuerySettings,
     signal::Signal,
 };
 use berth_prometheus::{Prometheus, PrometheusConfig, QueryError};
-use exporters::{Behaviour, Exporters, GPUS, pod_name};
+use berth_tests::gpu_metrics::{self, Behaviour, Exporters, GPUS, History, Server};
 use jiff::Timestamp;
-use server::{SCRAPE_INTERVAL, Server};
 use std::{
     collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
+
+/// Seconds between two scrapes.
+const SCRAPE_INTERVAL: i64 = 2;
 
 const NODES: usize = 125;
 /// Every fifth pod computes.
@@ -51,33 +51,39 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn start() -> Self {
+    /// So many nodes with exporters that say this; GPUs of others do nothing.
+    async fn start(nodes: usize, behaviours: impl IntoIterator<Item = (usize, Behaviour)>) -> Self {
         let exporters = Exporters::default();
-        for node in (0..NODES).step_by(NODES / BUSY_PODS) {
-            exporters.set(node, Behaviour::Busy);
+        for (node, behaviour) in behaviours {
+            exporters.set(node, behaviour);
         }
-        exporters.set(INCOMPLETE, Behaviour::Incomplete);
-        let server = Server::start(exporters.serve().await, NODES);
-        let prometheus = Prometheus::new(PrometheusConfig::new(server.url().parse().unwrap())).unwrap();
         let rules = IdleReclaim {
             mode: IdleReclaimMode::Enforce,
             window: berth_api::KubeDuration::of_seconds(u32::try_from(WINDOW).unwrap()),
             startup_grace_period: "0s".into(),
             ..IdleReclaim::default()
         };
+        let policy = Policy::with_shortest_window(&rules, WINDOW);
+        Self::scraped(exporters, nodes, policy, 2 * SCRAPE_INTERVAL).await
+    }
+
+    /// So many nodes with these exporters.
+    async fn scraped(exporters: Exporters, nodes: usize, policy: Policy, sample_interval: Seconds) -> Self {
+        let server = Server::start(exporters.serve().await, nodes, SCRAPE_INTERVAL);
+        let prometheus = Prometheus::new(PrometheusConfig::new(server.url().parse().unwrap())).unwrap();
         Self {
             source: GpuMetricsSource {
                 prometheus,
                 settings: QuerySettings {
                     matchers: "job=\"dcgm-exporter\"".into(),
-                    sample_interval: 2 * SCRAPE_INTERVAL,
+                    sample_interval,
                 },
                 interval: INTERVAL,
             },
             exporters,
             server,
-            policy: Policy::with_shortest_window(&rules, WINDOW),
-            pods: (0..NODES).map(|node| Arc::new(pod(node))).collect(),
+            policy,
+            pods: gpu_metrics::pods(nodes),
         }
     }
 
@@ -88,13 +94,18 @@ impl Fleet {
 
     /// What is decided with these metrics.
     fn decide(&self, metrics: Option<&Metrics>) -> Vec<Decision> {
+        self.decide_at(metrics, &States::new(), now())
+    }
+
+    /// What is decided with these metrics at a time, if the workloads were in these states.
+    fn decide_at(&self, metrics: Option<&Metrics>, states: &States, now: Seconds) -> Vec<Decision> {
         let input = TenantInput {
             policy: &self.policy,
             pods: &self.pods,
             gpu_resources: &BTreeSet::new(),
-            states: &States::new(),
+            states,
         };
-        pass::evaluate(&input, metrics, now())
+        pass::evaluate(&input, metrics, now)
     }
 
     /// Decides again and again until something holds. Metrics that cannot be read are an error, except at the start.
@@ -118,22 +129,6 @@ impl Fleet {
     }
 }
 
-/// A pod that has all GPUs of a node, and has run for a day.
-fn pod(node: usize) -> GpuPod {
-    GpuPod {
-        tenant: "vision-abc".into(),
-        namespace: "berth-w".into(),
-        name: pod_name(node),
-        uid: format!("uid-{node}"),
-        origin_namespace: "ml".into(),
-        origin_name: format!("train-{node}"),
-        devices: [("nvidia.com/gpu".to_owned(), u32::try_from(GPUS).unwrap())].into(),
-        devices_held: DevicesHeld::Now,
-        started_at: Some(now() - 86_400),
-        ..GpuPod::default()
-    }
-}
-
 fn now() -> Seconds {
     Timestamp::now().as_second()
 }
@@ -150,7 +145,9 @@ fn count(decisions: &[Decision], verdict: Verdict) -> usize {
 
 #[tokio::test]
 async fn a_thousand_gpus_are_judged_by_what_prometheus_knows() {
-    let mut fleet = Fleet::start().await;
+    let busy = (0..NODES).step_by(NODES / BUSY_PODS);
+    let behaviours = busy.map(|node| (node, Behaviour::Busy));
+    let mut fleet = Fleet::start(NODES, behaviours.chain([(INCOMPLETE, Behaviour::Incomplete)])).await;
     let idle = NODES - BUSY_PODS - 1;
     let decisions = fleet
         .wait_until(
@@ -214,4 +211,85 @@ async fn a_thousand_gpus_are_judged_by_what_prometheus_knows() {
     let decisions = fleet.decide(None);
     assert_eq!(count(&decisions, Verdict::Unknown(Unknown::NoMetrics)), NODES);
     assert!(decisions.iter().all(|decision| decision.state.is_none()));
+}
+
+/// With the shortest window that a class may have, and what exporters said in the last 35 minutes.
+#[tokio::test]
+async fn jobs_that_pause_are_active_and_a_forgotten_notebook_is_idle() {
+    let [loading, checkpointing, forgotten] = [0, 1, 2];
+    let exporters = Exporters::with_history(History {
+        seconds: 2100,
+        interval: 30,
+    });
+    exporters.set(loading, Behaviour::LoadingData);
+    exporters.set(checkpointing, Behaviour::Checkpointing);
+    let policy = Policy::new(&IdleReclaim {
+        mode: IdleReclaimMode::Enforce,
+        window: "30m".into(),
+        ..IdleReclaim::default()
+    });
+    let fleet = Fleet::scraped(exporters, 3, policy, 60).await;
+    let decisions = fleet
+        .wait_until("the notebook is idle", |decisions| {
+            verdict(decisions, forgotten) == Verdict::Idle
+        })
+        .await;
+    for job in [loading, checkpointing] {
+        assert_eq!(verdict(&decisions, job), Verdict::Active);
+    }
+    let states = pass::states_after(&decisions);
+    let warned: Vec<(&str, IdleStep)> = states
+        .iter()
+        .map(|(name, state)| (name.name.as_str(), state.step))
+        .collect();
+    assert_eq!(warned, [("train-2", IdleStep::Warned)]);
+}
+
+/// A short outage of the server, during which the clock of control goes on for an hour.
+#[tokio::test]
+async fn an_hour_without_prometheus_changes_nothing() {
+    const PODS: usize = 3;
+    let mut fleet = Fleet::start(PODS, []).await;
+    let all_idle = |decisions: &[Decision]| count(decisions, Verdict::Idle) == PODS;
+    let warned = pass::states_after(&fleet.wait_until("all pods are idle", all_idle).await);
+    assert_eq!(warned.len(), PODS);
+    assert!(warned.values().all(|state| state.step == IdleStep::Warned));
+
+    fleet.server.kill();
+    let down = now();
+    assert!(fleet.collect().await.is_err());
+    let mut states = warned.clone();
+    for minute in 0..60 {
+        let decisions = fleet.decide_at(None, &states, down + minute * 60);
+        assert_eq!(count(&decisions, Verdict::Unknown(Unknown::NoMetrics)), PODS);
+        let evicts = |decision: &Decision| decision.is_due(IdleReclaimMode::Enforce) || decision.next_step_at.is_some();
+        assert!(!decisions.iter().any(evicts), "{decisions:?}");
+        states = pass::states_after(&decisions);
+    }
+    for (name, state) in &states {
+        let before = LadderState {
+            paused: true,
+            ..warned[name]
+        };
+        assert_eq!(*state, before, "{name:?}");
+    }
+
+    // The gap is long enough to be seen in the window; then the time of the step begins anew.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    fleet.server.start_again();
+    let is_unknown = |decision: &Decision| matches!(decision.verdict, Verdict::Unknown(_));
+    fleet
+        .wait_until("the gap is seen", |decisions| decisions.iter().all(is_unknown))
+        .await;
+    let back = now();
+    fleet.wait_until("all pods are idle again", all_idle).await;
+    let metrics = fleet.collect().await.unwrap();
+    let after = pass::states_after(&fleet.decide_at(Some(&metrics), &states, now()));
+    assert_eq!(after.len(), PODS);
+    for state in after.values() {
+        assert!(
+            state.step == IdleStep::Warned && !state.paused && state.step_since >= back,
+            "{state:?}"
+        );
+    }
 }

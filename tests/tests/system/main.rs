@@ -82,7 +82,7 @@ fn main() -> ExitCode {
             // They stop control, which other tests need.
             Group::alone(tests![
                 deletion::removed_finalizer_leaves_nothing,
-                quotas::many_tenants_at_once_do_not_exceed_the_quota,
+                quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
             ]),
         ],
     )

@@ -175,7 +175,7 @@ async fn create_at_once(host: &TestCluster, namespace: &str, count: usize) {
     }
 }
 
-pub(crate) async fn many_tenants_at_once_do_not_exceed_the_quota(host: Arc<TestCluster>) {
+pub(crate) async fn many_tenants_at_once_and_another_leader_do_not_exceed_the_quota(host: Arc<TestCluster>) {
     let (first, second) = ("quota-a", "quota-b");
     for namespace in [first, second] {
         ensure_namespace(&host.client, namespace).await;
@@ -183,22 +183,25 @@ pub(crate) async fn many_tenants_at_once_do_not_exceed_the_quota(host: Arc<TestC
     for project in [project(first, &[first], QUOTA), project(second, &[second], 0)] {
         apply(&host.client, "", &project).await.unwrap();
     }
-    // Control ends in the middle, and decides again when it starts.
-    let restart = async {
+    // Another control waits for the lease. The leader is killed in the middle, and the other decides.
+    host.start_control("second").await;
+    let change_leader = async {
         until_true("a tenant has a reservation", SOON, async || {
             !reserved(&host, first).await.is_empty()
         })
         .await;
         host.stop_control("first").await;
-        host.start_control("first").await;
     };
-    tokio::join!(create_at_once(&host, first, AT_ONCE), restart);
+    tokio::join!(create_at_once(&host, first, AT_ONCE), change_leader);
     create_at_once(&host, second, 1).await;
     let running = until_decided(&host, first).await;
     until_used(&host, second, 0, 1).await;
     let (built_in_first, built_in_second) = (built(&host, first).await, built(&host, second).await);
     assert!(built_in_first.is_subset(&running), "{built_in_first:?} {running:?}");
     assert!(built_in_second.is_empty(), "{built_in_second:?}");
+    // The next leader reads the reservations of both before it.
+    host.start_control("first").await;
+    host.stop_control("second").await;
 
     // The namespace goes to the other Project with its tenants: they count there, and leave no room.
     delete_others(&host, first, &running).await;

@@ -5,6 +5,7 @@
 mod admission;
 mod certificates;
 mod custom;
+mod ingress;
 mod limits;
 mod network;
 mod objects;

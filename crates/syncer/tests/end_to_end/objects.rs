@@ -1,11 +1,11 @@
 //! What tests do with the objects of an API server: create, wait, read.
 
-use super::setup::Clusters;
+use super::setup::{Clusters, WORKLOADS};
 use berth_api::labels;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{
-    Api,
-    api::{ListParams, PostParams},
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -103,4 +103,74 @@ pub async fn is_phase(pods: &Api<Pod>, name: &str, wanted: &str) -> bool {
         .await
         .unwrap()
         .is_some_and(|pod| phase(&pod) == wanted)
+}
+
+/// Objects of any kind as JSON.
+pub struct Objects(pub Api<DynamicObject>, ApiResource);
+
+impl Objects {
+    pub fn new(client: &Client, group: &str, version: &str, kind: &str, namespace: Option<&str>) -> Self {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let api = match namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
+        Self(api, resource)
+    }
+
+    pub async fn get(&self, name: &str) -> Option<Value> {
+        let object = self.0.get_opt(name).await.unwrap()?;
+        Some(serde_json::to_value(object).unwrap())
+    }
+
+    /// The object with its API version and kind.
+    pub fn of_kind(&self, mut object: Value) -> Value {
+        object["apiVersion"] = self.1.api_version.clone().into();
+        object["kind"] = self.1.kind.clone().into();
+        object
+    }
+
+    pub async fn create(&self, object: Value) -> Value {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        create(&self.0, self.of_kind(object)).await;
+        self.get(&name).await.unwrap()
+    }
+
+    pub async fn patch(&self, name: &str, patch: Value) {
+        let patch = Patch::Merge(patch);
+        self.0.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    pub async fn patch_status(&self, name: &str, status: Value) {
+        let patch = Patch::Merge(json!({ "status": status }));
+        self.0
+            .patch_status(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    pub async fn delete(&self, name: &str) {
+        self.0.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Waits until an object is there and something holds for it.
+    pub async fn until(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        eventually(&format!("{name}: {what}"), async || {
+            self.get(name).await.is_some_and(|object| holds(&object))
+        })
+        .await;
+        self.get(name).await.unwrap()
+    }
+
+    pub async fn gone(&self, name: &str) {
+        eventually(&format!("{name} is gone"), async || self.get(name).await.is_none()).await;
+    }
+}
+
+/// The two ends of a kind: the tenant's namespace `default`, and the workload namespace.
+pub fn both(clusters: &Clusters, group: &str, version: &str, kind: &str) -> (Objects, Objects) {
+    (
+        Objects::new(&clusters.tenant_admin, group, version, kind, Some("default")),
+        Objects::new(&clusters.host_admin, group, version, kind, Some(WORKLOADS)),
+    )
 }

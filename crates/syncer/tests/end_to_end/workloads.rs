@@ -1,16 +1,17 @@
 //! What controllers of the tenant create: Deployments with what their pods reference, Jobs with GPUs.
 
 use crate::{
-    objects::{create, events, eventually, origin, phase},
+    objects::{both, create, events, eventually, origin, phase},
     setup::Clusters,
 };
+use berth_api::names::host_name;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     batch::v1::Job,
     core::v1::{ConfigMap, Pod, Secret},
 };
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use serde_json::json;
+use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
 
 pub async fn a_deployment_runs(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
@@ -164,4 +165,49 @@ pub async fn an_evicted_pod_is_replaced(clusters: &Clusters) {
     })
     .await;
     deployments.delete("one", &DeleteParams::default()).await.unwrap();
+}
+
+/// The tenant's controller counts the pods of a budget, and the host's API server acts upon it.
+pub async fn budgets_hold_on_the_host(clusters: &Clusters) {
+    let deployment = json!({"metadata": {"name": "api"}, "spec": {"replicas": 3, "selector": {"matchLabels": {"app": "api"}},
+        "template": {"metadata": {"labels": {"app": "api"}}, "spec": {"containers": [{"name": "main", "image": "api:1"}]}}}});
+    create(&clusters.tenant_api::<Deployment>(), deployment).await;
+    let (tenant, host) = both(clusters, "policy", "v1", "PodDisruptionBudget");
+    tenant
+        .create(json!({"metadata": {"name": "api"}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "api"}}}}))
+        .await;
+    let allowed = |budget: &Value| budget["status"]["disruptionsAllowed"] == 1;
+    tenant.until("api", "the tenant's controller counts", allowed).await;
+    let name = host_name("PodDisruptionBudget", "default", "api");
+    let budget = host.until(&name, "the host's agrees", allowed).await;
+    assert_eq!(budget["spec"]["minAvailable"], 2);
+    // A drain on the host may evict one pod, and has to wait for the next.
+    let pods: Vec<Pod> = clusters.host_pods().await;
+    let pods: Vec<&Pod> = pods
+        .iter()
+        .filter(|pod| origin(pod).starts_with("api-") && phase(pod) == "Running")
+        .collect();
+    assert_eq!(pods.len(), 3);
+    let api = clusters.host_api::<Pod>();
+    // All at the same time: otherwise the pod might be replaced in between, and the next one evicted.
+    let params = EvictParams::default();
+    let evictions = pods
+        .iter()
+        .map(|pod| api.evict(pod.metadata.name.as_deref().unwrap(), &params));
+    let answers = futures::future::join_all(evictions).await;
+    let evicted = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert!(evicted < 3, "the budget holds");
+    // In the tenant the evicted pods are replaced, and no longer count as healthy.
+    let of_team = clusters.tenant_api::<Pod>();
+    eventually("the evicted pods have failed", async || {
+        let pods = of_team.list(&ListParams::default().labels("app=api")).await.unwrap();
+        pods.iter().filter(|pod| phase(pod) == "Failed").count() == evicted
+    })
+    .await;
+    let is_as_before = |budget: &Value| budget["status"]["currentHealthy"] == 3 && allowed(budget);
+    tenant
+        .until("api", "three are healthy, and one may be disrupted", is_as_before)
+        .await;
+    tenant.delete("api").await;
+    host.gone(&name).await;
 }

@@ -6,19 +6,29 @@
 mod burst;
 mod cores;
 mod fairness;
+mod idle_pass;
 mod load;
 mod memory;
 mod moments;
 mod neighbour;
 mod processor;
+mod quota_change;
 mod real;
 mod report;
 mod requests;
+mod reservations;
 mod restart;
+mod schedules;
 mod sync;
+mod tenant_admission;
 mod tenant_ready;
 
+use berth_runtime::shutdown;
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// The exit code of a program that SIGTERM ended.
+const ENDED_BY_SIGNAL: u8 = 143;
 
 /// Berth's benchmarks: tables on stdout, JSON in target/bench/.
 #[derive(Parser)]
@@ -27,7 +37,7 @@ struct Args {
     which: Which,
 }
 
-#[derive(Clone, Copy, Subcommand)]
+#[derive(Clone, Subcommand)]
 enum Which {
     /// Everything below, one after the other.
     All,
@@ -47,6 +57,15 @@ enum Which {
     Neighbour,
     /// Resident and private memory of an idle tenant by process, and of its syncer with 1,000 pods.
     Memory,
+    /// What admitting a tenant costs in an organization with 10,000 tenants: the decision, the API call with and without Berth's
+    /// admission policies, and the time until quota is reserved.
+    TenantAdmission(tenant_admission::Options),
+    /// From a change of a Project's quota to the reservation of a waiting tenant, and to the first drained node.
+    QuotaChange(quota_change::Options),
+    /// The evaluation of 10,000 schedule policies, and their next changes.
+    Schedules(schedules::Options),
+    /// One pass over the metrics of 10,000 GPUs of a real Prometheus server: time and memory.
+    IdlePass(idle_pass::Options),
     /// On real nodes, as root: a tenant whose control plane runs in pods gets ready, its memory, exec and port-forward against
     /// the host directly, and DNS.
     Real,
@@ -56,42 +75,67 @@ enum Which {
         /// The DNS server.
         server: std::net::IpAddr,
     },
+    /// What `idle-pass` runs in a process of its own.
+    #[command(hide = true)]
+    RunIdlePass {
+        /// URL of the server.
+        #[arg(long)]
+        prometheus: String,
+        /// Nodes of the fleet.
+        #[arg(long)]
+        nodes: usize,
+    },
 }
 
-fn main() {
+fn main() -> ExitCode {
     berth_runtime::install_crypto();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .unwrap();
+    let which = Args::parse().which;
     runtime.block_on(async {
-        let which = Args::parse().which;
-        if matches!(which, Which::All | Which::TenantReady) {
-            tenant_ready::run().await;
+        let stop = shutdown::signals().unwrap();
+        // What a benchmark started ends with its values, so it must not end by the signal itself.
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => ExitCode::from(ENDED_BY_SIGNAL),
+            () = run(which) => ExitCode::SUCCESS,
         }
-        if matches!(which, Which::All | Which::SyncLatency) {
-            sync::run().await;
-        }
-        if matches!(which, Which::All | Which::Burst) {
-            burst::run().await;
-        }
-        if matches!(which, Which::All | Which::Restart) {
-            restart::run().await;
-        }
-        if matches!(which, Which::All | Which::Fairness) {
-            fairness::run().await;
-        }
-        if matches!(which, Which::All | Which::Neighbour) {
-            neighbour::run().await;
-        }
-        if matches!(which, Which::All | Which::Memory) {
-            memory::run().await;
-        }
-        if matches!(which, Which::All | Which::Real) {
-            real::run().await;
-        }
-        if let Which::AskNames { server } = which {
-            real::ask_many(server).await;
-        }
-    });
+    })
+}
+
+async fn run(which: Which) {
+    match which {
+        Which::All => run_all().await,
+        Which::TenantReady => tenant_ready::run().await,
+        Which::SyncLatency => sync::run().await,
+        Which::Burst => burst::run().await,
+        Which::Restart => restart::run().await,
+        Which::Fairness => fairness::run().await,
+        Which::Neighbour => neighbour::run().await,
+        Which::Memory => memory::run().await,
+        Which::TenantAdmission(options) => tenant_admission::run(options).await,
+        Which::QuotaChange(options) => quota_change::run(options).await,
+        Which::Schedules(options) => schedules::run(options),
+        Which::IdlePass(options) => idle_pass::run(options).await,
+        Which::Real => real::run().await,
+        Which::AskNames { server } => real::ask_many(server).await,
+        Which::RunIdlePass { prometheus, nodes } => idle_pass::run_passes(&prometheus, nodes).await,
+    }
+}
+
+async fn run_all() {
+    tenant_ready::run().await;
+    sync::run().await;
+    burst::run().await;
+    restart::run().await;
+    fairness::run().await;
+    neighbour::run().await;
+    memory::run().await;
+    tenant_admission::run(tenant_admission::Options::default()).await;
+    quota_change::run(quota_change::Options::default()).await;
+    schedules::run(schedules::Options::default());
+    idle_pass::run(idle_pass::Options::default()).await;
+    real::run().await;
 }

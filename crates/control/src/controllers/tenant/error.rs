@@ -16,6 +16,9 @@ pub enum TenantError {
     /// Reading or recording the settings that the tenant was accepted with.
     #[error("settings: {0}")]
     Settings(#[source] ReconcileError),
+    /// Reading which Projects there are.
+    #[error("quota: {0}")]
+    Quota(#[source] ReconcileError),
     /// Reading the host's Service ranges, nodes and API servers.
     #[error("host network: {0}")]
     HostNetwork(#[source] ReconcileError),
@@ -152,6 +155,7 @@ impl TenantError {
         match self {
             Self::Finalizer(cause) => (INFRASTRUCTURE_READY, "FinalizerFailed", Some(cause)),
             Self::Settings(cause) => (INFRASTRUCTURE_READY, "SettingsFailed", Some(cause)),
+            Self::Quota(cause) => (INFRASTRUCTURE_READY, "QuotaFailed", Some(cause)),
             Self::HostNetwork(cause) => (INFRASTRUCTURE_READY, "HostNetworkFailed", Some(cause)),
             Self::Namespaces(cause) => (INFRASTRUCTURE_READY, "NamespacesFailed", Some(cause)),
             Self::Limits(cause) => (INFRASTRUCTURE_READY, "LimitsFailed", Some(cause)),

@@ -4,6 +4,7 @@
 use super::{
     connection::Connection,
     datastore_usage::UsageMemory,
+    listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
 };
 use crate::{
@@ -33,6 +34,8 @@ pub struct TenantMemory {
     pub dns: Mutex<Option<BTreeMap<String, String>>>,
     /// What the platform applied in it. Held during a pass.
     pub(super) manifests: tokio::sync::Mutex<ManifestMemory>,
+    /// Whether no Project named its namespace when it was created.
+    pub(super) is_without_project: AtomicBool,
     /// Whether its components have run after everything that they need was applied.
     pub have_components_run: AtomicBool,
 }
@@ -47,6 +50,8 @@ pub struct Tenants {
     workloads_gone: Mutex<BTreeSet<String>>,
     /// Objects of the ConfigMaps that classes name.
     pub(super) manifests: ParsedManifests,
+    /// The last list of Projects.
+    pub(super) listed_projects: ListedProjects,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
 }
@@ -71,6 +76,7 @@ impl Tenants {
                 datastore_usage: Mutex::default(),
                 dns: Mutex::new(None),
                 manifests: tokio::sync::Mutex::default(),
+                is_without_project: AtomicBool::new(false),
                 have_components_run: AtomicBool::new(false),
             })
         }))

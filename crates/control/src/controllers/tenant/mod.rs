@@ -16,6 +16,7 @@ mod error;
 mod expiration;
 mod fetch;
 mod finalizer;
+mod listed_projects;
 mod manifests;
 mod memory;
 mod node_groups;
@@ -165,6 +166,10 @@ async fn find_settings(
                 context.queue.add(Key::Quotas);
                 return Ok(None);
             };
+            if *verdict == Verdict::NoProject && quota::has_unseen_project(context, tenant).await? {
+                // The Project wakes the decision as soon as the watch shows it.
+                return Ok(None);
+            }
             if quota::record(context, &tenant.cluster, verdict).await? {
                 return Ok(None);
             }

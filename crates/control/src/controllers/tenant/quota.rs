@@ -1,11 +1,18 @@
 //! What the quotas of its Project mean for a tenant. They are decided for all tenants at once, by the controller of quotas.
 
-use super::{context::TenantContext, error::TenantError, status};
+use super::{
+    context::TenantContext,
+    error::{TenantError, in_step},
+    status,
+    target::Tenant,
+};
 use crate::quota_ledger::Verdict;
 use berth_api::{
     QuotaReservation, TenantCluster, TenantClusterStatus, TenantLimits, TreeResource,
     conditions::{ConditionUpdate, QUOTA_RESERVED},
 };
+use kube::ResourceExt;
+use std::sync::atomic::Ordering;
 
 /// The condition that a verdict means. None for a tenant that never belonged to a Project.
 pub(super) fn condition(cluster: &TenantCluster, verdict: &Verdict) -> Option<ConditionUpdate> {
@@ -44,6 +51,26 @@ fn reserved_condition(reservation: &QuotaReservation, over: &[TreeResource]) -> 
         names.join(", ")
     );
     ConditionUpdate::mark_true(QUOTA_RESERVED, "OverQuota", message)
+}
+
+/// Whether a Project names the namespace of a tenant that is about to be created without quota: then the watch is behind. It is asked
+/// once for each tenant, and not for those that run. The watch has shown the tenant, so a list that is requested now has all Projects
+/// that are older.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(super) async fn has_unseen_project(context: &TenantContext, tenant: &Tenant) -> Result<bool, TenantError> {
+    let status = tenant.cluster.status.as_ref();
+    let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
+    if runs || tenant.memory.is_without_project.load(Ordering::Relaxed) {
+        return Ok(false);
+    }
+    let namespace = tenant.cluster.namespace().unwrap_or_default();
+    let projects = &context.tenants.listed_projects;
+    let is_named = projects.include(&namespace, &context.client).await;
+    let is_named = is_named.map_err(in_step(TenantError::Quota))?;
+    tenant.memory.is_without_project.store(!is_named, Ordering::Relaxed);
+    Ok(is_named)
 }
 
 /// Writes what is reserved into the status, before anything is created that needs it. Returns whether that was necessary: then the

@@ -1,6 +1,9 @@
 //! Quota: what is reserved before a tenant is created, and what waits for it.
 
-use super::fixture::{Fixture, TENANT, UID};
+use super::{
+    super::error::TenantError,
+    fixture::{Fixture, TENANT, UID},
+};
 use crate::quota_ledger::Verdict;
 use berth_api::{QuotaReservation, TenantLimits, TreeResource};
 use serde_json::json;
@@ -63,6 +66,72 @@ async fn nothing_is_created_before_something_is_decided() {
     fixture.context.quotas.replace([].into());
     fixture.reconcile().await.unwrap();
     assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
+}
+
+const PROJECTS: &str = "/apis/berth.dev/v1alpha1/projects";
+
+fn project(namespace: &str) -> serde_json::Value {
+    json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"namespaces": [namespace]}})
+}
+
+fn count_lists(fixture: &Fixture) -> usize {
+    let calls = fixture.script.calls();
+    let lists = calls.iter().filter(|call| call.text == format!("host GET {PROJECTS}"));
+    lists.count()
+}
+
+#[tokio::test]
+async fn a_project_that_the_watch_does_not_show_yet_counts() {
+    for namespace in ["team", "*"] {
+        let mut fixture = Fixture::new();
+        fixture
+            .reconcile_after_unseen(|host| host.insert(&format!("{PROJECTS}/p"), project(namespace)))
+            .await
+            .unwrap();
+        assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
+        let finalizers = fixture.host.get(TENANT).unwrap()["metadata"]["finalizers"].clone();
+        assert!(finalizers.is_null(), "{finalizers}");
+        // The watch shows it, and quota is decided.
+        decide(&fixture, waiting(None));
+        fixture.reconcile().await.unwrap();
+        assert_eq!(fixture.condition("QuotaReserved").unwrap()["reason"], "QuotaExceeded");
+        assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn projects_are_listed_once_for_a_tenant_without_one() {
+    let mut fixture = Fixture::new();
+    fixture.host.insert(&format!("{PROJECTS}/p"), project("other"));
+    fixture
+        .context
+        .quotas
+        .replace([(UID.to_owned(), Verdict::NoProject)].into());
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    assert_eq!(count_lists(&fixture), 1);
+    // A new process finds that it runs.
+    fixture.context.tenants.forget(UID);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(count_lists(&fixture), 1);
+}
+
+#[tokio::test]
+async fn a_tenant_of_a_project_needs_no_list() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, reserved(reservation()));
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    assert_eq!(count_lists(&fixture), 0);
+}
+
+#[tokio::test]
+async fn without_an_answer_about_projects_nothing_is_created() {
+    let mut fixture = Fixture::new();
+    fixture.script.fail_call(0);
+    let error = fixture.reconcile().await.unwrap_err();
+    assert!(matches!(error, TenantError::Quota(_)), "{error}");
+    assert_eq!(fixture.script.failed().unwrap(), format!("host GET {PROJECTS}"));
+    assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
+    assert!(fixture.reconcile_until_ready().await.is_empty());
 }
 
 #[tokio::test]

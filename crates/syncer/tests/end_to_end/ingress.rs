@@ -1,0 +1,230 @@
+//! Ingresses and routes of the Gateway API between real API servers: what reaches a tenant from outside.
+
+use crate::{
+    objects::{Objects, both, create, events, eventually},
+    setup::Clusters,
+};
+use berth_api::names::host_name;
+use k8s_openapi::{
+    api::core::v1::{Namespace, Secret},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client,
+    api::{DynamicObject, ListParams, PostParams},
+};
+use serde_json::json;
+
+const GATEWAY: &str = "gateway.networking.k8s.io";
+const NETWORKING: &str = "networking.k8s.io";
+
+/// Defines the part of the Gateway API that matters here.
+pub async fn define_gateway_api(client: &Client) {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    for (version, kind, plural, scope) in [
+        ("v1", "GatewayClass", "gatewayclasses", "Cluster"),
+        ("v1", "Gateway", "gateways", "Namespaced"),
+        ("v1", "HTTPRoute", "httproutes", "Namespaced"),
+        ("v1", "GRPCRoute", "grpcroutes", "Namespaced"),
+        ("v1beta1", "ReferenceGrant", "referencegrants", "Namespaced"),
+    ] {
+        let definition = json!({
+            "metadata": {
+                "name": format!("{plural}.{GATEWAY}"),
+                // Names under k8s.io belong to the community; this annotation claims its approval.
+                "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api/pull/1"}},
+            "spec": {"group": GATEWAY, "scope": scope, "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
+                "versions": [{"name": version, "served": true, "storage": true, "subresources": {"status": {}},
+                    "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open, "status": open}}}}]}});
+        create(&crds, definition).await;
+        let objects = Objects::new(client, GATEWAY, version, kind, None);
+        eventually(&format!("{kind} is served"), async || {
+            objects.0.list(&ListParams::default()).await.is_ok()
+        })
+        .await;
+    }
+}
+
+pub async fn ingresses_are_served(clusters: &Clusters) {
+    let classes = [&clusters.host_admin, &clusters.tenant_admin]
+        .map(|client| Objects::new(client, NETWORKING, "v1", "IngressClass", None));
+    for (name, default) in [("nginx", "true"), ("internal", "false")] {
+        classes[0]
+            .create(json!({"metadata": {"name": name, "annotations": {"ingressclass.kubernetes.io/is-default-class": default}},
+                "spec": {"controller": "k8s.io/ingress-nginx"}}))
+            .await;
+    }
+    classes[1].until("nginx", "the class is mirrored", |_| true).await;
+    assert!(classes[1].get("internal").await.is_none());
+    classes[1].delete("nginx").await;
+    classes[1].until("nginx", "the class is mirrored again", |_| true).await;
+    let secret = json!({"metadata": {"name": "app-tls"}, "type": "kubernetes.io/tls", "stringData": {"tls.crt": "c", "tls.key": "k"}});
+    create(&clusters.tenant_api::<Secret>(), secret).await;
+    let (tenant, host) = both(clusters, NETWORKING, "v1", "Ingress");
+    let backend = json!({"service": {"name": "web", "port": {"number": 80}}});
+    let ingress = json!({"metadata": {"name": "app", "annotations": {"nginx.ingress.kubernetes.io/proxy-body-size": "8m"}},
+        "spec": {"rules": [{"host": "app.team.example.com", "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}],
+            "tls": [{"hosts": ["app.team.example.com"], "secretName": "app-tls"}]}});
+    // The API server's own cache of classes may be a moment old.
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let typed: DynamicObject = serde_json::from_value(tenant.of_kind(ingress.clone())).unwrap();
+    eventually("the default class is set", async || {
+        let answer = tenant.0.create(&dry_run, &typed).await;
+        answer.is_ok_and(|ingress| ingress.data["spec"]["ingressClassName"].is_string())
+    })
+    .await;
+    let created = tenant.create(ingress).await;
+    assert_eq!(created["spec"]["ingressClassName"], "nginx", "by default");
+    let name = host_name("Ingress", "default", "app");
+    let synced = host.until(&name, "it is on the host", |_| true).await;
+    let secret = synced["spec"]["tls"][0]["secretName"].as_str().unwrap();
+    assert!(clusters.host_api::<Secret>().get_opt(secret).await.unwrap().is_some());
+    let backend = &synced["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"];
+    assert_eq!(*backend, host_name("Service", "default", "web"));
+    let balancer = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.80"}]}});
+    host.patch_status(&name, balancer.clone()).await;
+    tenant
+        .until("app", "the address is known", |ingress| ingress["status"] == balancer)
+        .await;
+    // Fields that are not offered are reported at once.
+    tenant
+        .create(
+            json!({"metadata": {"name": "grab", "annotations": {"nginx.ingress.kubernetes.io/server-snippet": "x"}},
+            "spec": {"ingressClassName": "internal", "rules": [{"host": "other.example.com"}]}}),
+        )
+        .await;
+    eventually("an Event reports the denial", async || {
+        let messages = events(clusters, "grab", "FieldDenied").await;
+        messages.iter().any(|message| {
+            ["spec.ingressClassName", "spec.rules[0].host", "server-snippet"]
+                .iter()
+                .all(|field| message.contains(field))
+        })
+    })
+    .await;
+    assert!(host.get(&host_name("Ingress", "default", "grab")).await.is_none());
+    a_denied_edit_takes_an_ingress_back((&tenant, &host), &name).await;
+    tenant.delete("app").await;
+    host.gone(&name).await;
+}
+
+/// Left as it was, the host's Ingress would lead to what its Services become.
+async fn a_denied_edit_takes_an_ingress_back((tenant, host): (&Objects, &Objects), name: &str) {
+    let rules = tenant.get("app").await.unwrap()["spec"]["rules"].clone();
+    let patch = async |host: &str| {
+        let mut rules = rules.clone();
+        rules[0]["host"] = host.into();
+        tenant.patch("app", json!({"spec": {"rules": rules}})).await;
+    };
+    patch("foreign.example.com").await;
+    host.gone(name).await;
+    tenant
+        .until("app", "it has no address", |ingress| {
+            ingress["status"]["loadBalancer"] == json!({})
+        })
+        .await;
+    patch("app.team.example.com").await;
+    host.until(name, "it is back", |_| true).await;
+}
+
+pub async fn routes_are_attached(clusters: &Clusters) {
+    let classes = [&clusters.host_admin, &clusters.tenant_admin]
+        .map(|client| Objects::new(client, GATEWAY, "v1", "GatewayClass", None));
+    for name in ["shared", "private"] {
+        classes[0]
+            .create(json!({"metadata": {"name": name}, "spec": {"controllerName": "example.com/gateway"}}))
+            .await;
+    }
+    classes[0]
+        .patch_status(
+            "shared",
+            json!({"conditions": [{"type": "Accepted", "status": "True"}]}),
+        )
+        .await;
+    classes[1]
+        .until("shared", "the class is mirrored", |class| {
+            class["status"]["conditions"][0]["status"] == "True"
+        })
+        .await;
+    assert!(classes[1].get("private").await.is_none());
+    let namespaces: Api<Namespace> = Api::all(clusters.tenant_admin.clone());
+    create(&namespaces, json!({"metadata": {"name": "lab"}})).await;
+    let (tenant, host) = both(clusters, GATEWAY, "v1", "HTTPRoute");
+    tenant
+        .create(json!({"metadata": {"name": "app"}, "spec": {"parentRefs": [{"name": "public"}], "hostnames": ["app.team.example.com"],
+            "rules": [{"backendRefs": [{"name": "web", "port": 80}, {"name": "models", "namespace": "lab", "port": 80}]}]}}))
+        .await;
+    let name = host_name("HttpRoute", "default", "app");
+    let route = host.until(&name, "it is on the host", |_| true).await;
+    assert_eq!(
+        route["spec"]["parentRefs"],
+        json!([{"group": GATEWAY, "kind": "Gateway", "namespace": "infra", "name": "public"}])
+    );
+    let backends = &route["spec"]["rules"][0]["backendRefs"];
+    let models = host_name("Service", "lab", "models");
+    assert_eq!(backends[0]["name"], host_name("Service", "default", "web"));
+    assert_ne!(backends[1]["name"], models, "no ReferenceGrant permits it yet");
+    let status = |reason: &str, resolved: &str| {
+        let condition = |kind: &str, status: &str, reason: &str| json!({"type": kind, "status": status, "reason": reason, "message": "", "observedGeneration": 1, "lastTransitionTime": "2026-11-21T00:00:00Z"});
+        json!({"parents": [{"controllerName": "example.com/gateway", "parentRef": route["spec"]["parentRefs"][0],
+            "conditions": [condition("Accepted", "True", "Accepted"), condition("ResolvedRefs", resolved, reason)]}]})
+    };
+    host.patch_status(&name, status("BackendNotFound", "False")).await;
+    let synced = tenant
+        .until("app", "the status says why", |route| {
+            route["status"]["parents"][0]["conditions"][1]["reason"] == "RefNotPermitted"
+        })
+        .await;
+    assert_eq!(synced["status"]["parents"][0]["parentRef"], json!({"name": "public"}));
+    let grants = Objects::new(
+        &clusters.tenant_admin,
+        GATEWAY,
+        "v1beta1",
+        "ReferenceGrant",
+        Some("lab"),
+    );
+    grants
+        .create(json!({"metadata": {"name": "web"}, "spec": {
+            "from": [{"group": GATEWAY, "kind": "HTTPRoute", "namespace": "default"}], "to": [{"group": "", "kind": "Service"}]}}))
+        .await;
+    host.until(&name, "the ReferenceGrant permits the backend", |route| {
+        route["spec"]["rules"][0]["backendRefs"][1]["name"] == models
+    })
+    .await;
+    host.patch_status(&name, status("ResolvedRefs", "True")).await;
+    tenant
+        .until("app", "the backend is resolved", |route| {
+            route["status"]["parents"][0]["conditions"][1]["status"] == "True"
+        })
+        .await;
+    // A Gateway of the tenant's own takes the route over.
+    let gateways = Objects::new(&clusters.tenant_admin, GATEWAY, "v1", "Gateway", Some("default"));
+    gateways
+        .create(json!({"metadata": {"name": "public"}, "spec": {"gatewayClassName": "mine"}}))
+        .await;
+    host.gone(&name).await;
+    gateways.delete("public").await;
+    host.until(&name, "it is back", |_| true).await;
+    // Neither the host nor the tenant serves TLSRoutes here, and that disturbs no other route.
+    tenant
+        .patch("app", json!({"spec": {"hostnames": ["else.example.org"]}}))
+        .await;
+    eventually("an Event reports the denial", async || {
+        let messages = events(clusters, "app", "FieldDenied").await;
+        messages
+            .iter()
+            .any(|message| message.contains("spec.hostnames[0]: the host name else.example.org"))
+    })
+    .await;
+    host.gone(&name).await;
+    tenant
+        .until("app", "its status says why", |route| {
+            let entry = &route["status"]["parents"][0];
+            entry["controllerName"] == "berth.dev/syncer" && entry["conditions"][0]["status"] == "False"
+        })
+        .await;
+}

@@ -1,0 +1,81 @@
+//! Control in the process of a test or benchmark, as a leader: nothing elects one here. Its tenants have simulated control planes.
+
+use crate::{fake::FakeRuntime, test_cluster::TestCluster};
+use berth_control::{
+    ControlConfig,
+    control_plane::HostInput,
+    controllers::{
+        idle_gpus::GpuMetricsSource,
+        nodes::{clock::Clock, jobs::NodeJobs},
+        tenant::WithoutClass,
+    },
+    datastore::DatastoreConfig,
+    metrics::Metrics,
+    network::NetworkConfig,
+};
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// What a control gets besides its host.
+#[derive(Clone, Default)]
+pub struct Parts {
+    /// One runtime for controls that follow each other: the tenants' simulated control planes outlive the control that started them.
+    pub runtime: Arc<FakeRuntime>,
+    /// The time.
+    pub clock: Clock,
+    /// Where the metrics of GPUs are.
+    pub gpu_metrics: Option<GpuMetricsSource>,
+}
+
+/// A control that runs.
+pub struct Control {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Control {
+    /// Starts one.
+    pub fn start(host: &TestCluster, parts: Parts) -> Self {
+        let access = host.datastore();
+        let stop = CancellationToken::new();
+        let config = ControlConfig {
+            network: NetworkConfig::default(),
+            without_class: WithoutClass::BuiltInDefaults,
+            node_jobs: NodeJobs {
+                image: "berth:test".into(),
+                placeholder_image: "pause:test".into(),
+                ..NodeJobs::default()
+            },
+            client: host.client.clone(),
+            host: HostInput {
+                cluster_domain: "cluster.local".into(),
+                server: host.server(),
+                ca_pem: std::fs::read_to_string(host.home().pki().join("ca.crt")).unwrap_or_default(),
+            },
+            datastore: DatastoreConfig {
+                endpoints: vec![access.endpoint],
+                ca_cert: access.ca_cert,
+                ca_key: access.ca_key,
+            },
+            clock: parts.clock,
+            gpu_metrics: parts.gpu_metrics,
+            runtime: parts.runtime,
+            metrics: Metrics::new(&mut Registry::default()),
+        };
+        let of_control = stop.clone();
+        let task = tokio::spawn(async move { berth_control::run(config, of_control, || {}).await.unwrap() });
+        Self { stop, task }
+    }
+
+    /// Ends it when it has finished its current work.
+    pub fn stop(self) {
+        self.stop.cancel();
+    }
+
+    /// Ends it at any point, as `kill -9` does: none of its work goes on, and its memory is lost.
+    pub fn kill(self) {
+        self.task.abort();
+    }
+}
