@@ -33,6 +33,7 @@ fn spec(number: usize) -> SchedulePolicySpec {
             kind: ScheduleTargetKind::TenantClass,
             name: format!("class-{number}"),
             namespace: None,
+            workloads: None,
         }],
         windows: vec![
             window(
@@ -45,6 +46,7 @@ fn spec(number: usize) -> SchedulePolicySpec {
             window("night", ScheduleAction::Stop, format!("{minute} 22 * * SUN"), "8h"),
         ],
         warning_period: None,
+        eviction_timeout: None,
     }
 }
 
