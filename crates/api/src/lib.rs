@@ -71,7 +71,9 @@ pub use tenant_cluster::{
     TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
-pub use tenant_schedule::{SchedulePeriod, TENANT_SCHEDULE, TenantSchedule, TenantScheduleSpec, WorkloadSchedule};
+pub use tenant_schedule::{
+    MAX_WORKLOAD_SCHEDULES, SchedulePeriod, TENANT_SCHEDULE, TenantSchedule, TenantScheduleSpec, WorkloadSchedule,
+};
 pub use validate::{KubernetesVersion, VersionError};
 
 /// API group of every kind Berth defines.

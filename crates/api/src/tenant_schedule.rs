@@ -7,6 +7,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The most entries of [`TenantScheduleSpec::workloads`], as in its schema.
+pub const MAX_WORKLOAD_SCHEDULES: usize = 256;
 /// Name of the one `TenantSchedule` of a tenant.
 pub const TENANT_SCHEDULE: &str = "schedule";
 
@@ -35,6 +37,7 @@ pub struct TenantScheduleSpec {
     pub tenant: Vec<SchedulePeriod>,
     /// What some of its pods may do besides, the policies of the outermost targets first. The strictest state applies to a pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
     pub workloads: Vec<WorkloadSchedule>,
 }
 

@@ -2,7 +2,7 @@
 //! down.
 
 use crate::{Stack, Standing, WorkloadRule};
-use berth_api::{SchedulePeriod, ScheduleState, TenantScheduleSpec, WorkloadSchedule};
+use berth_api::{MAX_WORKLOAD_SCHEDULES, SchedulePeriod, ScheduleState, TenantScheduleSpec, WorkloadSchedule};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -22,7 +22,8 @@ pub fn publish(
         return None;
     }
     let tenant_before = before.map(|before| before.tenant.as_slice()).unwrap_or_default();
-    let workloads = rules.iter().map(|rule| WorkloadSchedule {
+    // Those of the outermost targets come first.
+    let workloads = rules.iter().take(MAX_WORKLOAD_SCHEDULES).map(|rule| WorkloadSchedule {
         policy_name: rule.policy().to_owned(),
         workloads: rule.workloads.clone(),
         periods: periods(&rule.stack, now, periods_of(before, rule)),

@@ -19,6 +19,7 @@ mod placement;
 mod pods;
 mod pods_of_a_class;
 mod restart;
+mod schedules;
 mod schemas;
 mod services;
 mod tenant_scheduling;
@@ -43,6 +44,7 @@ async fn live(setup: Setup) {
     pods::deletions_follow(&clusters).await;
     pods::the_time_to_end_is_limited(&clusters).await;
     limits::objects_beyond_a_limit_wait_and_say_why(&clusters).await;
+    schedules::schedules_hold_and_end_pods(&clusters).await;
     workloads::an_evicted_pod_is_replaced(&clusters).await;
     pods::gates_and_late_additions(&clusters).await;
     pods::tokens_are_renewed_in_place(&clusters).await;

@@ -2,8 +2,8 @@
 
 use super::hierarchy::{Hierarchy, place_of};
 use crate::stores::Stores;
-use berth_api::{SchedulePolicy, ScheduleState, TenantCluster};
-use berth_schedules::{PolicyIndex, Schedule, ScheduleError, Stack};
+use berth_api::{SchedulePolicy, ScheduleState, TenantCluster, TenantScheduleSpec};
+use berth_schedules::{PolicyIndex, Schedule, ScheduleError, Stack, periods};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use std::{
@@ -135,6 +135,18 @@ impl Schedules {
     pub(in crate::controllers) fn of_tenant(&self, stores: &Stores, cluster: &TenantCluster) -> Stack {
         let index = self.known().index(stores);
         index.stack(&place_of(stores, &Hierarchy::observe(stores), cluster))
+    }
+
+    /// What is published of the policies of one tenant and of its pods; none if it has none. `before` is what was published last.
+    pub(in crate::controllers) fn publish(
+        &self,
+        stores: &Stores,
+        cluster: &TenantCluster,
+        before: Option<&TenantScheduleSpec>,
+    ) -> Option<TenantScheduleSpec> {
+        let index = self.known().index(stores);
+        let place = place_of(stores, &Hierarchy::observe(stores), cluster);
+        periods::publish(&index.stack(&place), &index.rules(&place), self.now(), before)
     }
 
     /// What all policies let tenants do at `now`.

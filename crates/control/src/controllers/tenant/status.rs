@@ -76,6 +76,7 @@ pub(super) fn conditions(
         prepared,
         control_plane,
         nodes: published,
+        schedule: _,
     } = outcome
     {
         all.push(ConditionUpdate::mark_true(
