@@ -162,7 +162,7 @@ async fn budgets_hold_until_their_time_is_over(clusters: &Clusters, pods: &Api<P
     .await;
     eventually("the budget counts two pods", async || {
         let status = budgets.get("batch").await.unwrap().status;
-        status.is_some_and(|status| status.current_healthy == 2 && status.disruptions_allowed == 0)
+        status.is_some_and(|status| (status.current_healthy, status.disruptions_allowed) == (Some(2), Some(0)))
     })
     .await;
     // The finalizer keeps the pod, to see how it ended.

@@ -199,6 +199,7 @@ pub(super) fn build(
             prepared,
             control_plane,
             nodes: _,
+            schedule: _,
         } => (
             Some(prepared.endpoints.public.url.clone()),
             matches!(**control_plane, ControlPlane::Started { .. }),
