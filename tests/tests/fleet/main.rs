@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         idle::a_pod_with_idle_gpus_is_warned_and_evicted,
         rejected::rejected_reservation_moves_to_another_node,
         schedules::a_stop_releases_the_nodes_and_gives_them_back,
+        schedules::a_stop_of_workloads_is_published_and_keeps_the_nodes,
         random::no_node_ever_has_two_tenants,
     ];
     Suite::new(

@@ -44,13 +44,14 @@ async fn live(setup: Setup) {
     pods::deletions_follow(&clusters).await;
     pods::the_time_to_end_is_limited(&clusters).await;
     limits::objects_beyond_a_limit_wait_and_say_why(&clusters).await;
-    schedules::schedules_hold_and_end_pods(&clusters).await;
     workloads::an_evicted_pod_is_replaced(&clusters).await;
     pods::gates_and_late_additions(&clusters).await;
     pods::tokens_are_renewed_in_place(&clusters).await;
     pods::trust_bundles_reach_pods(&clusters).await;
     certificates::signers_of_the_tenant_issue_for_pods(&clusters).await;
     pods::pods_see_themselves_as_in_a_cluster_of_their_own(&clusters).await;
+    // It ends all pods.
+    schedules::schedules_hold_and_end_pods(&clusters).await;
     nodes::nodes_go(&clusters).await;
     syncer.stop().await;
     restart::a_killed_syncer_goes_on(&clusters).await;

@@ -150,6 +150,11 @@ impl Schedules {
         periods::publish(&index.stack(&place), &index.rules(&place), self.now(), before)
     }
 
+    /// Which pods of one tenant may not start, or not run.
+    pub(in crate::controllers) fn restricted_pods(&self, stores: &Stores, cluster: &TenantCluster) -> RestrictedPods {
+        self.observe(stores, self.now()).restricted_pods(cluster)
+    }
+
     /// What all policies let tenants do at `now`.
     pub(in crate::controllers) fn observe<'a>(&self, stores: &'a Stores, now: Timestamp) -> ObservedSchedules<'a> {
         let index = self.known().index(stores);
