@@ -115,6 +115,25 @@ fn pods_are_warned_of_the_next_stop_by_its_own_warning_period() {
 }
 
 #[test]
+fn pods_are_warned_also_while_nothing_starts() {
+    let periods = [
+        period(0, "StartsForbidden", "evenings"),
+        period(120, "Stopped", "nights"),
+    ];
+    let schedule = schedule(&json!({"tenant": periods}));
+    let found = schedule.of_pod("web", &json!({}), at(115));
+    let restriction = found.restriction.unwrap();
+    assert_eq!(
+        (restriction.cause.policy.as_str(), restriction.budgets_hold_until),
+        ("evenings", None)
+    );
+    assert_eq!(
+        found.warning.map(|warning| (warning.cause.policy, warning.at)),
+        Some(("nights".into(), at(120)))
+    );
+}
+
+#[test]
 fn the_phase_changes_at_warnings_and_transitions_and_only_then() {
     let schedule = schedule(&json!({"workloads": [rule(&night())]}));
     let next = |minute| schedule.next_change(at(minute));

@@ -133,12 +133,12 @@ impl ObjectSync<'_> {
         if (restriction.is_none() && warning.is_none()) || !runs(stored, pod, host) {
             return Ok(outcome);
         }
-        if let Some(restriction) = restriction {
-            return match restriction.budgets_hold_until {
-                Some(limit) => self.end(stored, host, (restriction, limit)).await,
-                None => Ok(outcome),
-            };
+        if let Some(restriction) = restriction
+            && let Some(limit) = restriction.budgets_hold_until
+        {
+            return self.end(stored, host, (restriction, limit)).await;
         }
+        // Also while nothing starts.
         if let Some(warning) = warning {
             self.record_schedule(Level::Warning, STOPS_SOON, &warning.message())
                 .await;
