@@ -1,4 +1,5 @@
-//! TenantNodes say which nodes are assigned to a tenant. Control writes them; the syncer trusts them.
+//! TenantNodes say which nodes are assigned to a tenant, and its TenantSchedule when its pods run. Control writes them; the syncer trusts
+//! them.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, validation};
 use berth_api::{GROUP, VERSION};
@@ -6,20 +7,20 @@ use berth_api::{GROUP, VERSION};
 pub(super) fn build_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-tenant-nodes",
-        description: "TenantNodes can be written by control only.",
+        description: "TenantNodes and TenantSchedules can be written by control only.",
         scope: Scope::ControlPlaneNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,
-            resources: &["tenantnodes", "tenantnodes/status"],
+            resources: &["tenantnodes", "tenantnodes/status", "tenantschedules"],
             operations: WRITES,
         }],
         variables: Vec::new(),
         validations: vec![validation(
             "false",
-            "only the platform may write TenantNodes: they say which nodes a tenant has",
+            "only the platform may write TenantNodes and TenantSchedules: they say which nodes a tenant has, and when its pods run",
         )],
     }
 }

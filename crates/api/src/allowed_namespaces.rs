@@ -25,7 +25,7 @@ pub struct AllowedNamespaces {
     pub from: NamespacesFrom,
     /// Labels of the namespaces, with from: Selector. An empty selector matches every namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub selector: Option<NamespaceSelector>,
+    pub selector: Option<LabelSelector>,
 }
 
 /// Where the namespaces of [`AllowedNamespaces`] come from.
@@ -41,10 +41,10 @@ pub enum NamespacesFrom {
 }
 
 /// A label selector of Kubernetes. All of its requirements must hold.
-#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NamespaceSelector {
-    /// Labels that the namespace must have, with these values.
+pub struct LabelSelector {
+    /// Labels that must be present, with these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "labels")]
     pub match_labels: BTreeMap<String, String>,
@@ -55,7 +55,7 @@ pub struct NamespaceSelector {
 }
 
 /// What a selector requires of one label.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)")
     .message("operators In and NotIn need values, and Exists and DoesNotExist have none")
@@ -64,7 +64,7 @@ pub struct LabelRequirement {
     /// Key of the label.
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
-    /// In, NotIn, Exists or DoesNotExist. NotIn also holds for a namespace without the label.
+    /// In, NotIn, Exists or DoesNotExist. NotIn also holds where the label is missing.
     pub operator: LabelOperator,
     /// Values for In and NotIn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -73,7 +73,7 @@ pub struct LabelRequirement {
 }
 
 /// How a requirement relates a label to its values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum LabelOperator {
     /// The label has one of the values.
     In,
@@ -100,7 +100,7 @@ impl AllowedNamespaces {
     }
 }
 
-impl NamespaceSelector {
+impl LabelSelector {
     /// Whether the labels meet all requirements.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let Self {

@@ -1,6 +1,8 @@
 //! The custom resource definitions, as the API server wants them.
 
-use crate::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
+use crate::{
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
+};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value;
@@ -15,6 +17,7 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         TenantClass::crd(),
         TenantCluster::crd(),
         TenantNode::crd(),
+        TenantSchedule::crd(),
     ]
     .map(with_kubernetes_schema)
     .into()

@@ -34,9 +34,10 @@ pub mod system;
 mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
+mod tenant_schedule;
 mod validate;
 
-pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, NamespaceSelector, NamespacesFrom};
+pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, LabelSelector, NamespacesFrom};
 pub use control_plane::{
     ClassControlPlane, ControlPlaneService, ControlPlaneServicePolicy, ControlPlaneServiceType, ControlPlaneSpec,
 };
@@ -61,7 +62,7 @@ pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
 pub use quotas::{Amount, QuotaReservation, TreeQuota, TreeQuotaStatus, TreeResource};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
-    ScheduleTargetKind, ScheduleTransition, ScheduleWindow,
+    ScheduleTargetKind, ScheduleTransition, ScheduleWindow, WorkloadSelector,
 };
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
@@ -70,6 +71,9 @@ pub use tenant_cluster::{
     TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
+pub use tenant_schedule::{
+    MAX_WORKLOAD_SCHEDULES, SchedulePeriod, TENANT_SCHEDULE, TenantSchedule, TenantScheduleSpec, WorkloadSchedule,
+};
 pub use validate::{KubernetesVersion, VersionError};
 
 /// API group of every kind Berth defines.

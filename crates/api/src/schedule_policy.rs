@@ -1,13 +1,16 @@
 //! `SchedulePolicy`: when tenants have nodes and when their pods may start.
 
-use crate::KubeDuration;
+use crate::{KubeDuration, LabelSelector};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// [`SchedulePolicySpec::warning_period`] of a policy that does not set it, in seconds.
 const DEFAULT_WARNING_PERIOD_SECONDS: i64 = 15 * 60;
+/// [`SchedulePolicySpec::eviction_timeout`] of a policy that does not set it, in seconds: as long as the drain of a node.
+const DEFAULT_EVICTION_TIMEOUT_SECONDS: i64 = 60 * 60;
 
 /// Recurring windows of time in which tenants are stopped, or in which nothing new starts in them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +55,11 @@ pub struct SchedulePolicySpec {
     /// How long before a stop the tenants are warned by an Event. Defaults to 15m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning_period: Option<KubeDuration>,
+
+    /// How long PodDisruptionBudgets may keep pods after a stop began. Then the pods are deleted, with their own grace periods. Defaults
+    /// to 1h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction_timeout: Option<KubeDuration>,
 }
 
 impl SchedulePolicySpec {
@@ -61,9 +69,16 @@ impl SchedulePolicySpec {
             .as_ref()
             .map_or(DEFAULT_WARNING_PERIOD_SECONDS, KubeDuration::seconds)
     }
+
+    /// [`SchedulePolicySpec::eviction_timeout`] in seconds, or its default.
+    pub fn eviction_timeout(&self) -> i64 {
+        self.eviction_timeout
+            .as_ref()
+            .map_or(DEFAULT_EVICTION_TIMEOUT_SECONDS, KubeDuration::seconds)
+    }
 }
 
-/// The tenants of an organization, a project or a class, or one tenant.
+/// The tenants of an organization, a project or a class, or one tenant; with `workloads` some of their pods.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("(self.kind == 'TenantCluster') == has(self.namespace)")
@@ -79,6 +94,36 @@ pub struct ScheduleTarget {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub namespace: Option<String>,
+    /// Only these pods of the tenants. The tenants keep their nodes, and their other pods run. Without it, the tenants as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workloads: Option<WorkloadSelector>,
+}
+
+/// Pods in a tenant. A pod is selected if it is in one of the namespaces and has the labels.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.selector) || (has(self.namespaces) && self.namespaces.size() > 0)")
+    .message("workloads need namespaces, a selector, or both; a target without workloads is for all pods"))]
+pub struct WorkloadSelector {
+    /// Namespaces in the tenant. Empty: all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 32),
+        inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))
+    )]
+    pub namespaces: Vec<String>,
+    /// Labels of the pods, as they are now. Without it, and if it is empty, all pods of the namespaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+impl WorkloadSelector {
+    /// Whether a pod in this namespace of a tenant, with these labels, is selected.
+    pub fn matches(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        let Self { namespaces, selector } = self;
+        let is_in_namespace = namespaces.is_empty() || namespaces.iter().any(|name| name == namespace);
+        is_in_namespace && selector.as_ref().is_none_or(|selector| selector.matches(labels))
+    }
 }
 
 /// Kind of a target, the outermost first.
@@ -211,6 +256,49 @@ mod tests {
         assert_eq!(spec.warning_period(), 900);
         spec.warning_period = Some(KubeDuration::from("1h"));
         assert_eq!(spec.warning_period(), 3600);
+    }
+
+    #[test]
+    fn budgets_hold_for_an_hour_unless_the_policy_says_otherwise() {
+        let mut spec: SchedulePolicySpec = serde_json::from_value(serde_json::json!({
+            "timeZone": "UTC", "targets": [], "windows": [],
+        }))
+        .unwrap();
+        assert_eq!(spec.eviction_timeout(), 3600);
+        spec.eviction_timeout = Some(KubeDuration::from("0s"));
+        assert_eq!(spec.eviction_timeout(), 0);
+    }
+
+    #[test]
+    fn workloads_are_selected_by_namespace_and_labels() {
+        let matches = |workloads: serde_json::Value, namespace: &str, labels: serde_json::Value| {
+            let workloads: WorkloadSelector = serde_json::from_value(workloads).unwrap();
+            workloads.matches(namespace, &serde_json::from_value(labels).unwrap())
+        };
+        let batch =
+            serde_json::json!({"namespaces": ["jobs", "nightly"], "selector": {"matchLabels": {"tier": "batch"}}});
+        assert!(matches(
+            batch.clone(),
+            "nightly",
+            serde_json::json!({"tier": "batch", "a": "b"})
+        ));
+        assert!(!matches(batch.clone(), "web", serde_json::json!({"tier": "batch"})));
+        assert!(!matches(batch, "jobs", serde_json::json!({})));
+        assert!(matches(
+            serde_json::json!({"namespaces": ["jobs"]}),
+            "jobs",
+            serde_json::json!({})
+        ));
+        assert!(matches(
+            serde_json::json!({"selector": {}}),
+            "anywhere",
+            serde_json::json!({})
+        ));
+        let not_batch = serde_json::json!({"selector": {"matchExpressions": [
+            {"key": "tier", "operator": "NotIn", "values": ["batch"]},
+        ]}});
+        assert!(matches(not_batch.clone(), "jobs", serde_json::json!({})));
+        assert!(!matches(not_batch, "jobs", serde_json::json!({"tier": "batch"})));
     }
 
     #[test]

@@ -85,6 +85,8 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
             _ => DevicesHeld::NotYet,
         },
         is_ending: pod.metadata.deletion_timestamp.is_some(),
+        // What schedules say changes with time: the passes ask for it.
+        is_restricted: false,
         started_at: status
             .and_then(read_start)
             .map(|started| started.max(read_creation(pod))),

@@ -101,20 +101,25 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         config.metrics.clone(),
         stop.clone(),
     ));
-    let idle_gpus = build_idle_gpus(&config, &stores);
+    let schedules = Arc::new(Schedules::new({
+        let clock = config.clock.clone();
+        move || clock.now()
+    }));
+    let idle_gpus = build_idle_gpus(&config, &stores, &schedules);
     tasks.spawn(controllers::idle_gpus::watch(idle_gpus, stop.clone()));
-    let controllers = build_controllers(config, datastore, stores, queue);
+    let controllers = build_controllers(config, datastore, stores, schedules, queue);
     on_ready();
     controllers.run(tasks, stop).await;
     Ok(())
 }
 
 /// What the passes over idle GPUs work with.
-fn build_idle_gpus(config: &ControlConfig, stores: &Stores) -> IdleGpusContext {
+fn build_idle_gpus(config: &ControlConfig, stores: &Stores, schedules: &Arc<Schedules>) -> IdleGpusContext {
     IdleGpusContext {
         client: config.client.clone(),
         stores: stores.clone(),
         clock: config.clock.clone(),
+        schedules: Arc::clone(schedules),
         source: config.gpu_metrics.clone(),
         metrics: config.metrics.clone(),
         recorder: EventRecorder::new(config.client.clone()),
@@ -126,6 +131,7 @@ fn build_controllers(
     config: ControlConfig,
     datastore: Arc<Datastore>,
     stores: Stores,
+    schedules: Arc<Schedules>,
     queue: Queue<Key>,
 ) -> Controllers {
     let ControlConfig {
@@ -144,10 +150,6 @@ fn build_controllers(
     let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
-    let schedules = Arc::new(Schedules::new({
-        let clock = clock.clone();
-        move || clock.now()
-    }));
     let quotas = Arc::new(QuotaLedger::default());
     Controllers {
         tenant_class: TenantClassContext {

@@ -1,7 +1,9 @@
 //! What watches know of the host.
 
 use crate::{gpu_pods::GpuPods, network::node_ports::NodePorts, pod_activity::PodActivity};
-use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
+use berth_api::{
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
+};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
 };
@@ -60,4 +62,6 @@ pub struct Stores {
     pub network_policies: Store<NetworkPolicy>,
     /// Nodes published to tenants.
     pub tenant_nodes: Store<TenantNode>,
+    /// Schedules published to tenants.
+    pub tenant_schedules: Store<TenantSchedule>,
 }

@@ -28,6 +28,8 @@ pub enum Unknown {
     NoMetrics,
     /// Its kubelet has not accepted it yet.
     NotStarted,
+    /// A schedule of the platform restricts it: what it waits for may not start, or it is being stopped.
+    OutsideSchedule,
     /// It has not run for the start-up grace period and the window.
     StartingUp,
     /// It has devices by claims: how many is not known.
@@ -48,6 +50,7 @@ impl Unknown {
         match self {
             Self::NoMetrics => "NoMetrics",
             Self::NotStarted => "NotStarted",
+            Self::OutsideSchedule => "OutsideSchedule",
             Self::StartingUp => "StartingUp",
             Self::DevicesByClaims => "DevicesByClaims",
             Self::MissingSeries => "MissingSeries",

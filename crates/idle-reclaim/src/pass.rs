@@ -120,6 +120,10 @@ fn decide(
             // The others may be waiting for it.
             verdict = verdict.max(Verdict::Unknown(Unknown::NotStarted));
         }
+        if pod.is_restricted {
+            // It has no chance to do something, or is ended anyway.
+            verdict = verdict.max(Verdict::Unknown(Unknown::OutsideSchedule));
+        }
     }
     let starts: Option<Vec<Seconds>> = pods.iter().map(|pod| pod.started_at).collect();
     let observation = Observation {

@@ -57,6 +57,8 @@ pub struct GpuPod {
     pub devices_held: DevicesHeld,
     /// Whether it is being deleted.
     pub is_ending: bool,
+    /// Whether a schedule of the platform restricts it now.
+    pub is_restricted: bool,
     /// When its kubelet accepted it.
     pub started_at: Option<Seconds>,
     /// Its priority on the host.

@@ -35,4 +35,7 @@ pub enum ScheduleError {
     /// The period of warning is too long.
     #[error("spec.warningPeriod: must be at most 168h (7 days)")]
     InvalidWarningPeriod,
+    /// The time for which budgets hold is too long.
+    #[error("spec.evictionTimeout: must be at most 168h (7 days)")]
+    InvalidEvictionTimeout,
 }

@@ -6,12 +6,14 @@
 //! | [`schedule`] | one `SchedulePolicy`: its state at an instant, and the next change |
 //! | [`stack`] | all policies that a tenant has, the outermost first |
 //! | [`groups`] | what a state makes of the node groups of a tenant |
+//! | [`periods`] | what is published to the tenant's syncer: the state now and its next changes |
 
 #![warn(missing_docs)]
 
 mod cron;
 mod error;
 pub mod groups;
+pub mod periods;
 pub mod schedule;
 pub mod stack;
 mod window;
@@ -19,4 +21,4 @@ mod zone;
 
 pub use error::ScheduleError;
 pub use schedule::{NextChange, Schedule, Standing};
-pub use stack::{Place, PolicyIndex, Stack};
+pub use stack::{Place, PolicyIndex, Stack, WorkloadRule};

@@ -5,8 +5,8 @@ use berth_api::{ScheduleAction, SchedulePolicySpec, ScheduleState};
 use jiff::{SignedDuration, Timestamp};
 use std::sync::{Mutex, PoisonError};
 
-/// The longest period of warning, in seconds.
-const MAX_WARNING_SECONDS: i64 = 7 * 24 * 3600;
+/// The longest period of warning, and the longest time for which budgets hold, in seconds.
+const MAX_PERIOD_SECONDS: i64 = 7 * 24 * 3600;
 /// Edges of windows that a search for the next change looks at.
 const MAX_EDGES: usize = 200;
 /// Time ahead that this search looks at: twice the longest pause of a schedule. Schedules of cron end in the year 5000, which is no change.
@@ -63,6 +63,7 @@ impl Interval {
 pub struct Schedule {
     policy: String,
     warning_period: SignedDuration,
+    eviction_timeout: SignedDuration,
     zone: Zone,
     windows: Vec<Window>,
     /// The interval of the last call of [`Schedule::keep`].
@@ -78,12 +79,17 @@ impl Schedule {
         let zone = Zone::find(&spec.time_zone).ok_or_else(|| ScheduleError::UnknownTimeZone(spec.time_zone.clone()))?;
         let windows: Result<Vec<Window>, ScheduleError> = spec.windows.iter().map(Window::parse).collect();
         let warning_period = spec.warning_period();
-        if warning_period > MAX_WARNING_SECONDS {
+        if warning_period > MAX_PERIOD_SECONDS {
             return Err(ScheduleError::InvalidWarningPeriod);
+        }
+        let eviction_timeout = spec.eviction_timeout();
+        if eviction_timeout > MAX_PERIOD_SECONDS {
+            return Err(ScheduleError::InvalidEvictionTimeout);
         }
         Ok(Self {
             policy: policy.into(),
             warning_period: SignedDuration::from_secs(warning_period),
+            eviction_timeout: SignedDuration::from_secs(eviction_timeout),
             zone,
             windows: windows?,
             kept: Mutex::new(None),
@@ -98,6 +104,11 @@ impl Schedule {
     /// How long before a stop its tenants are warned.
     pub fn warning_period(&self) -> SignedDuration {
         self.warning_period
+    }
+
+    /// How long PodDisruptionBudgets may keep pods after a stop began.
+    pub fn eviction_timeout(&self) -> SignedDuration {
+        self.eviction_timeout
     }
 
     /// Remembers the state at `now` and how long it stays, so that evaluating the policy for its next ten thousand tenants costs

@@ -1,7 +1,7 @@
 //! The policies of a tenant, from the outermost target to the tenant itself.
 
 use crate::{NextChange, Schedule, Standing, schedule::follow};
-use berth_api::{ScheduleState, ScheduleTarget, ScheduleTargetKind};
+use berth_api::{ScheduleState, ScheduleTarget, ScheduleTargetKind, WorkloadSelector};
 use jiff::Timestamp;
 use std::{collections::HashMap, sync::Arc};
 
@@ -36,38 +36,60 @@ impl Place {
                 kind,
                 name: name.clone()?,
                 namespace: None,
+                workloads: None,
             })
         });
         around.chain([ScheduleTarget {
             kind: ScheduleTargetKind::TenantCluster,
             name: self.name.clone(),
             namespace: Some(self.namespace.clone()),
+            workloads: None,
         }])
     }
 }
 
 /// All policies, by their targets.
 #[derive(Debug, Default)]
-pub struct PolicyIndex(HashMap<ScheduleTarget, Vec<Arc<Schedule>>>);
+pub struct PolicyIndex(HashMap<ScheduleTarget, OfTarget>);
+
+/// The policies of one target, by name.
+#[derive(Debug, Default)]
+struct OfTarget {
+    /// Those for its tenants as a whole.
+    tenants: Vec<Arc<Schedule>>,
+    /// Those for some pods of them.
+    workloads: Vec<(WorkloadSelector, Arc<Schedule>)>,
+}
 
 impl PolicyIndex {
     /// Policies with their targets.
     pub fn new<'a>(policies: impl IntoIterator<Item = (&'a [ScheduleTarget], Arc<Schedule>)>) -> Self {
-        let mut index: HashMap<ScheduleTarget, Vec<Arc<Schedule>>> = HashMap::new();
+        let mut index: HashMap<ScheduleTarget, OfTarget> = HashMap::new();
         for (targets, schedule) in policies {
             for target in targets {
-                index.entry(target.clone()).or_default().push(Arc::clone(&schedule));
+                let mut key = target.clone();
+                let workloads = key.workloads.take();
+                let (of_target, schedule) = (index.entry(key).or_default(), Arc::clone(&schedule));
+                match workloads {
+                    None => of_target.tenants.push(schedule),
+                    Some(workloads) => of_target.workloads.push((workloads, schedule)),
+                }
             }
         }
-        for schedules in index.values_mut() {
-            schedules.sort_by(|a, b| a.policy().cmp(b.policy()));
+        for OfTarget { tenants, workloads } in index.values_mut() {
+            tenants.sort_by(|a, b| a.policy().cmp(b.policy()));
+            // The order of the targets of one policy stays.
+            workloads.sort_by(|(_, a), (_, b)| a.policy().cmp(b.policy()));
         }
         Self(index)
     }
 
     /// Remembers the state of each policy at `now`, see [`Schedule::keep`]. Returns when to do so again: when the first of them changes.
     pub fn keep(&self, now: Timestamp) -> Option<Timestamp> {
-        let schedules = self.0.values().flatten();
+        let schedules = self.0.values().flat_map(|of_target| {
+            let of_workloads = of_target.workloads.iter().map(|(_, schedule)| schedule);
+            of_target.tenants.iter().chain(of_workloads)
+        });
         schedules
             .filter_map(|schedule| {
                 schedule.keep(now);
@@ -76,13 +98,48 @@ impl PolicyIndex {
             .min()
     }
 
-    /// The policies of a tenant.
+    /// The policies of a tenant as a whole.
     pub fn stack(&self, place: &Place) -> Stack {
-        if self.0.is_empty() {
-            return Stack::default();
-        }
-        let of_target = |target: ScheduleTarget| self.0.get(&target).into_iter().flatten().cloned();
-        Stack(place.targets().flat_map(of_target).collect())
+        let of_target = |target: &OfTarget| target.tenants.clone();
+        Stack(self.of_place(place).flat_map(of_target).collect())
+    }
+
+    /// The policies of some pods of a tenant, the outermost first.
+    pub fn rules(&self, place: &Place) -> Vec<WorkloadRule> {
+        let rules = self.of_place(place).flat_map(|target| &target.workloads);
+        rules
+            .map(|(workloads, schedule)| WorkloadRule {
+                workloads: workloads.clone(),
+                stack: Stack(vec![Arc::clone(schedule)]),
+            })
+            .collect()
+    }
+
+    fn of_place(&self, place: &Place) -> impl Iterator<Item = &OfTarget> {
+        // Most hosts have no policies.
+        let targets = (!self.0.is_empty()).then(|| place.targets());
+        let keys: Vec<ScheduleTarget> = targets.into_iter().flatten().collect();
+        keys.into_iter().filter_map(|key| self.0.get(&key))
+    }
+}
+
+/// A policy for some pods of a tenant.
+#[derive(Clone, Debug)]
+pub struct WorkloadRule {
+    /// The pods.
+    pub workloads: WorkloadSelector,
+    /// The policy alone.
+    pub stack: Stack,
+}
+
+impl WorkloadRule {
+    /// Name of the policy.
+    pub fn policy(&self) -> &str {
+        self.stack
+            .0
+            .first()
+            .map(|schedule| schedule.policy())
+            .unwrap_or_default()
     }
 }
 

@@ -149,6 +149,7 @@ proptest! {
             kind: ScheduleTargetKind::TenantClass,
             name: "gold".into(),
             namespace: None,
+            workloads: None,
         }];
         let policies: Vec<Arc<Schedule>> = policies.into_iter().map(Arc::new).collect();
         let place = Place { class: Some("gold".into()), ..Place::default() };

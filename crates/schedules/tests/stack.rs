@@ -20,6 +20,7 @@ fn target(kind: ScheduleTargetKind, name: &str) -> ScheduleTarget {
         kind,
         name: name.into(),
         namespace: (kind == ScheduleTargetKind::TenantCluster).then(|| "team".into()),
+        workloads: None,
     }
 }
 

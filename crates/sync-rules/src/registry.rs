@@ -2,7 +2,7 @@
 
 use crate::kinds::{
     config, custom, devices, disruption_budget, endpoint_slice, event, gateway, ingress, namespace, network_policy,
-    node, pod, runtime_class, service, storage,
+    node, pod, runtime_class, schedule, service, storage,
 };
 use crate::model::{Cache, Kind, KindId, Tenant};
 use berth_api::SyncPolicy;
@@ -44,6 +44,7 @@ pub fn kind(id: KindId) -> Kind {
         KindId::NetworkPolicy => network_policy::KIND,
         KindId::PodDisruptionBudget => disruption_budget::KIND,
         KindId::Node => node::KIND,
+        KindId::TenantSchedule => schedule::KIND,
         KindId::Event => event::KIND,
         KindId::Custom(custom) => custom::kind(custom),
     }

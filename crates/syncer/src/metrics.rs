@@ -74,6 +74,13 @@ pub struct ReasonLabels {
     pub reason: &'static str,
 }
 
+/// What became of a pod that a schedule stops.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct StopLabels {
+    /// `evicted`, `deleted`, `delayed` or `ended_on_host`.
+    pub result: &'static str,
+}
+
 /// Metrics of the pods that the host's scheduler has not tried yet. Clones share values.
 #[derive(Clone, Debug)]
 pub struct SchedulingWindowMetrics {
@@ -148,6 +155,8 @@ pub struct Metrics {
     pub api_calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     /// Host objects without a tenant origin that the periodic scan found. Should stay 0.
     pub orphans: Family<KindLabels, Counter>,
+    /// Pods that schedules stopped.
+    pub schedule_stops: Family<StopLabels, Counter>,
     /// What was denied to the tenant.
     pub denials: Family<ReasonLabels, Counter>,
     /// Seconds from a change in the tenant to the acknowledged write on the host.
@@ -174,6 +183,7 @@ impl Default for Metrics {
             watches: Family::default(),
             api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             orphans: Family::default(),
+            schedule_stops: Family::default(),
             denials: Family::default(),
             sync_to_host: duration_histogram(),
             sync_to_tenant: duration_histogram(),
@@ -207,6 +217,11 @@ impl Metrics {
             "orphans",
             "Host objects without a tenant object found by the periodic scan",
             self.orphans.clone(),
+        );
+        registry.register(
+            "schedule_stops",
+            "Pods that schedules stopped, by what became of them; delayed counts evictions that budgets refused",
+            self.schedule_stops.clone(),
         );
         registry.register("denials", "Objects with denied fields", self.denials.clone());
         registry.register(

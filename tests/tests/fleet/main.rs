@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         rejected::rejected_reservation_moves_to_another_node,
         quota_sums::sums_of_used_quota_agree_whatever_happens,
         schedules::a_stop_releases_the_nodes_and_gives_them_back,
+        schedules::a_stop_of_workloads_is_published_and_keeps_the_nodes,
         random::no_node_ever_has_two_tenants,
     ];
     Suite::new(

@@ -1,5 +1,6 @@
 //! Nodes that several tenants use at the same time, beside nodes of their own.
 
+use crate::schedules;
 use berth_api::{HostNodePool, NodeGroup, NodeMode, TenantClass, TenantCluster, TenantNode, conditions, labels};
 use berth_tests::{
     files::example,
@@ -238,6 +239,8 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(host: Arc<TestCluster>) 
         Tenant::create(&host, "team-builds", &builds),
         Tenant::create(&host, "shared-other", &other)
     );
+
+    schedules::a_stop_ends_pods_on_shared_nodes(&host, &other, &builds, "cpu-02").await;
 
     // One tenant's pods on its own GPU node and on a shared one; both tenants' pods on the same node.
     let own = nodes_of_tenant(&host.client, builds.id.slug()).await;

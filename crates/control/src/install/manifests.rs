@@ -62,7 +62,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
             ],
             &["patch", "update"],
         ),
-        rule("berth.dev", &["tenantnodes"], &WRITE),
+        rule("berth.dev", &["tenantnodes", "tenantschedules"], &WRITE),
         rule("berth.dev", &["tenantnodes/status"], &["patch"]),
         rule("berth.dev", &[RESOURCE], &[BYPASS]),
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),

@@ -2,7 +2,9 @@
 
 use super::ScriptedApi;
 use crate::stores::Stores;
-use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
+use berth_api::{
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
+};
 use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Node},
@@ -37,6 +39,7 @@ pub(crate) struct StoreWriters {
     team_namespaces: Writer<PartialObjectMeta<Namespace>>,
     network_policies: Writer<NetworkPolicy>,
     tenant_nodes: Writer<TenantNode>,
+    tenant_schedules: Writer<TenantSchedule>,
 }
 
 impl StoreWriters {
@@ -54,6 +57,7 @@ impl StoreWriters {
         let (team_namespaces, team_namespace_writer) = reflector::store();
         let (network_policies, network_policy_writer) = reflector::store();
         let (tenant_nodes, tenant_node_writer) = reflector::store();
+        let (tenant_schedules, tenant_schedule_writer) = reflector::store();
         let slices = Arc::new(NodeIndex::default());
         let stores = Stores {
             tenants,
@@ -78,6 +82,7 @@ impl StoreWriters {
             namespaces: empty(),
             network_policies,
             tenant_nodes,
+            tenant_schedules,
         };
         let writers = Self {
             tenants: tenant_writer,
@@ -92,6 +97,7 @@ impl StoreWriters {
             team_namespaces: team_namespace_writer,
             network_policies: network_policy_writer,
             tenant_nodes: tenant_node_writer,
+            tenant_schedules: tenant_schedule_writer,
         };
         (stores, writers)
     }
@@ -110,6 +116,7 @@ impl StoreWriters {
         fill(&mut self.team_namespaces, host, TEAM_NAMESPACES);
         fill(&mut self.network_policies, host, "/networkpolicies/");
         fill(&mut self.tenant_nodes, host, "/tenantnodes/");
+        fill(&mut self.tenant_schedules, host, "/tenantschedules/");
     }
 }
 

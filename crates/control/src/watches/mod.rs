@@ -10,8 +10,8 @@ mod workloads;
 
 use crate::{key::Key, stores::Stores};
 use berth_api::{
-    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, labels,
-    policy_annotations, system,
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
+    labels, policy_annotations, system,
 };
 use berth_runtime::queue::Queue;
 use futures::{
@@ -68,6 +68,7 @@ pub async fn start(
     let team_namespaces = watches.start_team_namespaces(&objects.tenants);
     let network_policies = watches.start_network_policies();
     let tenant_nodes = watches.start_tenant_nodes();
+    let tenant_schedules = watches.start_tenant_schedules();
     let placeholders = watches.start_placeholders();
     let listed = watches.listed;
 
@@ -133,6 +134,7 @@ pub async fn start(
         namespaces,
         network_policies,
         tenant_nodes,
+        tenant_schedules,
     })
 }
 
@@ -255,6 +257,17 @@ impl Watches<'_> {
         self.all(Config::default(), |node: &TenantNode, seen| {
             if seen.is_new(&full_name(node), &node.metadata.generation) {
                 wake::for_labels(node.labels())
+            } else {
+                Vec::new()
+            }
+        })
+    }
+
+    /// Watches the schedules that are published to tenants.
+    fn start_tenant_schedules(&mut self) -> Store<TenantSchedule> {
+        self.all(Config::default(), |schedule: &TenantSchedule, seen| {
+            if seen.is_new(&full_name(schedule), &(schedule.uid(), schedule.metadata.generation)) {
+                wake::for_labels(schedule.labels())
             } else {
                 Vec::new()
             }

@@ -27,6 +27,7 @@ pub(crate) fn spec(zone: &str, windows: &[(ScheduleAction, &str, &str)]) -> Sche
             })
             .collect(),
         warning_period: None,
+        eviction_timeout: None,
     }
 }
 

@@ -16,5 +16,6 @@ pub mod node;
 pub mod node_taints;
 pub mod pod;
 pub mod runtime_class;
+pub mod schedule;
 pub mod service;
 pub mod storage;

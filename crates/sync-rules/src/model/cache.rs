@@ -8,6 +8,7 @@ use super::{
     pod_addresses::PodAddresses,
     references::References,
     resource::{Key, Name, Resource, Side},
+    schedule::PublishedSchedule,
     store::Stores,
     tenant::Tenant,
     to_host::ToHost,
@@ -36,6 +37,8 @@ pub struct Cache {
     pod_addresses: Mutex<PodAddresses>,
     /// Labels that the tenant gives its Nodes itself.
     pub own_labels: Memo<OwnLabels>,
+    /// What schedules let the pods do.
+    pub schedule: Memo<PublishedSchedule>,
 }
 
 impl Cache {
@@ -57,6 +60,7 @@ impl Cache {
             mirror_sources: Mutex::default(),
             pod_addresses: Mutex::default(),
             own_labels: Memo::default(),
+            schedule: Memo::default(),
         }
     }
 

@@ -42,6 +42,8 @@ pub enum Direction {
     Tokens,
     /// Nodes: from the host to the tenant.
     Nodes,
+    /// Schedules: read on the host; they decide about pods.
+    Schedule,
     /// Events: from the host to the tenant.
     Events,
     /// Nothing is written: rules of other kinds read the tenant's objects.
@@ -84,7 +86,7 @@ impl QueuePriority {
 pub enum HostNamespace {
     /// Where the syncer creates objects.
     Workloads,
-    /// Where control publishes the tenant's nodes.
+    /// Where control publishes the tenant's nodes and its schedule.
     ControlPlane,
     /// None: a cluster-scoped kind, which the syncer may only read.
     Cluster,

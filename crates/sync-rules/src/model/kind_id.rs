@@ -110,6 +110,8 @@ kind_ids! {
 
     /// The tenant's nodes.
     Node,
+    /// What schedules let the tenant's pods do.
+    TenantSchedule,
     /// Events about synced objects. Its key is (host namespace, host Event's name).
     Event,
 }

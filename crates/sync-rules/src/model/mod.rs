@@ -14,6 +14,7 @@ mod packed_text;
 pub mod pod_addresses;
 pub mod references;
 pub mod resource;
+pub mod schedule;
 pub mod store;
 pub mod stored;
 pub mod taint;

@@ -93,6 +93,13 @@ pub const SERVICE_ACCOUNT: Resource = Resource::core("ServiceAccount", "servicea
 pub const LEASE: Resource = Resource::new("coordination.k8s.io", "v1", "Lease", "leases");
 /// `berth.dev/v1alpha1/TenantNode`.
 pub const TENANT_NODE: Resource = Resource::new(berth_api::GROUP, berth_api::VERSION, "TenantNode", "tenantnodes");
+/// `berth.dev/v1alpha1/TenantSchedule`.
+pub const TENANT_SCHEDULE: Resource = Resource::new(
+    berth_api::GROUP,
+    berth_api::VERSION,
+    "TenantSchedule",
+    "tenantschedules",
+);
 /// `admissionregistration.k8s.io/v1/MutatingWebhookConfiguration`.
 pub const MUTATING_WEBHOOK_CONFIGURATION: Resource = Resource::new(
     "admissionregistration.k8s.io",

@@ -10,7 +10,7 @@ pub struct Tenant {
     pub slug: String,
     /// Host namespace for everything the syncer creates.
     pub workload_namespace: String,
-    /// Host namespace of `TenantNode` objects.
+    /// Host namespace of `TenantNode` and `TenantSchedule` objects.
     pub control_plane_namespace: String,
     /// Host of the tenant's API server as pods reach it.
     pub api_server_host: String,

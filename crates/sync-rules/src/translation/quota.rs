@@ -66,11 +66,6 @@ fn is_count(resource: &str) -> bool {
     resource.starts_with("count/")
 }
 
-/// Whether the limit is that of a tenant in which nothing may start now: classes allow at least one pod.
-fn is_closed_by_schedule(resource: &str, limit: &str) -> bool {
-    resource == "count/pods" && limit == "0"
-}
-
 /// `resource=amount` pairs.
 fn amounts(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split(',').filter_map(|pair| pair.trim().split_once('='))
@@ -91,12 +86,6 @@ impl fmt::Display for ExceededLimit {
             used,
             limit,
         } = self;
-        if is_closed_by_schedule(resource, limit) {
-            return f.write_str(
-                "a schedule of the platform lets no pod start in this tenant now. It is tried again, and starts once the schedule \
-                 allows it",
-            );
-        }
         let Some(known) = quota_resource(resource) else {
             return write!(
                 f,
@@ -143,19 +132,6 @@ mod tests {
             exceeded.to_string(),
             "this tenant may have 15k pods (ended ones included) and has as many. Delete what is no longer needed, or ask the \
              platform team to raise spec.limits.pods of the tenant's class"
-        );
-    }
-
-    #[test]
-    fn pods_that_a_schedule_does_not_let_start_wait_for_it() {
-        let text = "pods \"train\" is forbidden: exceeded quota: berth-limits, requested: count/pods=1, used: count/pods=3, \
-                    limited: count/pods=0";
-        let exceeded = QuotaExceeded::parse(text).unwrap();
-        assert!(exceeded.refuses_every_object());
-        assert_eq!(
-            exceeded.to_string(),
-            "a schedule of the platform lets no pod start in this tenant now. It is tried again, and starts once the schedule \
-             allows it"
         );
     }
 

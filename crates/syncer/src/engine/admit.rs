@@ -197,6 +197,7 @@ mod tests {
     use crate::engine::{queued_key::QueuedKey, test_engine::engine};
     use berth_api::labels;
     use berth_runtime::queue::Taken;
+    use berth_sync_rules::model::schedule::PodSchedule;
     use serde_json::json;
 
     fn name(of: &str) -> Name {
@@ -262,6 +263,7 @@ mod tests {
             name: &name,
             observed_at: Instant::now(),
             compares: true,
+            schedule: PodSchedule::default(),
         };
         let outcome = sync.wait_for_place(&pod).await;
         assert_eq!(

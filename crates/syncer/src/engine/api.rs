@@ -7,7 +7,7 @@ use crate::{
 };
 use berth_api::labels::SYNCER_MANAGER;
 use berth_sync_rules::{
-    model::resource::{Resource, Side},
+    model::resource::{self, Resource, Side},
     translation::quota::{self, QuotaExceeded},
 };
 use kube::{
@@ -16,7 +16,7 @@ use kube::{
     core::{Request, Status},
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     fmt::Debug,
     time::{Duration, Instant},
@@ -25,6 +25,9 @@ use std::{
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Wait after "too many requests" without a time of its own.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
+
+/// Reason of the cause of an eviction that is refused: `policyv1.DisruptionBudgetCause` of Kubernetes.
+const BUDGET: &str = "DisruptionBudget";
 
 /// Why a call failed, sorted by what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +44,9 @@ pub enum CallError {
     /// A limit of the tenant on the host is reached.
     #[error("quota exceeded: {0}")]
     QuotaExceeded(QuotaExceeded),
+    /// A PodDisruptionBudget does not let the pod be evicted now.
+    #[error("a budget protects the pod: {0}")]
+    Protected(String),
     /// The API server is busy and says when to come back.
     #[error("the API server is busy")]
     Busy(Duration),
@@ -59,6 +65,7 @@ impl CallError {
             409 => Self::Conflict(message()),
             // How an API server says that the UID of a precondition is not that of the object.
             422 if causes.iter().any(|cause| cause.field == "metadata.uid") => Self::Conflict(message()),
+            429 if causes.iter().any(|cause| cause.reason == BUDGET) => Self::Protected(message()),
             429 | 503 | 504 | 500 if after > 0 => Self::Busy(Duration::from_secs(u64::from(after))),
             429 => Self::Busy(BUSY_WAIT),
             // As from an API server that starts.
@@ -217,6 +224,21 @@ impl Api {
         self.call("create", subresource, request).await
     }
 
+    /// Evicts a pod with its own grace period, within its budgets.
+    ///
+    /// # Errors
+    /// As [`CallError`] says; [`CallError::Protected`] if a budget keeps the pod, [`CallError::Conflict`] if it is another pod than `uid`.
+    pub async fn evict(&self, namespace: &str, name: &str, uid: &str) -> Result<Value, CallError> {
+        let eviction = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        });
+        self.create_sub(resource::POD, namespace, name, "eviction", &eviction)
+            .await
+    }
+
     /// Replaces an object whose `metadata.resourceVersion` is a precondition.
     ///
     /// # Errors
@@ -354,6 +376,10 @@ mod tests {
     use kube::core::response::{StatusCause, StatusDetails};
 
     fn error(code: u16, retry_after_seconds: u32, field: &str) -> CallError {
+        error_with(code, retry_after_seconds, field, "")
+    }
+
+    fn error_with(code: u16, retry_after_seconds: u32, field: &str, reason: &str) -> CallError {
         let status = Status {
             code,
             details: Some(StatusDetails {
@@ -361,7 +387,7 @@ mod tests {
                 causes: vec![StatusCause {
                     field: field.into(),
                     message: String::new(),
-                    reason: String::new(),
+                    reason: reason.into(),
                 }],
                 name: String::new(),
                 group: String::new(),
@@ -383,6 +409,14 @@ mod tests {
         assert_eq!(wait(error(429, 0, "")), Some(BUSY_WAIT.as_secs()));
         assert_eq!(wait(error(503, 3, "")), Some(3));
         assert_eq!(wait(error(503, 0, "")), None);
+    }
+
+    #[test]
+    fn an_eviction_that_a_budget_refuses_is_not_a_busy_server() {
+        for retry_after in [0, 10] {
+            let refused = error_with(429, retry_after, "", "DisruptionBudget");
+            assert!(matches!(refused, CallError::Protected(_)), "{refused:?}");
+        }
     }
 
     #[test]

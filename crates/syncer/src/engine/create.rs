@@ -34,6 +34,9 @@ impl ObjectSync<'_> {
             }
             None => match self.create_if_admitted(stored, object).await {
                 Err(CallError::QuotaExceeded(exceeded)) => {
+                    if let Some(held) = self.hold_refused(stored, object).await? {
+                        return Ok(held);
+                    }
                     refused.refuse(self.id, &exceeded);
                     exceeded
                 }
@@ -78,7 +81,10 @@ impl ObjectSync<'_> {
             object: desired,
             mut ignored,
         } = translated;
-        // What is denied needs no place.
+        // What is denied is not held back, and needs no place.
+        if let Some(held) = self.hold(stored, object).await? {
+            return Ok(held);
+        }
         if let Some(waits) = self.wait_for_place(object).await {
             return Ok(waits);
         }

@@ -27,6 +27,7 @@ mod queues;
 mod quota;
 mod recorder;
 pub(crate) mod reserve;
+mod schedule;
 mod status_sync;
 #[cfg(test)]
 pub(crate) mod test_engine;
@@ -104,6 +105,8 @@ pub struct Engine {
     pending: reserve::PendingReservations,
     /// Which pods may be created now.
     windows: Mutex<window::SchedulingWindows>,
+    /// The schedule for which pods were reconciled last.
+    schedule_phase: Mutex<schedule::AppliedPhase>,
     /// Kinds of which the tenant has as many objects as it may have.
     refused_kinds: quota::RefusedKinds,
     /// What decides about each Node which pods may run on it, as hashes.
@@ -174,6 +177,7 @@ impl Engine {
             to_compare: Mutex::default(),
             synced_versions: Mutex::default(),
             pending: reserve::PendingReservations::default(),
+            schedule_phase: Mutex::default(),
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
             certificates: Mutex::default(),
@@ -319,6 +323,7 @@ impl Engine {
             }
             Direction::Tokens => tokens::reconcile(self, &key.name).await,
             Direction::Nodes => nodes::reconcile(self, &key.name, observed_at).await,
+            Direction::Schedule => Ok(schedule::reconcile(self)),
             Direction::Events => host_events::reconcile(self, &key.name).await,
         }
     }
@@ -471,7 +476,9 @@ impl Engine {
         let origin = match self.cache.kind(id).direction {
             Direction::Tokens => stores.host(KindId::Pod).contains(name) || stores.tenant(KindId::Pod).contains(name),
             Direction::ToHost(_) => self.find_unavailable_side(id).is_some() || stores.tenant(id).contains(name),
-            Direction::Nodes | Direction::Events | Direction::Mirror(_) | Direction::ReadOnly => true,
+            Direction::Nodes | Direction::Schedule | Direction::Events | Direction::Mirror(_) | Direction::ReadOnly => {
+                true
+            }
         };
         settled && !origin
     }

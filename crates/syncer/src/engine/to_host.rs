@@ -5,12 +5,13 @@ use super::{
     Engine, Outcome,
     api::CallError,
     decide::{Action, HostFacts, TenantFacts, decide},
-    lock, reserve,
+    lock, reserve, schedule,
 };
 use berth_api::labels;
 use berth_sync_rules::model::{
     Cache, KindId, ToHost, json,
     resource::{Key, Name, host_name},
+    schedule::PodSchedule,
     store::{Detail, Stored, is_origin},
 };
 use jiff::Timestamp;
@@ -27,6 +28,8 @@ pub(super) struct ObjectSync<'a> {
     pub(super) observed_at: Instant,
     /// Whether both objects are compared as a whole: something besides the host object's status may have changed.
     pub(super) compares: bool,
+    /// What schedules let the pod do; other kinds have none.
+    pub(super) schedule: PodSchedule,
 }
 
 /// Decides what to do about an object, and does it.
@@ -42,13 +45,19 @@ pub(super) async fn reconcile(
     let host = stores.host(id).get(name);
     let object = tenant.as_ref().map(|stored| stored.object());
     let tenant = tenant.as_deref().zip(object.as_deref());
+    let pod = object.as_deref().filter(|_| id == KindId::Pod);
+    let schedule = pod.map(|pod| schedule::of_pod(engine, name, pod)).unwrap_or_default();
     let tenant_facts = tenant.map(|(stored, object)| TenantFacts {
         uid: &stored.uid,
         // The tenant's object may have more time to end. It ends with the host's, see `Action::Finish`.
         deletion: stored
             .deletion
             .map(|deletion| deletion.with_grace_at_most(kind.max_grace(&engine.cache))),
-        desired_state: kind.desired_state(&engine.cache, name, object),
+        desired_state: schedule::desired_state(
+            kind.desired_state(&engine.cache, name, object),
+            &schedule,
+            host.as_deref(),
+        ),
     });
     let host_facts = host.as_deref().map(|stored| HostFacts {
         origin_uid: stored.origin_uid.as_deref(),
@@ -65,6 +74,7 @@ pub(super) async fn reconcile(
         name,
         observed_at,
         compares,
+        schedule,
     };
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
     let tombstone = stores.host(id).take_tombstone(name);
@@ -72,7 +82,7 @@ pub(super) async fn reconcile(
     if let (Err(_), Some(tombstone)) = (&result, tombstone) {
         stores.host(id).restore_tombstone(name, tombstone);
     }
-    result
+    sync.follow_schedule(tenant, host.as_deref(), result?).await
 }
 
 impl ObjectSync<'_> {

@@ -20,6 +20,7 @@ mod placement;
 mod pods;
 mod pods_of_a_class;
 mod restart;
+mod schedules;
 mod schemas;
 mod services;
 mod tenant_scheduling;
@@ -50,6 +51,8 @@ async fn live(setup: Setup) {
     pods::trust_bundles_reach_pods(&clusters).await;
     certificates::signers_of_the_tenant_issue_for_pods(&clusters).await;
     pods::pods_see_themselves_as_in_a_cluster_of_their_own(&clusters).await;
+    // It ends all pods.
+    schedules::schedules_hold_and_end_pods(&clusters).await;
     nodes::nodes_go(&clusters).await;
     syncer.stop().await;
     restart::a_killed_syncer_goes_on(&clusters).await;

@@ -5,7 +5,10 @@ use crate::{
     admission::AdmissionFiles,
     objects::{TIME_LIMIT, create, eventually},
 };
-use berth_api::{SchedulingMode, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, policy_annotations};
+use berth_api::{
+    SchedulingMode, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, TenantSchedule, labels,
+    policy_annotations,
+};
 use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
 use berth_sync_rules::{
     model::{Tenant, resource::Side},
@@ -206,10 +209,14 @@ impl Clusters {
         }
         self.install_admission_policies().await;
         let crds: Api<CustomResourceDefinition> = Api::all(self.host_admin.clone());
-        crds.create(&PostParams::default(), &TenantNode::crd()).await.unwrap();
+        for definition in [TenantNode::crd(), TenantSchedule::crd()] {
+            crds.create(&PostParams::default(), &definition).await.unwrap();
+        }
         let nodes: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
-        eventually("TenantNode is served", async || {
-            nodes.list(&ListParams::default()).await.is_ok()
+        let schedules: Api<TenantSchedule> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
+        eventually("TenantNode and TenantSchedule are served", async || {
+            let list = ListParams::default();
+            nodes.list(&list).await.is_ok() && schedules.list(&list).await.is_ok()
         })
         .await;
     }

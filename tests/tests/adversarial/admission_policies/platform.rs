@@ -26,7 +26,7 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
     let rights = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "intruder"},
     "rules": [
         {"apiGroups": [""], "resources": ["nodes", "nodes/status", "namespaces", "namespaces/status"], "verbs": ["*"]},
-        {"apiGroups": ["berth.dev"], "resources": ["tenantnodes", "tenantnodes/status"], "verbs": ["*"]},
+        {"apiGroups": ["berth.dev"], "resources": ["tenantnodes", "tenantnodes/status", "tenantschedules"], "verbs": ["*"]},
     ]});
     let bound = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "intruder"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "intruder"},

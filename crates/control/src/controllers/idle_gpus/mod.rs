@@ -22,7 +22,7 @@ mod warn;
 pub use collect::{GpuMetricsSource, collect};
 
 use crate::{
-    controllers::nodes::clock::Clock,
+    controllers::{nodes::clock::Clock, schedule_policy::Schedules},
     events::EventRecorder,
     metrics::{GpuActivityLabels, Metrics, ResultLabels, TenantLabels},
     stores::Stores,
@@ -54,6 +54,8 @@ pub struct IdleGpusContext {
     pub stores: Stores,
     /// The time.
     pub clock: Clock,
+    /// The policies: what they restrict does not count as idle.
+    pub schedules: Arc<Schedules>,
     /// Where the metrics are; none: nothing is known of any GPU.
     pub source: Option<GpuMetricsSource>,
     /// Counters.
@@ -81,7 +83,9 @@ pub(crate) async fn watch(context: IdleGpusContext, stop: CancellationToken) {
 /// One pass over all tenants. A tenant whose objects cannot be written does not keep the others.
 async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
     let started = Instant::now();
-    let now = context.clock.now().as_second();
+    let time = context.clock.now();
+    let now = time.as_second();
+    let schedules = context.schedules.observe(&context.stores, time);
     let all = tenants::observe(&context.stores);
     let mut pods = context.stores.gpu_pods.by_tenant();
     memory.retain(&all, &pods);
@@ -94,6 +98,7 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
     context.metrics.gpus.clear();
     for tenant in enabled {
         let pods = pods.remove(tenant.id.slug()).unwrap_or_default();
+        let pods = tenants::mark_restricted(pods, &schedules.restricted_pods(&tenant.cluster));
         let input = TenantInput {
             policy: &tenant.policy,
             pods: &pods,

@@ -1,6 +1,9 @@
 //! The tenants, the rules of their classes, and where their workloads are.
 
-use crate::{controllers::tenant::running_class, stores::Stores};
+use crate::{
+    controllers::{schedule_policy::RestrictedPods, tenant::running_class},
+    stores::Stores,
+};
 use berth_api::{IdleReclaimMode, TenantCluster, names::TenantId};
 use berth_idle_reclaim::{
     ladder::LadderState,
@@ -61,6 +64,23 @@ pub(super) fn gpu_resources(stores: &Stores) -> BTreeSet<String> {
         .iter()
         .filter_map(|pool| pool.spec.gpu_resource_name.clone())
         .collect()
+}
+
+/// The pods of a tenant, those marked that schedules restrict.
+pub(super) fn mark_restricted(pods: Vec<Arc<GpuPod>>, restricted: &RestrictedPods) -> Vec<Arc<GpuPod>> {
+    if restricted.is_empty() {
+        return pods;
+    }
+    let mark = |pod: Arc<GpuPod>| {
+        if !restricted.contains(&pod.origin_namespace, &pod.labels) {
+            return pod;
+        }
+        Arc::new(GpuPod {
+            is_restricted: true,
+            ..GpuPod::clone(&pod)
+        })
+    };
+    pods.into_iter().map(mark).collect()
 }
 
 /// States that another control left. What the GPUs did until now is not known, as after metrics were missing: the time of each step

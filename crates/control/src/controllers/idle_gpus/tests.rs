@@ -95,10 +95,14 @@ impl Fleet {
         host.insert(CLUSTER, serde_json::to_value(cluster).unwrap());
         let (stores, writers) = StoreWriters::new();
         let client = host.client();
-        let gpu = Gpu::default();
+        let (gpu, clock) = (Gpu::default(), Clock::default());
         let context = IdleGpusContext {
             stores,
-            clock: Clock::default(),
+            schedules: Arc::new(Schedules::new({
+                let clock = clock.clone();
+                move || clock.now()
+            })),
+            clock,
             source: Some(GpuMetricsSource {
                 prometheus: gpu.prometheus(),
                 settings: QuerySettings::default(),
@@ -133,6 +137,19 @@ impl Fleet {
         let class = TenantClass::new("gold", spec);
         let path = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
         self.host.insert(path, serde_json::to_value(class).unwrap());
+    }
+
+    /// A policy that lets no pod of these workloads of the tenant start, or with `null` no pod at all.
+    fn put_policy(&self, workloads: &Value) {
+        let mut target = json!({"kind": "TenantClass", "name": "gold"});
+        if !workloads.is_null() {
+            target["workloads"] = workloads.clone();
+        }
+        let window = json!({"name": "always", "action": "Forbid", "schedule": "0 0 * * *", "duration": "24h"});
+        let spec = json!({"timeZone": "UTC", "targets": [target], "windows": [window]});
+        let path = "/apis/berth.dev/v1alpha1/schedulepolicies/closed";
+        let metadata = json!({"name": "closed", "uid": "p", "generation": 1});
+        self.host.insert(path, json!({"metadata": metadata, "spec": spec}));
     }
 
     /// The pod of the tenant, which has run for a day.
@@ -373,4 +390,42 @@ async fn without_a_class_that_asks_for_it_prometheus_is_not_asked() {
     assert!(fleet.script.calls().is_empty());
     let passes = &fleet.context.metrics.idle_passes;
     assert_eq!(passes.get_or_create(&ResultLabels { result: "ok" }).get(), 0);
+}
+
+#[tokio::test]
+async fn what_a_schedule_restricts_does_not_count_as_idle() {
+    for (workloads, is_restricted) in [
+        (Value::Null, true),
+        (json!({"namespaces": ["ml"]}), true),
+        (json!({"namespaces": ["web"]}), false),
+        (json!({"selector": {"matchLabels": {"tier": "batch"}}}), false),
+    ] {
+        let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+        fleet.put_policy(&workloads);
+        fleet.gpu.set(Some(0.0));
+        fleet.run(60).await;
+        assert_eq!(fleet.evictions() == 0, is_restricted, "{workloads}");
+        assert_eq!(fleet.step().is_none(), is_restricted, "{workloads}");
+    }
+}
+
+#[tokio::test]
+async fn the_time_of_a_step_starts_again_after_a_window() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(35).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+    fleet.put_policy(&Value::Null);
+    fleet.context.schedules.forget("closed");
+    fleet.run(60).await;
+    assert_eq!(
+        (fleet.step().as_deref(), fleet.evictions()),
+        (Some("CheckpointRequested"), 0)
+    );
+    fleet.host.remove("/apis/berth.dev/v1alpha1/schedulepolicies/closed");
+    fleet.context.schedules.forget("closed");
+    fleet.run(10).await;
+    assert_eq!(fleet.evictions(), 0);
+    fleet.run(2).await;
+    assert!(fleet.evictions() >= 1);
 }

@@ -87,7 +87,12 @@ fn class_that_applies(stores: &Stores, cluster: &TenantCluster) -> Option<String
 pub(super) fn missing_targets(stores: &Stores, targets: &[ScheduleTarget]) -> Vec<String> {
     let hierarchy = Hierarchy::observe(stores);
     let exists = |target: &&ScheduleTarget| {
-        let ScheduleTarget { kind, name, namespace } = target;
+        let ScheduleTarget {
+            kind,
+            name,
+            namespace,
+            workloads: _,
+        } = target;
         match kind {
             ScheduleTargetKind::Organization => hierarchy.has_organization(name),
             ScheduleTargetKind::Project => hierarchy.has_project(name),
@@ -150,6 +155,7 @@ mod tests {
             kind,
             name: name.into(),
             namespace: namespace.map(ToOwned::to_owned),
+            workloads: None,
         }
     }
 

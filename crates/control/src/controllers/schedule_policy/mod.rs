@@ -14,6 +14,7 @@ mod tests;
 
 pub use context::SchedulePolicyContext;
 pub(super) use pause::pause_until;
+pub(super) use schedules::RestrictedPods;
 pub use schedules::Schedules;
 
 use crate::{error::ReconcileError, key::Key};

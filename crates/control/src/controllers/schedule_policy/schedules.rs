@@ -2,12 +2,12 @@
 
 use super::hierarchy::{Hierarchy, place_of};
 use crate::stores::Stores;
-use berth_api::{SchedulePolicy, ScheduleState, TenantCluster};
-use berth_schedules::{PolicyIndex, Schedule, ScheduleError, Stack};
+use berth_api::{SchedulePolicy, ScheduleState, TenantCluster, TenantScheduleSpec, WorkloadSelector};
+use berth_schedules::{PolicyIndex, Schedule, ScheduleError, Stack, periods};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -117,10 +117,11 @@ impl Schedules {
         is_stale
     }
 
-    /// Forgets a policy that is gone, as the controller of policies does.
+    /// Reads a policy again that has changed or is gone, as the controller of policies does.
     #[cfg(test)]
     pub(in crate::controllers) fn forget(&self, name: &str) {
         self.update(name, None);
+        self.known().index = None;
     }
 
     /// A policy, ready to be evaluated.
@@ -135,6 +136,23 @@ impl Schedules {
     pub(in crate::controllers) fn of_tenant(&self, stores: &Stores, cluster: &TenantCluster) -> Stack {
         let index = self.known().index(stores);
         index.stack(&place_of(stores, &Hierarchy::observe(stores), cluster))
+    }
+
+    /// What is published of the policies of one tenant and of its pods; none if it has none. `before` is what was published last.
+    pub(in crate::controllers) fn publish(
+        &self,
+        stores: &Stores,
+        cluster: &TenantCluster,
+        before: Option<&TenantScheduleSpec>,
+    ) -> Option<TenantScheduleSpec> {
+        let index = self.known().index(stores);
+        let place = place_of(stores, &Hierarchy::observe(stores), cluster);
+        periods::publish(&index.stack(&place), &index.rules(&place), self.now(), before)
+    }
+
+    /// Which pods of one tenant may not start, or not run.
+    pub(in crate::controllers) fn restricted_pods(&self, stores: &Stores, cluster: &TenantCluster) -> RestrictedPods {
+        self.observe(stores, self.now()).restricted_pods(cluster)
     }
 
     /// What all policies let tenants do at `now`.
@@ -165,5 +183,40 @@ impl ObservedSchedules<'_> {
     pub(in crate::controllers) fn state(&self, cluster: &TenantCluster) -> ScheduleState {
         let place = place_of(self.stores, &self.hierarchy, cluster);
         self.index.stack(&place).state(self.now)
+    }
+
+    /// Which pods of a tenant may not start, or not run.
+    pub(in crate::controllers) fn restricted_pods(&self, cluster: &TenantCluster) -> RestrictedPods {
+        let place = place_of(self.stores, &self.hierarchy, cluster);
+        let is_restricted = |stack: &Stack| stack.state(self.now) != ScheduleState::Running;
+        let rules = self.index.rules(&place).into_iter();
+        RestrictedPods {
+            all: is_restricted(&self.index.stack(&place)),
+            workloads: rules
+                .filter(|rule| is_restricted(&rule.stack))
+                .map(|rule| rule.workloads)
+                .collect(),
+        }
+    }
+}
+
+/// Pods of a tenant that policies restrict.
+#[derive(Debug)]
+pub(in crate::controllers) struct RestrictedPods {
+    /// A policy restricts the tenant as a whole.
+    all: bool,
+    workloads: Vec<WorkloadSelector>,
+}
+
+impl RestrictedPods {
+    /// Whether there are none.
+    pub(in crate::controllers) fn is_empty(&self) -> bool {
+        !self.all && self.workloads.is_empty()
+    }
+
+    /// Whether a pod is one of them, by its namespace in the tenant and its labels. A host pod has the labels of the tenant's.
+    pub(in crate::controllers) fn contains(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        let mut workloads = self.workloads.iter();
+        self.all || workloads.any(|workloads| workloads.matches(namespace, labels))
     }
 }

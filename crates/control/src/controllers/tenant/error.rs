@@ -76,6 +76,9 @@ pub enum TenantError {
     /// Publishing the tenant's nodes.
     #[error("nodes: {0}")]
     TenantNodes(#[source] ReconcileError),
+    /// Publishing what schedules let the tenant's pods do.
+    #[error("schedule: {0}")]
+    TenantSchedule(#[source] ReconcileError),
     /// Deleting a tenant that has expired.
     #[error("expiration: {0}")]
     Expiration(#[source] ReconcileError),
@@ -175,6 +178,7 @@ impl TenantError {
             Self::MetricsApi(cause) => (CONTROL_PLANE_READY, "MetricsAPIFailed", Some(cause)),
             Self::SyncerIdentity(cause) => (SYNCER_READY, "SyncerIdentityFailed", Some(cause)),
             Self::TenantNodes(cause) => (NODES_READY, "PublishingFailed", Some(cause)),
+            Self::TenantSchedule(cause) => (INFRASTRUCTURE_READY, "SchedulePublishingFailed", Some(cause)),
             Self::Expiration(cause) => (EXPIRING, "ExpirationFailed", Some(cause)),
             Self::Status(cause) => (INFRASTRUCTURE_READY, "StatusFailed", Some(cause)),
             Self::Cleanup(error) => (DELETING, error.reason(), None),

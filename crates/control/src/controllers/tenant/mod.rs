@@ -43,7 +43,7 @@ pub use validate::{AvailableCapacity, Validator, validate};
 use super::slots::Slot;
 use crate::{error::ReconcileError, key::Key, quota_ledger::Verdict};
 use apply::{Accepted, Outcome};
-use berth_api::{ScheduleState, Violation, conditions::ConditionUpdate};
+use berth_api::{Violation, conditions::ConditionUpdate};
 use compliance::Assessment;
 use expiration::Expiration;
 use fetch::ObservedNodes;
@@ -95,7 +95,9 @@ pub async fn reconcile(
     };
     let settings = accepted.as_ref().map(|accepted| &accepted.settings);
     let waits_for_quota = settings.is_none() && matches!(verdict, Some(Verdict::Waiting { .. }));
-    let may_start_pods = schedule.state == ScheduleState::Running && !waits_for_quota;
+    // A tenant whose pods wait for a schedule is not idle.
+    let restricted = context.schedules.restricted_pods(&context.stores, &tenant.cluster);
+    let may_start_pods = restricted.is_empty() && !waits_for_quota;
     let observe_expiration = || expiration::observe(context, &tenant, settings, may_start_pods, now);
     // Without its settings, the status says of its end what it said before.
     let expiration = unknown.is_none().then(observe_expiration);

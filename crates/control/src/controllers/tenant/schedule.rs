@@ -16,7 +16,7 @@ pub(super) const STOPS_SOON: &str = "StopsSoon";
 const TRANSITIONS: usize = 4;
 
 /// What schedules let a tenant do now.
-pub(super) struct TenantSchedule {
+pub(super) struct ObservedSchedule {
     pub(super) state: ScheduleState,
     /// None for a tenant that never had a schedule.
     pub(super) condition: Option<ConditionUpdate>,
@@ -25,17 +25,23 @@ pub(super) struct TenantSchedule {
 }
 
 /// Evaluates the policies of a tenant.
-pub(super) fn observe(context: &TenantContext, cluster: &TenantCluster) -> TenantSchedule {
+pub(super) fn observe(context: &TenantContext, cluster: &TenantCluster) -> ObservedSchedule {
     let stack = context.schedules.of_tenant(&context.stores, cluster);
     let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
     let had_schedule = conditions.any(|condition| condition.type_ == WITHIN_SCHEDULE);
     evaluate(&stack, context.schedules.now(), had_schedule)
 }
 
-fn evaluate(stack: &Stack, now: Timestamp, had_schedule: bool) -> TenantSchedule {
+fn evaluate(stack: &Stack, now: Timestamp, had_schedule: bool) -> ObservedSchedule {
     if stack.is_empty() {
-        let none = || ConditionUpdate::mark_true(WITHIN_SCHEDULE, "NoSchedule", "no SchedulePolicy is for this tenant");
-        return TenantSchedule {
+        let none = || {
+            ConditionUpdate::mark_true(
+                WITHIN_SCHEDULE,
+                "NoSchedule",
+                "no SchedulePolicy is for this tenant as a whole",
+            )
+        };
+        return ObservedSchedule {
             state: ScheduleState::Running,
             condition: had_schedule.then(none),
             pause: None,
@@ -56,7 +62,7 @@ fn evaluate(stack: &Stack, now: Timestamp, had_schedule: bool) -> TenantSchedule
     let change = stack.next_change(now).evaluate_again();
     let warned_at = warning.map(|warning| warning.from).filter(|from| *from > now);
     let next = change.into_iter().chain(warned_at).min();
-    TenantSchedule {
+    ObservedSchedule {
         state: standing.state,
         condition: Some(condition),
         pause: Some(pause_until(now, next)),
@@ -95,7 +101,7 @@ fn describe(standing: &Standing<'_>, transitions: &[(Timestamp, Standing<'_>)], 
     });
     let now = match (standing.state, cause) {
         (ScheduleState::Stopped, Some(cause)) => {
-            format!("stopped by {cause}: the tenant has no nodes of its own and no pod starts")
+            format!("stopped by {cause}: the tenant has no nodes of its own and no pod runs")
         }
         (ScheduleState::StartsForbidden, Some(cause)) => {
             format!("{cause}: what runs goes on, and no node is added and no pod starts")
@@ -123,12 +129,14 @@ mod tests {
             kind: ScheduleTargetKind::TenantCluster,
             name: "vision".into(),
             namespace: Some("team".into()),
+            workloads: None,
         };
         let spec = SchedulePolicySpec {
             time_zone: "UTC".into(),
             targets: vec![target],
             windows: serde_json::from_value(windows.clone()).unwrap(),
             warning_period: warning_period.map(KubeDuration::from),
+            eviction_timeout: None,
         };
         let schedule = Arc::new(Schedule::parse("nights", &spec).unwrap());
         let place = Place {
@@ -170,7 +178,7 @@ mod tests {
         assert_eq!((status, reason), (Some(false), "Stopped"));
         assert_eq!(
             message,
-            "stopped by SchedulePolicy nights, window night: the tenant has no nodes of its own and no pod starts; from \
+            "stopped by SchedulePolicy nights, window night: the tenant has no nodes of its own and no pod runs; from \
              2026-05-06T06:00:00Z on: Running"
         );
     }

@@ -76,6 +76,7 @@ pub(super) fn conditions(
         prepared,
         control_plane,
         nodes: published,
+        schedule: _,
     } = outcome
     {
         all.push(ConditionUpdate::mark_true(
@@ -198,6 +199,7 @@ pub(super) fn build(
             prepared,
             control_plane,
             nodes: _,
+            schedule: _,
         } => (
             Some(prepared.endpoints.public.url.clone()),
             matches!(**control_plane, ControlPlane::Started { .. }),

@@ -90,6 +90,8 @@ pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
         ("pods", &["delete"]),
         ("pods/status", &["patch"]),
         ("pods/binding", &["create"]),
+        // Schedules end pods within the tenant's budgets.
+        ("pods/eviction", &["create"]),
     ])
     .with_host_rights(&[
         // Conditions of readiness gates; containers added to and resources changed in running pods.

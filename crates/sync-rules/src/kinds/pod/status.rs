@@ -5,6 +5,7 @@
 //! | observedGeneration (of the pod and its conditions) | the tenant's generation once the host has the current spec |
 //! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is denied |
 //! | PodScheduled, nominatedNodeName | the tenant's own where its schedulers decide; as long as the host cannot follow, `berth.dev/Synced` is False |
+//! | `DisruptionTarget` | the tenant's once it is True: an eviction in the tenant, or a stop by a schedule; otherwise the host's |
 //! | texts | host names mapped back |
 //! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
 //! | everything else | copied |
@@ -109,6 +110,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
         }
     }
     conditions.extend(gates.iter().filter_map(|gate| condition(before, gate)).cloned());
+    keep_disruption(before, &mut conditions);
     if let Some(scheduled) = condition(before, "PodScheduled")
         && !conditions
             .iter()
@@ -127,6 +129,28 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
         fields.insert("conditions".into(), conditions.into());
     }
     map_texts(cache, name, &mut status);
+    status
+}
+
+/// A disruption that the tenant knows stays, with its reason: controllers of Jobs read it when the pod has ended. The host may know of
+/// none, because there the pod is only deleted.
+fn keep_disruption(before: &Value, conditions: &mut Vec<Value>) {
+    let is_disruption = |condition: &Value| json::text(condition, &["type"]) == Some(DISRUPTION_TARGET);
+    let is_true = |condition: &&Value| json::text(condition, &["status"]) == Some("True");
+    let host = conditions.iter().find(|condition| is_disruption(condition));
+    if let Some(known) = condition(before, DISRUPTION_TARGET).filter(is_true)
+        && host.is_none_or(|host| is_true(&host))
+    {
+        put_into(conditions, known.clone());
+    }
+}
+
+/// The status of a pod that is ended for a reason of the platform, as of a schedule: as before, with the condition `DisruptionTarget`.
+pub fn disrupted_status(pod: &Value, reason: &str, message: &str, now: Timestamp) -> Value {
+    let before = &pod["status"];
+    let mut status = before.clone();
+    let condition = json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message});
+    put(&mut status, with_time(before, condition, now));
     status
 }
 

@@ -308,6 +308,55 @@ fn status_comes_back_with_the_tenants_names_and_generation() {
 }
 
 #[test]
+fn a_disruption_in_the_tenant_stays_while_the_host_pod_ends() {
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let disruption =
+        |status: &str, reason: &str| json!({"type": "DisruptionTarget", "status": status, "reason": reason});
+    let reason_after = |tenant_conditions: Value, host_conditions: Value| {
+        let mut tenant = pod();
+        tenant["spec"]["nodeName"] = "gpu-1".into();
+        tenant["status"] = json!({"phase": "Running", "conditions": tenant_conditions});
+        let host =
+            json!({"spec": {"nodeName": "gpu-1"}, "status": {"phase": "Running", "conditions": host_conditions}});
+        let observation = Observation {
+            tenant: &tenant,
+            host: &host,
+            in_sync: true,
+            denied: &[],
+            now,
+        };
+        let writes = Pods.sync_status(&cache(), &name(), &observation);
+        let [TenantWrite::Status(status)] = &writes[..] else {
+            panic!("{writes:?}")
+        };
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let mut found = conditions.into_iter();
+        found
+            .find(|condition| condition["type"] == "DisruptionTarget")
+            .map(|condition| (condition["status"].clone(), condition["reason"].clone()))
+    };
+    let known = |status: &str, reason: &str| Some((json!(status), json!(reason)));
+    let stopped = || json!([disruption("True", "OutsideSchedule")]);
+    let ready = json!([{"type": "Ready", "status": "True"}]);
+    assert_eq!(reason_after(stopped(), ready.clone()), known("True", "OutsideSchedule"));
+    let evicted = json!([disruption("True", "EvictionByEvictionAPI")]);
+    assert_eq!(
+        reason_after(stopped(), evicted.clone()),
+        known("True", "OutsideSchedule")
+    );
+    assert_eq!(
+        reason_after(ready.clone(), evicted),
+        known("True", "EvictionByEvictionAPI")
+    );
+    // The host withdraws a preemption that did not happen.
+    assert_eq!(
+        reason_after(stopped(), json!([disruption("False", "")])),
+        known("False", "")
+    );
+    assert_eq!(reason_after(json!([disruption("False", "")]), ready), None);
+}
+
+#[test]
 fn a_lost_pod_fails_and_keeps_the_reason_the_host_gave() {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     let mut tenant = pod();

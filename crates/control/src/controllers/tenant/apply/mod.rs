@@ -14,6 +14,7 @@ mod manifests;
 mod metrics_api;
 mod prepare;
 mod tenant_nodes;
+mod tenant_schedule;
 
 pub(super) use control_plane::{ApiServer, Serving, Started, SyncerState};
 pub(super) use endpoint::PublicState;
@@ -60,6 +61,8 @@ pub(super) enum Outcome<'a> {
         control_plane: Box<ControlPlane>,
         /// Whether the tenant's nodes were published.
         nodes: Result<(), TenantError>,
+        /// Whether its schedule was published.
+        schedule: Result<(), TenantError>,
     },
 }
 
@@ -84,12 +87,14 @@ impl Outcome<'_> {
                 prepared: _,
                 control_plane,
                 nodes,
+                schedule,
             } => {
                 let failed = match control_plane.as_ref() {
                     ControlPlane::NotStarted(error) => Some(error),
                     ControlPlane::Started { started: _, serving } => serving.as_ref().err(),
                 };
-                failed.into_iter().chain(nodes.as_ref().err()).collect()
+                let published = [nodes, schedule].into_iter().filter_map(|result| result.as_ref().err());
+                failed.into_iter().chain(published).collect()
             }
         }
     }
@@ -103,9 +108,10 @@ impl Outcome<'_> {
                 prepared: _,
                 control_plane,
                 nodes,
+                schedule,
             } => match *control_plane {
                 ControlPlane::NotStarted(error) => Err(error),
-                ControlPlane::Started { started: _, serving } => serving.map(drop).and(nodes),
+                ControlPlane::Started { started: _, serving } => serving.map(drop).and(nodes).and(schedule),
             },
         }
     }
@@ -118,6 +124,8 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
         Ok(prepared) => Box::new(prepared),
         Err(error) => return Outcome::NotPrepared(error),
     };
+    // Before what may take its time: the next state may begin meanwhile.
+    let schedule = tenant_schedule::publish_schedule(context, accepted).await;
     let control_plane = match control_plane::start(context, &prepared, nodes).await {
         Ok(started) => ControlPlane::Started {
             serving: control_plane::serve(context, &prepared, &started).await,
@@ -130,5 +138,6 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
         prepared,
         control_plane: Box::new(control_plane),
         nodes: published.map_err(in_step(TenantError::TenantNodes)),
+        schedule: schedule.map_err(in_step(TenantError::TenantSchedule)),
     }
 }

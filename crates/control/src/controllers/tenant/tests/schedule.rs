@@ -61,3 +61,61 @@ async fn a_stopped_tenant_that_is_settled_is_not_written_again() {
     fixture.reconcile().await.unwrap();
     assert_eq!(fixture.status(), before);
 }
+
+/// A policy that stops the pods of one namespace of the tenant for ever.
+fn insert_stop_of_workloads(fixture: &Fixture) {
+    fixture.host.insert(
+        "/apis/berth.dev/v1alpha1/schedulepolicies/closed",
+        json!({
+            "metadata": {"name": "closed", "uid": "p", "generation": 1},
+            "spec": {
+                "timeZone": "UTC",
+                "targets": [{"kind": "TenantCluster", "namespace": "team", "name": "vision", "workloads": {"namespaces": ["jobs"]}}],
+                "windows": [{"name": "always", "action": "Stop", "schedule": "0 0 * * *", "duration": "24h"}],
+            },
+        }),
+    );
+}
+
+#[tokio::test]
+async fn a_policy_for_workloads_is_published_and_leaves_the_tenant_as_it_is() {
+    let mut fixture = Fixture::new();
+    insert_stop_of_workloads(&fixture);
+    fixture.reconcile_until_ready().await;
+    assert_eq!(fixture.condition("WithinSchedule"), None, "the tenant as a whole runs");
+    let quotas = fixture.host.find("/resourcequotas/berth-limits");
+    assert_ne!(quotas[0]["spec"]["hard"]["count/pods"], "0");
+    let published = fixture.host.find("/tenantschedules/schedule");
+    let [schedule] = &published[..] else {
+        panic!("{published:?}")
+    };
+    let rule = &schedule["spec"]["workloads"][0];
+    assert_eq!(
+        (&rule["policyName"], &rule["workloads"]["namespaces"]),
+        (&json!("closed"), &json!(["jobs"]))
+    );
+    assert_eq!(rule["periods"][0]["state"], "Stopped");
+    assert_eq!(schedule["spec"].get("tenant"), None);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(
+        fixture.host.find("/tenantschedules/schedule"),
+        published,
+        "it is not written again"
+    );
+}
+
+#[tokio::test]
+async fn a_stop_of_the_tenant_is_published_and_gone_with_the_policy() {
+    let mut fixture = Fixture::new();
+    insert_stop(&fixture);
+    fixture.reconcile_until_ready().await;
+    let published = fixture.host.find("/tenantschedules/schedule");
+    let stop = &published[0]["spec"]["tenant"][0];
+    assert_eq!(
+        (&stop["state"], &stop["policyName"], &stop["windowName"]),
+        (&json!("Stopped"), &json!("closed"), &json!("always"))
+    );
+    remove_stop(&fixture);
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.host.find("/tenantschedules/").is_empty());
+}

@@ -1,0 +1,187 @@
+//! What a schedule does to the keys and objects of an engine that reaches no API server.
+
+use super::*;
+use crate::engine::test_engine::engine;
+use berth_api::TENANT_SCHEDULE;
+use berth_sync_rules::model::resource::Side;
+use jiff::SignedDuration;
+use serde_json::json;
+use std::time::Instant;
+
+fn name(of: &str) -> Name {
+    Name::new("team", of)
+}
+
+fn put_pod(engine: &Engine, side: Side, of: &str, node: Option<&str>) -> Arc<Stored> {
+    let mut pod = json!({
+        "metadata": {"name": of, "namespace": "team", "uid": of, "resourceVersion": "1", "annotations": {"berth.dev/origin-uid": of}},
+        "spec": {"containers": [{"name": "main", "image": "train:1"}]},
+    });
+    if let Some(node) = node {
+        pod["spec"]["nodeName"] = node.into();
+    }
+    let pods = engine.cache.stores.of(side, KindId::Pod);
+    pods.written(name(of), Stored::new(&pod));
+    pods.get(&name(of)).unwrap()
+}
+
+/// Publishes periods for the tenant as a whole: seconds from now, and the state from then on.
+fn publish(engine: &Engine, version: u32, periods: &[(i64, &str)]) {
+    let periods: Vec<Value> = periods
+        .iter()
+        .map(|(after, state)| {
+            let from = Timestamp::now().checked_add(SignedDuration::from_secs(*after)).unwrap();
+            json!({"from": from.to_string(), "state": state, "policyName": "nights", "windowName": "night",
+                "evictionTimeoutSeconds": 3600, "warningPeriodSeconds": 60})
+        })
+        .collect();
+    let schedule = json!({
+        "metadata": {"name": TENANT_SCHEDULE, "resourceVersion": version.to_string()}, "spec": {"tenant": periods},
+    });
+    let store = engine.cache.stores.host(KindId::TenantSchedule);
+    store.written(Name::new("", TENANT_SCHEDULE), Stored::new(&schedule));
+}
+
+fn queued(engine: &Engine) -> usize {
+    engine.queue_of(KindId::Pod).len()
+}
+
+fn sync<'a>(engine: &'a Engine, name: &'a Name) -> ObjectSync<'a> {
+    ObjectSync {
+        engine,
+        id: KindId::Pod,
+        kind: engine.cache.rules_to_host(KindId::Pod).unwrap(),
+        name,
+        observed_at: Instant::now(),
+        compares: true,
+        schedule: of_pod(engine, name, &json!({})),
+    }
+}
+
+#[tokio::test]
+async fn all_pods_are_reconciled_when_the_schedule_changes_and_only_then() {
+    let engine = engine();
+    put_pod(&engine, Side::Tenant, "a", None);
+    publish(&engine, 1, &[(-60, "Running"), (3600, "Stopped")]);
+    let outcome = reconcile(&engine);
+    assert_eq!(queued(&engine), 1);
+    assert_eq!(outcome.requeue_after, Some(LONGEST));
+    put_pod(&engine, Side::Tenant, "b", None);
+    reconcile(&engine);
+    assert_eq!(queued(&engine), 1, "nothing has changed");
+    publish(&engine, 2, &[(-60, "Stopped"), (30, "Running")]);
+    let pause = reconcile(&engine).requeue_after.unwrap();
+    assert_eq!(queued(&engine), 2);
+    assert!(
+        pause > Duration::from_secs(25) && pause <= Duration::from_secs(30),
+        "{pause:?}"
+    );
+}
+
+#[tokio::test]
+async fn pods_that_were_held_back_are_reconciled_when_the_schedule_is_gone() {
+    let engine = engine();
+    put_pod(&engine, Side::Tenant, "held", None);
+    publish(&engine, 1, &[(-60, "Stopped")]);
+    reconcile(&engine);
+    let taken = engine.queue_of(KindId::Pod).take().await;
+    engine.queue_of(KindId::Pod).done(&taken.key);
+    let store = engine.cache.stores.host(KindId::TenantSchedule);
+    store.forget(&Name::new("", TENANT_SCHEDULE));
+    let outcome = reconcile(&engine);
+    assert_eq!(queued(&engine), 1);
+    assert_eq!(outcome.requeue_after, None);
+}
+
+#[test]
+fn a_change_is_not_slept_through() {
+    let now = Timestamp::from_second(1000).unwrap();
+    let at = |second| Some(Timestamp::from_second(second).unwrap());
+    assert_eq!(pause(now, at(1030)), Duration::from_secs(30));
+    assert_eq!(pause(now, at(5000)), LONGEST);
+    assert_eq!(pause(now, None), LONGEST);
+    assert_eq!(pause(now, at(1000)), SHORTEST);
+    assert_eq!(pause(now, at(900)), LONGEST, "a change that has passed is none");
+}
+
+#[tokio::test]
+async fn host_pods_that_wait_for_a_node_are_withdrawn_and_those_that_run_stay() {
+    let engine = engine();
+    let waiting = put_pod(&engine, Side::Host, "waiting", None);
+    let placed = put_pod(&engine, Side::Host, "placed", Some("gpu-1"));
+    let free = PodSchedule::default();
+    publish(&engine, 1, &[(-60, "StartsForbidden")]);
+    let restricted = of_pod(&engine, &name("waiting"), &json!({}));
+    for (schedule, host, expected) in [
+        (&free, Some(&*waiting), DesiredState::Sync),
+        (&restricted, Some(&*waiting), DesiredState::Absent),
+        (&restricted, Some(&*placed), DesiredState::Sync),
+        (&restricted, None, DesiredState::Sync),
+    ] {
+        assert_eq!(desired_state(DesiredState::Sync, schedule, host), expected);
+    }
+    for other in [DesiredState::Once, DesiredState::Leave, DesiredState::Absent] {
+        assert_eq!(desired_state(other, &restricted, Some(&waiting)), other);
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_may_start_is_not_held() {
+    let engine = engine();
+    let stored = put_pod(&engine, Side::Tenant, "a", None);
+    let name = name("a");
+    let held = sync(&engine, &name).hold(&stored, &stored.object()).await;
+    assert!(matches!(held, Ok(None)), "{held:?}");
+    publish(&engine, 1, &[(-60, "Stopped")]);
+    let held = sync(&engine, &name).hold(&stored, &stored.object()).await;
+    // The tenant does not answer: the condition is written later, and the pod is not created meanwhile.
+    assert!(matches!(held, Err(CallError::Unavailable(_))), "{held:?}");
+}
+
+#[tokio::test]
+async fn only_pods_that_run_are_ended() {
+    let engine = engine();
+    let placed = put_pod(&engine, Side::Host, "a", Some("gpu-1"));
+    let waiting = put_pod(&engine, Side::Host, "b", None);
+    let tenant = put_pod(&engine, Side::Tenant, "a", Some("gpu-1"));
+    let pod = tenant.object();
+    assert!(runs(&tenant, &pod, &placed));
+    assert!(!runs(&tenant, &pod, &waiting), "it is for another pod");
+    let other = put_pod(&engine, Side::Tenant, "b", None);
+    assert!(!runs(&other, &other.object(), &waiting), "it has no node");
+    let mut finished = (*pod).clone();
+    finished["status"] = json!({"phase": "Succeeded"});
+    assert!(!runs(&tenant, &finished, &placed));
+    let mut ending = (*pod).clone();
+    ending["metadata"]["deletionTimestamp"] = "2026-05-05T22:00:00Z".into();
+    assert!(!runs(&tenant, &ending, &placed));
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_be_evicted_now_is_tried_again_before_its_limit() {
+    let engine = engine();
+    let host = put_pod(&engine, Side::Host, "a", Some("gpu-1"));
+    let tenant = put_pod(&engine, Side::Tenant, "a", Some("gpu-1"));
+    publish(&engine, 1, &[(-60, "Stopped")]);
+    let (name, pod) = (name("a"), tenant.object());
+    let sync = sync(&engine, &name);
+    let outcome = sync
+        .follow_schedule(Some((&tenant, &pod)), Some(&host), Outcome::new("nothing"))
+        .await
+        .unwrap();
+    assert_eq!(outcome.requeue_after, Some(RETRY));
+    assert!(outcome.compares_again);
+}
+
+#[tokio::test]
+async fn a_pod_that_runs_goes_on_while_starts_are_forbidden() {
+    let engine = engine();
+    let host = put_pod(&engine, Side::Host, "a", Some("gpu-1"));
+    let tenant = put_pod(&engine, Side::Tenant, "a", Some("gpu-1"));
+    publish(&engine, 1, &[(-60, "StartsForbidden")]);
+    let (name, pod) = (name("a"), tenant.object());
+    let sync = sync(&engine, &name);
+    let before = Outcome::new("nothing");
+    let after = sync.follow_schedule(Some((&tenant, &pod)), Some(&host), before).await;
+    assert_eq!(after.unwrap(), before);
+}
