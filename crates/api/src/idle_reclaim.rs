@@ -20,6 +20,9 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("duration(self.window) <= duration('24h')")
     .message("must be at most 24h")
     .field_path(".window"))]
+#[x_kube(validation = Rule::new("self.lastStep != 'StopOwner' || size(self.ownerKinds) > 0")
+    .message("lastStep StopOwner needs at least one kind; leave ownerKinds out for Deployments, StatefulSets and Jobs")
+    .field_path(".ownerKinds"))]
 pub struct IdleReclaim {
     /// What Berth does about idle GPUs.
     #[serde(default)]
@@ -30,9 +33,18 @@ pub struct IdleReclaim {
     /// Time between the first warning and the request to write a checkpoint. There is a second warning after half of it.
     #[serde(default = "thirty_minutes")]
     pub grace_period: KubeDuration,
-    /// Time between the request to write a checkpoint and the eviction.
+    /// Time between the request to write a checkpoint and the last step.
     #[serde(default = "ten_minutes")]
     pub checkpoint_period: KubeDuration,
+    /// What Berth does in mode Enforce with a workload that is still idle at the end.
+    #[serde(default)]
+    pub last_step: IdleLastStep,
+    /// Kinds of owners in the tenant that the last step StopOwner stops. Pods of other owners are evicted. Defaults to Deployments,
+    /// StatefulSets and Jobs.
+    #[serde(default = "built_in_owner_kinds")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["group".to_string(), "kind".to_string()]))]
+    pub owner_kinds: Vec<OwnerKind>,
     /// Time after the start of a pod that is not evaluated, for example to pull a model.
     #[serde(default = "thirty_minutes")]
     pub startup_grace_period: KubeDuration,
@@ -82,6 +94,8 @@ impl Default for IdleReclaim {
             window: one_hour(),
             grace_period: thirty_minutes(),
             checkpoint_period: ten_minutes(),
+            last_step: IdleLastStep::default(),
+            owner_kinds: built_in_owner_kinds(),
             startup_grace_period: thirty_minutes(),
             minimum_runtime: two_hours(),
             max_activity_permille: 0,
@@ -121,6 +135,15 @@ fn power_without_work() -> u32 {
     150
 }
 
+fn built_in_owner_kinds() -> Vec<OwnerKind> {
+    [("apps", "Deployment"), ("apps", "StatefulSet"), ("batch", "Job")]
+        .map(|(group, kind)| OwnerKind {
+            group: group.into(),
+            kind: kind.into(),
+        })
+        .into()
+}
+
 fn memory_activity() -> Vec<IdleSignal> {
     vec![IdleSignal::MemoryActivity]
 }
@@ -146,6 +169,35 @@ pub enum IdleReclaimMode {
     DryRun,
     /// Berth warns the pods in the tenant and evicts them in the end.
     Enforce,
+}
+
+/// What Berth does with a workload that is still idle at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum IdleLastStep {
+    /// Berth evicts its pods. Their owner may create new ones.
+    #[default]
+    EvictPods,
+    /// Berth scales the owner to zero, and suspends a Job, until the team wants it back. Pods whose owner cannot be stopped are evicted.
+    StopOwner,
+}
+
+/// A kind of owners that Berth may stop.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(self.group in ['', 'apps', 'batch']) || self.kind in ['Deployment', 'StatefulSet', 'ReplicaSet', 'ReplicationController', 'Job']")
+    .message("of the kinds of Kubernetes itself, Deployment, StatefulSet, ReplicaSet, ReplicationController and Job can be stopped")
+    .field_path(".kind"))]
+pub struct OwnerKind {
+    /// API group, empty for the core group.
+    #[serde(default)]
+    #[schemars(
+        length(max = 253),
+        regex(pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$")
+    )]
+    pub group: String,
+    /// Kind. One of a CustomResourceDefinition needs the subresource scale.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Z][A-Za-z0-9]*$"))]
+    pub kind: String,
 }
 
 /// Power of a GPU product.
@@ -195,7 +247,7 @@ pub struct IdleProfile {
     /// Time between the first warning and the request to write a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_period: Option<KubeDuration>,
-    /// Time between the request to write a checkpoint and the eviction.
+    /// Time between the request to write a checkpoint and the last step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_period: Option<KubeDuration>,
     /// Time after the start of a pod that is not evaluated.
@@ -253,6 +305,9 @@ impl GpuHourPrice {
 pub struct IdleStatus {
     /// What Berth does about them.
     pub mode: IdleReclaimMode,
+    /// What it does with workloads that are still idle at the end.
+    #[serde(default)]
+    pub last_step: IdleLastStep,
     /// GPUs and MIG instances that the tenant's running pods have.
     pub gpus: u32,
     /// Those that do nothing.
@@ -272,10 +327,71 @@ pub struct IdleStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub workloads: Vec<IdleWorkload>,
+    /// Owners that Berth stopped and that nobody has started since, at most 100. What they were before is in an annotation of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100))]
+    pub stopped_owners: Vec<StoppedOwner>,
 }
 
 /// Most [`IdleStatus::workloads`].
 pub const MOST_IDLE_WORKLOADS: usize = 100;
+/// Most [`IdleStatus::stopped_owners`].
+pub const MOST_STOPPED_OWNERS: usize = 100;
+
+/// An owner in the tenant that Berth stopped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StoppedOwner {
+    /// API group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Namespace in the tenant.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID in the tenant. Another object of the same name was not stopped.
+    pub uid: String,
+    /// GPUs and MIG instances that its pods had.
+    pub gpus: u32,
+    /// When it was stopped.
+    pub stopped_at: Time,
+}
+
+impl StoppedOwner {
+    /// `Kind/namespace/name`, as [`RESTORE`](crate::labels::RESTORE) on a `TenantCluster` names it.
+    pub fn path(&self) -> String {
+        format!("{}/{}/{}", self.kind, self.namespace, self.name)
+    }
+
+    /// Whether a value of [`RESTORE`](crate::labels::RESTORE) on a `TenantCluster` names it. The kind may be in lower case.
+    pub fn is_named_by(&self, request: &str) -> bool {
+        let is_named = |item: &str| {
+            let mut parts = item.splitn(2, '/');
+            let (kind, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            kind.eq_ignore_ascii_case(&self.kind) && name.split_once('/') == Some((&self.namespace, &self.name))
+        };
+        request
+            .split(',')
+            .map(str::trim)
+            .any(|item| item == ALL_STOPPED_OWNERS || is_named(item))
+    }
+}
+
+/// Stands for all stopped owners in [`RESTORE`](crate::labels::RESTORE) on a `TenantCluster`.
+pub const ALL_STOPPED_OWNERS: &str = "*";
+
+/// The owner of idle pods in the tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct IdleOwner {
+    /// API group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+}
 
 /// GPUs of which it is not known whether they do something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -300,6 +416,9 @@ pub struct IdleWorkload {
     /// Profile of the class that applies, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// The object in the tenant that owns its pods, after the first warning. The first of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<IdleOwner>,
     /// GPUs and MIG instances of its pods.
     pub gpus: u32,
     /// Since when they do nothing.
@@ -325,7 +444,7 @@ pub enum IdleStep {
     WarnedAgain,
     /// It was asked to write a checkpoint.
     CheckpointRequested,
-    /// It is due: in mode Enforce its pods are evicted.
+    /// It is due: in mode Enforce its pods are evicted, or their owner is stopped.
     Reclaimable,
 }
 
@@ -364,6 +483,41 @@ mod tests {
             serde_json::from_value(json!({"mode": "DryRun", "additionalSignals": ["PCIeTraffic"]})).unwrap();
         assert_eq!(policy.mode, IdleReclaimMode::DryRun);
         assert_eq!(policy.additional_signals, [IdleSignal::PcieTraffic]);
+    }
+
+    #[test]
+    fn pods_are_evicted_unless_a_class_says_otherwise() {
+        let policy: IdleReclaim = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(policy, IdleReclaim::default());
+        assert_eq!(policy.last_step, IdleLastStep::EvictPods);
+        let kinds: Vec<&str> = policy.owner_kinds.iter().map(|owner| owner.kind.as_str()).collect();
+        assert_eq!(kinds, ["Deployment", "StatefulSet", "Job"]);
+        let policy = json!({"lastStep": "StopOwner", "ownerKinds": [{"group": "example.com", "kind": "Notebook"}]});
+        let policy: IdleReclaim = serde_json::from_value(policy).unwrap();
+        assert_eq!(policy.last_step, IdleLastStep::StopOwner);
+        assert_eq!(policy.owner_kinds.len(), 1);
+    }
+
+    #[test]
+    fn requests_name_stopped_owners() {
+        let owner: StoppedOwner = serde_json::from_value(json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "namespace": "ml", "name": "web", "uid": "u", "gpus": 8,
+            "stoppedAt": "1970-01-01T00:00:00Z",
+        }))
+        .unwrap();
+        assert_eq!(owner.path(), "Deployment/ml/web");
+        for (request, expected) in [
+            ("*", true),
+            ("Deployment/ml/web", true),
+            ("Job/ml/a, deployment/ml/web", true),
+            ("Deployment/ml/other", false),
+            ("Deployment/other/web", false),
+            ("Deployment/web", false),
+            ("true", false),
+            ("", false),
+        ] {
+            assert_eq!(owner.is_named_by(request), expected, "{request}");
+        }
     }
 
     #[test]

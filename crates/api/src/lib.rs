@@ -50,8 +50,9 @@ pub use host_node_pool::{
     ValidateSpec,
 };
 pub use idle_reclaim::{
-    GpuHourPrice, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal, IdleStatus, IdleStep,
-    IdleWorkload, MOST_IDLE_WORKLOADS, UnknownGpus,
+    ALL_STOPPED_OWNERS, GpuHourPrice, IdleLastStep, IdleOptOut, IdleOwner, IdleProduct, IdleProfile, IdleReclaim,
+    IdleReclaimMode, IdleSignal, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
+    OwnerKind, StoppedOwner, UnknownGpus,
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};

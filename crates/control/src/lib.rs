@@ -101,19 +101,21 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         config.metrics.clone(),
         stop.clone(),
     ));
-    let idle_gpus = build_idle_gpus(&config, &stores);
+    let tenants = Arc::new(Tenants::default());
+    let idle_gpus = build_idle_gpus(&config, &stores, &tenants);
     tasks.spawn(controllers::idle_gpus::watch(idle_gpus, stop.clone()));
-    let controllers = build_controllers(config, datastore, stores, queue);
+    let controllers = build_controllers(config, datastore, stores, tenants, queue);
     on_ready();
     controllers.run(tasks, stop).await;
     Ok(())
 }
 
 /// What the passes over idle GPUs work with.
-fn build_idle_gpus(config: &ControlConfig, stores: &Stores) -> IdleGpusContext {
+fn build_idle_gpus(config: &ControlConfig, stores: &Stores, tenants: &Arc<Tenants>) -> IdleGpusContext {
     IdleGpusContext {
         client: config.client.clone(),
         stores: stores.clone(),
+        tenants: Arc::clone(tenants),
         clock: config.clock.clone(),
         source: config.gpu_metrics.clone(),
         metrics: config.metrics.clone(),
@@ -126,6 +128,7 @@ fn build_controllers(
     config: ControlConfig,
     datastore: Arc<Datastore>,
     stores: Stores,
+    tenants: Arc<Tenants>,
     queue: Queue<Key>,
 ) -> Controllers {
     let ControlConfig {
@@ -141,7 +144,6 @@ fn build_controllers(
         metrics,
     } = config;
     let recorder = EventRecorder::new(client.clone());
-    let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
     let schedules = Arc::new(Schedules::new({
