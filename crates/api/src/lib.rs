@@ -42,7 +42,7 @@ pub use control_plane::{
 };
 pub use dns_policy::{DnsPolicy, dns_server};
 pub use duration::KubeDuration;
-pub use expiration::ExpirationPolicy;
+pub use expiration::{ExpirationLimit, ExpirationLimits, ExpirationPolicy};
 pub use fair_sharing::{FairSharing, PoolQuota};
 pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,

@@ -44,7 +44,7 @@ struct Done {
     uid: String,
     reviewed: Reviewed,
     marked: Vec<Marked>,
-    /// Whether its API server was too slow, or failed.
+    /// Whether its API server was too slow.
     is_slow: bool,
 }
 
@@ -106,7 +106,7 @@ async fn carry_out(context: &IdleGpusContext, work: Work<'_>) -> Done {
         uid: tenant.uid.clone(),
         reviewed: Reviewed::unchanged(&stopped),
         marked: Vec::new(),
-        is_slow: true,
+        is_slow: false,
     };
     let limited = tokio::time::timeout(TENANT_LIMIT, async {
         let mut objects = TenantObjects::new(client);
@@ -123,12 +123,15 @@ async fn carry_out(context: &IdleGpusContext, work: Work<'_>) -> Done {
         Ok::<(), kube::Error>(())
     });
     match limited.await {
-        Ok(Ok(())) => done.is_slow = false,
+        Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(tenant = tenant.id.slug(), %error, "cannot warn in a tenant; trying again"),
-        Err(_) => tracing::debug!(
-            tenant = tenant.id.slug(),
-            "the API server of a tenant is too slow; trying again"
-        ),
+        Err(_) => {
+            done.is_slow = true;
+            tracing::debug!(
+                tenant = tenant.id.slug(),
+                "the API server of a tenant is too slow; trying again"
+            );
+        }
     }
     restore::publish(context, tenant, &done.reviewed.restored).await;
     if let Some(request) = request

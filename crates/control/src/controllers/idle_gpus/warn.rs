@@ -238,6 +238,7 @@ pub(super) fn idle_event(type_: EventType, reason: &str, message: &str) -> Event
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_api::IdleReclaim;
     use berth_idle_reclaim::pod::DevicesHeld;
     use berth_idle_reclaim::{evidence::Verdict, ladder::LadderState, workload::WorkloadName};
 
@@ -265,10 +266,13 @@ mod tests {
 
     #[test]
     fn messages_say_what_to_do_and_until_when() {
-        let policy = |mode, last_step| Policy {
-            mode,
-            last_step,
-            ..Policy::default()
+        let policy = |mode, last_step| {
+            let rules = IdleReclaim {
+                mode,
+                last_step,
+                ..IdleReclaim::default()
+            };
+            Policy::new(&rules)
         };
         let enforce = policy(IdleReclaimMode::Enforce, IdleLastStep::EvictPods);
         let text = describe(&decision(IdleStep::Warned, Some(7200)), &enforce);

@@ -2,15 +2,20 @@
 //!
 //! [`observe`] says when a tenant expires ([`rules`]) and what its status says of that; [`delete`] deletes one that has expired.
 //! All that decides is in the object: its creation, its spec, its class, and in its status the end that the team was warned of and
-//! since when the tenant has no pods.
+//! since when the tenant has no pods, and what its times were before the platform reduced them ([`limits`]).
 
+mod limits;
 mod rules;
 
 use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
 use crate::{apply::is_status, error::api};
 use berth_api::{
-    ExpirationPolicy, KubeDuration, TenantCluster, TenantClusterStatus,
-    conditions::{self, ConditionUpdate, EXPIRING},
+    ExpirationLimit, ExpirationLimits, ExpirationPolicy, KubeDuration, TenantClassSpec, TenantCluster,
+    TenantClusterStatus,
+    conditions::{
+        self, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY,
+        SYNCER_READY,
+    },
     labels,
 };
 use jiff::Timestamp;
@@ -18,9 +23,12 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Preconditions},
-    runtime::events::{Event, EventType},
+    runtime::{
+        events::{Event, EventType},
+        reflector::ObjectRef,
+    },
 };
-use rules::{Cause, End, Facts, Stage};
+use rules::{Cause, End, Facts, Limit, Stage};
 use std::time::Duration;
 
 /// Reason of the condition and of the Event of a tenant that is deleted.
@@ -34,10 +42,21 @@ pub(super) struct Expiration {
     end: Option<End>,
     /// Since when it has no pods, if it expires for that reason.
     idle_since: Option<Timestamp>,
-    /// Whether it has no pods and schedules or quotas let none start: this time does not count.
-    is_held: bool,
+    /// Why the time does not count in which it has no pods, if it does not.
+    not_counted: Option<NotCounted>,
+    /// Its times, for the status.
+    limits: Option<ExpirationLimits>,
     /// What its end depends on, for people; none if it never expires.
     rule: Option<String>,
+}
+
+/// Why time without pods does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotCounted {
+    /// Schedules or quotas let none start.
+    Held,
+    /// What runs for the tenant does not answer: nobody could start a pod, and what the team does is not known.
+    Unreachable,
 }
 
 /// When a tenant expires. `settings` is what it runs with, or none if it was never accepted. `may_start_pods` is
@@ -51,18 +70,57 @@ pub(super) fn observe(
 ) -> Expiration {
     let slug = tenant.id.slug();
     let activity = &context.stores.pod_activity;
-    if !may_start_pods {
+    let not_counted = if !may_start_pods {
+        Some(NotCounted::Held)
+    } else if answers(&tenant.cluster) {
+        None
+    } else {
+        Some(NotCounted::Unreachable)
+    };
+    if not_counted.is_some() {
         activity.record_no_starts(slug, now);
     }
     let pods = Pods {
         has_any: context.stores.workloads.has_unfinished(slug),
-        are_held: !may_start_pods,
+        not_counted,
         last_change: activity.last(slug),
         watched_since: Some(activity.start()),
     };
     let own = ExpirationPolicy::default();
     let policy = settings.map_or(&own, |settings| &settings.expiration);
-    expiration(&tenant.cluster, policy, pods, now)
+    let class = settings.and_then(|settings| settings.class.as_deref());
+    let class = class.and_then(|name| context.stores.classes.get(&ObjectRef::new(name)));
+    let terms = Terms {
+        policy,
+        grace: class.map_or_else(
+            || TenantClassSpec::default().enforcement_grace_period(),
+            |class| class.spec.enforcement_grace_period(),
+        ),
+        is_accepted: settings.is_some(),
+    };
+    expiration(&tenant.cluster, &terms, pods, now)
+}
+
+/// The rules for a tenant.
+struct Terms<'a> {
+    policy: &'a ExpirationPolicy,
+    /// Seconds for which it keeps what its class reduced.
+    grace: i64,
+    /// Whether the class applies: the tenant was accepted.
+    is_accepted: bool,
+}
+
+/// Whether everything answered in the reconcile before that a team needs to start a pod. What was not looked at is not known.
+fn answers(cluster: &TenantCluster) -> bool {
+    let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice());
+    let conditions = conditions.unwrap_or_default();
+    let is_false = |kind: &&str| {
+        let condition = conditions.iter().find(|condition| condition.type_ == **kind);
+        condition.is_some_and(|condition| condition.status != "True")
+    };
+    let needed = [CONTROL_PLANE_READY, SYNCER_READY];
+    let others = [INFRASTRUCTURE_READY, DATASTORE_READY, ENDPOINT_READY];
+    needed.iter().all(|kind| conditions::is_true(conditions, kind)) && !others.iter().any(|kind| is_false(&kind))
 }
 
 /// What is known of a tenant's pods.
@@ -70,20 +128,27 @@ pub(super) fn observe(
 struct Pods {
     /// Whether one has not ended.
     has_any: bool,
-    /// Whether schedules or quotas let none start.
-    are_held: bool,
+    /// Why time without pods does not count, if it does not.
+    not_counted: Option<NotCounted>,
     /// When one came, changed or went, or none might start.
     last_change: Option<Timestamp>,
     /// Since when they are watched.
     watched_since: Option<Timestamp>,
 }
 
-fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, now: Timestamp) -> Expiration {
+fn expiration(cluster: &TenantCluster, terms: &Terms<'_>, pods: Pods, now: Timestamp) -> Expiration {
     let status = cluster.status.as_ref();
-    let ttl = policy.ttl_seconds(cluster.spec.ttl.as_ref());
-    let idle_limit = policy.idle_seconds(cluster.spec.expire_after_idle.as_ref());
+    let limits = track_limits(cluster, terms, now);
+    let limit = |of: fn(&ExpirationLimits) -> Option<&ExpirationLimit>| {
+        let tracked = limits.as_ref().and_then(of);
+        tracked.map(|tracked| limits::limit_of(tracked, terms.grace))
+    };
+    let (ttl, idle_limit) = (
+        limit(|limits| limits.ttl.as_ref()),
+        limit(|limits| limits.idle.as_ref()),
+    );
     let published = status.and_then(|status| status.idle_since.as_ref()).map(|time| time.0);
-    let is_idle = !pods.has_any && !pods.are_held;
+    let is_idle = !pods.has_any && pods.not_counted.is_none();
     let idle_since = (idle_limit.is_some() && is_idle).then(|| match (published, pods.last_change) {
         (Some(since), Some(last)) => since.max(last),
         (since, last) => since.or(last).unwrap_or(now),
@@ -104,14 +169,63 @@ fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, no
     Expiration {
         end: rules::evaluate(&facts, now.as_second()),
         idle_since,
-        is_held: idle_limit.is_some() && !pods.has_any && pods.are_held,
-        rule: describe(cluster, ttl, idle_limit),
+        not_counted: pods.not_counted.filter(|_| idle_limit.is_some() && !pods.has_any),
+        rule: describe(cluster, ttl, idle_limit, now),
+        // Of a tenant that was not accepted its class knows nothing.
+        limits: if terms.is_accepted {
+            limits
+        } else {
+            status.and_then(|status| status.expiration_limits.clone())
+        },
     }
 }
 
+/// The times of a tenant, with what it keeps of those that it had.
+fn track_limits(cluster: &TenantCluster, terms: &Terms<'_>, now: Timestamp) -> Option<ExpirationLimits> {
+    let (spec, status) = (&cluster.spec, cluster.status.as_ref());
+    let before = status.and_then(|status| status.expiration_limits.as_ref());
+    let was_accepted = status.is_some_and(|status| status.version.is_some());
+    // A release without the record published the condition.
+    let has_condition =
+        status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == EXPIRING));
+    let rules = limits::Rules {
+        is_first: !terms.is_accepted || (before.is_none() && (!was_accepted || has_condition)),
+        grace: terms.grace,
+        now: now.as_second(),
+    };
+    let track = |before: Option<&ExpirationLimit>, requested: Option<&KubeDuration>, limit| {
+        let requested = requested.map(KubeDuration::seconds);
+        limits::track(before, limits::Current { limit, requested }, rules)
+    };
+    let (ttl, idle) = (spec.ttl.as_ref(), spec.expire_after_idle.as_ref());
+    let limits = ExpirationLimits {
+        ttl: track(
+            before.and_then(|before| before.ttl.as_ref()),
+            ttl,
+            terms.policy.ttl_seconds(ttl),
+        ),
+        idle: track(
+            before.and_then(|before| before.idle.as_ref()),
+            idle,
+            terms.policy.idle_seconds(idle),
+        ),
+    };
+    (limits != ExpirationLimits::default()).then_some(limits)
+}
+
 /// What the end of a tenant depends on, as a sentence without its beginning.
-fn describe(cluster: &TenantCluster, ttl: Option<i64>, idle_limit: Option<i64>) -> Option<String> {
+fn describe(cluster: &TenantCluster, ttl: Option<Limit>, idle_limit: Option<Limit>, now: Timestamp) -> Option<String> {
     let spec = &cluster.spec;
+    let kept = |limit: Limit| {
+        let until = limit
+            .grace
+            .map(|grace| grace.until)
+            .filter(|until| *until > now.as_second());
+        let until = until.and_then(|until| Timestamp::from_second(until).ok());
+        until.map_or_else(String::new, |until| {
+            format!("; it had more time before, and keeps that until {until}, the end of enforcementGracePeriod")
+        })
+    };
     // The class decides if the spec says nothing or more.
     let source = |requested: Option<i64>, seconds: i64, field: &str, of_class: &str| {
         if requested == Some(seconds) {
@@ -122,14 +236,14 @@ fn describe(cluster: &TenantCluster, ttl: Option<i64>, idle_limit: Option<i64>) 
     };
     let ttl = ttl.map(|ttl| {
         let requested = spec.ttl.as_ref().map(KubeDuration::seconds);
-        let by = source(requested, ttl, "ttl", "defaultTTL or maxTTL");
-        format!("{} after its creation ({by})", duration_text(ttl))
+        let by = source(requested, ttl.seconds, "ttl", "defaultTTL or maxTTL");
+        format!("{} after its creation ({by}{})", duration_text(ttl.seconds), kept(ttl))
     });
     let idle = idle_limit.map(|idle| {
         let requested = spec.expire_after_idle.as_ref().map(KubeDuration::seconds);
         let of_class = "defaultExpireAfterIdle or maxExpireAfterIdle";
-        let by = source(requested, idle, "expireAfterIdle", of_class);
-        format!("{} without pods ({by})", duration_text(idle))
+        let by = source(requested, idle.seconds, "expireAfterIdle", of_class);
+        format!("{} without pods ({by}{})", duration_text(idle.seconds), kept(idle))
     });
     let rules: Vec<String> = ttl
         .into_iter()
@@ -165,15 +279,16 @@ impl Expiration {
     pub(super) fn condition(&self) -> Option<ConditionUpdate> {
         let rule = self.rule.as_deref()?;
         let Some(end) = self.end else {
-            return Some(if self.is_held {
-                let message = format!(
-                    "a SchedulePolicy or a quota lets no pod start, and this time does not count; the tenant expires {rule}"
-                );
-                ConditionUpdate::mark_false(EXPIRING, "NotCounted", message)
-            } else {
-                let message = format!("the tenant has pods; it expires {rule}");
-                ConditionUpdate::mark_false(EXPIRING, "InUse", message)
-            });
+            let why = match self.not_counted {
+                None => {
+                    let message = format!("the tenant has pods; it expires {rule}");
+                    return Some(ConditionUpdate::mark_false(EXPIRING, "InUse", message));
+                }
+                Some(NotCounted::Held) => "a SchedulePolicy or a quota lets no pod start",
+                Some(NotCounted::Unreachable) => "the tenant's control plane or its syncer does not answer",
+            };
+            let message = format!("{why}, and this time does not count; the tenant expires {rule}");
+            return Some(ConditionUpdate::mark_false(EXPIRING, "NotCounted", message));
         };
         let reason = match end.stage {
             Stage::Later => {
@@ -201,6 +316,7 @@ impl Expiration {
         let at = self.end.and_then(|end| Timestamp::from_second(end.at).ok());
         status.expires_at = at.map(Time);
         status.idle_since = self.idle_since.map(Time);
+        status.expiration_limits.clone_from(&self.limits);
         if self.rule.is_none() {
             status.conditions.retain(|condition| condition.type_ != EXPIRING);
         }
@@ -296,13 +412,26 @@ mod tests {
 
     /// The tenant after a pass has written its status.
     fn pass(cluster: &mut TenantCluster, policy: &ExpirationPolicy, pods: Pods, now: i64) -> Expiration {
-        let found = expiration(cluster, policy, pods, at(now));
+        let terms = Terms {
+            policy,
+            grace: 24 * 3600,
+            is_accepted: true,
+        };
+        let found = expiration(cluster, &terms, pods, at(now));
         let mut status = cluster.status.clone().unwrap_or_default();
         let updates: Vec<ConditionUpdate> = found.condition().into_iter().collect();
         status.conditions = conditions::merge(&status.conditions, &updates, None, at(now));
         found.write_to(&mut status);
+        status.version = Some("v1.37.1".into());
         cluster.status = Some(status);
         found
+    }
+
+    fn only_accepted() -> TenantClusterStatus {
+        TenantClusterStatus {
+            version: Some("v1.37.1".into()),
+            ..TenantClusterStatus::default()
+        }
     }
 
     fn reason(cluster: &TenantCluster) -> Option<String> {
@@ -316,7 +445,7 @@ mod tests {
         let mut cluster = cluster(None, None);
         let found = pass(&mut cluster, &ExpirationPolicy::default(), Pods::default(), 10);
         assert_eq!(found, Expiration::default());
-        assert_eq!(cluster.status, Some(TenantClusterStatus::default()));
+        assert_eq!(cluster.status, Some(only_accepted()));
     }
 
     #[test]
@@ -335,7 +464,7 @@ mod tests {
         // The rule is gone.
         cluster.spec.ttl = None;
         pass(&mut cluster, &ExpirationPolicy::default(), Pods::default(), 20);
-        assert_eq!(cluster.status, Some(TenantClusterStatus::default()));
+        assert_eq!(cluster.status, Some(only_accepted()));
     }
 
     #[test]
@@ -408,7 +537,7 @@ mod tests {
         };
         assert_eq!(pass(&mut cluster, &policy, ended, 7000).idle_since, Some(at(100)));
         let stopped = |now| Pods {
-            are_held: true,
+            not_counted: Some(NotCounted::Held),
             last_change: Some(at(now)),
             ..Pods::default()
         };
@@ -428,6 +557,116 @@ mod tests {
         let found = pass(&mut cluster, &policy, stopped(100_020), 100_020);
         assert_eq!(found.end.map(|end| end.at), Some(48 * 3600));
         assert_eq!(reason(&cluster).as_deref(), Some("ExpiresWithinDay"));
+    }
+
+    #[test]
+    fn a_tenant_whose_control_plane_does_not_answer_is_not_idle() {
+        let policy = ExpirationPolicy::default();
+        let mut cluster = cluster(None, Some("2h"));
+        let ended = Pods {
+            last_change: Some(at(100)),
+            ..Pods::default()
+        };
+        assert_eq!(pass(&mut cluster, &policy, ended, 7000).idle_since, Some(at(100)));
+        let unreachable = |now| Pods {
+            not_counted: Some(NotCounted::Unreachable),
+            last_change: Some(at(now)),
+            ..Pods::default()
+        };
+        for now in [7200, 100_000] {
+            assert_eq!(pass(&mut cluster, &policy, unreachable(now), now).end, None);
+            assert_eq!(reason(&cluster).as_deref(), Some("NotCounted"));
+        }
+        let message = cluster.status.as_ref().unwrap().conditions[0].message.clone();
+        assert!(message.contains("does not answer"), "{message}");
+        let back = Pods {
+            last_change: Some(at(100_000)),
+            ..Pods::default()
+        };
+        let found = pass(&mut cluster, &policy, back, 100_010);
+        assert_eq!(found.idle_since, Some(at(100_000)), "it counts anew");
+    }
+
+    #[test]
+    fn what_is_not_known_to_answer_does_not() {
+        let mut cluster = cluster(None, Some("2h"));
+        assert!(!answers(&cluster), "nothing was looked at yet");
+        let set = |cluster: &mut TenantCluster, kind: &'static str, is_true: bool| {
+            let update = if is_true {
+                ConditionUpdate::mark_true(kind, "A", "a")
+            } else {
+                ConditionUpdate::mark_false(kind, "B", "b")
+            };
+            let status = cluster.status.get_or_insert_default();
+            status.conditions = conditions::merge(&status.conditions, &[update], None, at(0));
+        };
+        set(&mut cluster, CONTROL_PLANE_READY, true);
+        assert!(!answers(&cluster));
+        set(&mut cluster, SYNCER_READY, true);
+        assert!(answers(&cluster));
+        for kind in [
+            INFRASTRUCTURE_READY,
+            DATASTORE_READY,
+            ENDPOINT_READY,
+            SYNCER_READY,
+            CONTROL_PLANE_READY,
+        ] {
+            set(&mut cluster, kind, false);
+            assert!(!answers(&cluster), "{kind}");
+            set(&mut cluster, kind, true);
+            assert!(answers(&cluster), "{kind}");
+        }
+        // A spec that is not accepted keeps no tenant from being idle.
+        set(&mut cluster, conditions::ACCEPTED, false);
+        assert!(answers(&cluster));
+    }
+
+    #[test]
+    fn a_lower_maximum_of_the_class_ends_old_tenants_after_its_grace_period() {
+        let day = 24 * 3600;
+        let policy = |max: &str| ExpirationPolicy {
+            max_ttl: Some(max.into()),
+            ..ExpirationPolicy::default()
+        };
+        let mut cluster = cluster(None, None);
+        pass(&mut cluster, &policy("2400h"), Pods::default(), 10);
+        assert_eq!(reason(&cluster).as_deref(), Some("NotSoon"));
+        let start = 30 * day;
+        let found = pass(&mut cluster, &policy("48h"), Pods::default(), start);
+        assert_eq!(found.end.map(|end| end.at), Some(start + day));
+        assert_eq!(
+            reason(&cluster).as_deref(),
+            Some("ExpiresWithinDay"),
+            "it is warned at once"
+        );
+        let limits = cluster.status.clone().unwrap().expiration_limits.unwrap().ttl.unwrap();
+        assert_eq!(limits.previous_limit, Some("2400h".into()));
+        for (now, expected) in [
+            (start + day - 3600, "ExpiresWithinHour"),
+            (start + day - 600, "ExpiresSoon"),
+        ] {
+            assert!(!pass(&mut cluster, &policy("48h"), Pods::default(), now).is_over());
+            assert_eq!(reason(&cluster).as_deref(), Some(expected), "{now}");
+        }
+        assert!(pass(&mut cluster, &policy("48h"), Pods::default(), start + day).is_over());
+    }
+
+    #[test]
+    fn a_new_tenant_has_no_grace_period() {
+        let policy = ExpirationPolicy {
+            max_ttl: Some("2h".into()),
+            ..ExpirationPolicy::default()
+        };
+        let mut cluster = cluster(None, None);
+        for now in [10, 3600] {
+            let found = pass(&mut cluster, &policy, Pods::default(), now);
+            assert_eq!(found.end.map(|end| end.at), Some(7200));
+        }
+        // One without a limit gets one.
+        let mut cluster = self::cluster(None, None);
+        pass(&mut cluster, &ExpirationPolicy::default(), Pods::default(), 10);
+        let found = pass(&mut cluster, &policy, Pods::default(), 3600);
+        assert_eq!(found.end.map(|end| end.at), Some(3600 + 24 * 3600));
     }
 
     #[test]
