@@ -1,4 +1,5 @@
-//! Idle GPUs by the metrics of a real Prometheus server, which scrapes the synthetic exporters of 1,000 GPUs.
+//! Idle GPUs by the metrics of a real Prometheus server, which scrapes the synthetic exporters of 1,000 GPUs, and what happens to the
+//! owner of idle pods in a real tenant.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,6 +7,7 @@
 )]
 
 mod exporters;
+mod owners;
 mod server;
 
 use berth_api::{IdleReclaim, IdleReclaimMode};
