@@ -16,6 +16,7 @@ mod fair_sharing;
 mod host_node_pool;
 pub mod hostnames;
 mod idle_reclaim;
+mod idle_status;
 pub mod labels;
 mod limits;
 mod manifests;
@@ -50,9 +51,12 @@ pub use host_node_pool::{
     ValidateSpec,
 };
 pub use idle_reclaim::{
-    ALL_STOPPED_OWNERS, GpuHourPrice, IdleLastStep, IdleOptOut, IdleOwner, IdleProduct, IdleProfile, IdleReclaim,
-    IdleReclaimMode, IdleSignal, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
-    OwnerKind, StoppedOwner, UnknownGpus,
+    GpuHourPrice, IdleLastStep, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal,
+    OwnerKind,
+};
+pub use idle_status::{
+    ALL_STOPPED_OWNERS, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
+    StoppedOwner, UnknownGpus,
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};

@@ -109,7 +109,11 @@ impl Control {
         let config = ControlConfig {
             network: NetworkConfig::default(),
             without_class: WithoutClass::BuiltInDefaults,
-            node_jobs: NodeJobs::default(),
+            node_jobs: NodeJobs {
+                image: "berth:test".into(),
+                placeholder_image: "pause:test".into(),
+                ..NodeJobs::default()
+            },
             client: host.client.clone(),
             host: HostInput {
                 cluster_domain: "cluster.local".into(),
@@ -171,7 +175,8 @@ async fn until_running(pods: &Api<Pod>) -> Pod {
             .map_err(|error| error.to_string())?;
         let is_running = |pod: &&Pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            phase == Some("Running") && pod.name_any().contains("web")
+            let name = pod.annotations().get(labels::ORIGIN_NAME);
+            phase == Some("Running") && name.is_some_and(|name| name.starts_with("web-"))
         };
         list.iter()
             .find(is_running)
