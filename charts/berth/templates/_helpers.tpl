@@ -9,6 +9,12 @@
 {{- if and (not .Values.datastore.etcd.enabled) (or (not .Values.datastore.external.endpoints) (not .Values.datastore.external.authoritySecret)) -}}
 {{- fail "without datastore.etcd.enabled, datastore.external.endpoints and datastore.external.authoritySecret are needed" -}}
 {{- end -}}
+{{- with .Values.gpuMetrics -}}
+{{- /* Control refuses the same, see --prometheus-token. */ -}}
+{{- if and .tokenSecret (hasPrefix "http://" .url) (not .allowInsecureToken) (not (regexMatch "^http://(localhost|127[.]0[.]0[.]1|[[]::1[]])(:|/|$)" .url)) -}}
+{{- fail "the token in gpuMetrics.tokenSecret would be sent without encryption: use an https URL in gpuMetrics.url, or set gpuMetrics.allowInsecureToken=true if the network is protected otherwise" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "berth.labels" -}}

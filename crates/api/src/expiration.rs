@@ -1,7 +1,9 @@
 //! How long tenants of a class exist. Part of a [`TenantClass`](crate::TenantClass).
 
 use crate::KubeDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How long tenants of a class exist: what applies to a tenant that sets nothing, and what a tenant may set at most.
@@ -23,16 +25,45 @@ pub struct ExpirationPolicy {
     /// `spec.ttl` of tenants that do not set it. Defaults to `maxTTL`.
     #[serde(default, rename = "defaultTTL", skip_serializing_if = "Option::is_none")]
     pub default_ttl: Option<KubeDuration>,
-    /// How long a tenant may exist at most, whatever its `spec.ttl` says. It holds for existing tenants, too. Absent: no limit.
+    /// How long a tenant may exist at most, whatever its `spec.ttl` says. It holds for existing tenants, too, after
+    /// `enforcementGracePeriod`. Absent: no limit.
     #[serde(default, rename = "maxTTL", skip_serializing_if = "Option::is_none")]
     pub max_ttl: Option<KubeDuration>,
     /// `spec.expireAfterIdle` of tenants that do not set it. Defaults to `maxExpireAfterIdle`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_expire_after_idle: Option<KubeDuration>,
-    /// How long a tenant may have no pods at most, whatever its `spec.expireAfterIdle` says. It holds for existing tenants, too.
-    /// Absent: no limit.
+    /// How long a tenant may have no pods at most, whatever its `spec.expireAfterIdle` says. It holds for existing tenants, too,
+    /// after `enforcementGracePeriod`. Absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_expire_after_idle: Option<KubeDuration>,
+}
+
+/// How long a tenant may exist and have no pods, as control saw it last. Part of the status of a
+/// [`TenantCluster`](crate::TenantCluster).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExpirationLimits {
+    /// How long it may exist.
+    #[serde(default, rename = "ttl", skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<ExpirationLimit>,
+    /// How long it may have no pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<ExpirationLimit>,
+}
+
+/// A time that a tenant has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExpirationLimit {
+    /// The time.
+    pub limit: KubeDuration,
+    /// What it was before the platform reduced it, as long as the grace period of the class lasts. Absent: it was not reduced, or there
+    /// was no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_limit: Option<KubeDuration>,
+    /// When control first saw that the platform had reduced it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduced_at: Option<Time>,
 }
 
 impl ExpirationPolicy {

@@ -1,8 +1,6 @@
-//! Giving back GPUs that do nothing. Part of a [`TenantClass`](crate::TenantClass), and of the status of a
-//! [`TenantCluster`](crate::TenantCluster).
+//! Giving back GPUs that do nothing: the rules of a [`TenantClass`](crate::TenantClass).
 
 use crate::{KubeDuration, quantity};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,6 +18,9 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("duration(self.window) <= duration('24h')")
     .message("must be at most 24h")
     .field_path(".window"))]
+#[x_kube(validation = Rule::new("self.lastStep != 'StopOwner' || size(self.ownerKinds) > 0")
+    .message("lastStep StopOwner needs at least one kind; leave ownerKinds out for Deployments, StatefulSets and Jobs")
+    .field_path(".ownerKinds"))]
 pub struct IdleReclaim {
     /// What Berth does about idle GPUs.
     #[serde(default)]
@@ -30,9 +31,18 @@ pub struct IdleReclaim {
     /// Time between the first warning and the request to write a checkpoint. There is a second warning after half of it.
     #[serde(default = "thirty_minutes")]
     pub grace_period: KubeDuration,
-    /// Time between the request to write a checkpoint and the eviction.
+    /// Time between the request to write a checkpoint and the last step.
     #[serde(default = "ten_minutes")]
     pub checkpoint_period: KubeDuration,
+    /// What Berth does in mode Enforce with a workload that is still idle at the end.
+    #[serde(default)]
+    pub last_step: IdleLastStep,
+    /// Kinds of owners in the tenant that the last step StopOwner stops. Pods of other owners are evicted. Defaults to Deployments,
+    /// StatefulSets and Jobs.
+    #[serde(default = "built_in_owner_kinds")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["group".to_string(), "kind".to_string()]))]
+    pub owner_kinds: Vec<OwnerKind>,
     /// Time after the start of a pod that is not evaluated, for example to pull a model.
     #[serde(default = "thirty_minutes")]
     pub startup_grace_period: KubeDuration,
@@ -82,6 +92,8 @@ impl Default for IdleReclaim {
             window: one_hour(),
             grace_period: thirty_minutes(),
             checkpoint_period: ten_minutes(),
+            last_step: IdleLastStep::default(),
+            owner_kinds: built_in_owner_kinds(),
             startup_grace_period: thirty_minutes(),
             minimum_runtime: two_hours(),
             max_activity_permille: 0,
@@ -121,6 +133,15 @@ fn power_without_work() -> u32 {
     150
 }
 
+fn built_in_owner_kinds() -> Vec<OwnerKind> {
+    [("apps", "Deployment"), ("apps", "StatefulSet"), ("batch", "Job")]
+        .map(|(group, kind)| OwnerKind {
+            group: group.into(),
+            kind: kind.into(),
+        })
+        .into()
+}
+
 fn memory_activity() -> Vec<IdleSignal> {
     vec![IdleSignal::MemoryActivity]
 }
@@ -146,6 +167,35 @@ pub enum IdleReclaimMode {
     DryRun,
     /// Berth warns the pods in the tenant and evicts them in the end.
     Enforce,
+}
+
+/// What Berth does with a workload that is still idle at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum IdleLastStep {
+    /// Berth evicts its pods. Their owner may create new ones.
+    #[default]
+    EvictPods,
+    /// Berth scales the owner to zero, and suspends a Job, until the team wants it back. Pods whose owner cannot be stopped are evicted.
+    StopOwner,
+}
+
+/// A kind of owners that Berth may stop.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(self.group in ['', 'apps', 'batch']) || self.kind in ['Deployment', 'StatefulSet', 'ReplicaSet', 'ReplicationController', 'Job']")
+    .message("of the kinds of Kubernetes itself, Deployment, StatefulSet, ReplicaSet, ReplicationController and Job can be stopped")
+    .field_path(".kind"))]
+pub struct OwnerKind {
+    /// API group, empty for the core group.
+    #[serde(default)]
+    #[schemars(
+        length(max = 253),
+        regex(pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$")
+    )]
+    pub group: String,
+    /// Kind. One of a CustomResourceDefinition needs the subresource scale.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Z][A-Za-z0-9]*$"))]
+    pub kind: String,
 }
 
 /// Power of a GPU product.
@@ -195,7 +245,7 @@ pub struct IdleProfile {
     /// Time between the first warning and the request to write a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_period: Option<KubeDuration>,
-    /// Time between the request to write a checkpoint and the eviction.
+    /// Time between the request to write a checkpoint and the last step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_period: Option<KubeDuration>,
     /// Time after the start of a pod that is not evaluated.
@@ -247,110 +297,6 @@ impl GpuHourPrice {
     }
 }
 
-/// GPUs of a tenant that do nothing.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct IdleStatus {
-    /// What Berth does about them.
-    pub mode: IdleReclaimMode,
-    /// GPUs and MIG instances that the tenant's running pods have.
-    pub gpus: u32,
-    /// Those that do nothing.
-    #[serde(rename = "idleGPUs")]
-    pub idle_gpus: u32,
-    /// Those of which it is not known whether they do something, by reason.
-    #[serde(default, rename = "unknownGPUs", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason"]))]
-    pub unknown_gpus: Vec<UnknownGpus>,
-    /// GPUs of pods that teams excepted.
-    #[serde(default, rename = "optedOutGPUs")]
-    pub opted_out_gpus: u32,
-    /// Price of one hour of one GPU, from the class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu_hour_price: Option<GpuHourPrice>,
-    /// Idle workloads, those with the most GPUs first, at most 100.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 100))]
-    pub workloads: Vec<IdleWorkload>,
-}
-
-/// Most [`IdleStatus::workloads`].
-pub const MOST_IDLE_WORKLOADS: usize = 100;
-
-/// GPUs of which it is not known whether they do something.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct UnknownGpus {
-    /// Why it is not known.
-    pub reason: String,
-    /// How many.
-    pub gpus: u32,
-}
-
-/// A workload whose GPUs do nothing: pods with one owner, or of one gang.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct IdleWorkload {
-    /// What the pods have in common, for example Job or Gang; Pod for a single one.
-    pub kind: String,
-    /// Namespace in the tenant.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Profile of the class that applies, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub profile: Option<String>,
-    /// GPUs and MIG instances of its pods.
-    pub gpus: u32,
-    /// Since when they do nothing.
-    pub idle_since: Time,
-    /// The last step that was taken.
-    pub step: IdleStep,
-    /// When it was taken.
-    pub step_since: Time,
-    /// When the next step is due at the earliest, if the GPUs stay idle. Absent after the last step, and while metrics are missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_step_at: Option<Time>,
-    /// Whether metrics are missing at the moment. The time until the next step starts again when they are back.
-    #[serde(default)]
-    pub paused: bool,
-}
-
-/// Steps that a workload goes through before its GPUs are given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum IdleStep {
-    /// It was warned.
-    Warned,
-    /// It was warned again.
-    WarnedAgain,
-    /// It was asked to write a checkpoint.
-    CheckpointRequested,
-    /// It is due: in mode Enforce its pods are evicted.
-    Reclaimable,
-}
-
-impl IdleStep {
-    /// The step after this one.
-    pub const fn next(self) -> Option<Self> {
-        match self {
-            Self::Warned => Some(Self::WarnedAgain),
-            Self::WarnedAgain => Some(Self::CheckpointRequested),
-            Self::CheckpointRequested => Some(Self::Reclaimable),
-            Self::Reclaimable => None,
-        }
-    }
-
-    /// Its name, also as the reason of conditions and Events.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Warned => "Warned",
-            Self::WarnedAgain => "WarnedAgain",
-            Self::CheckpointRequested => "CheckpointRequested",
-            Self::Reclaimable => "Reclaimable",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,6 +310,19 @@ mod tests {
             serde_json::from_value(json!({"mode": "DryRun", "additionalSignals": ["PCIeTraffic"]})).unwrap();
         assert_eq!(policy.mode, IdleReclaimMode::DryRun);
         assert_eq!(policy.additional_signals, [IdleSignal::PcieTraffic]);
+    }
+
+    #[test]
+    fn pods_are_evicted_unless_a_class_says_otherwise() {
+        let policy: IdleReclaim = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(policy, IdleReclaim::default());
+        assert_eq!(policy.last_step, IdleLastStep::EvictPods);
+        let kinds: Vec<&str> = policy.owner_kinds.iter().map(|owner| owner.kind.as_str()).collect();
+        assert_eq!(kinds, ["Deployment", "StatefulSet", "Job"]);
+        let policy = json!({"lastStep": "StopOwner", "ownerKinds": [{"group": "example.com", "kind": "Notebook"}]});
+        let policy: IdleReclaim = serde_json::from_value(policy).unwrap();
+        assert_eq!(policy.last_step, IdleLastStep::StopOwner);
+        assert_eq!(policy.owner_kinds.len(), 1);
     }
 
     #[test]
@@ -387,15 +346,5 @@ mod tests {
             currency: "EUR".into(),
         });
         assert_eq!(policy.find_invalid_value(), Some(("gpuHourPrice.amount", "cheap")));
-    }
-
-    #[test]
-    fn the_steps_end() {
-        let steps: Vec<_> = std::iter::successors(Some(IdleStep::Warned), |step| step.next()).collect();
-        assert_eq!(steps.len(), 4);
-        assert_eq!(steps.last(), Some(&IdleStep::Reclaimable));
-        for step in steps {
-            assert_eq!(serde_json::to_value(step).unwrap(), step.as_str());
-        }
     }
 }

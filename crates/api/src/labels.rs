@@ -165,6 +165,17 @@ pub const NETWORK_API_SERVER: &str = "net.berth.dev/api-server";
 /// Value of [`NETWORK_INGRESS`], [`NETWORK_EGRESS`], [`NETWORK_DNS`] and [`NETWORK_API_SERVER`].
 pub const NETWORK_OPEN: &str = "open";
 
+/// Annotation in a tenant, on pods whose GPUs do nothing and on their owner: the last step, since when, and when the next one is due.
+/// JSON. For people and programs; nothing is decided by it.
+pub const GPUS_IDLE_WARNING: &str = "berth.dev/gpus-idle";
+/// Annotation in a tenant, on an owner that Berth stopped because its GPUs did nothing: what it was before. JSON.
+pub const STOPPED: &str = "berth.dev/stopped";
+/// Annotation in a tenant, on an owner with [`STOPPED`]: with the value [`RESTORE_WANTED`], Berth starts it again, once. On a
+/// `TenantCluster`: which stopped owners Berth starts again, as `Kind/namespace/name` or `*` for all, separated by commas. Berth removes both.
+pub const RESTORE: &str = "berth.dev/restore";
+/// Value of [`RESTORE`] in a tenant.
+pub const RESTORE_WANTED: &str = "true";
+
 /// Label that the API server itself puts on every namespace: its name.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 

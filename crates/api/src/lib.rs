@@ -16,6 +16,7 @@ mod fair_sharing;
 mod host_node_pool;
 pub mod hostnames;
 mod idle_reclaim;
+mod idle_status;
 pub mod labels;
 mod limits;
 mod manifests;
@@ -43,7 +44,7 @@ pub use control_plane::{
 };
 pub use dns_policy::{DnsPolicy, dns_server};
 pub use duration::KubeDuration;
-pub use expiration::ExpirationPolicy;
+pub use expiration::{ExpirationLimit, ExpirationLimits, ExpirationPolicy};
 pub use fair_sharing::{FairSharing, PoolQuota};
 pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
@@ -51,8 +52,12 @@ pub use host_node_pool::{
     ValidateSpec,
 };
 pub use idle_reclaim::{
-    GpuHourPrice, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal, IdleStatus, IdleStep,
-    IdleWorkload, MOST_IDLE_WORKLOADS, UnknownGpus,
+    GpuHourPrice, IdleLastStep, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal,
+    OwnerKind,
+};
+pub use idle_status::{
+    ALL_STOPPED_OWNERS, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
+    StoppedOwner, UnknownGpus,
 };
 pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};

@@ -1,7 +1,8 @@
 //! `TenantCluster`: the Kubernetes cluster that a team requests.
 
 use crate::{
-    ControlPlaneService, ControlPlaneSpec, IdleStatus, KubeDuration, ManifestStatus, QuotaReservation, TenantNetwork,
+    ControlPlaneService, ControlPlaneSpec, ExpirationLimits, IdleStatus, KubeDuration, ManifestStatus,
+    QuotaReservation, TenantNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -274,6 +275,9 @@ pub struct TenantClusterStatus {
     /// Since when the tenant has no pods. Absent if it has, or if it does not expire for that reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,
+    /// How long the tenant may exist and have no pods, and what that was before the platform reduced it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expiration_limits: Option<ExpirationLimits>,
     /// The manifests of the class that were applied in the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]

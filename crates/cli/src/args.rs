@@ -74,6 +74,23 @@ pub(crate) enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
+    /// Start workloads of a tenant again that Berth scaled to zero because their GPUs were idle.
+    ///
+    /// Asks for it in the local host cluster, or in the cluster in KUBECONFIG. Control does it within a minute, once: what was scaled
+    /// up meanwhile stays as it is. A team can do the same in its tenant. Also available as `kubectl berth restore`.
+    #[command(
+        after_help = "Examples:\n  berth restore team-vision/vision\n  berth restore team-vision/vision deployment/ml/web"
+    )]
+    Restore {
+        /// Namespace and name of the TenantCluster.
+        #[arg(value_name = "NAMESPACE/NAME")]
+        tenant: String,
+        /// Kind, namespace in the tenant and name of what to start. [default: everything that Berth stopped in the tenant]
+        #[arg(value_name = "KIND/NAMESPACE/NAME")]
+        owners: Vec<String>,
+        #[command(flatten)]
+        home: HomeArgument,
+    },
     /// Show the quotas of Organizations and Projects, what they use, and why tenants wait.
     ///
     /// Reads from the local host cluster, or from the cluster in KUBECONFIG. Also available as `kubectl berth quota`.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use berth_api::{IdleReclaimMode, IdleStatus, IdleWorkload, TenantCluster, UnknownGpus};
+use berth_api::{IdleLastStep, IdleReclaimMode, IdleStatus, IdleWorkload, StoppedOwner, TenantCluster, UnknownGpus};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
@@ -21,6 +21,8 @@ use crate::output::{self, OutputFormat, format_table};
 struct IdleView {
     totals: Totals,
     workloads: Vec<WorkloadView>,
+    /// What Berth scaled to zero because its GPUs were idle, and nobody has started since.
+    stopped: Vec<StoppedView>,
     /// GPUs of which it is not known whether they are idle, by reason.
     unknown: Vec<UnknownGpus>,
 }
@@ -49,11 +51,21 @@ struct WorkloadView {
     /// `namespace/name` of the tenant.
     tenant: String,
     mode: IdleReclaimMode,
+    last_step: IdleLastStep,
     #[serde(rename = "idleGPUHours")]
     idle_gpu_hours: f64,
     worth: Option<String>,
     #[serde(flatten)]
     workload: IdleWorkload,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StoppedView {
+    /// `namespace/name` of the tenant.
+    tenant: String,
+    #[serde(flatten)]
+    owner: StoppedOwner,
 }
 
 pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<ExitCode, Error> {
@@ -86,6 +98,10 @@ fn build_view(tenants: &[TenantCluster], now: Timestamp) -> IdleView {
             *unknown.entry(reason.clone()).or_default() += gpus;
         }
         let name = format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any());
+        view.stopped.extend(idle.stopped_owners.iter().map(|owner| StoppedView {
+            tenant: name.clone(),
+            owner: owner.clone(),
+        }));
         for workload in &idle.workloads {
             let gpu_seconds = gpu_seconds(workload, now);
             seconds = seconds.saturating_add(gpu_seconds);
@@ -117,6 +133,7 @@ fn build_workload_view(tenant: String, idle: &IdleStatus, workload: &IdleWorkloa
     WorkloadView {
         tenant,
         mode: idle.mode,
+        last_step: idle.last_step,
         idle_gpu_hours: hours(gpu_seconds),
         worth: idle.gpu_hour_price.as_ref().and_then(|price| price.worth(gpu_seconds)),
         workload: workload.clone(),
@@ -161,16 +178,33 @@ fn describe(view: &IdleView) -> String {
             [
                 "TENANT",
                 "WORKLOAD",
+                "OWNER",
                 "GPUS",
                 "IDLE SINCE",
                 "GPU-HOURS",
                 "WORTH",
                 "STEP",
                 "NEXT STEP",
+                "LAST STEP",
                 "MODE",
             ],
             &rows,
         ));
+    }
+    if !view.stopped.is_empty() {
+        let rows: Vec<_> = view
+            .stopped
+            .iter()
+            .map(|StoppedView { tenant, owner }| {
+                [
+                    tenant.clone(),
+                    owner.path(),
+                    owner.gpus.to_string(),
+                    owner.stopped_at.0.to_string(),
+                ]
+            })
+            .collect();
+        parts.push(format_table(["TENANT", "STOPPED", "GPUS", "SINCE"], &rows));
     }
     if !view.unknown.is_empty() {
         let rows: Vec<_> = view
@@ -183,7 +217,7 @@ fn describe(view: &IdleView) -> String {
     parts.join("\n\n")
 }
 
-fn row(view: &WorkloadView) -> [String; 9] {
+fn row(view: &WorkloadView) -> [String; 11] {
     let workload = &view.workload;
     let next = match &workload.next_step_at {
         Some(at) => at.0.to_string(),
@@ -193,12 +227,17 @@ fn row(view: &WorkloadView) -> [String; 9] {
     [
         view.tenant.clone(),
         format!("{} {}/{}", workload.kind, workload.namespace, workload.name),
+        workload
+            .owner
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), |owner| format!("{}/{}", owner.kind, owner.name)),
         workload.gpus.to_string(),
         workload.idle_since.0.to_string(),
         format!("{:.1}", view.idle_gpu_hours),
         view.worth.clone().unwrap_or_else(|| "-".to_owned()),
         workload.step.as_str().to_owned(),
         next,
+        format!("{:?}", view.last_step),
         format!("{:?}", view.mode),
     ]
 }
@@ -218,15 +257,18 @@ mod tests {
 
     fn view() -> IdleView {
         let idle = json!({
-            "mode": "DryRun", "gpus": 24, "idleGPUs": 9, "optedOutGPUs": 0,
+            "mode": "DryRun", "lastStep": "StopOwner", "gpus": 24, "idleGPUs": 9, "optedOutGPUs": 0,
             "unknownGPUs": [{"reason": "StaleSeries", "gpus": 8}],
             "gpuHourPrice": {"amount": "2.50", "currency": "EUR"},
             "workloads": [
                 {"kind": "Pod", "namespace": "ml", "name": "lab", "gpus": 1, "idleSince": "1970-01-01T00:00:00Z",
                  "step": "Warned", "stepSince": "1970-01-01T01:00:00Z", "paused": true},
-                {"kind": "Job", "namespace": "ml", "name": "train", "gpus": 8, "idleSince": "1970-01-01T01:00:00Z",
+                {"kind": "Job", "namespace": "ml", "name": "train", "gpus": 8,
+                 "owner": {"apiVersion": "batch/v1", "kind": "Job", "name": "train"}, "idleSince": "1970-01-01T01:00:00Z",
                  "step": "Reclaimable", "stepSince": "1970-01-01T02:00:00Z"},
             ],
+            "stoppedOwners": [{"apiVersion": "apps/v1", "kind": "Deployment", "namespace": "ml", "name": "web", "uid": "u",
+                "gpus": 4, "stoppedAt": "1970-01-01T01:30:00Z"}],
         });
         build_view(&[tenant(&idle)], Timestamp::from_second(7200).unwrap())
     }
@@ -253,6 +295,11 @@ mod tests {
         assert!(text.contains("Job ml/train") && text.contains("20.00 EUR"), "{text}");
         assert!(text.contains("paused: metrics are missing"), "{text}");
         assert!(text.contains("StaleSeries"), "{text}");
+        assert!(text.contains("Job/train") && text.contains("StopOwner"), "{text}");
+        assert!(
+            text.contains("Deployment/ml/web") && text.contains("1970-01-01T01:30:00Z"),
+            "{text}"
+        );
     }
 
     #[test]

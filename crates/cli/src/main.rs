@@ -15,6 +15,7 @@ mod output;
 mod probe;
 mod progress;
 mod quota;
+mod restore;
 mod simulate;
 mod status;
 mod supervise;
@@ -66,6 +67,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             Command::Status { home, output } => status::run(home, output).await,
             Command::Explain { target } => explain::run(target).await,
             Command::Idle { home, output } => idle::run(home, output).await,
+            Command::Restore { home, tenant, owners } => restore::run(home, &tenant, &owners).await,
             Command::Quota { home, output } => quota::run(home, output).await,
             Command::Version { output } => output::print_version(output),
             Command::Supervise { home } => supervise::run(home).await,

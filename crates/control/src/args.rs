@@ -89,9 +89,13 @@ pub(crate) struct Args {
     /// Certificates of the authorities that signed that server's [default: those of the system].
     #[arg(long, value_name = "FILE", requires = "prometheus_url")]
     pub(crate) prometheus_ca: Option<PathBuf>,
-    /// File with the bearer token for that server. It is read again when it changes.
+    /// File with the bearer token for that server. It is read again when it changes. The URL must begin with https:// then, unless the
+    /// server is on this machine.
     #[arg(long, value_name = "FILE", requires = "prometheus_url")]
     pub(crate) prometheus_token: Option<PathBuf>,
+    /// Send the token to an http:// URL too. Everybody on the way can read it.
+    #[arg(long, requires = "prometheus_token")]
+    pub(crate) prometheus_allow_insecure_token: bool,
     /// Matchers that select the series of the DCGM exporter, for example job="dcgm-exporter". Without them, a tenant whose pods that
     /// server scrapes can add series of its own.
     #[arg(long, value_name = "MATCHERS", default_value = "")]
@@ -153,6 +157,7 @@ impl Args {
         Some(PrometheusConfig {
             ca_file: self.prometheus_ca.clone(),
             token_file: self.prometheus_token.clone(),
+            allow_insecure_token: self.prometheus_allow_insecure_token,
             ..PrometheusConfig::new(self.prometheus_url.clone()?)
         })
     }

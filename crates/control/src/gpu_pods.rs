@@ -75,6 +75,7 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         uid: pod.uid().unwrap_or_default(),
         origin_namespace: annotation(labels::ORIGIN_NAMESPACE).unwrap_or_default(),
         origin_name: annotation(labels::ORIGIN_NAME).unwrap_or_else(|| pod.name_any()),
+        origin_uid: annotation(labels::ORIGIN_UID).unwrap_or_default(),
         labels: pod.labels().clone(),
         gang: annotation(labels::GANG).filter(|gang| !gang.is_empty()),
         devices,

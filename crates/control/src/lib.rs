@@ -105,19 +105,26 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         let clock = config.clock.clone();
         move || clock.now()
     }));
-    let idle_gpus = build_idle_gpus(&config, &stores, &schedules);
+    let tenants = Arc::new(Tenants::default());
+    let idle_gpus = build_idle_gpus(&config, &stores, &schedules, &tenants);
     tasks.spawn(controllers::idle_gpus::watch(idle_gpus, stop.clone()));
-    let controllers = build_controllers(config, datastore, stores, schedules, queue);
+    let controllers = build_controllers(config, datastore, stores, (schedules, tenants), queue);
     on_ready();
     controllers.run(tasks, stop).await;
     Ok(())
 }
 
 /// What the passes over idle GPUs work with.
-fn build_idle_gpus(config: &ControlConfig, stores: &Stores, schedules: &Arc<Schedules>) -> IdleGpusContext {
+fn build_idle_gpus(
+    config: &ControlConfig,
+    stores: &Stores,
+    schedules: &Arc<Schedules>,
+    tenants: &Arc<Tenants>,
+) -> IdleGpusContext {
     IdleGpusContext {
         client: config.client.clone(),
         stores: stores.clone(),
+        tenants: Arc::clone(tenants),
         clock: config.clock.clone(),
         schedules: Arc::clone(schedules),
         source: config.gpu_metrics.clone(),
@@ -131,7 +138,7 @@ fn build_controllers(
     config: ControlConfig,
     datastore: Arc<Datastore>,
     stores: Stores,
-    schedules: Arc<Schedules>,
+    (schedules, tenants): (Arc<Schedules>, Arc<Tenants>),
     queue: Queue<Key>,
 ) -> Controllers {
     let ControlConfig {
@@ -147,7 +154,6 @@ fn build_controllers(
         metrics,
     } = config;
     let recorder = EventRecorder::new(client.clone());
-    let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
     let quotas = Arc::new(QuotaLedger::default());

@@ -136,7 +136,7 @@ pub struct Metrics {
     pub idle_passes: Family<ResultLabels, Counter>,
     /// Seconds that a pass over all GPUs took.
     pub idle_pass_seconds: Histogram,
-    /// Evictions of pods with idle GPUs, by how they ended.
+    /// Pods with idle GPUs that were to leave, by how that ended.
     pub idle_evictions: Family<ResultLabels, Counter>,
 }
 
@@ -270,7 +270,7 @@ impl Metrics {
         );
         registry.register(
             "idle_evictions",
-            "Evictions of pods whose GPUs were idle, by result: ok, blocked by a disruption budget, or failed",
+            "Pods whose GPUs were idle and that were to leave, by result: ok (evicted), stopped (their owner was scaled to zero), blocked by a disruption budget, gone, or failed",
             self.idle_evictions.clone(),
         );
     }

@@ -11,7 +11,8 @@
 //! | [`evidence`] | whether a pod is active, idle, or neither is known |
 //! | [`workload`] | pods that are judged as one: of one owner or of one gang |
 //! | [`opt_out`] | pods that teams excepted |
-//! | [`ladder`] | the steps from the first warning to the eviction |
+//! | [`ladder`] | the steps from the first warning to the last one |
+//! | [`owner`] | the object in the tenant that owns idle pods: how it is stopped at the last step, and started again, once |
 //! | [`pass`] | all of it for one tenant, and the status to report |
 //!
 //! The rule behind all: what is not known is never idle.
@@ -21,6 +22,7 @@
 pub mod evidence;
 pub mod ladder;
 pub mod opt_out;
+pub mod owner;
 pub mod pass;
 pub mod pod;
 pub mod policy;

@@ -145,10 +145,11 @@ fn decide(
     }
 }
 
-/// The order in which workloads are given back: the least important first, then those that are idle longest, then those with
-/// the most GPUs.
-pub fn sort_for_reclaim(decisions: &mut [&Decision]) {
-    decisions.sort_by_key(|decision| {
+/// Sorts workloads by the order in which they are given back: the least important first, then those that are idle longest, then
+/// those with the most GPUs.
+pub fn sort_for_reclaim<T>(due: &mut [T], decision_of: impl Fn(&T) -> &Decision) {
+    due.sort_by_cached_key(|item| {
+        let decision = decision_of(item);
         let priority = decision.pods.iter().map(|pod| pod.priority).max();
         let idle_since = decision.state.map_or(Seconds::MAX, |state| state.idle_since);
         (priority, idle_since, Reverse(decision.gpus), decision.workload.clone())
@@ -186,7 +187,7 @@ pub fn states_of(status: Option<&IdleStatus>, mode: IdleReclaimMode) -> States {
     status.workloads.iter().map(read).collect()
 }
 
-/// The status of the tenant. It changes only if a workload takes a step, appears or ends, or if metrics come or go.
+/// The status of the tenant, without what is known of owners. It changes only if a workload takes a step, appears or ends, or if metrics come or go.
 pub fn report(policy: &Policy, decisions: &[Decision]) -> IdleStatus {
     let sum = |of: &dyn Fn(&Decision) -> bool| {
         let gpus = decisions
@@ -212,6 +213,7 @@ pub fn report(policy: &Policy, decisions: &[Decision]) -> IdleStatus {
     workloads.truncate(MOST_IDLE_WORKLOADS);
     IdleStatus {
         mode: policy.mode,
+        last_step: policy.last_step,
         gpus: sum(&|_| true),
         idle_gpus: sum(&|decision| decision.verdict == Verdict::Idle),
         unknown_gpus: unknown
@@ -224,6 +226,8 @@ pub fn report(policy: &Policy, decisions: &[Decision]) -> IdleStatus {
         opted_out_gpus: sum(&|decision| decision.is_opted_out),
         gpu_hour_price: policy.gpu_hour_price.clone(),
         workloads,
+        // Who looks into the tenant adds them.
+        stopped_owners: Vec::new(),
     }
 }
 
@@ -235,6 +239,8 @@ fn describe(decision: &Decision) -> Option<IdleWorkload> {
         namespace,
         name,
         profile: decision.profile.clone(),
+        // See above.
+        owner: None,
         gpus: decision.gpus,
         idle_since: time(state.idle_since)?,
         step: state.step,

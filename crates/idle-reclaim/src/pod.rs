@@ -45,6 +45,8 @@ pub struct GpuPod {
     pub origin_namespace: String,
     /// Name in the tenant.
     pub origin_name: String,
+    /// UID in the tenant; empty if it is not recorded.
+    pub origin_uid: String,
     /// Labels on the host.
     pub labels: BTreeMap<String, String>,
     /// The gang that the syncer recorded.

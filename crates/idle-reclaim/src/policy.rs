@@ -4,7 +4,10 @@ use crate::{
     Seconds,
     signal::{self, ALWAYS, Signal},
 };
-use berth_api::{GpuHourPrice, IdleOptOut, IdleProfile, IdleReclaim, IdleReclaimMode, IdleStep, KubeDuration};
+use berth_api::{
+    GpuHourPrice, IdleLastStep, IdleOptOut, IdleProfile, IdleReclaim, IdleReclaimMode, IdleStep, KubeDuration,
+    OwnerKind,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Times of the class or of one of its profiles.
@@ -14,7 +17,7 @@ pub struct Timings {
     pub window: Seconds,
     /// From the first warning to the request to write a checkpoint.
     pub grace_period: Seconds,
-    /// From that request to the eviction.
+    /// From that request to the last step.
     pub checkpoint_period: Seconds,
     /// Time after the start that is not evaluated.
     pub startup_grace_period: Seconds,
@@ -78,6 +81,10 @@ struct Profile {
 pub struct Policy {
     /// What Berth does about idle GPUs.
     pub mode: IdleReclaimMode,
+    /// What it does with workloads that are still idle at the end.
+    pub last_step: IdleLastStep,
+    /// Kinds of owners that may be stopped.
+    pub owner_kinds: Vec<OwnerKind>,
     /// Which values count as none.
     pub limits: Limits,
     /// Signals that must show no activity.
@@ -106,6 +113,8 @@ impl Policy {
             window,
             grace_period,
             checkpoint_period,
+            last_step,
+            owner_kinds,
             startup_grace_period,
             minimum_runtime,
             max_activity_permille,
@@ -132,6 +141,8 @@ impl Policy {
         let traffic = u32::try_from(*max_traffic_bytes_per_second).unwrap_or(u32::MAX);
         Self {
             mode: *mode,
+            last_step: *last_step,
+            owner_kinds: owner_kinds.clone(),
             limits: Limits {
                 activity: f64::from(*max_activity_permille) / 1000.0,
                 traffic: f64::from(traffic),
@@ -159,6 +170,12 @@ impl Policy {
             .iter()
             .find(|profile| selects(&profile.match_labels, labels));
         profile.map_or((None, self.timings), |profile| (Some(&profile.name), profile.timings))
+    }
+
+    /// Whether an owner of this kind may be stopped.
+    pub fn may_stop(&self, group: &str, kind: &str) -> bool {
+        let is_listed = |owner: &OwnerKind| owner.group == group && owner.kind == kind;
+        self.last_step == IdleLastStep::StopOwner && self.owner_kinds.iter().any(is_listed)
     }
 
     /// Every window that the rules name.
@@ -259,6 +276,16 @@ mod tests {
         assert!(policy.limits.of(Signal::Power, "NVIDIA L40S") < 51.0);
         assert!(policy.limits.of(Signal::Power, "NVIDIA H100") > 149.0);
         assert_eq!(policy.signals.len(), 5, "{:?}", policy.signals);
+    }
+
+    #[test]
+    fn only_listed_kinds_are_stopped_and_only_if_the_class_says_so() {
+        let mut rules = IdleReclaim::default();
+        assert!(!Policy::new(&rules).may_stop("apps", "Deployment"));
+        rules.last_step = IdleLastStep::StopOwner;
+        let policy = Policy::new(&rules);
+        assert!(policy.may_stop("apps", "Deployment") && policy.may_stop("batch", "Job"));
+        assert!(!policy.may_stop("apps", "ReplicaSet") && !policy.may_stop("example.com", "Deployment"));
     }
 
     #[test]

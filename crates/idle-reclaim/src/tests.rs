@@ -233,7 +233,7 @@ fn the_least_important_and_longest_idle_goes_first() {
     let enforce = policy(IdleReclaimMode::Enforce);
     let decisions = evaluate(&enforce, &pods, table, &States::new(), NOW);
     let mut order: Vec<&Decision> = decisions.iter().collect();
-    pass::sort_for_reclaim(&mut order);
+    pass::sort_for_reclaim(&mut order, |decision| decision);
     let names: Vec<&str> = order.iter().map(|decision| decision.workload.name.as_str()).collect();
     assert_eq!(names, ["large", "small", "important"]);
 }

@@ -14,7 +14,7 @@ use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use kube::{Client, Config, client::Body};
 use serde::de::{DeserializeOwned, IgnoredAny};
-use std::{path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 /// Largest answer in bytes: 100,000 rows of 600 bytes.
 const MAX_ANSWER: usize = 60_000_000;
@@ -30,6 +30,8 @@ pub struct PrometheusConfig {
     pub ca_file: Option<PathBuf>,
     /// A file with the bearer token.
     pub token_file: Option<PathBuf>,
+    /// Whether the token may be sent without TLS to another machine, where everybody on the way can read it.
+    pub allow_insecure_token: bool,
     /// Longest time for one query.
     pub timeout: Duration,
 }
@@ -41,6 +43,7 @@ impl PrometheusConfig {
             url,
             ca_file: None,
             token_file: None,
+            allow_insecure_token: false,
             timeout: Duration::from_secs(30),
         }
     }
@@ -52,6 +55,12 @@ pub enum ClientError {
     /// The URL has no scheme or host.
     #[error("{0} is not the URL of a server; write it as http://host:9090 or https://host/path")]
     Url(Uri),
+    /// A token would be sent without TLS.
+    #[error(
+        "the token for {0} would be sent without encryption; use an https URL, or set --prometheus-allow-insecure-token \
+         (gpuMetrics.allowInsecureToken of the chart) if the network is protected otherwise"
+    )]
+    InsecureToken(Uri),
     /// Certificates or the token cannot be used.
     #[error("cannot build a client of Prometheus: {0}")]
     Client(#[source] Box<kube::Error>),
@@ -114,17 +123,22 @@ impl Prometheus {
     /// A client. No connection is made yet. Call it within a Tokio runtime.
     ///
     /// # Errors
-    /// The URL, the certificates or the token cannot be used.
+    /// The URL, the certificates or the token cannot be used, or the token would be sent without TLS.
     pub fn new(config: PrometheusConfig) -> Result<Self, ClientError> {
         const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
         let PrometheusConfig {
             url,
             ca_file,
             token_file,
+            allow_insecure_token,
             timeout,
         } = config;
         if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none() {
             return Err(ClientError::Url(url));
+        }
+        let is_insecure = url.scheme_str() == Some("http") && !url.host().is_some_and(is_loopback);
+        if token_file.is_some() && is_insecure && !allow_insecure_token {
+            return Err(ClientError::InsecureToken(url));
         }
         let has_own_roots = ca_file.is_some() || url.scheme_str() == Some("http");
         let mut connection = Config::new(url);
@@ -229,6 +243,13 @@ fn describe(error: &dyn std::error::Error) -> String {
 /// The beginning of a message of the server.
 fn shorten(message: &str) -> String {
     message.chars().take(MAX_MESSAGE).collect()
+}
+
+/// Whether a host of a URL is this machine. A name other than `localhost` may be any machine.
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    let is_address = address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    is_address || host.eq_ignore_ascii_case("localhost")
 }
 
 #[cfg(test)]

@@ -122,3 +122,40 @@ async fn a_url_without_scheme_or_host_is_refused() {
         assert!(matches!(Prometheus::new(config), Err(ClientError::Url(_))), "{url}");
     }
 }
+
+#[tokio::test]
+async fn a_token_is_not_sent_in_plain_text_to_another_machine() {
+    let config = |url: &str| PrometheusConfig {
+        token_file: Some("/nonexistent/token".into()),
+        ..PrometheusConfig::new(url.parse().unwrap())
+    };
+    let is_refused = |config| matches!(Prometheus::new(config), Err(ClientError::InsecureToken(_)));
+    for url in [
+        "http://prometheus.monitoring.svc:9090",
+        "http://10.0.0.7:9090",
+        "http://localhost.example.com",
+        "http://127.0.0.1.example.com",
+        "http://[2001:db8::1]:9090",
+    ] {
+        assert!(is_refused(config(url)), "{url}");
+        let allowed = PrometheusConfig {
+            allow_insecure_token: true,
+            ..config(url)
+        };
+        assert!(!is_refused(allowed), "{url}");
+        assert!(
+            !is_refused(PrometheusConfig::new(url.parse().unwrap())),
+            "without a token: {url}"
+        );
+    }
+    for url in [
+        "https://prometheus.monitoring.svc",
+        "http://127.0.0.1:9090",
+        "http://[::1]:9090",
+        "http://localhost",
+    ] {
+        assert!(!is_refused(config(url)), "{url}");
+    }
+    let message = ClientError::InsecureToken("http://10.0.0.7".parse().unwrap()).to_string();
+    assert!(message.contains("--prometheus-allow-insecure-token"), "{message}");
+}

@@ -275,4 +275,16 @@ async fn control_reads_the_metrics_of_gpus_where_the_values_say() {
     );
     let refused = template(&json!({"gpuMetrics": {"url": "prometheus:9090"}})).await;
     assert!(refused.is_err(), "a URL without a scheme");
+    let plain = |allow: bool| {
+        let url = "http://prometheus.monitoring.svc:9090";
+        json!({"gpuMetrics": {"url": url, "tokenSecret": "prometheus-token", "allowInsecureToken": allow}})
+    };
+    let refusal = template(&plain(false)).await.unwrap_err();
+    assert!(refusal.contains("gpuMetrics.allowInsecureToken=true"), "{refusal}");
+    let allowed = serde_json::to_string(&template(&plain(true)).await.unwrap()).unwrap();
+    assert!(allowed.contains("--prometheus-allow-insecure-token"));
+    for url in ["http://127.0.0.1:9090", "http://[::1]:9090", "http://localhost"] {
+        let values = json!({"gpuMetrics": {"url": url, "tokenSecret": "prometheus-token"}});
+        template(&values).await.unwrap();
+    }
 }

@@ -1,9 +1,12 @@
-//! Idle GPUs by the metrics of a real Prometheus server, which scrapes the synthetic exporters of 1,000 GPUs.
+//! Idle GPUs by the metrics of a real Prometheus server, which scrapes the synthetic exporters of 1,000 GPUs, and what happens to the
+//! owner of idle pods in a real tenant.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     reason = "helpers of tests fail as tests do"
 )]
+
+mod owners;
 
 use berth_api::{IdleReclaim, IdleReclaimMode, IdleStep};
 use berth_control::controllers::idle_gpus::{GpuMetricsSource, INTERVAL, collect};

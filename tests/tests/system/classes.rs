@@ -130,6 +130,21 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
             ),
             "placeholders in hostnames are {tenant} and {namespace}",
         ),
+        (
+            class(
+                "c",
+                &json!({"idleReclaim": {"lastStep": "StopOwner", "ownerKinds": []}}),
+            ),
+            "needs at least one kind",
+        ),
+        (
+            class(
+                "c",
+                &json!({"idleReclaim": {"ownerKinds": [{"group": "apps", "kind": "DaemonSet"}]}}),
+            ),
+            "can be stopped",
+        ),
+        (class("c", &json!({"idleReclaim": {"lastStep": "Delete"}})), "lastStep"),
     ];
     for (object, expected) in refused {
         let error = apply(&host.client, "", &object)

@@ -99,11 +99,27 @@ pub(crate) async fn a_class_limits_how_long_tenants_exist(host: Arc<TestCluster>
     spec.spec.ttl = Some("72h".into());
     tenants.create(&PostParams::default(), &spec).await.unwrap();
     until_lifetime(&tenants, name, 3 * 3600).await;
-    // A lower maximum holds for tenants that exist.
+    // A lower maximum holds for tenants that exist, after the grace period of the class.
     let lower = json!({"spec": {"expiration": {"maxTTL": "2h30m"}}});
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     let params = PatchParams::default();
     classes.patch(name, &params, &Patch::Merge(&lower)).await.unwrap();
+    until("the status says what the limit was", SOON, async || {
+        let status = tenants.get(name).await.map_err(|error| error.to_string())?.status;
+        let limits = status
+            .and_then(|status| status.expiration_limits)
+            .and_then(|limits| limits.ttl);
+        let previous = limits.and_then(|limit| limit.previous_limit);
+        if previous.as_ref().map(berth_api::KubeDuration::seconds) == Some(3 * 3600) {
+            Ok(())
+        } else {
+            Err(format!("{previous:?}"))
+        }
+    })
+    .await;
+    until_lifetime(&tenants, name, 3 * 3600).await;
+    let no_grace = json!({"spec": {"enforcementGracePeriod": "0s"}});
+    classes.patch(name, &params, &Patch::Merge(&no_grace)).await.unwrap();
     until_lifetime(&tenants, name, 9000).await;
     tenants.delete(name, &DeleteParams::default()).await.unwrap();
     until_gone(&host, name, name).await;

@@ -50,6 +50,7 @@ fn spec(number: usize) -> SchedulePolicySpec {
             kind: ScheduleTargetKind::TenantClass,
             name: format!("class-{number}"),
             namespace: None,
+            workloads: None,
         }],
         windows: vec![
             window(
@@ -62,6 +63,7 @@ fn spec(number: usize) -> SchedulePolicySpec {
             window("night", ScheduleAction::Stop, format!("{minute} 22 * * SUN"), "8h"),
         ],
         warning_period: None,
+        eviction_timeout: None,
     }
 }
 

@@ -6,6 +6,9 @@
 //! | `tenants` | the tenants, the rules of their classes, and where their workloads were |
 //! | `status` | writes what was found into the status of the TenantCluster: the next control continues from there |
 //! | `warn` | conditions and Events on host pods, which the syncers carry into the tenants |
+//! | `inside` | looks into tenants: `mark` annotates pods and owners, `restore` starts stopped owners again |
+//! | `owners` | finds and changes owners in a tenant |
+//! | `stop` | stops the owners of workloads that are due, if the class says so |
 //! | `evict` | evicts pods that are due |
 //!
 //! What is decided, and when, is in the crate `berth-idle-reclaim`, which has no I/O. A pass without complete answers of
@@ -13,7 +16,14 @@
 
 mod collect;
 mod evict;
+mod inside;
+mod mark;
+#[cfg(test)]
+mod owner_tests;
+mod owners;
+mod restore;
 mod status;
+mod stop;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -22,17 +32,18 @@ mod warn;
 pub use collect::{GpuMetricsSource, collect};
 
 use crate::{
-    controllers::{nodes::clock::Clock, schedule_policy::Schedules},
+    controllers::{nodes::clock::Clock, schedule_policy::Schedules, tenant::Tenants},
     events::EventRecorder,
     metrics::{GpuActivityLabels, Metrics, ResultLabels, TenantLabels},
     stores::Stores,
 };
-use berth_api::{IdleReclaimMode, IdleStep};
+use berth_api::{IdleReclaimMode, IdleStatus, IdleStep};
 use berth_idle_reclaim::{
     evidence::{self, Verdict},
     pass::{self, Decision, TenantInput},
     pod::GpuPod,
 };
+use inside::Found;
 use kube::Client;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -52,6 +63,8 @@ pub struct IdleGpusContext {
     pub client: Client,
     /// Views of the host.
     pub stores: Stores,
+    /// Connections to the tenants' API servers.
+    pub tenants: Arc<Tenants>,
     /// The time.
     pub clock: Clock,
     /// The policies: what they restrict does not count as idle.
@@ -110,28 +123,40 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
         evaluated.push((tenant, decisions));
     }
     drop(known);
-    let mut due = Vec::new();
+    let mut written = Vec::new();
     for (tenant, decisions) in evaluated {
-        let written = carry_out(context, memory, &tenant, &decisions).await;
-        let is_due = |decision: &Decision| decision.is_due(tenant.policy.mode);
-        match written {
-            Ok(()) => due.extend(decisions.into_iter().filter(is_due)),
+        match carry_out(context, memory, &tenant, &decisions).await {
+            Ok(()) => written.push((tenant, decisions)),
             Err(error) => tracing::warn!(
                 tenant = tenant.id.slug(),
                 %error,
-                "cannot write which GPUs are idle; nothing is evicted in this pass"
+                "cannot write which GPUs are idle; nothing is reclaimed in this pass"
             ),
         }
     }
-    for tenant in &disabled {
+    let mut off = Vec::new();
+    for tenant in disabled {
         let pods = pods.remove(tenant.id.slug()).unwrap_or_default();
-        clear(context, memory, tenant, &pods).await;
+        clear(context, memory, &tenant, &pods).await;
+        off.push((tenant, pods));
     }
-    evict::evict(context, &due).await;
+    let with_decisions = written
+        .iter()
+        .map(|(tenant, decisions)| (tenant, Found::Decisions(decisions)));
+    let without = off.iter().map(|(tenant, pods)| (tenant, Found::Off(pods)));
+    let found: Vec<_> = with_decisions.chain(without).collect();
+    inside::update(context, memory, &found).await;
+    evict::reclaim(context, memory, written.iter().flat_map(due_of).collect()).await;
     context
         .metrics
         .idle_pass_seconds
         .observe(started.elapsed().as_secs_f64());
+}
+
+/// The workloads of a tenant that are due.
+fn due_of((tenant, decisions): &(ObservedTenant, Vec<Decision>)) -> impl Iterator<Item = evict::Due<'_>> {
+    let is_due = move |decision: &&Decision| decision.is_due(tenant.policy.mode);
+    decisions.iter().filter(is_due).map(move |decision| (tenant, decision))
 }
 
 /// The metrics of all windows that the classes name; none if Prometheus does not answer all queries completely.
@@ -176,6 +201,7 @@ async fn carry_out(
 ) -> Result<(), crate::error::ReconcileError> {
     let before = memory.states(tenant).clone();
     let report = pass::report(&tenant.policy, decisions);
+    let report = memory.inside(tenant).complete(report, tenant.published());
     status::write(context, tenant, Some(&report)).await?;
     memory.remember(tenant, pass::states_after(decisions));
     let is_new = |decision: &&Decision| {
@@ -198,8 +224,13 @@ async fn carry_out(
 /// Takes back what earlier passes wrote about a tenant whose class no longer reclaims GPUs.
 async fn clear(context: &IdleGpusContext, memory: &mut Memory, tenant: &ObservedTenant, pods: &[Arc<GpuPod>]) {
     memory.forget(tenant);
+    // What was stopped stays stopped until the team wants it back.
+    let report = memory
+        .inside(tenant)
+        .complete(IdleStatus::default(), tenant.published());
+    let report = (!report.stopped_owners.is_empty()).then_some(report);
     let cleared = async {
-        status::write(context, tenant, None).await?;
+        status::write(context, tenant, report.as_ref()).await?;
         warn::clear_pods(context, memory, pods).await
     };
     if let Err(error) = cleared.await {

@@ -21,10 +21,21 @@ pub(super) async fn write(
     tenant: &ObservedTenant,
     report: Option<&IdleStatus>,
 ) -> Result<(), ReconcileError> {
-    let status = tenant.cluster.status.as_ref();
-    if status.and_then(|status| status.idle.as_ref()) == report {
+    if tenant.published() == report {
         return Ok(());
     }
+    write_always(context, tenant, report).await.map(drop)
+}
+
+/// As [`write`], whatever the status says as far as the watch knows. Returns whether it was written: the tenant may be gone.
+///
+/// # Errors
+/// The host's API server refuses or does not answer.
+pub(super) async fn write_always(
+    context: &IdleGpusContext,
+    tenant: &ObservedTenant,
+    report: Option<&IdleStatus>,
+) -> Result<bool, ReconcileError> {
     let (namespace, name) = tenant.names();
     let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);
     let body = json!({
@@ -34,9 +45,9 @@ pub(super) async fn write(
     });
     let params = PatchParams::apply(labels::IDLE_MANAGER).force();
     match clusters.patch_status(&name, &params, &Patch::Apply(&body)).await {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(true),
         // It was deleted meanwhile.
-        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
+        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(false),
         Err(error) => Err(api("write which GPUs are idle")(error)),
     }
 }

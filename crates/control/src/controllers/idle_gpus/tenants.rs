@@ -1,15 +1,17 @@
 //! The tenants, the rules of their classes, and where their workloads are.
 
+use super::owners::OwnerKey;
 use crate::{
     controllers::{schedule_policy::RestrictedPods, tenant::running_class},
     stores::Stores,
 };
-use berth_api::{IdleReclaimMode, TenantCluster, names::TenantId};
+use berth_api::{IdleReclaimMode, IdleStatus, IdleStep, StoppedOwner, TenantCluster, names::TenantId};
 use berth_idle_reclaim::{
     ladder::LadderState,
     pass::{self, States},
     pod::GpuPod,
     policy::Policy,
+    workload::WorkloadName,
 };
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use std::{
@@ -22,7 +24,9 @@ pub(super) struct ObservedTenant {
     pub(super) cluster: Arc<TenantCluster>,
     pub(super) id: TenantId,
     pub(super) uid: String,
-    /// The rules of the class that it runs with; off without a class.
+    /// The class that it runs with.
+    pub(super) class: Option<String>,
+    /// The rules of that class; off without one.
     pub(super) policy: Policy,
 }
 
@@ -30,6 +34,11 @@ impl ObservedTenant {
     /// Namespace and name of its `TenantCluster`.
     pub(super) fn names(&self) -> (String, String) {
         (self.cluster.namespace().unwrap_or_default(), self.cluster.name_any())
+    }
+
+    /// What its status says of its GPUs.
+    pub(super) fn published(&self) -> Option<&IdleStatus> {
+        self.cluster.status.as_ref()?.idle.as_ref()
     }
 }
 
@@ -49,6 +58,7 @@ pub(super) fn observe(stores: &Stores) -> Vec<ObservedTenant> {
                 running_class(&cluster, running, |name| class(name).is_some()).and_then(|name| class(&name));
             Some(ObservedTenant {
                 id: TenantId::new(&cluster.name_any(), &uid),
+                class: of_tenant.as_ref().map(|class| class.name_any()),
                 policy: of_tenant.map_or_else(Policy::default, |class| Policy::new(&class.spec.idle_reclaim)),
                 uid,
                 cluster,
@@ -98,7 +108,53 @@ pub(super) struct Memory {
     by_tenant: HashMap<String, (IdleReclaimMode, States)>,
     /// The last Event about each host pod, by its UID: an Event is published once.
     pub(super) published: HashMap<String, &'static str>,
+    /// Steps that the annotations of pods in tenants name, by the UID of the host pod.
+    pub(super) marked: HashMap<String, Option<IdleStep>>,
+    /// What is known of the inside of tenants, by UID of the `TenantCluster`.
+    pub(super) inside: HashMap<String, InTenant>,
+    /// Tenants whose API server was too slow in the pass before: they come last.
+    pub(super) slow: HashSet<String>,
     empty: States,
+}
+
+/// What is known of the inside of a tenant.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InTenant {
+    /// Owners that carry a warning, with the step that it names, by workload.
+    pub(super) owners: HashMap<WorkloadName, (Option<IdleStep>, Vec<OwnerKey>)>,
+    /// Owners that were stopped: a copy of what the status lists.
+    pub(super) stopped: Vec<StoppedOwner>,
+    /// Whether somebody asked on the host to start owners, and that is not done yet.
+    pub(super) is_restore_pending: bool,
+    /// What the status says, or is about to.
+    pub(super) report: IdleStatus,
+}
+
+impl InTenant {
+    /// Adds to a report what is known of owners. `published` is what the status says.
+    pub(super) fn complete(&mut self, mut report: IdleStatus, published: Option<&IdleStatus>) -> IdleStatus {
+        let before = published.map(|status| status.workloads.as_slice()).unwrap_or_default();
+        for workload in &mut report.workloads {
+            let name = WorkloadName {
+                kind: workload.kind.clone(),
+                namespace: workload.namespace.clone(),
+                name: workload.name.clone(),
+            };
+            workload.owner = match self.owners.get(&name) {
+                Some((_, owners)) => owners.first().map(OwnerKey::as_idle_owner),
+                // A new control looks after it has written the status.
+                None => before
+                    .iter()
+                    .find(|known| {
+                        (&known.kind, &known.namespace, &known.name) == (&name.kind, &name.namespace, &name.name)
+                    })
+                    .and_then(|known| known.owner.clone()),
+            };
+        }
+        report.stopped_owners.clone_from(&self.stopped);
+        self.report = report.clone();
+        report
+    }
 }
 
 impl Memory {
@@ -106,14 +162,34 @@ impl Memory {
     pub(super) fn retain(&mut self, tenants: &[ObservedTenant], pods: &HashMap<String, Vec<Arc<GpuPod>>>) {
         let known: HashSet<&str> = tenants.iter().map(|tenant| tenant.uid.as_str()).collect();
         self.by_tenant.retain(|uid, _| known.contains(uid.as_str()));
+        self.inside.retain(|uid, _| known.contains(uid.as_str()));
+        self.slow.retain(|uid| known.contains(uid.as_str()));
         let known: HashSet<&str> = pods.values().flatten().map(|pod| pod.uid.as_str()).collect();
         self.published.retain(|uid, _| known.contains(uid.as_str()));
+        self.marked.retain(|uid, _| known.contains(uid.as_str()));
+        for pod in pods.values().flatten() {
+            // What an earlier control warned of carries an annotation, too.
+            let was_warned = pod.condition.as_ref().is_some_and(|condition| condition.is_true);
+            let marked = self.marked.entry(pod.uid.clone());
+            marked.or_insert_with(|| was_warned.then_some(IdleStep::Warned));
+        }
+    }
+
+    /// What is known of the inside of a tenant. A new control reads from the status which owners were stopped.
+    pub(super) fn inside(&mut self, tenant: &ObservedTenant) -> &mut InTenant {
+        self.inside.entry(tenant.uid.clone()).or_insert_with(|| InTenant {
+            stopped: tenant
+                .published()
+                .map(|status| status.stopped_owners.clone())
+                .unwrap_or_default(),
+            ..InTenant::default()
+        })
     }
 
     /// Where the workloads of a tenant are. In another mode than before all begin anew: in a dry run no team was warned.
     pub(super) fn states(&mut self, tenant: &ObservedTenant) -> &States {
         let mode = tenant.policy.mode;
-        let status = tenant.cluster.status.as_ref().and_then(|status| status.idle.as_ref());
+        let status = tenant.published();
         let known: &(IdleReclaimMode, States) = self
             .by_tenant
             .entry(tenant.uid.clone())

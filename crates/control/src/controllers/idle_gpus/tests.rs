@@ -15,15 +15,15 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-const CLUSTER: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
-const POD: &str = "/api/v1/namespaces/berth-w/pods/train-host";
+pub(super) const CLUSTER: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
+pub(super) const POD: &str = "/api/v1/namespaces/berth-w/pods/train-host";
 
 /// What the one GPU of the fleet does; none: Prometheus answers with an error.
 #[derive(Clone, Default)]
-struct Gpu(Arc<Mutex<Option<f64>>>);
+pub(super) struct Gpu(Arc<Mutex<Option<f64>>>);
 
 impl Gpu {
-    fn set(&self, activity: Option<f64>) {
+    pub(super) fn set(&self, activity: Option<f64>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = activity;
     }
 
@@ -74,18 +74,18 @@ impl Gpu {
 }
 
 /// One tenant with one pod, whose class reclaims idle GPUs.
-struct Fleet {
-    host: ScriptedApi,
-    script: Script,
+pub(super) struct Fleet {
+    pub(super) host: ScriptedApi,
+    pub(super) script: Script,
     writers: StoreWriters,
-    context: IdleGpusContext,
-    memory: Memory,
-    gpu: Gpu,
+    pub(super) context: IdleGpusContext,
+    pub(super) memory: Memory,
+    pub(super) gpu: Gpu,
     minutes: i64,
 }
 
 impl Fleet {
-    fn new(mode: IdleReclaimMode) -> Self {
+    pub(super) fn new(mode: IdleReclaimMode) -> Self {
         let script = Script::default();
         let host = ScriptedApi::new("host", &script);
         let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
@@ -98,6 +98,7 @@ impl Fleet {
         let (gpu, clock) = (Gpu::default(), Clock::default());
         let context = IdleGpusContext {
             stores,
+            tenants: Arc::default(),
             schedules: Arc::new(Schedules::new({
                 let clock = clock.clone();
                 move || clock.now()
@@ -127,11 +128,16 @@ impl Fleet {
     }
 
     fn set_mode(&self, mode: IdleReclaimMode) {
+        self.set_rules(IdleReclaim {
+            mode,
+            ..IdleReclaim::default()
+        });
+    }
+
+    /// Sets the rules of the class.
+    pub(super) fn set_rules(&self, rules: IdleReclaim) {
         let spec = TenantClassSpec {
-            idle_reclaim: IdleReclaim {
-                mode,
-                ..IdleReclaim::default()
-            },
+            idle_reclaim: rules,
             ..TenantClassSpec::default()
         };
         let class = TenantClass::new("gold", spec);
@@ -153,7 +159,7 @@ impl Fleet {
     }
 
     /// The pod of the tenant, which has run for a day.
-    fn put_pod(&self) {
+    pub(super) fn put_pod(&self) {
         let cluster: TenantCluster = serde_json::from_value(self.host.get(CLUSTER).unwrap()).unwrap();
         let uid = cluster.metadata.uid.clone().unwrap();
         let slug = berth_api::names::TenantId::new("vision", &uid).slug().to_owned();
@@ -161,7 +167,8 @@ impl Fleet {
         let pod = json!({
             "metadata": {
                 "name": "train-host", "namespace": "berth-w", "uid": "pod-uid", "labels": {"berth.dev/tenant": slug},
-                "annotations": {"berth.dev/origin-namespace": "ml", "berth.dev/origin-name": "train"},
+                "annotations": {"berth.dev/origin-namespace": "ml", "berth.dev/origin-name": "train",
+                    "berth.dev/origin-uid": "train-uid"},
             },
             "spec": {"nodeName": "n1", "containers": [
                 {"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}},
@@ -182,7 +189,10 @@ impl Fleet {
         self.writers.update(&self.host);
         let conditions = self.host.get(POD).map(|pod| pod["status"]["conditions"].clone());
         let pods = self.context.stores.gpu_pods.by_tenant();
-        let mut pod = GpuPod::clone(pods.values().flatten().next().unwrap());
+        let Some(pod) = pods.values().flatten().next() else {
+            return;
+        };
+        let mut pod = GpuPod::clone(pod);
         pod.condition = conditions
             .as_ref()
             .and_then(|conditions| conditions.get(0))
@@ -194,7 +204,7 @@ impl Fleet {
     }
 
     /// One pass in each of these minutes.
-    async fn run(&mut self, minutes: i64) {
+    pub(super) async fn run(&mut self, minutes: i64) {
         for _ in 0..minutes {
             self.update_views();
             self.context.clock.set_ahead(self.minutes * 60);
@@ -204,7 +214,7 @@ impl Fleet {
     }
 
     /// The last step, as the status has it.
-    fn step(&self) -> Option<String> {
+    pub(super) fn step(&self) -> Option<String> {
         let cluster = self.host.get(CLUSTER)?;
         Some(cluster["status"]["idle"]["workloads"][0]["step"].as_str()?.to_owned())
     }
@@ -217,7 +227,7 @@ impl Fleet {
         self.host.find("/events.k8s.io/v1/namespaces/berth-w/").len()
     }
 
-    fn evictions(&self) -> usize {
+    pub(super) fn evictions(&self) -> usize {
         let calls = self.script.calls();
         calls.iter().filter(|call| call.text.ends_with("/eviction")).count()
     }

@@ -10,11 +10,12 @@ use crate::{
     apply::is_status,
     error::{ReconcileError, api},
 };
-use berth_api::{IdleReclaimMode, IdleStep, conditions::GPUS_IDLE};
+use berth_api::{IdleLastStep, IdleReclaimMode, IdleStep, conditions::GPUS_IDLE};
 use berth_idle_reclaim::{
     Seconds,
     pass::Decision,
     pod::{GpuPod, ObservedCondition},
+    policy::Policy,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
@@ -29,7 +30,7 @@ use std::sync::Arc;
 /// Reason of the condition and of Events when GPUs are no longer idle.
 const ACTIVE: &str = "Active";
 /// Reason of Events on pods and tenants with idle GPUs.
-const IDLE_EVENT: &str = "GPUsIdle";
+pub(super) const IDLE_EVENT: &str = "GPUsIdle";
 /// Pods of one workload that get an Event.
 const MAX_EVENTS: usize = 32;
 /// Workloads of one tenant about which there is an Event in one pass.
@@ -61,7 +62,7 @@ pub(super) async fn update_pods(
     let step = decision
         .step()
         .filter(|_| tenant.policy.mode == IdleReclaimMode::Enforce);
-    let message = describe(decision, tenant.policy.mode);
+    let message = describe(decision, &tenant.policy);
     let mut events = 0;
     for pod in &decision.pods {
         let Some(wanted) = wanted(pod, step, &message) else {
@@ -119,7 +120,7 @@ fn wanted(pod: &GpuPod, step: Option<IdleStep>, message: &str) -> Option<Wanted>
 }
 
 /// What the team reads: no name of the host is in it.
-fn describe(decision: &Decision, mode: IdleReclaimMode) -> String {
+pub(super) fn describe(decision: &Decision, policy: &Policy) -> String {
     let Some(state) = &decision.state else {
         return String::new();
     };
@@ -136,11 +137,21 @@ fn describe(decision: &Decision, mode: IdleReclaimMode) -> String {
         IdleStep::Warned | IdleStep::WarnedAgain => {
             "Berth reclaims GPUs that stay idle. Use them, or delete what you no longer need. The next step is due at"
         }
-        IdleStep::CheckpointRequested => "Write a checkpoint now: the pods are evicted if their GPUs stay idle, at",
-        IdleStep::Reclaimable if mode == IdleReclaimMode::Enforce => {
-            return format!("{subject}. The pods are evicted.");
+        IdleStep::CheckpointRequested if policy.last_step == IdleLastStep::StopOwner => {
+            "Write a checkpoint now: Berth scales their owner to zero, or evicts the pods, if their GPUs stay idle, at"
         }
-        IdleStep::Reclaimable => return format!("{subject}. In mode Enforce the pods would be evicted."),
+        IdleStep::CheckpointRequested => "Write a checkpoint now: the pods are evicted if their GPUs stay idle, at",
+        IdleStep::Reclaimable => {
+            let what = match (policy.mode, policy.last_step) {
+                (IdleReclaimMode::Enforce, IdleLastStep::EvictPods) => "The pods are evicted.",
+                (IdleReclaimMode::Enforce, IdleLastStep::StopOwner) => {
+                    "Their owner is scaled to zero, or the pods are evicted if that is not possible."
+                }
+                (_, IdleLastStep::EvictPods) => "In mode Enforce the pods would be evicted.",
+                (_, IdleLastStep::StopOwner) => "In mode Enforce their owner would be scaled to zero.",
+            };
+            return format!("{subject}. {what}");
+        }
     };
     match decision.next_step_at {
         Some(due) => format!("{subject}. {what} {} at the earliest.", format_time(due)),
@@ -148,7 +159,7 @@ fn describe(decision: &Decision, mode: IdleReclaimMode) -> String {
     }
 }
 
-fn format_time(second: Seconds) -> String {
+pub(super) fn format_time(second: Seconds) -> String {
     Timestamp::from_second(second).map_or_else(|_| second.to_string(), |time| time.to_string())
 }
 
@@ -204,16 +215,17 @@ async fn publish(context: &IdleGpusContext, pod: &GpuPod, wanted: &Wanted) {
 pub(super) async fn publish_on_tenant(context: &IdleGpusContext, tenant: &ObservedTenant, decisions: &[&Decision]) {
     let reference = tenant.cluster.object_ref(&());
     for decision in decisions.iter().take(MAX_TENANT_EVENTS) {
+        let message = describe(decision, &tenant.policy);
         let message = match tenant.policy.mode {
-            IdleReclaimMode::DryRun => format!("Dry run: {}", describe(decision, IdleReclaimMode::DryRun)),
-            mode => describe(decision, mode),
+            IdleReclaimMode::DryRun => format!("Dry run: {message}"),
+            _ => message,
         };
         let event = idle_event(EventType::Normal, IDLE_EVENT, &message);
         context.recorder.publish(&event, &reference).await;
     }
 }
 
-fn idle_event(type_: EventType, reason: &str, message: &str) -> Event {
+pub(super) fn idle_event(type_: EventType, reason: &str, message: &str) -> Event {
     Event {
         type_,
         reason: reason.to_owned(),
@@ -226,6 +238,7 @@ fn idle_event(type_: EventType, reason: &str, message: &str) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_api::IdleReclaim;
     use berth_idle_reclaim::pod::DevicesHeld;
     use berth_idle_reclaim::{evidence::Verdict, ladder::LadderState, workload::WorkloadName};
 
@@ -253,20 +266,29 @@ mod tests {
 
     #[test]
     fn messages_say_what_to_do_and_until_when() {
-        let text = describe(&decision(IdleStep::Warned, Some(7200)), IdleReclaimMode::Enforce);
+        let policy = |mode, last_step| {
+            let rules = IdleReclaim {
+                mode,
+                last_step,
+                ..IdleReclaim::default()
+            };
+            Policy::new(&rules)
+        };
+        let enforce = policy(IdleReclaimMode::Enforce, IdleLastStep::EvictPods);
+        let text = describe(&decision(IdleStep::Warned, Some(7200)), &enforce);
         assert_eq!(
             text,
             "The 8 GPUs of Job ml/train have done nothing since 1970-01-01T00:00:00Z. Berth reclaims GPUs that stay idle. Use \
              them, or delete what you no longer need. The next step is due at 1970-01-01T02:00:00Z at the earliest."
         );
-        let text = describe(
-            &decision(IdleStep::CheckpointRequested, Some(7200)),
-            IdleReclaimMode::Enforce,
-        );
-        assert!(text.contains("Write a checkpoint now"), "{text}");
-        let last = |mode| describe(&decision(IdleStep::Reclaimable, None), mode);
-        assert!(last(IdleReclaimMode::Enforce).ends_with("The pods are evicted."));
-        assert!(last(IdleReclaimMode::DryRun).ends_with("would be evicted."));
+        let text = describe(&decision(IdleStep::CheckpointRequested, Some(7200)), &enforce);
+        assert!(text.contains("Write a checkpoint now: the pods are evicted"), "{text}");
+        let last = |mode, last_step| describe(&decision(IdleStep::Reclaimable, None), &policy(mode, last_step));
+        let (evict, stop) = (IdleLastStep::EvictPods, IdleLastStep::StopOwner);
+        assert!(last(IdleReclaimMode::Enforce, evict).ends_with("The pods are evicted."));
+        assert!(last(IdleReclaimMode::DryRun, evict).ends_with("would be evicted."));
+        assert!(last(IdleReclaimMode::Enforce, stop).contains("Their owner is scaled to zero"));
+        assert!(last(IdleReclaimMode::DryRun, stop).ends_with("would be scaled to zero."));
     }
 
     #[test]

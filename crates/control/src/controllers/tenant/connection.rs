@@ -168,6 +168,27 @@ impl Connection {
         Ok(state.applier.clone().filter(|_| is_ready))
     }
 
+    /// A client for the tenant's API server, if it answers now.
+    pub fn client(&self) -> Option<Client> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_ready = state.probe.as_ref().is_some_and(|probe| *probe.ready.borrow());
+        let applier = state.applier.as_ref().filter(|_| is_ready)?;
+        Some(applier.client().clone())
+    }
+
+    /// Lets [`Connection::client`] be this one, or none, as if a probe had succeeded or failed.
+    #[cfg(test)]
+    pub(crate) fn set_client(&self, client: Option<Client>) {
+        let (_, ready) = tokio::sync::watch::channel(client.is_some());
+        let task = tokio::spawn(std::future::ready(()));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State {
+            server: String::new(),
+            since: None,
+            applier: client.map(|client| Arc::new(Applier::new(client))),
+            probe: Some(Probe { task, ready }),
+        };
+    }
+
     fn is_current(&self, server: &str) -> bool {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.server == server && state.since.is_some_and(|since| since.elapsed() < CLIENT_AGE)

@@ -82,6 +82,12 @@ impl Tenants {
         }))
     }
 
+    /// A client for the API server of a tenant, if that answers now.
+    pub fn client(&self, uid: &str) -> Option<Client> {
+        let known = lock(&self.memory).get(uid).map(Arc::clone)?;
+        known.connection.client()
+    }
+
     /// Forgets a tenant that is gone.
     pub fn forget(&self, uid: &str) {
         lock(&self.memory).remove(uid);

@@ -229,6 +229,7 @@ pub(super) fn build(
             .or(before.datastore),
         expires_at: before.expires_at,
         idle_since: before.idle_since,
+        expiration_limits: before.expiration_limits,
         manifests: before.manifests,
         nodes: Some(TenantNodeCounts {
             desired: desired.fold(0, u32::saturating_add),

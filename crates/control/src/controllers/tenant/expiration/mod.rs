@@ -2,15 +2,22 @@
 //!
 //! [`observe`] says when a tenant expires ([`rules`]) and what its status says of that; [`delete`] deletes one that has expired.
 //! All that decides is in the object: its creation, its spec, its class, and in its status the end that the team was warned of and
-//! since when the tenant has no pods.
+//! since when the tenant has no pods, and what its times were before the platform reduced them ([`limits`]).
 
+mod limits;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
 use crate::{apply::is_status, error::api};
 use berth_api::{
-    ExpirationPolicy, KubeDuration, TenantCluster, TenantClusterStatus,
-    conditions::{self, ConditionUpdate, EXPIRING},
+    ExpirationLimit, ExpirationLimits, ExpirationPolicy, KubeDuration, TenantClassSpec, TenantCluster,
+    TenantClusterStatus,
+    conditions::{
+        self, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY,
+        SYNCER_READY,
+    },
     labels,
 };
 use jiff::Timestamp;
@@ -18,9 +25,12 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Preconditions},
-    runtime::events::{Event, EventType},
+    runtime::{
+        events::{Event, EventType},
+        reflector::ObjectRef,
+    },
 };
-use rules::{Cause, End, Facts, Stage};
+use rules::{Cause, End, Facts, Limit, Stage};
 use std::time::Duration;
 
 /// Reason of the condition and of the Event of a tenant that is deleted.
@@ -34,10 +44,21 @@ pub(super) struct Expiration {
     end: Option<End>,
     /// Since when it has no pods, if it expires for that reason.
     idle_since: Option<Timestamp>,
-    /// Whether it has no pods and schedules or quotas let none start: this time does not count.
-    is_held: bool,
+    /// Why the time does not count in which it has no pods, if it does not.
+    not_counted: Option<NotCounted>,
+    /// Its times, for the status.
+    limits: Option<ExpirationLimits>,
     /// What its end depends on, for people; none if it never expires.
     rule: Option<String>,
+}
+
+/// Why time without pods does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotCounted {
+    /// Schedules or quotas let none start.
+    Held,
+    /// What runs for the tenant does not answer: nobody could start a pod, and what the team does is not known.
+    Unreachable,
 }
 
 /// When a tenant expires. `settings` is what it runs with, or none if it was never accepted. `may_start_pods` is
@@ -51,18 +72,57 @@ pub(super) fn observe(
 ) -> Expiration {
     let slug = tenant.id.slug();
     let activity = &context.stores.pod_activity;
-    if !may_start_pods {
+    let not_counted = if !may_start_pods {
+        Some(NotCounted::Held)
+    } else if answers(&tenant.cluster) {
+        None
+    } else {
+        Some(NotCounted::Unreachable)
+    };
+    if not_counted.is_some() {
         activity.record_no_starts(slug, now);
     }
     let pods = Pods {
         has_any: context.stores.workloads.has_unfinished(slug),
-        are_held: !may_start_pods,
+        not_counted,
         last_change: activity.last(slug),
         watched_since: Some(activity.start()),
     };
     let own = ExpirationPolicy::default();
     let policy = settings.map_or(&own, |settings| &settings.expiration);
-    expiration(&tenant.cluster, policy, pods, now)
+    let class = settings.and_then(|settings| settings.class.as_deref());
+    let class = class.and_then(|name| context.stores.classes.get(&ObjectRef::new(name)));
+    let terms = Terms {
+        policy,
+        grace: class.map_or_else(
+            || TenantClassSpec::default().enforcement_grace_period(),
+            |class| class.spec.enforcement_grace_period(),
+        ),
+        is_accepted: settings.is_some(),
+    };
+    expiration(&tenant.cluster, &terms, pods, now)
+}
+
+/// The rules for a tenant.
+struct Terms<'a> {
+    policy: &'a ExpirationPolicy,
+    /// Seconds for which it keeps what its class reduced.
+    grace: i64,
+    /// Whether the class applies: the tenant was accepted.
+    is_accepted: bool,
+}
+
+/// Whether everything answered in the reconcile before that a team needs to start a pod. What was not looked at is not known.
+fn answers(cluster: &TenantCluster) -> bool {
+    let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice());
+    let conditions = conditions.unwrap_or_default();
+    let is_false = |kind: &&str| {
+        let condition = conditions.iter().find(|condition| condition.type_ == **kind);
+        condition.is_some_and(|condition| condition.status != "True")
+    };
+    let needed = [CONTROL_PLANE_READY, SYNCER_READY];
+    let others = [INFRASTRUCTURE_READY, DATASTORE_READY, ENDPOINT_READY];
+    needed.iter().all(|kind| conditions::is_true(conditions, kind)) && !others.iter().any(|kind| is_false(&kind))
 }
 
 /// What is known of a tenant's pods.
@@ -70,20 +130,27 @@ pub(super) fn observe(
 struct Pods {
     /// Whether one has not ended.
     has_any: bool,
-    /// Whether schedules or quotas let none start.
-    are_held: bool,
+    /// Why time without pods does not count, if it does not.
+    not_counted: Option<NotCounted>,
     /// When one came, changed or went, or none might start.
     last_change: Option<Timestamp>,
     /// Since when they are watched.
     watched_since: Option<Timestamp>,
 }
 
-fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, now: Timestamp) -> Expiration {
+fn expiration(cluster: &TenantCluster, terms: &Terms<'_>, pods: Pods, now: Timestamp) -> Expiration {
     let status = cluster.status.as_ref();
-    let ttl = policy.ttl_seconds(cluster.spec.ttl.as_ref());
-    let idle_limit = policy.idle_seconds(cluster.spec.expire_after_idle.as_ref());
+    let limits = track_limits(cluster, terms, now);
+    let limit = |of: fn(&ExpirationLimits) -> Option<&ExpirationLimit>| {
+        let tracked = limits.as_ref().and_then(of);
+        tracked.map(|tracked| limits::limit_of(tracked, terms.grace))
+    };
+    let (ttl, idle_limit) = (
+        limit(|limits| limits.ttl.as_ref()),
+        limit(|limits| limits.idle.as_ref()),
+    );
     let published = status.and_then(|status| status.idle_since.as_ref()).map(|time| time.0);
-    let is_idle = !pods.has_any && !pods.are_held;
+    let is_idle = !pods.has_any && pods.not_counted.is_none();
     let idle_since = (idle_limit.is_some() && is_idle).then(|| match (published, pods.last_change) {
         (Some(since), Some(last)) => since.max(last),
         (since, last) => since.or(last).unwrap_or(now),
@@ -104,14 +171,63 @@ fn expiration(cluster: &TenantCluster, policy: &ExpirationPolicy, pods: Pods, no
     Expiration {
         end: rules::evaluate(&facts, now.as_second()),
         idle_since,
-        is_held: idle_limit.is_some() && !pods.has_any && pods.are_held,
-        rule: describe(cluster, ttl, idle_limit),
+        not_counted: pods.not_counted.filter(|_| idle_limit.is_some() && !pods.has_any),
+        rule: describe(cluster, ttl, idle_limit, now),
+        // Of a tenant that was not accepted its class knows nothing.
+        limits: if terms.is_accepted {
+            limits
+        } else {
+            status.and_then(|status| status.expiration_limits.clone())
+        },
     }
 }
 
+/// The times of a tenant, with what it keeps of those that it had.
+fn track_limits(cluster: &TenantCluster, terms: &Terms<'_>, now: Timestamp) -> Option<ExpirationLimits> {
+    let (spec, status) = (&cluster.spec, cluster.status.as_ref());
+    let before = status.and_then(|status| status.expiration_limits.as_ref());
+    let was_accepted = status.is_some_and(|status| status.version.is_some());
+    // A release without the record published the condition.
+    let has_condition =
+        status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == EXPIRING));
+    let rules = limits::Rules {
+        is_first: !terms.is_accepted || (before.is_none() && (!was_accepted || has_condition)),
+        grace: terms.grace,
+        now: now.as_second(),
+    };
+    let track = |before: Option<&ExpirationLimit>, requested: Option<&KubeDuration>, limit| {
+        let requested = requested.map(KubeDuration::seconds);
+        limits::track(before, limits::Current { limit, requested }, rules)
+    };
+    let (ttl, idle) = (spec.ttl.as_ref(), spec.expire_after_idle.as_ref());
+    let limits = ExpirationLimits {
+        ttl: track(
+            before.and_then(|before| before.ttl.as_ref()),
+            ttl,
+            terms.policy.ttl_seconds(ttl),
+        ),
+        idle: track(
+            before.and_then(|before| before.idle.as_ref()),
+            idle,
+            terms.policy.idle_seconds(idle),
+        ),
+    };
+    (limits != ExpirationLimits::default()).then_some(limits)
+}
+
 /// What the end of a tenant depends on, as a sentence without its beginning.
-fn describe(cluster: &TenantCluster, ttl: Option<i64>, idle_limit: Option<i64>) -> Option<String> {
+fn describe(cluster: &TenantCluster, ttl: Option<Limit>, idle_limit: Option<Limit>, now: Timestamp) -> Option<String> {
     let spec = &cluster.spec;
+    let kept = |limit: Limit| {
+        let until = limit
+            .grace
+            .map(|grace| grace.until)
+            .filter(|until| *until > now.as_second());
+        let until = until.and_then(|until| Timestamp::from_second(until).ok());
+        until.map_or_else(String::new, |until| {
+            format!("; it had more time before, and keeps that until {until}, the end of enforcementGracePeriod")
+        })
+    };
     // The class decides if the spec says nothing or more.
     let source = |requested: Option<i64>, seconds: i64, field: &str, of_class: &str| {
         if requested == Some(seconds) {
@@ -122,14 +238,14 @@ fn describe(cluster: &TenantCluster, ttl: Option<i64>, idle_limit: Option<i64>) 
     };
     let ttl = ttl.map(|ttl| {
         let requested = spec.ttl.as_ref().map(KubeDuration::seconds);
-        let by = source(requested, ttl, "ttl", "defaultTTL or maxTTL");
-        format!("{} after its creation ({by})", duration_text(ttl))
+        let by = source(requested, ttl.seconds, "ttl", "defaultTTL or maxTTL");
+        format!("{} after its creation ({by}{})", duration_text(ttl.seconds), kept(ttl))
     });
     let idle = idle_limit.map(|idle| {
         let requested = spec.expire_after_idle.as_ref().map(KubeDuration::seconds);
         let of_class = "defaultExpireAfterIdle or maxExpireAfterIdle";
-        let by = source(requested, idle, "expireAfterIdle", of_class);
-        format!("{} without pods ({by})", duration_text(idle))
+        let by = source(requested, idle.seconds, "expireAfterIdle", of_class);
+        format!("{} without pods ({by}{})", duration_text(idle.seconds), kept(idle))
     });
     let rules: Vec<String> = ttl
         .into_iter()
@@ -165,15 +281,16 @@ impl Expiration {
     pub(super) fn condition(&self) -> Option<ConditionUpdate> {
         let rule = self.rule.as_deref()?;
         let Some(end) = self.end else {
-            return Some(if self.is_held {
-                let message = format!(
-                    "a SchedulePolicy or a quota lets no pod start, and this time does not count; the tenant expires {rule}"
-                );
-                ConditionUpdate::mark_false(EXPIRING, "NotCounted", message)
-            } else {
-                let message = format!("the tenant has pods; it expires {rule}");
-                ConditionUpdate::mark_false(EXPIRING, "InUse", message)
-            });
+            let why = match self.not_counted {
+                None => {
+                    let message = format!("the tenant has pods; it expires {rule}");
+                    return Some(ConditionUpdate::mark_false(EXPIRING, "InUse", message));
+                }
+                Some(NotCounted::Held) => "a SchedulePolicy or a quota lets no pod start",
+                Some(NotCounted::Unreachable) => "the tenant's control plane or its syncer does not answer",
+            };
+            let message = format!("{why}, and this time does not count; the tenant expires {rule}");
+            return Some(ConditionUpdate::mark_false(EXPIRING, "NotCounted", message));
         };
         let reason = match end.stage {
             Stage::Later => {
@@ -201,6 +318,7 @@ impl Expiration {
         let at = self.end.and_then(|end| Timestamp::from_second(end.at).ok());
         status.expires_at = at.map(Time);
         status.idle_since = self.idle_since.map(Time);
+        status.expiration_limits.clone_from(&self.limits);
         if self.rule.is_none() {
             status.conditions.retain(|condition| condition.type_ != EXPIRING);
         }
@@ -272,168 +390,4 @@ async fn has_pods(context: &TenantContext, tenant: &Tenant) -> Result<bool, Tena
     let found = pods.list_metadata(&params).await;
     let found = found.map_err(|error| TenantError::Expiration(api("list the pods of the idle tenant")(error)))?;
     Ok(!found.items.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use berth_api::TenantClusterSpec;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn cluster(ttl: Option<&str>, idle: Option<&str>) -> TenantCluster {
-        let spec = TenantClusterSpec {
-            ttl: ttl.map(KubeDuration::from),
-            expire_after_idle: idle.map(KubeDuration::from),
-            ..TenantClusterSpec::default()
-        };
-        let mut cluster = TenantCluster::new("a", spec);
-        cluster.metadata.creation_timestamp = Some(Time(at(0)));
-        cluster
-    }
-
-    /// The tenant after a pass has written its status.
-    fn pass(cluster: &mut TenantCluster, policy: &ExpirationPolicy, pods: Pods, now: i64) -> Expiration {
-        let found = expiration(cluster, policy, pods, at(now));
-        let mut status = cluster.status.clone().unwrap_or_default();
-        let updates: Vec<ConditionUpdate> = found.condition().into_iter().collect();
-        status.conditions = conditions::merge(&status.conditions, &updates, None, at(now));
-        found.write_to(&mut status);
-        cluster.status = Some(status);
-        found
-    }
-
-    fn reason(cluster: &TenantCluster) -> Option<String> {
-        let status = cluster.status.clone().unwrap_or_default();
-        let mut conditions = status.conditions.into_iter();
-        conditions.find(|c| c.type_ == EXPIRING).map(|c| c.reason)
-    }
-
-    #[test]
-    fn a_tenant_without_rules_has_no_end_and_no_condition() {
-        let mut cluster = cluster(None, None);
-        let found = pass(&mut cluster, &ExpirationPolicy::default(), Pods::default(), 10);
-        assert_eq!(found, Expiration::default());
-        assert_eq!(cluster.status, Some(TenantClusterStatus::default()));
-    }
-
-    #[test]
-    fn the_status_says_when_and_the_condition_why() {
-        let policy = ExpirationPolicy {
-            max_ttl: Some("2h".into()),
-            ..ExpirationPolicy::default()
-        };
-        let mut cluster = cluster(Some("72h"), None);
-        pass(&mut cluster, &policy, Pods::default(), 10);
-        let status = cluster.status.clone().unwrap();
-        assert_eq!(status.expires_at, Some(Time(at(7200))));
-        let message = &status.conditions[0].message;
-        assert!(message.contains("1970-01-01T02:00:00Z"), "{message}");
-        assert!(message.contains("2h after its creation (spec.expiration.defaultTTL or maxTTL of the class)"));
-        // The rule is gone.
-        cluster.spec.ttl = None;
-        pass(&mut cluster, &ExpirationPolicy::default(), Pods::default(), 20);
-        assert_eq!(cluster.status, Some(TenantClusterStatus::default()));
-    }
-
-    #[test]
-    fn each_stage_has_a_reason_and_an_extension_takes_it_back() {
-        let policy = ExpirationPolicy::default();
-        let mut cluster = cluster(Some("48h"), None);
-        for (now, expected) in [
-            (0, "NotSoon"),
-            (24 * 3600, "ExpiresWithinDay"),
-            (47 * 3600, "ExpiresWithinHour"),
-            (48 * 3600 - 1, "ExpiresSoon"),
-        ] {
-            assert!(!pass(&mut cluster, &policy, Pods::default(), now).is_over());
-            assert_eq!(reason(&cluster).as_deref(), Some(expected), "{now}");
-        }
-        cluster.spec.ttl = Some("96h".into());
-        assert!(!pass(&mut cluster, &policy, Pods::default(), 48 * 3600).is_over());
-        assert_eq!(reason(&cluster).as_deref(), Some("NotSoon"));
-        cluster.spec.ttl = Some("48h".into());
-        assert!(
-            !pass(&mut cluster, &policy, Pods::default(), 49 * 3600).is_over(),
-            "it is warned again"
-        );
-        assert!(pass(&mut cluster, &policy, Pods::default(), 49 * 3600 + 600).is_over());
-    }
-
-    #[test]
-    fn idleness_survives_a_restart_and_ends_with_every_pod() {
-        let policy = ExpirationPolicy::default();
-        let mut cluster = cluster(None, Some("2h"));
-        let busy = Pods {
-            has_any: true,
-            last_change: Some(at(50)),
-            ..Pods::default()
-        };
-        assert_eq!(pass(&mut cluster, &policy, busy, 60).end, None);
-        assert_eq!(reason(&cluster).as_deref(), Some("InUse"));
-        let ended = Pods {
-            last_change: Some(at(100)),
-            ..Pods::default()
-        };
-        assert_eq!(pass(&mut cluster, &policy, ended, 130).idle_since, Some(at(100)));
-        // Another control knows of no pods.
-        assert_eq!(
-            pass(&mut cluster, &policy, Pods::default(), 200).idle_since,
-            Some(at(100))
-        );
-        // A pod came and went between two passes.
-        let short = Pods {
-            last_change: Some(at(5000)),
-            ..Pods::default()
-        };
-        let found = pass(&mut cluster, &policy, short, 5010);
-        assert_eq!(found.idle_since, Some(at(5000)));
-        assert_eq!(
-            found.until_next(at(5010)),
-            Some(Duration::from_secs(5000 + 3600 - 5010))
-        );
-        assert!(pass(&mut cluster, &policy, busy, 5020).idle_since.is_none());
-        assert_eq!(cluster.status.unwrap().idle_since, None);
-    }
-
-    #[test]
-    fn time_in_which_no_pod_may_start_does_not_count() {
-        let policy = ExpirationPolicy::default();
-        let mut cluster = cluster(None, Some("2h"));
-        let ended = Pods {
-            last_change: Some(at(100)),
-            ..Pods::default()
-        };
-        assert_eq!(pass(&mut cluster, &policy, ended, 7000).idle_since, Some(at(100)));
-        let stopped = |now| Pods {
-            are_held: true,
-            last_change: Some(at(now)),
-            ..Pods::default()
-        };
-        for now in [7200, 100_000] {
-            assert_eq!(pass(&mut cluster, &policy, stopped(now), now).end, None);
-            assert_eq!(reason(&cluster).as_deref(), Some("NotCounted"));
-            assert_eq!(cluster.status.clone().unwrap().idle_since, None);
-        }
-        let after = Pods {
-            last_change: Some(at(100_000)),
-            ..Pods::default()
-        };
-        let found = pass(&mut cluster, &policy, after, 100_010);
-        assert_eq!(found.idle_since, Some(at(100_000)), "it counts anew");
-        // A TTL counts always.
-        cluster.spec.ttl = Some("48h".into());
-        let found = pass(&mut cluster, &policy, stopped(100_020), 100_020);
-        assert_eq!(found.end.map(|end| end.at), Some(48 * 3600));
-        assert_eq!(reason(&cluster).as_deref(), Some("ExpiresWithinDay"));
-    }
-
-    #[test]
-    fn durations_are_written_as_kubernetes_writes_them() {
-        for (seconds, text) in [(0, "0s"), (90, "1m30s"), (7200, "2h"), (3601, "1h1s")] {
-            assert_eq!(duration_text(seconds), text);
-        }
-    }
 }

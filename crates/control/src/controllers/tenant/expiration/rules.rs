@@ -14,15 +14,50 @@ const WARNINGS: [i64; 3] = [DAY, HOUR, 600];
 /// Seconds between the last warning and the end at least, however short the TTL is.
 const SHORTEST_WARNING: i64 = 30;
 
+/// A time that a tenant has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Limit {
+    /// The time in seconds.
+    pub(super) seconds: i64,
+    /// What it keeps, if the platform has reduced it.
+    pub(super) grace: Option<Grace>,
+}
+
+/// What a tenant keeps whose time the platform has reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grace {
+    /// Seconds that it had before; none: it had no limit.
+    pub(super) previous: Option<i64>,
+    /// The reduced time ends nothing before.
+    pub(super) until: Seconds,
+}
+
+impl Limit {
+    /// The end of the time that begins at `from`, and how long before it the team can be warned.
+    fn end(&self, from: Seconds) -> (Seconds, i64) {
+        let own = from.saturating_add(self.seconds);
+        let kept = self.grace.map_or(own, |grace| {
+            let before = grace.previous.map(|previous| from.saturating_add(previous));
+            before.map_or(grace.until, |before| before.min(grace.until))
+        });
+        if kept > own {
+            // All warnings are due, although the time is short.
+            (kept, self.seconds.max(DAY + 1))
+        } else {
+            (own, self.seconds)
+        }
+    }
+}
+
 /// What the end of a tenant depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     /// When the tenant was created.
     pub(super) created: Seconds,
-    /// Seconds that it may exist.
-    pub(super) ttl: Option<i64>,
-    /// Seconds that it may have no pods.
-    pub(super) idle_limit: Option<i64>,
+    /// How long it may exist.
+    pub(super) ttl: Option<Limit>,
+    /// How long it may have no pods.
+    pub(super) idle_limit: Option<Limit>,
     /// Since when it has none; none if it has.
     pub(super) idle_since: Option<Seconds>,
     /// Since when this control watches its pods. Before that, it may have had some.
@@ -67,14 +102,19 @@ pub(super) struct End {
 
 /// The end of a tenant; none if it has none as far as is known now.
 pub(super) fn evaluate(facts: &Facts, now: Seconds) -> Option<End> {
-    let by_ttl = facts
-        .ttl
-        .map(|ttl| (facts.created.saturating_add(ttl), ttl, Cause::Ttl));
+    let by_ttl = facts.ttl.map(|ttl| {
+        let (nominal, duration) = ttl.end(facts.created);
+        (nominal, duration, Cause::Ttl)
+    });
     let idle = facts.idle_since.zip(facts.idle_limit);
     let by_idle = idle.map(|(since, limit)| {
+        let (nominal, duration) = limit.end(since);
         // Whoever was warned while no control ran, and started a pod, can show it again.
-        let watched = facts.watched_since.unwrap_or(since).saturating_add(last_warning(limit));
-        (since.saturating_add(limit).max(watched), limit, Cause::Idle)
+        let watched = facts
+            .watched_since
+            .unwrap_or(since)
+            .saturating_add(last_warning(duration));
+        (nominal.max(watched), duration, Cause::Idle)
     });
     let ends = by_ttl.into_iter().chain(by_idle);
     let (nominal, duration, cause) = ends.min_by_key(|(nominal, _, _)| *nominal)?;
@@ -137,9 +177,13 @@ mod tests {
         seen
     }
 
+    fn limit(seconds: i64) -> Limit {
+        Limit { seconds, grace: None }
+    }
+
     fn with_ttl(ttl: i64) -> Facts {
         Facts {
-            ttl: Some(ttl),
+            ttl: Some(limit(ttl)),
             ..Facts::default()
         }
     }
@@ -218,7 +262,7 @@ mod tests {
     #[test]
     fn the_earlier_of_both_ends_counts_and_pods_take_back_idleness() {
         let mut facts = Facts {
-            idle_limit: Some(2 * HOUR),
+            idle_limit: Some(limit(2 * HOUR)),
             idle_since: Some(HOUR),
             ..with_ttl(DAY)
         };
@@ -236,7 +280,7 @@ mod tests {
     fn an_idle_tenant_does_not_end_just_after_control_has_started() {
         // It was warned, and control did not run at the end.
         let facts = Facts {
-            idle_limit: Some(2 * HOUR),
+            idle_limit: Some(limit(2 * HOUR)),
             idle_since: Some(0),
             warned_of: Some(2 * HOUR),
             watched_since: Some(3 * HOUR),
@@ -252,6 +296,37 @@ mod tests {
             ..facts
         };
         assert_eq!(evaluate(&facts, 2 * HOUR).unwrap().stage, Stage::Expired);
+    }
+
+    #[test]
+    fn a_time_that_was_reduced_ends_nothing_before_its_grace_period() {
+        let start = 30 * DAY;
+        let reduced = |previous, until| Facts {
+            ttl: Some(Limit {
+                seconds: HOUR,
+                grace: Some(Grace { previous, until }),
+            }),
+            ..Facts::default()
+        };
+        assert_eq!(
+            run(reduced(None, start + 2 * DAY), start, 10),
+            [
+                (Stage::Later, start),
+                (Stage::Day, start + DAY),
+                (Stage::Hour, start + 2 * DAY - HOUR),
+                (Stage::Soon, start + 2 * DAY - 600),
+                (Stage::Expired, start + 2 * DAY)
+            ]
+        );
+        // Not later than without the reduction.
+        let seen = run(reduced(Some(30 * DAY + HOUR), start + DAY), start, 10);
+        assert_eq!(seen.last(), Some(&(Stage::Expired, start + HOUR)));
+        // A grace period that is over, and one that ends before the reduced time, change nothing.
+        assert_eq!(
+            run(reduced(None, start - DAY), start, 10),
+            run(with_ttl(HOUR), start, 10)
+        );
+        assert_eq!(run(reduced(None, HOUR / 2), 0, 10), run(with_ttl(HOUR), 0, 10));
     }
 
     proptest! {

@@ -82,10 +82,12 @@ async fn an_extension_in_the_last_moment_wins() {
 }
 
 #[tokio::test]
-async fn a_tenant_without_pods_is_idle_since_its_first_reconcile() {
+async fn a_tenant_without_pods_is_idle_since_it_was_ready() {
     let mut fixture = Fixture::new();
     fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = "2h".into());
     fixture.reconcile_until_ready().await;
+    assert!(fixture.status()["idleSince"].is_null(), "it was not ready before");
+    fixture.reconcile().await.unwrap();
     let since = fixture.status()["idleSince"].clone();
     assert!(since.is_string());
     assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotSoon");
@@ -158,5 +160,32 @@ async fn the_time_in_which_a_new_tenant_waits_for_quota_does_not_count_as_idle()
     assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotCounted");
     decide(&fixture, Verdict::NoProject);
     fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
     assert!(fixture.status()["idleSince"].is_string());
+}
+
+#[tokio::test]
+async fn the_time_in_which_the_syncer_does_not_answer_does_not_count_as_idle() {
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = "2h".into());
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.status()["idleSince"].is_string());
+    fixture.change_tenant(|cluster| {
+        for condition in cluster["status"]["conditions"].as_array_mut().unwrap() {
+            if condition["type"] == "SyncerReady" {
+                condition["status"] = "False".into();
+            }
+        }
+        cluster["status"]["idleSince"] = "2026-01-01T00:00:00Z".into();
+    });
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.status()["idleSince"].is_null() && !is_deleted(&fixture));
+    assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotCounted");
+    fixture.reconcile().await.unwrap();
+    let since: Timestamp = fixture.status()["idleSince"].as_str().unwrap().parse().unwrap();
+    assert!(
+        Timestamp::now().duration_since(since) < SignedDuration::from_mins(5),
+        "it counts anew"
+    );
 }

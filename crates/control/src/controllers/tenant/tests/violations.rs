@@ -299,7 +299,7 @@ async fn a_tenant_that_is_not_accepted_ends_and_has_the_manifests_that_its_class
     set_class(&fixture, &rules);
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture, "Accepted"), "VersionNotAllowed");
-    assert_eq!(reason(&fixture, "Expiring"), "NotSoon");
+    assert_eq!(reason(&fixture, "Expiring"), "ExpiresWithinDay");
     assert_eq!(settings(&fixture)["manifests"], manifests);
 }
 
@@ -319,5 +319,5 @@ async fn the_end_of_a_tenant_survives_settings_that_cannot_be_read() {
         (&after["idleSince"], &after["expiresAt"]),
         (&before["idleSince"], &before["expiresAt"])
     );
-    assert_eq!(reason(&fixture, "Expiring"), "NotSoon");
+    assert_eq!(reason(&fixture, "Expiring"), "ExpiresWithinDay");
 }

@@ -1,0 +1,178 @@
+//! The annotation `berth.dev/gpus-idle` on pods and their owners in the tenant, and Events on the owners.
+//!
+//! Who reads a Deployment need not know its pods. The annotation is information: nothing is decided by it, and the team may remove it.
+
+use super::{
+    inside::Found,
+    owners::{OwnerKey, TenantObjects, pod_key},
+    tenants::{Memory, ObservedTenant},
+    warn,
+};
+use crate::events::EventRecorder;
+use berth_api::{IdleReclaimMode, IdleStep, labels::GPUS_IDLE_WARNING};
+use berth_idle_reclaim::{pass::Decision, pod::GpuPod, workload::WorkloadName};
+use kube::runtime::events::EventType;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// Pods of one workload that are annotated, and whose owners are looked for. They rarely have more than one.
+const MAX_PODS: usize = 32;
+/// Workloads of one tenant in one pass.
+const MAX_TASKS: usize = 50;
+
+/// A workload whose annotations have to change.
+pub(super) struct MarkTask<'a> {
+    pub(super) workload: WorkloadName,
+    /// The step to name; none: the annotations are removed.
+    pub(super) step: Option<IdleStep>,
+    /// The annotation.
+    value: Option<String>,
+    /// The Event on the owners.
+    message: Option<String>,
+    pub(super) pods: Vec<&'a GpuPod>,
+    /// Owners that have the annotation.
+    known: Vec<OwnerKey>,
+}
+
+/// What has to change in a tenant.
+pub(super) fn plan<'a>(memory: &mut Memory, tenant: &ObservedTenant, found: &Found<'a>) -> Vec<MarkTask<'a>> {
+    let mut tasks = Vec::new();
+    let mut seen = BTreeSet::new();
+    match found {
+        Found::Decisions(decisions) => {
+            for decision in *decisions {
+                seen.insert(decision.workload.clone());
+                tasks.extend(plan_workload(memory, tenant, decision));
+            }
+        }
+        Found::Off(pods) => {
+            let is_marked = |pod: &&GpuPod| memory.marked.get(&pod.uid).is_some_and(Option::is_some);
+            let pods: Vec<&GpuPod> = pods.iter().map(AsRef::as_ref).filter(is_marked).collect();
+            if !pods.is_empty() {
+                tasks.push(MarkTask {
+                    pods,
+                    ..unmark(WorkloadName::default(), Vec::new())
+                });
+            }
+        }
+    }
+    // Their pods are gone: the team scaled the owner down, or it was stopped.
+    let gone = memory
+        .inside(tenant)
+        .owners
+        .iter()
+        .filter(|(workload, _)| !seen.contains(*workload));
+    tasks.extend(gone.map(|(workload, (_, owners))| unmark(workload.clone(), owners.clone())));
+    tasks.truncate(MAX_TASKS);
+    tasks
+}
+
+fn unmark<'a>(workload: WorkloadName, known: Vec<OwnerKey>) -> MarkTask<'a> {
+    MarkTask {
+        workload,
+        step: None,
+        value: None,
+        message: None,
+        pods: Vec::new(),
+        known,
+    }
+}
+
+fn plan_workload<'a>(memory: &mut Memory, tenant: &ObservedTenant, decision: &'a Decision) -> Option<MarkTask<'a>> {
+    let step = decision
+        .step()
+        .filter(|_| tenant.policy.mode == IdleReclaimMode::Enforce);
+    let differs = |pod: &&GpuPod| memory.marked.get(&pod.uid).copied().flatten() != step;
+    let pods = decision
+        .pods
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(|pod: &&GpuPod| !pod.is_ending);
+    let all: Vec<&GpuPod> = pods.take(MAX_PODS).collect();
+    let has_changed = all.iter().any(differs);
+    let known = memory.inside(tenant).owners.get(&decision.workload);
+    let is_owner_current = match known {
+        Some((marked, _)) => *marked == step,
+        None => step.is_none(),
+    };
+    if !has_changed && is_owner_current {
+        return None;
+    }
+    Some(MarkTask {
+        workload: decision.workload.clone(),
+        step,
+        value: step.and_then(|_| annotation(decision)),
+        message: step.map(|_| warn::describe(decision, &tenant.policy)),
+        pods: all,
+        known: known.map(|(_, owners)| owners.clone()).unwrap_or_default(),
+    })
+}
+
+/// The annotation of a workload; none if nothing is held against it.
+fn annotation(decision: &Decision) -> Option<String> {
+    let state = decision.state?;
+    let mut value = json!({"step": state.step.as_str(), "idleSince": warn::format_time(state.idle_since)});
+    if let Some(due) = decision.next_step_at {
+        value["nextStepAt"] = warn::format_time(due).into();
+    }
+    Some(value.to_string())
+}
+
+/// Sets or removes the annotations. Returns the owners that were found.
+///
+/// # Errors
+/// The tenant's API server does not answer, or is busy. What admission of the tenant rejects stays without annotation.
+pub(super) async fn carry_out(objects: &mut TenantObjects, task: &MarkTask<'_>) -> kube::Result<Vec<OwnerKey>> {
+    let mut owners = BTreeSet::new();
+    for pod in &task.pods {
+        let Some(found) = objects.find_owner(pod).await? else {
+            continue;
+        };
+        set_annotation(objects, &pod_key(pod), &found.pod, task.value.as_deref()).await?;
+        owners.extend(found.owner.map(|(key, _)| key));
+    }
+    let recorder = EventRecorder::new(objects.client().clone());
+    for key in owners
+        .iter()
+        .chain(task.known.iter().filter(|key| !owners.contains(key)))
+    {
+        let Some(object) = objects.get(key).await? else {
+            continue;
+        };
+        let has_changed = set_annotation(objects, key, &object, task.value.as_deref()).await?;
+        if let Some(message) = task.message.as_ref().filter(|_| has_changed) {
+            let event = warn::idle_event(EventType::Warning, warn::IDLE_EVENT, message);
+            recorder.publish(&event, &key.reference()).await;
+        }
+    }
+    Ok(owners.into_iter().collect())
+}
+
+/// Returns whether the annotation was changed.
+async fn set_annotation(
+    objects: &mut TenantObjects,
+    key: &OwnerKey,
+    object: &Value,
+    value: Option<&str>,
+) -> kube::Result<bool> {
+    if object["metadata"]["annotations"][GPUS_IDLE_WARNING].as_str() == value {
+        return Ok(false);
+    }
+    let patch = json!({"metadata": {"uid": key.uid, "annotations": {GPUS_IDLE_WARNING: value}}});
+    match objects.patch(key, &patch).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_rejected(&error) => {
+            tracing::debug!(object = %key, %error, "an object in a tenant cannot be annotated");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the API server rejects one object, for example by admission of the tenant. It does so again in the next pass.
+pub(super) fn is_rejected(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => (400..500).contains(&status.code) && ![401, 408, 429].contains(&status.code),
+        _ => false,
+    }
+}

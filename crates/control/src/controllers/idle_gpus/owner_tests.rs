@@ -1,0 +1,371 @@
+//! Passes with a tenant in memory: warnings on owners, owners that are stopped, and owners that are restored, once.
+
+use super::{
+    tests::{CLUSTER, Fleet},
+    *,
+};
+use crate::testing::{Script, ScriptedApi};
+use berth_api::{IdleLastStep, IdleReclaim, OwnerKind};
+use serde_json::{Value, json};
+
+const TENANT_POD: &str = "/api/v1/namespaces/ml/pods/train";
+const REPLICA_SET: &str = "/apis/apps/v1/namespaces/ml/replicasets/web-7d9";
+const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/ml/deployments/web";
+const JOB: &str = "/apis/batch/v1/namespaces/ml/jobs/batch";
+/// Minutes after which the pod has been due for a pass.
+const UNTIL_DUE: i64 = 42;
+
+/// The fleet, with the tenant's API server.
+struct World {
+    fleet: Fleet,
+    tenant: ScriptedApi,
+    script: Script,
+}
+
+fn controller(api_version: &str, kind: &str, name: &str) -> Value {
+    json!([{"apiVersion": api_version, "kind": kind, "name": name, "uid": format!("{name}-uid"), "controller": true}])
+}
+
+impl World {
+    /// A pod of a Deployment with one replica, under a class that stops owners.
+    fn new() -> Self {
+        let fleet = Fleet::new(IdleReclaimMode::Enforce);
+        let script = Script::default();
+        let tenant = ScriptedApi::new("tenant", &script);
+        let world = Self { fleet, tenant, script };
+        world.set_rules(IdleReclaim::default().owner_kinds);
+        world.own_pod(&controller("apps/v1", "ReplicaSet", "web-7d9"));
+        let replica_set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web-7d9", "namespace": "ml",
+            "uid": "web-7d9-uid", "ownerReferences": controller("apps/v1", "Deployment", "web")}});
+        world.tenant.insert(REPLICA_SET, replica_set);
+        let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "ml",
+            "uid": "web-uid", "annotations": {"team": "own"}}, "spec": {"replicas": 1}, "status": {"replicas": 1}});
+        world.tenant.insert(DEPLOYMENT, deployment);
+        world.connect(true);
+        world.fleet.gpu.set(Some(0.0));
+        world
+    }
+
+    fn set_rules(&self, owner_kinds: Vec<OwnerKind>) {
+        self.fleet.set_rules(IdleReclaim {
+            mode: IdleReclaimMode::Enforce,
+            last_step: IdleLastStep::StopOwner,
+            owner_kinds,
+            ..IdleReclaim::default()
+        });
+    }
+
+    fn own_pod(&self, references: &Value) {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train", "namespace": "ml", "uid": "train-uid",
+            "ownerReferences": references}});
+        self.tenant.insert(TENANT_POD, pod);
+    }
+
+    fn connect(&self, is_connected: bool) {
+        let memory = self.fleet.context.tenants.of("tenant-uid", &self.fleet.host.client());
+        memory.connection.set_client(is_connected.then(|| self.tenant.client()));
+    }
+
+    /// What the tenant's controllers do once the owner is stopped.
+    fn remove_pod(&self) {
+        self.tenant.remove(TENANT_POD);
+        self.fleet.context.stores.gpu_pods.put("berth-w/train-host", None);
+    }
+
+    fn change(&self, path: &str, change: impl FnOnce(&mut Value)) {
+        let mut object = self.tenant.get(path).unwrap();
+        change(&mut object);
+        self.tenant.insert(path, object);
+    }
+
+    fn deployment(&self) -> Value {
+        self.tenant.get(DEPLOYMENT).unwrap()
+    }
+
+    fn replicas(&self) -> u64 {
+        self.deployment()["spec"]["replicas"].as_u64().unwrap()
+    }
+
+    fn annotations(&self) -> Value {
+        self.deployment()["metadata"]["annotations"].clone()
+    }
+
+    fn listed(&self) -> usize {
+        let cluster = self.fleet.host.get(CLUSTER).unwrap();
+        cluster["status"]["idle"]["stoppedOwners"]
+            .as_array()
+            .map_or(0, Vec::len)
+    }
+
+    fn patches_of_deployment(&self) -> usize {
+        let calls = self.script.calls();
+        let of_deployment = |text: &str| text == format!("tenant PATCH {DEPLOYMENT}");
+        calls
+            .iter()
+            .filter(|call| !call.failed && of_deployment(&call.text))
+            .count()
+    }
+
+    fn results(&self, result: &'static str) -> u64 {
+        let evictions = &self.fleet.context.metrics.idle_evictions;
+        evictions.get_or_create(&ResultLabels { result }).get()
+    }
+
+    /// A stopped Deployment without pods.
+    async fn stopped() -> Self {
+        let mut world = Self::new();
+        world.fleet.run(UNTIL_DUE - 1).await;
+        assert_eq!(world.replicas(), 0);
+        world.remove_pod();
+        world.fleet.run(3).await;
+        world
+    }
+}
+
+#[tokio::test]
+async fn an_owner_is_warned_and_stopped_in_the_end() {
+    let mut world = World::new();
+    world.fleet.run(1).await;
+    let warning: Value = serde_json::from_str(world.annotations()["berth.dev/gpus-idle"].as_str().unwrap()).unwrap();
+    assert_eq!(warning["step"], "Warned");
+    assert!(warning["nextStepAt"].is_string(), "{warning}");
+    let pod = world.tenant.get(TENANT_POD).unwrap();
+    assert_eq!(
+        pod["metadata"]["annotations"]["berth.dev/gpus-idle"],
+        world.annotations()["berth.dev/gpus-idle"]
+    );
+    assert_eq!(
+        world.tenant.find("/events.k8s.io/v1/namespaces/ml/events/web.").len(),
+        1
+    );
+    world.fleet.run(1).await;
+    let cluster = world.fleet.host.get(CLUSTER).unwrap();
+    assert_eq!(cluster["status"]["idle"]["workloads"][0]["owner"]["name"], "web");
+    assert_eq!(world.patches_of_deployment(), 1, "once for each step");
+    world.fleet.run(UNTIL_DUE - 3).await;
+    assert_eq!(world.fleet.step().as_deref(), Some("Reclaimable"));
+    assert_eq!(
+        (world.replicas(), world.fleet.evictions(), world.results("stopped")),
+        (0, 0, 1)
+    );
+    let annotations = world.annotations();
+    let record: Value = serde_json::from_str(annotations["berth.dev/stopped"].as_str().unwrap()).unwrap();
+    assert_eq!((&record["replicas"], &record["class"]), (&json!(1), &json!("gold")));
+    assert_eq!(
+        (&annotations["berth.dev/gpus-idle"], &annotations["team"]),
+        (&Value::Null, &json!("own"))
+    );
+    assert_eq!(world.listed(), 1);
+    let reasons: Vec<Value> = world
+        .fleet
+        .host
+        .find("/namespaces/team/events/")
+        .iter()
+        .map(|event| event["reason"].clone())
+        .collect();
+    assert!(reasons.contains(&json!("OwnerStopped")), "{reasons:?}");
+}
+
+#[tokio::test]
+async fn activity_takes_the_warning_of_the_owner_back() {
+    let mut world = World::new();
+    world.fleet.run(20).await;
+    assert!(world.annotations()["berth.dev/gpus-idle"].is_string());
+    world.fleet.gpu.set(Some(0.5));
+    world.fleet.run(1).await;
+    assert_eq!(world.annotations(), json!({"team": "own"}));
+    let pod = world.tenant.get(TENANT_POD).unwrap();
+    assert!(pod["metadata"]["annotations"]["berth.dev/gpus-idle"].is_null());
+}
+
+#[tokio::test]
+async fn pods_that_stay_although_their_owner_was_stopped_are_evicted() {
+    let mut world = World::new();
+    world.fleet.run(UNTIL_DUE - 1).await;
+    assert_eq!((world.replicas(), world.fleet.evictions()), (0, 0));
+    world.fleet.run(1).await;
+    assert_eq!(world.fleet.evictions(), 1);
+}
+
+#[tokio::test]
+async fn the_team_restores_with_an_annotation() {
+    let mut world = Box::pin(World::stopped()).await;
+    world.change(DEPLOYMENT, |object| {
+        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+    });
+    world.fleet.run(1).await;
+    assert_eq!((world.replicas(), world.annotations()), (1, json!({"team": "own"})));
+    world.fleet.run(1).await;
+    assert_eq!(world.listed(), 0);
+    // It is the team's own again.
+    world.change(DEPLOYMENT, |object| object["spec"]["replicas"] = 0.into());
+    world.fleet.run(3).await;
+    assert_eq!(world.replicas(), 0);
+}
+
+#[tokio::test]
+async fn a_request_on_the_host_restores_once() {
+    let mut world = Box::pin(World::stopped()).await;
+    let mut cluster = world.fleet.host.get(CLUSTER).unwrap();
+    cluster["metadata"]["annotations"] = json!({"berth.dev/restore": "deployment/ml/web"});
+    world.fleet.host.insert(CLUSTER, cluster);
+    world.fleet.run(1).await;
+    assert_eq!((world.replicas(), world.listed()), (1, 1));
+    let cluster = world.fleet.host.get(CLUSTER).unwrap();
+    assert!(cluster["metadata"]["annotations"]["berth.dev/restore"].is_null());
+    world.change(DEPLOYMENT, |object| object["spec"]["replicas"] = 0.into());
+    world.fleet.memory = Memory::default();
+    world.fleet.run(3).await;
+    assert_eq!((world.replicas(), world.listed()), (0, 0));
+}
+
+#[tokio::test]
+async fn an_owner_that_the_team_starts_itself_is_not_restored() {
+    let mut world = Box::pin(World::stopped()).await;
+    world.change(DEPLOYMENT, |object| object["spec"]["replicas"] = 5.into());
+    world.fleet.run(2).await;
+    assert_eq!(
+        (world.replicas(), world.annotations(), world.listed()),
+        (5, json!({"team": "own"}), 0)
+    );
+}
+
+#[tokio::test]
+async fn a_new_control_knows_what_was_stopped_and_a_class_that_is_off_keeps_it() {
+    let mut world = Box::pin(World::stopped()).await;
+    world.fleet.memory = Memory::default();
+    world.fleet.set_rules(IdleReclaim::default());
+    world.fleet.run(3).await;
+    assert_eq!((world.replicas(), world.listed()), (0, 1));
+    world.change(DEPLOYMENT, |object| {
+        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+    });
+    world.fleet.run(2).await;
+    assert_eq!((world.replicas(), world.listed()), (1, 0));
+    let cluster = world.fleet.host.get(CLUSTER).unwrap();
+    assert!(cluster["status"]["idle"].is_null(), "{cluster}");
+}
+
+#[tokio::test]
+async fn an_api_server_that_does_not_answer_keeps_what_was_stopped() {
+    let mut world = Box::pin(World::stopped()).await;
+    world.change(DEPLOYMENT, |object| {
+        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+    });
+    world.connect(false);
+    world.fleet.run(200).await;
+    assert_eq!((world.replicas(), world.listed()), (0, 1));
+    world.connect(true);
+    world.fleet.run(1).await;
+    assert_eq!(world.replicas(), 1);
+}
+
+#[tokio::test]
+async fn a_crash_at_any_call_stops_and_restores_exactly_once() {
+    // Every call to the tenant from the step before the last one on fails once, each in a world of its own.
+    for number in 0..12 {
+        let mut world = World::new();
+        world.fleet.run(UNTIL_DUE - 2).await;
+        world.script.fail_call(world.script.calls().len() + number);
+        world.fleet.run(1).await;
+        world.fleet.memory = Memory::default();
+        let is_stopped = world.replicas() == 0;
+        assert_eq!(
+            is_stopped,
+            world.annotations()["berth.dev/stopped"].is_string(),
+            "call {number}"
+        );
+        if !is_stopped {
+            continue;
+        }
+        assert_eq!(world.listed(), 1, "call {number}");
+        world.remove_pod();
+        world.change(DEPLOYMENT, |object| {
+            object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+        });
+        world.script.fail_call(world.script.calls().len() + number);
+        world.fleet.run(1).await;
+        world.fleet.memory = Memory::default();
+        world.fleet.run(3).await;
+        assert_eq!(
+            (world.replicas(), world.annotations()),
+            (1, json!({"team": "own"})),
+            "call {number}"
+        );
+        world.fleet.run(3).await;
+        assert_eq!(world.listed(), 0, "call {number}");
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_is_not_listed_or_has_other_pods_is_not_stopped() {
+    let mut world = World::new();
+    world.set_rules(vec![OwnerKind {
+        group: "batch".into(),
+        kind: "Job".into(),
+    }]);
+    world.fleet.run(UNTIL_DUE - 1).await;
+    assert_eq!((world.replicas(), world.fleet.evictions(), world.listed()), (1, 1, 0));
+    let mut world = World::new();
+    world.change(DEPLOYMENT, |object| object["status"]["replicas"] = 2.into());
+    world.fleet.run(UNTIL_DUE - 1).await;
+    assert_eq!((world.replicas(), world.fleet.evictions(), world.listed()), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn owner_references_are_not_believed() {
+    // Another Deployment of the name, a circle, and another pod of the name.
+    let changes: [fn(&World); 3] = [
+        |world| world.change(DEPLOYMENT, |object| object["metadata"]["uid"] = "new-uid".into()),
+        |world| {
+            let circle = controller("apps/v1", "ReplicaSet", "web-7d9");
+            world.change(REPLICA_SET, |object| object["metadata"]["ownerReferences"] = circle);
+        },
+        |world| world.change(TENANT_POD, |object| object["metadata"]["uid"] = "new-uid".into()),
+    ];
+    for change in changes {
+        let mut world = World::new();
+        change(&world);
+        world.fleet.run(UNTIL_DUE - 1).await;
+        assert_eq!((world.replicas(), world.fleet.evictions()), (1, 1));
+        assert_eq!(world.annotations(), json!({"team": "own"}));
+    }
+}
+
+#[tokio::test]
+async fn a_job_of_a_cron_job_is_suspended_and_resumed() {
+    let mut world = World::new();
+    world.own_pod(&controller("batch/v1", "Job", "batch"));
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "batch", "namespace": "ml", "uid": "batch-uid",
+        "ownerReferences": controller("batch/v1", "CronJob", "nightly")}, "spec": {"parallelism": 1}, "status": {"active": 1}});
+    world.tenant.insert(JOB, job);
+    world.fleet.run(UNTIL_DUE - 1).await;
+    let job = world.tenant.get(JOB).unwrap();
+    assert_eq!((&job["spec"]["suspend"], world.fleet.evictions()), (&json!(true), 0));
+    world.remove_pod();
+    world.change(JOB, |object| {
+        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+    });
+    world.fleet.run(1).await;
+    assert_eq!(world.tenant.get(JOB).unwrap()["spec"]["suspend"], false);
+}
+
+#[tokio::test]
+async fn a_tenant_that_does_not_answer_loses_its_pods_by_eviction() {
+    let mut world = World::new();
+    world.connect(false);
+    world.fleet.run(UNTIL_DUE - 1).await;
+    assert_eq!((world.replicas(), world.fleet.evictions()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_that_does_not_answer_takes_the_time_of_its_tenant_only() {
+    let mut world = World::new();
+    world.tenant.never_answer_writes(Some("deployments"));
+    let started = tokio::time::Instant::now();
+    world.fleet.run(1).await;
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    assert_eq!(world.fleet.step().as_deref(), Some("Warned"));
+    world.fleet.run(UNTIL_DUE - 2).await;
+    assert_eq!((world.replicas(), world.fleet.evictions()), (1, 1));
+}

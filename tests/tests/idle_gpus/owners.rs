@@ -1,0 +1,279 @@
+//! The last step for an owner, on real API servers: a host, a tenant with its own control plane and syncer, and simulated nodes. The
+//! window is at least half an hour, so the clock of control is ahead, and Prometheus is one in this process, whose samples follow
+//! that clock.
+
+use axum::{Router, extract::State, routing::post};
+use berth_api::{IdleLastStep, IdleReclaim, IdleReclaimMode, TenantClass, TenantClassSpec, labels};
+use berth_control::{
+    ControlConfig,
+    control_plane::HostInput,
+    controllers::{
+        idle_gpus::GpuMetricsSource,
+        nodes::{clock::Clock, jobs::NodeJobs},
+        tenant::WithoutClass,
+    },
+    datastore::DatastoreConfig,
+    metrics::Metrics,
+    network::NetworkConfig,
+    runtime::{ProcessRuntime, ProcessRuntimeConfig},
+};
+use berth_idle_reclaim::query::QuerySettings;
+use berth_prometheus::{Prometheus, PrometheusConfig};
+use berth_tests::{
+    files::binary,
+    tenant::{READY_WITHIN, Tenant, cluster, ensure_namespace},
+    test_cluster::TestCluster,
+    wait::until,
+};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+const NAMESPACE: &str = "idle-owners";
+const NAME: &str = "vision";
+
+/// Namespace and name of the host pod whose eight GPUs do nothing; of others nothing is known.
+type IdlePod = Arc<Mutex<Option<(String, String)>>>;
+
+async fn serve(idle: IdlePod) -> GpuMetricsSource {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new().route("/api/v1/query", post(answer)).with_state(idle);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    GpuMetricsSource {
+        prometheus: Prometheus::new(PrometheusConfig::new(url.parse().unwrap())).unwrap(),
+        settings: QuerySettings::default(),
+        interval: Duration::from_secs(1),
+    }
+}
+
+/// The rows that Prometheus would have, by what the query aggregates.
+async fn answer(State(idle): State<IdlePod>, form: String) -> String {
+    let time = form
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("time="))
+        .unwrap_or("0");
+    let value = if form.contains("timestamp") {
+        time
+    } else if form.contains("count_over_time") {
+        "30"
+    } else if form.contains("POWER") {
+        "80"
+    } else {
+        "0"
+    };
+    let pod = idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let rows: Vec<Value> = pod
+        .iter()
+        .flat_map(|(namespace, name)| (0..8).map(move |gpu| (namespace, name, gpu)))
+        .map(|(namespace, name, gpu)| {
+            json!({"value": [0, value], "metric": {"UUID": format!("GPU-{gpu}"), "modelName": "NVIDIA H100",
+                "exported_namespace": namespace, "exported_pod": name, "namespace": "monitoring", "pod": "exporter"}})
+        })
+        .collect();
+    json!({"status": "success", "data": {"resultType": "vector", "result": rows}}).to_string()
+}
+
+/// Runs the tenants' processes, for all controls.
+async fn open_runtime(host: &TestCluster) -> Arc<ProcessRuntime> {
+    let home = host.home();
+    let config = ProcessRuntimeConfig {
+        dir: home.tenants(),
+        log_dir: home.logs(),
+        kubeconfig_dir: Some(home.kubeconfigs()),
+        syncer: binary("berth-syncer"),
+        die_with_parent: true,
+    };
+    Arc::new(ProcessRuntime::open(config, host.client.clone()).await.unwrap())
+}
+
+/// A control in this process.
+struct Control {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Control {
+    fn start(host: &TestCluster, clock: &Clock, runtime: &Arc<ProcessRuntime>, gpu_metrics: GpuMetricsSource) -> Self {
+        let access = host.datastore();
+        let config = ControlConfig {
+            network: NetworkConfig::default(),
+            without_class: WithoutClass::BuiltInDefaults,
+            node_jobs: NodeJobs {
+                image: "berth:test".into(),
+                placeholder_image: "pause:test".into(),
+                ..NodeJobs::default()
+            },
+            client: host.client.clone(),
+            host: HostInput {
+                cluster_domain: "cluster.local".into(),
+                server: host.server(),
+                ca_pem: std::fs::read_to_string(host.home().pki().join("ca.crt")).unwrap_or_default(),
+            },
+            datastore: DatastoreConfig {
+                endpoints: vec![access.endpoint],
+                ca_cert: access.ca_cert,
+                ca_key: access.ca_key,
+            },
+            clock: clock.clone(),
+            gpu_metrics: Some(gpu_metrics),
+            runtime: Arc::clone(runtime) as Arc<_>,
+            metrics: Metrics::new(&mut Registry::default()),
+        };
+        let stop = CancellationToken::new();
+        let of_control = stop.clone();
+        let task = tokio::spawn(async move { berth_control::run(config, of_control, || {}).await.unwrap() });
+        Self { stop, task }
+    }
+}
+
+fn class() -> TenantClass {
+    let spec = TenantClassSpec {
+        idle_reclaim: IdleReclaim {
+            mode: IdleReclaimMode::Enforce,
+            last_step: IdleLastStep::StopOwner,
+            window: "30m".into(),
+            grace_period: "0s".into(),
+            checkpoint_period: "0s".into(),
+            startup_grace_period: "0s".into(),
+            minimum_runtime: "0s".into(),
+            ..IdleReclaim::default()
+        },
+        ..TenantClassSpec::default()
+    };
+    TenantClass::new("stop-owners", spec)
+}
+
+fn deployment() -> Deployment {
+    serde_json::from_value(json!({
+        "metadata": {"name": "web"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"terminationGracePeriodSeconds": 1, "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+                "containers": [{"name": "main", "image": "serve:1", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]},
+        }},
+    }))
+    .unwrap()
+}
+
+/// The tenant's running host pod.
+async fn until_running(pods: &Api<Pod>) -> Pod {
+    until("the pod of the Deployment runs on the host", READY_WITHIN, async || {
+        let list = pods
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        let is_running = |pod: &&Pod| {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            let name = pod.annotations().get(labels::ORIGIN_NAME);
+            phase == Some("Running") && name.is_some_and(|name| name.starts_with("web-"))
+        };
+        list.iter()
+            .find(is_running)
+            .cloned()
+            .ok_or_else(|| format!("{} pods", list.items.len()))
+    })
+    .await
+}
+
+/// Waits until the Deployment has so many replicas, and a record or none.
+async fn until_replicas(deployments: &Api<Deployment>, replicas: i32, has_record: bool) -> Deployment {
+    let what = format!("the Deployment has {replicas} replicas, and a record: {has_record}");
+    until(&what, READY_WITHIN, async || {
+        let found = deployments.get("web").await.map_err(|error| error.to_string())?;
+        let wanted = found.spec.as_ref().and_then(|spec| spec.replicas);
+        let is_recorded = found.annotations().contains_key(labels::STOPPED);
+        if (wanted, is_recorded) == (Some(replicas), has_record) {
+            Ok(found)
+        } else {
+            Err(format!("{wanted:?}, {:?}", found.annotations()))
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
+    berth_runtime::install_crypto();
+    let host = TestCluster::without_control("h100=1,cpu=1").await;
+    let clock = Clock::default();
+    let idle = IdlePod::default();
+    let source = serve(Arc::clone(&idle)).await;
+    let runtime = open_runtime(&host).await;
+    let control = Control::start(&host, &clock, &runtime, source.clone());
+    let params = PostParams::default();
+    Api::<TenantClass>::all(host.client.clone())
+        .create(&params, &class())
+        .await
+        .unwrap();
+    ensure_namespace(&host.client, NAMESPACE).await;
+    let mut spec = cluster(NAME, &[("train", "h100", 1)]);
+    spec.spec.class_name = Some("stop-owners".into());
+    let tenant = Tenant::create(&host, NAMESPACE, &spec).await;
+    let deployments: Api<Deployment> = Api::namespaced(tenant.client.clone(), "default");
+    deployments.create(&params, &deployment()).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
+    let pod = until_running(&pods).await;
+
+    *idle.lock().unwrap() = Some((tenant.id.workload_namespace(), pod.name_any()));
+    // The pod has run for longer than the window, by the clock of control.
+    clock.set_ahead(7200);
+    let stopped = until_replicas(&deployments, 0, true).await;
+    let record: Value = serde_json::from_str(&stopped.annotations()[labels::STOPPED]).unwrap();
+    assert_eq!(
+        (&record["replicas"], &record["class"]),
+        (&json!(1), &json!("stop-owners"))
+    );
+    *idle.lock().unwrap() = None;
+    until("its pod is gone", READY_WITHIN, async || {
+        let pod = pods.get_opt(&pod.name_any()).await.map_err(|error| error.to_string())?;
+        pod.map_or(Ok(()), |_| Err("it is there".to_owned()))
+    })
+    .await;
+    let tenants = host.tenants(NAMESPACE);
+    let idle_status = tenants.get(NAME).await.unwrap().status.unwrap().idle.unwrap();
+    assert_eq!(idle_status.stopped_owners[0].path(), "Deployment/default/web");
+
+    // Another control restores what this one has stopped: it is on the Deployment. This one ends at any point.
+    control.task.abort();
+    drop(control);
+    let wanted = json!({"metadata": {"annotations": {labels::RESTORE: labels::RESTORE_WANTED}}});
+    let merge = PatchParams::default();
+    deployments.patch("web", &merge, &Patch::Merge(&wanted)).await.unwrap();
+    let second = Control::start(&host, &clock, &runtime, source);
+    let restored = until_replicas(&deployments, 1, false).await;
+    assert!(
+        !restored.annotations().contains_key(labels::RESTORE),
+        "{:?}",
+        restored.annotations()
+    );
+
+    // It is the team's own again, also if it asks on the host for what is not stopped.
+    deployments
+        .patch("web", &merge, &Patch::Merge(&json!({"spec": {"replicas": 0}})))
+        .await
+        .unwrap();
+    let request = json!({"metadata": {"annotations": {labels::RESTORE: "*"}}});
+    tenants.patch(NAME, &merge, &Patch::Merge(&request)).await.unwrap();
+    until("the request is done", READY_WITHIN, async || {
+        let cluster = tenants.get(NAME).await.map_err(|error| error.to_string())?;
+        let is_done = !cluster.annotations().contains_key(labels::RESTORE);
+        is_done.then_some(()).ok_or_else(|| "it is there".to_owned())
+    })
+    .await;
+    until_replicas(&deployments, 0, false).await;
+    clock.set_ahead(0);
+    tenant.delete(&host).await;
+    second.stop.cancel();
+    second.task.await.unwrap();
+}
