@@ -6,7 +6,7 @@
 use berth_api::{Organization, OrganizationSpec, Project, ProjectSpec, TenantLimits, TreeQuota, TreeResource};
 use berth_quota::{Amounts, Claim, Decision, Tree, decide};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -62,6 +62,7 @@ fn main() {
             requested: Some(requested.clone()),
             unlimited: BTreeSet::new(),
             reserved: Some(requested.clone()),
+            at_most: BTreeMap::new(),
         })
         .collect();
     let mut durations: Vec<Duration> = Vec::new();

@@ -13,6 +13,7 @@ mod cron;
 mod error;
 pub mod groups;
 pub mod schedule;
+mod search;
 pub mod stack;
 mod window;
 mod zone;

@@ -1,7 +1,7 @@
 //! Stores that a test fills itself.
 
 use super::ScriptedApi;
-use crate::stores::Stores;
+use crate::{changes::Changes, stores::Stores};
 use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
 use k8s_openapi::api::{
@@ -37,6 +37,7 @@ pub(crate) struct StoreWriters {
     team_namespaces: Writer<PartialObjectMeta<Namespace>>,
     network_policies: Writer<NetworkPolicy>,
     tenant_nodes: Writer<TenantNode>,
+    changes: Arc<Changes>,
 }
 
 impl StoreWriters {
@@ -55,6 +56,7 @@ impl StoreWriters {
         let (network_policies, network_policy_writer) = reflector::store();
         let (tenant_nodes, tenant_node_writer) = reflector::store();
         let slices = Arc::new(NodeIndex::default());
+        let changes = Arc::new(Changes::default());
         let stores = Stores {
             tenants,
             pools,
@@ -78,6 +80,8 @@ impl StoreWriters {
             namespaces: empty(),
             network_policies,
             tenant_nodes,
+            changes: Arc::clone(&changes),
+            pools_with_nodes: Arc::default(),
         };
         let writers = Self {
             tenants: tenant_writer,
@@ -92,6 +96,7 @@ impl StoreWriters {
             team_namespaces: team_namespace_writer,
             network_policies: network_policy_writer,
             tenant_nodes: tenant_node_writer,
+            changes,
         };
         (stores, writers)
     }
@@ -110,6 +115,7 @@ impl StoreWriters {
         fill(&mut self.team_namespaces, host, TEAM_NAMESPACES);
         fill(&mut self.network_policies, host, "/networkpolicies/");
         fill(&mut self.tenant_nodes, host, "/tenantnodes/");
+        self.changes.count_all();
     }
 }
 

@@ -5,6 +5,7 @@ use super::{
     connection::Connection,
     datastore_usage::UsageMemory,
     manifests::{ManifestMemory, ParsedManifests},
+    reported_use::LoweredLimits,
 };
 use crate::{
     apply::Applier,
@@ -29,6 +30,8 @@ pub struct TenantMemory {
     pub leaves: Mutex<Option<LeafStore>>,
     /// What it stores, as far as that was measured.
     pub datastore_usage: Mutex<UsageMemory>,
+    /// Since when its limits are lower than what is reserved for it.
+    pub(super) lowered: Mutex<Option<LoweredLimits>>,
     /// How the tenant customised its DNS, as it was read last.
     pub dns: Mutex<Option<BTreeMap<String, String>>>,
     /// What the platform applied in it. Held during a pass.
@@ -69,6 +72,7 @@ impl Tenants {
                 authorities: Mutex::new(None),
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
+                lowered: Mutex::default(),
                 dns: Mutex::new(None),
                 manifests: tokio::sync::Mutex::default(),
                 have_components_run: AtomicBool::new(false),
