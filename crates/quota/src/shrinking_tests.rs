@@ -97,8 +97,9 @@ fn what_exists_leaves_no_room_for_others() {
     let shrinks = |at_most| claim("a", Some(pods(10)), pods(2), at_most);
     let mut waits = claim("b", None, pods(10), Amounts::new());
     waits.created = 1;
+    let tree = tree();
     for (at_most, gets) in [(Amounts::new(), false), (pods(3), false), (pods(2), true)] {
-        let outcome = decide(&tree(), &[shrinks(at_most.clone()), waits.clone()]);
+        let outcome = decide(&tree, &[shrinks(at_most.clone()), waits.clone()]);
         let is_reserved = matches!(outcome.decisions["b"], Decision::Reserved { .. });
         assert_eq!(is_reserved, gets, "{at_most:?}");
     }

@@ -16,7 +16,7 @@ pub struct Schedules {
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     known: Mutex<Known>,
     /// Projects and Organizations, computed once for each change of them.
-    hierarchy: Cached<Hierarchy, u64>,
+    pub(super) hierarchy: Cached<Hierarchy, u64>,
 }
 
 #[derive(Default)]

@@ -13,8 +13,7 @@ use crate::{
     stores::{PoolsWithNodes, Stores},
 };
 use berth_api::{
-    ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantClass, TenantCluster, TenantClusterSpec,
-    TenantLimits,
+    ControlPlaneServiceType, NodeMode, SchedulingMode, TenantClass, TenantCluster, TenantClusterSpec, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
 };
 use berth_node_lifecycle::{Assignment, fleet::WithdrawnNodes};
@@ -331,7 +330,7 @@ fn suggest(action: &str, noun: &str, names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{ControlPlaneService, ControlPlaneSpec, HostNodePoolSpec, NodeGroup};
+    use berth_api::{ControlPlaneService, ControlPlaneSpec, HostNodePool, HostNodePoolSpec, NodeGroup};
 
     fn available() -> AvailableCapacity {
         let spec = HostNodePoolSpec::default();
