@@ -5,18 +5,19 @@ use super::{
     connection::Connection,
     datastore_usage::UsageMemory,
     manifests::{ManifestMemory, ParsedManifests},
-    reported_use::LoweredLimits,
 };
 use crate::{
     apply::Applier,
     control_plane::{Authorities, LeafStore},
 };
 use berth_planner::NodeGroupPlan;
+use berth_quota::Amounts;
 use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
+use tokio::time::Instant;
 
 /// What is remembered of one tenant.
 pub struct TenantMemory {
@@ -38,6 +39,15 @@ pub struct TenantMemory {
     pub(super) manifests: tokio::sync::Mutex<ManifestMemory>,
     /// Whether its components have run after everything that they need was applied.
     pub have_components_run: AtomicBool,
+}
+
+/// Limits that are lower than what is reserved for a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LoweredLimits {
+    /// What a tenant with these limits reserves.
+    pub(super) requested: Amounts,
+    /// When a reconcile had enforced them.
+    pub(super) since: Instant,
 }
 
 /// Memory of all tenants, by UID of their `TenantCluster`.

@@ -9,6 +9,7 @@ use super::{
     context::TenantContext,
     datastore_usage::CompleteMeasurement,
     error::{TenantError, in_step},
+    memory::LoweredLimits,
     settings::Settings,
     status,
     target::Tenant,
@@ -23,15 +24,6 @@ use tokio::time::Instant;
 
 /// Pause before the use is read again. Its changes wake no tenant.
 pub(super) const PAUSE: Duration = Duration::from_secs(15);
-
-/// Limits that are lower than what is reserved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoweredLimits {
-    /// What a tenant with these limits reserves.
-    requested: Amounts,
-    /// When a reconcile had enforced them.
-    since: Instant,
-}
 
 /// Reports what exists of a tenant that runs with `settings`, if more is reserved for it than these need. Returns when to do so again.
 ///
