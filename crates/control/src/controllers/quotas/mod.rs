@@ -35,19 +35,20 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// # Errors
 /// The host refuses or does not answer. What was decided counts all the same.
 pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, ReconcileError> {
-    let organizations = context.stores.organizations.state();
-    let projects = context.stores.projects.state();
     let basis = context.quotas.basis();
-    if organizations.is_empty() && projects.is_empty() {
+    if context.stores.organizations.is_empty() && context.stores.projects.is_empty() {
         let is_kept = publish(context, BTreeMap::new(), &basis);
         context.metrics.clear_quotas();
         return Ok((!is_kept).then_some(AGAIN));
     }
     let started = Instant::now();
+    // Before anything is read for the decision: what changes meanwhile is a reason for the next one.
     let digest = pace::digest(context, &basis);
-    if let Turn::Pause(pause) = context.pace.turn(started, || digest) {
+    if let Turn::Pause(pause) = context.pace.turn(started, digest) {
         return Ok(Some(pause));
     }
+    let organizations = context.stores.organizations.state();
+    let projects = context.stores.projects.state();
     let tree = Tree::new(
         organizations.iter().map(AsRef::as_ref),
         projects.iter().map(AsRef::as_ref),

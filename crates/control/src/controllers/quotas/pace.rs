@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// Pause after which everything is decided and compared again, whether something changed or not.
 pub(super) const RESYNC: Duration = Duration::from_secs(60);
 /// Decisions that take less than this follow each other at once.
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT: Duration = Duration::from_millis(200);
 /// The longest pause after a decision.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -46,7 +46,7 @@ impl Pace {
 
     /// Whether to decide now. A decision that took long is followed by a pause that is as long, in which requests add up; one that was
     /// made from the same is made again only for the resync.
-    pub(super) fn turn(&self, now: Instant, digest: impl FnOnce() -> u64) -> Turn {
+    pub(super) fn turn(&self, now: Instant, digest: u64) -> Turn {
         let last = *self.last();
         let Some(ended) = last.ended else { return Turn::Decide };
         let since = now.saturating_duration_since(ended);
@@ -58,7 +58,7 @@ impl Pace {
         if since < pause {
             return Turn::Pause(pause.saturating_sub(since));
         }
-        if since < RESYNC && last.digest == Some(digest()) {
+        if since < RESYNC && last.digest == Some(digest) {
             return Turn::Pause(RESYNC.saturating_sub(since));
         }
         Turn::Decide
@@ -137,7 +137,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_long_decision_is_followed_by_a_pause_and_the_same_is_decided_once() {
         let pace = Pace::default();
-        let turn = |digest| pace.turn(Instant::now(), || digest);
+        let turn = |digest| pace.turn(Instant::now(), digest);
         assert_eq!(turn(1), Turn::Decide);
         pace.decided(Duration::from_secs(2), 1);
         assert_eq!(turn(2), Turn::Pause(Duration::from_secs(2)));

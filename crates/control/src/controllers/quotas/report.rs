@@ -208,9 +208,11 @@ fn within_condition(over: &BTreeMap<&str, Vec<&str>>) -> ConditionUpdate {
     ConditionUpdate::mark_false(WITHIN_QUOTA, "OverQuota", message)
 }
 
-/// Some tenants, and how many more there are.
+/// Some tenants, in the order of their names so that the text does not change without them, and how many more there are.
 pub(super) fn list_names(tenants: &[&str]) -> String {
-    let named = tenants.get(..MAX_NAMES).unwrap_or(tenants).join(", ");
+    let mut tenants = tenants.to_vec();
+    tenants.sort_unstable();
+    let named = tenants.get(..MAX_NAMES).unwrap_or(&tenants).join(", ");
     match tenants.len().saturating_sub(MAX_NAMES) {
         0 => named,
         more => format!("{named} and {more} more"),

@@ -288,8 +288,8 @@ pub(super) async fn write_unless_changed(
     cluster: &TenantCluster,
     after: &TenantClusterStatus,
 ) -> Result<bool, TenantError> {
-    let version = cluster.resource_version().unwrap_or_default();
-    match patch(context, cluster, after, Some(&version)).await {
+    let version = cluster.resource_version();
+    match patch(context, cluster, after, version.as_deref()).await {
         Err(TenantError::Status(error)) if error.is_status(409) => Ok(false),
         written => written.map(|()| true),
     }
