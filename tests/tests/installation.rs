@@ -2,7 +2,7 @@
 //! as long as there are tenants, and leaves nothing once there are none.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use berth_api::{HostNodePool, TenantCluster, labels};
+use berth_api::{HostNodePool, Project, TenantCluster, labels};
 use berth_control::{control_plane::CONTROLLER_MANAGER, runtime::cluster::APP_NAME};
 use berth_local::{ChartInstall, TestHost, obstacle_to_real_nodes};
 use berth_tests::{
@@ -220,6 +220,9 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
         "{at_first:?} {after:?}"
     );
 
+    // The finalizer of Projects with tenants must not hold up the uninstallation.
+    create_project(&client).await;
+
     // While there are tenants, it is not removed, and the message says why.
     let uninstall = ["uninstall", "berth", "--wait", "--timeout", "4m"];
     let refusal = host.helm(&uninstall).await.unwrap_err().to_string();
@@ -262,6 +265,25 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
         let mut left = left(&client).await;
         left.retain(|one| !before.contains(one));
         if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+}
+
+/// Creates a Project with the tenants, and waits until it has the finalizer.
+async fn create_project(client: &Client) {
+    let projects: Api<Project> = Api::all(client.clone());
+    let spec = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": "teams"},
+        "spec": {"namespaces": [TEAMS]}});
+    let project: Project = serde_json::from_value(spec).unwrap();
+    projects.create(&PostParams::default(), &project).await.unwrap();
+    until("the Project has its finalizer", SOON, async || {
+        let project = projects.get("teams").await.map_err(|error| error.to_string())?;
+        let finalizers = project.finalizers().to_vec();
+        if finalizers.iter().any(|name| name == labels::QUOTA_FINALIZER) {
+            Ok(())
+        } else {
+            Err(format!("{finalizers:?}"))
+        }
     })
     .await;
 }

@@ -43,7 +43,7 @@ pub const HEALTHY: &str = "Healthy";
 pub const NODES_REQUESTED: &str = "NodesRequested";
 /// Pods: their GPUs do nothing. Berth sets it on host pods, and the tenant's pods show it.
 pub const GPUS_IDLE: &str = "berth.dev/GPUsIdle";
-/// `TenantCluster`: being deleted; the message says what remains.
+/// `TenantCluster`, `Organization` and `Project`: being deleted; the message says what remains.
 pub const DELETING: &str = "Deleting";
 
 /// A condition as a controller sets it: what it observed of one aspect of an object.

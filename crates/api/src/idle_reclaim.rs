@@ -268,6 +268,17 @@ pub struct IdleOptOut {
     #[serde(rename = "maxGPUsPerNamespace")]
     #[schemars(range(min = 0, max = 100_000))]
     pub max_gpus_per_namespace: u32,
+    /// GPUs of excepted pods in all namespaces of a tenant together. Defaults to maxGPUsPerNamespace: teams create namespaces themselves.
+    #[serde(default, rename = "maxGPUsPerTenant", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub max_gpus_per_tenant: Option<u32>,
+}
+
+impl IdleOptOut {
+    /// GPUs of excepted pods of a tenant.
+    pub fn max_gpus_of_tenant(&self) -> u32 {
+        self.max_gpus_per_tenant.unwrap_or(self.max_gpus_per_namespace)
+    }
 }
 
 /// Price of one hour of one GPU.

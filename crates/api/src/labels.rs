@@ -181,6 +181,10 @@ pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// Finalizer on `TenantCluster`: control removes everything it made before the object may go.
 pub const FINALIZER: &str = "berth.dev/tenant-cleanup";
+/// Finalizer on `Organization`s and `Project`s to which TenantClusters belong: their deletion waits until they have none.
+pub const QUOTA_FINALIZER: &str = "berth.dev/quota-protection";
+/// Annotation on a deleted `Organization` or `Project`: with `true` its deletion does not wait for its TenantClusters.
+pub const FORCE_DELETE: &str = "berth.dev/force-delete";
 /// Field manager of control's server-side applies.
 pub const CONTROL_MANAGER: &str = "berth-control";
 /// Field manager of control's server-side applies of a class's manifests in tenants.

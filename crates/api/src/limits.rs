@@ -251,6 +251,11 @@ pub fn quota_resource(resource: &str) -> Option<&'static QuotaResource> {
     QUOTA_RESOURCES.iter().find(|known| known.resource == resource)
 }
 
+/// What the `ResourceQuota` counts for a field of [`TenantLimits`].
+pub(crate) fn quota_resources(field: &str) -> impl Iterator<Item = &'static QuotaResource> {
+    QUOTA_RESOURCES.iter().filter(move |known| known.field == field)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 //! Words and meanings are Kueue's for a tree of cohorts, with one difference: the nominal quota of an Organization contains
 //! those of its Projects.
 
-use crate::{TenantLimits, quantity};
+use crate::{TenantLimits, limits::quota_resources, quantity};
 use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -134,6 +134,15 @@ impl TreeResource {
         }
     }
 
+    /// How much of the resource exists, by the used amounts of the host's `ResourceQuota`; a limit that stands for several kinds counts
+    /// the one of which there are most. None: not all of them are known, or the `ResourceQuota` does not count it.
+    pub fn used_in(self, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+        let field = self.class_field()?.strip_prefix("limits.")?;
+        let counted = quota_resources(field).map(|counted| used(counted.resource));
+        let amounts: Option<Vec<u64>> = counted.collect();
+        amounts?.into_iter().max()
+    }
+
     /// Whether amounts are bytes.
     pub const fn is_in_bytes(self) -> bool {
         matches!(self, Self::DatastoreBytes | Self::RequestsStorage)
@@ -237,6 +246,10 @@ pub struct QuotaReservation {
     /// Amounts by resource.
     #[serde(default)]
     pub reserved: BTreeMap<String, u64>,
+    /// Part of `reserved` beyond what the limits of the tenant allow now, by resource. It stays reserved until it is known that so many
+    /// objects, or bytes, are deleted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub above_limits: BTreeMap<String, u64>,
 }
 
 #[cfg(test)]
@@ -300,6 +313,25 @@ mod tests {
     fn a_resource_has_one_name() {
         for resource in TreeResource::RESERVED.into_iter().chain([TreeResource::Gpus]) {
             assert_eq!(serde_json::to_value(resource).unwrap(), json!(resource.as_str()));
+        }
+    }
+
+    #[test]
+    fn what_exists_is_read_from_the_quota_of_the_host() {
+        let used = |resource: &str| match resource {
+            "count/pods" => Some(7),
+            "requests.storage" => Some(50 << 30),
+            _ => None,
+        };
+        assert_eq!(TreeResource::Pods.used_in(used), Some(7));
+        assert_eq!(TreeResource::RequestsStorage.used_in(used), Some(50 << 30));
+        assert_eq!(TreeResource::Services.used_in(used), None, "not known");
+        for other in [
+            TreeResource::TenantClusters,
+            TreeResource::DatastoreBytes,
+            TreeResource::Gpus,
+        ] {
+            assert_eq!(other.used_in(|_| Some(1)), None, "the ResourceQuota does not count it");
         }
     }
 }

@@ -1,6 +1,11 @@
 //! Why a reconcile could not finish.
 
-use crate::{apply::ApplyError, control_plane::CertificateError, datastore::DatastoreError, runtime::RuntimeError};
+use crate::{
+    apply::{ApplyError, is_status},
+    control_plane::CertificateError,
+    datastore::DatastoreError,
+    runtime::RuntimeError,
+};
 
 /// Why a reconcile failed, by the part that failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +57,11 @@ impl ReconcileError {
             code => !(400..500).contains(&code),
         };
         (!is_about_all).then_some(&*status.message)
+    }
+
+    /// Whether the API server answered with this HTTP status.
+    pub fn is_status(&self, code: u16) -> bool {
+        matches!(self, Self::Api { source, .. } if is_status(source, code))
     }
 
     /// The category, one of few values, for metrics and condition reasons.

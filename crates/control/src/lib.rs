@@ -4,11 +4,13 @@
 //! assignments of the whole fleet. All state lives in the host's objects and in etcd.
 
 pub mod apply;
+pub mod changes;
 pub mod control_plane;
 pub mod controllers;
 pub mod datastore;
 pub mod error;
 pub mod events;
+pub mod finalizers;
 pub mod gpu_pods;
 pub mod install;
 pub mod key;
@@ -208,8 +210,10 @@ fn build_controllers(
             without_class,
             runtime: Arc::clone(&runtime),
             quotas: Arc::clone(&quotas),
+            pace: controllers::quotas::Pace::default(),
             queue: queue.clone(),
             metrics: metrics.clone(),
+            recorder: recorder.clone(),
         },
         nodes: NodesContext {
             client,

@@ -6,6 +6,7 @@
 
 use crate::stores::Stores;
 use berth_api::{QuotaReservation, TenantLimits, TreeResource};
+use berth_quota::Amounts;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -86,11 +87,35 @@ impl Verdict {
     }
 }
 
-/// The last decision.
+/// The last decision, and what it is made from besides the watches.
 #[derive(Debug, Default)]
 pub struct QuotaLedger {
-    verdicts: Mutex<BTreeMap<String, Verdict>>,
+    decided: Mutex<Decided>,
     gpus: Mutex<GpuUse>,
+}
+
+#[derive(Debug, Default)]
+struct Decided {
+    verdicts: BTreeMap<String, Verdict>,
+    /// See [`berth_quota::Claim::at_most`], by UID, each with the number of its report.
+    at_most: BTreeMap<String, (u64, Amounts)>,
+    reports: u64,
+}
+
+/// What a decision is made from: the one before, and what may exist of tenants.
+#[derive(Clone, Debug, Default)]
+pub struct Basis {
+    /// What was decided last, by UID.
+    pub verdicts: BTreeMap<String, Verdict>,
+    at_most: BTreeMap<String, (u64, Amounts)>,
+}
+
+impl Basis {
+    /// The most that can exist of a tenant, see [`berth_quota::Claim::at_most`].
+    pub fn at_most(&self, uid: &str) -> Amounts {
+        let known = self.at_most.get(uid).map(|(_, amounts)| amounts.clone());
+        known.unwrap_or_default()
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -103,26 +128,72 @@ impl QuotaLedger {
         if stores.projects.is_empty() {
             return Some(Verdict::NoProject);
         }
-        lock(&self.verdicts).get(uid).cloned()
+        lock(&self.decided).verdicts.get(uid).cloned()
+    }
+
+    /// As [`QuotaLedger::verdict`], for a reconcile that may raise the limits of the tenant: what was known to exist of it counts no more,
+    /// so that no decision gives back meanwhile what this reconcile lets the tenant have.
+    pub fn begin_reconcile(&self, stores: &Stores, uid: &str) -> Option<Verdict> {
+        lock(&self.decided).at_most.remove(uid);
+        self.verdict(stores, uid)
+    }
+
+    /// Reports the most that can exist of a tenant, at the end of the reconcile that has enforced its limits. Returns whether a decision
+    /// would give something back.
+    pub fn report_at_most(&self, uid: &str, amounts: Amounts) -> bool {
+        let mut decided = lock(&self.decided);
+        let reservation = decided.verdicts.get(uid).and_then(Verdict::reservation);
+        let gives_back = reservation.is_some_and(|reservation| {
+            amounts.iter().any(|(resource, amount)| {
+                let of = |amounts: &BTreeMap<String, u64>| amounts.get(resource.as_str()).copied().unwrap_or(0);
+                let reserved = of(&reservation.reserved);
+                let requested = reserved.saturating_sub(of(&reservation.above_limits));
+                reserved > requested.max(*amount)
+            })
+        });
+        decided.reports += 1;
+        let number = decided.reports;
+        decided.at_most.insert(uid.to_owned(), (number, amounts));
+        gives_back
+    }
+
+    /// What the next decision is made from.
+    pub fn basis(&self) -> Basis {
+        let decided = lock(&self.decided);
+        Basis {
+            verdicts: decided.verdicts.clone(),
+            at_most: decided.at_most.clone(),
+        }
     }
 
     /// All decisions.
     pub fn verdicts(&self) -> BTreeMap<String, Verdict> {
-        lock(&self.verdicts).clone()
+        lock(&self.decided).verdicts.clone()
     }
 
     /// Keeps a decision. Returns the UIDs of the tenants for which something changed. The message of one that waits says how much is
     /// used, which changes with every other tenant: alone it is no reason to reconcile all that wait. They show it a minute later.
-    pub fn replace(&self, verdicts: BTreeMap<String, Verdict>) -> BTreeSet<String> {
-        let mut known = lock(&self.verdicts);
+    ///
+    /// None: a tenant is reconciled that would have less by this decision. The decision is not kept, and has to be made again.
+    pub fn replace(&self, verdicts: BTreeMap<String, Verdict>, basis: &Basis) -> Option<BTreeSet<String>> {
+        let mut decided = lock(&self.decided);
+        let is_outdated = |uid: &String| {
+            let number = |known: &BTreeMap<String, (u64, Amounts)>| known.get(uid).map(|(number, _)| *number);
+            number(&decided.at_most) != number(&basis.at_most) && is_less(decided.verdicts.get(uid), verdicts.get(uid))
+        };
+        if basis.at_most.keys().any(is_outdated) {
+            return None;
+        }
+        let known = &decided.verdicts;
         let uids = known.keys().chain(verdicts.keys());
         let is_same = |uid: &str| match (known.get(uid), verdicts.get(uid)) {
             (Some(before), Some(after)) => before.means_the_same_as(after),
             (before, after) => before == after,
         };
         let changed = uids.filter(|uid| !is_same(uid)).cloned().collect();
-        *known = verdicts;
-        changed
+        decided.at_most.retain(|uid, _| verdicts.contains_key(uid));
+        decided.verdicts = verdicts;
+        Some(changed)
     }
 
     /// Keeps what tenants have of each pool. Returns whether that changed.
@@ -137,6 +208,21 @@ impl QuotaLedger {
     pub fn gpu_use(&self) -> GpuUse {
         lock(&self.gpus).clone()
     }
+}
+
+/// Whether less of a resource is reserved after a decision than before.
+fn is_less(before: Option<&Verdict>, after: Option<&Verdict>) -> bool {
+    let amounts = |verdict: Option<&Verdict>| {
+        verdict
+            .and_then(Verdict::reservation)
+            .cloned()
+            .unwrap_or_default()
+            .reserved
+    };
+    let after = amounts(after);
+    amounts(before)
+        .iter()
+        .any(|(resource, amount)| after.get(resource).is_none_or(|left| left < amount))
 }
 
 #[cfg(test)]
@@ -154,18 +240,70 @@ mod tests {
             };
             BTreeMap::from([("a".to_owned(), verdict)])
         };
+        let replace = |verdicts| ledger.replace(verdicts, &ledger.basis()).unwrap();
         let a = BTreeSet::from(["a".to_owned()]);
-        assert_eq!(ledger.replace(waiting(None, "3 of 3 are used")), a);
-        assert!(ledger.replace(waiting(None, "4 of 4 are used")).is_empty());
+        assert_eq!(replace(waiting(None, "3 of 3 are used")), a);
+        assert!(replace(waiting(None, "4 of 4 are used")).is_empty());
         let Verdict::Waiting { message, .. } = &ledger.verdicts()["a"] else {
             panic!("it waits")
         };
         assert_eq!(message, "4 of 4 are used");
         let kept = QuotaReservation {
             project_name: "vision".into(),
-            reserved: BTreeMap::new(),
+            ..QuotaReservation::default()
         };
-        assert_eq!(ledger.replace(waiting(Some(kept), "4 of 4 are used")), a);
-        assert_eq!(ledger.replace(BTreeMap::new()), a);
+        assert_eq!(replace(waiting(Some(kept), "4 of 4 are used")), a);
+        assert_eq!(replace(BTreeMap::new()), a);
+    }
+
+    fn reserved(pods: u64, above_limits: u64) -> BTreeMap<String, Verdict> {
+        let reservation = QuotaReservation {
+            project_name: "vision".into(),
+            reserved: [("pods".to_owned(), pods)].into(),
+            above_limits: [("pods".to_owned(), above_limits)].into(),
+        };
+        let verdict = Verdict::Reserved {
+            reservation,
+            over: Vec::new(),
+        };
+        BTreeMap::from([("a".to_owned(), verdict)])
+    }
+
+    fn pods(amount: u64) -> Amounts {
+        Amounts::from([(TreeResource::Pods, amount)])
+    }
+
+    #[test]
+    fn a_reconcile_that_began_meanwhile_keeps_what_is_reserved() {
+        let (ledger, (stores, _writers)) = (QuotaLedger::default(), crate::testing::StoreWriters::new());
+        ledger.replace(reserved(10, 8), &ledger.basis()).unwrap();
+        ledger.report_at_most("a", pods(2));
+        let basis = ledger.basis();
+        assert_eq!(basis.at_most("a"), pods(2));
+        ledger.begin_reconcile(&stores, "a");
+        assert_eq!(ledger.replace(reserved(2, 0), &basis), None);
+        assert_eq!(ledger.verdicts(), reserved(10, 8));
+        // A decision that takes nothing from it is kept.
+        assert!(ledger.replace(reserved(10, 8), &basis).unwrap().is_empty());
+        assert_eq!(
+            ledger.basis().at_most("a"),
+            Amounts::new(),
+            "not known during a reconcile"
+        );
+        // What the reconcile reports is another report, even if it says the same.
+        ledger.report_at_most("a", pods(2));
+        assert_eq!(ledger.replace(reserved(2, 0), &basis), None);
+        assert!(ledger.replace(reserved(2, 0), &ledger.basis()).is_some());
+    }
+
+    #[test]
+    fn only_a_report_that_gives_something_back_is_a_reason_to_decide() {
+        let ledger = QuotaLedger::default();
+        ledger.replace(reserved(10, 8), &ledger.basis()).unwrap();
+        assert!(!ledger.report_at_most("a", pods(10)));
+        assert!(ledger.report_at_most("a", pods(9)));
+        assert!(!ledger.report_at_most("unknown", pods(0)));
+        ledger.replace(reserved(2, 0), &ledger.basis()).unwrap();
+        assert!(!ledger.report_at_most("a", pods(0)));
     }
 }

@@ -1,19 +1,27 @@
 //! What watches know of the host.
 
-use crate::{gpu_pods::GpuPods, network::node_ports::NodePorts, pod_activity::PodActivity};
+use crate::{
+    changes::{Cached, Changes},
+    gpu_pods::GpuPods,
+    network::node_ports::NodePorts,
+    pod_activity::PodActivity,
+};
 use berth_api::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
 };
 use berth_node_lifecycle::{
-    NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
+    NodeIndex, PoolSelectors, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
 };
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Node, Pod},
     networking::v1::NetworkPolicy,
     scheduling::v1::PriorityClass,
 };
-use kube::{core::PartialObjectMeta, runtime::reflector::Store};
-use std::sync::Arc;
+use kube::{ResourceExt, core::PartialObjectMeta, runtime::reflector::Store};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Pools by name, with the number of nodes that belong to each, assigned or not.
+pub type PoolsWithNodes = BTreeMap<String, (HostNodePool, usize)>;
 
 /// Read-only views of the host cluster, kept current by watches.
 #[derive(Clone)]
@@ -64,4 +72,27 @@ pub struct Stores {
     pub tenant_nodes: Store<TenantNode>,
     /// Schedules published to tenants.
     pub tenant_schedules: Store<TenantSchedule>,
+    /// How often some of them changed.
+    pub changes: Arc<Changes>,
+    /// See [`Stores::pools_with_nodes`].
+    pub pools_with_nodes: Arc<Cached<PoolsWithNodes, (u64, u64)>>,
+}
+
+impl Stores {
+    /// The pools, with the number of nodes that belong to each. Computed once for each change of them.
+    pub fn pools_with_nodes(&self) -> Arc<PoolsWithNodes> {
+        self.pools_with_nodes.get(self.changes.of_pools(), || {
+            let pools = self.pools.state();
+            let selectors = pools
+                .iter()
+                .map(|pool| (pool.name_any(), pool.spec.node_selector.clone()));
+            let nodes = self.nodes.state();
+            let totals = PoolSelectors::new(selectors).count_nodes(nodes.iter().map(|node| node.labels()));
+            let with_nodes = pools.into_iter().map(|pool| {
+                let total = totals.get(&pool.name_any()).copied().unwrap_or_default();
+                (pool.name_any(), (pool.as_ref().clone(), total))
+            });
+            with_nodes.collect()
+        })
+    }
 }

@@ -28,6 +28,27 @@ pub struct Claim {
     pub unlimited: BTreeSet<TreeResource>,
     /// What it has. None: nothing was created for it yet.
     pub reserved: Option<Amounts>,
+    /// The most that can exist of each resource until its limits are raised: what exists, or the limit that is enforced, whichever is
+    /// more. What is missing is not known, and stays reserved.
+    pub at_most: Amounts,
+}
+
+impl Claim {
+    /// What the tenant has once it gets what it requests. Of what it no longer requests, it keeps as much as may exist: the
+    /// reservation shrinks as its objects are deleted.
+    fn target(&self, requested: &Amounts) -> Amounts {
+        let target = requested.iter().map(|(resource, amount)| {
+            let held = self
+                .reserved
+                .as_ref()
+                .and_then(|amounts| amounts.get(resource))
+                .copied();
+            let held = held.unwrap_or(0);
+            let needed = self.at_most.get(resource).map_or(held, |exists| held.min(*exists));
+            (*resource, needed.max(*amount))
+        });
+        target.collect()
+    }
 }
 
 /// What is decided for a tenant.
@@ -111,16 +132,16 @@ fn grows(claim: &Claim, requested: &Amounts) -> bool {
         .any(|(resource, amount)| *amount > reserved.get(resource).copied().unwrap_or(0))
 }
 
-/// Counts what a tenant has. Less than that is enough if it requests less, and nothing more.
+/// Counts what a tenant has. Less than that is enough if it requests less and nothing more, as far as no more exists.
 fn keep(usage: &mut Usage<'_>, claim: &Claim) -> Decision {
     let Some(reserved) = &claim.reserved else {
         return Decision::Nothing;
     };
     let is_enough = |requested: &&Amounts| !grows(claim, requested) && find_unlimited(usage, claim).is_none();
     let shrunk = claim.requested.as_ref().filter(is_enough);
-    let amounts = shrunk.unwrap_or(reserved);
+    let amounts = shrunk.map_or_else(|| reserved.clone(), |requested| claim.target(requested));
     let mut over = Vec::new();
-    for (resource, amount) in amounts {
+    for (resource, amount) in &amounts {
         let key = Key::of(*resource);
         let available = usage.available(&claim.project, &key);
         if available.is_some_and(|available| available < *amount) {
@@ -128,10 +149,7 @@ fn keep(usage: &mut Usage<'_>, claim: &Claim) -> Decision {
         }
         usage.add(&claim.project, &key, *amount);
     }
-    Decision::Reserved {
-        amounts: amounts.clone(),
-        over,
-    }
+    Decision::Reserved { amounts, over }
 }
 
 /// Gives a tenant all that it requests, or leaves it with what it has.
@@ -145,11 +163,12 @@ fn grant(usage: &mut Usage<'_>, claim: &Claim, requested: &Amounts) -> Decision 
     for (resource, amount) in claim.reserved.iter().flatten() {
         usage.remove(&claim.project, &Key::of(*resource), *amount);
     }
-    for (resource, amount) in requested {
+    let amounts = claim.target(requested);
+    for (resource, amount) in &amounts {
         usage.add(&claim.project, &Key::of(*resource), *amount);
     }
     Decision::Reserved {
-        amounts: requested.clone(),
+        amounts,
         over: Vec::new(),
     }
 }

@@ -12,6 +12,8 @@ mod usage;
 mod validate;
 
 #[cfg(test)]
+mod shrinking_tests;
+#[cfg(test)]
 mod tests;
 
 pub use decision::{Amounts, Claim, Decision, Outcome, Shortage, decide};

@@ -67,6 +67,7 @@ fn claim(uid: &str, created: i64, project: &str, resources: &[TreeResource]) -> 
         requested: Some(resources.iter().map(|resource| (*resource, 1)).collect()),
         unlimited: BTreeSet::new(),
         reserved: None,
+        at_most: Amounts::from([(TENANTS, 1)]),
     }
 }
 
@@ -191,6 +192,7 @@ fn a_tenant_that_cannot_grow_keeps_what_it_has_and_one_that_shrinks_gives_back()
     claims[0].requested = Some(Amounts::from([(PODS, 8)]));
     claims[1].reserved = Some(Amounts::from([(PODS, 5)]));
     claims[1].requested = Some(Amounts::from([(PODS, 3)]));
+    claims[1].at_most = Amounts::from([(PODS, 3)]);
     let outcome = decide(&tree, &claims);
     assert_eq!(reserved(&outcome), ["b"]);
     let Decision::Waiting { kept, .. } = &outcome.decisions["a"] else {
@@ -199,6 +201,7 @@ fn a_tenant_that_cannot_grow_keeps_what_it_has_and_one_that_shrinks_gives_back()
     assert_eq!(kept.as_ref().unwrap()[&PODS], 5);
     assert_eq!(outcome.usage.of_project("p")[0].used, 8);
     claims[1].requested = Some(Amounts::from([(PODS, 2)]));
+    claims[1].at_most = Amounts::from([(PODS, 2)]);
     assert_eq!(reserved(&decide(&tree, &claims)), ["a", "b"]);
 }
 
@@ -294,6 +297,7 @@ fn follow(claims: &mut Vec<Claim>, number: usize, step: &Step, projects: &[Proje
         }
         Step::Resize { tenant, amount } if count > 0 => {
             claims[tenant % count].requested = Some(Amounts::from([(TENANTS, amount)]));
+            claims[tenant % count].at_most = Amounts::from([(TENANTS, 0)]);
         }
         Step::Move { tenant, project } if count > 0 => claims[tenant % count].project = name(project),
         _ => {}

@@ -15,6 +15,7 @@ mod error;
 pub mod groups;
 pub mod periods;
 pub mod schedule;
+mod search;
 pub mod stack;
 mod window;
 mod zone;

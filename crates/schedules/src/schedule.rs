@@ -1,6 +1,6 @@
 //! One `SchedulePolicy`, ready to be evaluated.
 
-use crate::{ScheduleError, window::Window, zone::Zone};
+use crate::{ScheduleError, search, window::Window, zone::Zone};
 use berth_api::{ScheduleAction, SchedulePolicySpec, ScheduleState};
 use jiff::{SignedDuration, Timestamp};
 use std::sync::{Mutex, PoisonError};
@@ -174,46 +174,31 @@ impl Schedule {
         if let Some(interval) = self.kept(after) {
             return interval.next;
         }
-        let state = self.evaluate(after).0;
-        let mut from = after;
-        for _ in 0..MAX_EDGES {
-            let shown = self.zone.shown(from);
-            let edges = self
-                .windows
-                .iter()
-                .filter_map(|window| self.zone.instant(window.next_edge(shown)?))
-                .filter(|edge| *edge > from);
-            let Some(edge) = edges.min() else {
-                return NextChange::Never;
-            };
-            if edge.duration_since(after) > HORIZON {
-                return NextChange::NotBefore(edge);
-            }
-            if self.evaluate(edge).0 != state {
-                return NextChange::At(edge);
-            }
-            from = edge;
+        search::find_change(
+            after,
+            MAX_EDGES,
+            |from| self.next_edge(after, from),
+            |at| self.evaluate(at).0,
+        )
+    }
+
+    /// The next edge of a window after `from`, as far as a search from `after` goes.
+    fn next_edge(&self, after: Timestamp, from: Timestamp) -> NextChange {
+        let shown = self.zone.shown(from);
+        let edges = self
+            .windows
+            .iter()
+            .filter_map(|window| self.zone.instant(window.next_edge(shown)?))
+            .filter(|edge| *edge > from);
+        match edges.min() {
+            None => NextChange::Never,
+            Some(edge) if edge.duration_since(after) > HORIZON => NextChange::NotBefore(edge),
+            Some(edge) => NextChange::At(edge),
         }
-        NextChange::NotBefore(from)
     }
 
     /// The next changes after an instant, `count` at most.
     pub fn transitions(&self, after: Timestamp, count: usize) -> Vec<(Timestamp, Standing<'_>)> {
-        follow(after, count, |from| self.next_change(from))
-            .into_iter()
-            .map(|at| (at, self.standing(at)))
-            .collect()
+        search::list_transitions(after, count, |from| self.next_change(from), |at| self.standing(at))
     }
-}
-
-/// The instants of the next changes, `count` at most.
-pub(crate) fn follow(after: Timestamp, count: usize, next_change: impl Fn(Timestamp) -> NextChange) -> Vec<Timestamp> {
-    let mut found = Vec::new();
-    let mut from = after;
-    while found.len() < count {
-        let NextChange::At(at) = next_change(from) else { break };
-        found.push(at);
-        from = at;
-    }
-    found
 }

@@ -1,6 +1,6 @@
 //! The policies of a tenant, from the outermost target to the tenant itself.
 
-use crate::{NextChange, Schedule, Standing, schedule::follow};
+use crate::{NextChange, Schedule, Standing, search};
 use berth_api::{ScheduleState, ScheduleTarget, ScheduleTargetKind, WorkloadSelector};
 use jiff::Timestamp;
 use std::{collections::HashMap, sync::Arc};
@@ -98,6 +98,11 @@ impl PolicyIndex {
             .min()
     }
 
+    /// Whether there are no policies.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The policies of a tenant as a whole.
     pub fn stack(&self, place: &Place) -> Stack {
         let of_target = |target: &OfTarget| target.tenants.clone();
@@ -179,32 +184,24 @@ impl Stack {
 
     /// When that changes after an instant.
     pub fn next_change(&self, after: Timestamp) -> NextChange {
-        let state = self.state(after);
-        let mut from = after;
-        for _ in 0..MAX_CHANGES {
-            let changes = self.0.iter().map(|schedule| schedule.next_change(from));
-            let Some((at, is_certain)) = changes
-                .filter_map(|change| Some((change.evaluate_again()?, matches!(change, NextChange::At(_)))))
-                .min()
-            else {
-                return NextChange::Never;
-            };
-            if !is_certain {
-                return NextChange::NotBefore(at);
-            }
-            if self.state(at) != state {
-                return NextChange::At(at);
-            }
-            from = at;
+        search::find_change(after, MAX_CHANGES, |from| self.next_of_one(from), |at| self.state(at))
+    }
+
+    /// When the first of the policies changes after an instant. One that is not certain comes first.
+    fn next_of_one(&self, after: Timestamp) -> NextChange {
+        let changes = self.0.iter().map(|schedule| schedule.next_change(after));
+        let first = changes
+            .filter_map(|change| Some((change.evaluate_again()?, matches!(change, NextChange::At(_)))))
+            .min();
+        match first {
+            None => NextChange::Never,
+            Some((at, true)) => NextChange::At(at),
+            Some((at, false)) => NextChange::NotBefore(at),
         }
-        NextChange::NotBefore(from)
     }
 
     /// The next changes after an instant, `count` at most.
     pub fn transitions(&self, after: Timestamp, count: usize) -> Vec<(Timestamp, Standing<'_>)> {
-        follow(after, count, |from| self.next_change(from))
-            .into_iter()
-            .map(|at| (at, self.standing(at)))
-            .collect()
+        search::list_transitions(after, count, |from| self.next_change(from), |at| self.standing(at))
     }
 }

@@ -17,6 +17,7 @@ mod own_objects;
 mod platform_objects;
 mod published;
 mod quotas;
+mod reservations;
 mod schedules;
 mod services;
 mod shared;
@@ -70,6 +71,8 @@ fn main() -> ExitCode {
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
                 quotas::schemas_reject_invalid_quotas,
                 quotas::the_examples_of_quotas_are_valid,
+                reservations::what_exists_stays_reserved_when_a_class_gets_smaller,
+                reservations::a_project_is_deleted_after_its_tenants,
                 published::available_capacity_and_devices_are_published,
                 schedules::schemas_reject_invalid_schedules,
                 schedules::examples_and_their_next_changes,

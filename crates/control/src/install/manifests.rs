@@ -49,6 +49,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
         ),
         // Tenants that have expired are deleted.
         rule("berth.dev", &["tenantclusters"], &["patch", "delete"]),
+        // Their finalizer.
+        rule("berth.dev", &["organizations", "projects"], &["patch"]),
         rule(
             "berth.dev",
             &[
@@ -59,6 +61,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
                 "tenantclasses/status",
                 "schedulepolicies/status",
                 "tenantclusters/finalizers",
+                "organizations/finalizers",
+                "projects/finalizers",
             ],
             &["patch", "update"],
         ),

@@ -2,9 +2,12 @@
 //! nodes and keys of tenants would stay. After the chart was deleted: deletes what it does not list.
 
 use super::{MANAGED_BY, PART_OF};
-use crate::apply::optional;
+use crate::{
+    apply::{is_status, optional},
+    finalizers,
+};
 use berth_api::{
-    TenantCluster, labels,
+    Organization, Project, TenantCluster, labels,
     system::{CONTROL, NAMESPACE},
 };
 use k8s_openapi::api::{
@@ -13,12 +16,16 @@ use k8s_openapi::api::{
     scheduling::v1::PriorityClass,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams},
 };
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
 
 /// Names per kind in the message.
 const MAX_NAMES: usize = 10;
+/// How often objects that are changed meanwhile are read again.
+const FINALIZER_TRIES: usize = 5;
 
 /// Objects of tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,6 +119,40 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
         nodes: names(in_use.collect()),
         namespaces: names(namespaces.iter().map(ResourceExt::name_any).collect()),
     })
+}
+
+/// Removes the finalizer of Organizations and Projects that control would remove now: it may have to do so when it cannot any more, and
+/// then the definitions would stay. For a host without tenants.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn remove_quota_finalizers(client: &Client) -> kube::Result<()> {
+    remove_finalizers(&Api::<Project>::all(client.clone())).await?;
+    remove_finalizers(&Api::<Organization>::all(client.clone())).await
+}
+
+async fn remove_finalizers<K>(api: &Api<K>) -> kube::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    for _ in 0..FINALIZER_TRIES {
+        // Without the definition there are none.
+        let objects = optional(api.list(&ListParams::default()).await)?;
+        let objects = objects.into_iter().flatten();
+        let mut is_changed = false;
+        for object in objects.filter(|object| finalizers::is_set(object, labels::QUOTA_FINALIZER)) {
+            match finalizers::remove(api, &object, labels::QUOTA_FINALIZER).await {
+                Err(error) if is_status(&error, 409) => is_changed = true,
+                Err(error) if !is_status(&error, 404) => return Err(error),
+                _ => {}
+            }
+        }
+        if !is_changed {
+            return Ok(());
+        }
+    }
+    // Control changes them, and removes the finalizer itself.
+    Ok(())
 }
 
 /// What is kept.

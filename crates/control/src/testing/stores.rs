@@ -1,7 +1,7 @@
 //! Stores that a test fills itself.
 
 use super::ScriptedApi;
-use crate::stores::Stores;
+use crate::{changes::Changes, stores::Stores};
 use berth_api::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
 };
@@ -40,6 +40,7 @@ pub(crate) struct StoreWriters {
     network_policies: Writer<NetworkPolicy>,
     tenant_nodes: Writer<TenantNode>,
     tenant_schedules: Writer<TenantSchedule>,
+    changes: Arc<Changes>,
 }
 
 impl StoreWriters {
@@ -59,6 +60,7 @@ impl StoreWriters {
         let (tenant_nodes, tenant_node_writer) = reflector::store();
         let (tenant_schedules, tenant_schedule_writer) = reflector::store();
         let slices = Arc::new(NodeIndex::default());
+        let changes = Arc::new(Changes::default());
         let stores = Stores {
             tenants,
             pools,
@@ -83,6 +85,8 @@ impl StoreWriters {
             network_policies,
             tenant_nodes,
             tenant_schedules,
+            changes: Arc::clone(&changes),
+            pools_with_nodes: Arc::default(),
         };
         let writers = Self {
             tenants: tenant_writer,
@@ -98,6 +102,7 @@ impl StoreWriters {
             network_policies: network_policy_writer,
             tenant_nodes: tenant_node_writer,
             tenant_schedules: tenant_schedule_writer,
+            changes,
         };
         (stores, writers)
     }
@@ -117,6 +122,7 @@ impl StoreWriters {
         fill(&mut self.network_policies, host, "/networkpolicies/");
         fill(&mut self.tenant_nodes, host, "/tenantnodes/");
         fill(&mut self.tenant_schedules, host, "/tenantschedules/");
+        self.changes.count_all();
     }
 }
 

@@ -8,7 +8,11 @@ mod pods_on_nodes;
 mod wake;
 mod workloads;
 
-use crate::{key::Key, stores::Stores};
+use crate::{
+    changes::{ChangeCounter, Changes},
+    key::Key,
+    stores::Stores,
+};
 use berth_api::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
     labels, policy_annotations, system,
@@ -34,7 +38,7 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use wake::{Seen, Wake, full_name};
@@ -59,6 +63,7 @@ pub async fn start(
         queue,
         tasks,
         stop,
+        changes: Arc::default(),
         listed: Vec::new(),
     };
     let objects = watches.start_objects();
@@ -70,7 +75,7 @@ pub async fn start(
     let tenant_nodes = watches.start_tenant_nodes();
     let tenant_schedules = watches.start_tenant_schedules();
     let placeholders = watches.start_placeholders();
-    let listed = watches.listed;
+    let Watches { changes, listed, .. } = watches;
 
     // Of these objects only a part is kept.
     let Objects {
@@ -135,6 +140,8 @@ pub async fn start(
         network_policies,
         tenant_nodes,
         tenant_schedules,
+        changes,
+        pools_with_nodes: Arc::default(),
     })
 }
 
@@ -166,6 +173,7 @@ struct Watches<'a> {
     queue: &'a Queue<Key>,
     tasks: &'a mut JoinSet<()>,
     stop: &'a CancellationToken,
+    changes: Arc<Changes>,
     /// Each completes when the first list is complete.
     listed: Vec<BoxFuture<'static, Result<(), WriterDropped>>>,
 }
@@ -329,6 +337,7 @@ impl Watches<'_> {
         let (store, writer) = reflector::store();
         let (stop, queue) = (self.stop.clone(), self.queue.clone());
         let kind = <K as Resource>::kind(&());
+        let mut counter = ChangeCounter::new(&self.changes, &kind);
         self.tasks.spawn(async move {
             let mut seen = Seen::default();
             let mut first_error: Option<Instant> = None;
@@ -342,6 +351,9 @@ impl Watches<'_> {
                     () = stop.cancelled() => return,
                     next = stream.try_next() => next,
                 };
+                if let Ok(Some(event)) = &next {
+                    counter.count(event);
+                }
                 let object = match next {
                     Ok(Some(Event::Apply(object) | Event::InitApply(object))) => object,
                     Ok(Some(Event::Delete(object))) => {

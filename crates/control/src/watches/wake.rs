@@ -98,7 +98,8 @@ pub(super) fn for_level(
 ) -> Vec<Wake> {
     // Control itself writes the status.
     let meta = level.meta();
-    let change = (&meta.uid, meta.generation, meta.deletion_timestamp.is_some());
+    let force = level.annotations().get(labels::FORCE_DELETE);
+    let change = (&meta.uid, meta.generation, meta.deletion_timestamp.is_some(), force);
     if !seen.is_new(&level.name_any(), &change) {
         return Vec::new();
     }

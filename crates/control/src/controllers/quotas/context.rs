@@ -1,8 +1,9 @@
 //! What the controller of quotas works with.
 
+use super::pace::Pace;
 use crate::{
-    controllers::tenant::WithoutClass, key::Key, metrics::Metrics, network::NetworkConfig, quota_ledger::QuotaLedger,
-    runtime::ControlPlaneRuntime, stores::Stores,
+    controllers::tenant::WithoutClass, events::EventRecorder, key::Key, metrics::Metrics, network::NetworkConfig,
+    quota_ledger::QuotaLedger, runtime::ControlPlaneRuntime, stores::Stores,
 };
 use berth_runtime::queue::Queue;
 use kube::Client;
@@ -22,8 +23,12 @@ pub struct QuotasContext {
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What was decided last.
     pub quotas: Arc<QuotaLedger>,
+    /// When it was decided, and from what.
+    pub pace: Pace,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Counters.
     pub metrics: Metrics,
+    /// Writes Events.
+    pub recorder: EventRecorder,
 }

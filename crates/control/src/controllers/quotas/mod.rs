@@ -6,61 +6,81 @@
 
 mod context;
 mod observe;
+mod pace;
+mod protection;
 mod report;
 #[cfg(test)]
 mod tests;
 
 pub use context::QuotasContext;
+pub use pace::Pace;
 
-use crate::{error::ReconcileError, key::Key, quota_ledger::Verdict};
+use crate::{
+    error::ReconcileError,
+    key::Key,
+    quota_ledger::{Basis, Verdict},
+};
 use berth_api::{QuotaReservation, TreeResource};
-use berth_quota::{Claim, Decision, Key as QuotaKey, Outcome, Projects, Shortage, Tree, decide};
+use berth_quota::{Amounts, Claim, Decision, Key as QuotaKey, Outcome, Projects, Shortage, Tree, decide};
 use kube::ResourceExt;
+use pace::{RESYNC, Turn};
 use std::{collections::BTreeMap, time::Duration};
+use tokio::time::Instant;
 
-/// Pause before the status of each level is compared again.
-const RESYNC: Duration = Duration::from_secs(60);
+/// Pause before something is tried again that changed while it was decided or written.
+const AGAIN: Duration = Duration::from_millis(100);
 
-/// Decides what each tenant has of the quotas, and writes the status of Projects and Organizations.
+/// Decides what each tenant has of the quotas, and writes the status and the finalizer of Projects and Organizations.
 ///
 /// # Errors
 /// The host refuses or does not answer. What was decided counts all the same.
 pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, ReconcileError> {
+    let basis = context.quotas.basis();
+    if context.stores.organizations.is_empty() && context.stores.projects.is_empty() {
+        let is_kept = publish(context, BTreeMap::new(), &basis);
+        context.metrics.clear_quotas();
+        return Ok((!is_kept).then_some(AGAIN));
+    }
+    let started = Instant::now();
+    // Before anything is read for the decision: what changes meanwhile is a reason for the next one.
+    let digest = pace::digest(context, &basis);
+    if let Turn::Pause(pause) = context.pace.turn(started, digest) {
+        return Ok(Some(pause));
+    }
     let organizations = context.stores.organizations.state();
     let projects = context.stores.projects.state();
-    if organizations.is_empty() && projects.is_empty() {
-        publish(context, BTreeMap::new());
-        context.metrics.clear_quotas();
-        return Ok(None);
-    }
     let tree = Tree::new(
         organizations.iter().map(AsRef::as_ref),
         projects.iter().map(AsRef::as_ref),
     );
     let owners = Projects::new(projects.iter().map(AsRef::as_ref));
-    let claims = observe::list_claims(context, &owners);
+    let claims = observe::list_claims(context, &owners, &basis);
     let mut outcome = decide(&tree, &claims);
     let verdicts = build_verdicts(context, &claims, &outcome);
-    publish(context, verdicts);
     add_gpus(context, &claims, &mut outcome);
-    let mut by_project: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();
-    for claim in &claims {
-        by_project.entry(&claim.project).or_default().push(claim);
+    let took = started.elapsed();
+    let report = report::Report::new(&claims, &outcome, observe::tenant_names(context), &projects);
+    // First: what a tenant gets is limited only as long as its Project exists.
+    let protected = protection::update(context, &organizations, &projects, &report).await;
+    if !publish(context, verdicts, &basis) {
+        return Ok(Some(AGAIN));
     }
-    let report = report::Report {
-        claims: by_project,
-        outcome: &outcome,
-        names: observe::tenant_names(context),
-    };
-    report::write(context, &organizations, &projects, &owners, &report).await?;
-    Ok(Some(RESYNC))
+    context.pace.decided(took, digest);
+    let written = report::write(context, &organizations, &projects, &owners, &report).await;
+    let result = written.and(protected);
+    if !matches!(result, Ok(false)) {
+        context.pace.repeat();
+    }
+    Ok(Some(if result? { AGAIN } else { RESYNC }))
 }
 
-/// Keeps what was decided, and reconciles the tenants for which it changed.
-fn publish(context: &QuotasContext, verdicts: BTreeMap<String, Verdict>) {
-    let changed = context.quotas.replace(verdicts);
+/// Keeps what was decided, and reconciles the tenants for which it changed. Returns whether it was kept.
+fn publish(context: &QuotasContext, verdicts: BTreeMap<String, Verdict>, basis: &Basis) -> bool {
+    let Some(changed) = context.quotas.replace(verdicts, basis) else {
+        return false;
+    };
     if changed.is_empty() {
-        return;
+        return true;
     }
     for cluster in context.stores.tenants.state() {
         if cluster.uid().is_some_and(|uid| changed.contains(&uid)) {
@@ -68,6 +88,7 @@ fn publish(context: &QuotasContext, verdicts: BTreeMap<String, Verdict>) {
         }
     }
     context.queue.add(Key::Fleet);
+    true
 }
 
 /// What was decided about each tenant; nothing about a tenant that requests nothing and has nothing.
@@ -91,16 +112,23 @@ fn build_verdicts(context: &QuotasContext, claims: &[Claim], outcome: &Outcome<'
 }
 
 fn build_verdict(claim: &Claim, decision: &Decision) -> Option<Verdict> {
-    let reservation = |amounts: &BTreeMap<TreeResource, u64>| QuotaReservation {
+    let named = |amounts: Amounts| {
+        let amounts = amounts.into_iter();
+        amounts
+            .map(|(resource, amount)| (resource.as_str().to_owned(), amount))
+            .collect()
+    };
+    let reservation = |amounts: &Amounts| QuotaReservation {
         project_name: claim.project.clone(),
-        reserved: amounts
-            .iter()
-            .map(|(resource, amount)| (resource.as_str().to_owned(), *amount))
-            .collect(),
+        reserved: named(amounts.clone()),
+        above_limits: BTreeMap::new(),
     };
     match decision {
         Decision::Reserved { amounts, over } => Some(Verdict::Reserved {
-            reservation: reservation(amounts),
+            reservation: QuotaReservation {
+                above_limits: named(above_limits(claim, amounts)),
+                ..reservation(amounts)
+            },
             over: over.clone(),
         }),
         Decision::Waiting { kept, shortage } => Some(Verdict::Waiting {
@@ -113,6 +141,16 @@ fn build_verdict(claim: &Claim, decision: &Decision) -> Option<Verdict> {
         }),
         Decision::Nothing => None,
     }
+}
+
+/// What a tenant has beyond what it requests.
+fn above_limits(claim: &Claim, amounts: &Amounts) -> Amounts {
+    let requested = |resource: &TreeResource| claim.requested.as_ref()?.get(resource).copied();
+    let above = amounts.iter().filter_map(|(resource, amount)| {
+        let above = amount.saturating_sub(requested(resource)?);
+        (above > 0).then_some((*resource, above))
+    });
+    above.collect()
 }
 
 /// Adds the GPUs that tenants have to the use of their Projects. The planner keeps them within the quotas.

@@ -1,21 +1,23 @@
 //! Builds the claims of tenants from the watches and from what was decided before.
 
 use super::QuotasContext;
-use crate::{controllers::tenant::Validator, quota_ledger::Verdict};
+use crate::{
+    controllers::tenant::Validator,
+    quota_ledger::{Basis, Verdict},
+};
 use berth_api::{QuotaReservation, TenantCluster, TenantLimits, TreeResource};
 use berth_quota::{Amounts, Claim, Projects};
 use kube::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The claims of all tenants that belong to a Project.
-pub(super) fn list_claims(context: &QuotasContext, projects: &Projects<'_>) -> Vec<Claim> {
+pub(super) fn list_claims(context: &QuotasContext, projects: &Projects<'_>, basis: &Basis) -> Vec<Claim> {
     let validator = Validator::new(
         &context.stores,
         context.runtime.as_ref(),
         &context.network_config,
         context.without_class,
     );
-    let known = context.quotas.verdicts();
     let tenants = context.stores.tenants.state();
     let claims = tenants.iter().filter_map(|cluster| {
         let uid = cluster.uid()?;
@@ -27,9 +29,10 @@ pub(super) fn list_claims(context: &QuotasContext, projects: &Projects<'_>) -> V
         Some(Claim {
             created: cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
             project: project.to_owned(),
-            reserved: find_reserved(cluster, known.get(&uid), requested.as_ref(), running),
+            reserved: find_reserved(cluster, basis.verdicts.get(&uid), requested.as_ref(), running),
             requested,
             unlimited: unlimited.unwrap_or_default(),
+            at_most: basis.at_most(&uid),
             uid,
         })
     });

@@ -1,6 +1,6 @@
 //! The status of Organizations and Projects, and the metrics of quotas.
 
-use super::QuotasContext;
+use super::{QuotasContext, protection};
 use crate::{
     apply::is_status,
     error::{ReconcileError, api},
@@ -13,6 +13,7 @@ use berth_api::{
 };
 use berth_quota::{Claim, Decision, LevelKind, Outcome, Projects, QuotaUse, validate_organization, validate_project};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Resource, ResourceExt,
     api::{Patch, PatchParams},
@@ -28,15 +29,18 @@ const MAX_NAMES: usize = 10;
 /// What was decided, for the status.
 pub(super) struct Report<'a> {
     /// The tenants of each Project.
-    pub(super) claims: BTreeMap<&'a str, Vec<&'a Claim>>,
-    pub(super) outcome: &'a Outcome<'a>,
+    claims: BTreeMap<&'a str, Vec<&'a Claim>>,
+    outcome: &'a Outcome<'a>,
     /// Namespace and name of each tenant, by UID.
-    pub(super) names: BTreeMap<String, String>,
+    names: BTreeMap<String, String>,
+    /// The Projects of each Organization.
+    projects: BTreeMap<&'a str, Vec<String>>,
 }
 
 /// Tenants of a level.
-struct Tenants {
+struct Tenants<'r> {
     all: u32,
+    names: Vec<&'r str>,
     waiting: u32,
     within: ConditionUpdate,
 }
@@ -54,9 +58,10 @@ pub(super) async fn write(
     for organization in organizations {
         let used = report.outcome.usage.of_organization(&organization.name_any());
         let before = organization.status.clone().unwrap_or_default();
-        let after = organization_status(organization, &before, projects, &used, report);
+        let after = organization_status(organization, &before, &used, report);
         if before != after {
             written = written.and(patch(context, &**organization, &after).await);
+            publish(context, &**organization, &before.conditions, &after.conditions).await;
         }
     }
     for project in projects {
@@ -65,6 +70,7 @@ pub(super) async fn write(
         let after = project_status(context, project, &before, owners, &used, report);
         if before != after {
             written = written.and(patch(context, &**project, &after).await);
+            publish(context, &**project, &before.conditions, &after.conditions).await;
         }
     }
     written
@@ -73,19 +79,15 @@ pub(super) async fn write(
 fn organization_status(
     organization: &Organization,
     before: &OrganizationStatus,
-    projects: &[Arc<Project>],
     used: &[QuotaUse],
     report: &Report<'_>,
 ) -> OrganizationStatus {
     let name = organization.name_any();
     let generation = organization.metadata.generation;
-    let own: Vec<String> = projects
-        .iter()
-        .filter(|project| project.spec.organization_name.as_ref() == Some(&name))
-        .map(|project| project.name_any())
-        .collect();
+    let own = report.projects_of(&name);
     let tenants = report.tenants(own.iter().map(String::as_str));
-    let updates = [ready_condition(validate_organization(organization)), tenants.within];
+    let mut updates = vec![ready_condition(validate_organization(organization)), tenants.within];
+    updates.extend(protection::condition(organization, &tenants.names));
     OrganizationStatus {
         observed_generation: generation,
         projects: Some(count(own.len())),
@@ -109,7 +111,8 @@ fn project_status(
     let tenants = report.tenants([name.as_str()]);
     let exists = |name: &str| context.stores.organizations.get(&ObjectRef::new(name)).is_some();
     let validity = validate_project(project, owners, exists);
-    let updates = [ready_condition(validity), tenants.within];
+    let mut updates = vec![ready_condition(validity), tenants.within];
+    updates.extend(protection::condition(project, &tenants.names));
     ProjectStatus {
         observed_generation: generation,
         tenants: Some(tenants.all),
@@ -119,18 +122,58 @@ fn project_status(
     }
 }
 
-impl Report<'_> {
+impl<'a> Report<'a> {
+    /// Of a decision. `names` are those of the tenants, by UID.
+    pub(super) fn new(
+        claims: &'a [Claim],
+        outcome: &'a Outcome<'a>,
+        names: BTreeMap<String, String>,
+        projects: &'a [Arc<Project>],
+    ) -> Self {
+        let mut by_project: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();
+        for claim in claims {
+            by_project.entry(&claim.project).or_default().push(claim);
+        }
+        let mut by_organization: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for project in projects {
+            if let Some(organization) = &project.spec.organization_name {
+                by_organization
+                    .entry(organization)
+                    .or_default()
+                    .push(project.name_any());
+            }
+        }
+        Self {
+            claims: by_project,
+            outcome,
+            names,
+            projects: by_organization,
+        }
+    }
+
+    /// The Projects that name an Organization.
+    pub(super) fn projects_of(&self, organization: &str) -> &[String] {
+        self.projects.get(organization).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether TenantClusters belong to a Project, whatever they have.
+    pub(super) fn has_tenants(&self, project: &str) -> bool {
+        self.claims.contains_key(project)
+    }
+
     /// The tenants of some Projects.
-    fn tenants<'p>(&self, projects: impl IntoIterator<Item = &'p str>) -> Tenants {
+    fn tenants<'p>(&self, projects: impl IntoIterator<Item = &'p str>) -> Tenants<'_> {
         let (mut all, mut waiting) = (0, 0);
+        let mut names = Vec::new();
         let mut over: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let claims = projects.into_iter().filter_map(|project| self.claims.get(project));
         for claim in claims.flatten() {
             all += 1;
+            let name = self.names.get(&claim.uid).map(String::as_str).unwrap_or_default();
+            names.push(name);
             match self.outcome.decisions.get(&claim.uid) {
                 Some(Decision::Waiting { .. }) => waiting += 1,
                 Some(Decision::Reserved { over: beyond, .. }) => {
-                    let name = self.names.get(&claim.uid).map(String::as_str).unwrap_or_default();
                     for resource in beyond {
                         over.entry(resource.as_str()).or_default().push(name);
                     }
@@ -140,6 +183,7 @@ impl Report<'_> {
         }
         Tenants {
             all,
+            names,
             waiting,
             within: within_condition(&over),
         }
@@ -154,16 +198,7 @@ fn within_condition(over: &BTreeMap<&str, Vec<&str>>) -> ConditionUpdate {
     }
     let resources: Vec<String> = over
         .iter()
-        .map(|(resource, tenants)| {
-            let more = tenants.len().saturating_sub(MAX_NAMES);
-            let rest = if more > 0 {
-                format!(" and {more} more")
-            } else {
-                String::new()
-            };
-            let named = tenants.get(..MAX_NAMES).unwrap_or(tenants);
-            format!("{resource} ({}{rest})", named.join(", "))
-        })
+        .map(|(resource, tenants)| format!("{resource} ({})", list_names(tenants)))
         .collect();
     let message = format!(
         "more is reserved than the quotas allow, by the youngest tenants: {}; nothing is taken away, and no tenant gets more until \
@@ -171,6 +206,17 @@ fn within_condition(over: &BTreeMap<&str, Vec<&str>>) -> ConditionUpdate {
         resources.join(", ")
     );
     ConditionUpdate::mark_false(WITHIN_QUOTA, "OverQuota", message)
+}
+
+/// Some tenants, in the order of their names so that the text does not change without them, and how many more there are.
+pub(super) fn list_names(tenants: &[&str]) -> String {
+    let mut tenants = tenants.to_vec();
+    tenants.sort_unstable();
+    let named = tenants.get(..MAX_NAMES).unwrap_or(&tenants).join(", ");
+    match tenants.len().saturating_sub(MAX_NAMES) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
 }
 
 fn ready_condition(validity: Result<(), (&'static str, String)>) -> ConditionUpdate {
@@ -230,6 +276,16 @@ fn set_metrics(context: &QuotasContext, kind: LevelKind, name: &str, quotas: &[Q
 
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Publishes an Event, if the deletion of a level begins to wait.
+async fn publish<K>(context: &QuotasContext, object: &K, before: &[Condition], after: &[Condition])
+where
+    K: Resource<DynamicType = ()>,
+{
+    if let Some(event) = protection::event(before, after) {
+        context.recorder.publish(&event, &object.object_ref(&())).await;
+    }
 }
 
 /// Writes a status. An object that is gone meanwhile needs none.

@@ -1,8 +1,9 @@
 //! The whole controller against scripted answers.
 
-use super::{QuotasContext, reconcile};
+use super::{Pace, QuotasContext, reconcile};
 use crate::{
     controllers::tenant::WithoutClass,
+    events::EventRecorder,
     key::Key,
     metrics::Metrics,
     network::NetworkConfig,
@@ -102,8 +103,10 @@ fn context(
         without_class: WithoutClass::BuiltInDefaults,
         runtime: Arc::new(ScriptedRuntime::new(script)),
         quotas,
+        pace: Pace::default(),
         queue: Queue::<Key>::new(),
         metrics: Metrics::new(&mut Registry::default()),
+        recorder: EventRecorder::new(host.client()),
     }
 }
 
@@ -261,4 +264,170 @@ async fn gpus_of_assigned_nodes_are_reported() {
     let quota = fixture.status(PROJECT)["quotas"][0].clone();
     assert_eq!((&quota["used"], &quota["borrowed"]), (&json!(16), &json!(8)));
     assert_eq!(fixture.reserved(), ["a"], "the planner limits GPUs");
+}
+
+impl Fixture {
+    fn change(&self, path: &str, change: impl FnOnce(&mut Value)) {
+        let mut object = self.host.get(path).unwrap();
+        change(&mut object);
+        self.host.insert(path, object);
+    }
+
+    fn condition(&self, path: &str, kind: &str) -> Option<Value> {
+        let status = self.status(path);
+        let conditions = status["conditions"].as_array()?;
+        conditions.iter().find(|condition| condition["type"] == kind).cloned()
+    }
+
+    fn finalizers(&self, path: &str) -> Value {
+        self.host
+            .get(path)
+            .map(|object| object["metadata"]["finalizers"].clone())
+            .unwrap_or_default()
+    }
+}
+
+fn delete(object: &mut Value) {
+    object["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z".into();
+}
+
+#[tokio::test]
+async fn a_level_is_deleted_after_its_tenants_and_its_quotas_apply_until_then() {
+    let mut fixture = Fixture::new(1);
+    fixture.reconcile().await;
+    assert_eq!(fixture.finalizers(PROJECT), Value::Null, "it has no tenants");
+    fixture.add_tenant("a", "team", 1, &Value::Null);
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        assert_eq!(
+            fixture.finalizers(path),
+            json!([berth_api::labels::QUOTA_FINALIZER]),
+            "{path}"
+        );
+        assert_eq!(fixture.condition(path, "Deleting"), None);
+        fixture.change(path, delete);
+    }
+    fixture.add_tenant("b", "team", 2, &Value::Null);
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["a"]);
+    for path in [PROJECT, ORGANIZATION] {
+        let deleting = fixture.condition(path, "Deleting").unwrap();
+        assert_eq!(deleting["reason"], "TenantsExist", "{path}");
+        let message = deleting["message"].as_str().unwrap();
+        assert!(message.contains(": team/a, team/b. Delete them"), "{message}");
+    }
+    assert_eq!(fixture.host.find("/events/").len(), 2);
+    fixture.host.remove(&tenant_path("a", "team"));
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["b"]);
+    fixture.host.remove(&tenant_path("b", "team"));
+    fixture.reconcile().await;
+    assert_eq!(
+        (fixture.host.get(PROJECT), fixture.host.get(ORGANIZATION)),
+        (None, None)
+    );
+}
+
+#[tokio::test]
+async fn an_annotation_ends_the_protection_of_a_level() {
+    let mut fixture = Fixture::new(1);
+    fixture.add_tenant("a", "team", 1, &Value::Null);
+    fixture.change(PROJECT, |project| {
+        project["metadata"]["annotations"] = json!({berth_api::labels::FORCE_DELETE: "true"});
+    });
+    fixture.reconcile().await;
+    assert_eq!(
+        fixture.finalizers(PROJECT),
+        json!([berth_api::labels::QUOTA_FINALIZER]),
+        "it is not deleted"
+    );
+    fixture.change(PROJECT, delete);
+    fixture.reconcile().await;
+    assert_eq!(fixture.host.get(PROJECT), None);
+}
+
+#[tokio::test]
+async fn a_level_that_lost_its_last_tenant_has_no_finalizer() {
+    let mut fixture = Fixture::new(1);
+    fixture.add_tenant("a", "team", 1, &Value::Null);
+    fixture.reconcile().await;
+    fixture.host.remove(&tenant_path("a", "team"));
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        assert_eq!(fixture.finalizers(path), json!([]), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_tenant_still_has_stays_reserved_when_its_limits_get_lower() {
+    let mut fixture = Fixture::new(9);
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [{"resource": "pods", "nominalQuota": 10}],
+    }));
+    let class = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+    let set_limit = |fixture: &Fixture, pods: u32| {
+        let metadata = json!({"name": "gold", "uid": "g", "generation": pods});
+        let spec = json!({"limits": {"pods": pods}});
+        fixture.host.insert(class, json!({"metadata": metadata, "spec": spec}));
+    };
+    set_limit(&fixture, 10);
+    for (name, second) in [("a", 1), ("b", 2)] {
+        fixture.add_tenant(name, "team", second, &Value::Null);
+        fixture.change(&tenant_path(name, "team"), |cluster| {
+            cluster["spec"]["className"] = "gold".into()
+        });
+    }
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["a"]);
+    set_limit(&fixture, 2);
+    fixture.reconcile().await;
+    let of_pods = |fixture: &Fixture| {
+        let verdicts = fixture.context.quotas.verdicts();
+        let reservation = verdicts["a"].reservation().unwrap();
+        let amount = |amounts: &BTreeMap<String, u64>| amounts.get("pods").copied();
+        (amount(&reservation.reserved), amount(&reservation.above_limits))
+    };
+    assert_eq!(of_pods(&fixture), (Some(10), Some(8)), "what it uses is not known");
+    assert_eq!(fixture.reserved(), ["a"]);
+    let report = |fixture: &Fixture, pods: u64| {
+        let at_most = [(berth_api::TreeResource::Pods, pods)].into();
+        fixture.context.quotas.report_at_most("a", at_most)
+    };
+    assert!(report(&fixture, 9));
+    fixture.reconcile().await;
+    assert_eq!(of_pods(&fixture), (Some(9), Some(7)));
+    assert_eq!(fixture.reserved(), ["a"], "the other tenant requests 2");
+    assert!(report(&fixture, 3));
+    fixture.reconcile().await;
+    assert_eq!(of_pods(&fixture), (Some(3), Some(1)));
+    assert_eq!(fixture.reserved(), ["a", "b"]);
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["used"], 5);
+}
+
+#[tokio::test]
+async fn quotas_are_decided_only_after_a_change() {
+    let mut fixture = Fixture::new(10);
+    for number in 0..10_u32 {
+        fixture.add_tenant(&format!("t{number}"), "team", number, &Value::Null);
+    }
+    // The status and the finalizer that control writes are changes, too.
+    for _ in 0..3 {
+        fixture.reconcile().await;
+    }
+    let (decisions, calls) = (fixture.context.pace.decisions(), fixture.script.calls().len());
+    let pools = fixture.context.stores.pools_with_nodes.computed();
+    for _ in 0..100 {
+        reconcile(&fixture.context).await.unwrap();
+    }
+    assert_eq!(fixture.context.pace.decisions(), decisions);
+    assert_eq!(fixture.script.calls().len(), calls);
+    assert_eq!(fixture.context.stores.pools_with_nodes.computed(), pools);
+    // What a tenant uses is a reason.
+    fixture
+        .context
+        .quotas
+        .report_at_most("t1", [(berth_api::TreeResource::Pods, 1)].into());
+    reconcile(&fixture.context).await.unwrap();
+    assert_eq!(fixture.context.pace.decisions(), decisions + 1);
+    assert_eq!(fixture.context.stores.pools_with_nodes.computed(), pools);
 }

@@ -84,8 +84,7 @@ fn class_that_applies(stores: &Stores, cluster: &TenantCluster) -> Option<String
 }
 
 /// Targets that do not exist, as texts.
-pub(super) fn missing_targets(stores: &Stores, targets: &[ScheduleTarget]) -> Vec<String> {
-    let hierarchy = Hierarchy::observe(stores);
+pub(super) fn missing_targets(stores: &Stores, hierarchy: &Hierarchy, targets: &[ScheduleTarget]) -> Vec<String> {
     let exists = |target: &&ScheduleTarget| {
         let ScheduleTarget {
             kind,
@@ -226,7 +225,7 @@ mod tests {
             target(ScheduleTargetKind::Organization, "gone", None),
         ];
         assert_eq!(
-            missing_targets(&stores, &targets),
+            missing_targets(&stores, &Hierarchy::observe(&stores), &targets),
             [
                 "TenantClass silver",
                 "TenantCluster team/vision",

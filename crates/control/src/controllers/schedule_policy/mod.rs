@@ -36,7 +36,8 @@ pub async fn reconcile(context: &SchedulePolicyContext, name: &str) -> Result<Op
     if let Ok(schedule) = &schedule {
         schedule.keep(now);
     }
-    let missing = hierarchy::missing_targets(&context.stores, &policy.spec.targets);
+    let hierarchy = context.schedules.hierarchy(&context.stores);
+    let missing = hierarchy::missing_targets(&context.stores, &hierarchy, &policy.spec.targets);
     let after = status::build(&policy, &schedule, &missing, now);
     status::write(context, &policy, &after).await?;
     let next = schedule

@@ -1,7 +1,7 @@
 //! The policies as they were read last, and what they let tenants do.
 
 use super::hierarchy::{Hierarchy, place_of};
-use crate::stores::Stores;
+use crate::{changes::Cached, stores::Stores};
 use berth_api::{SchedulePolicy, ScheduleState, TenantCluster, TenantScheduleSpec, WorkloadSelector};
 use berth_schedules::{PolicyIndex, Schedule, ScheduleError, Stack, periods};
 use jiff::Timestamp;
@@ -15,6 +15,8 @@ use std::{
 pub struct Schedules {
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     known: Mutex<Known>,
+    /// Projects and Organizations, computed once for each change of them.
+    pub(super) hierarchy: Cached<Hierarchy, u64>,
 }
 
 #[derive(Default)]
@@ -88,6 +90,7 @@ impl Schedules {
         Self {
             clock: Box::new(clock),
             known: Mutex::default(),
+            hierarchy: Cached::default(),
         }
     }
 
@@ -98,6 +101,12 @@ impl Schedules {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Projects and Organizations.
+    pub(super) fn hierarchy(&self, stores: &Stores) -> Arc<Hierarchy> {
+        self.hierarchy
+            .get(stores.changes.of_levels(), || Hierarchy::observe(stores))
     }
 
     /// Notes how a policy is now; `None` if it is gone. Returns whether tenants were evaluated with another version of it.
@@ -135,7 +144,10 @@ impl Schedules {
     /// The policies of one tenant.
     pub(in crate::controllers) fn of_tenant(&self, stores: &Stores, cluster: &TenantCluster) -> Stack {
         let index = self.known().index(stores);
-        index.stack(&place_of(stores, &Hierarchy::observe(stores), cluster))
+        if index.is_empty() {
+            return Stack::default();
+        }
+        index.stack(&place_of(stores, &self.hierarchy(stores), cluster))
     }
 
     /// What is published of the policies of one tenant and of its pods; none if it has none. `before` is what was published last.
@@ -146,7 +158,7 @@ impl Schedules {
         before: Option<&TenantScheduleSpec>,
     ) -> Option<TenantScheduleSpec> {
         let index = self.known().index(stores);
-        let place = place_of(stores, &Hierarchy::observe(stores), cluster);
+        let place = place_of(stores, &self.hierarchy(stores), cluster);
         periods::publish(&index.stack(&place), &index.rules(&place), self.now(), before)
     }
 
@@ -160,7 +172,7 @@ impl Schedules {
         let index = self.known().index(stores);
         ObservedSchedules {
             next_change: index.keep(now),
-            hierarchy: Hierarchy::observe(stores),
+            hierarchy: self.hierarchy(stores),
             stores,
             index,
             now,
@@ -172,7 +184,7 @@ impl Schedules {
 pub(in crate::controllers) struct ObservedSchedules<'a> {
     /// When the state of one of them changes.
     pub(in crate::controllers) next_change: Option<Timestamp>,
-    hierarchy: Hierarchy,
+    hierarchy: Arc<Hierarchy>,
     stores: &'a Stores,
     index: Arc<PolicyIndex>,
     now: Timestamp,

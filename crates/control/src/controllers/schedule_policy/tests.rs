@@ -247,3 +247,24 @@ async fn the_nodes_are_planned_again_at_the_next_change() {
     let observed = fixture.context.schedules.observe(&fixture.context.stores, now);
     assert_eq!(observed.next_change, Some(now + SignedDuration::from_hours(10)));
 }
+
+#[tokio::test]
+async fn projects_are_read_once_for_all_tenants() {
+    let mut fixture = Fixture::new();
+    fixture.put(1, "UTC", "gold");
+    fixture.reconcile().await;
+    let computed = |fixture: &Fixture| fixture.context.schedules.hierarchy.computed();
+    let before = computed(&fixture);
+    for _ in 0..10 {
+        let stack = fixture
+            .context
+            .schedules
+            .of_tenant(&fixture.context.stores, &fixture.tenant());
+        assert!(!stack.is_empty());
+        fixture.state();
+    }
+    assert_eq!(computed(&fixture), before);
+    fixture.reconcile().await;
+    fixture.state();
+    assert_eq!(computed(&fixture), before + 1, "the watches have seen something");
+}

@@ -12,11 +12,13 @@ use crate::{
     control_plane::{Authorities, LeafStore},
 };
 use berth_planner::NodeGroupPlan;
+use berth_quota::Amounts;
 use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
+use tokio::time::Instant;
 
 /// What is remembered of one tenant.
 pub struct TenantMemory {
@@ -30,6 +32,8 @@ pub struct TenantMemory {
     pub leaves: Mutex<Option<LeafStore>>,
     /// What it stores, as far as that was measured.
     pub datastore_usage: Mutex<UsageMemory>,
+    /// Since when its limits are lower than what is reserved for it.
+    pub(super) lowered: Mutex<Option<LoweredLimits>>,
     /// How the tenant customised its DNS, as it was read last.
     pub dns: Mutex<Option<BTreeMap<String, String>>>,
     /// What the platform applied in it. Held during a pass.
@@ -38,6 +42,15 @@ pub struct TenantMemory {
     pub(super) is_without_project: AtomicBool,
     /// Whether its components have run after everything that they need was applied.
     pub have_components_run: AtomicBool,
+}
+
+/// Limits that are lower than what is reserved for a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LoweredLimits {
+    /// What a tenant with these limits reserves.
+    pub(super) requested: Amounts,
+    /// When a reconcile had enforced them.
+    pub(super) since: Instant,
 }
 
 /// Memory of all tenants, by UID of their `TenantCluster`.
@@ -74,6 +87,7 @@ impl Tenants {
                 authorities: Mutex::new(None),
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
+                lowered: Mutex::default(),
                 dns: Mutex::new(None),
                 manifests: tokio::sync::Mutex::default(),
                 is_without_project: AtomicBool::new(false),

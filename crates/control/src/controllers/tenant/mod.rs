@@ -23,6 +23,7 @@ mod node_groups;
 mod quota;
 mod recorded_settings;
 mod remaining;
+mod reported_use;
 mod schedule;
 mod settings;
 mod status;
@@ -78,7 +79,7 @@ pub async fn reconcile(
     }
 
     let now = Timestamp::now();
-    let verdict = context.quotas.verdict(&context.stores, &uid);
+    let verdict = context.quotas.begin_reconcile(&context.stores, &uid);
     let schedule = schedule::observe(context, &tenant.cluster);
     let nodes = fetch::observe_nodes(context, &tenant.cluster, schedule.state);
     let Some((rejection, allowed)) = find_settings(context, &tenant, verdict.as_ref(), &nodes, now).await? else {
@@ -122,21 +123,28 @@ pub async fn reconcile(
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
     let next_deadline = compliance::until_next_deadline(&violations, now);
     let mut wanted = status::build(&tenant, settings, violations, &outcome, &nodes, &conditions);
-    if let Some(verdict) = &verdict {
-        wanted.quota = verdict.reservation().cloned();
-    }
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);
     }
     status::write(context, &tenant.cluster, &wanted).await?;
+    let reported = match (&rejection, &verdict, settings) {
+        (None, Some(verdict @ Verdict::Reserved { .. }), Some(settings)) => {
+            reported_use::report(context, &tenant, &uid, verdict, settings, &outcome).await
+        }
+        _ => Ok(None),
+    };
     outcome.into_result()?;
+    let next_report = reported?;
     let pause = if status::is_settled(&conditions) {
         RESYNC
     } else {
         RECHECK
     };
     let next_end = expiration.and_then(|expiration| expiration.until_next(Timestamp::now()));
-    let next_change = [next_deadline, schedule.pause, next_end].into_iter().flatten().min();
+    let next_change = [next_deadline, schedule.pause, next_end, next_report]
+        .into_iter()
+        .flatten()
+        .min();
     Ok(Some(next_change.map_or(pause, |next| next.min(pause))))
 }
 
@@ -183,6 +191,11 @@ async fn find_settings(
         Ok(_) => None,
         Err(rejection) => Some(rejection),
     };
+    if let Some(verdict) = verdict
+        && quota::record(context, &tenant.cluster, verdict).await?
+    {
+        return Ok(None);
+    }
     let loaded = recorded_settings::load(context, tenant).await;
     let hold = |accepted: Settings| {
         let limits = accepted.limits.clone();

@@ -6,7 +6,7 @@ use super::{
     status,
     target::Tenant,
 };
-use crate::quota_ledger::Verdict;
+use crate::{key::Key, quota_ledger::Verdict};
 use berth_api::{
     QuotaReservation, TenantCluster, TenantClusterStatus, TenantLimits, TreeResource,
     conditions::{ConditionUpdate, QUOTA_RESERVED},
@@ -41,15 +41,22 @@ pub(super) fn restrict(limits: &mut TenantLimits, running: &TenantLimits, verdic
 
 fn reserved_condition(reservation: &QuotaReservation, over: &[TreeResource]) -> ConditionUpdate {
     let project = &reservation.project_name;
+    let kept = describe_above_limits(reservation);
     if over.is_empty() {
-        let message = format!("Project {project} has quota for the tenant");
-        return ConditionUpdate::mark_true(QUOTA_RESERVED, "Reserved", message);
+        return match kept {
+            None => {
+                let message = format!("Project {project} has quota for the tenant");
+                ConditionUpdate::mark_true(QUOTA_RESERVED, "Reserved", message)
+            }
+            Some(kept) => ConditionUpdate::mark_true(QUOTA_RESERVED, "AboveLimits", kept),
+        };
     }
     let names: Vec<&str> = over.iter().map(|resource| resource.as_str()).collect();
     let message = format!(
         "the tenant has more than the quotas of Project {project} allow now: {}; nothing is taken away",
         names.join(", ")
     );
+    let message = kept.map_or_else(|| message.clone(), |kept| format!("{message}. Besides, {kept}"));
     ConditionUpdate::mark_true(QUOTA_RESERVED, "OverQuota", message)
 }
 
@@ -73,8 +80,28 @@ pub(super) async fn has_unseen_project(context: &TenantContext, tenant: &Tenant)
     Ok(is_named)
 }
 
+/// What is reserved beyond the limits of the tenant, and what to delete; none if nothing is.
+fn describe_above_limits(reservation: &QuotaReservation) -> Option<String> {
+    let above = reservation.above_limits.iter().map(|(resource, above)| {
+        let reserved = reservation.reserved.get(resource).copied().unwrap_or_default();
+        format!(
+            "{resource} (reserved {reserved}, limit {})",
+            reserved.saturating_sub(*above)
+        )
+    });
+    let above: Vec<String> = above.collect();
+    (!above.is_empty()).then(|| {
+        format!(
+            "the limits of the tenant are lower than what is reserved for it: {}; delete objects of these kinds in the tenant until it is \
+             within its limits. What it still has, or is not measured yet, stays reserved",
+            above.join(", ")
+        )
+    })
+}
+
 /// Writes what is reserved into the status, before anything is created that needs it. Returns whether that was necessary: then the
-/// tenant is reconciled again as soon as the watch shows it.
+/// tenant is reconciled again as soon as the watch shows it. An object that was changed since the watch showed it may be one about which
+/// something else has to be decided: nothing is written, and quotas are decided again.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -91,6 +118,38 @@ pub(super) async fn record(
         quota: verdict.reservation().cloned(),
         ..before
     };
-    status::write(context, cluster, &after).await?;
+    if !status::write_unless_changed(context, cluster, &after).await? {
+        context.queue.add(Key::Quotas);
+    }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_reserved_above_the_limits_is_named() {
+        let mut reservation = QuotaReservation {
+            project_name: "vision".into(),
+            reserved: [("pods".to_owned(), 7), ("services".to_owned(), 5)].into(),
+            ..QuotaReservation::default()
+        };
+        assert_eq!(reserved_condition(&reservation, &[]).reason, "Reserved");
+        reservation.above_limits = [("pods".to_owned(), 5)].into();
+        let condition = reserved_condition(&reservation, &[]);
+        assert_eq!((condition.status, condition.reason), (Some(true), "AboveLimits"));
+        assert!(
+            condition.message.contains("pods (reserved 7, limit 2); delete"),
+            "{}",
+            condition.message
+        );
+        let condition = reserved_condition(&reservation, &[TreeResource::Services]);
+        assert_eq!(condition.reason, "OverQuota");
+        assert!(
+            condition.message.contains("pods (reserved 7, limit 2)"),
+            "{}",
+            condition.message
+        );
+    }
 }

@@ -117,7 +117,7 @@ pub(super) fn conditions(
 }
 
 /// What the tenant stores, if its API server was started.
-fn observed_usage<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedUsage> {
+pub(super) fn observed_usage<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedUsage> {
     let Outcome::Prepared { control_plane, .. } = outcome else {
         return None;
     };
@@ -279,6 +279,31 @@ pub(super) async fn write(
     cluster: &TenantCluster,
     after: &TenantClusterStatus,
 ) -> Result<(), TenantError> {
+    patch(context, cluster, after, None).await
+}
+
+/// As [`write`], only if the object was not changed since the watch showed it. Returns whether it was written.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(super) async fn write_unless_changed(
+    context: &TenantContext,
+    cluster: &TenantCluster,
+    after: &TenantClusterStatus,
+) -> Result<bool, TenantError> {
+    let version = cluster.resource_version();
+    match patch(context, cluster, after, version.as_deref()).await {
+        Err(TenantError::Status(error)) if error.is_status(409) => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
+async fn patch(
+    context: &TenantContext,
+    cluster: &TenantCluster,
+    after: &TenantClusterStatus,
+    version: Option<&str>,
+) -> Result<(), TenantError> {
     // `status.idle` has another field manager.
     let without_idle = |status: &TenantClusterStatus| TenantClusterStatus {
         idle: None,
@@ -291,10 +316,13 @@ pub(super) async fn write(
     }
     let namespace = cluster.namespace().unwrap_or_default();
     let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);
-    let body = json!({
+    let mut body = json!({
         "apiVersion": TenantCluster::api_version(&()), "kind": TenantCluster::kind(&()),
         "metadata": {"name": cluster.name_any(), "uid": cluster.uid()}, "status": after,
     });
+    if let Some(version) = version {
+        body["metadata"]["resourceVersion"] = version.into();
+    }
     let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
     clusters
         .patch_status(&cluster.name_any(), &params, &Patch::Apply(&body))

@@ -10,21 +10,20 @@ use crate::{
     controllers::tenant_class::{self, class_of},
     network::{NetworkConfig, host_network},
     runtime::ControlPlaneRuntime,
-    stores::Stores,
+    stores::{PoolsWithNodes, Stores},
 };
 use berth_api::{
-    ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantClass, TenantCluster, TenantClusterSpec,
-    TenantLimits,
+    ControlPlaneServiceType, NodeMode, SchedulingMode, TenantClass, TenantCluster, TenantClusterSpec, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
 };
-use berth_node_lifecycle::{Assignment, PoolSelectors, fleet::WithdrawnNodes};
+use berth_node_lifecycle::{Assignment, fleet::WithdrawnNodes};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core_v1;
 use kube::{ResourceExt, core::PartialObjectMeta, runtime::reflector::ObjectRef};
 use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 
-/// Validates specs against the classes, pools and versions that there are now. Reads the nodes once, for all tenants.
+/// Validates specs against the classes, pools and versions that there are now. Counting the nodes of the pools is shared by all.
 pub struct Validator<'a> {
     stores: &'a Stores,
     network: &'a NetworkConfig,
@@ -41,20 +40,10 @@ impl<'a> Validator<'a> {
         network: &'a NetworkConfig,
         without_class: WithoutClass,
     ) -> Self {
-        let pools = stores.pools.state();
-        let selectors = pools
-            .iter()
-            .map(|pool| (pool.name_any(), pool.spec.node_selector.clone()));
-        let nodes = stores.nodes.state();
-        let totals = PoolSelectors::new(selectors).count_nodes(nodes.iter().map(|node| node.labels()));
-        let pools = pools.into_iter().map(|pool| {
-            let total = totals.get(&pool.name_any()).copied().unwrap_or_default();
-            (pool.name_any(), (pool.as_ref().clone(), total))
-        });
         Self {
             available: AvailableCapacity {
                 versions: runtime.versions(),
-                pools: pools.collect(),
+                pools: stores.pools_with_nodes(),
                 uses_pods: runtime.uses_pods(),
             },
             stores,
@@ -227,7 +216,7 @@ pub struct AvailableCapacity {
     /// Kubernetes versions that can be run, newest first.
     pub versions: Vec<String>,
     /// Pools by name, with the number of nodes that belong to each, assigned or not.
-    pub pools: BTreeMap<String, (HostNodePool, usize)>,
+    pub pools: Arc<PoolsWithNodes>,
     /// Whether control planes are pods, which Services can select.
     pub uses_pods: bool,
 }
@@ -341,13 +330,13 @@ fn suggest(action: &str, noun: &str, names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{ControlPlaneService, ControlPlaneSpec, HostNodePoolSpec, NodeGroup};
+    use berth_api::{ControlPlaneService, ControlPlaneSpec, HostNodePool, HostNodePoolSpec, NodeGroup};
 
     fn available() -> AvailableCapacity {
         let spec = HostNodePoolSpec::default();
         AvailableCapacity {
             versions: vec!["v1.37.1".into(), "v1.36.4".into()],
-            pools: BTreeMap::from([("h100".into(), (HostNodePool::new("h100", spec), 4))]),
+            pools: Arc::new([("h100".into(), (HostNodePool::new("h100", spec), 4))].into()),
             uses_pods: false,
         }
     }
@@ -408,8 +397,7 @@ mod tests {
         let mut dynamic = spec("v1.37.1", &[]);
         dynamic.node_groups = vec![NodeGroup::dynamic("a", "h100", 0, 8)];
         let mut available = available();
-        available
-            .pools
+        Arc::make_mut(&mut available.pools)
             .values_mut()
             .for_each(|(pool, _)| pool.spec.modes.push(NodeMode::Dynamic));
         assert!(validate(&dynamic, SchedulingMode::Host, &available).is_ok());

@@ -9,7 +9,7 @@ use k8s_openapi::{
 use std::collections::BTreeMap;
 
 /// Name of both objects.
-const NAME: &str = "berth-limits";
+pub const NAME: &str = "berth-limits";
 
 /// The number of objects in the workload namespace. While schedules let nothing new start, no pod can be created; those that there are
 /// stay.

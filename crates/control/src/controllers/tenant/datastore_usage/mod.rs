@@ -38,6 +38,8 @@ const UNKNOWN_AFTER: Duration = Duration::from_secs(300);
 pub struct UsageMemory {
     /// What the tenant stores, and when that was measured.
     measured: Option<(Instant, DatastoreUsage)>,
+    /// The last measurement of everything, as it was.
+    complete: Option<CompleteMeasurement>,
     /// Since when nothing could be measured, and why.
     failing: Option<(Instant, String)>,
     /// What the API server does not measure.
@@ -73,11 +75,21 @@ impl UsageMemory {
     }
 }
 
+/// What a tenant stored at an instant, all of it. [`DatastoreUsage`] follows only in steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CompleteMeasurement {
+    pub(crate) at: Instant,
+    pub(crate) bytes: u64,
+    pub(crate) objects: u64,
+}
+
 /// What is known of a tenant's usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObservedUsage {
     /// What was measured last; none if nothing ever was.
     pub(crate) usage: Option<DatastoreUsage>,
+    /// The last measurement of everything; none if this process made none.
+    pub(crate) complete: Option<CompleteMeasurement>,
     /// Why nothing could be measured for a while.
     pub(crate) unknown: Option<String>,
     /// Whether control has to go on reading in etcd.
@@ -115,10 +127,19 @@ pub(super) async fn observe(
     {
         let next = share::next(usage, &measurement, limits);
         usage = Some(next);
-        state.measured = Some((Instant::now(), next));
+        let at = Instant::now();
+        state.measured = Some((at, next));
+        if !measurement.is_incomplete {
+            state.complete = Some(CompleteMeasurement {
+                at,
+                bytes: measurement.bytes,
+                objects: measurement.objects,
+            });
+        }
     }
     let observed = ObservedUsage {
         usage,
+        complete: state.complete,
         unknown: state.unknown(Instant::now()),
         is_reading: state.unmeasured.is_reading() || state.all_keys.is_reading(),
     };

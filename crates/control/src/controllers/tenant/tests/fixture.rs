@@ -100,6 +100,12 @@ impl Fixture {
         result
     }
 
+    /// One reconcile in which the watches have seen nothing new.
+    pub(super) async fn reconcile_without_change(&self) -> Result<Option<Duration>, TenantError> {
+        let slot = Arc::new(self.slots.take().await);
+        reconcile(&self.context, "team", "vision", &slot).await
+    }
+
     /// One reconcile after a change that the watches have not seen yet.
     pub(super) async fn reconcile_after_unseen(
         &mut self,

@@ -12,7 +12,10 @@ use serde_json::json;
 pub(super) fn decide(fixture: &Fixture, verdict: Verdict) {
     let project = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"namespaces": ["team"]}});
     fixture.host.insert("/apis/berth.dev/v1alpha1/projects/p", project);
-    fixture.context.quotas.replace([(UID.to_owned(), verdict)].into());
+    let quotas = &fixture.context.quotas;
+    quotas
+        .replace([(UID.to_owned(), verdict)].into(), &quotas.basis())
+        .unwrap();
 }
 
 /// What a tenant of the default class reserves.
@@ -24,6 +27,7 @@ pub(super) fn reservation() -> QuotaReservation {
         reserved: reserved
             .filter_map(|resource| Some((resource.as_str().to_owned(), resource.reserved_by(&limits)?)))
             .collect(),
+        ..QuotaReservation::default()
     }
 }
 
@@ -63,7 +67,8 @@ async fn without_quota_nothing_is_created() {
 async fn nothing_is_created_before_something_is_decided() {
     let mut fixture = Fixture::new();
     decide(&fixture, Verdict::NoProject);
-    fixture.context.quotas.replace([].into());
+    let quotas = &fixture.context.quotas;
+    quotas.replace([].into(), &quotas.basis()).unwrap();
     fixture.reconcile().await.unwrap();
     assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
 }
@@ -169,4 +174,69 @@ async fn a_tenant_that_runs_is_ready_without_quota_for_more() {
     assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
     assert_eq!(fixture.status()["phase"], "Ready");
     assert_eq!(fixture.status()["quota"]["reserved"]["tenantclusters"], 1);
+}
+
+#[tokio::test]
+async fn a_reservation_is_not_written_over_a_newer_object() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, reserved(reservation()));
+    let queued = fixture.context.queue.len();
+    fixture
+        .reconcile_after_unseen(|host| {
+            let mut cluster = host.get(TENANT).unwrap();
+            cluster["status"]["quota"] = json!({"projectName": "other", "reserved": {"tenantclusters": 1}});
+            host.insert(TENANT, cluster);
+        })
+        .await
+        .unwrap();
+    assert_eq!(fixture.status()["quota"]["projectName"], "other");
+    assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
+    assert!(fixture.context.queue.len() > queued, "quotas are decided again");
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    assert_eq!(fixture.status()["quota"]["projectName"], "p");
+}
+
+#[tokio::test]
+async fn what_exists_above_the_limits_is_reported_after_they_are_enforced() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, reserved(reservation()));
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    let at_most = |fixture: &Fixture| fixture.context.quotas.basis().at_most(UID);
+    assert!(at_most(&fixture).is_empty(), "nothing is reserved above the limits");
+    let mut above = reservation();
+    let limit = above.reserved["pods"];
+    above.reserved.insert("pods".into(), limit + 8);
+    above.above_limits.insert("pods".into(), 8);
+    decide(&fixture, reserved(above));
+    fixture.reconcile().await.unwrap();
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.condition("QuotaReserved").unwrap()["reason"], "AboveLimits");
+    assert_eq!(fixture.status()["quota"]["aboveLimits"]["pods"], 8);
+    assert_eq!(
+        at_most(&fixture).get(&TreeResource::Pods),
+        None,
+        "the host has not counted"
+    );
+    let path = format!(
+        "/api/v1/namespaces/{}/resourcequotas/berth-limits",
+        fixture.id.workload_namespace()
+    );
+    let mut quota = fixture.host.get(&path).unwrap();
+    quota["status"] = json!({"hard": quota["spec"]["hard"], "used": {"count/pods": (limit + 3).to_string()}});
+    fixture.host.insert(&path, quota);
+    let pause = fixture.reconcile().await.unwrap();
+    assert_eq!(at_most(&fixture)[&TreeResource::Pods], limit + 3);
+    assert!(pause.unwrap() <= super::super::reported_use::PAUSE);
+}
+
+#[tokio::test]
+async fn reconciles_do_not_count_the_nodes_of_pools_again() {
+    let mut fixture = Fixture::new();
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    let computed = || fixture.context.stores.pools_with_nodes.computed();
+    let before = computed();
+    for _ in 0..10 {
+        fixture.reconcile_without_change().await.unwrap();
+    }
+    assert!(computed() - before <= 1, "{before} {}", computed());
 }
