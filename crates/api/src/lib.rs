@@ -14,6 +14,7 @@ mod duration;
 mod expiration;
 mod fair_sharing;
 mod host_node_pool;
+mod host_resource;
 pub mod hostnames;
 mod idle_reclaim;
 pub mod labels;
@@ -34,6 +35,7 @@ pub mod system;
 mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
+mod tree_resource;
 mod validate;
 
 pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, NamespaceSelector, NamespacesFrom};
@@ -49,16 +51,17 @@ pub use host_node_pool::{
     PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing,
     ValidateSpec,
 };
+pub use host_resource::describe_host_resource;
 pub use idle_reclaim::{
     GpuHourPrice, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal, IdleStatus, IdleStep,
     IdleWorkload, MOST_IDLE_WORKLOADS, UnknownGpus,
 };
-pub use limits::{QuotaResource, TenantLimits, quota_resource};
+pub use limits::{DefaultRequest, LIMITS_NAME, QuotaResource, ResourceLimit, TenantLimits, quota_resource};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
 pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
-pub use quotas::{Amount, QuotaReservation, TreeQuota, TreeQuotaStatus, TreeResource};
+pub use quotas::{Amount, QuotaReservation, TreeQuota, TreeQuotaStatus};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow,
@@ -70,6 +73,7 @@ pub use tenant_cluster::{
     TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
+pub use tree_resource::TreeResource;
 pub use validate::{KubernetesVersion, VersionError};
 
 /// API group of every kind Berth defines.

@@ -49,7 +49,7 @@ pub struct QuotaLabels {
     /// Its name.
     pub name: String,
     /// The resource.
-    pub resource: &'static str,
+    pub resource: String,
     /// The pool, for GPUs.
     pub pool: String,
 }

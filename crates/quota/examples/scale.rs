@@ -52,7 +52,10 @@ fn main() {
     let limits = TenantLimits::default();
     let requested: Amounts = TreeResource::RESERVED
         .into_iter()
-        .filter_map(|resource| Some((resource, resource.reserved_by(&limits)?.min(1000))))
+        .filter_map(|resource| {
+            let amount = resource.reserved_by(&limits)?;
+            Some((resource, amount.min(1000)))
+        })
         .collect();
     let mut claims: Vec<Claim> = (0..TENANTS)
         .map(|number| Claim {

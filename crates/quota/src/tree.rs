@@ -125,6 +125,11 @@ impl Tree {
             .any(|number| self.levels[number].quotas.contains_key(key))
     }
 
+    /// The resources that any level lists.
+    pub fn resources(&self) -> BTreeSet<TreeResource> {
+        self.keys().into_iter().map(|key| key.resource).collect()
+    }
+
     /// Everything that any level lists.
     pub(crate) fn keys(&self) -> BTreeSet<Key> {
         let listed = self.levels.iter().flat_map(|level| level.quotas.keys());
@@ -138,7 +143,7 @@ impl Level {
         let mut listed = BTreeMap::new();
         for quota in quotas {
             let key = Key {
-                resource: quota.resource,
+                resource: quota.resource.clone(),
                 pool: quota.pool_name.clone(),
             };
             let optional = |amount: Option<&Amount>| amount.map(|amount| amount.value().unwrap_or(0));

@@ -38,7 +38,7 @@ pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, Reco
         projects.iter().map(AsRef::as_ref),
     );
     let owners = Projects::new(projects.iter().map(AsRef::as_ref));
-    let claims = observe::list_claims(context, &owners);
+    let claims = observe::list_claims(context, &owners, &tree.resources());
     let mut outcome = decide(&tree, &claims);
     let verdicts = build_verdicts(context, &claims, &outcome);
     publish(context, verdicts);

@@ -208,6 +208,47 @@ async fn a_tenant_that_runs_counts_with_the_limits_of_its_class_whatever_its_spe
 }
 
 #[tokio::test]
+async fn resources_by_name_are_reserved_and_a_class_without_the_limit_waits() {
+    let mut fixture = Fixture::new(9);
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [{"resource": "requests.memory", "nominalQuota": "10Gi"}],
+    }));
+    let limits = json!({"resources": [
+        {"resource": "requests.memory", "quantity": "7Gi"}, {"resource": "requests.cpu", "quantity": 8},
+    ]});
+    let class = json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": {"limits": limits}});
+    fixture
+        .host
+        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+    for (name, second, class) in [("a", 1, Some("gold")), ("b", 2, Some("gold")), ("c", 3, None)] {
+        fixture.add_tenant(name, "team", second, &Value::Null);
+        let path = tenant_path(name, "team");
+        let mut cluster = fixture.host.get(&path).unwrap();
+        cluster["spec"]["className"] = class.into();
+        fixture.host.insert(&path, cluster);
+    }
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["a"]);
+    let verdicts = fixture.context.quotas.verdicts();
+    let reserved = &verdicts["a"].reservation().unwrap().reserved;
+    assert_eq!((reserved["requests.memory"], reserved["requests.cpu"]), (7 << 30, 8));
+    let reason = |name: &str| match &verdicts[name] {
+        Verdict::Waiting { reason, .. } => *reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((reason("b"), reason("c")), ("QuotaExceeded", "ClassWithoutLimit"));
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["used"], 7_u64 << 30);
+    // The next process reads what this one wrote.
+    let status = json!({"quota": verdicts["a"].reservation()});
+    let mut cluster = fixture.host.get(&tenant_path("a", "team")).unwrap();
+    cluster["status"] = status;
+    fixture.host.insert(&tenant_path("a", "team"), cluster);
+    fixture.context.quotas.replace(BTreeMap::new());
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["a"]);
+}
+
+#[tokio::test]
 async fn finalizers_that_a_user_sets_do_not_make_a_tenant_run() {
     let mut fixture = Fixture::new(0);
     fixture.add_tenant("a", "team", 1, &Value::Null);
