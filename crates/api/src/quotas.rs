@@ -9,21 +9,40 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-/// Quota of one resource. GPUs are limited pool by pool.
+/// Quota of one resource. GPUs are shared pool by pool; several pools together have a maximum.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("(self.resource == 'gpus') == has(self.poolName)")
-    .message("the resource gpus needs poolName, and no other resource has it")
+#[x_kube(validation = Rule::new("self.resource == 'gpus' || !has(self.poolName)")
+    .message("only the resource gpus has poolName")
     .field_path(".poolName"))]
+#[x_kube(validation = Rule::new("self.resource == 'gpus' || !has(self.gpuProduct)")
+    .message("only the resource gpus has gpuProduct")
+    .field_path(".gpuProduct"))]
+#[x_kube(validation = Rule::new("!has(self.poolName) || !has(self.gpuProduct)")
+    .message("poolName and gpuProduct exclude each other")
+    .field_path(".gpuProduct"))]
+#[x_kube(validation = Rule::new("self.resource != 'gpus' || has(self.poolName) || has(self.borrowingLimit)")
+    .message("gpus of several pools need borrowingLimit: nominalQuota and borrowingLimit together are their maximum")
+    .field_path(".borrowingLimit"))]
+#[x_kube(validation = Rule::new("self.resource != 'gpus' || has(self.poolName) || !has(self.lendingLimit)")
+    .message("gpus of several pools have no lendingLimit; set it for each pool")
+    .field_path(".lendingLimit"))]
 pub struct TreeQuota {
-    /// Resource that is limited. gpus: GPUs of one pool that tenants have (nodes, in a pool without GPUs). tenantclusters:
-    /// TenantClusters. All others: the sum of what the classes of the tenants allow each of them in `limits`. The names of
+    /// Resource that is limited. gpus: GPUs that tenants have (nodes, in a pool without GPUs): of the pool poolName, or of all
+    /// pools of the product gpuProduct, or without both of all pools that have GPUs. tenantclusters: TenantClusters. All others: the sum of what the classes of the tenants allow each of them in `limits`. The names of
     /// `limits.resources` of a class, such as requests.cpu, are resources as well.
     pub resource: TreeResource,
     /// Name of the HostNodePool, for the resource gpus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub pool_name: Option<String>,
+    /// Product of GPUs, for the resource gpus: spec.gpuProduct of the HostNodePools that count together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
+    pub gpu_product: Option<String>,
     /// Amount that belongs to this level of the tree. That of an Organization contains those of its Projects; if it is less
     /// than their sum, the sum counts.
     pub nominal_quota: Amount,
@@ -99,6 +118,9 @@ pub struct TreeQuotaStatus {
     /// Name of the HostNodePool, for the resource gpus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool_name: Option<String>,
+    /// Product of GPUs, for the resource gpus.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_product: Option<String>,
     /// Nominal quota; for an Organization at least the sum of those of its Projects.
     pub nominal_quota: u64,
     /// Amount that tenants have reserved. For gpus: GPUs of nodes that are assigned to tenants or reserved for them.

@@ -190,8 +190,8 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
 }
 
 fn name_quota(quota: &TreeQuotaStatus) -> String {
-    match &quota.pool_name {
-        Some(pool) => format!("{} of {pool}", quota.resource.as_str()),
+    match quota.pool_name.as_ref().or(quota.gpu_product.as_ref()) {
+        Some(of) => format!("{} of {of}", quota.resource.as_str()),
         None => quota.resource.as_str().to_owned(),
     }
 }
@@ -245,6 +245,7 @@ mod tests {
             "spec": {"organizationName": "lab", "namespaces": ["team"]},
             "status": {"tenants": 3, "waitingTenants": 1, "quotas": [
                 {"resource": "gpus", "poolName": "h100", "nominalQuota": 16, "used": 24, "borrowed": 8},
+                {"resource": "gpus", "gpuProduct": "H100", "nominalQuota": 48, "used": 24, "borrowed": 0},
                 {"resource": "tenantclusters", "nominalQuota": 4, "used": 2, "borrowed": 0},
                 {"resource": "datastore.bytes", "nominalQuota": 2_147_483_648_u64, "used": 1_073_741_824, "borrowed": 0},
                 {"resource": "requests.cpu", "nominalQuota": 64, "used": 32, "borrowed": 0},
@@ -265,6 +266,7 @@ mod tests {
         let expected = "Organization lab: 3 tenants, 1 waiting for quota\n  \
                         Project vision: 3 tenants, 1 waiting for quota\n    \
                         gpus of h100     [####################] 24 of 16, 8 borrowed\n    \
+                        gpus of H100     [##########..........] 24 of 48\n    \
                         tenantclusters   [##########..........] 2 of 4\n    \
                         datastore.bytes  [##########..........] 1Gi of 2Gi\n    \
                         requests.cpu     [##########..........] 32 of 64\n    \

@@ -52,6 +52,8 @@ pub struct QuotaLabels {
     pub resource: String,
     /// The pool, for GPUs.
     pub pool: String,
+    /// The product, for GPUs.
+    pub product: String,
 }
 
 /// A state of its recycling that a node has left.

@@ -19,6 +19,7 @@ fn quota(resource: TreeResource, nominal: u32) -> TreeQuota {
     TreeQuota {
         resource,
         pool_name: None,
+        gpu_product: None,
         nominal_quota: nominal.into(),
         borrowing_limit: Some(0_u32.into()),
         lending_limit: None,

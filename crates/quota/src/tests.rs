@@ -14,6 +14,7 @@ pub(crate) fn limited(resource: TreeResource, nominal: u32) -> TreeQuota {
     TreeQuota {
         resource,
         pool_name: None,
+        gpu_product: None,
         nominal_quota: nominal.into(),
         borrowing_limit: None,
         lending_limit: None,

@@ -50,7 +50,7 @@ fn validate_quotas(quotas: &[TreeQuota]) -> Result<(), (&'static str, String)> {
     for (index, quota) in quotas.iter().enumerate() {
         let path = format!("spec.quotas[{index}]");
         let name = quota.resource.as_str();
-        if !seen.insert((&quota.resource, &quota.pool_name)) {
+        if !seen.insert((&quota.resource, &quota.pool_name, &quota.gpu_product)) {
             return invalid(format!("{path}: {name} is listed twice; the first entry counts"));
         }
         let amounts = [

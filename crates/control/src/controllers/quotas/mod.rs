@@ -118,9 +118,20 @@ fn build_verdict(claim: &Claim, decision: &Decision) -> Option<Verdict> {
 /// Adds the GPUs that tenants have to the use of their Projects. The planner keeps them within the quotas.
 fn add_gpus(context: &QuotasContext, claims: &[Claim], outcome: &mut Outcome<'_>) {
     let of_tenants = context.quotas.gpu_use();
+    let pools = context.stores.pools.state();
     for claim in claims {
         for (pool, gpus) in of_tenants.get(&claim.uid).into_iter().flatten() {
-            outcome.usage.add(&claim.project, &QuotaKey::gpus(pool), *gpus);
+            let spec = pools.iter().find(|one| one.name_any() == *pool).map(|one| &one.spec);
+            let is_counted = spec.is_some_and(|spec| spec.gpu_resource_name.is_some());
+            let product = spec.and_then(|spec| spec.gpu_product.as_deref());
+            let keys = [
+                Some(QuotaKey::gpus(pool)),
+                product.map(QuotaKey::gpus_of_product),
+                is_counted.then(|| QuotaKey::of(TreeResource::Gpus)),
+            ];
+            for key in keys.into_iter().flatten() {
+                outcome.usage.add(&claim.project, &key, *gpus);
+            }
         }
     }
 }

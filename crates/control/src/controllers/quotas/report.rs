@@ -184,6 +184,7 @@ fn quota_status(used: &QuotaUse) -> TreeQuotaStatus {
     TreeQuotaStatus {
         resource: used.key.resource.clone(),
         pool_name: used.key.pool.clone(),
+        gpu_product: used.key.product.clone(),
         nominal_quota: used.nominal,
         used: used.used,
         borrowed: used.borrowed(),
@@ -221,6 +222,7 @@ fn set_metrics(context: &QuotasContext, kind: LevelKind, name: &str, quotas: &[Q
             name: name.to_owned(),
             resource: quota.key.resource.as_str().to_owned(),
             pool: quota.key.pool.clone().unwrap_or_default(),
+            product: quota.key.product.clone().unwrap_or_default(),
         };
         let metrics = &context.metrics;
         metrics.quota_used.get_or_create(&labels).set(gauge(quota.used));

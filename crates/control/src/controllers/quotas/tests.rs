@@ -303,3 +303,51 @@ async fn gpus_of_assigned_nodes_are_reported() {
     assert_eq!((&quota["used"], &quota["borrowed"]), (&json!(16), &json!(8)));
     assert_eq!(fixture.reserved(), ["a"], "the planner limits GPUs");
 }
+
+#[tokio::test]
+async fn gpus_of_several_pools_are_reported_in_all_and_by_product() {
+    let mut fixture = Fixture::new(1);
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [
+            {"resource": "gpus", "nominalQuota": 64, "borrowingLimit": 0},
+            {"resource": "gpus", "gpuProduct": "H100", "nominalQuota": 32, "borrowingLimit": 0},
+        ],
+    }));
+    for (name, product, gpus) in [
+        ("a", Some("H100"), true),
+        ("b", Some("H100"), true),
+        ("c", None, true),
+        ("d", None, false),
+    ] {
+        let mut spec = json!({"nodeSelector": {"pool": name}});
+        if gpus {
+            spec["gpuResourceName"] = "nvidia.com/gpu".into();
+        }
+        if let Some(product) = product {
+            spec["gpuProduct"] = product.into();
+        }
+        let pool = json!({"metadata": {"name": name, "uid": name}, "spec": spec});
+        fixture
+            .host
+            .insert(&format!("/apis/berth.dev/v1alpha1/hostnodepools/{name}"), pool);
+    }
+    fixture.add_tenant("t", "team", 1, &Value::Null);
+    let pools = [("a", 8), ("b", 16), ("c", 4), ("d", 100)];
+    let used = pools.map(|(pool, gpus)| (pool.to_owned(), gpus));
+    fixture
+        .context
+        .quotas
+        .set_gpu_use(GpuUse::from([("t".to_owned(), BTreeMap::from(used))]));
+    fixture.reconcile().await;
+    let quotas = fixture.status(PROJECT)["quotas"].clone();
+    let used = |product: &Value| {
+        let found = quotas
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|quota| &quota["gpuProduct"] == product);
+        found.unwrap()["used"].clone()
+    };
+    assert_eq!(used(&Value::Null), 28);
+    assert_eq!(used(&json!("H100")), 24);
+}
