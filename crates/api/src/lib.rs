@@ -14,6 +14,7 @@ mod duration;
 mod expiration;
 mod fair_sharing;
 mod host_node_pool;
+mod host_resource;
 pub mod hostnames;
 mod idle_reclaim;
 mod idle_status;
@@ -36,6 +37,7 @@ mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
 mod tenant_schedule;
+mod tree_resource;
 mod validate;
 
 pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, LabelSelector, NamespacesFrom};
@@ -51,6 +53,7 @@ pub use host_node_pool::{
     PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing,
     ValidateSpec,
 };
+pub use host_resource::describe_host_resource;
 pub use idle_reclaim::{
     GpuHourPrice, IdleLastStep, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal,
     OwnerKind,
@@ -59,12 +62,12 @@ pub use idle_status::{
     ALL_STOPPED_OWNERS, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
     StoppedOwner, UnknownGpus,
 };
-pub use limits::{QuotaResource, TenantLimits, quota_resource};
+pub use limits::{DefaultRequest, LIMITS_NAME, QuotaResource, ResourceLimit, TenantLimits, quota_resource};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
 pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
-pub use quotas::{Amount, QuotaReservation, TreeQuota, TreeQuotaStatus, TreeResource};
+pub use quotas::{Amount, QuotaReservation, TreeQuota, TreeQuotaStatus};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow, WorkloadSelector,
@@ -79,6 +82,7 @@ pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeS
 pub use tenant_schedule::{
     MAX_WORKLOAD_SCHEDULES, SchedulePeriod, TENANT_SCHEDULE, TenantSchedule, TenantScheduleSpec, WorkloadSchedule,
 };
+pub use tree_resource::TreeResource;
 pub use validate::{KubernetesVersion, VersionError};
 
 /// API group of every kind Berth defines.

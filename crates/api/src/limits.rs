@@ -4,10 +4,48 @@
 //! addresses, ports, time of controllers. The defaults are far above what a team of hundreds uses and far below what
 //! disturbs a host that is sized as Kubernetes is tested: 150,000 pods, 10,000 Services and 8 GiB in etcd.
 
-use crate::quantity;
+use crate::{Amount, host_resource, quantity};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Name of the `ResourceQuota` and of the `LimitRange` in a tenant's workload namespace.
+pub const LIMITS_NAME: &str = "berth-limits";
+
+/// Limit of one resource of the host's `ResourceQuota`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceLimit {
+    /// Name as in a `ResourceQuota`: `requests.cpu`, `requests.memory`, `requests.ephemeral-storage`, `requests.` and the name of an
+    /// extended resource (`requests.nvidia.com/mig-1g.10gb`), `<name of a StorageClass>.storageclass.storage.k8s.io/requests.storage`,
+    /// or `<name of a DeviceClass>.deviceclass.resource.k8s.io/devices`.
+    #[schemars(length(max = host_resource::MAX_LENGTH), regex(pattern = host_resource::whole_pattern()))]
+    pub resource: String,
+    /// What the tenant may have of it, at most, in whole units: CPUs, bytes, devices.
+    pub quantity: Amount,
+}
+
+/// What a container on the host requests that has neither a request nor a limit, if a class limits the resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DefaultRequest {
+    /// CPU, if `resources` limits `requests.cpu`.
+    #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*m?$"))]
+    pub cpu: String,
+    /// Memory, if `resources` limits `requests.memory`.
+    #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
+    pub memory: String,
+}
+
+impl Default for DefaultRequest {
+    fn default() -> Self {
+        // Small: a node that is full by what the tenant's own scheduler counts has room for it.
+        Self {
+            cpu: "10m".into(),
+            memory: "16Mi".into(),
+        }
+    }
+}
 
 /// Limits of one tenant. Those of objects count on the host, in the tenant's workload namespace; those of the datastore count
 /// what the tenant's API server stores.
@@ -60,6 +98,17 @@ pub struct TenantLimits {
     /// `ResourceClaims`, with those that are made from templates for pods.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub resource_claims: u32,
+    /// Further resources that all pods and claims of the tenant together may request on the host. Each resource once. Absent: no
+    /// limit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 64),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["resource"])
+    )]
+    pub resources: Vec<ResourceLimit>,
+    /// What containers without requests request, of the resources that `resources` limits: the host rejects pods without requests
+    /// for CPU or memory where these are limited.
+    pub default_request: DefaultRequest,
     /// Size of all objects that the tenant's API server stores, as it estimates it, and of what etcd has besides. Above, it
     /// creates nothing more except what the system itself needs; above 110 percent, no object can grow either. All tenants
     /// share one etcd, which accepts no write of any tenant once it is full.
@@ -93,6 +142,8 @@ impl Default for TenantLimits {
             config_maps: 10_000,
             pod_disruption_budgets: 1000,
             resource_claims: 15_000,
+            resources: Vec::new(),
+            default_request: DefaultRequest::default(),
             // Fifteen tenants at their limit leave etcd's 8 GiB some room for its history.
             datastore_bytes: "512Mi".into(),
             datastore_objects: 200_000,
@@ -168,7 +219,7 @@ const ENDED_PODS: u32 = 12_500;
 
 impl TenantLimits {
     /// The limits as `spec.hard` of a `ResourceQuota`.
-    pub fn quota(&self) -> BTreeMap<&'static str, String> {
+    pub fn quota(&self) -> BTreeMap<String, String> {
         let Self {
             pods,
             services,
@@ -184,6 +235,8 @@ impl TenantLimits {
             config_maps,
             pod_disruption_budgets,
             resource_claims,
+            resources,
+            default_request: _,
             datastore_bytes: _,
             datastore_objects: _,
             custom_resource_definitions: _,
@@ -206,12 +259,35 @@ impl TenantLimits {
         ];
         let storage = requests_storage
             .iter()
-            .map(|storage| ("requests.storage", storage.clone()));
+            .map(|storage| ("requests.storage".to_owned(), storage.clone()));
+        let named = resources
+            .iter()
+            .map(|limit| (limit.resource.clone(), limit.quantity.to_string()));
         counts
             .into_iter()
-            .map(|(resource, count)| (resource, count.to_string()))
+            .map(|(resource, count)| (resource.to_owned(), count.to_string()))
             .chain(storage)
+            .chain(named)
             .collect()
+    }
+
+    /// The limit of a resource in [`TenantLimits::resources`].
+    pub fn resource(&self, name: &str) -> Option<&Amount> {
+        let limit = self.resources.iter().find(|limit| limit.resource == name)?;
+        Some(&limit.quantity)
+    }
+
+    /// What containers request that have neither a request nor a limit, by resource: what the host's `ResourceQuota` needs to count
+    /// their pods.
+    pub fn default_requests(&self) -> BTreeMap<&'static str, &str> {
+        let defaults = [
+            ("requests.cpu", "cpu", self.default_request.cpu.as_str()),
+            ("requests.memory", "memory", self.default_request.memory.as_str()),
+        ];
+        let limited = defaults
+            .into_iter()
+            .filter(|(name, _, _)| self.resource(name).is_some());
+        limited.map(|(_, resource, amount)| (resource, amount)).collect()
     }
 
     /// Ended pods that the tenant keeps: fewer than its pods may be, so that ended pods alone never use up the limit.
@@ -227,7 +303,11 @@ impl TenantLimits {
     }
 
     /// The first quantity that cannot be read, with its field.
-    pub fn find_invalid_quantity(&self) -> Option<(&'static str, &str)> {
+    pub fn find_invalid_quantity(&self) -> Option<(String, String)> {
+        let invalid = |limit: &&ResourceLimit| limit.quantity.value().is_none();
+        if let Some(limit) = self.resources.iter().find(invalid) {
+            return Some((format!("resources[{}]", limit.resource), limit.quantity.to_string()));
+        }
         let quantities = [
             ("requestsStorage", self.requests_storage.as_deref()),
             ("volumeSize", self.volume_size.as_deref()),
@@ -235,7 +315,7 @@ impl TenantLimits {
         ];
         quantities.into_iter().find_map(|(field, text)| {
             text.filter(|text| parse_bytes(text).is_none())
-                .map(|text| (field, text))
+                .map(|text| (field.to_owned(), text.to_owned()))
         })
     }
 }
@@ -271,7 +351,7 @@ mod tests {
         };
         let quota = limits.quota();
         let known: BTreeSet<&str> = QUOTA_RESOURCES.iter().map(|known| known.resource).collect();
-        assert_eq!(quota.keys().copied().collect::<BTreeSet<_>>(), known);
+        assert_eq!(quota.keys().map(String::as_str).collect::<BTreeSet<_>>(), known);
         let Value::Object(fields) = serde_json::to_value(&limits).unwrap() else {
             panic!("no object");
         };
@@ -280,6 +360,7 @@ mod tests {
             "datastoreBytes",
             "datastoreObjects",
             "customResourceDefinitions",
+            "defaultRequest",
         ];
         let fields: BTreeSet<&str> = fields
             .keys()
@@ -304,6 +385,44 @@ mod tests {
         assert!(!quota.contains_key("requests.storage"));
     }
 
+    fn limit(resource: &str, quantity: &str) -> ResourceLimit {
+        ResourceLimit {
+            resource: resource.into(),
+            quantity: Amount::Text(quantity.into()),
+        }
+    }
+
+    #[test]
+    fn resources_by_name_are_part_of_the_quota_and_have_default_requests() {
+        let mig = "requests.nvidia.com/mig-1g.10gb";
+        let mut limits = TenantLimits {
+            resources: vec![limit("requests.cpu", "64"), limit(mig, "0")],
+            ..TenantLimits::default()
+        };
+        let quota = limits.quota();
+        assert_eq!((quota["requests.cpu"].as_str(), quota[mig].as_str()), ("64", "0"));
+        assert_eq!(limits.default_requests(), BTreeMap::from([("cpu", "10m")]));
+        limits.resources.push(limit("requests.memory", "1Ti"));
+        limits.default_request.memory = "1Gi".into();
+        assert_eq!(
+            limits.default_requests(),
+            BTreeMap::from([("cpu", "10m"), ("memory", "1Gi")])
+        );
+        assert!(TenantLimits::default().default_requests().is_empty());
+    }
+
+    #[test]
+    fn resources_by_name_are_numbers_or_quantities() {
+        let text = json!({"resources": [
+            {"resource": "requests.cpu", "quantity": 64},
+            {"resource": "fast.storageclass.storage.k8s.io/requests.storage", "quantity": "10Ti"},
+        ]});
+        let limits: TenantLimits = serde_json::from_value(text.clone()).unwrap();
+        assert_eq!(limits.find_invalid_quantity(), None);
+        assert_eq!(limits.resource("requests.cpu"), Some(&Amount::Number(64)));
+        assert_eq!(serde_json::to_value(&limits).unwrap()["resources"], text["resources"]);
+    }
+
     #[test]
     fn ended_pods_never_use_up_the_limit() {
         for (pods, ended) in [(1, 1), (100, 50), (15_000, 7500), (1_000_000, 12_500)] {
@@ -323,6 +442,12 @@ mod tests {
             (512 << 20, None)
         );
         limits.volume_size = Some("2TB".into());
-        assert_eq!(limits.find_invalid_quantity(), Some(("volumeSize", "2TB")));
+        assert_eq!(
+            limits.find_invalid_quantity(),
+            Some(("volumeSize".into(), "2TB".into()))
+        );
+        limits.resources = vec![limit("requests.memory", "999999999999999Pi")];
+        let (field, _) = limits.find_invalid_quantity().unwrap();
+        assert_eq!(field, "resources[requests.memory]");
     }
 }

@@ -190,21 +190,15 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
 }
 
 fn name_quota(quota: &TreeQuotaStatus) -> String {
-    match &quota.pool_name {
-        Some(pool) => format!("{} of {pool}", quota.resource.as_str()),
+    match quota.pool_name.as_ref().or(quota.gpu_product.as_ref()) {
+        Some(of) => format!("{} of {of}", quota.resource.as_str()),
         None => quota.resource.as_str().to_owned(),
     }
 }
 
 /// A bar, and the numbers.
 fn describe_quota(quota: &TreeQuotaStatus) -> String {
-    let amount = |amount: u64| {
-        if quota.resource.is_in_bytes() {
-            format_bytes(amount)
-        } else {
-            amount.to_string()
-        }
-    };
+    let amount = |amount: u64| quota.resource.format_amount(amount);
     let filled = match quota.nominal_quota {
         0 if quota.used == 0 => 0,
         0 => BAR,
@@ -221,18 +215,6 @@ fn describe_quota(quota: &TreeQuotaStatus) -> String {
         "[{bar}] {} of {}{borrowed}",
         amount(quota.used),
         amount(quota.nominal_quota)
-    )
-}
-
-/// Bytes with the largest binary unit that keeps the number whole.
-fn format_bytes(bytes: u64) -> String {
-    let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let whole = units
-        .into_iter()
-        .find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1_u64 << shift));
-    whole.map_or_else(
-        || bytes.to_string(),
-        |(unit, shift)| format!("{}{unit}", bytes >> shift),
     )
 }
 
@@ -263,8 +245,11 @@ mod tests {
             "spec": {"organizationName": "lab", "namespaces": ["team"]},
             "status": {"tenants": 3, "waitingTenants": 1, "quotas": [
                 {"resource": "gpus", "poolName": "h100", "nominalQuota": 16, "used": 24, "borrowed": 8},
+                {"resource": "gpus", "gpuProduct": "H100", "nominalQuota": 48, "used": 24, "borrowed": 0},
                 {"resource": "tenantclusters", "nominalQuota": 4, "used": 2, "borrowed": 0},
                 {"resource": "datastore.bytes", "nominalQuota": 2_147_483_648_u64, "used": 1_073_741_824, "borrowed": 0},
+                {"resource": "requests.cpu", "nominalQuota": 64, "used": 32, "borrowed": 0},
+                {"resource": "requests.memory", "nominalQuota": 2_147_483_648_u64, "used": 536_870_912, "borrowed": 0},
             ]},
         }));
         let tenant = |namespace: &str| -> TenantCluster {
@@ -281,8 +266,11 @@ mod tests {
         let expected = "Organization lab: 3 tenants, 1 waiting for quota\n  \
                         Project vision: 3 tenants, 1 waiting for quota\n    \
                         gpus of h100     [####################] 24 of 16, 8 borrowed\n    \
+                        gpus of H100     [##########..........] 24 of 48\n    \
                         tenantclusters   [##########..........] 2 of 4\n    \
                         datastore.bytes  [##########..........] 1Gi of 2Gi\n    \
+                        requests.cpu     [##########..........] 32 of 64\n    \
+                        requests.memory  [#####...............] 512Mi of 2Gi\n    \
                         team/a: no quota is left\n\
                         Tenants without a Project: 1";
         assert_eq!(describe(&view), expected);

@@ -49,9 +49,11 @@ pub struct QuotaLabels {
     /// Its name.
     pub name: String,
     /// The resource.
-    pub resource: &'static str,
+    pub resource: String,
     /// The pool, for GPUs.
     pub pool: String,
+    /// The product, for GPUs.
+    pub product: String,
 }
 
 /// A state of its recycling that a node has left.

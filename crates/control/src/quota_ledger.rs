@@ -52,13 +52,17 @@ impl Verdict {
     pub fn allows(&self, limits: &TenantLimits) -> bool {
         match self {
             Self::NoProject => true,
-            Self::Reserved { reservation, .. } => TreeResource::RESERVED.into_iter().all(|resource| {
-                let reserved = reservation.reserved.get(resource.as_str());
-                match resource.reserved_by(limits) {
-                    Some(amount) => reserved.is_some_and(|reserved| amount <= *reserved),
-                    None => reserved.is_none(),
-                }
-            }),
+            Self::Reserved { reservation, .. } => {
+                let mut resources = TreeResource::listed_in([limits]);
+                resources.extend(reservation.reserved.keys().cloned().map(TreeResource::from));
+                resources.into_iter().all(|resource| {
+                    let reserved = reservation.reserved.get(resource.as_str());
+                    match resource.reserved_by(limits) {
+                        Some(amount) => reserved.is_some_and(|reserved| amount <= *reserved),
+                        None => reserved.is_none(),
+                    }
+                })
+            }
             Self::Waiting { .. } => false,
         }
     }
@@ -228,6 +232,37 @@ fn is_less(before: Option<&Verdict>, after: Option<&Verdict>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_api::ResourceLimit;
+
+    #[test]
+    fn limits_by_name_are_allowed_as_far_as_they_are_reserved() {
+        let with_cpu = |quantity: Option<u32>| {
+            let limit = |quantity: u32| ResourceLimit {
+                resource: "requests.cpu".into(),
+                quantity: quantity.into(),
+            };
+            TenantLimits {
+                resources: quantity.map(limit).into_iter().collect(),
+                ..TenantLimits::default()
+            }
+        };
+        let reserved = |limits: &TenantLimits| Verdict::Reserved {
+            reservation: QuotaReservation {
+                project_name: "vision".into(),
+                reserved: TreeResource::listed_in([limits])
+                    .into_iter()
+                    .filter_map(|resource| Some((resource.as_str().to_owned(), resource.reserved_by(limits)?)))
+                    .collect(),
+            },
+            over: Vec::new(),
+        };
+        let verdict = reserved(&with_cpu(Some(64)));
+        assert!(verdict.allows(&with_cpu(Some(64))));
+        assert!(verdict.allows(&with_cpu(Some(32))));
+        assert!(!verdict.allows(&with_cpu(Some(65))));
+        assert!(!verdict.allows(&with_cpu(None)), "no limit is more than 64");
+        assert!(!reserved(&with_cpu(None)).allows(&with_cpu(Some(1))));
+    }
 
     #[test]
     fn tenants_that_wait_are_not_woken_by_each_change_of_what_others_use() {

@@ -2,7 +2,8 @@
 //! `berth simulate`, and by control, which counts violations.
 
 use crate::{
-    Action, ActionKind, ActionReason, Amounts, Fleet, Node, NodeGroup, NodeState, Phase, Plan, Pool, Quota, Tenant,
+    Action, ActionKind, ActionReason, Amounts, Fleet, GpuScope, Node, NodeGroup, NodeState, Phase, Plan, Pool, Quota,
+    Tenant,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::{self, Display, Formatter};
@@ -55,8 +56,8 @@ pub enum Violation {
     OverQuota {
         /// Name of the quota.
         quota: String,
-        /// Name of the pool.
-        pool: String,
+        /// Which GPUs are limited.
+        scope: GpuScope,
         /// GPUs that it would have.
         gpus: u64,
         /// Its limit.
@@ -118,10 +119,10 @@ impl Display for Violation {
             } => write!(f, "node {node} waits for {required} nodes, but its group has {staying}"),
             Self::OverQuota {
                 quota,
-                pool,
+                scope,
                 gpus,
                 limit,
-            } => write!(f, "{quota} gets {gpus} GPUs of pool {pool} and its limit is {limit}"),
+            } => write!(f, "{quota} gets {gpus} GPUs of {scope} and its limit is {limit}"),
             Self::NeedlessReclaim {
                 pool,
                 reclaimed,
@@ -349,27 +350,56 @@ impl<'a> Index<'a> {
     }
 
     fn is_over_limit(&self, quota: usize, pool: &str, counts: &Counts) -> bool {
-        let limit = self.quotas[quota].limit.get(pool);
-        let pool = self.pool_numbers.get(pool);
-        matches!((limit, pool), (Some(limit), Some(pool)) if counts.of_quota[quota][*pool] > *limit)
+        let Some(pool) = self.pool_numbers.get(pool).map(|at| self.pools[*at]) else {
+            return false;
+        };
+        let limits = list_limits(self.quotas[quota]).into_iter();
+        limits
+            .filter(|(scope, _)| scope.counts(pool))
+            .any(|(scope, limit)| self.sum_gpus(&scope, &counts.of_quota[quota]) > limit)
+    }
+
+    /// GPUs of the pools in a scope, from those by pool.
+    fn sum_gpus(&self, scope: &GpuScope, by_pool: &[u64]) -> u64 {
+        let pools = self.pools.iter().zip(by_pool);
+        pools.filter(|(pool, _)| scope.counts(pool)).map(|(_, gpus)| gpus).sum()
     }
 
     fn check_quotas(&self, before: &Counts, after: &Counts, violations: &mut Vec<Violation>) {
         for (number, quota) in self.quotas.iter().enumerate() {
-            for (at, pool) in self.pools.iter().enumerate() {
-                let (was, is) = (before.of_quota[number][at], after.of_quota[number][at]);
-                let Some(limit) = quota.limit.get(&pool.name) else {
-                    continue;
-                };
-                if is > *limit && is > was {
+            for (scope, limit) in list_limits(quota) {
+                let gpus = |counts: &Counts| self.sum_gpus(&scope, &counts.of_quota[number]);
+                let (was, is) = (gpus(before), gpus(after));
+                if is > limit && is > was {
                     violations.push(Violation::OverQuota {
                         quota: quota.name.clone(),
-                        pool: pool.name.clone(),
+                        scope,
                         gpus: is,
-                        limit: *limit,
+                        limit,
                     });
                 }
             }
+        }
+    }
+}
+
+/// All limits of a quota.
+fn list_limits(quota: &Quota) -> Vec<(GpuScope, u64)> {
+    let of_pools = quota.limit.iter();
+    let of_pools = of_pools.map(|(pool, limit)| (GpuScope::Pool(pool.clone()), *limit));
+    let of_products = quota.product_limit.iter();
+    let of_products = of_products.map(|(product, limit)| (GpuScope::Product(product.clone()), *limit));
+    let of_all = quota.total_limit.map(|limit| (GpuScope::AllPools, limit));
+    of_pools.chain(of_products).chain(of_all).collect()
+}
+
+impl GpuScope {
+    /// Whether the GPUs of a pool are among those.
+    fn counts(&self, pool: &Pool) -> bool {
+        match self {
+            Self::Pool(name) => pool.name == *name,
+            Self::AllPools => pool.gpu_resource_name.is_some(),
+            Self::Product(product) => pool.product.as_ref() == Some(product),
         }
     }
 }

@@ -31,8 +31,10 @@ pub struct Fleet {
 pub struct Pool {
     /// Unique in the fleet.
     pub name: String,
-    /// The resource that counts GPUs, which is the unit of quotas. None: each node counts as one GPU.
+    /// The resource that counts GPUs, which is the unit of quotas. None: each node counts as one GPU, and the pool has none.
     pub gpu_resource_name: Option<String>,
+    /// Product of its GPUs, by which quotas limit several pools together. None: no limit of a product counts it.
+    pub product: Option<String>,
     /// Whether the pool has a topology key, so that whole topology domains are kept together.
     pub has_domains: bool,
     /// The minimum time that a node stays with a tenant, unless the tenant itself gives it back.
@@ -199,6 +201,10 @@ pub struct Quota {
     /// The most GPUs of each pool that it may have, borrowed ones included. Absent: no limit. Kueue's `borrowingLimit` is
     /// the same without the nominal quota.
     pub limit: BTreeMap<String, u64>,
+    /// The most GPUs of all pools that have GPUs together. None: no limit.
+    pub total_limit: Option<u64>,
+    /// The most GPUs of all pools of a product together. Absent: no limit.
+    pub product_limit: BTreeMap<String, u64>,
 }
 
 /// A tenant as the planner sees it.

@@ -40,11 +40,11 @@ impl PlanningPass<'_> {
             });
         }
         let gpus = self.view.smallest_node_gpus() * u64::from(needed);
-        if let Some((quota, limit)) = self.tree.limit_below(group.tenant, gpus) {
+        if let Some(limit) = self.tree.limit_below(group.tenant, gpus) {
             return Some(Impossible::OverQuota {
                 gpus,
-                quota: quota.into(),
-                limit,
+                quota: limit.quota.into(),
+                limit: limit.gpus,
             });
         }
         if let Some(limits) = &self.view.pool.scale_up {

@@ -1,7 +1,8 @@
 //! Decides which node serves which tenant. Pure: a plan depends only on the [`Fleet`] that it is made for, which includes
 //! the time, so control and `berth simulate` run the same code.
 //!
-//! Pools are planned one by one, each in these steps:
+//! Pools are planned one by one, in the order of their names. A limit of several pools together counts what the other pools have
+//! at that moment. Each pool is planned in these steps; the first of all pools comes before the others:
 //! 1. Nodes without a node group are released ([`release`]), and those over a limit ([`over_limit`]).
 //! 2. Waiting pods are placed on nodes that their groups have already ([`placement`]).
 //! 3. Private groups, and minimums of others, get the nodes that they lack ([`minimum`]).
@@ -35,6 +36,8 @@ mod selection;
 mod serve;
 mod serve_gang;
 mod serve_pods;
+#[cfg(test)]
+mod several_pools_tests;
 mod stage;
 mod starvation;
 mod tree;
@@ -48,32 +51,35 @@ pub use reason::*;
 pub use selection::pool_of;
 
 use pass::PlanningPass;
+use std::borrow::Cow;
 use tree::Tree;
 use view::Catalog;
 
 /// Decides what to change. Once the plan is applied, the next plan has no actions, or one of the next few: a plan can change
-/// which request is next for incoming nodes.
+/// which request is next for incoming nodes, and what a quota of several pools has left in another pool.
 pub fn plan(fleet: &Fleet) -> Plan {
     let mut plan = Plan::default();
     let catalog = Catalog::new(&fleet.tenants, &fleet.nodes);
-    for name in catalog.pools() {
-        let unknown;
-        let pool = if let Some(pool) = fleet.pools.iter().find(|pool| pool.name == name) {
-            pool
-        } else {
-            // Nodes of a pool that no longer exists stay with their tenants.
-            unknown = Pool {
-                name: name.to_string(),
-                idle_timeout: Seconds::MAX / 4,
-                reclaim: Reclaim::Never,
-                ..Pool::default()
-            };
-            &unknown
-        };
-        let tree = Tree::new(&pool.name, &fleet.quotas, &catalog.tenants);
-        let mut pass = PlanningPass::new(catalog.view(fleet.now, pool), tree);
+    let pools: Vec<Cow<'_, Pool>> = catalog.pools().into_iter().map(|name| find_pool(fleet, name)).collect();
+    let mut passes: Vec<PlanningPass<'_>> = pools
+        .iter()
+        .map(|pool| {
+            let tree = Tree::new(pool, &fleet.quotas, &catalog.tenants);
+            PlanningPass::new(catalog.view(fleet.now, pool), tree)
+        })
+        .collect();
+    for pass in &mut passes {
         pass.release_orphans(&catalog);
-        pass.release_over_limit();
+        pass.release_over_maximum();
+    }
+    // The minimum of a node group is taken last.
+    for with_minimum in [false, true] {
+        for at in 0..passes.len() {
+            count_elsewhere(&mut passes, at, &[]).release_over_quota(with_minimum);
+        }
+    }
+    for at in 0..passes.len() {
+        let pass = count_elsewhere(&mut passes, at, &[]);
         pass.reject_impossible_requests();
         pass.place_on_held_nodes();
         pass.release_idle_of_satisfied_groups();
@@ -85,8 +91,45 @@ pub fn plan(fleet: &Fleet) -> Plan {
         if !keeping.is_empty() {
             pass.serve_again(&keeping);
         }
-        pass.publish(&mut plan);
+    }
+    let mut published = Vec::with_capacity(passes.len());
+    while !passes.is_empty() {
+        count_elsewhere(&mut passes, 0, &published);
+        let pass = passes.remove(0);
+        published.push(pass.publish(&mut plan));
     }
     plan.actions.sort_by(|a, b| a.node.cmp(&b.node));
     plan
+}
+
+/// The pool of a name. Nodes of a pool that no longer exists stay with their tenants.
+fn find_pool<'a>(fleet: &'a Fleet, name: &str) -> Cow<'a, Pool> {
+    let known = fleet.pools.iter().find(|pool| pool.name == name);
+    known.map_or_else(
+        || {
+            Cow::Owned(Pool {
+                name: name.to_owned(),
+                idle_timeout: Seconds::MAX / 4,
+                reclaim: Reclaim::Never,
+                ..Pool::default()
+            })
+        },
+        Cow::Borrowed,
+    )
+}
+
+/// The pass of a pool. Its tree knows what quotas have in the other pools now: those of `passes` and of the trees of passes that are
+/// over.
+fn count_elsewhere<'p, 'a>(
+    passes: &'p mut [PlanningPass<'a>],
+    at: usize,
+    over: &[Tree<'_>],
+) -> &'p mut PlanningPass<'a> {
+    let (before, from) = passes.split_at_mut(at);
+    let (pass, after) = from.split_at_mut(1);
+    let others = before.iter().chain(&*after).map(|other| &other.tree);
+    let others: Vec<&Tree<'_>> = others.chain(over).collect();
+    let pass = &mut pass[0];
+    pass.tree.count_elsewhere(&others);
+    pass
 }

@@ -5,8 +5,8 @@ use crate::pass::PlanningPass;
 use std::cmp::Reverse;
 
 impl PlanningPass<'_> {
-    /// Releases the nodes that node groups and quotas have over their limits.
-    pub fn release_over_limit(&mut self) {
+    /// Releases the nodes that node groups have over their maximum.
+    pub fn release_over_maximum(&mut self) {
         for group in 0..self.view.node_groups.len() {
             let max_nodes = self.view.node_groups[group].max_nodes();
             let over = self.groups[group].staying.saturating_sub(max_nodes);
@@ -19,14 +19,11 @@ impl PlanningPass<'_> {
                 self.add_incoming(at);
             }
         }
-        // The minimum of a node group is taken last.
-        for with_minimum in [false, true] {
-            self.release_over_quota(with_minimum);
-        }
     }
 
-    /// Takes nodes from quotas over their limit: from the tenant that is the furthest above its fair share.
-    fn release_over_quota(&mut self, with_minimum: bool) {
+    /// Takes nodes from quotas over their limit: from the tenant that is the furthest above its fair share. Nodes of the minimum of
+    /// a group only if `with_minimum`: these are taken last.
+    pub fn release_over_quota(&mut self, with_minimum: bool) {
         let mut holders = self.tree.empty_set();
         let mut givers: Vec<(usize, u32)> = Vec::new();
         for (group, state) in self.groups.iter().enumerate() {
@@ -39,7 +36,7 @@ impl PlanningPass<'_> {
             }
         }
         let mut lists: Vec<Option<Vec<usize>>> = vec![None; givers.len()];
-        while let Some((quota, name, limit)) = self.tree.find_quota_over_limit(&holders) {
+        while let Some((quota, limit)) = self.tree.find_quota_over_limit(&holders) {
             let Some(tenant) = self.tree.find_richest_tenant(quota, &holders) else {
                 return;
             };
@@ -59,9 +56,9 @@ impl PlanningPass<'_> {
             let Some(at) = next else { continue };
             let drain_at = self.drain_time(at);
             let reason = ActionReason::OverQuota {
-                quota: name.to_owned(),
-                limit,
-                pool: self.view.pool.name.clone(),
+                quota: limit.quota.to_owned(),
+                limit: limit.gpus,
+                scope: limit.scope.describe(&self.view.pool.name),
                 drain_at: self.later_than_now(drain_at),
             };
             if self.view.nodes[at].required_nodes().is_some() {

@@ -2,7 +2,7 @@
 
 use crate::available::AvailableNodes;
 use crate::load::Load;
-use crate::tree::{TenantSet, Tree};
+use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::view::View;
 use crate::{ActionReason, Impossible, Seconds};
 use std::collections::{BTreeSet, HashMap};
@@ -38,7 +38,7 @@ pub(crate) enum Decision {
 pub(crate) enum Blocked<'a> {
     Impossible(Impossible),
     MaxNodes { max_nodes: u32 },
-    QuotaLimit { quota: &'a str, limit: u64 },
+    QuotaLimit(QuotaLimit<'a>),
     NotLent { gpus: u64 },
     NoFreeNodes,
     NodesComing,
@@ -339,7 +339,7 @@ impl<'a> PlanningPass<'a> {
     /// Whether a tenant may have `gpus` more GPUs.
     pub fn check_quota_limits(&self, tenant: usize, gpus: u64) -> Result<(), Blocked<'a>> {
         match self.tree.exceeded_limit(tenant, gpus) {
-            Some((quota, limit)) => Err(Blocked::QuotaLimit { quota, limit }),
+            Some(limit) => Err(Blocked::QuotaLimit(limit)),
             None => Ok(()),
         }
     }

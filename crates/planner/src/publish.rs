@@ -2,6 +2,7 @@
 
 use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::scale_up::RequestedNodes;
+use crate::tree::Tree;
 use crate::{
     Action, ActionKind, ActionReason, Capacity, NodeGroupPlan, Phase, Plan, RequestName, Seconds, Wait, WaitReason,
     Waiting,
@@ -22,9 +23,9 @@ struct UnassignedNodes {
     recycling: usize,
 }
 
-impl PlanningPass<'_> {
-    /// Adds what was decided to the plan.
-    pub fn publish(mut self, plan: &mut Plan) {
+impl<'a> PlanningPass<'a> {
+    /// Adds what was decided to the plan. Returns the tree with the GPUs that tenants have after it.
+    pub fn publish(mut self, plan: &mut Plan) -> Tree<'a> {
         let unassigned = self.count_unassigned_nodes();
         let requested = self.request_nodes();
         for group in 0..self.view.node_groups.len() {
@@ -46,6 +47,7 @@ impl PlanningPass<'_> {
             }
         }
         plan.replan_at = [plan.replan_at, self.replan_at].into_iter().flatten().min();
+        self.tree
     }
 
     /// The action that a decision about a node calls for, if any.
@@ -182,9 +184,10 @@ impl PlanningPass<'_> {
         match blocked {
             Blocked::Impossible(impossible) => WaitReason::Impossible(impossible.clone()),
             Blocked::MaxNodes { max_nodes } => WaitReason::MaxNodes { max_nodes: *max_nodes },
-            Blocked::QuotaLimit { quota, limit } => WaitReason::QuotaLimit {
-                quota: (*quota).to_owned(),
-                limit: *limit,
+            Blocked::QuotaLimit(limit) => WaitReason::QuotaLimit {
+                quota: limit.quota.to_owned(),
+                limit: limit.gpus,
+                scope: limit.scope.describe(&self.view.pool.name),
             },
             Blocked::NotLent { gpus } => WaitReason::NotLent { gpus: *gpus },
             Blocked::NoFreeNodes => WaitReason::NoFreeNodes(self.describe_capacity(earmarked, unassigned)),

@@ -4,6 +4,18 @@
 use crate::Seconds;
 use serde::{Deserialize, Serialize};
 
+/// The GPUs that a limit counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum GpuScope {
+    /// Those of a pool.
+    Pool(String),
+    /// Those of all pools.
+    AllPools,
+    /// Those of all pools of a product.
+    Product(String),
+}
+
 /// A request in a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,8 +75,8 @@ pub enum ActionReason {
         quota: String,
         /// Its limit in GPUs.
         limit: u64,
-        /// Name of the pool.
-        pool: String,
+        /// Which GPUs are limited.
+        scope: GpuScope,
         /// When the drain begins, if that is later than now.
         drain_at: Option<Seconds>,
     },
@@ -138,6 +150,8 @@ pub enum WaitReason {
         quota: String,
         /// Its limit in GPUs.
         limit: u64,
+        /// Which GPUs are limited.
+        scope: GpuScope,
     },
     /// The free GPUs belong to nominal quotas that do not lend them.
     NotLent {

@@ -1,8 +1,8 @@
 //! Text for people, made from typed reasons. No other file of the planner contains such text.
 
 use crate::{
-    ActionReason, Capacity, Impossible, NodeGroupPlan, RequestName, ScaleUp, ScaleUpBound, Seconds, Wait, WaitReason,
-    Waiting,
+    ActionReason, Capacity, GpuScope, Impossible, NodeGroupPlan, RequestName, ScaleUp, ScaleUpBound, Seconds, Wait,
+    WaitReason, Waiting,
 };
 use std::fmt::{self, Display, Formatter};
 
@@ -37,10 +37,10 @@ impl Display for ActionReason {
             Self::OverQuota {
                 quota,
                 limit,
-                pool,
+                scope,
                 drain_at,
             } => {
-                write!(f, "{quota} may have {limit} GPUs of pool {pool} at most")?;
+                write!(f, "{quota} may have {limit} GPUs of {scope} at most")?;
                 write_drain(f, *drain_at)
             }
             Self::Idle { idle } => write!(f, "idle for {}", duration(*idle)),
@@ -93,12 +93,22 @@ impl Wait {
     }
 }
 
+impl Display for GpuScope {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pool(pool) => write!(f, "pool {pool}"),
+            Self::AllPools => f.write_str("all pools"),
+            Self::Product(product) => write!(f, "product {product}"),
+        }
+    }
+}
+
 impl WaitReason {
     fn message(&self, pool: &str) -> String {
         match self {
             Self::Impossible(impossible) => impossible.message(pool),
             Self::MaxNodes { max_nodes } => format!("the group may have {max_nodes} at most"),
-            Self::QuotaLimit { quota, limit } => format!("{quota} may have {limit} GPUs of pool {pool} at most"),
+            Self::QuotaLimit { quota, limit, scope } => format!("{quota} may have {limit} GPUs of {scope} at most"),
             Self::NotLent { gpus } => format!("{gpus} free GPUs of pool {pool} are nominal quota that is not lent"),
             Self::NoFreeNodes(capacity) | Self::NodesComing(capacity) => capacity.message(pool),
         }

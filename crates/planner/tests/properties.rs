@@ -11,7 +11,7 @@ use berth_planner::{
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::fmt::Write;
-use support::random::{GPUS, arrivals, fleet, pool};
+use support::random::{GPUS, arrivals, fleet, fleet_of_pools, pool};
 use support::world::World;
 use support::{describe, executor, gpus};
 
@@ -30,6 +30,25 @@ fn count_quota_gpus(fleet: &Fleet, quota: &Quota) -> u64 {
     tenants
         .map(|tenant| u64::from(count_held(fleet, &tenant.uid)) * GPUS)
         .sum::<u64>()
+}
+
+/// The same in these pools.
+fn count_quota_gpus_in(fleet: &Fleet, quota: &Quota, pools: &[&str]) -> u64 {
+    let tenants = fleet.tenants.iter().filter(|tenant| is_below(tenant, quota));
+    tenants
+        .filter(|tenant| pools.contains(&tenant.node_groups[0].pool.as_str()))
+        .map(|tenant| u64::from(count_held(fleet, &tenant.uid)) * GPUS)
+        .sum()
+}
+
+/// The pools of each limit of several pools together, with the limit.
+fn list_shared_limits(quota: &Quota) -> Vec<(&'static [&'static str], u64)> {
+    let of_product = quota
+        .product_limit
+        .values()
+        .map(|limit| (&["h100", "h100-b"][..], *limit));
+    let of_all = quota.total_limit.map(|limit| (&["h100", "h100-b", "l40s"][..], limit));
+    of_product.chain(of_all).collect()
 }
 
 fn is_below(tenant: &Tenant, quota: &Quota) -> bool {
@@ -153,6 +172,54 @@ proptest! {
             let limited = group_plan.waits.iter().any(|wait| !matches!(wait.reason, WaitReason::NoFreeNodes(_) | WaitReason::NodesComing(_)));
             let free = world.fleet.nodes.iter().filter(|node| node.state == NodeState::Free).count();
             prop_assert!(group_plan.waiting as usize > free || group_plan.waiting == 0 || limited, "{}", describe(&made));
+        }
+    }
+
+    /// No quota ever gets more GPUs than a limit of several pools together, even if some actions fail. A lowered limit is reached,
+    /// and in the end there is nothing left to do.
+    #[test]
+    fn limits_of_several_pools_hold(
+        fleet in fleet_of_pools(), arrivals in arrivals(), unlucky in 2..9_usize,
+        when in 2..20_usize, quota in 0..3_usize, lowered in 0..4_u64,
+    ) {
+        let mut world = World::new(fleet);
+        for step in 0..40 {
+            for arrival in arrivals.iter().filter(|arrival| arrival.step == step) {
+                world.add_demand(arrival.tenant, arrival.demand.clone(), arrival.runs);
+            }
+            if step == when {
+                world.fleet.quotas[quota].total_limit = Some(lowered * GPUS);
+            }
+            let before = world.fleet.clone();
+            let made = plan(&before);
+            let violations = check(&before, &made);
+            prop_assert!(violations.is_empty(), "{violations:?}\n{}", describe(&made));
+            let mut after = before.clone();
+            executor::apply(&mut after, &made);
+            for quota in &before.quotas {
+                for (pools, limit) in list_shared_limits(quota) {
+                    let (was, is) = (count_quota_gpus_in(&before, quota, pools), count_quota_gpus_in(&after, quota, pools));
+                    prop_assert!(is <= was.max(limit), "{} has {is} of {limit} GPUs in {pools:?}\n{}", quota.name, describe(&made));
+                }
+            }
+            let mut reversed = before.clone();
+            reversed.nodes.reverse();
+            reversed.pools.reverse();
+            reversed.tenants.reverse();
+            reversed.quotas.reverse();
+            prop_assert_eq!(&plan(&reversed), &made, "the order of the input matters");
+            world.advance(|node| (step + node.len() + usize::from(node.as_bytes()[2])).is_multiple_of(unlucky));
+        }
+        for _ in 0..400 {
+            world.advance(|_| false);
+        }
+        let made = plan(&world.fleet);
+        prop_assert!(made.actions.is_empty(), "{}", describe(&made));
+        for quota in &world.fleet.quotas {
+            for (pools, limit) in list_shared_limits(quota) {
+                let held = count_quota_gpus_in(&world.fleet, quota, pools);
+                prop_assert!(held <= limit, "{} has {held} of {limit} GPUs in {pools:?}", quota.name);
+            }
         }
     }
 

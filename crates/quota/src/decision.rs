@@ -45,7 +45,7 @@ impl Claim {
                 .copied();
             let held = held.unwrap_or(0);
             let needed = self.at_most.get(resource).map_or(held, |exists| held.min(*exists));
-            (*resource, needed.max(*amount))
+            (resource.clone(), needed.max(*amount))
         });
         target.collect()
     }
@@ -142,10 +142,10 @@ fn keep(usage: &mut Usage<'_>, claim: &Claim) -> Decision {
     let amounts = shrunk.map_or_else(|| reserved.clone(), |requested| claim.target(requested));
     let mut over = Vec::new();
     for (resource, amount) in &amounts {
-        let key = Key::of(*resource);
+        let key = Key::of(resource.clone());
         let available = usage.available(&claim.project, &key);
         if available.is_some_and(|available| available < *amount) {
-            over.push(*resource);
+            over.push(resource.clone());
         }
         usage.add(&claim.project, &key, *amount);
     }
@@ -161,11 +161,11 @@ fn grant(usage: &mut Usage<'_>, claim: &Claim, requested: &Amounts) -> Decision 
         };
     }
     for (resource, amount) in claim.reserved.iter().flatten() {
-        usage.remove(&claim.project, &Key::of(*resource), *amount);
+        usage.remove(&claim.project, &Key::of(resource.clone()), *amount);
     }
     let amounts = claim.target(requested);
     for (resource, amount) in &amounts {
-        usage.add(&claim.project, &Key::of(*resource), *amount);
+        usage.add(&claim.project, &Key::of(resource.clone()), *amount);
     }
     Decision::Reserved {
         amounts,
@@ -181,21 +181,22 @@ fn find_shortage(usage: &Usage<'_>, claim: &Claim, requested: &Amounts) -> Optio
     requested.iter().find_map(|(resource, amount)| {
         let held = claim.reserved.as_ref().and_then(|amounts| amounts.get(resource));
         let additional = amount.saturating_sub(held.copied().unwrap_or(0));
-        let available = usage.available(&claim.project, &Key::of(*resource))?;
-        (additional > available).then(|| not_enough(usage, claim, *resource, additional, available))
+        let available = usage.available(&claim.project, &Key::of(resource.clone()))?;
+        (additional > available).then(|| not_enough(usage, claim, resource, additional, available))
     })
 }
 
 /// A resource that a quota limits and the tenant's class does not.
 fn find_unlimited(usage: &Usage<'_>, claim: &Claim) -> Option<TreeResource> {
-    let mut unlimited = claim.unlimited.iter().copied();
-    unlimited.find(|resource| usage.available(&claim.project, &Key::of(*resource)).is_some())
+    let is_limited =
+        |resource: &&TreeResource| usage.available(&claim.project, &Key::of((*resource).clone())).is_some();
+    claim.unlimited.iter().find(is_limited).cloned()
 }
 
-fn not_enough(usage: &Usage<'_>, claim: &Claim, resource: TreeResource, additional: u64, available: u64) -> Shortage {
-    let levels = usage.limiting_levels(&claim.project, &Key::of(resource));
+fn not_enough(usage: &Usage<'_>, claim: &Claim, resource: &TreeResource, additional: u64, available: u64) -> Shortage {
+    let levels = usage.limiting_levels(&claim.project, &Key::of(resource.clone()));
     Shortage::NotEnough {
-        resource,
+        resource: resource.clone(),
         additional,
         available,
         levels: levels
@@ -207,9 +208,9 @@ fn not_enough(usage: &Usage<'_>, claim: &Claim, resource: TreeResource, addition
 
 impl Shortage {
     /// The resource that is short.
-    pub const fn resource(&self) -> TreeResource {
+    pub const fn resource(&self) -> &TreeResource {
         match self {
-            Self::NotEnough { resource, .. } | Self::NoLimit { resource } => *resource,
+            Self::NotEnough { resource, .. } | Self::NoLimit { resource } => resource,
         }
     }
 }
@@ -224,9 +225,12 @@ impl fmt::Display for Shortage {
                 levels,
             } => {
                 let name = resource.as_str();
+                let amount = |amount: u64| resource.format_amount(amount);
+                let (additional, available) = (amount(*additional), amount(*available));
                 write!(f, "the tenant needs {additional} of {name} and {available} are left")?;
                 for (index, (kind, level, used, nominal)) in levels.iter().enumerate() {
                     let before = if index == 0 { ": " } else { ", " };
+                    let (used, nominal) = (amount(*used), amount(*nominal));
                     write!(f, "{before}{kind} {level} uses {used} of {nominal}")?;
                 }
                 match resource.class_field() {

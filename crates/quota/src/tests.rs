@@ -16,6 +16,7 @@ pub(crate) fn limited(resource: TreeResource, nominal: u32) -> TreeQuota {
     TreeQuota {
         resource,
         pool_name: None,
+        gpu_product: None,
         nominal_quota: nominal.into(),
         borrowing_limit: None,
         lending_limit: None,
@@ -64,7 +65,7 @@ fn claim(uid: &str, created: i64, project: &str, resources: &[TreeResource]) -> 
         uid: uid.into(),
         created,
         project: project.into(),
-        requested: Some(resources.iter().map(|resource| (*resource, 1)).collect()),
+        requested: Some(resources.iter().map(|resource| (resource.clone(), 1)).collect()),
         unlimited: BTreeSet::new(),
         reserved: None,
         at_most: Amounts::from([(TENANTS, 1)]),
@@ -119,7 +120,7 @@ fn a_tenant_gets_all_or_nothing_and_does_not_hold_up_smaller_ones() {
     let Decision::Waiting { shortage, .. } = &outcome.decisions["large"] else {
         panic!()
     };
-    assert_eq!(shortage.resource(), PODS);
+    assert_eq!(shortage.resource(), &PODS);
     assert_eq!(
         outcome.usage.of_project("p")[0].used,
         1,
@@ -209,10 +210,10 @@ fn a_tenant_that_cannot_grow_keeps_what_it_has_and_one_that_shrinks_gives_back()
 fn a_class_without_a_limit_is_not_enough_for_a_quota() {
     let storage = TreeResource::RequestsStorage;
     let mut tenant = claim("a", 1, "p", &[TENANTS]);
-    tenant.unlimited = BTreeSet::from([storage]);
+    tenant.unlimited = BTreeSet::from([storage.clone()]);
     let tree = Tree::new(
         &NO_ORGANIZATIONS,
-        &[project("p", None, 1, &[], &[limited(storage, 10)])],
+        &[project("p", None, 1, &[], &[limited(storage.clone(), 10)])],
     );
     let outcome = decide(&tree, std::slice::from_ref(&tenant));
     let Decision::Waiting { shortage, .. } = &outcome.decisions["a"] else {
@@ -221,6 +222,36 @@ fn a_class_without_a_limit_is_not_enough_for_a_quota() {
     assert_eq!(shortage, &Shortage::NoLimit { resource: storage });
     let without = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[])]);
     assert_eq!(reserved(&decide(&without, std::slice::from_ref(&tenant))), ["a"]);
+}
+
+#[test]
+fn resources_of_the_host_are_reserved_like_others() {
+    let memory = TreeResource::Host("requests.memory".into());
+    let mut quota = limited(memory.clone(), 0);
+    quota.nominal_quota = Amount::Text("3Gi".into());
+    let tree = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[quota])]);
+    assert_eq!(tree.resources(), BTreeSet::from([memory.clone()]));
+    let mut claims = [claim("a", 1, "p", &[]), claim("b", 2, "p", &[])];
+    for tenant in &mut claims {
+        tenant.requested = Some(Amounts::from([(memory.clone(), 2 << 30)]));
+    }
+    let outcome = decide(&tree, &claims);
+    assert_eq!(reserved(&outcome), ["a"]);
+    let Decision::Waiting { shortage, .. } = &outcome.decisions["b"] else {
+        panic!()
+    };
+    assert_eq!(
+        shortage.to_string(),
+        "the tenant needs 2Gi of requests.memory and 1Gi are left: Project p uses 2Gi of 3Gi; delete tenants, or ask the platform \
+         team for more quota or a class with a lower requests.memory of limits.resources"
+    );
+    // The largest amounts add up without overflow.
+    claims[0].reserved = Some(Amounts::from([(memory.clone(), u64::MAX)]));
+    claims[1].reserved = Some(Amounts::from([(memory, u64::MAX)]));
+    for tenant in &mut claims {
+        tenant.requested = None;
+    }
+    assert_eq!(decide(&tree, &claims).usage.of_project("p")[0].used, u64::MAX);
 }
 
 #[test]

@@ -4,26 +4,40 @@ use berth_api::{Amount, Organization, Project, TreeQuota, TreeResource};
 use kube_core::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What a quota limits: a resource, and for GPUs the pool.
+/// What a quota limits: a resource, and for GPUs the pool or the product. GPUs without either are those of all pools.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// The resource.
     pub resource: TreeResource,
     /// The pool, for GPUs.
     pub pool: Option<String>,
+    /// The product, for GPUs.
+    pub product: Option<String>,
 }
 
 impl Key {
-    /// A resource without a pool.
+    /// A resource without a pool or a product.
     pub const fn of(resource: TreeResource) -> Self {
-        Self { resource, pool: None }
+        Self {
+            resource,
+            pool: None,
+            product: None,
+        }
     }
 
     /// GPUs of a pool.
     pub fn gpus(pool: &str) -> Self {
         Self {
-            resource: TreeResource::Gpus,
             pool: Some(pool.to_owned()),
+            ..Self::of(TreeResource::Gpus)
+        }
+    }
+
+    /// GPUs of all pools of a product.
+    pub fn gpus_of_product(product: &str) -> Self {
+        Self {
+            product: Some(product.to_owned()),
+            ..Self::of(TreeResource::Gpus)
         }
     }
 }
@@ -125,6 +139,11 @@ impl Tree {
             .any(|number| self.levels[number].quotas.contains_key(key))
     }
 
+    /// The resources that any level lists.
+    pub fn resources(&self) -> BTreeSet<TreeResource> {
+        self.keys().into_iter().map(|key| key.resource).collect()
+    }
+
     /// Everything that any level lists.
     pub(crate) fn keys(&self) -> BTreeSet<Key> {
         let listed = self.levels.iter().flat_map(|level| level.quotas.keys());
@@ -138,8 +157,9 @@ impl Level {
         let mut listed = BTreeMap::new();
         for quota in quotas {
             let key = Key {
-                resource: quota.resource,
+                resource: quota.resource.clone(),
                 pool: quota.pool_name.clone(),
+                product: quota.gpu_product.clone(),
             };
             let optional = |amount: Option<&Amount>| amount.map(|amount| amount.value().unwrap_or(0));
             listed.entry(key).or_insert(Limits {

@@ -50,7 +50,7 @@ fn validate_quotas(quotas: &[TreeQuota]) -> Result<(), (&'static str, String)> {
     for (index, quota) in quotas.iter().enumerate() {
         let path = format!("spec.quotas[{index}]");
         let name = quota.resource.as_str();
-        if !seen.insert((quota.resource, &quota.pool_name)) {
+        if !seen.insert((&quota.resource, &quota.pool_name, &quota.gpu_product)) {
             return invalid(format!("{path}: {name} is listed twice; the first entry counts"));
         }
         let amounts = [
@@ -82,7 +82,8 @@ mod tests {
     #[test]
     fn inconsistent_projects_say_what_to_change() {
         let tenants = TreeResource::TenantClusters;
-        let twice = project("twice", None, 1, &[], &[limited(tenants, 1), limited(tenants, 2)]);
+        let twice = [limited(tenants.clone(), 1), limited(tenants.clone(), 2)];
+        let twice = project("twice", None, 1, &[], &twice);
         let mut lends = limited(tenants, 1);
         lends.lending_limit = Some(2_u32.into());
         let lends = project("lends", None, 1, &[], &[lends]);

@@ -1,6 +1,6 @@
 //! Limits of one tenant: how many objects it has on the host, and how much it stores.
 
-use berth_api::{TenantClass, TenantCluster, conditions};
+use berth_api::{Project, TenantClass, TenantCluster, conditions};
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
@@ -9,7 +9,7 @@ use berth_tests::{
 };
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-    core::v1::{ConfigMap, Namespace, ResourceQuota, Service},
+    core::v1::{ConfigMap, LimitRange, Namespace, ResourceQuota, Service},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
@@ -73,6 +73,102 @@ pub(crate) async fn services_beyond_the_limit_are_refused(host: Arc<TestCluster>
     assert!(message.contains("spec.limits.services"), "{message}");
     assert!(!message.contains(&tenant.id.workload_namespace()), "{message}");
     tenant.delete(&host).await;
+}
+
+/// A class whose limits have one resource by name.
+fn class_with_resource(resource: &str, quantity: &Value) -> Value {
+    json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "limit-resources-invalid"},
+        "spec": {"limits": {"resources": [{"resource": resource, "quantity": quantity}]}}})
+}
+
+pub(crate) async fn resources_by_name_are_limited_and_reserved(host: Arc<TestCluster>) {
+    let dry_run = PatchParams::apply("berth-tests").dry_run();
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
+    for (resource, quantity, field) in [
+        ("requests.gold", json!("1"), "resources[0].resource"),
+        ("requests.storage", json!("1"), "resources[0].resource"),
+        ("limits.cpu", json!("1"), "resources[0].resource"),
+        ("count/pods", json!("1"), "resources[0].resource"),
+        ("requests.cpu", json!("500m"), "resources[0].quantity"),
+        ("requests.cpu", json!("-1"), "resources[0].quantity"),
+    ] {
+        let class = class_with_resource(resource, &quantity);
+        let error = classes
+            .patch("limit-resources-invalid", &dry_run, &Patch::Apply(&class))
+            .await;
+        let error = error.expect_err(resource).to_string();
+        assert!(error.contains(field), "{field:?} is not in: {error}");
+    }
+    let namespace = "limit-resources";
+    let project = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": namespace}, "spec": {
+        "namespaces": [namespace],
+        "quotas": [{"resource": "requests.cpu", "nominalQuota": 100, "borrowingLimit": 0},
+            {"resource": "requests.memory", "nominalQuota": "1Ti", "borrowingLimit": 0}]}});
+    apply(&host.client, "", &project).await.unwrap();
+    let resources = [
+        ("requests.cpu", "64"),
+        ("requests.memory", "512Gi"),
+        ("requests.nvidia.com/mig-1g.10gb", "7"),
+        ("fast.storageclass.storage.k8s.io/requests.storage", "10Ti"),
+        ("gpu.example.com.deviceclass.resource.k8s.io/devices", "8"),
+    ];
+    let listed: Vec<Value> = resources
+        .iter()
+        .map(|(resource, quantity)| json!({"resource": resource, "quantity": quantity}))
+        .collect();
+    let limits = json!({"resources": listed, "defaultRequest": {"cpu": "20m"}});
+    let tenant = create_tenant(&host, namespace, &limits).await;
+    let workloads = tenant.id.workload_namespace();
+    let quotas: Api<ResourceQuota> = Api::namespaced(host.client.clone(), &workloads);
+    until_true("the host counts each resource", SOON, async || {
+        let quota = quotas.get("berth-limits").await.unwrap();
+        let used = quota.status.and_then(|status| status.used).unwrap_or_default();
+        resources.iter().all(|(resource, _)| used.contains_key(*resource))
+    })
+    .await;
+    let hard = quotas
+        .get("berth-limits")
+        .await
+        .unwrap()
+        .spec
+        .and_then(|spec| spec.hard)
+        .unwrap();
+    for (resource, quantity) in resources {
+        assert_eq!(hard[resource].0, quantity, "{resource}");
+    }
+    let ranges: Api<LimitRange> = Api::namespaced(host.client.clone(), &workloads);
+    let range = ranges.get("berth-limits").await.unwrap().spec.unwrap();
+    let requests = range.limits[0].default_request.clone().unwrap();
+    assert_eq!(
+        (requests["cpu"].0.as_str(), requests["memory"].0.as_str()),
+        ("20m", "16Mi")
+    );
+    let stored = host.tenants(namespace).get(namespace).await.unwrap();
+    let reserved = stored.status.and_then(|status| status.quota).unwrap().reserved;
+    assert_eq!((reserved["requests.cpu"], reserved["requests.memory"]), (64, 512 << 30));
+    // A second tenant of the class does not fit.
+    let mut second: TenantCluster = cluster("second", &[]);
+    second.spec.class_name = Some(namespace.into());
+    host.tenants(namespace)
+        .create(&PostParams::default(), &second)
+        .await
+        .unwrap();
+    until_true("the second tenant waits for CPU", SOON, async || {
+        let second = host.tenants(namespace).get("second").await.unwrap();
+        let conditions = second.status.map(|status| status.conditions).unwrap_or_default();
+        let reserved = conditions
+            .iter()
+            .find(|condition| condition.type_ == conditions::QUOTA_RESERVED);
+        reserved.is_some_and(|condition| condition.message.contains("64 of requests.cpu and 36 are left"))
+    })
+    .await;
+    let delete = DeleteParams::default();
+    host.tenants(namespace).delete("second", &delete).await.unwrap();
+    tenant.delete(&host).await;
+    Api::<Project>::all(host.client.clone())
+        .delete(namespace, &delete)
+        .await
+        .unwrap();
 }
 
 /// Creates a ConfigMap; as another user if one is given.

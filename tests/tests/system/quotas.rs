@@ -47,14 +47,35 @@ pub(crate) async fn schemas_reject_invalid_quotas(host: Arc<TestCluster>) {
         ),
         (
             with_quota(valid.clone(), &json!({"resource": "gpus", "nominalQuota": 1})),
-            "the resource gpus needs poolName",
+            "gpus of several pools need borrowingLimit",
+        ),
+        (
+            with_quota(
+                valid.clone(),
+                &json!({"resource": "gpus", "nominalQuota": 1, "borrowingLimit": 0, "lendingLimit": 0}),
+            ),
+            "gpus of several pools have no lendingLimit",
+        ),
+        (
+            with_quota(
+                valid.clone(),
+                &json!({"resource": "gpus", "poolName": "h100", "gpuProduct": "H100", "nominalQuota": 1}),
+            ),
+            "poolName and gpuProduct exclude each other",
+        ),
+        (
+            with_quota(
+                valid.clone(),
+                &json!({"resource": "pods", "gpuProduct": "H100", "nominalQuota": 1}),
+            ),
+            "only the resource gpus has gpuProduct",
         ),
         (
             with_quota(
                 valid.clone(),
                 &json!({"resource": "pods", "poolName": "h100", "nominalQuota": 1}),
             ),
-            "no other resource has it",
+            "only the resource gpus has poolName",
         ),
         (
             with_quota(valid.clone(), &json!({"resource": "pods", "nominalQuota": "many"})),

@@ -52,6 +52,9 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("!('Shared' in self.modes) || !has(self.gpuResourceName)")
     .message("a node with GPUs belongs to one tenant at a time: a pool with spec.gpuResourceName cannot offer the mode Shared")
     .field_path(".modes"))]
+#[x_kube(validation = Rule::new("!has(self.gpuProduct) || has(self.gpuResourceName)")
+    .message("gpuProduct requires spec.gpuResourceName")
+    .field_path(".gpuProduct"))]
 #[x_kube(validation = Rule::new("!('Shared' in self.modes) || self.modes.size() == 1")
     .message("a pool that offers the mode Shared offers no other mode")
     .field_path(".modes"))]
@@ -87,6 +90,15 @@ pub struct HostNodePoolSpec {
         regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub gpu_resource_name: Option<String>,
+
+    /// Name of the product of its GPUs, for example H100. Quotas of Organizations and Projects can limit all pools of a product
+    /// together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
+    pub gpu_product: Option<String>,
 
     /// Modes in which node groups may use the pool.
     #[serde(default = "default_modes")]
@@ -136,6 +148,7 @@ impl Default for HostNodePoolSpec {
             allowed_namespaces: AllowedNamespaces::default(),
             enforcement_grace_period: None,
             gpu_resource_name: None,
+            gpu_product: None,
             modes: default_modes(),
             topology_key: None,
             sharing: Sharing::default(),

@@ -144,6 +144,7 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
     Pool {
         name: pool.name_any(),
         gpu_resource_name: pool.spec.gpu_resource_name.clone(),
+        product: pool.spec.gpu_product.clone(),
         has_domains: pool.spec.topology_key.is_some(),
         min_hold_duration: policy.min_hold_duration(),
         idle_timeout: policy.idle_timeout(),

@@ -1,6 +1,6 @@
 //! Which tenants hold more than their nominal quota and have to give nodes back.
 
-use super::{TenantSet, Tree};
+use super::{QuotaLimit, TenantSet, Tree};
 use std::cmp::Reverse;
 
 /// A claim on nodes that other tenants borrowed.
@@ -96,11 +96,11 @@ impl<'a> Tree<'a> {
     }
 
     /// The lowest quota over its limit that has tenants of `holders` below it, with its limit.
-    pub fn find_quota_over_limit(&self, holders: &TenantSet) -> Option<(usize, &'a str, u64)> {
+    pub fn find_quota_over_limit(&self, holders: &TenantSet) -> Option<(usize, QuotaLimit<'a>)> {
         let branches = self.branches.iter().enumerate();
         let beyond = branches.filter_map(|(number, branch)| {
-            let limit = branch.limit.filter(|limit| branch.used > *limit)?;
-            (holders.below[number] > 0).then_some((number, branch.name, limit))
+            let limit = branch.find_limit(|limit| branch.used + limit.elsewhere.used > limit.gpus)?;
+            (holders.below[number] > 0).then_some((number, limit))
         });
         beyond.max_by_key(|(number, ..)| (self.depth(*number), Reverse(*number)))
     }

@@ -1,13 +1,16 @@
 //! The quota tree of one pool, in GPUs: how many GPUs each tenant holds, and which tenants may have more.
 
 mod borrowers;
+mod limits;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use borrowers::ReclaimClaim;
+pub(crate) use limits::QuotaLimit;
 
-use crate::{Quota, Tenant};
+use crate::{Pool, Quota, Tenant};
+use limits::Limit;
 use std::collections::{BTreeSet, HashMap};
 
 /// Number of the root.
@@ -30,7 +33,7 @@ struct Branch<'a> {
     nominal_quota: u64,
     /// The part of its nominal quota that others may not borrow.
     not_lendable: u64,
-    limit: Option<u64>,
+    limits: Vec<Limit<'a>>,
     /// GPUs held, reserved and kept for requests.
     used: u64,
     /// GPUs of cordoned nodes, which are no longer counted as used.
@@ -43,7 +46,7 @@ pub(crate) type Ratio = (u64, u64);
 
 impl<'a> Tree<'a> {
     /// The tree of `pool`. The number of a tenant is its position in `tenants`.
-    pub fn new(pool: &str, quotas: &'a [Quota], tenants: &[&'a Tenant]) -> Self {
+    pub fn new(pool: &Pool, quotas: &'a [Quota], tenants: &[&'a Tenant]) -> Self {
         let mut branches = vec![Branch::new("", ROOT, 1)];
         let mut numbers: HashMap<&str, usize> = HashMap::new();
         let mut sorted: Vec<&Quota> = quotas.iter().collect();
@@ -53,12 +56,12 @@ impl<'a> Tree<'a> {
                 continue;
             }
             numbers.insert(&quota.name, branches.len());
-            let nominal_quota = quota.nominal_quota.get(pool).copied().unwrap_or(0);
-            let lendable = quota.lending_limit.get(pool).copied().unwrap_or(nominal_quota);
+            let nominal_quota = quota.nominal_quota.get(&pool.name).copied().unwrap_or(0);
+            let lendable = quota.lending_limit.get(&pool.name).copied().unwrap_or(nominal_quota);
             branches.push(Branch {
                 nominal_quota,
                 not_lendable: nominal_quota.saturating_sub(lendable),
-                limit: quota.limit.get(pool).copied(),
+                limits: limits::list_limits(quota, pool),
                 ..Branch::new(&quota.name, ROOT, quota.weight)
             });
         }
@@ -136,34 +139,6 @@ impl<'a> Tree<'a> {
 
     pub fn remove_leaving(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.leaving = branch.leaving.saturating_sub(gpus));
-    }
-
-    /// The quota that `gpus` more would take over its limit, with the limit.
-    pub fn exceeded_limit(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
-        self.path(tenant).find_map(|number| {
-            let branch = &self.branches[number];
-            let limit = branch.limit?;
-            (branch.used + branch.leaving + gpus > limit).then_some((branch.name, limit))
-        })
-    }
-
-    /// Whether no limit is in the way of a cordoned node of `gpus` staying.
-    pub fn may_stay(&self, tenant: usize, gpus: u64) -> bool {
-        self.path(tenant).all(|number| {
-            let branch = &self.branches[number];
-            branch.limit.is_none_or(|limit| branch.used + gpus <= limit)
-        })
-    }
-
-    /// The limit that `gpus` alone would break.
-    pub fn limit_below(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
-        self.path(tenant).find_map(|number| {
-            let branch = &self.branches[number];
-            branch
-                .limit
-                .filter(|limit| gpus > *limit)
-                .map(|limit| (branch.name, limit))
-        })
     }
 
     /// Whether `gpus` more are within the nominal quota of a quota that the tenant belongs to.
@@ -288,7 +263,7 @@ impl<'a> Branch<'a> {
             weight: u64::from(weight.max(1)),
             nominal_quota: 0,
             not_lendable: 0,
-            limit: None,
+            limits: Vec::new(),
             used: 0,
             leaving: 0,
         }

@@ -1,5 +1,6 @@
 //! The rules of the quota tree, one by one.
 
+use super::limits::Scope;
 use super::*;
 use std::collections::BTreeMap;
 
@@ -12,6 +13,18 @@ fn quota(name: &str, parent: &str, nominal_quota: u64, limit: Option<u64>) -> Qu
         limit: limit.map(of).unwrap_or_default(),
         ..Quota::default()
     }
+}
+
+fn h100() -> Pool {
+    Pool {
+        name: "h100".into(),
+        ..Pool::default()
+    }
+}
+
+/// Name and GPUs of a limit.
+fn short(limit: Option<QuotaLimit<'_>>) -> Option<(&str, u64)> {
+    limit.map(|limit| (limit.quota, limit.gpus))
 }
 
 fn tenant(name: &str, quota: &str, weight: u32) -> Tenant {
@@ -45,7 +58,7 @@ fn tenants() -> Vec<Tenant> {
 fn with<R>(check: impl FnOnce(&mut Tree<'_>) -> R) -> R {
     let (quotas, tenants) = (quotas(), tenants());
     let tenants: Vec<&Tenant> = tenants.iter().collect();
-    check(&mut Tree::new("h100", &quotas, &tenants))
+    check(&mut Tree::new(&h100(), &quotas, &tenants))
 }
 
 fn all(tree: &Tree<'_>) -> TenantSet {
@@ -62,18 +75,18 @@ fn a_limit_holds_for_all_below() {
         tree.add_used(0, 16);
         tree.add_leaving(1, 8);
         assert_eq!(
-            tree.exceeded_limit(1, 1),
+            short(tree.exceeded_limit(1, 1)),
             Some(("red", 24)),
             "GPUs of leaving nodes still count"
         );
         assert!(tree.may_stay(1, 8) && !tree.may_stay(1, 9), "leaving nodes may stay");
         assert_eq!(
-            (tree.exceeded_limit(2, 16), tree.exceeded_limit(2, 17)),
+            (short(tree.exceeded_limit(2, 16)), short(tree.exceeded_limit(2, 17))),
             (None, Some(("org", 40)))
         );
         assert_eq!(tree.exceeded_limit(3, 1000), None);
         assert_eq!(
-            (tree.limit_below(0, 24), tree.limit_below(0, 25)),
+            (short(tree.limit_below(0, 24)), short(tree.limit_below(0, 25))),
             (None, Some(("red", 24)))
         );
     });
@@ -86,15 +99,15 @@ fn lowest_quota_over_its_limit_gives_first_and_in_it_the_richest_tenant() {
         tree.add_used(1, 24);
         tree.add_used(2, 8);
         let holders = all(tree);
-        let (quota, name, limit) = tree.find_quota_over_limit(&holders).unwrap();
-        assert_eq!((name, limit), ("red", 24));
+        let (quota, limit) = tree.find_quota_over_limit(&holders).unwrap();
+        assert_eq!((limit.quota, limit.gpus), ("red", 24));
         // Tenant 1 has three times the weight of tenant 0.
         assert_eq!(tree.find_richest_tenant(quota, &holders), Some(0));
         tree.remove_used(0, 24);
         assert_eq!(tree.find_quota_over_limit(&holders), None, "24 of 24, and 32 of 40");
         tree.add_used(2, 16);
         assert_eq!(
-            tree.find_quota_over_limit(&holders).map(|(_, name, _)| name),
+            tree.find_quota_over_limit(&holders).map(|(_, limit)| limit.quota),
             Some("org")
         );
         assert_eq!(
@@ -185,7 +198,7 @@ fn gpus_beyond_the_lending_limit_are_not_lent() {
     let mut own = quota("own", "", 24, None);
     own.lending_limit.insert("h100".into(), 8);
     let (quotas, tenants) = ([own], [tenant("a", "own", 1), tenant("b", "", 1)]);
-    let mut tree = Tree::new("h100", &quotas, &tenants.iter().collect::<Vec<_>>());
+    let mut tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
     assert!(tree.has_lending_limits());
     assert_eq!(
         (tree.gpus_not_lent_by_others(1), tree.gpus_not_lent_by_others(0)),
@@ -200,9 +213,48 @@ fn gpus_beyond_the_lending_limit_are_not_lent() {
 }
 
 #[test]
+fn limits_of_several_pools_count_what_the_others_have() {
+    let pool = |name: &str, product: Option<&str>, gpus: bool| Pool {
+        name: name.into(),
+        gpu_resource_name: gpus.then(|| "nvidia.com/gpu".into()),
+        product: product.map(Into::into),
+        ..Pool::default()
+    };
+    let mut quotas = [quota("x", "", 0, None)];
+    quotas[0].total_limit = Some(32);
+    quotas[0].product_limit = BTreeMap::from([("H100".to_owned(), 16)]);
+    let tenants = [tenant("a", "x", 1)];
+    let tenants: Vec<&Tenant> = tenants.iter().collect();
+    let tree = |pool: &Pool| Tree::new(pool, &quotas, &tenants);
+    let mut first = tree(&pool("first", Some("H100"), true));
+    let mut second = tree(&pool("second", Some("H100"), true));
+    let mut other = tree(&pool("other", Some("L40S"), true));
+    let mut cpu = tree(&pool("cpu", None, false));
+    second.add_used(0, 4);
+    second.add_leaving(0, 4);
+    other.add_used(0, 8);
+    cpu.add_used(0, 100);
+    first.count_elsewhere(&[&second, &other, &cpu]);
+    assert_eq!(first.exceeded_limit(0, 8), None);
+    assert_eq!(first.exceeded_limit(0, 9).unwrap().scope, Scope::Product("H100"));
+    assert!(first.may_stay(0, 12) && !first.may_stay(0, 13));
+    other.count_elsewhere(&[&first, &second, &cpu]);
+    assert_eq!(other.exceeded_limit(0, 16), None);
+    assert_eq!(other.exceeded_limit(0, 17).unwrap().scope, Scope::AllPools);
+    cpu.count_elsewhere(&[&first, &second, &other]);
+    assert_eq!(cpu.exceeded_limit(0, 1000), None, "it has no GPUs");
+    first.add_used(0, 13);
+    let holders = all(&first);
+    assert_eq!(
+        first.find_quota_over_limit(&holders).unwrap().1.scope,
+        Scope::Product("H100")
+    );
+}
+
+#[test]
 fn a_quota_below_itself_is_placed_below_the_root() {
     let quotas = [quota("x", "y", 8, Some(8)), quota("y", "x", 8, None)];
     let tenants = [tenant("a", "x", 1)];
-    let tree = Tree::new("h100", &quotas, &tenants.iter().collect::<Vec<_>>());
-    assert_eq!(tree.exceeded_limit(0, 9), Some(("x", 8)));
+    let tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
+    assert_eq!(short(tree.exceeded_limit(0, 9)), Some(("x", 8)));
 }

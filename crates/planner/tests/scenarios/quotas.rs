@@ -90,3 +90,25 @@ scenario!(
     node n1 free
     "
 );
+
+scenario!(
+    limits_of_several_pools_hold_together,
+    "
+    pool h100 gpus=8 product=H100
+    pool h100-b gpus=8 product=H100
+    pool l40s gpus=8
+    quota team total=32 product-limit=H100:24
+    tenant a quota=team
+    group a/one h100 0..8
+    demand a/one job 2x8 since=9
+    tenant b quota=team
+    group b/two h100-b 0..8
+    demand b/two job 3x8 since=9
+    tenant c quota=team
+    group c/three l40s 0..8
+    demand c/three job 3x8 since=9
+    node x1..x4 pool=h100 free
+    node y1..y4 pool=h100-b free
+    node z1..z4 pool=l40s free
+    "
+);

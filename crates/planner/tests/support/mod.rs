@@ -82,6 +82,7 @@ fn pool(words: &[&str]) -> Pool {
     for word in &words[1..] {
         match split(word) {
             ("gpus", _) => pool.gpu_resource_name = Some(GPU.into()),
+            ("product", value) => pool.product = Some(value.into()),
             ("domains", _) => pool.has_domains = true,
             ("hold", value) => pool.min_hold_duration = number(value),
             ("idle", value) => pool.idle_timeout = number(value),
@@ -114,6 +115,11 @@ fn quota(words: &[&str], pools: &[Pool]) -> Quota {
             "nominal" => quota.nominal_quota = of_all(value),
             "lending" => quota.lending_limit = of_all(value),
             "limit" => quota.limit = of_all(value),
+            "total" => quota.total_limit = Some(number(value)),
+            "product-limit" => {
+                let (product, limit) = value.split_once(':').expect("product-limit=PRODUCT:GPUS");
+                quota.product_limit.insert(product.into(), number(limit));
+            }
             other => panic!("unknown option of a quota: {other}"),
         }
     }

@@ -20,6 +20,7 @@ pub fn pool() -> impl Strategy<Value = Pool> {
         |(has_domains, hold, idle, grace, reclaim, order, starvation)| Pool {
             name: "h100".into(),
             gpu_resource_name: Some(GPU.into()),
+            product: None,
             has_domains,
             min_hold_duration: hold * 120,
             idle_timeout: idle * 60,
@@ -43,6 +44,7 @@ fn quota(number: usize) -> impl Strategy<Value = Quota> {
             nominal_quota: of(nominal),
             lending_limit: of(lending),
             limit: of(limit.filter(|limit| *limit > 0)),
+            ..Quota::default()
         }
     })
 }
@@ -89,6 +91,35 @@ pub fn fleet() -> impl Strategy<Value = Fleet> {
             .collect(),
         tenants: vec![tenants.0, tenants.1, tenants.2, tenants.3],
         quotas: vec![quotas.0, quotas.1, quotas.2],
+    })
+}
+
+/// A fleet of three pools, two of them of one product, with limits of several pools together.
+pub fn fleet_of_pools() -> impl Strategy<Value = Fleet> {
+    let limits = || prop::option::of((1..6_u64).prop_map(|nodes| nodes * GPUS));
+    let quotas = prop::collection::vec((limits(), limits()), 3);
+    (fleet(), prop::collection::vec(0..3_usize, 4), quotas).prop_map(|(mut fleet, pools, limits)| {
+        let names = ["h100", "h100-b", "l40s"];
+        for name in &names[1..] {
+            fleet.pools.push(Pool {
+                name: (*name).into(),
+                ..fleet.pools[0].clone()
+            });
+        }
+        for pool in &mut fleet.pools[..2] {
+            pool.product = Some("H100".into());
+        }
+        for (at, node) in fleet.nodes.iter_mut().enumerate() {
+            node.pool = names[at % 3].into();
+        }
+        for (tenant, pool) in fleet.tenants.iter_mut().zip(pools) {
+            tenant.node_groups[0].pool = names[pool].into();
+        }
+        for (quota, (total, of_product)) in fleet.quotas.iter_mut().zip(limits) {
+            quota.total_limit = total;
+            quota.product_limit = of_product.map(|limit| ("H100".to_owned(), limit)).into_iter().collect();
+        }
+        fleet
     })
 }
 

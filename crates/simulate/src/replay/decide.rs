@@ -35,6 +35,7 @@ impl Decisions {
         let pool = Pool {
             name: POOL.into(),
             gpu_resource_name: Some(RESOURCE.into()),
+            product: None,
             has_domains: false,
             min_hold_duration: options.min_hold_duration,
             idle_timeout: options.idle_timeout,

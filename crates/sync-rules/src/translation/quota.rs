@@ -1,7 +1,7 @@
 //! What the host's ResourceQuota says when it refuses an object, as a message for the tenant.
 
-use berth_api::quota_resource;
-use std::fmt;
+use berth_api::{LIMITS_NAME, describe_host_resource, quota_resource};
+use std::{borrow::Cow, fmt};
 
 /// Words before the resources that are exceeded, as API servers write them.
 const EXCEEDED: &str = "exceeded quota: ";
@@ -9,6 +9,10 @@ const EXCEEDED: &str = "exceeded quota: ";
 const FORBIDDEN: &str = "\" is forbidden: ";
 /// Words of an API server that does not know yet what is used.
 const UNKNOWN: &str = "status unknown for quota: ";
+/// Words of an API server that needs requests of a container. The LimitRange beside the quota sets them: it is not there yet.
+const FAILED: &str = "failed quota: ";
+/// Words after the name of that quota.
+const WITHOUT_REQUESTS: &str = ": must specify ";
 
 /// The limits that an object would exceed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +26,15 @@ struct ExceededLimit {
     requested: String,
     used: String,
     limit: String,
+    /// The limit in the tenant's class: what it counts, and its field. None: it is one of the platform itself.
+    of_class: Option<(Cow<'static, str>, Cow<'static, str>)>,
 }
 
 impl QuotaExceeded {
     /// Reads the message of an API server; none if it is about something else.
     pub fn parse(message: &str) -> Option<Self> {
         let text = reason(message)?.strip_prefix(EXCEEDED)?;
-        let (_, text) = text.split_once(", requested: ")?;
+        let (name, text) = text.split_once(", requested: ")?;
         let (requested, text) = text.split_once(", used: ")?;
         let (used, limited) = text.split_once(", limited: ")?;
         let limits: Vec<ExceededLimit> = amounts(limited)
@@ -37,6 +43,7 @@ impl QuotaExceeded {
                 requested: amount_of(requested, resource),
                 used: amount_of(used, resource),
                 limit: limit.into(),
+                of_class: find_class_limit(name, resource),
             })
             .collect();
         (!limits.is_empty()).then_some(Self(limits))
@@ -48,9 +55,26 @@ impl QuotaExceeded {
     }
 }
 
-/// Whether an API server refused an object because it does not know yet what is used, which is over in a moment.
+/// Whether an API server refused an object because it does not know yet what is used, or what the object's containers request by
+/// default, which is over in a moment.
 pub fn is_unknown(message: &str) -> bool {
-    reason(message).is_some_and(|reason| reason.starts_with(UNKNOWN))
+    let Some(reason) = reason(message) else { return false };
+    let failed = reason
+        .strip_prefix(FAILED)
+        .and_then(|text| text.strip_prefix(LIMITS_NAME));
+    reason.starts_with(UNKNOWN) || failed.is_some_and(|text| text.starts_with(WITHOUT_REQUESTS))
+}
+
+/// What a resource of a ResourceQuota counts, and the field of the tenant's class that limits it. The platform may have quotas of its own
+/// for what classes limit by name.
+fn find_class_limit(quota: &str, resource: &str) -> Option<(Cow<'static, str>, Cow<'static, str>)> {
+    if let Some(known) = quota_resource(resource) {
+        return Some((known.counts.into(), known.field.into()));
+    }
+    let counts = (quota == LIMITS_NAME)
+        .then(|| describe_host_resource(resource))
+        .flatten()?;
+    Some((counts, format!("resources, {resource},").into()))
 }
 
 /// What an API server itself says after the name of an object, as in `pods "a" is forbidden: …`. The text of a webhook, which may quote the
@@ -85,25 +109,27 @@ impl fmt::Display for ExceededLimit {
             requested,
             used,
             limit,
+            of_class,
         } = self;
-        let Some(known) = quota_resource(resource) else {
+        let Some((counts, field)) = of_class else {
             return write!(
                 f,
                 "the platform limits {resource} of this tenant to {limit}; {used} is used and this needs {requested}. Use less, \
                  or ask the platform team for more"
             );
         };
-        write!(f, "this tenant may have {limit} {}", known.counts)?;
+        write!(f, "this tenant may have {limit} {counts}")?;
         // Without the amounts, the message stays the same while others come and go.
         if is_count(resource) {
             f.write_str(" and has as many")?;
+        } else if quota_resource(resource).is_none() {
+            write!(f, "; this needs {requested}, which is more than is left")?;
         } else {
             write!(f, "; it has {used} and this needs {requested} more")?;
         }
         write!(
             f,
-            ". Delete what is no longer needed, or ask the platform team to raise spec.limits.{} of the tenant's class",
-            known.field
+            ". Delete what is no longer needed, or ask the platform team to raise spec.limits.{field} of the tenant's class"
         )
     }
 }
@@ -150,6 +176,41 @@ mod tests {
             message.contains("; this tenant may have 200 node ports; it has 198 and this needs 3 more."),
             "{message}"
         );
+    }
+
+    #[test]
+    fn limits_by_name_are_said_in_plain_words() {
+        let text = "pods \"train\" is forbidden: exceeded quota: berth-limits, requested: requests.cpu=8,requests.nvidia.com/mig-1g.10gb=1, \
+                    used: requests.cpu=60,requests.nvidia.com/mig-1g.10gb=2, limited: requests.cpu=64,requests.nvidia.com/mig-1g.10gb=2";
+        let exceeded = QuotaExceeded::parse(text).unwrap();
+        assert!(!exceeded.refuses_every_object(), "smaller ones may fit");
+        assert_eq!(
+            exceeded.to_string(),
+            "this tenant may have 64 requested CPU; this needs 8, which is more than is left. Delete what is no longer needed, or ask the \
+             platform team to raise spec.limits.resources, requests.cpu, of the tenant's class; this tenant may have 2 requested \
+             nvidia.com/mig-1g.10gb; this needs 1, which is more than is left. Delete what is no longer needed, or ask the platform team to \
+             raise spec.limits.resources, requests.nvidia.com/mig-1g.10gb, of the tenant's class"
+        );
+        let text = "persistentvolumeclaims \"data\" is forbidden: exceeded quota: berth-limits, requested: \
+                    fast.storageclass.storage.k8s.io/requests.storage=2Ti, used: \
+                    fast.storageclass.storage.k8s.io/requests.storage=9Ti, limited: \
+                    fast.storageclass.storage.k8s.io/requests.storage=10Ti";
+        let message = QuotaExceeded::parse(text).unwrap().to_string();
+        assert!(
+            message.starts_with(
+                "this tenant may have 10Ti requested storage of the StorageClass fast; this needs 2Ti, which"
+            ),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn pods_without_requests_wait_for_the_default_requests() {
+        let text = |quota: &str| {
+            format!("pods \"a\" is forbidden: failed quota: {quota}: must specify requests.cpu for: main")
+        };
+        assert!(is_unknown(&text("berth-limits")));
+        assert!(!is_unknown(&text("other")), "nothing sets them");
     }
 
     #[test]

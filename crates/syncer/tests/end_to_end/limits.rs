@@ -6,17 +6,17 @@ use crate::{
 };
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Pod, ResourceQuota, Service},
+    core::v1::{LimitRange, Pod, ResourceQuota, Service},
 };
 use kube::{
     Api, Error,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-/// A quota that leaves no room, as of a tenant that has what it may have: there are two pods. Waits until the host enforces it.
-async fn exhaust(clusters: &Clusters, quotas: &Api<ResourceQuota>) {
-    let hard = json!({"count/pods": "1", "count/services": "0", "count/leases.coordination.k8s.io": "0"});
+/// Creates a quota with these limits. Waits until the host enforces it.
+async fn enforce(clusters: &Clusters, quotas: &Api<ResourceQuota>, mut hard: Value) {
+    hard["count/leases.coordination.k8s.io"] = "0".into();
     create(
         quotas,
         json!({"metadata": {"name": "berth-limits"}, "spec": {"hard": hard}}),
@@ -38,7 +38,9 @@ async fn exhaust(clusters: &Clusters, quotas: &Api<ResourceQuota>) {
 
 pub async fn objects_beyond_a_limit_wait_and_say_why(clusters: &Clusters) {
     let quotas: Api<ResourceQuota> = clusters.host_api();
-    exhaust(clusters, &quotas).await;
+    // It leaves no room, as of a tenant that has what it may have: there are two pods.
+    let hard = json!({"count/pods": "1", "count/services": "0"});
+    enforce(clusters, &quotas, hard).await;
     let pods = clusters.tenant_api::<Pod>();
     create(&pods, pod("beyond", &json!({}))).await;
     eventually("condition and Event name the limit", async || {
@@ -82,4 +84,38 @@ pub async fn objects_beyond_a_limit_wait_and_say_why(clusters: &Clusters) {
     .await;
     pods.delete("beyond", &DeleteParams::default()).await.unwrap();
     quotas.delete("berth-limits", &DeleteParams::default()).await.unwrap();
+}
+
+pub async fn requests_beyond_a_limit_wait_and_pods_without_requests_have_the_default(clusters: &Clusters) {
+    let (quotas, ranges): (Api<ResourceQuota>, Api<LimitRange>) = (clusters.host_api(), clusters.host_api());
+    let defaults = json!([{"type": "Container", "defaultRequest": {"cpu": "10m"}}]);
+    create(
+        &ranges,
+        json!({"metadata": {"name": "berth-limits"}, "spec": {"limits": defaults}}),
+    )
+    .await;
+    enforce(clusters, &quotas, json!({"requests.cpu": "1"})).await;
+    let pods = clusters.tenant_api::<Pod>();
+    let container = json!([{"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "2"}}}]);
+    create(&pods, pod("large", &json!({"containers": container}))).await;
+    create(&pods, pod("small", &json!({}))).await;
+    eventually("the Event names the limit", async || {
+        let messages = events(clusters, "large", "QuotaExceeded").await;
+        messages.iter().any(|message| message.contains("1 requested CPU"))
+    })
+    .await;
+    eventually("a pod without requests runs", async || {
+        is_phase(&pods, "small", "Running").await
+    })
+    .await;
+    let on_host = clusters.host_pods().await;
+    assert!(on_host.iter().all(|pod| origin(pod) != "large"));
+    let small = on_host.into_iter().find(|pod| origin(pod) == "small").unwrap();
+    let resources = small.spec.unwrap().containers[0].resources.clone().unwrap();
+    assert_eq!(resources.requests.unwrap()["cpu"].0, "10m");
+    for name in ["large", "small"] {
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    quotas.delete("berth-limits", &DeleteParams::default()).await.unwrap();
+    ranges.delete("berth-limits", &DeleteParams::default()).await.unwrap();
 }

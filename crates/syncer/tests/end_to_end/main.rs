@@ -45,6 +45,7 @@ async fn live(setup: Setup) {
     pods::deletions_follow(&clusters).await;
     pods::the_time_to_end_is_limited(&clusters).await;
     limits::objects_beyond_a_limit_wait_and_say_why(&clusters).await;
+    limits::requests_beyond_a_limit_wait_and_pods_without_requests_have_the_default(&clusters).await;
     workloads::an_evicted_pod_is_replaced(&clusters).await;
     pods::gates_and_late_additions(&clusters).await;
     pods::tokens_are_renewed_in_place(&clusters).await;

@@ -54,7 +54,7 @@ pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, Reco
         projects.iter().map(AsRef::as_ref),
     );
     let owners = Projects::new(projects.iter().map(AsRef::as_ref));
-    let claims = observe::list_claims(context, &owners, &basis);
+    let claims = observe::list_claims(context, (&owners, &tree.resources()), &basis);
     let mut outcome = decide(&tree, &claims);
     let verdicts = build_verdicts(context, &claims, &outcome);
     add_gpus(context, &claims, &mut outcome);
@@ -148,7 +148,7 @@ fn above_limits(claim: &Claim, amounts: &Amounts) -> Amounts {
     let requested = |resource: &TreeResource| claim.requested.as_ref()?.get(resource).copied();
     let above = amounts.iter().filter_map(|(resource, amount)| {
         let above = amount.saturating_sub(requested(resource)?);
-        (above > 0).then_some((*resource, above))
+        (above > 0).then(|| (resource.clone(), above))
     });
     above.collect()
 }
@@ -156,9 +156,20 @@ fn above_limits(claim: &Claim, amounts: &Amounts) -> Amounts {
 /// Adds the GPUs that tenants have to the use of their Projects. The planner keeps them within the quotas.
 fn add_gpus(context: &QuotasContext, claims: &[Claim], outcome: &mut Outcome<'_>) {
     let of_tenants = context.quotas.gpu_use();
+    let pools = context.stores.pools.state();
     for claim in claims {
         for (pool, gpus) in of_tenants.get(&claim.uid).into_iter().flatten() {
-            outcome.usage.add(&claim.project, &QuotaKey::gpus(pool), *gpus);
+            let spec = pools.iter().find(|one| one.name_any() == *pool).map(|one| &one.spec);
+            let is_counted = spec.is_some_and(|spec| spec.gpu_resource_name.is_some());
+            let product = spec.and_then(|spec| spec.gpu_product.as_deref());
+            let keys = [
+                Some(QuotaKey::gpus(pool)),
+                product.map(QuotaKey::gpus_of_product),
+                is_counted.then(|| QuotaKey::of(TreeResource::Gpus)),
+            ];
+            for key in keys.into_iter().flatten() {
+                outcome.usage.add(&claim.project, &key, *gpus);
+            }
         }
     }
 }

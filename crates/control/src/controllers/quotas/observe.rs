@@ -10,8 +10,12 @@ use berth_quota::{Amounts, Claim, Projects};
 use kube::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The claims of all tenants that belong to a Project.
-pub(super) fn list_claims(context: &QuotasContext, projects: &Projects<'_>, basis: &Basis) -> Vec<Claim> {
+/// The claims of all tenants that belong to a Project. `limited` has the resources that any level of the tree lists.
+pub(super) fn list_claims(
+    context: &QuotasContext,
+    (projects, limited): (&Projects<'_>, &BTreeSet<TreeResource>),
+    basis: &Basis,
+) -> Vec<Claim> {
     let validator = Validator::new(
         &context.stores,
         context.runtime.as_ref(),
@@ -24,8 +28,12 @@ pub(super) fn list_claims(context: &QuotasContext, projects: &Projects<'_>, basi
         let project = projects.of(&cluster.namespace().unwrap_or_default())?;
         let is_deleted = cluster.meta().deletion_timestamp.is_some();
         let limits = (!is_deleted).then(|| validator.limits(cluster)).flatten();
-        let (requested, unlimited) = limits.as_ref().map(request).unzip();
-        let running = || validator.running_limits(cluster).map(|limits| request(&limits).0);
+        let (requested, unlimited) = limits.as_ref().map(|limits| request(limits, limited)).unzip();
+        let running = || {
+            validator
+                .running_limits(cluster)
+                .map(|limits| request(&limits, limited).0)
+        };
         Some(Claim {
             created: cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
             project: project.to_owned(),
@@ -39,10 +47,17 @@ pub(super) fn list_claims(context: &QuotasContext, projects: &Projects<'_>, basi
     claims.collect()
 }
 
-/// What a tenant with these limits requests, and the resources that they do not limit.
-fn request(limits: &TenantLimits) -> (Amounts, BTreeSet<TreeResource>) {
+/// What a tenant with these limits requests, and the resources that they do not limit. `limited` has those that quotas limit.
+fn request(limits: &TenantLimits, limited: &BTreeSet<TreeResource>) -> (Amounts, BTreeSet<TreeResource>) {
     let (mut requested, mut unlimited) = (Amounts::new(), BTreeSet::new());
-    for resource in TreeResource::RESERVED {
+    let mut resources = TreeResource::listed_in([limits]);
+    resources.extend(
+        limited
+            .iter()
+            .filter(|resource| **resource != TreeResource::Gpus)
+            .cloned(),
+    );
+    for resource in resources {
         match resource.reserved_by(limits) {
             Some(amount) => {
                 requested.insert(resource, amount);
@@ -78,9 +93,9 @@ fn find_reserved(
 }
 
 fn read_amounts(reservation: &QuotaReservation) -> Amounts {
-    let known = TreeResource::RESERVED.into_iter();
-    known
-        .filter_map(|resource| Some((resource, *reservation.reserved.get(resource.as_str())?)))
+    let reserved = reservation.reserved.iter();
+    reserved
+        .map(|(name, amount)| (TreeResource::from(name.clone()), *amount))
         .collect()
 }
 

@@ -228,8 +228,9 @@ fn ready_condition(validity: Result<(), (&'static str, String)>) -> ConditionUpd
 
 fn quota_status(used: &QuotaUse) -> TreeQuotaStatus {
     TreeQuotaStatus {
-        resource: used.key.resource,
+        resource: used.key.resource.clone(),
         pool_name: used.key.pool.clone(),
+        gpu_product: used.key.product.clone(),
         nominal_quota: used.nominal,
         used: used.used,
         borrowed: used.borrowed(),
@@ -265,8 +266,9 @@ fn set_metrics(context: &QuotasContext, kind: LevelKind, name: &str, quotas: &[Q
                 LevelKind::Project => "project",
             },
             name: name.to_owned(),
-            resource: quota.key.resource.as_str(),
+            resource: quota.key.resource.as_str().to_owned(),
             pool: quota.key.pool.clone().unwrap_or_default(),
+            product: quota.key.product.clone().unwrap_or_default(),
         };
         let metrics = &context.metrics;
         metrics.quota_used.get_or_create(&labels).set(gauge(quota.used));

@@ -211,6 +211,47 @@ async fn a_tenant_that_runs_counts_with_the_limits_of_its_class_whatever_its_spe
 }
 
 #[tokio::test]
+async fn resources_by_name_are_reserved_and_a_class_without_the_limit_waits() {
+    let mut fixture = Fixture::new(9);
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [{"resource": "requests.memory", "nominalQuota": "10Gi"}],
+    }));
+    let limits = json!({"resources": [
+        {"resource": "requests.memory", "quantity": "7Gi"}, {"resource": "requests.cpu", "quantity": 8},
+    ]});
+    let class = json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": {"limits": limits}});
+    fixture
+        .host
+        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+    for (name, second, class) in [("a", 1, Some("gold")), ("b", 2, Some("gold")), ("c", 3, None)] {
+        fixture.add_tenant(name, "team", second, &Value::Null);
+        let path = tenant_path(name, "team");
+        let mut cluster = fixture.host.get(&path).unwrap();
+        cluster["spec"]["className"] = class.into();
+        fixture.host.insert(&path, cluster);
+    }
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["a"]);
+    let verdicts = fixture.context.quotas.verdicts();
+    let reserved = &verdicts["a"].reservation().unwrap().reserved;
+    assert_eq!((reserved["requests.memory"], reserved["requests.cpu"]), (7 << 30, 8));
+    let reason = |name: &str| match &verdicts[name] {
+        Verdict::Waiting { reason, .. } => *reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((reason("b"), reason("c")), ("QuotaExceeded", "ClassWithoutLimit"));
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["used"], 7_u64 << 30);
+    // The next process reads what this one wrote.
+    let status = json!({"quota": verdicts["a"].reservation()});
+    let mut cluster = fixture.host.get(&tenant_path("a", "team")).unwrap();
+    cluster["status"] = status;
+    fixture.host.insert(&tenant_path("a", "team"), cluster);
+    fixture.context.quotas.replace(BTreeMap::new());
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["a"]);
+}
+
+#[tokio::test]
 async fn finalizers_that_a_user_sets_do_not_make_a_tenant_run() {
     let mut fixture = Fixture::new(0);
     fixture.add_tenant("a", "team", 1, &Value::Null);
@@ -430,4 +471,52 @@ async fn quotas_are_decided_only_after_a_change() {
     reconcile(&fixture.context).await.unwrap();
     assert_eq!(fixture.context.pace.decisions(), decisions + 1);
     assert_eq!(fixture.context.stores.pools_with_nodes.computed(), pools);
+}
+
+#[tokio::test]
+async fn gpus_of_several_pools_are_reported_in_all_and_by_product() {
+    let mut fixture = Fixture::new(1);
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [
+            {"resource": "gpus", "nominalQuota": 64, "borrowingLimit": 0},
+            {"resource": "gpus", "gpuProduct": "H100", "nominalQuota": 32, "borrowingLimit": 0},
+        ],
+    }));
+    for (name, product, gpus) in [
+        ("a", Some("H100"), true),
+        ("b", Some("H100"), true),
+        ("c", None, true),
+        ("d", None, false),
+    ] {
+        let mut spec = json!({"nodeSelector": {"pool": name}});
+        if gpus {
+            spec["gpuResourceName"] = "nvidia.com/gpu".into();
+        }
+        if let Some(product) = product {
+            spec["gpuProduct"] = product.into();
+        }
+        let pool = json!({"metadata": {"name": name, "uid": name}, "spec": spec});
+        fixture
+            .host
+            .insert(&format!("/apis/berth.dev/v1alpha1/hostnodepools/{name}"), pool);
+    }
+    fixture.add_tenant("t", "team", 1, &Value::Null);
+    let pools = [("a", 8), ("b", 16), ("c", 4), ("d", 100)];
+    let used = pools.map(|(pool, gpus)| (pool.to_owned(), gpus));
+    fixture
+        .context
+        .quotas
+        .set_gpu_use(GpuUse::from([("t".to_owned(), BTreeMap::from(used))]));
+    fixture.reconcile().await;
+    let quotas = fixture.status(PROJECT)["quotas"].clone();
+    let used = |product: &Value| {
+        let found = quotas
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|quota| &quota["gpuProduct"] == product);
+        found.unwrap()["used"].clone()
+    };
+    assert_eq!(used(&Value::Null), 28);
+    assert_eq!(used(&json!("H100")), 24);
 }

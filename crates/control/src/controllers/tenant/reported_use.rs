@@ -5,7 +5,7 @@
 
 use super::{
     apply::Outcome,
-    build::limits::{self, NAME},
+    build::limits,
     context::TenantContext,
     datastore_usage::CompleteMeasurement,
     error::{TenantError, in_step},
@@ -15,7 +15,7 @@ use super::{
     target::Tenant,
 };
 use crate::{error::api, key::Key, quota_ledger::Verdict};
-use berth_api::{Amount, ScheduleState, TenantLimits, TreeResource};
+use berth_api::{LIMITS_NAME, ScheduleState, TenantLimits, TreeResource};
 use berth_quota::Amounts;
 use k8s_openapi::{api::core::v1::ResourceQuota, apimachinery::pkg::api::resource::Quantity};
 use kube::Api;
@@ -48,7 +48,7 @@ pub(super) async fn report(
     }
     let quotas: Api<ResourceQuota> = Api::namespaced(context.client.clone(), &tenant.id.workload_namespace());
     let read = quotas
-        .get_opt(NAME)
+        .get_opt(LIMITS_NAME)
         .await
         .map_err(api("read what the tenant uses of its limits"));
     let host = read.map_err(in_step(TenantError::Limits))?;
@@ -79,9 +79,12 @@ fn note_lowered(tenant: &Tenant, requested: Option<Amounts>) -> Option<Instant> 
 }
 
 fn requested(limits: &TenantLimits) -> Amounts {
-    let resources = TreeResource::RESERVED.into_iter();
+    let resources = TreeResource::listed_in([limits]).into_iter();
     resources
-        .filter_map(|resource| Some((resource, resource.reserved_by(limits)?)))
+        .filter_map(|resource| {
+            let amount = resource.reserved_by(limits)?;
+            Some((resource, amount))
+        })
         .collect()
 }
 
@@ -97,13 +100,15 @@ fn read_used(host: &ResourceQuota, enforced: &ResourceQuota) -> BTreeMap<String,
     known.collect()
 }
 
+/// Whole units, rounded up: pods may use parts of a CPU.
 fn amount(quantity: &Quantity) -> Option<u64> {
-    Amount::Text(quantity.0.clone()).value()
+    let thousandths = berth_api::quantity::parse(&quantity.0)?;
+    u64::try_from(thousandths.max(0).unsigned_abs().div_ceil(1000)).ok()
 }
 
 /// The most that can exist of a tenant with these limits: see [`berth_quota::Claim::at_most`].
 fn at_most(limits: &TenantLimits, used: &BTreeMap<String, u64>, stored: Option<CompleteMeasurement>) -> Amounts {
-    let exists = |resource: TreeResource| match resource {
+    let exists = |resource: &TreeResource| match resource {
         TreeResource::TenantClusters => Some(1),
         TreeResource::DatastoreBytes => stored.map(|stored| stored.bytes),
         TreeResource::DatastoreObjects => stored.map(|stored| stored.objects),
@@ -111,7 +116,10 @@ fn at_most(limits: &TenantLimits, used: &BTreeMap<String, u64>, stored: Option<C
     };
     let limits = requested(limits).into_iter();
     limits
-        .filter_map(|(resource, limit)| Some((resource, exists(resource)?.max(limit))))
+        .filter_map(|(resource, limit)| {
+            let exists = exists(&resource)?;
+            Some((resource, exists.max(limit)))
+        })
         .collect()
 }
 

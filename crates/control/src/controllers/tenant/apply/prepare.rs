@@ -153,6 +153,10 @@ async fn apply_namespaces(
             .map_err(in_step(TenantError::Namespaces))?;
     }
     let host = &tenant.memory.host;
+    // A quota of CPU or memory rejects pods for whose containers the range has no default requests.
+    host.apply(&limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits))
+        .await
+        .map_err(in_step(TenantError::Limits))?;
     host.apply(&limits::resource_quota(
         &tenant.cluster,
         &tenant.id,
@@ -160,8 +164,5 @@ async fn apply_namespaces(
         *schedule,
     ))
     .await
-    .map_err(in_step(TenantError::Limits))?;
-    host.apply(&limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits))
-        .await
-        .map_err(in_step(TenantError::Limits))
+    .map_err(in_step(TenantError::Limits))
 }

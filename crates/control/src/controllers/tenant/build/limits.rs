@@ -1,15 +1,12 @@
 //! What a tenant may have of each kind on the host, at most: enforced by the host's API server, even if the syncer is taken over.
 
 use super::host_objects::metadata;
-use berth_api::{ScheduleState, TenantCluster, TenantLimits, names::TenantId};
+use berth_api::{LIMITS_NAME, ScheduleState, TenantCluster, TenantLimits, names::TenantId};
 use k8s_openapi::{
     api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota, ResourceQuotaSpec},
     apimachinery::pkg::api::resource::Quantity,
 };
 use std::collections::BTreeMap;
-
-/// Name of both objects.
-pub const NAME: &str = "berth-limits";
 
 /// The number of objects in the workload namespace. While schedules let nothing new start, no pod can be created; those that there are
 /// stay.
@@ -21,14 +18,14 @@ pub fn resource_quota(
 ) -> ResourceQuota {
     let mut hard = limits.quota();
     if schedule != ScheduleState::Running {
-        hard.insert("count/pods", "0".into());
+        hard.insert("count/pods".into(), "0".into());
     }
-    let hard = hard.into_iter();
     ResourceQuota {
-        metadata: metadata(cluster, tenant, &tenant.workload_namespace(), NAME),
+        metadata: metadata(cluster, tenant, &tenant.workload_namespace(), LIMITS_NAME),
         spec: Some(ResourceQuotaSpec {
             hard: Some(
-                hard.map(|(resource, limit)| (resource.to_owned(), Quantity(limit)))
+                hard.into_iter()
+                    .map(|(resource, limit)| (resource, Quantity(limit)))
                     .collect(),
             ),
             ..ResourceQuotaSpec::default()
@@ -37,18 +34,28 @@ pub fn resource_quota(
     }
 }
 
-/// The size of one object in the workload namespace. It has no limits for containers: these would also set the requests of
-/// containers that have none.
+/// The size of one object in the workload namespace, and what containers without requests request of CPU and memory, where these are
+/// limited. It has no limits for containers: these would also set the requests of containers that have none.
 pub fn limit_range(cluster: &TenantCluster, tenant: &TenantId, limits: &TenantLimits) -> LimitRange {
     let volume = limits.volume_size.iter().map(|size| LimitRangeItem {
         type_: "PersistentVolumeClaim".into(),
         max: Some(BTreeMap::from([("storage".to_owned(), Quantity(size.clone()))])),
         ..LimitRangeItem::default()
     });
+    let requests: BTreeMap<String, Quantity> = limits
+        .default_requests()
+        .into_iter()
+        .map(|(resource, amount)| (resource.to_owned(), Quantity(amount.to_owned())))
+        .collect();
+    let container = (!requests.is_empty()).then(|| LimitRangeItem {
+        type_: "Container".into(),
+        default_request: Some(requests),
+        ..LimitRangeItem::default()
+    });
     LimitRange {
-        metadata: metadata(cluster, tenant, &tenant.workload_namespace(), NAME),
+        metadata: metadata(cluster, tenant, &tenant.workload_namespace(), LIMITS_NAME),
         spec: Some(LimitRangeSpec {
-            limits: volume.collect(),
+            limits: volume.chain(container).collect(),
         }),
     }
 }
@@ -56,7 +63,7 @@ pub fn limit_range(cluster: &TenantCluster, tenant: &TenantId, limits: &TenantLi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::TenantClusterSpec;
+    use berth_api::{Amount, ResourceLimit, TenantClusterSpec};
 
     fn tenant() -> (TenantCluster, TenantId) {
         let cluster = TenantCluster::new("vision", TenantClusterSpec::default());
@@ -90,6 +97,30 @@ mod tests {
             // The Secrets of the pods that run go on.
             assert_eq!(hard["count/secrets"].0, limits.quota()["count/secrets"]);
         }
+    }
+
+    #[test]
+    fn containers_have_default_requests_of_what_the_quota_counts() {
+        let (cluster, id) = tenant();
+        let limits = TenantLimits {
+            resources: vec![ResourceLimit {
+                resource: "requests.memory".into(),
+                quantity: Amount::Text("1Ti".into()),
+            }],
+            ..TenantLimits::default()
+        };
+        let range = limit_range(&cluster, &id, &limits).spec.unwrap();
+        assert_eq!(range.limits.len(), 1);
+        let container = &range.limits[0];
+        assert_eq!(container.type_, "Container");
+        let requests = container.default_request.as_ref().unwrap();
+        assert_eq!((requests.len(), requests["memory"].0.as_str()), (1, "16Mi"));
+        assert_eq!((&container.default, &container.max), (&None, &None));
+        let quota = resource_quota(&cluster, &id, &limits, ScheduleState::Running);
+        assert_eq!(
+            quota.spec.and_then(|spec| spec.hard).unwrap()["requests.memory"].0,
+            "1Ti"
+        );
     }
 
     #[test]

@@ -196,6 +196,8 @@ async fn nothing_runs_before_the_network_policies_and_the_syncers_rights_exist()
     let workloads = fixture.id.workload_namespace();
     assert!(first("/networkpolicies/") < first("runtime run kube-apiserver"));
     assert!(first("/resourcequotas/") < first("runtime run kube-apiserver"));
+    // The default requests that the quota needs.
+    assert!(first("/limitranges/") < first("/resourcequotas/"));
     assert!(first("datastore prepare") < first("runtime run kube-apiserver"));
     assert!(first(&format!("{workloads}/rolebindings/")) < first("runtime run syncer"));
     assert!(first("runtime run syncer") < first("/apiservices/"));
