@@ -91,6 +91,7 @@ impl Control {
         let config = ControlConfig {
             network: berth_control::network::NetworkConfig::default(),
             without_class: berth_control::controllers::tenant::WithoutClass::BuiltInDefaults,
+            gateway: None,
             node_jobs: berth_control::controllers::nodes::jobs::NodeJobs {
                 image: "berth:test".into(),
                 placeholder_image: "pause:test".into(),
