@@ -9,6 +9,16 @@
 {{- if and (not .Values.datastore.etcd.enabled) (or (not .Values.datastore.external.endpoints) (not .Values.datastore.external.authoritySecret)) -}}
 {{- fail "without datastore.etcd.enabled, datastore.external.endpoints and datastore.external.authoritySecret are needed" -}}
 {{- end -}}
+{{- with .Values.gateway -}}
+{{- if and .enabled (not .domain) -}}
+{{- fail "gateway.enabled needs gateway.domain: the API server of a tenant is <tenant>.<namespace>.<domain>" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Programs of Berth with metrics. */}}
+{{- define "berth.monitored" -}}
+[berth-control, berth-etcd{{ with .Values.gateway }}{{ if .enabled }}, berth-gateway{{ end }}{{ end }}]
 {{- end -}}
 
 {{- define "berth.labels" -}}
