@@ -95,6 +95,21 @@ impl Refusal {
     }
 }
 
+/// Metrics of one tenant, so that its connections need not look them up.
+#[derive(Clone, Debug)]
+pub struct TenantMetrics {
+    /// The tenant.
+    pub labels: TenantLabels,
+    /// Open connections.
+    pub connections: Gauge,
+    /// Connections that were passed to its API server.
+    pub opened: Counter,
+    /// Bytes from clients.
+    pub received: Counter,
+    /// Bytes to clients.
+    pub sent: Counter,
+}
+
 /// All metrics. Clones share values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -202,21 +217,6 @@ fn refusal_labels(labels: &TenantLabels, reason: Refusal) -> RefusalLabels {
         tenant: labels.tenant.clone(),
         reason: reason.as_str(),
     }
-}
-
-/// Metrics of one tenant, so that its connections need not look them up.
-#[derive(Clone, Debug)]
-pub struct TenantMetrics {
-    /// The tenant.
-    pub labels: TenantLabels,
-    /// Open connections.
-    pub connections: Gauge,
-    /// Connections that were passed to its API server.
-    pub opened: Counter,
-    /// Bytes from clients.
-    pub received: Counter,
-    /// Bytes to clients.
-    pub sent: Counter,
 }
 
 #[cfg(test)]
