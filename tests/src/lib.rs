@@ -6,6 +6,7 @@
 pub mod dns;
 pub mod fake;
 pub mod files;
+pub mod gateway;
 pub mod helm;
 pub mod keeper;
 pub mod kubectl;

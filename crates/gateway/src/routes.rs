@@ -30,7 +30,7 @@ pub enum Backends {
 
 impl Backends {
     /// The address of the API server behind a Service; `None` as long as it has none.
-    fn address_of(self, service: &Service) -> Option<SocketAddr> {
+    pub fn address_of(self, service: &Service) -> Option<SocketAddr> {
         let spec = service.spec.as_ref()?;
         let port = spec
             .ports

@@ -6,6 +6,7 @@
 mod burst;
 mod cores;
 mod fairness;
+mod gateway;
 mod load;
 mod memory;
 mod neighbour;
@@ -46,6 +47,8 @@ enum Which {
     Neighbour,
     /// Resident and private memory of an idle tenant by process, and of its syncer with 1,000 pods.
     Memory,
+    /// What the gateway adds to a request, bytes against a direct connection, memory of idle watches, TLS connections in a second.
+    Gateway,
     /// On real nodes, as root: a tenant whose control plane runs in pods gets ready, its memory, exec and port-forward against
     /// the host directly, and DNS.
     Real,
@@ -85,6 +88,9 @@ fn main() {
         }
         if matches!(which, Which::All | Which::Memory) {
             memory::run().await;
+        }
+        if matches!(which, Which::All | Which::Gateway) {
+            gateway::run().await;
         }
         if matches!(which, Which::All | Which::Real) {
             real::run().await;
