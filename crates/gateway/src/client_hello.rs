@@ -119,6 +119,7 @@ pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<ClientHello, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::{collection::vec, prelude::*};
     use rustls::{ClientConfig, ClientConnection, RootCertStore, pki_types::ServerName};
     use std::{sync::Arc, time::Duration};
     use tokio::io::AsyncWriteExt;
@@ -248,5 +249,32 @@ mod tests {
     #[test]
     fn alerts_are_fatal_records() {
         assert_eq!(alert(UNRECOGNIZED_NAME), [21, 3, 3, 0, 2, 2, 112]);
+    }
+
+    /// Feeds bytes in pieces until there is a result.
+    fn feed(bytes: &[u8], size: usize) -> (usize, Option<Result<Option<String>, HelloError>>) {
+        let mut incomplete = Incomplete::default();
+        let result = bytes.chunks(size).find_map(|piece| incomplete.feed(piece).transpose());
+        (incomplete.bytes.len(), result)
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..20_000), size in 1..5000_usize) {
+            let (kept, _) = feed(&bytes, size);
+            prop_assert!(kept <= MAX_CLIENT_HELLO);
+        }
+
+        #[test]
+        fn changed_hellos_are_read_or_refused(changes in vec((any::<usize>(), any::<u8>()), 1..8), size in 1..600_usize) {
+            let mut hello = hello_for("a.b.example.com", 1);
+            let length = hello.len();
+            for (at, byte) in changes {
+                hello[at % length] = byte;
+            }
+            if let (_, Some(Ok(Some(name)))) = feed(&hello, size) {
+                prop_assert!(name.is_ascii() && name == name.to_ascii_lowercase());
+            }
+        }
     }
 }

@@ -103,6 +103,7 @@ pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<IpAddr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::{collection::vec, prelude::*};
 
     fn header(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
         let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
@@ -163,6 +164,19 @@ mod tests {
                 matches!(parse(&whole[..length]).await, Err(ProxyError::Io(_))),
                 "{length}"
             );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_read_or_refused(prefix in any::<[u8; 4]>(), rest in vec(any::<u8>(), 0..256)) {
+            let mut bytes = [0; PREFIX];
+            bytes[..SIGNATURE.len()].copy_from_slice(&SIGNATURE);
+            bytes[SIGNATURE.len()..].copy_from_slice(&prefix);
+            if let Ok(prefix) = parse_prefix(&bytes) {
+                prop_assert!(prefix.rest <= MAX_REST);
+                let _ = parse_source(prefix.addresses, &rest);
+            }
         }
     }
 }

@@ -3,9 +3,9 @@
 use crate::{
     client_hello::{self, ClientHello, HelloError},
     limits::{SourceSlot, Sources},
-    metrics::{Metrics, Refusal, TenantLabels},
+    metrics::{Metrics, Refusal},
     proxy_protocol, relay,
-    routes::{RoutingTable, TenantSlot},
+    routes::{RoutingTable, Tenant, TenantSlot},
 };
 use berth_runtime::sockets;
 use ipnet::IpNet;
@@ -72,7 +72,7 @@ struct Connection {
 /// A refused connection: what is counted, what is logged, and what the client gets.
 struct Refused {
     reason: Refusal,
-    tenant: TenantLabels,
+    tenant: Option<Arc<Tenant>>,
     message: String,
     alert: Vec<u8>,
 }
@@ -82,7 +82,7 @@ impl Refused {
     fn new(reason: Refusal, message: impl Into<String>) -> Self {
         Self {
             reason,
-            tenant: TenantLabels::default(),
+            tenant: None,
             message: message.into(),
             alert: Vec::new(),
         }
@@ -94,9 +94,9 @@ impl Refused {
     }
 
     /// One of a tenant, which gets the alert internal_error: the client did nothing wrong in TLS.
-    fn of_tenant(tenant: &TenantLabels, reason: Refusal, message: impl Into<String>) -> Self {
+    fn of_tenant(tenant: &Arc<Tenant>, reason: Refusal, message: impl Into<String>) -> Self {
         Self {
-            tenant: tenant.clone(),
+            tenant: Some(Arc::clone(tenant)),
             ..Self::new(reason, message).with_alert(client_hello::INTERNAL_ERROR)
         }
     }
@@ -214,8 +214,7 @@ impl Gateway {
             )
             .with_alert(client_hello::UNRECOGNIZED_NAME)
         })?;
-        let labels = tenant.metrics.labels.clone();
-        let refuse = |reason, message: &str| Refused::of_tenant(&labels, reason, message);
+        let refuse = |reason, message: &str| Refused::of_tenant(&tenant, reason, message);
         let slot = tenant
             .take_connection(self.limits.of_tenant)
             .ok_or_else(|| refuse(Refusal::TenantLimit, "the tenant has too many connections"))?;
@@ -269,8 +268,11 @@ impl Gateway {
             message,
             alert,
         } = refused;
-        self.metrics.count_refusal(*reason, tenant);
-        tracing::debug!(%peer, reason = reason.as_str(), namespace = tenant.tenant_namespace, tenant = tenant.tenant, "{message}");
+        // Those of a tenant that is gone would never be removed.
+        let known = tenant.as_ref().filter(|tenant| !tenant.deleted.is_cancelled());
+        let labels = known.map(|tenant| tenant.metrics.labels.clone()).unwrap_or_default();
+        self.metrics.count_refusal(*reason, &labels);
+        tracing::debug!(%peer, reason = reason.as_str(), namespace = labels.tenant_namespace, tenant = labels.tenant, "{message}");
         if !alert.is_empty() {
             let answer = async {
                 client.write_all(alert).await?;

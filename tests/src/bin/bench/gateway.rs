@@ -147,10 +147,6 @@ async fn watches(report: &mut Report, gateway: &Gateway, through: &Kubeconfig) {
         .buffer_unordered(AT_ONCE)
         .collect::<Vec<_>>()
         .await;
-    let line = format!("tenant=\"gateway\"}} {}", open.len() + 1);
-    let is_open = async || gateway.metrics().await.lines().any(|found| found.ends_with(&line));
-    let start = Instant::now();
-    while !is_open().await && start.elapsed() < SETTLE {}
     tokio::time::sleep(SETTLE).await;
     let after = Memory::of(gateway.id());
     #[allow(clippy::cast_precision_loss)]
