@@ -17,7 +17,7 @@ BERTH_TEST_ARGS ?=
 BERTH_CONFORMANCE_ARGS ?=
 
 # chartgen writes parts of the chart; the help texts of the others are a page of the reference.
-GENERATORS := --bin chartgen --bin berth --bin berth-control --bin berth-syncer
+GENERATORS := --bin chartgen --bin berth --bin berth-control --bin berth-syncer --bin berth-gateway
 
 DEVELOPMENT_BINARIES := $(CARGO_TARGET_DIR)/debug
 RELEASE_BINARIES := $(CARGO_TARGET_DIR)/release

@@ -7,6 +7,7 @@ pub mod dice;
 pub mod dns;
 pub mod fake;
 pub mod files;
+pub mod gateway;
 pub mod gpu_metrics;
 pub mod helm;
 pub mod in_process;

@@ -56,7 +56,7 @@ pub struct Access {
 /// A request of a process that uses a cluster to the one that keeps it.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    StartControl(String),
+    StartControl(String, Vec<String>),
     StopControl(String),
 }
 
@@ -157,7 +157,7 @@ impl TestCluster {
                 continue;
             }
             match serde_json::from_str(&line) {
-                Ok(Request::StartControl(identity)) => self.start_control(&identity).await,
+                Ok(Request::StartControl(identity, flags)) => self.start_control_with(&identity, &flags).await,
                 Ok(Request::StopControl(identity)) => self.stop_control(&identity).await,
                 // The client may be killed in the middle of a line.
                 Err(_) => continue,
@@ -168,11 +168,18 @@ impl TestCluster {
 
     /// Starts control under a name for leader election, or leaves it running.
     pub async fn start_control(&self, identity: &str) {
+        self.start_control_with(identity, &[]).await;
+    }
+
+    /// Starts control with further flags; otherwise as [`Self::start_control`].
+    pub async fn start_control_with(&self, identity: &str, further: &[String]) {
         let (supervisor, admin_port) = match &self.control {
             Control::Here {
                 supervisor, admin_port, ..
             } => (supervisor, *admin_port),
-            Control::Keeper(socket) => return request(socket, &Request::StartControl(identity.into())).await,
+            Control::Keeper(socket) => {
+                return request(socket, &Request::StartControl(identity.into(), further.to_vec())).await;
+            }
         };
         let home = self.home();
         let datastore = self.datastore();
@@ -198,7 +205,8 @@ impl TestCluster {
             ("identity", identity.into()),
             ("without-class", "BuiltInDefaults".into()),
         ];
-        spec.args = flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
+        let flags = flags.iter().map(|(name, value)| format!("--{name}={value}"));
+        spec.args = flags.chain(further.iter().cloned()).collect();
         for name in ["BERTH_KUBE_BIN_DIR", "KUBEBUILDER_ASSETS", "BERTH_CACHE", "RUST_LOG"] {
             if let Ok(value) = std::env::var(name) {
                 spec.env.insert(name.into(), value);

@@ -15,6 +15,16 @@
 {{- fail "the token in gpuMetrics.tokenSecret would be sent without encryption: use an https URL in gpuMetrics.url, or set gpuMetrics.allowInsecureToken=true if the network is protected otherwise" -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.gateway -}}
+{{- if and .enabled (not .domain) -}}
+{{- fail "gateway.enabled needs gateway.domain: the API server of a tenant is <tenant>.<namespace>.<domain>" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Programs of Berth with metrics. */}}
+{{- define "berth.monitored" -}}
+[berth-control, berth-etcd{{ with .Values.gateway }}{{ if .enabled }}, berth-gateway{{ end }}{{ end }}]
 {{- end -}}
 
 {{- define "berth.labels" -}}

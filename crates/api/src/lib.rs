@@ -13,6 +13,7 @@ mod dns_policy;
 mod duration;
 mod expiration;
 mod fair_sharing;
+mod gateway;
 mod host_node_pool;
 mod host_resource;
 pub mod hostnames;
@@ -48,6 +49,7 @@ pub use dns_policy::{DnsPolicy, dns_server};
 pub use duration::KubeDuration;
 pub use expiration::{ExpirationLimit, ExpirationLimits, ExpirationPolicy};
 pub use fair_sharing::{FairSharing, PoolQuota};
+pub use gateway::GatewayDomain;
 pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
     PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing,

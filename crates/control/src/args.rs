@@ -1,6 +1,7 @@
 //! Command line of `berth-control`.
 
-use berth_control::controllers::tenant::WithoutClass;
+use berth_api::GatewayDomain;
+use berth_control::{control_plane::GatewayConfig, controllers::tenant::WithoutClass};
 use berth_idle_reclaim::query::QuerySettings;
 use berth_prometheus::PrometheusConfig;
 use berth_runtime::telemetry::LogFormat;
@@ -64,6 +65,13 @@ pub(crate) struct Args {
     /// What a TenantCluster gets that names no class while there is no class `default`.
     #[arg(long, value_name = "POLICY", value_enum, env = "BERTH_WITHOUT_CLASS", default_value_t = WithoutClassArg::Deny)]
     pub(crate) without_class: WithoutClassArg,
+    /// Domain of the gateway, if berth-gateway serves the API servers of all tenants at one address: the certificate of each is valid for
+    /// `<tenant>.<namespace>.<domain>`, and that name stands in the kubeconfig of teams that ask for nothing else.
+    #[arg(long, value_name = "DOMAIN", env = "BERTH_GATEWAY_DOMAIN")]
+    pub(crate) gateway_domain: Option<GatewayDomain>,
+    /// Port at which teams reach the gateway.
+    #[arg(long, value_name = "PORT", env = "BERTH_GATEWAY_PORT", default_value_t = 443, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) gateway_port: u16,
     /// Image of the program that cleans and checks nodes between two tenants.
     #[arg(long, value_name = "IMAGE", env = "BERTH_SCRUB_IMAGE", default_value = concat!("ghcr.io/berth-dev/berth-scrub:", env!("CARGO_PKG_VERSION")))]
     pub(crate) scrub_image: String,
@@ -168,6 +176,14 @@ impl Args {
             matchers: self.prometheus_matchers.clone(),
             sample_interval: self.prometheus_sample_interval,
         }
+    }
+
+    /// Where teams reach the gateway, if there is one.
+    pub(crate) fn gateway(&self) -> Option<GatewayConfig> {
+        Some(GatewayConfig {
+            domain: self.gateway_domain.clone()?,
+            port: self.gateway_port,
+        })
     }
 
     /// The syncer's executable.

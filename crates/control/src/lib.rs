@@ -25,7 +25,7 @@ mod testing;
 mod watches;
 
 use berth_runtime::queue::Queue;
-use control_plane::HostInput;
+use control_plane::{GatewayConfig, HostInput};
 use controllers::{
     Controllers,
     host_node_pool::HostNodePoolContext,
@@ -62,6 +62,8 @@ pub struct ControlConfig {
     pub network: network::NetworkConfig,
     /// What a TenantCluster without a class gets.
     pub without_class: controllers::tenant::WithoutClass,
+    /// Where teams reach the gateway; none: there is no gateway.
+    pub gateway: Option<GatewayConfig>,
     /// How nodes are cleaned and checked.
     pub node_jobs: controllers::nodes::jobs::NodeJobs,
     /// The clock for assignments and recycling.
@@ -149,6 +151,7 @@ fn build_controllers(
         datastore: _,
         network,
         without_class,
+        gateway,
         node_jobs,
         clock,
         gpu_metrics: _,
@@ -176,6 +179,7 @@ fn build_controllers(
         tenant: TenantContext {
             network_config: network.clone(),
             without_class,
+            gateway,
             administrative_tier: AdministrativeTier::default(),
             client: client.clone(),
             stores: stores.clone(),

@@ -122,6 +122,7 @@ async fn lead(
             blocked: args.blocked_cidr.clone(),
         },
         without_class: args.without_class.into(),
+        gateway: args.gateway(),
         node_jobs: NodeJobs {
             image: args.scrub_image.clone(),
             pull_policy: args.scrub_image_pull_policy.clone(),

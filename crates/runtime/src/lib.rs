@@ -8,6 +8,7 @@ pub mod lease;
 pub mod metrics;
 pub mod queue;
 pub mod shutdown;
+pub mod sockets;
 pub mod telemetry;
 
 /// Installs aws-lc-rs as the crypto provider of the process, for every TLS connection. Call it first in `main`; further

@@ -6,6 +6,7 @@ use axum::{
     body::Body,
     http::{Request, Response},
 };
+use berth_runtime::sockets;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade::Upgraded};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -27,9 +28,6 @@ use tokio::{
 
 /// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Idle time before the first keepalive probe, and the number of unanswered probes.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-const PROBES: u32 = 4;
 /// How long a connection may lie idle between requests. API servers give theirs up after 90 seconds.
 const IDLE: Duration = Duration::from_mins(2);
 /// Bytes that are carried at a time: a few TLS records, so that busy streams wake fewer processes. As much as rustls takes
@@ -67,27 +65,12 @@ where
                 }
             },
         };
-        tune(&stream);
+        sockets::tune(&stream);
         let done = serve(stream);
         connections.spawn(async move {
             done.await;
             drop(permit);
         });
-    }
-}
-
-/// Small packets are sent at once, and a peer that vanished without closing the connection is noticed.
-pub fn tune(stream: &TcpStream) {
-    use rustix::net::sockopt;
-    let tuned = stream.set_nodelay(true).and_then(|()| {
-        sockopt::set_socket_keepalive(stream, true)?;
-        sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
-        sockopt::set_tcp_keepintvl(stream, KEEPALIVE / PROBES)?;
-        sockopt::set_tcp_keepcnt(stream, PROBES)?;
-        Ok(())
-    });
-    if let Err(error) = tuned {
-        tracing::debug!(%error, "cannot set options of a connection");
     }
 }
 

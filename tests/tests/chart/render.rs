@@ -144,7 +144,8 @@ async fn definitions_stay_where_tenants_may_be_left() {
 
 #[tokio::test]
 async fn pods_have_no_more_rights_than_the_restricted_level_gives() {
-    for document in template(&json!({"datastore": {"etcd": {"members": 3}}})).await.unwrap() {
+    let all = json!({"datastore": {"etcd": {"members": 3}}, "gateway": {"enabled": true, "domain": "example.com"}});
+    for document in template(&all).await.unwrap() {
         let pod = ["/spec/template/spec", "/spec/jobTemplate/spec/template/spec"];
         for pod in pod.iter().filter_map(|path| document.pointer(path)) {
             let name = named(&document);
@@ -212,6 +213,11 @@ async fn invalid_values_are_refused_with_a_message() {
             "/datastore/etcd/quota",
         ),
         (json!({"tenants": {"versions": []}}), "/tenants/versions"),
+        (
+            json!({"gateway": {"enabled": true}}),
+            "gateway.enabled needs gateway.domain",
+        ),
+        (json!({"gateway": {"domain": "*.example.com"}}), "/gateway/domain"),
         (json!({"tenants": {"withoutClass": "Allow"}}), "/tenants/withoutClass"),
         (
             json!({"datastore": {"etcd": {"enabled": false}}}),
@@ -286,5 +292,38 @@ async fn control_reads_the_metrics_of_gpus_where_the_values_say() {
     for url in ["http://127.0.0.1:9090", "http://[::1]:9090", "http://localhost"] {
         let values = json!({"gpuMetrics": {"url": url, "tokenSecret": "prometheus-token"}});
         template(&values).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_gateway_and_control_agree_on_names() {
+    let gateway = json!({"enabled": true, "domain": "clusters.example.com", "port": 8443, "drainTimeout": 600});
+    let all = template(&json!({"gateway": gateway})).await.unwrap();
+    let find = |name: &str| all.iter().find(|document| named(document) == name).unwrap();
+    let args = |name: &str| find(name)["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    let has = |args: &Value, flag: &str| args.as_array().unwrap().iter().any(|arg| arg == flag);
+    let control = args("Deployment/berth-control");
+    assert!(has(&control, "--gateway-domain=clusters.example.com") && has(&control, "--gateway-port=8443"));
+    assert!(has(&args("Deployment/berth-gateway"), "--domain=clusters.example.com"));
+    assert_eq!(find("Service/berth-gateway")["spec"]["ports"][0]["port"], 8443);
+    // It ends only after its connections.
+    let pod = &find("Deployment/berth-gateway")["spec"]["template"]["spec"];
+    assert_eq!(pod["terminationGracePeriodSeconds"], 615);
+    // Of the Services it may read those of API servers alone, and no Secret.
+    let rules = json!([
+        {"apiGroups": ["berth.dev"], "resources": ["tenantclusters"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["services"], "resourceNames": ["kube-apiserver"], "verbs": ["list", "watch"]},
+    ]);
+    assert_eq!(find("ClusterRole/berth-gateway")["rules"], rules);
+}
+
+/// The values of an older release do not have the gateway at all.
+#[tokio::test]
+async fn without_a_gateway_nothing_of_it_is_installed() {
+    for values in [json!({}), json!({"gateway": null})] {
+        for document in template(&values).await.unwrap() {
+            assert!(!named(&document).contains("gateway"), "{}", named(&document));
+            assert!(!document.to_string().contains("--gateway-"), "{}", named(&document));
+        }
     }
 }

@@ -7,6 +7,7 @@ mod control_planes;
 mod deletion;
 mod dns;
 mod expiration;
+mod gateway;
 mod input;
 mod lifecycle;
 mod limits;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
             Group::alone(tests![
                 deletion::removed_finalizer_leaves_nothing,
                 quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
+                gateway::a_team_works_through_the_gateway,
             ]),
         ],
     )

@@ -2,6 +2,8 @@
 //! behind a Service.
 
 use super::certificates::Leaf;
+use berth_api::{GatewayDomain, TenantCluster};
+use kube::ResourceExt;
 use std::net::{IpAddr, SocketAddr};
 
 /// The ports that servers of one control plane listen on.
@@ -75,6 +77,23 @@ pub struct PublicEndpoint {
     pub url: String,
     /// Host names and addresses that the API server's certificate is valid for besides those inside of the cluster.
     pub hosts: Vec<String>,
+}
+
+/// Where teams reach the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayConfig {
+    /// The domain in which each tenant has a host name.
+    pub domain: GatewayDomain,
+    /// The port.
+    pub port: u16,
+}
+
+impl GatewayConfig {
+    /// Host name of a tenant's API server at the gateway.
+    pub fn host_name(&self, cluster: &TenantCluster) -> String {
+        let namespace = cluster.namespace().unwrap_or_default();
+        self.domain.host_name(&namespace, &cluster.name_any())
+    }
 }
 
 /// Where a tenant's servers listen and are reached.

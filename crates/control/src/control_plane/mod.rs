@@ -29,7 +29,7 @@ pub use component::{
     API_SERVER, COMPONENTS, CONTROLLER_MANAGER, COREDNS, Component, FILES, Form, Health, Program, SCHEDULER, SYNCER,
 };
 pub use coredns::DNS_USER;
-pub use endpoints::{Endpoint, Endpoints, Ports, PublicEndpoint, authority};
+pub use endpoints::{Endpoint, Endpoints, GatewayConfig, Ports, PublicEndpoint, authority};
 pub use input::{CLUSTER_DOMAIN, ControlPlaneInput, DatastoreInput, DnsInput, HostInput, ServiceRange};
 pub use own_objects::{OwnObject, api_server_objects};
 pub use syncer::TENANT_USER;

@@ -31,6 +31,7 @@ use axum::{
     http::{Method, Request, Response, StatusCode},
 };
 use berth_pki::CertificateAuthority;
+use berth_runtime::sockets;
 use berth_sync_rules::egress::{
     local::Locals,
     policy::{self, ConnectError, Route},
@@ -354,7 +355,7 @@ async fn dial(address: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = tokio::time::timeout(CONNECT, TcpStream::connect(address))
         .await
         .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-    serve::tune(&stream);
+    sockets::tune(&stream);
     Ok(stream)
 }
 

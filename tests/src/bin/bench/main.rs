@@ -6,6 +6,7 @@
 mod burst;
 mod cores;
 mod fairness;
+mod gateway;
 mod idle_pass;
 mod load;
 mod memory;
@@ -66,6 +67,8 @@ enum Which {
     Schedules(schedules::Options),
     /// One pass over the metrics of 10,000 GPUs of a real Prometheus server: time and memory.
     IdlePass(idle_pass::Options),
+    /// What the gateway adds to a request, bytes against a direct connection, memory of idle watches, TLS connections in a second.
+    Gateway,
     /// On real nodes, as root: a tenant whose control plane runs in pods gets ready, its memory, exec and port-forward against
     /// the host directly, and DNS.
     Real,
@@ -119,6 +122,7 @@ async fn run(which: Which) {
         Which::QuotaChange(options) => quota_change::run(options).await,
         Which::Schedules(options) => schedules::run(options),
         Which::IdlePass(options) => idle_pass::run(options).await,
+        Which::Gateway => gateway::run().await,
         Which::Real => real::run().await,
         Which::AskNames { server } => real::ask_many(server).await,
         Which::RunIdlePass { prometheus, nodes } => idle_pass::run_passes(&prometheus, nodes).await,
@@ -137,5 +141,6 @@ async fn run_all() {
     quota_change::run(quota_change::Options::default()).await;
     schedules::run(schedules::Options::default());
     idle_pass::run(idle_pass::Options::default()).await;
+    gateway::run().await;
     real::run().await;
 }

@@ -2,7 +2,7 @@
 
 use super::{access::WithoutClass, connection::Remote, memory::Tenants};
 use crate::{
-    control_plane::HostInput,
+    control_plane::{GatewayConfig, HostInput},
     controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
     datastore::TenantDatastore,
     events::EventRecorder,
@@ -26,6 +26,8 @@ pub struct TenantContext {
     pub network_config: NetworkConfig,
     /// What a TenantCluster without a class gets.
     pub without_class: WithoutClass,
+    /// Where teams reach the gateway, if there is one.
+    pub gateway: Option<GatewayConfig>,
     /// Which cluster-wide network policies the host serves.
     pub administrative_tier: AdministrativeTier,
     /// How syncers reach the host.

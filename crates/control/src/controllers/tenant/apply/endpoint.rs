@@ -119,12 +119,30 @@ impl PublicState {
     }
 }
 
-/// Makes the API server reachable as the spec asks, and sets its public endpoint in `endpoints`. None where control planes are
-/// processes.
+/// Makes the API server reachable as the spec asks and at the gateway, if there is one, and sets its public endpoint in `endpoints`.
+/// None where control planes are processes.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub(super) async fn apply_external_service(
+pub(super) async fn apply_public_endpoint(
+    context: &TenantContext,
+    tenant: &Tenant,
+    settings: &Settings,
+    endpoints: &mut Endpoints,
+) -> Result<Option<PublicState>, ReconcileError> {
+    let state = apply_external_service(context, tenant, settings, endpoints).await?;
+    let Some(gateway) = &context.gateway else {
+        return Ok(state);
+    };
+    external::add_gateway(&mut endpoints.public, gateway, &tenant.cluster, &settings.endpoint);
+    Ok(state.map(|state| match state {
+        PublicState::Reachable(_) => PublicState::Reachable(endpoints.public.url.clone()),
+        pending @ PublicState::Pending(_) => pending,
+    }))
+}
+
+/// Makes the API server reachable as the spec asks; otherwise as [`apply_public_endpoint`].
+async fn apply_external_service(
     context: &TenantContext,
     tenant: &Tenant,
     settings: &Settings,

@@ -72,7 +72,7 @@ pub(super) async fn prepare<'a>(
     let (mut endpoints, service_range) = endpoint::reserve_address(context, tenant, &host_ranges)
         .await
         .map_err(in_step(TenantError::Address))?;
-    let public = endpoint::apply_external_service(context, tenant, settings, &mut endpoints)
+    let public = endpoint::apply_public_endpoint(context, tenant, settings, &mut endpoints)
         .await
         .map_err(in_step(TenantError::ExternalService))?;
     let isolation = NetworkIsolation {

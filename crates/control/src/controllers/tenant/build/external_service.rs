@@ -1,12 +1,13 @@
 //! Where teams reach their API server: at its Service, or from outside at a port of the nodes or at a load balancer. For
-//! the latter there is a second Service, so that the address of the first never changes.
+//! the latter there is a second Service, so that the address of the first never changes. With a gateway each tenant has a name there,
+//! which teams use that ask for nothing else.
 
 use crate::{
-    control_plane::{API_SERVER, PublicEndpoint, authority},
+    control_plane::{API_SERVER, GatewayConfig, PublicEndpoint, authority},
     runtime::{Owner, cluster::pod_selector},
 };
 use berth_api::{
-    ControlPlaneService,
+    ControlPlaneService, ControlPlaneServiceType, TenantCluster,
     conditions::{ConditionUpdate, ENDPOINT_READY},
 };
 use berth_node_lifecycle::is_ready;
@@ -21,6 +22,23 @@ use std::{cmp::Reverse, sync::Arc};
 pub const NAME: &str = "kube-apiserver-external";
 /// Port at which a load balancer serves.
 pub const PORT: u16 = 443;
+
+/// Makes the API server's certificate valid for its name at the gateway. That is where the team reaches it, unless the spec asks
+/// for a host name or a Service of its own.
+pub fn add_gateway(
+    public: &mut PublicEndpoint,
+    gateway: &GatewayConfig,
+    cluster: &TenantCluster,
+    spec: &ControlPlaneService,
+) {
+    let host_name = gateway.host_name(cluster);
+    if spec.kind == ControlPlaneServiceType::ClusterIp && spec.hostnames.is_empty() {
+        public.url = url(&host_name, gateway.port);
+    }
+    if !public.hosts.contains(&host_name) {
+        public.hosts.push(host_name);
+    }
+}
 
 pub fn url(host: &str, port: u16) -> String {
     format!("https://{}", authority(host, port))
@@ -180,6 +198,37 @@ mod tests {
                 .reason,
             "NodePortPending"
         );
+    }
+
+    #[test]
+    fn a_team_that_asks_for_nothing_reaches_the_gateway() {
+        let mut cluster = TenantCluster::new("vision", berth_api::TenantClusterSpec::default());
+        cluster.metadata.namespace = Some("team-a".into());
+        let gateway = GatewayConfig {
+            domain: "example.com".parse().unwrap(),
+            port: 8443,
+        };
+        let name = "vision.team-a.example.com";
+        let own = "https://own.example.net:443";
+        let at_gateway = format!("https://{name}:8443");
+        for (kind, hostnames, expected) in [
+            (ControlPlaneServiceType::ClusterIp, vec![], at_gateway.as_str()),
+            (ControlPlaneServiceType::ClusterIp, vec!["own.example.net"], own),
+            (ControlPlaneServiceType::NodePort, vec![], own),
+            (ControlPlaneServiceType::LoadBalancer, vec!["own.example.net"], own),
+        ] {
+            let mut public = PublicEndpoint {
+                url: own.into(),
+                hosts: hostnames.iter().map(ToString::to_string).collect(),
+            };
+            // Once more changes nothing: certificates are issued anew when their names change.
+            for _ in 0..2 {
+                add_gateway(&mut public, &gateway, &cluster, &spec(kind, &hostnames));
+            }
+            assert_eq!(public.url, expected, "{kind:?} {hostnames:?}");
+            let hosts: Vec<&str> = hostnames.iter().copied().chain([name]).collect();
+            assert_eq!(public.hosts, hosts);
+        }
     }
 
     #[test]

@@ -224,6 +224,7 @@ fn context(
         client: host.client(),
         network_config: NetworkConfig::default(),
         without_class: WithoutClass::BuiltInDefaults,
+        gateway: None,
         administrative_tier: AdministrativeTier::default(),
         stores,
         syncer_host: HostInput {

@@ -1,0 +1,133 @@
+//! How many connections one source or one tenant may have.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// Network bits of an IPv6 address that one source has: what a site gives to one host or link (RFC 4291, section 2.5.1).
+const V6_NETWORK: u128 = !0 << 64;
+
+/// A counter that does not exceed a limit.
+#[derive(Debug, Default)]
+pub struct Slots(Arc<AtomicUsize>);
+
+impl Slots {
+    /// Takes a slot until the result is dropped; `None` if `limit` are taken.
+    pub fn take(&self, limit: usize) -> Option<Slot> {
+        let below = |taken: usize| (taken < limit).then_some(taken + 1);
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
+        taken.is_ok().then(|| Slot(Arc::clone(&self.0)))
+    }
+}
+
+/// A taken slot.
+#[derive(Debug)]
+pub struct Slot(Arc<AtomicUsize>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Connections by source.
+#[derive(Debug)]
+pub struct Sources {
+    limit: usize,
+    taken: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Sources {
+    /// At most `limit` connections of each source.
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self {
+            limit,
+            taken: Mutex::default(),
+        })
+    }
+
+    /// Counts a connection of this address until the result is dropped; `None` if the source has as many as it may have.
+    pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<SourceSlot> {
+        let source = source_of(address);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(source).or_default();
+        (*count < self.limit).then(|| {
+            *count += 1;
+            SourceSlot {
+                sources: Arc::clone(self),
+                source,
+            }
+        })
+    }
+}
+
+/// A counted connection of a source.
+#[derive(Debug)]
+pub struct SourceSlot {
+    sources: Arc<Sources>,
+    source: IpAddr,
+}
+
+impl Drop for SourceSlot {
+    fn drop(&mut self) {
+        let mut taken = self.sources.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.get_mut(&self.source).map(|count| {
+            *count -= 1;
+            *count
+        });
+        if count == Some(0) {
+            taken.remove(&self.source);
+        }
+    }
+}
+
+/// What counts as one source: an IPv4 address, or an IPv6 network of /64.
+fn source_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & V6_NETWORK).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_given_back() {
+        let slots = Slots::default();
+        let first = slots.take(2).unwrap();
+        let _second = slots.take(2).unwrap();
+        assert!(slots.take(2).is_none());
+        drop(first);
+        assert!(slots.take(2).is_some());
+        assert!(slots.take(0).is_none());
+    }
+
+    #[test]
+    fn each_source_has_its_own_limit_and_none_is_remembered() {
+        let sources = Sources::new(1);
+        let (a, b): (IpAddr, IpAddr) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let first = sources.take(a).unwrap();
+        assert!(sources.take(a).is_none());
+        let other = sources.take(b).unwrap();
+        drop(first);
+        let again = sources.take(a).unwrap();
+        drop((again, other));
+        assert!(sources.taken.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source() {
+        let source = |text: &str| source_of(text.parse().unwrap());
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+    }
+}

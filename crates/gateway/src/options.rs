@@ -1,0 +1,145 @@
+//! Command line of `berth-gateway`.
+
+use crate::{
+    routes::Backends,
+    server::{Limits, Timeouts},
+};
+use berth_api::GatewayDomain;
+use berth_runtime::telemetry::LogFormat;
+use clap::{Parser, ValueEnum};
+use ipnet::IpNet;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+/// One address for the API servers of all tenants: reads the server name that a TLS client asks for and passes the connection to the
+/// API server of that tenant. TLS is never ended here.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "berth-gateway", version, about)]
+pub struct Options {
+    /// Kubeconfig of the host cluster. Without one, this is a pod of the host cluster with a service account.
+    #[arg(long, env = "KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Domain of the host names: the API server of a tenant is `<tenant>.<namespace>.<domain>`. The same as --gateway-domain of
+    /// berth-control.
+    #[arg(long, value_name = "DOMAIN")]
+    pub domain: GatewayDomain,
+    /// Where the control planes of tenants run, as --runtime of berth-control says.
+    #[arg(long, value_enum, default_value_t = RuntimeKind::Cluster)]
+    pub runtime: RuntimeKind,
+    /// Address at which TLS connections are accepted.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
+    pub listen_address: SocketAddr,
+    /// Maximum number of connections. Further ones wait in the backlog of the kernel.
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = parse_count)]
+    pub max_connections: usize,
+    /// Maximum number of connections to the API server of one tenant. Further ones are refused.
+    #[arg(long, value_name = "COUNT", default_value_t = 4_000, value_parser = parse_count)]
+    pub max_connections_per_tenant: usize,
+    /// Maximum number of connections from one IPv4 address or one IPv6 network of /64. Further ones are refused. Where the network
+    /// replaces the addresses of clients, many clients share one.
+    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = parse_count)]
+    pub max_connections_per_source: usize,
+    /// Seconds within which a client must have sent its ClientHello.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub handshake_timeout: u32,
+    /// Seconds within which an API server must accept a connection.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub connect_timeout: u32,
+    /// Seconds that a connection waits for an API server that has no address yet, because its tenant is being created.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=300))]
+    pub backend_timeout: u32,
+    /// Seconds after SIGTERM in which connections are still accepted, while /readyz already says that the gateway ends.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=300))]
+    pub shutdown_delay: u32,
+    /// Seconds after that in which open connections go on. Then they are closed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub drain_timeout: u32,
+    /// Network of load balancers that begin every connection with a header of the PROXY protocol, version 2; may be given several
+    /// times. Connections from elsewhere have none.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = berth_api::ranges::parse)]
+    pub proxy_protocol_from: Vec<IpNet>,
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub admin_address: SocketAddr,
+    /// Format of log lines: text or json.
+    #[arg(long, default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// Where control planes run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RuntimeKind {
+    /// As processes of this machine.
+    Process,
+    /// As pods of the host cluster.
+    Cluster,
+}
+
+impl From<RuntimeKind> for Backends {
+    fn from(kind: RuntimeKind) -> Self {
+        match kind {
+            RuntimeKind::Process => Self::Loopback,
+            RuntimeKind::Cluster => Self::ClusterIp,
+        }
+    }
+}
+
+impl Options {
+    /// Limits of connections.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            connections: self.max_connections,
+            of_tenant: self.max_connections_per_tenant,
+            of_source: self.max_connections_per_source,
+        }
+    }
+
+    /// Limits of time.
+    pub fn timeouts(&self) -> Timeouts {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Timeouts {
+            handshake: seconds(self.handshake_timeout),
+            connect: seconds(self.connect_timeout),
+            backend: seconds(self.backend_timeout),
+            drain: seconds(self.drain_timeout),
+        }
+    }
+}
+
+/// A number of connections. The upper limit is that of Linux for the files of one process (`fs.nr_open`), of which each connection
+/// needs two.
+fn parse_count(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1 << 19;
+    match text.parse() {
+        Ok(count) if (1..=MOST).contains(&count) => Ok(count),
+        _ => Err(format!("use a number from 1 to {MOST}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn limits_and_networks_are_checked() {
+        let parse = |flag: &str| Options::try_parse_from(["berth-gateway", "--domain=example.com", flag]);
+        let options = parse("--proxy-protocol-from=10.0.0.0/8,fd00::/64").unwrap();
+        assert_eq!(options.proxy_protocol_from.len(), 2);
+        assert_eq!(options.timeouts().handshake, Duration::from_secs(5));
+        for bad in [
+            "--max-connections=0",
+            "--max-connections-per-source=many",
+            "--handshake-timeout=0",
+            "--proxy-protocol-from=10.0.0.1",
+            "--domain=10.0.0.1",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        assert!(Options::try_parse_from(["berth-gateway"]).is_err(), "without a domain");
+    }
+}

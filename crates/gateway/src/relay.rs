@@ -1,0 +1,178 @@
+//! Copies bytes between two connections.
+//!
+//! Most connections of a Kubernetes API are watches, which are idle most of the time, so an idle connection has no buffer: bytes are read
+//! when there are some, into a buffer of the thread, and written at once. Only what the other side does not take at once is kept, in
+//! memory of its own, and nothing more is read before it is written.
+
+use prometheus_client::metrics::counter::Counter;
+use rustix::{
+    io::Errno,
+    net::{Shutdown, shutdown},
+};
+use std::{cell::RefCell, io};
+use tokio::{net::TcpStream, task::coop::consume_budget};
+
+/// Bytes that are read at a time: four of the largest TLS records. Also the maximum that a direction of a connection keeps.
+const BUFFER: usize = 64 << 10;
+
+thread_local! {
+    static SHARED: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER].into_boxed_slice());
+}
+
+/// Copies bytes both ways until both sides have ended, or one breaks. The end of one side is passed on; the other may go on.
+///
+/// # Errors
+/// A connection broke.
+pub async fn relay(client: &TcpStream, backend: &TcpStream, received: &Counter, sent: &Counter) -> io::Result<()> {
+    tokio::try_join!(copy(client, backend, received), copy(backend, client, sent))?;
+    Ok(())
+}
+
+/// What one read found.
+enum Moved {
+    /// Nothing: the connection was not readable after all.
+    Nothing,
+    /// So many bytes, all of which were written.
+    All(usize),
+    /// So many bytes, of which these are still to be written.
+    Part(usize, Vec<u8>),
+    /// The end.
+    End,
+}
+
+async fn copy(from: &TcpStream, to: &TcpStream, count: &Counter) -> io::Result<()> {
+    loop {
+        from.readable().await?;
+        match move_once(from, to)? {
+            Moved::Nothing => {}
+            Moved::All(length) => {
+                count.inc_by(length as u64);
+            }
+            Moved::Part(length, rest) => {
+                write_all(to, &rest).await?;
+                count.inc_by(length as u64);
+            }
+            Moved::End => return end(to),
+        }
+        // A connection that is always readable and writable would keep its thread for itself.
+        consume_budget().await;
+    }
+}
+
+/// Reads once, and writes as much as is taken at once.
+fn move_once(from: &TcpStream, to: &TcpStream) -> io::Result<Moved> {
+    SHARED.with_borrow_mut(|buffer| {
+        let length = match from.try_read(buffer) {
+            Ok(0) => return Ok(Moved::End),
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Moved::Nothing),
+            Err(error) => return Err(error),
+        };
+        let written = match to.try_write(&buffer[..length]) {
+            Ok(written) => written,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(if written == length {
+            Moved::All(length)
+        } else {
+            Moved::Part(length, buffer[written..length].to_vec())
+        })
+    })
+}
+
+async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        match to.try_write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Says that no more bytes follow. The other side may have closed the connection already.
+fn end(to: &TcpStream) -> io::Result<()> {
+    match shutdown(to, Shutdown::Write) {
+        Ok(()) | Err(Errno::NOTCONN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        task::JoinHandle,
+        time::timeout,
+    };
+
+    /// Both ends of a connection.
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        (near.unwrap(), far.unwrap().0)
+    }
+
+    /// A client and a server with a relay between them.
+    async fn relayed() -> (TcpStream, TcpStream, JoinHandle<io::Result<(u64, u64)>>) {
+        let ((client, near), (far, server)) = (pair().await, pair().await);
+        let relay = tokio::spawn(async move {
+            let (received, sent) = (Counter::default(), Counter::default());
+            relay(&near, &far, &received, &sent).await?;
+            Ok((received.get(), sent.get()))
+        });
+        (client, server, relay)
+    }
+
+    #[tokio::test]
+    async fn many_bytes_arrive_in_order_although_the_reader_is_slow() {
+        const LENGTH: usize = 8 << 20;
+        let (mut client, mut server, relay) = relayed().await;
+        let sent: Vec<u8> = (0..=250_u8).cycle().take(LENGTH).collect();
+        let expected = sent.clone();
+        let writer = tokio::spawn(async move {
+            client.write_all(&sent).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            answer
+        });
+        // The sockets' buffers fill up meanwhile.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).await.unwrap();
+        assert!(received == expected, "bytes differ");
+        // The end of one direction leaves the other open.
+        server.write_all(b"done").await.unwrap();
+        drop(server);
+        assert_eq!(writer.await.unwrap(), b"done");
+        assert_eq!(relay.await.unwrap().unwrap(), (LENGTH as u64, 4));
+    }
+
+    #[tokio::test]
+    async fn a_side_that_breaks_ends_the_other() {
+        let (client, mut server, relay) = relayed().await;
+        client.set_zero_linger().unwrap();
+        drop(client);
+        assert!(relay.await.unwrap().is_err());
+        let mut rest = Vec::new();
+        // Whether as an end or as an error: the server learns of it.
+        let _ = timeout(Duration::from_secs(10), server.read_to_end(&mut rest))
+            .await
+            .expect("the server's connection stays open");
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_needs_little_memory() {
+        let ((_client, near), (far, _server)) = (pair().await, pair().await);
+        let (received, sent) = (Counter::default(), Counter::default());
+        let relay = relay(&near, &far, &received, &sent);
+        assert!(size_of_val(&relay) < 2048, "{} bytes", size_of_val(&relay));
+    }
+}

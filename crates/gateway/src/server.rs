@@ -1,0 +1,312 @@
+//! Accepts connections and passes each to the API server of the tenant that it asks for.
+
+use crate::{
+    client_hello::{self, ClientHello, HelloError},
+    limits::{SourceSlot, Sources},
+    metrics::{Metrics, Refusal},
+    proxy_protocol, relay,
+    routes::{RoutingTable, Tenant, TenantSlot},
+};
+use berth_runtime::sockets;
+use ipnet::IpNet;
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// Pause after a connection could not be accepted, because there are too many open files for example.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time for an alert to be written.
+const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum numbers of connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// All connections.
+    pub connections: usize,
+    /// Those to one API server.
+    pub of_tenant: usize,
+    /// Those from one source.
+    pub of_source: usize,
+}
+
+/// Limits of time.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// From the acceptance until the ClientHello is complete.
+    pub handshake: Duration,
+    /// Until the API server has accepted the connection and taken the ClientHello.
+    pub connect: Duration,
+    /// How long an API server without an address is waited for.
+    pub backend: Duration,
+    /// How long connections go on after the last one was accepted.
+    pub drain: Duration,
+}
+
+/// What passes connections on.
+pub struct Gateway {
+    limits: Limits,
+    timeouts: Timeouts,
+    proxies: Vec<IpNet>,
+    table: Arc<RoutingTable>,
+    sources: Arc<Sources>,
+    metrics: Metrics,
+}
+
+/// A connection that was passed on.
+struct Connection {
+    client: TcpStream,
+    backend: TcpStream,
+    slot: TenantSlot,
+    _source: SourceSlot,
+}
+
+/// A refused connection: what is counted, what is logged, and what the client gets.
+struct Refused {
+    reason: Refusal,
+    tenant: Option<Arc<Tenant>>,
+    message: String,
+    alert: Vec<u8>,
+}
+
+impl Refused {
+    /// One of an unknown tenant, which gets no answer.
+    fn new(reason: Refusal, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            tenant: None,
+            message: message.into(),
+            alert: Vec::new(),
+        }
+    }
+
+    fn with_alert(mut self, description: u8) -> Self {
+        self.alert = client_hello::alert(description).to_vec();
+        self
+    }
+
+    /// One of a tenant, which gets the alert internal_error: the client did nothing wrong in TLS.
+    fn of_tenant(tenant: &Arc<Tenant>, reason: Refusal, message: impl Into<String>) -> Self {
+        Self {
+            tenant: Some(Arc::clone(tenant)),
+            ..Self::new(reason, message).with_alert(client_hello::INTERNAL_ERROR)
+        }
+    }
+}
+
+impl Gateway {
+    /// What passes connections to the tenants in `table`. Connections from `proxies` begin with a header of the PROXY protocol.
+    pub fn new(
+        limits: Limits,
+        timeouts: Timeouts,
+        proxies: Vec<IpNet>,
+        table: Arc<RoutingTable>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            limits,
+            timeouts,
+            proxies,
+            table,
+            sources: Sources::new(limits.of_source),
+            metrics,
+        }
+    }
+
+    /// Accepts connections until `stop`. Then those that are open go on until the time for draining is over; `closed` is cancelled
+    /// then, which ends them. Returns when there is none left.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken, closed: CancellationToken) {
+        let tracker = TaskTracker::new();
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.accept(&listener, &tracker, &closed) => {}
+        }
+        drop(listener);
+        tracker.close();
+        tracing::info!(connections = tracker.len(), "no connections are accepted any more");
+        if timeout(self.timeouts.drain, tracker.wait()).await.is_err() {
+            tracing::info!(connections = tracker.len(), "closing connections");
+            closed.cancel();
+            tracker.wait().await;
+        }
+    }
+
+    /// Accepts connections, as many at the same time as there may be.
+    async fn accept(self: &Arc<Self>, listener: &TcpListener, tracker: &TaskTracker, closed: &CancellationToken) {
+        let permits = Arc::new(Semaphore::new(self.limits.connections));
+        loop {
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+                return;
+            };
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let (gateway, closed) = (Arc::clone(self), closed.clone());
+            tracker.spawn(async move {
+                // What opening needs is freed before the connection becomes idle.
+                let opened = Box::pin(gateway.open(stream, peer, closed)).await;
+                if let Some(connection) = opened {
+                    carry(connection, peer).await;
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    /// Passes a connection on, or refuses it.
+    async fn open(&self, mut client: TcpStream, peer: SocketAddr, closed: CancellationToken) -> Option<Connection> {
+        let accepted_at = Instant::now();
+        sockets::tune(&client);
+        let opened = tokio::select! {
+            () = closed.cancelled() => return None,
+            opened = self.connect(&mut client, peer.ip(), accepted_at) => opened,
+        };
+        match opened {
+            Ok((backend, slot, source)) => {
+                self.metrics.open_seconds.observe(accepted_at.elapsed().as_secs_f64());
+                Some(Connection {
+                    client,
+                    backend,
+                    slot,
+                    _source: source,
+                })
+            }
+            Err(refused) => {
+                self.refuse(client, peer, &refused).await;
+                None
+            }
+        }
+    }
+
+    /// Finds the tenant of a connection and connects to its API server.
+    async fn connect(
+        &self,
+        client: &mut TcpStream,
+        peer: IpAddr,
+        accepted_at: Instant,
+    ) -> Result<(TcpStream, TenantSlot, SourceSlot), Refused> {
+        let deadline = accepted_at + self.timeouts.handshake;
+        let late = |_| Refused::new(Refusal::HandshakeTimeout, "no ClientHello in time");
+        let (source, hello) = timeout_at(deadline, self.read_hello(client, peer))
+            .await
+            .map_err(late)??;
+        let name = hello.server_name.as_deref().ok_or_else(|| {
+            Refused::new(Refusal::NoServerName, "the client names no host (SNI)")
+                .with_alert(client_hello::UNRECOGNIZED_NAME)
+        })?;
+        let tenant = self.table.find_tenant(name).ok_or_else(|| {
+            Refused::new(
+                Refusal::UnknownServerName,
+                format!("no tenant has the host name {name}"),
+            )
+            .with_alert(client_hello::UNRECOGNIZED_NAME)
+        })?;
+        let refuse = |reason, message: &str| Refused::of_tenant(&tenant, reason, message);
+        let slot = tenant
+            .take_connection(self.limits.of_tenant)
+            .ok_or_else(|| refuse(Refusal::TenantLimit, "the tenant has too many connections"))?;
+        let address = self
+            .table
+            .find_backend(&tenant, self.timeouts.backend)
+            .await
+            .ok_or_else(|| refuse(Refusal::BackendPending, "the tenant's API server has no address yet"))?;
+        let backend = timeout(self.timeouts.connect, dial(address, &hello))
+            .await
+            .map_err(|_| refuse(Refusal::BackendUnavailable, "the API server does not accept in time"))?
+            .map_err(|error| refuse(Refusal::BackendUnavailable, &error.to_string()))?;
+        slot.tenant.metrics.opened.inc();
+        slot.tenant.metrics.received.inc_by(hello.bytes.len() as u64);
+        Ok((backend, slot, source))
+    }
+
+    /// Reads what comes before the first byte for the API server, and counts the connection for its source.
+    async fn read_hello(&self, client: &mut TcpStream, peer: IpAddr) -> Result<(SourceSlot, ClientHello), Refused> {
+        let mut source = peer.to_canonical();
+        if self.proxies.iter().any(|network| network.contains(&source)) {
+            let read = proxy_protocol::read(client).await;
+            let named = read.map_err(|error| Refused::new(Refusal::InvalidProxyHeader, error.to_string()))?;
+            source = named.unwrap_or(source);
+        }
+        let slot = self
+            .sources
+            .take(source)
+            .ok_or_else(|| Refused::new(Refusal::SourceLimit, format!("{source} has too many connections")))?;
+        let hello = client_hello::read(client).await.map_err(|error| {
+            let message = error.to_string();
+            match error {
+                HelloError::Closed | HelloError::Io(_) => Refused::new(Refusal::Closed, message),
+                HelloError::TooLong => {
+                    Refused::new(Refusal::InvalidClientHello, message).with_alert(client_hello::DECODE_ERROR)
+                }
+                HelloError::Invalid { alert, .. } => Refused {
+                    alert,
+                    ..Refused::new(Refusal::InvalidClientHello, message)
+                },
+            }
+        })?;
+        Ok((slot, hello))
+    }
+
+    /// Counts a refused connection, and answers with an alert if there is one.
+    async fn refuse(&self, mut client: TcpStream, peer: SocketAddr, refused: &Refused) {
+        let Refused {
+            reason,
+            tenant,
+            message,
+            alert,
+        } = refused;
+        // Those of a tenant that is gone would never be removed.
+        let known = tenant.as_ref().filter(|tenant| !tenant.deleted.is_cancelled());
+        let labels = known.map(|tenant| tenant.metrics.labels.clone()).unwrap_or_default();
+        self.metrics.count_refusal(*reason, &labels);
+        tracing::debug!(%peer, reason = reason.as_str(), namespace = labels.tenant_namespace, tenant = labels.tenant, "{message}");
+        if !alert.is_empty() {
+            let answer = async {
+                client.write_all(alert).await?;
+                client.shutdown().await
+            };
+            // The client may be gone.
+            let _ = timeout(ALERT_TIMEOUT, answer).await;
+        }
+    }
+}
+
+/// Connects to an API server and sends it the ClientHello.
+async fn dial(address: SocketAddr, hello: &ClientHello) -> std::io::Result<TcpStream> {
+    let mut backend = TcpStream::connect(address).await?;
+    sockets::tune(&backend);
+    backend.write_all(&hello.bytes).await?;
+    Ok(backend)
+}
+
+/// Copies bytes until the connection ends or its tenant is deleted.
+async fn carry(connection: Connection, peer: SocketAddr) {
+    let Connection {
+        client,
+        backend,
+        slot,
+        _source,
+    } = connection;
+    let metrics = &slot.tenant.metrics;
+    tokio::select! {
+        () = slot.tenant.deleted.cancelled() => {}
+        ended = relay::relay(&client, &backend, &metrics.received, &metrics.sent) => {
+            if let Err(error) = ended {
+                tracing::debug!(%peer, tenant = metrics.labels.tenant, %error, "a connection broke");
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The gateway as a process of its own, with the rights that the chart gives it.
+
+use crate::{files::binary, objects::apply, tenant::Tenant, test_cluster::TestCluster, wait::until_true};
+use berth_process::{free_port, write_atomic};
+use berth_runtime::http::{self, StatusCode};
+use kube::config::Kubeconfig;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
+
+/// Domain of the gateway in tests. Nothing resolves it.
+pub const DOMAIN: &str = "gateway.test";
+/// User of the host as which the gateway authenticates.
+const USER: &str = "berth-gateway";
+/// Host of all addresses.
+const HOST: &str = "127.0.0.1";
+/// Time for what takes a second.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A gateway, and how to start it again at the same address.
+pub struct Gateway {
+    process: Child,
+    port: u16,
+    admin: u16,
+    flags: Vec<String>,
+    _folder: TempDir,
+}
+
+/// Flags with which control makes tenants valid for a gateway at this port.
+pub fn control_flags(port: u16) -> [String; 2] {
+    [format!("--gateway-domain={DOMAIN}"), format!("--gateway-port={port}")]
+}
+
+impl Gateway {
+    /// Starts a gateway at a port, with flags besides those that it needs, and waits until it is ready.
+    pub async fn start(host: &TestCluster, port: u16, further: &[&str]) -> Self {
+        grant(host).await;
+        let folder = TempDir::with_prefix("berth-gateway-").unwrap();
+        let kubeconfig = folder.path().join("kubeconfig");
+        let text = host.kubeconfig_for(USER, &[]).unwrap();
+        write_atomic(&kubeconfig, text.as_bytes(), 0o600).unwrap();
+        let admin = free_port().unwrap();
+        let own = [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--runtime=process".into(),
+            format!("--domain={DOMAIN}"),
+            format!("--listen-address={HOST}:{port}"),
+            format!("--admin-address={HOST}:{admin}"),
+        ];
+        let flags: Vec<String> = own.into_iter().chain(further.iter().map(ToString::to_string)).collect();
+        let gateway = Self {
+            process: spawn(&flags),
+            port,
+            admin,
+            flags,
+            _folder: folder,
+        };
+        gateway.until_ready().await;
+        gateway
+    }
+
+    async fn until_ready(&self) {
+        until_true("the gateway is ready", LIMIT, async || {
+            let answer = http::get(HOST, self.admin, "/readyz", LIMIT).await;
+            answer.is_ok_and(|(status, _)| status == StatusCode::OK)
+        })
+        .await;
+    }
+
+    /// Where clients connect to it.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id().unwrap()
+    }
+
+    /// Its metrics.
+    pub async fn metrics(&self) -> String {
+        http::get(HOST, self.admin, "/metrics", LIMIT).await.unwrap().1
+    }
+
+    /// Kills it, and starts it again.
+    pub async fn kill_and_restart(&mut self) {
+        self.process.kill().await.unwrap();
+        self.process = spawn(&self.flags);
+        self.until_ready().await;
+    }
+
+    /// Asks it to end, and waits for that.
+    pub async fn stop(mut self) -> ExitStatus {
+        let id = i32::try_from(self.id()).unwrap();
+        kill_process(Pid::from_raw(id).unwrap(), Signal::TERM).unwrap();
+        timeout(LIMIT, self.process.wait()).await.unwrap().unwrap()
+    }
+
+    /// The kubeconfig of a tenant, whose host name nothing resolves, with the address of this gateway.
+    pub fn kubeconfig(&self, tenant: &Tenant) -> Kubeconfig {
+        let mut kubeconfig = Kubeconfig::from_yaml(&tenant.kubeconfig).unwrap();
+        for named in &mut kubeconfig.clusters {
+            let cluster = named.cluster.as_mut().unwrap();
+            cluster.server = Some(format!("https://{}", self.address()));
+            cluster.tls_server_name = Some(host_name(tenant));
+        }
+        kubeconfig
+    }
+}
+
+/// Host name of a tenant at the gateway.
+pub fn host_name(tenant: &Tenant) -> String {
+    format!("{}.{}.{DOMAIN}", tenant.name, tenant.namespace)
+}
+
+fn spawn(flags: &[String]) -> Child {
+    Command::new(binary("berth-gateway"))
+        .args(flags)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+/// Gives the gateway's user the rights of the chart's ClusterRole.
+async fn grant(host: &TestCluster) {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": USER},
+        "rules": [
+            {"apiGroups": ["berth.dev"], "resources": ["tenantclusters"], "verbs": ["list", "watch"]},
+            {"apiGroups": [""], "resources": ["services"], "resourceNames": ["kube-apiserver"], "verbs": ["list", "watch"]},
+        ],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": USER},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": USER},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
+    });
+    for object in [role, binding] {
+        apply(&host.client, "", &object).await.unwrap();
+    }
+}
