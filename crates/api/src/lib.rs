@@ -34,6 +34,7 @@ pub mod system;
 mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
+mod user_quotas;
 mod validate;
 
 pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, NamespaceSelector, NamespacesFrom};
@@ -70,6 +71,10 @@ pub use tenant_cluster::{
     TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
+pub use user_quotas::{
+    ALL_USERS, MOST_LISTED_USERS, PODS, SERVICE_ACCOUNTS, UNKNOWN_USER, UserLimit, UserQuota, UserResourceStatus,
+    UserStatus,
+};
 pub use validate::{KubernetesVersion, VersionError};
 
 /// API group of every kind Berth defines.

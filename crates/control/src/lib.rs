@@ -20,6 +20,8 @@ pub mod runtime;
 pub mod stores;
 #[cfg(test)]
 mod testing;
+pub mod user_pods;
+pub mod user_quota_ledger;
 mod watches;
 
 use berth_runtime::queue::Queue;
@@ -34,6 +36,7 @@ use controllers::{
     shared_nodes::SharedNodesContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
+    user_quotas::UserQuotasContext,
 };
 use datastore::{Datastore, DatastoreConfig, DatastoreError};
 use events::EventRecorder;
@@ -47,6 +50,7 @@ use std::sync::Arc;
 use stores::Stores;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use user_quota_ledger::UserQuotaLedger;
 
 /// What control needs to run.
 pub struct ControlConfig {
@@ -149,6 +153,7 @@ fn build_controllers(
         move || clock.now()
     }));
     let quotas = Arc::new(QuotaLedger::default());
+    let users = Arc::new(UserQuotaLedger::default());
     Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),
@@ -193,6 +198,14 @@ fn build_controllers(
             metrics: metrics.clone(),
             recorder: recorder.clone(),
         },
+        user_quotas: UserQuotasContext {
+            client: client.clone(),
+            stores: stores.clone(),
+            ledger: Arc::clone(&users),
+            queue: queue.clone(),
+            metrics: metrics.clone(),
+            recorder: recorder.clone(),
+        },
         quotas: QuotasContext {
             client: client.clone(),
             stores: stores.clone(),
@@ -200,6 +213,7 @@ fn build_controllers(
             without_class,
             runtime: Arc::clone(&runtime),
             quotas: Arc::clone(&quotas),
+            users,
             queue: queue.clone(),
             metrics: metrics.clone(),
         },

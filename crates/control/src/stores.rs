@@ -1,6 +1,6 @@
 //! What watches know of the host.
 
-use crate::{gpu_pods::GpuPods, network::node_ports::NodePorts, pod_activity::PodActivity};
+use crate::{gpu_pods::GpuPods, network::node_ports::NodePorts, pod_activity::PodActivity, user_pods::UserPods};
 use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
@@ -40,6 +40,8 @@ pub struct Stores {
     pub workloads: Arc<WorkloadIndex>,
     /// Those of them that request devices.
     pub gpu_pods: Arc<GpuPods>,
+    /// Those that have not ended, by the users who created them.
+    pub user_pods: Arc<UserPods>,
     /// When pods of tenants came and went.
     pub pod_activity: Arc<PodActivity>,
     /// Node ports of tenants' Services.

@@ -2,7 +2,7 @@
 
 use crate::{
     controllers::tenant::WithoutClass, key::Key, metrics::Metrics, network::NetworkConfig, quota_ledger::QuotaLedger,
-    runtime::ControlPlaneRuntime, stores::Stores,
+    runtime::ControlPlaneRuntime, stores::Stores, user_quota_ledger::UserQuotaLedger,
 };
 use berth_runtime::queue::Queue;
 use kube::Client;
@@ -22,6 +22,8 @@ pub struct QuotasContext {
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What was decided last.
     pub quotas: Arc<QuotaLedger>,
+    /// What was decided last about users.
+    pub users: Arc<UserQuotaLedger>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Counters.

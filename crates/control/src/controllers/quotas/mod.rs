@@ -26,6 +26,8 @@ const RESYNC: Duration = Duration::from_secs(60);
 /// # Errors
 /// The host refuses or does not answer. What was decided counts all the same.
 pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, ReconcileError> {
+    // Which users have limits depends on the same objects.
+    context.queue.add(Key::UserQuotas);
     let organizations = context.stores.organizations.state();
     let projects = context.stores.projects.state();
     if organizations.is_empty() && projects.is_empty() {

@@ -5,6 +5,7 @@ use crate::{
     apply::is_status,
     error::{ReconcileError, api},
     metrics::QuotaLabels,
+    user_quota_ledger::ProjectUsers,
 };
 use berth_api::{
     Organization, OrganizationStatus, Project, ProjectStatus, TreeQuotaStatus,
@@ -110,11 +111,14 @@ fn project_status(
     let exists = |name: &str| context.stores.organizations.get(&ObjectRef::new(name)).is_some();
     let validity = validate_project(project, owners, exists);
     let updates = [ready_condition(validity), tenants.within];
+    let ProjectUsers { users, not_listed } = context.users.users_of(&name);
     ProjectStatus {
         observed_generation: generation,
         tenants: Some(tenants.all),
         waiting_tenants: Some(tenants.waiting),
         quotas: used.iter().map(quota_status).collect(),
+        users,
+        users_not_listed: (not_listed > 0).then_some(not_listed),
         conditions: conditions::merge(&before.conditions, &updates, generation, Timestamp::now()),
     }
 }

@@ -102,6 +102,7 @@ fn context(
         without_class: WithoutClass::BuiltInDefaults,
         runtime: Arc::new(ScriptedRuntime::new(script)),
         quotas,
+        users: Arc::default(),
         queue: Queue::<Key>::new(),
         metrics: Metrics::new(&mut Registry::default()),
     }

@@ -6,6 +6,7 @@ use super::{
         context::TenantContext,
         error::{TenantError, in_step},
         fetch::{self, HostRanges, ObservedNodes},
+        quota::limits_users,
         recorded_settings,
     },
     Accepted,
@@ -144,6 +145,10 @@ async fn apply_namespaces(
     );
     annotations.extend(policy_annotations::of_network(network));
     annotations.extend(policy_annotations::of_endpoints(closed_to_endpoints));
+    if limits_users(&context.stores, &tenant.cluster) {
+        let limited = policy_annotations::USER_QUOTAS_LIMITED;
+        annotations.insert(policy_annotations::USER_QUOTAS.into(), limited.into());
+    }
     for namespace in host_objects::namespaces(&tenant.cluster, &tenant.id, &annotations) {
         tenant
             .memory
