@@ -72,8 +72,8 @@ pub use tenant_cluster::{
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use user_quotas::{
-    ALL_USERS, MOST_LISTED_USERS, PODS, SERVICE_ACCOUNTS, UNKNOWN_USER, UserLimit, UserQuota, UserResourceStatus,
-    UserStatus,
+    ALL_USERS, MOST_LISTED_USERS, PLATFORM_USER, PODS, SERVICE_ACCOUNTS, UNKNOWN_USER, UserLimit, UserQuota,
+    UserResourceStatus, UserStatus,
 };
 pub use validate::{KubernetesVersion, VersionError};
 

@@ -12,6 +12,8 @@ pub const ALL_USERS: &str = "*";
 pub const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 /// The user of pods that do not say who created them. No API server of a tenant gives a user this name.
 pub const UNKNOWN_USER: &str = "system:unknown";
+/// The user that control is in tenants. What it creates there is the platform's: it has limits only if an entry names it.
+pub const PLATFORM_USER: &str = "berth:control";
 /// The resource of a [`UserLimit`] that counts pods. All others are extended resources.
 pub const PODS: &str = "pods";
 /// Users in [`ProjectStatus::users`](crate::ProjectStatus) at most.
@@ -23,7 +25,8 @@ pub const MOST_LISTED_USERS: usize = 100;
 pub struct UserQuota {
     /// Name of the user as the API servers of the tenants know it, for example `alice@example.com` or
     /// `system:serviceaccount:ci:runner`. `*` stands for each user that no other entry names; all ServiceAccounts that no entry names
-    /// count as one user, `system:serviceaccounts`, and pods without a known creator as another, `system:unknown`.
+    /// count as one user, `system:serviceaccounts`, and pods without a known creator as another, `system:unknown`. `*` is not for
+    /// `berth:control`, which applies the platform's manifests.
     #[serde(default = "all_users")]
     #[schemars(length(min = 1, max = 253))]
     pub user: String,

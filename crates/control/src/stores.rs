@@ -5,12 +5,13 @@ use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
 };
+use berth_quota::Projects;
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Node, Pod},
     networking::v1::NetworkPolicy,
     scheduling::v1::PriorityClass,
 };
-use kube::{core::PartialObjectMeta, runtime::reflector::Store};
+use kube::{ResourceExt, core::PartialObjectMeta, runtime::reflector::Store};
 use std::sync::Arc;
 
 /// Read-only views of the host cluster, kept current by watches.
@@ -62,4 +63,20 @@ pub struct Stores {
     pub network_policies: Store<NetworkPolicy>,
     /// Nodes published to tenants.
     pub tenant_nodes: Store<TenantNode>,
+}
+
+impl Stores {
+    /// Whether the Project of a tenant limits its users.
+    pub fn limits_users(&self, cluster: &TenantCluster) -> bool {
+        let projects = self.projects.state();
+        if !projects.iter().any(|project| project.limits_users()) {
+            return false;
+        }
+        let owners = Projects::new(projects.iter().map(AsRef::as_ref));
+        let owner = owners.of(&cluster.namespace().unwrap_or_default());
+        let own = projects
+            .iter()
+            .find(|project| project.metadata.name.as_deref() == owner);
+        owner.is_some() && own.is_some_and(|project| project.limits_users())
+    }
 }

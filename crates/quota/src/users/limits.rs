@@ -1,7 +1,7 @@
 //! Which limits apply to whom.
 
 use super::UserAmounts;
-use berth_api::{ALL_USERS, SERVICE_ACCOUNTS, UNKNOWN_USER, UserQuota};
+use berth_api::{ALL_USERS, PLATFORM_USER, SERVICE_ACCOUNTS, UNKNOWN_USER, UserQuota};
 use std::collections::BTreeMap;
 
 /// Prefix of the names of ServiceAccounts as users.
@@ -48,7 +48,11 @@ impl UserLimits {
 
     /// The limits of a user, by resource. Without an entry there are none.
     pub fn of(&self, user: &str) -> Option<&UserAmounts> {
-        let limits = self.named.get(user).unwrap_or(&self.others);
+        let limits = match self.named.get(user) {
+            None if user == PLATFORM_USER => return None,
+            None => &self.others,
+            Some(own) => own,
+        };
         (!limits.is_empty()).then_some(limits)
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use berth_api::{ALL_USERS, PODS, SERVICE_ACCOUNTS, UNKNOWN_USER, UserLimit, UserQuota};
+use berth_api::{ALL_USERS, PLATFORM_USER, PODS, SERVICE_ACCOUNTS, UNKNOWN_USER, UserLimit, UserQuota};
 use proptest::prelude::*;
 
 const GPU: &str = "nvidia.com/gpu";
@@ -90,6 +90,7 @@ fn an_entry_of_a_user_replaces_that_of_all() {
     assert!(limits.of("alice").is_some_and(|limits| !limits.contains_key(GPU)));
     assert!(limits.of("bob").is_some_and(|limits| limits[GPU] == 1));
     assert_eq!(UserLimits::new(&[quota("alice", &[(PODS, 1)])]).of("bob"), None);
+    assert_eq!(limits.of(PLATFORM_USER), None);
     for (created_by, user) in [
         (None, UNKNOWN_USER),
         (Some(""), UNKNOWN_USER),

@@ -1,13 +1,11 @@
 //! What the quotas of its Project mean for a tenant. They are decided for all tenants at once, by the controller of quotas.
 
 use super::{context::TenantContext, error::TenantError, status};
-use crate::{quota_ledger::Verdict, stores::Stores};
+use crate::quota_ledger::Verdict;
 use berth_api::{
     QuotaReservation, TenantCluster, TenantClusterStatus, TenantLimits, TreeResource,
     conditions::{ConditionUpdate, QUOTA_RESERVED},
 };
-use berth_quota::Projects;
-use kube::ResourceExt;
 
 /// The condition that a verdict means. None for a tenant that never belonged to a Project.
 pub(super) fn condition(cluster: &TenantCluster, verdict: &Verdict) -> Option<ConditionUpdate> {
@@ -23,20 +21,6 @@ pub(super) fn condition(cluster: &TenantCluster, verdict: &Verdict) -> Option<Co
             Some(ConditionUpdate::mark_false(QUOTA_RESERVED, reason, message.clone()))
         }
     }
-}
-
-/// Whether the Project of a tenant limits its users.
-pub(super) fn limits_users(stores: &Stores, cluster: &TenantCluster) -> bool {
-    let projects = stores.projects.state();
-    if !projects.iter().any(|project| project.limits_users()) {
-        return false;
-    }
-    let owners = Projects::new(projects.iter().map(AsRef::as_ref));
-    let owner = owners.of(cluster.namespace().unwrap_or_default().as_str());
-    let mut named = projects
-        .iter()
-        .filter(|project| project.metadata.name.as_deref() == owner);
-    owner.is_some() && named.any(|project| project.limits_users())
 }
 
 /// Lowers limits that a class sets for a tenant whose spec is not accepted, or waits: without quota, no limit is higher than those

@@ -6,7 +6,6 @@ use super::{
         context::TenantContext,
         error::{TenantError, in_step},
         fetch::{self, HostRanges, ObservedNodes},
-        quota::limits_users,
         recorded_settings,
     },
     Accepted,
@@ -145,7 +144,7 @@ async fn apply_namespaces(
     );
     annotations.extend(policy_annotations::of_network(network));
     annotations.extend(policy_annotations::of_endpoints(closed_to_endpoints));
-    if limits_users(&context.stores, &tenant.cluster) {
+    if context.stores.limits_users(&tenant.cluster) {
         let limited = policy_annotations::USER_QUOTAS_LIMITED;
         annotations.insert(policy_annotations::USER_QUOTAS.into(), limited.into());
     }
