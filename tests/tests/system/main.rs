@@ -21,6 +21,7 @@ mod schedules;
 mod services;
 mod shared;
 mod usage;
+mod user_quotas;
 
 use berth_tests::{suite::Group, tests};
 use std::process::ExitCode;
@@ -70,6 +71,8 @@ fn main() -> ExitCode {
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
                 quotas::schemas_reject_invalid_quotas,
                 quotas::the_examples_of_quotas_are_valid,
+                user_quotas::users_are_stamped_and_nobody_forges_them,
+                user_quotas::schemas_reject_invalid_limits_of_users,
                 published::available_capacity_and_devices_are_published,
                 schedules::schemas_reject_invalid_schedules,
                 schedules::examples_and_their_next_changes,
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
             Group::alone(tests![
                 deletion::removed_finalizer_leaves_nothing,
                 quotas::many_tenants_at_once_do_not_exceed_the_quota,
+                user_quotas::many_pods_at_once_do_not_exceed_the_limit_of_their_user,
             ]),
         ],
     )
