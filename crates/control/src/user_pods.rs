@@ -77,9 +77,11 @@ impl UserPods {
 
     /// The pods of tenants with limits, and all pods with a gate.
     pub fn list_counted(&self) -> Vec<Arc<ObservedUserPod>> {
+        // In the same order as above.
+        let all = lock(&self.pods);
         let limited = lock(&self.limited);
         let counts = |pod: &&Arc<ObservedUserPod>| pod.is_gated || limited.contains(&pod.tenant);
-        lock(&self.pods).values().filter(counts).cloned().collect()
+        all.values().filter(counts).cloned().collect()
     }
 
     /// Sets the tenants with limits. Returns the slugs of those for which that changed.

@@ -8,7 +8,7 @@ use berth_tests::{
     wait::{SOON, until, until_true},
 };
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Pod, ServiceAccount};
 use kube::{
     Api, Client, Error, ResourceExt,
     api::{DeleteParams, ListParams},
@@ -84,9 +84,19 @@ async fn creators(client: &Client, selector: &str, count: usize) -> BTreeSet<Str
         .collect()
 }
 
+/// Pods cannot be created before their ServiceAccount exists.
+async fn until_pods_can_be_created(tenant: &Tenant) {
+    let accounts: Api<ServiceAccount> = Api::namespaced(tenant.client.clone(), "default");
+    until_true("the default ServiceAccount exists", SOON, async || {
+        accounts.get_opt("default").await.is_ok_and(|account| account.is_some())
+    })
+    .await;
+}
+
 pub(crate) async fn users_are_stamped_and_nobody_forges_them(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "stamps", &cluster("stamps", &[])).await;
     let client = &tenant.client;
+    until_pods_can_be_created(&tenant).await;
     pods_say_who_created_them(client).await;
     templates_say_who_changed_them_last(client).await;
     jobs_keep_who_created_them(client).await;
@@ -283,6 +293,9 @@ pub(crate) async fn many_pods_at_once_do_not_exceed_the_limit_of_their_user(host
     let a = Tenant::create(&host, "user-quotas", &cluster("users-a", &[])).await;
     let b = Tenant::create(&host, "user-quotas", &cluster("users-b", &[])).await;
     let both = [&a, &b];
+    for tenant in both {
+        until_pods_can_be_created(tenant).await;
+    }
     // Control ends in the middle, and decides again when it starts.
     let restart = async {
         until_true("a pod starts", SOON, async || {

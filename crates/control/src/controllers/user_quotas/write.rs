@@ -37,22 +37,22 @@ pub(super) async fn write_all(context: &UserQuotasContext, writes: Writes) -> Re
         .iter()
         .all(|length| *length <= MOST);
     let mut result = Ok(is_complete);
-    let opened: Vec<_> = stream::iter(open.iter().take(MOST).map(|pod| open_gate(context, pod)))
-        .buffer_unordered(AT_ONCE)
-        .collect()
-        .await;
-    let cleared: Vec<_> = stream::iter(clear.iter().take(MOST).map(|pod| clear_pod(context, pod)))
-        .buffer_unordered(AT_ONCE)
-        .collect()
-        .await;
-    let warned: Vec<_> = stream::iter(warn.iter().take(MOST).map(|(pod, why)| warn_pod(context, pod, why)))
-        .buffer_unordered(AT_ONCE)
-        .collect()
-        .await;
+    let opened: Vec<_> = open.iter().take(MOST).map(|pod| open_gate(context, pod)).collect();
+    let opened = run(opened).await;
+    let cleared: Vec<_> = clear.iter().take(MOST).map(|pod| clear_pod(context, pod)).collect();
+    let cleared = run(cleared).await;
+    let warned = warn.iter().take(MOST);
+    let warned: Vec<_> = warned.map(|(pod, why)| warn_pod(context, pod, why)).collect();
+    let warned = run(warned).await;
     for written in opened.into_iter().chain(cleared).chain(warned) {
         result = result.and_then(|is_complete| written.map(|()| is_complete));
     }
     result
+}
+
+/// Makes requests, some at the same time.
+async fn run<F: Future<Output = Result<(), ReconcileError>>>(requests: Vec<F>) -> Vec<Result<(), ReconcileError>> {
+    stream::iter(requests).buffer_unordered(AT_ONCE).collect().await
 }
 
 /// Takes the gate off, unless another pod has the name by now.
