@@ -155,12 +155,24 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
     let mut fixture = Fixture::new();
     let render = render_api_server;
     let with_room = render(&fixture, "v1.37.1");
-    assert_eq!(policy_files(&with_room), ["own-apis.yaml", "platform-objects.yaml"]);
+    let always = [
+        "created-by.yaml",
+        "mutating/created-by.yaml",
+        "own-apis.yaml",
+        "platform-objects.yaml",
+    ];
+    assert_eq!(policy_files(&with_room), always);
     fixture.datastore_usage.full = true;
     let full = render(&fixture, "v1.37.1");
     assert_eq!(
         policy_files(&full),
-        ["datastore-limit.yaml", "own-apis.yaml", "platform-objects.yaml"]
+        [
+            "created-by.yaml",
+            "datastore-limit.yaml",
+            "mutating/created-by.yaml",
+            "own-apis.yaml",
+            "platform-objects.yaml"
+        ]
     );
     let files = full.files_in("/files");
     assert!(files["admission.conf"].contains(r#""staticManifestsDir":"/files""#));
@@ -225,7 +237,13 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
         let expression = conditions[0]["expression"].as_str().unwrap();
         assert!(expression.contains("verb.startsWith('impersonate')"));
         assert!(
-            expression.ends_with("in ['system:apiserver', 'berth:control']"),
+            expression.contains("in ['system:apiserver', 'berth:control']"),
+            "{expression}"
+        );
+        // Nor a controller whose pods keep the creator that their template names.
+        assert!(expression.contains("'replicaset-controller'"), "{expression}");
+        assert!(
+            expression.ends_with("request.user != 'system:kube-controller-manager')"),
             "{expression}"
         );
     }
@@ -233,7 +251,13 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
     fixture.datastore_usage.full = true;
     assert_eq!(
         policy_files(&render_api_server(&fixture, "v1.37.1")),
-        ["datastore-limit.yaml", "own-apis.yaml", "platform-objects.yaml"]
+        [
+            "created-by.yaml",
+            "datastore-limit.yaml",
+            "mutating/created-by.yaml",
+            "own-apis.yaml",
+            "platform-objects.yaml"
+        ]
     );
 }
 
