@@ -31,6 +31,7 @@ mod sizes;
 mod storage;
 mod tenant_clusters;
 mod tenant_nodes;
+mod user_quotas;
 
 pub use tenant_clusters::{USE, USED_RESOURCES};
 
@@ -163,6 +164,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         device_variables::build_policy(),
         services::build_policy(),
         endpoints::build_policy(),
+        user_quotas::build_policy(),
     ]);
     policies.extend(storage::build_policies());
     policies.extend(devices::build_policies());

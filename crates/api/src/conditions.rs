@@ -43,6 +43,8 @@ pub const HEALTHY: &str = "Healthy";
 pub const NODES_REQUESTED: &str = "NodesRequested";
 /// Pods: their GPUs do nothing. Berth sets it on host pods, and the tenant's pods show it.
 pub const GPUS_IDLE: &str = "berth.dev/GPUsIdle";
+/// Pods: they wait, because their user has as much as the Project allows. Berth sets it on host pods, and the tenant's pods show it.
+pub const USER_LIMIT_EXCEEDED: &str = "berth.dev/UserLimitExceeded";
 /// `TenantCluster`, `Organization` and `Project`: being deleted; the message says what remains.
 pub const DELETING: &str = "Deleting";
 

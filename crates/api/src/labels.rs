@@ -125,6 +125,11 @@ pub const MANIFESTS: &str = "berth.dev/manifests";
 pub const MANIFESTS_ALLOWED: &str = "true";
 /// Label of ClusterRoles in tenants whose rules the roles `berth:viewer` and `berth:editor` get as well. The value is `true`.
 pub const AGGREGATE_TO_VIEWER: &str = "berth.dev/aggregate-to-viewer";
+/// Annotation of pods and of pod templates in tenants, and of host pods: the user who created the pod, or who last changed the template
+/// that it comes from. The tenant's API server sets it, and nobody in the tenant can change it.
+pub const CREATED_BY: &str = "berth.dev/created-by";
+/// Scheduling gate of host pods of tenants whose Project limits its users. Control takes it off when the user may have the pod.
+pub const USER_QUOTA_GATE: &str = "berth.dev/user-quota";
 /// Annotation: namespace of the tenant object that a host object stands for.
 pub const ORIGIN_NAMESPACE: &str = "berth.dev/origin-namespace";
 /// Annotation: name of the tenant object that a host object stands for.

@@ -39,6 +39,7 @@ mod tenant_cluster;
 mod tenant_node;
 mod tenant_schedule;
 mod tree_resource;
+mod user_quotas;
 mod validate;
 
 pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, LabelSelector, NamespacesFrom};
@@ -85,6 +86,10 @@ pub use tenant_schedule::{
     MAX_WORKLOAD_SCHEDULES, SchedulePeriod, TENANT_SCHEDULE, TenantSchedule, TenantScheduleSpec, WorkloadSchedule,
 };
 pub use tree_resource::TreeResource;
+pub use user_quotas::{
+    ALL_USERS, MOST_LISTED_USERS, PLATFORM_USER, PODS, SERVICE_ACCOUNTS, UNKNOWN_USER, UserLimit, UserQuota,
+    UserResourceStatus, UserStatus,
+};
 pub use validate::{KubernetesVersion, VersionError};
 
 /// API group of every kind Berth defines.

@@ -64,6 +64,12 @@ pub const HOST_USERS: &str = "host-users";
 /// Most seconds that pods may take to end; see [`PodPolicy`](crate::sync_policy::PodPolicy).
 pub const MAX_TERMINATION_GRACE_PERIOD: &str = "limit.berth.dev/max-termination-grace-period-seconds";
 
+/// Present if the Project of the tenant limits its users: pods must be created with the scheduling gate
+/// [`USER_QUOTA_GATE`](crate::labels::USER_QUOTA_GATE). The value is [`USER_QUOTAS_LIMITED`].
+pub const USER_QUOTAS: &str = "limit.berth.dev/user-quotas";
+/// Value of [`USER_QUOTAS`].
+pub const USER_QUOTAS_LIMITED: &str = "true";
+
 /// Networks that NetworkPolicies may open for egress.
 pub const EGRESS_CIDRS: &str = "allow.berth.dev/egress-cidrs";
 /// Networks that NetworkPolicies may open for ingress.

@@ -1,6 +1,6 @@
 //! `Project`: namespaces whose TenantClusters share quotas.
 
-use crate::{FairSharing, TreeQuota, TreeQuotaStatus};
+use crate::{FairSharing, TreeQuota, TreeQuotaStatus, UserQuota, UserStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -56,6 +56,13 @@ pub struct ProjectSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub quotas: Vec<TreeQuota>,
+
+    /// Limits of users within the Project. The pods of a user beyond a limit wait until others of the same user have ended. With an empty
+    /// list no user is limited. The limits of all users together may be more than the Project has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["user".to_string()]))]
+    pub user_quotas: Vec<UserQuota>,
 }
 
 /// Observed state of a Project.
@@ -74,6 +81,14 @@ pub struct ProjectStatus {
     /// Use of each resource that the Project or its Organization limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<TreeQuotaStatus>,
+    /// Users of a Project with `userQuotas` that have pods: at most 100 of them, those whose pods wait first, then those nearest to a
+    /// limit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["user"]))]
+    pub users: Vec<UserStatus>,
+    /// Users with pods that are not in `users`, because these are too many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users_not_listed: Option<u32>,
     /// Ready: the Organization exists, the namespaces belong to no other Project, and the quotas are consistent. WithinQuota: no
     /// resource is used beyond what the quotas allow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

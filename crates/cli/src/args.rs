@@ -91,7 +91,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         home: HomeArgument,
     },
-    /// Show the quotas of Organizations and Projects, what they use, and why tenants wait.
+    /// Show the quotas of Organizations, Projects and users, what they use, and why tenants and pods wait.
     ///
     /// Reads from the local host cluster, or from the cluster in KUBECONFIG. Also available as `kubectl berth quota`.
     #[command(after_help = "Examples:\n  berth quota\n  berth quota -o json")]

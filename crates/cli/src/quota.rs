@@ -1,8 +1,8 @@
-//! `berth quota`: the tree of Organizations and Projects, what each of them uses of its quotas, and why tenants wait.
+//! `berth quota`: the tree of Organizations, Projects and users, what each of them uses of its quotas, and why tenants and pods wait.
 
 use std::process::ExitCode;
 
-use berth_api::{Organization, Project, TenantCluster, TreeQuotaStatus, conditions};
+use berth_api::{Organization, Project, TenantCluster, TreeQuotaStatus, UserStatus, conditions};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
@@ -39,6 +39,12 @@ struct LevelView {
     quotas: Vec<TreeQuotaStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     projects: Vec<LevelView>,
+    /// Users of a Project that limits them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    users: Vec<UserStatus>,
+    /// Users with pods that the Project does not list, because they are too many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    users_not_listed: Option<u32>,
     /// Tenants of a Project that do not get what they request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     waiting: Vec<WaitingView>,
@@ -104,6 +110,8 @@ fn organization_view(organization: &Organization, projects: Vec<LevelView>) -> L
         problems: list_problems(&status.conditions),
         quotas: status.quotas,
         projects,
+        users: Vec::new(),
+        users_not_listed: None,
         waiting: Vec::new(),
     }
 }
@@ -118,6 +126,8 @@ fn project_view<'a>(project: &Project, tenants: impl Iterator<Item = &'a TenantC
         problems: list_problems(&status.conditions),
         quotas: status.quotas,
         projects: Vec::new(),
+        users: status.users,
+        users_not_listed: status.users_not_listed,
         waiting: tenants.flat_map(list_waits).collect(),
     }
 }
@@ -181,12 +191,50 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
     for (quota, name) in level.quotas.iter().zip(&names) {
         lines.push(format!("{indent}  {name:<width$}  {}", describe_quota(quota)));
     }
+    for user in &level.users {
+        describe_user(user, &format!("{indent}  "), lines);
+    }
+    if let Some(number) = level.users_not_listed {
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        lines.push(format!("{indent}  and {} with pods", plural(number, "more user")));
+    }
     for wait in &level.waiting {
         lines.push(format!("{indent}  {}: {}", wait.tenant, wait.message));
     }
     for project in &level.projects {
         describe_level(project, &format!("{indent}  "), lines);
     }
+}
+
+fn describe_user(user: &UserStatus, indent: &str, lines: &mut Vec<String>) {
+    let waiting = match usize::try_from(user.waiting_pods).unwrap_or(usize::MAX) {
+        0 => String::new(),
+        1 => ": 1 pod waits".to_owned(),
+        waiting => format!(": {} wait", plural(waiting, "pod")),
+    };
+    lines.push(format!("{indent}User {}{waiting}", user.user));
+    let names = user.resources.iter().map(|resource| resource.resource.len());
+    let width = names.max().unwrap_or_default();
+    for resource in &user.resources {
+        let bar = draw_bar(resource.used, resource.limit);
+        let (name, used, limit) = (&resource.resource, resource.used, resource.limit);
+        lines.push(format!("{indent}  {name:<width$}  [{bar}] {used} of {limit}"));
+    }
+    if !user.message.is_empty() {
+        lines.push(format!("{indent}  {}", user.message));
+    }
+}
+
+/// A bar of what is used of a quota.
+fn draw_bar(used: u64, nominal: u64) -> String {
+    let filled = match nominal {
+        0 if used == 0 => 0,
+        0 => BAR,
+        nominal => (used.min(nominal).saturating_mul(BAR) / nominal).min(BAR),
+    };
+    (0..BAR)
+        .map(|position| if position < filled { '#' } else { '.' })
+        .collect()
 }
 
 fn name_quota(quota: &TreeQuotaStatus) -> String {
@@ -199,14 +247,7 @@ fn name_quota(quota: &TreeQuotaStatus) -> String {
 /// A bar, and the numbers.
 fn describe_quota(quota: &TreeQuotaStatus) -> String {
     let amount = |amount: u64| quota.resource.format_amount(amount);
-    let filled = match quota.nominal_quota {
-        0 if quota.used == 0 => 0,
-        0 => BAR,
-        nominal => (quota.used.min(nominal).saturating_mul(BAR) / nominal).min(BAR),
-    };
-    let bar: String = (0..BAR)
-        .map(|position| if position < filled { '#' } else { '.' })
-        .collect();
+    let bar = draw_bar(quota.used, quota.nominal_quota);
     let borrowed = match quota.borrowed {
         0 => String::new(),
         borrowed => format!(", {} borrowed", amount(borrowed)),
@@ -273,6 +314,29 @@ mod tests {
                         requests.memory  [#####...............] 512Mi of 2Gi\n    \
                         team/a: no quota is left\n\
                         Tenants without a Project: 1";
+        assert_eq!(describe(&view), expected);
+    }
+
+    #[test]
+    fn users_are_below_their_project() {
+        let project: Project = read(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": "vision"}, "spec": {},
+            "status": {"usersNotListed": 2, "users": [
+                {"user": "alice", "waitingPods": 3, "message": "delete what is no longer needed", "resources": [
+                    {"resource": "nvidia.com/gpu", "limit": 8, "used": 8}, {"resource": "pods", "limit": 20, "used": 5},
+                ]},
+                {"user": "bob", "resources": [{"resource": "pods", "limit": 20, "used": 1}]},
+            ]},
+        }));
+        let view = build_view(&[], &[project], &[]);
+        let expected = "Project vision: 0 tenants\n  \
+                        User alice: 3 pods wait\n    \
+                        nvidia.com/gpu  [####################] 8 of 8\n    \
+                        pods            [#####...............] 5 of 20\n    \
+                        delete what is no longer needed\n  \
+                        User bob\n    \
+                        pods  [#...................] 1 of 20\n  \
+                        and 2 more users with pods";
         assert_eq!(describe(&view), expected);
     }
 }

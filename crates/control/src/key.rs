@@ -23,6 +23,8 @@ pub enum Key {
     SchedulePolicy(String),
     /// Decide what the quotas of Projects and Organizations give each tenant.
     Quotas,
+    /// Decide which pods of limited users may start.
+    UserQuotas,
     /// Plan and execute node assignments for the whole fleet.
     Fleet,
     /// Reconcile the nodes that several tenants use.
@@ -49,6 +51,7 @@ impl QueueKey for Key {
             | Self::Class(_)
             | Self::SchedulePolicy(_)
             | Self::Quotas
+            | Self::UserQuotas
             | Self::Fleet
             | Self::SharedNodes => {}
         }

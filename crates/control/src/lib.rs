@@ -22,6 +22,8 @@ pub mod runtime;
 pub mod stores;
 #[cfg(test)]
 mod testing;
+pub mod user_pods;
+pub mod user_quota_ledger;
 mod watches;
 
 use berth_runtime::queue::Queue;
@@ -36,6 +38,7 @@ use controllers::{
     shared_nodes::SharedNodesContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
+    user_quotas::UserQuotasContext,
 };
 use datastore::{Datastore, DatastoreConfig, DatastoreError};
 use events::EventRecorder;
@@ -49,6 +52,7 @@ use std::sync::Arc;
 use stores::Stores;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use user_quota_ledger::UserQuotaLedger;
 
 /// What control needs to run.
 pub struct ControlConfig {
@@ -162,6 +166,7 @@ fn build_controllers(
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
     let quotas = Arc::new(QuotaLedger::default());
+    let users = Arc::new(UserQuotaLedger::default());
     Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),
@@ -207,6 +212,14 @@ fn build_controllers(
             metrics: metrics.clone(),
             recorder: recorder.clone(),
         },
+        user_quotas: UserQuotasContext {
+            client: client.clone(),
+            stores: stores.clone(),
+            ledger: Arc::clone(&users),
+            queue: queue.clone(),
+            metrics: metrics.clone(),
+            recorder: recorder.clone(),
+        },
         quotas: QuotasContext {
             client: client.clone(),
             stores: stores.clone(),
@@ -215,6 +228,7 @@ fn build_controllers(
             runtime: Arc::clone(&runtime),
             quotas: Arc::clone(&quotas),
             pace: controllers::quotas::Pace::default(),
+            users,
             queue: queue.clone(),
             metrics: metrics.clone(),
             recorder: recorder.clone(),

@@ -10,7 +10,7 @@ use prometheus_client::{
 /// What was reconciled and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReconcileLabels {
-    /// tenant, pool, class, schedule-policy, quotas, fleet or shared-nodes.
+    /// tenant, pool, class, schedule-policy, quotas, user-quotas, fleet or shared-nodes.
     pub kind: &'static str,
     /// ok, or the category of the error.
     pub result: &'static str,
@@ -54,6 +54,26 @@ pub struct QuotaLabels {
     pub pool: String,
     /// The product, for GPUs.
     pub product: String,
+}
+
+/// What a user of a Project has of one resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct UserQuotaLabels {
+    /// Name of the Project.
+    pub project: String,
+    /// Name of the user.
+    pub user: String,
+    /// The resource.
+    pub resource: String,
+}
+
+/// A user of a Project.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct UserLabels {
+    /// Name of the Project.
+    pub project: String,
+    /// Name of the user.
+    pub user: String,
 }
 
 /// A state of its recycling that a node has left.
@@ -128,6 +148,12 @@ pub struct Metrics {
     pub quota_nominal: Family<QuotaLabels, Gauge>,
     /// What each level uses of each resource.
     pub quota_used: Family<QuotaLabels, Gauge>,
+    /// Limits of the users that the status of a Project lists.
+    pub user_quota_limit: Family<UserQuotaLabels, Gauge>,
+    /// What they use.
+    pub user_quota_used: Family<UserQuotaLabels, Gauge>,
+    /// Their pods that wait because of a limit.
+    pub user_waiting_pods: Family<UserLabels, Gauge>,
     /// How often history was dropped before etcd would have done it.
     pub datastore_compactions: Counter,
     /// GPUs of tenants whose class reclaims idle ones, by what they do.
@@ -163,6 +189,9 @@ impl Metrics {
             datastore_quota: Gauge::default(),
             quota_nominal: Family::default(),
             quota_used: Family::default(),
+            user_quota_limit: Family::default(),
+            user_quota_used: Family::default(),
+            user_waiting_pods: Family::default(),
             datastore_compactions: Counter::default(),
             gpus: Family::default(),
             idle_gpu_seconds: Family::default(),
@@ -241,6 +270,28 @@ impl Metrics {
             "What a Project or an Organization uses of its quotas, by resource",
             self.quota_used.clone(),
         );
+        registry.register(
+            "user_quota_limit",
+            "Limit of a user within a Project, by resource; of at most 100 users of a Project",
+            self.user_quota_limit.clone(),
+        );
+        registry.register(
+            "user_quota_used",
+            "What a user has within a Project, by resource; of at most 100 users of a Project",
+            self.user_quota_used.clone(),
+        );
+        registry.register(
+            "user_waiting_pods",
+            "Pods of a user that wait because of a limit within a Project; of at most 100 users of a Project",
+            self.user_waiting_pods.clone(),
+        );
+    }
+
+    /// Forgets the limits of all users, before those that exist are set.
+    pub fn clear_user_quotas(&self) {
+        self.user_quota_limit.clear();
+        self.user_quota_used.clear();
+        self.user_waiting_pods.clear();
     }
 
     /// Forgets the quotas of all levels, before those that exist are set.

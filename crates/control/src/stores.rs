@@ -5,6 +5,7 @@ use crate::{
     gpu_pods::GpuPods,
     network::node_ports::NodePorts,
     pod_activity::PodActivity,
+    user_pods::UserPods,
 };
 use berth_api::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
@@ -12,6 +13,7 @@ use berth_api::{
 use berth_node_lifecycle::{
     NodeIndex, PoolSelectors, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
 };
+use berth_quota::Projects;
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Node, Pod},
     networking::v1::NetworkPolicy,
@@ -50,6 +52,8 @@ pub struct Stores {
     pub workloads: Arc<WorkloadIndex>,
     /// Those of them that request devices.
     pub gpu_pods: Arc<GpuPods>,
+    /// Those that have not ended, by the users who created them.
+    pub user_pods: Arc<UserPods>,
     /// When pods of tenants came and went.
     pub pod_activity: Arc<PodActivity>,
     /// Node ports of tenants' Services.
@@ -94,5 +98,21 @@ impl Stores {
             });
             with_nodes.collect()
         })
+    }
+}
+
+impl Stores {
+    /// Whether the Project of a tenant limits its users.
+    pub fn limits_users(&self, cluster: &TenantCluster) -> bool {
+        let projects = self.projects.state();
+        if !projects.iter().any(|project| project.limits_users()) {
+            return false;
+        }
+        let owners = Projects::new(projects.iter().map(AsRef::as_ref));
+        let owner = owners.of(&cluster.namespace().unwrap_or_default());
+        let own = projects
+            .iter()
+            .find(|project| project.metadata.name.as_deref() == owner);
+        owner.is_some() && own.is_some_and(|project| project.limits_users())
     }
 }

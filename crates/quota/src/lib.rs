@@ -1,5 +1,6 @@
 //! The quota tree of Organizations and Projects: to which Project a tenant belongs ([`Projects`]), what each level has and may
-//! borrow ([`Tree`], [`Usage`]), and which tenants get what they reserve ([`decide`]).
+//! borrow ([`Tree`], [`Usage`]), and which tenants get what they reserve ([`decide`]). And which pods of a user may start
+//! ([`decide_users`]).
 //!
 //! Pure: a decision depends only on the objects that it is made from. docs/adr/0018 says which rules were chosen, and why.
 
@@ -9,6 +10,7 @@ mod decision;
 mod projects;
 mod tree;
 mod usage;
+mod users;
 mod validate;
 
 #[cfg(test)]
@@ -20,4 +22,7 @@ pub use decision::{Amounts, Claim, Decision, Outcome, Shortage, decide};
 pub use projects::Projects;
 pub use tree::{Key, LevelKind, Tree};
 pub use usage::{QuotaUse, Usage};
+pub use users::{
+    LimitExceeded, UserAmounts, UserGang, UserLimits, UserOutcome, UserPod, UserUse, decide_users, list_users,
+};
 pub use validate::{validate_organization, validate_project};

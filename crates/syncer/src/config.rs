@@ -2,7 +2,7 @@
 
 use berth_api::SchedulingMode;
 use berth_runtime::telemetry::LogFormat;
-use berth_sync_rules::model::Tenant;
+use berth_sync_rules::model::{Tenant, UserRules};
 use clap::Parser;
 use serde::de::DeserializeOwned;
 use std::{
@@ -58,6 +58,10 @@ pub struct Options {
     /// Scheduler of the tenant's pods: the scheduler of the host, or schedulers in the tenant.
     #[arg(long, env = "BERTH_SCHEDULING", value_enum, default_value = "host")]
     pub scheduling: SchedulingOption,
+    /// What holds for users who create pods: stamped, if the tenant's API server stamps them, and limited, if their Project limits what they
+    /// have; then pods wait on the host until control lets them start.
+    #[arg(long, env = "BERTH_USERS", value_enum, value_delimiter = ',')]
+    pub users: Vec<UsersOption>,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, env = "BERTH_ADMIN_ADDRESS", default_value = "127.0.0.1:0")]
     pub admin_address: SocketAddr,
@@ -124,6 +128,15 @@ pub enum SchedulingOption {
     Tenant,
 }
 
+/// [`UserRules`] as a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum UsersOption {
+    /// The tenant's API server stamps who creates pods.
+    Stamped,
+    /// The Project of the tenant limits its users.
+    Limited,
+}
+
 /// Why a file that the flags name cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
@@ -153,6 +166,10 @@ impl TryFrom<&Options> for Tenant {
             scheduling: match options.scheduling {
                 SchedulingOption::Host => SchedulingMode::Host,
                 SchedulingOption::Tenant => SchedulingMode::Tenant,
+            },
+            users: UserRules {
+                are_stamped: options.users.contains(&UsersOption::Stamped),
+                are_limited: options.users.contains(&UsersOption::Limited),
             },
         })
     }

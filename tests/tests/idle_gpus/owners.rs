@@ -109,6 +109,7 @@ impl Control {
         let config = ControlConfig {
             network: NetworkConfig::default(),
             without_class: WithoutClass::BuiltInDefaults,
+            gateway: None,
             node_jobs: NodeJobs {
                 image: "berth:test".into(),
                 placeholder_image: "pause:test".into(),

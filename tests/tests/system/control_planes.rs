@@ -116,6 +116,7 @@ impl Scene {
             policy: &SyncPolicy::default(),
             limits: &TenantLimits::default(),
             datastore_usage: DatastoreUsage::default(),
+            limits_users: false,
             network: &NetworkLimits::default(),
             form: self.runtime.form(replicas),
             endpoints: &endpoints,

@@ -23,6 +23,7 @@ mod schedules;
 mod services;
 mod shared;
 mod usage;
+mod user_quotas;
 
 use berth_tests::{suite::Group, tests};
 use std::process::ExitCode;
@@ -75,6 +76,8 @@ fn main() -> ExitCode {
                 quotas::the_examples_of_quotas_are_valid,
                 reservations::what_exists_stays_reserved_when_a_class_gets_smaller,
                 reservations::a_project_is_deleted_after_its_tenants,
+                user_quotas::users_are_stamped_and_nobody_forges_them,
+                user_quotas::schemas_reject_invalid_limits_of_users,
                 published::available_capacity_and_devices_are_published,
                 schedules::schemas_reject_invalid_schedules,
                 schedules::examples_and_their_next_changes,
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
                 deletion::removed_finalizer_leaves_nothing,
                 quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
                 gateway::a_team_works_through_the_gateway,
+                user_quotas::many_pods_at_once_do_not_exceed_the_limit_of_their_user,
             ]),
         ],
     )

@@ -1,4 +1,5 @@
-//! The admission plugins of the API server: how many Events it takes, who may change the platform's objects, and whether it takes
+//! The admission plugins of the API server: how many Events it takes, who may change the platform's objects, who
+//! created each pod, and whether it takes
 //! anything once the tenant's share of the datastore is full.
 //!
 //! And the connection from the API server to the syncer's admission server: certificates for both ends, and the configuration
@@ -7,7 +8,7 @@
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::FILES,
-    datastore_limit,
+    created_by, datastore_limit,
     input::ControlPlaneInput,
     own_apis, platform_objects, static_policies,
 };
@@ -70,8 +71,9 @@ pub(super) fn for_api_server(
     if features::static_admission_policies(input.version) {
         platform_objects::for_api_server(files);
         own_apis::for_api_server(files);
+        created_by::for_api_server(files);
         datastore_limit::for_api_server(input.datastore_usage, files);
-        plugins.push(static_policies::plugin());
+        plugins.extend([static_policies::plugin(), static_policies::mutating_plugin()]);
     }
     let configuration = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",

@@ -1,4 +1,5 @@
-//! Who may do what in the tenant: RBAC decides, except that nobody impersonates the API server or control.
+//! Who may do what in the tenant: RBAC decides, except that nobody impersonates the API server, control, or the controllers whose pods
+//! keep the creator that their templates name.
 //!
 //! A tenant's administrator may do everything by RBAC, and thus impersonate any user. Limits of the datastore exempt what the API server makes for
 //! itself, and only these two may change the platform's objects. No rule of RBAC denies anything, but an authorizer before it does: a webhook that is called for this request only, at an address
@@ -7,6 +8,7 @@
 use super::{
     certificates::CONTROL_USER,
     component::{FILES, file_flag},
+    created_by::CONTROLLERS,
     platform_objects::API_SERVER_USER,
 };
 use serde_json::json;
@@ -18,15 +20,24 @@ const FILE: &str = "authorization.conf";
 const WEBHOOK: &str = "authorization.kubeconfig";
 /// Where nothing listens.
 const NOWHERE: &str = "https://127.0.0.1:1";
+/// The user that the controller manager is for itself.
+const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 /// Users that nobody impersonates.
 const USERS: [&str; 2] = [API_SERVER_USER, CONTROL_USER];
 
-/// Requests that impersonate one of [`USERS`]. From Kubernetes 1.36 on there are several verbs for it.
+/// Requests that impersonate one of [`USERS`] or of the controllers. From Kubernetes 1.36 on there are several verbs for it. Tokens of the
+/// controllers are for the controller manager alone.
 fn impersonates_platform() -> String {
     let users = USERS.map(|user| format!("'{user}'")).join(", ");
+    let controllers = CONTROLLERS.map(|name| format!("'{name}'")).join(", ");
+    let attributes = "request.resourceAttributes";
+    let is_controller = format!(
+        "{attributes}.resource == 'serviceaccounts' && {attributes}.namespace == 'kube-system' && {attributes}.name in [{controllers}]"
+    );
     format!(
-        "has(request.resourceAttributes) && request.resourceAttributes.verb.startsWith('impersonate') && \
-         request.resourceAttributes.resource == 'users' && request.resourceAttributes.name in [{users}]"
+        "has({attributes}) && ({attributes}.verb.startsWith('impersonate') && ({attributes}.resource == 'users' && \
+         {attributes}.name in [{users}] || {is_controller}) || {attributes}.verb == 'create' && \
+         {attributes}.subresource == 'token' && {is_controller} && request.user != '{CONTROLLER_MANAGER}')"
     )
 }
 

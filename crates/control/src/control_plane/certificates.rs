@@ -18,7 +18,7 @@ const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// The user that control is in tenants. Nobody there can impersonate it.
-pub const CONTROL_USER: &str = "berth:control";
+pub const CONTROL_USER: &str = berth_api::PLATFORM_USER;
 
 /// Why certificates could not be made.
 #[derive(Debug, thiserror::Error)]

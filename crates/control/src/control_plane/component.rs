@@ -98,7 +98,7 @@ pub struct Component {
     pub args: Vec<String>,
     /// Environment.
     pub env: BTreeMap<String, String>,
-    /// Files by name, most of them secret.
+    /// Files by name, most of them secret. A name may have a folder: `folder/file`.
     pub files: BTreeMap<String, String>,
     /// Name of the host ServiceAccount (in the control-plane namespace) whose token the runtime keeps fresh in the
     /// file `token`, if the component needs one.

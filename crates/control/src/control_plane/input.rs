@@ -24,6 +24,8 @@ pub struct ControlPlaneInput<'a> {
     pub limits: &'a TenantLimits,
     /// How much it stores, and what is denied for that reason.
     pub datastore_usage: DatastoreUsage,
+    /// Whether the tenant's Project limits its users.
+    pub limits_users: bool,
     /// Whether the components are processes or pods.
     pub form: Form,
     /// Networks outside the tenant that it may reach and be reached from.

@@ -11,6 +11,7 @@ mod certificates;
 mod component;
 mod controller_manager;
 mod coredns;
+mod created_by;
 mod datastore_limit;
 pub mod dns_customization;
 mod egress;

@@ -18,6 +18,63 @@ pub(super) fn plugin() -> Value {
     })
 }
 
+/// Folder of the policies that change objects. Each of the two plugins fails if its folder has policies of the other kind.
+const MUTATING: &str = "mutating";
+
+/// The same for the policies that change objects.
+pub(super) fn mutating_plugin() -> Value {
+    json!({
+        "name": "MutatingAdmissionPolicy",
+        "configuration": {
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "MutatingAdmissionPolicyConfiguration",
+            "staticManifestsDir": format!("{FILES}/{MUTATING}"),
+        },
+    })
+}
+
+/// Adds a file with policies that change objects, and their bindings.
+pub(super) fn add_mutating_file(files: &mut BTreeMap<String, String>, name: &str, documents: &[Value]) {
+    add_file(files, &format!("{MUTATING}/{name}"), documents);
+}
+
+/// A policy that changes objects by a JSON patch. It is evaluated again after webhooks of the tenant have changed the object.
+pub(super) fn mutating_policy(
+    name: &str,
+    constraints: &Value,
+    conditions: &[(&str, String)],
+    variables: &[Value],
+    patch: &str,
+) -> Value {
+    let conditions: Vec<Value> = conditions
+        .iter()
+        .map(|(name, expression)| json!({"name": name, "expression": expression}))
+        .collect();
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": "IfNeeded",
+            "matchConstraints": constraints,
+            "matchConditions": conditions,
+            "variables": variables,
+            "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
+        },
+    })
+}
+
+/// The binding by which such a policy acts.
+pub(super) fn mutating_binding(name: &str) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name},
+    })
+}
+
 /// Adds a file with these policies and bindings.
 pub(super) fn add_file(files: &mut BTreeMap<String, String>, name: &str, documents: &[Value]) {
     let documents: Vec<String> = documents.iter().map(Value::to_string).collect();

@@ -9,6 +9,7 @@ use super::{
     input::ControlPlaneInput,
 };
 use berth_api::SchedulingMode;
+use berth_kubernetes_versions::features;
 use berth_pki::{
     Usage,
     kubeconfig::{Credential, KubeconfigRequest, kubeconfig},
@@ -71,6 +72,16 @@ pub(super) fn render(
         file_flag("admission-key", &format!("{}.key", admission::CERTIFICATE)),
         file_flag("admission-ca", admission::AUTHORITY),
     ];
+    let users: Vec<&str> = [
+        (features::static_admission_policies(input.version), "stamped"),
+        (input.limits_users, "limited"),
+    ]
+    .into_iter()
+    .filter_map(|(holds, value)| holds.then_some(value))
+    .collect();
+    if !users.is_empty() {
+        args.push(flag("users", users.join(",")));
+    }
     args.extend(input.dns.map(|dns| flag("dns-address", dns.address)));
     args.extend(egress);
     Ok(Component {

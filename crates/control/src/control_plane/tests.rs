@@ -19,6 +19,7 @@ struct Fixture {
     scheduling: SchedulingMode,
     form: Form,
     datastore_usage: DatastoreUsage,
+    limits_users: bool,
     policy: SyncPolicy,
     datastore: DatastoreInput,
     host: HostInput,
@@ -41,6 +42,7 @@ impl Fixture {
             scheduling: SchedulingMode::Host,
             form: Form::Process,
             datastore_usage: DatastoreUsage::default(),
+            limits_users: false,
             policy: SyncPolicy::default(),
             datastore: DatastoreInput {
                 endpoints: vec!["https://127.0.0.1:2379".into()],
@@ -74,6 +76,7 @@ impl Fixture {
             policy: &self.policy,
             limits: &TenantLimits::default(),
             datastore_usage: self.datastore_usage,
+            limits_users: self.limits_users,
             form: self.form,
             network: &NetworkLimits::default(),
             endpoints: &self.endpoints,
@@ -152,12 +155,24 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
     let mut fixture = Fixture::new();
     let render = render_api_server;
     let with_room = render(&fixture, "v1.37.1");
-    assert_eq!(policy_files(&with_room), ["own-apis.yaml", "platform-objects.yaml"]);
+    let always = [
+        "created-by.yaml",
+        "mutating/created-by.yaml",
+        "own-apis.yaml",
+        "platform-objects.yaml",
+    ];
+    assert_eq!(policy_files(&with_room), always);
     fixture.datastore_usage.full = true;
     let full = render(&fixture, "v1.37.1");
     assert_eq!(
         policy_files(&full),
-        ["datastore-limit.yaml", "own-apis.yaml", "platform-objects.yaml"]
+        [
+            "created-by.yaml",
+            "datastore-limit.yaml",
+            "mutating/created-by.yaml",
+            "own-apis.yaml",
+            "platform-objects.yaml"
+        ]
     );
     let files = full.files_in("/files");
     assert!(files["admission.conf"].contains(r#""staticManifestsDir":"/files""#));
@@ -222,7 +237,13 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
         let expression = conditions[0]["expression"].as_str().unwrap();
         assert!(expression.contains("verb.startsWith('impersonate')"));
         assert!(
-            expression.ends_with("in ['system:apiserver', 'berth:control']"),
+            expression.contains("in ['system:apiserver', 'berth:control']"),
+            "{expression}"
+        );
+        // Nor a controller whose pods keep the creator that their template names.
+        assert!(expression.contains("'replicaset-controller'"), "{expression}");
+        assert!(
+            expression.ends_with("request.user != 'system:kube-controller-manager')"),
             "{expression}"
         );
     }
@@ -230,7 +251,13 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
     fixture.datastore_usage.full = true;
     assert_eq!(
         policy_files(&render_api_server(&fixture, "v1.37.1")),
-        ["datastore-limit.yaml", "own-apis.yaml", "platform-objects.yaml"]
+        [
+            "created-by.yaml",
+            "datastore-limit.yaml",
+            "mutating/created-by.yaml",
+            "own-apis.yaml",
+            "platform-objects.yaml"
+        ]
     );
 }
 
@@ -493,4 +520,46 @@ fn no_component_but_the_api_server_gets_its_keys_and_only_the_syncer_a_ca_key() 
         !components[2].files.keys().any(|name| name.contains("service-account")),
         "the syncer signs no tokens"
     );
+}
+
+#[test]
+fn the_syncer_knows_whether_users_are_stamped_and_limited() {
+    let users = |version: &str, limits_users: bool| {
+        let mut fixture = Fixture::new();
+        fixture.limits_users = limits_users;
+        let components = fixture.render_version(version, &mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+        let syncer = components
+            .into_iter()
+            .find(|component| component.name == SYNCER)
+            .unwrap();
+        syncer.args.into_iter().find(|arg| arg.starts_with("--users="))
+    };
+    assert_eq!(users("v1.37.1", false).as_deref(), Some("--users=stamped"));
+    assert_eq!(users("v1.37.1", true).as_deref(), Some("--users=stamped,limited"));
+    assert_eq!(users("v1.36.4", true).as_deref(), Some("--users=limited"));
+    assert_eq!(users("v1.36.4", false), None);
+}
+
+#[test]
+fn policies_that_change_objects_have_a_folder_of_their_own() {
+    let components = Fixture::new().render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+    let server = components
+        .iter()
+        .find(|component| component.name == API_SERVER)
+        .unwrap();
+    for (name, text) in &server.files {
+        if !name.ends_with(".yaml") {
+            continue;
+        }
+        for document in text.split("\n---\n") {
+            let policy: serde_json::Value = serde_json::from_str(document).unwrap();
+            let kind = policy["kind"].as_str().unwrap();
+            assert_eq!(
+                kind.starts_with("Mutating"),
+                name.starts_with("mutating/"),
+                "{name}: {kind}"
+            );
+            assert!(policy["metadata"]["name"].as_str().unwrap().ends_with(".static.k8s.io"));
+        }
+    }
 }

@@ -13,6 +13,7 @@ pub mod shared_nodes;
 pub mod slots;
 pub mod tenant;
 pub mod tenant_class;
+pub mod user_quotas;
 mod worker;
 
 pub use worker::{ControllerError, Controllers};

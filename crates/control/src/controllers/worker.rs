@@ -13,6 +13,7 @@ use super::{
     slots::{Slot, Slots},
     tenant::{self, TenantContext, TenantError},
     tenant_class::{self, TenantClassContext, TenantClassError},
+    user_quotas::{self, UserQuotasContext},
 };
 use crate::{
     error::ReconcileError,
@@ -55,6 +56,8 @@ pub struct Controllers {
     pub schedule_policy: SchedulePolicyContext,
     /// Of quotas.
     pub quotas: QuotasContext,
+    /// Of users' quotas.
+    pub user_quotas: UserQuotasContext,
     /// Of nodes.
     pub nodes: NodesContext,
     /// Of nodes that several tenants use.
@@ -107,6 +110,7 @@ impl Controllers {
             Key::SchedulePolicy(name) => schedule_policy::reconcile(&self.schedule_policy, name).await?,
             Key::Pool(name) => host_node_pool::reconcile(&self.host_node_pool, name).await?,
             Key::Quotas => quotas::reconcile(&self.quotas).await?,
+            Key::UserQuotas => user_quotas::reconcile(&self.user_quotas).await?,
             Key::Fleet => nodes::reconcile(&self.nodes).await?,
             Key::SharedNodes => shared_nodes::reconcile(&self.shared_nodes).await?,
         })
@@ -219,6 +223,7 @@ fn kind_label(key: &Key) -> &'static str {
         Key::Class(_) => "class",
         Key::SchedulePolicy(_) => "schedule-policy",
         Key::Quotas => "quotas",
+        Key::UserQuotas => "user-quotas",
         Key::Fleet => "fleet",
         Key::SharedNodes => "shared-nodes",
     }

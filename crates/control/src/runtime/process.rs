@@ -242,6 +242,9 @@ impl ControlPlaneRuntime for ProcessRuntime {
         let files = component.files_in(&folder);
         for (name, text) in &files {
             let path = dir.join(name);
+            if let Some(folder) = path.parent().filter(|folder| *folder != dir) {
+                create_private_dir(folder).map_err(files_error)?;
+            }
             if fs::read(&path).is_ok_and(|current| current == text.as_bytes()) {
                 continue;
             }

@@ -74,6 +74,7 @@ impl StoreWriters {
             usage: Arc::default(),
             workloads: Arc::new(WorkloadIndex::default()),
             gpu_pods: Arc::default(),
+            user_pods: Arc::default(),
             pod_activity: Arc::default(),
             node_ports: Arc::default(),
             devices: Arc::new(Devices::new(Arc::clone(&slices))),

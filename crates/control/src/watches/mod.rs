@@ -96,6 +96,7 @@ pub async fn start(
     let workloads::Watched {
         workloads,
         gpu_pods,
+        user_pods,
         activity: pod_activity,
         listed: workloads_listed,
     } = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
@@ -129,6 +130,7 @@ pub async fn start(
         usage,
         workloads,
         gpu_pods,
+        user_pods,
         pod_activity,
         node_ports,
         slices,

@@ -8,6 +8,7 @@ use crate::{
     gpu_pods::{self, GpuPods},
     key::Key,
     pod_activity::PodActivity,
+    user_pods::{self, UserPods},
 };
 use berth_api::{NodeMode, TenantCluster, labels, names::TenantId};
 use berth_node_lifecycle::demand::{Workload, WorkloadIndex};
@@ -28,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Time for which tenants with nodes that follow demand are remembered.
 const REMEMBERED: Duration = Duration::from_millis(500);
+/// Pause before limits of users are decided, so that several pods are one decision.
+const USERS_PAUSE: Duration = Duration::from_millis(20);
 
 /// What is kept of the pods.
 pub(super) struct Watched {
@@ -35,6 +38,8 @@ pub(super) struct Watched {
     pub(super) workloads: Arc<WorkloadIndex>,
     /// Those that request devices.
     pub(super) gpu_pods: Arc<GpuPods>,
+    /// Those that have not ended, by the users who created them.
+    pub(super) user_pods: Arc<UserPods>,
     /// When they came and went.
     pub(super) activity: Arc<PodActivity>,
     /// Resolves when the first list is complete.
@@ -51,6 +56,7 @@ pub(super) fn start(
 ) -> Watched {
     let index = Arc::new(WorkloadIndex::default());
     let gpu_pods = Arc::new(GpuPods::default());
+    let user_pods = Arc::new(UserPods::default());
     let activity = Arc::new(PodActivity::default());
     let (listed, is_listed) = oneshot::channel();
     let of_syncers = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
@@ -59,6 +65,7 @@ pub(super) fn start(
     let watch = WorkloadWatch {
         index: Arc::clone(&index),
         gpu_pods: Arc::clone(&gpu_pods),
+        user_pods: Arc::clone(&user_pods),
         activity: Arc::clone(&activity),
         tenants,
         queue,
@@ -69,6 +76,7 @@ pub(super) fn start(
     Watched {
         workloads: index,
         gpu_pods,
+        user_pods,
         activity,
         listed: is_listed,
     }
@@ -78,6 +86,7 @@ pub(super) fn start(
 struct WorkloadWatch {
     index: Arc<WorkloadIndex>,
     gpu_pods: Arc<GpuPods>,
+    user_pods: Arc<UserPods>,
     activity: Arc<PodActivity>,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
@@ -125,6 +134,9 @@ impl WorkloadWatch {
 impl Index<Pod> for WorkloadWatch {
     fn put(&self, name: &str, pod: Option<&Pod>) {
         self.gpu_pods.put(name, pod.and_then(gpu_pods::read_pod));
+        if self.user_pods.put(name, pod.and_then(user_pods::read_pod)) {
+            self.queue.add_after(Key::UserQuotas, USERS_PAUSE);
+        }
         if let Some(tenant) = self.index.put(name, pod.and_then(Workload::from_pod)) {
             self.wake(&tenant);
         }
@@ -132,6 +144,9 @@ impl Index<Pod> for WorkloadWatch {
 
     fn retain(&self, names: &HashSet<String>) {
         self.gpu_pods.retain(names);
+        if self.user_pods.retain(names) {
+            self.queue.add_after(Key::UserQuotas, USERS_PAUSE);
+        }
         for tenant in self.index.retain(names) {
             self.wake(&tenant);
         }

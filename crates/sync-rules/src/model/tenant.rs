@@ -28,6 +28,17 @@ pub struct Tenant {
     pub class_name: String,
     /// Who places the tenant's pods.
     pub scheduling: SchedulingMode,
+    /// Whether users are counted.
+    pub users: UserRules,
+}
+
+/// What the host is to know of the users who create pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserRules {
+    /// The tenant's API server stamps who created a pod. Without it, the annotation could be anybody's.
+    pub are_stamped: bool,
+    /// The tenant's Project limits its users: pods get a gate on the host, which control takes off.
+    pub are_limited: bool,
 }
 
 impl Tenant {
@@ -57,5 +68,6 @@ pub(crate) fn test_tenant() -> Tenant {
         network: Arc::default(),
         class_name: berth_api::DEFAULT_CLASS.into(),
         scheduling: SchedulingMode::Host,
+        users: UserRules::default(),
     }
 }

@@ -4,7 +4,7 @@ use super::{Engine, api::Api};
 use crate::metrics::Metrics;
 use berth_api::{SchedulingMode, SyncPolicy};
 use berth_sync_rules::{
-    model::{Tenant, resource::Side},
+    model::{Tenant, UserRules, resource::Side},
     registry,
 };
 use std::sync::Arc;
@@ -23,6 +23,7 @@ pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
         network: Arc::default(),
         class_name: berth_api::DEFAULT_CLASS.into(),
         scheduling: SchedulingMode::Host,
+        users: UserRules::default(),
     }
 }
 

@@ -351,6 +351,7 @@ impl Clusters {
             network: std::sync::Arc::new(open_network()),
             class_name: berth_api::DEFAULT_CLASS.into(),
             scheduling: self.scheduling,
+            users: berth_sync_rules::model::UserRules::default(),
         };
         let admission = self.admission.listen().await;
         let stop = CancellationToken::new();

@@ -3,7 +3,7 @@
 use super::pace::Pace;
 use crate::{
     controllers::tenant::WithoutClass, events::EventRecorder, key::Key, metrics::Metrics, network::NetworkConfig,
-    quota_ledger::QuotaLedger, runtime::ControlPlaneRuntime, stores::Stores,
+    quota_ledger::QuotaLedger, runtime::ControlPlaneRuntime, stores::Stores, user_quota_ledger::UserQuotaLedger,
 };
 use berth_runtime::queue::Queue;
 use kube::Client;
@@ -25,6 +25,8 @@ pub struct QuotasContext {
     pub quotas: Arc<QuotaLedger>,
     /// When it was decided, and from what.
     pub pace: Pace,
+    /// What was decided last about users.
+    pub users: Arc<UserQuotaLedger>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Counters.

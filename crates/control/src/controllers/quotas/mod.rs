@@ -35,6 +35,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// # Errors
 /// The host refuses or does not answer. What was decided counts all the same.
 pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, ReconcileError> {
+    // Which users have limits depends on the same objects.
+    context.queue.add(Key::UserQuotas);
     let basis = context.quotas.basis();
     if context.stores.organizations.is_empty() && context.stores.projects.is_empty() {
         let is_kept = publish(context, BTreeMap::new(), &basis);

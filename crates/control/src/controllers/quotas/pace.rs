@@ -95,6 +95,8 @@ pub(super) fn digest(context: &QuotasContext, basis: &Basis) -> u64 {
         stores.changes.of_pools(),
         stores.changes.of_levels(),
         context.runtime.versions(),
+        // They are in the status of Projects.
+        context.users.changes(),
     ));
     sum.add(&context.quotas.gpu_use());
     for class in stores.classes.state() {

@@ -5,6 +5,7 @@ use crate::{
     apply::is_status,
     error::{ReconcileError, api},
     metrics::QuotaLabels,
+    user_quota_ledger::ProjectUsers,
 };
 use berth_api::{
     Organization, OrganizationStatus, Project, ProjectStatus, TreeQuotaStatus,
@@ -113,11 +114,14 @@ fn project_status(
     let validity = validate_project(project, owners, exists);
     let mut updates = vec![ready_condition(validity), tenants.within];
     updates.extend(protection::condition(project, &tenants.names));
+    let ProjectUsers { users, not_listed } = context.users.users_of(&name);
     ProjectStatus {
         observed_generation: generation,
         tenants: Some(tenants.all),
         waiting_tenants: Some(tenants.waiting),
         quotas: used.iter().map(quota_status).collect(),
+        users,
+        users_not_listed: (not_listed > 0).then_some(not_listed),
         conditions: conditions::merge(&before.conditions, &updates, generation, Timestamp::now()),
     }
 }

@@ -104,6 +104,7 @@ fn context(
         runtime: Arc::new(ScriptedRuntime::new(script)),
         quotas,
         pace: Pace::default(),
+        users: Arc::default(),
         queue: Queue::<Key>::new(),
         metrics: Metrics::new(&mut Registry::default()),
         recorder: EventRecorder::new(host.client()),

@@ -54,6 +54,11 @@ fn meta(owner: Owner<'_>, name: &str, component: &str) -> ObjectMeta {
     }
 }
 
+/// The key of a file in its Secret: keys have no folders.
+fn secret_key(name: &str) -> String {
+    name.replace('/', "_")
+}
+
 /// The files of a component, in an immutable Secret that is named after them: pods that still run keep theirs.
 pub(super) fn files(owner: Owner<'_>, component: &Component) -> Secret {
     let files = component.files_in(FOLDER);
@@ -69,7 +74,7 @@ pub(super) fn files(owner: Owner<'_>, component: &Component) -> Secret {
         data: Some(
             files
                 .into_iter()
-                .map(|(name, text)| (name, ByteString(text.into_bytes())))
+                .map(|(name, text)| (secret_key(&name), ByteString(text.into_bytes())))
                 .collect(),
         ),
         ..Secret::default()
@@ -254,7 +259,7 @@ fn volume(component: &Component, files: &str) -> Volume {
                     .files
                     .keys()
                     .map(|name| KeyToPath {
-                        key: name.clone(),
+                        key: secret_key(name),
                         path: name.clone(),
                         ..KeyToPath::default()
                     })

@@ -129,3 +129,21 @@ async fn other_files_are_another_secret() {
     assert_eq!(name(&api_server(1)), name(&api_server(1)));
     assert_ne!(name(&api_server(1)), name(&renewed));
 }
+
+#[tokio::test]
+async fn a_file_in_a_folder_has_a_key_without_one() {
+    berth_runtime::install_crypto();
+    let fixture = Fixture::new();
+    let mut component = api_server(1);
+    component
+        .files
+        .insert("mutating/created-by.yaml".into(), "policies".into());
+    let secret = build::files(fixture.owner(), &component);
+    assert!(secret.data.unwrap().contains_key("mutating_created-by.yaml"));
+    let deployment = build::deployment(fixture.owner(), &component, &ClusterSettings::default(), "files");
+    let text = serde_json::to_string(&deployment).unwrap();
+    assert!(
+        text.contains(r#""key":"mutating_created-by.yaml","path":"mutating/created-by.yaml""#),
+        "{text}"
+    );
+}

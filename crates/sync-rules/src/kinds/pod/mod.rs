@@ -7,6 +7,7 @@
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
 //! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec. In a pod that has a node, only what can be added | [`sizes`] |
+//! | user | who created the pod, and a gate if its users are limited: at the creation | `user` |
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status | `claims` |
@@ -36,6 +37,7 @@ mod targets;
 pub mod token;
 pub mod trust;
 mod update;
+mod user;
 mod volume_claims;
 mod volumes;
 
@@ -292,6 +294,7 @@ impl ToHost for Pods {
         if let Some(record) = placement::record(cache, name, pod) {
             desired["metadata"]["annotations"][labels::PLACEMENT] = record.into();
         }
+        user::stamp(cache.tenant.users, pod, &mut desired);
         desired
     }
 

@@ -30,9 +30,14 @@ pub fn mutable_part(pod: &Value) -> Value {
     };
     let mut annotations = pod["metadata"].get("annotations").cloned();
     if let Some(annotations) = annotations.as_mut().and_then(Value::as_object_mut) {
-        // It is on record of what was true at creation.
+        // They are on record of what was true at creation.
         annotations.remove(labels::PLACEMENT);
+        annotations.remove(labels::CREATED_BY);
     }
+    let gates: Vec<&Value> = json::items(spec, &["schedulingGates"])
+        .iter()
+        .filter(|gate| gate["name"] != labels::USER_QUOTA_GATE)
+        .collect();
     let mut part = json!({
         "labels": pod["metadata"].get("labels"),
         "annotations": annotations,
@@ -44,10 +49,10 @@ pub fn mutable_part(pod: &Value) -> Value {
         ],
         "activeDeadlineSeconds": spec.get("activeDeadlineSeconds"),
         "tolerations": spec.get("tolerations"),
-        "schedulingGates": spec.get("schedulingGates"),
+        "schedulingGates": (!gates.is_empty()).then_some(&gates),
         "ephemeralContainers": spec.get("ephemeralContainers"),
     });
-    if !json::items(spec, &["schedulingGates"]).is_empty() {
+    if !gates.is_empty() {
         part["nodeSelector"] = spec["nodeSelector"].clone();
         part["affinity"] = spec.get("affinity").cloned().unwrap_or_default();
     }
@@ -128,6 +133,8 @@ pub fn applied_keys(pod: &Value) -> String {
     let gates: Vec<_> = json::items(pod, &["spec", "schedulingGates"])
         .iter()
         .filter_map(|gate| json::text(gate, &["name"]))
+        // Only control takes this one off.
+        .filter(|gate| *gate != labels::USER_QUOTA_GATE)
         .collect();
     format!(
         "labels={};annotations={};gates={}",

@@ -241,6 +241,7 @@ async fn render_control_plane(
         policy: &settings.sync,
         limits: &settings.limits,
         datastore_usage,
+        limits_users: context.stores.limits_users(&tenant.cluster),
         form: context.runtime.form(settings.replicas),
         network: &prepared.limits,
         endpoints: &prepared.endpoints,

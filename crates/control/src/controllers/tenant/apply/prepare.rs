@@ -144,6 +144,10 @@ async fn apply_namespaces(
     );
     annotations.extend(policy_annotations::of_network(network));
     annotations.extend(policy_annotations::of_endpoints(closed_to_endpoints));
+    if context.stores.limits_users(&tenant.cluster) {
+        let limited = policy_annotations::USER_QUOTAS_LIMITED;
+        annotations.insert(policy_annotations::USER_QUOTAS.into(), limited.into());
+    }
     for namespace in host_objects::namespaces(&tenant.cluster, &tenant.id, &annotations) {
         tenant
             .memory

@@ -1,0 +1,279 @@
+//! Who created each pod: the API server writes it into the annotation `berth.dev/created-by`, and nobody in the tenant can change it.
+//!
+//! | object | annotation |
+//! |---|---|
+//! | pod that a user creates | the user |
+//! | pod that a controller of Kubernetes creates | that of the template that it comes from |
+//! | template of a Deployment, ReplicaSet, StatefulSet, DaemonSet, ReplicationController or CronJob | who last changed anything of it |
+//! | template of a Job | who created the Job: what runs cannot be changed |
+//!
+//! A ServiceAccount is a user like any other, except for those of the controllers of Kubernetes. One policy of each pair sets the annotation,
+//! the other rejects a request in which a webhook of the tenant has changed it afterwards. Requests for which nothing is to be set match no
+//! policy of the first sort, so that they cost little.
+
+use super::static_policies::{
+    add_file, add_mutating_file, binding, mutating_binding, mutating_policy, policy, rule, validation,
+};
+use berth_api::labels;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The file of each folder.
+const FILE: &str = "created-by.yaml";
+/// End of the names of policies and bindings.
+const SUFFIX: &str = "created-by.berth.dev.static.k8s.io";
+/// What a team reads.
+const DENIED: &str = "the API server sets the annotation berth.dev/created-by, and nobody can change it: remove it from the object, and from \
+                      what webhooks of this cluster add";
+
+/// ServiceAccounts of `kube-system` that create pods and templates from other templates. Nobody acts in their name, see `authorization`.
+pub(super) const CONTROLLERS: [&str; 7] = [
+    "cronjob-controller",
+    "daemon-set-controller",
+    "deployment-controller",
+    "job-controller",
+    "replicaset-controller",
+    "replication-controller",
+    "statefulset-controller",
+];
+
+/// Resources with a template.
+#[derive(Clone, Copy)]
+struct Templates {
+    /// Part of the names of policies.
+    name: &'static str,
+    /// Groups and resources.
+    resources: &'static [(&'static str, &'static [&'static str])],
+    /// Fields that lead to the template.
+    path: &'static [&'static str],
+    /// Whether who changes the template is who runs it.
+    follows_changes: bool,
+}
+
+const TEMPLATES: [Templates; 3] = [
+    Templates {
+        name: "templates",
+        resources: &[
+            ("", &["replicationcontrollers"]),
+            ("apps", &["daemonsets", "deployments", "replicasets", "statefulsets"]),
+        ],
+        path: &["spec", "template"],
+        follows_changes: true,
+    },
+    Templates {
+        name: "jobs",
+        resources: &[("batch", &["jobs"])],
+        path: &["spec", "template"],
+        follows_changes: false,
+    },
+    Templates {
+        name: "cronjobs",
+        resources: &[("batch", &["cronjobs"])],
+        path: &["spec", "jobTemplate", "spec", "template"],
+        follows_changes: true,
+    },
+];
+
+/// The parts of a pod that a user can write.
+const POD: [&str; 4] = ["pods", "pods/ephemeralcontainers", "pods/resize", "pods/status"];
+
+/// A pair of policies: what an annotation must be on some requests.
+struct Stamp {
+    name: String,
+    rules: Vec<Value>,
+    /// Fields that lead to the object with the annotation.
+    path: &'static [&'static str],
+    /// Whether the controllers of Kubernetes may set what they like: they copy it.
+    exempts_controllers: bool,
+    /// The annotation, empty for none.
+    expected: String,
+}
+
+/// Adds the policies to the files of an API server.
+pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) {
+    let (mut setting, mut checking) = (Vec::new(), Vec::new());
+    for stamp in stamps() {
+        let name = format!("{}.{SUFFIX}", stamp.name);
+        setting.extend([stamp.mutating_policy(&name), mutating_binding(&name)]);
+        checking.extend([stamp.policy(&name), binding(&name)]);
+    }
+    let name = format!("bindings.{SUFFIX}");
+    checking.extend([policy_of_bindings(&name), binding(&name)]);
+    add_mutating_file(files, FILE, &setting);
+    add_file(files, FILE, &checking);
+}
+
+fn stamps() -> Vec<Stamp> {
+    const USER: &str = "request.userInfo.username";
+    let mut stamps = vec![
+        Stamp {
+            name: "new-pods".into(),
+            rules: vec![rule("", &["CREATE"], &["pods"])],
+            path: &[],
+            exempts_controllers: true,
+            expected: USER.into(),
+        },
+        Stamp {
+            name: "pods".into(),
+            rules: vec![rule("", &["UPDATE"], &POD)],
+            path: &[],
+            exempts_controllers: false,
+            expected: annotation("oldObject", &[]),
+        },
+    ];
+    for templates in TEMPLATES {
+        let Templates {
+            name,
+            resources,
+            path,
+            follows_changes,
+        } = templates;
+        let rules = |operation: &str| -> Vec<Value> {
+            let all = resources.iter();
+            all.map(|(group, resources)| rule(group, &[operation], resources))
+                .collect()
+        };
+        let before = annotation("oldObject", path);
+        stamps.extend([
+            Stamp {
+                name: format!("new-{name}"),
+                rules: rules("CREATE"),
+                path,
+                exempts_controllers: true,
+                expected: USER.into(),
+            },
+            Stamp {
+                name: name.into(),
+                rules: rules("UPDATE"),
+                path,
+                exempts_controllers: follows_changes,
+                expected: if follows_changes {
+                    format!("{} ? {before} : {USER}", is_same_template(path))
+                } else {
+                    before
+                },
+            },
+        ]);
+    }
+    stamps
+}
+
+impl Stamp {
+    fn constraints(&self) -> Value {
+        json!({"matchPolicy": "Equivalent", "resourceRules": self.rules})
+    }
+
+    /// Whether the annotation of a request is as it must be.
+    fn is_right(&self) -> String {
+        let is_expected = format!("{} == ({})", annotation("object", self.path), self.expected);
+        if self.exempts_controllers {
+            format!("{} || {is_expected}", is_controller())
+        } else {
+            is_expected
+        }
+    }
+
+    /// Sets the annotation where it is not right.
+    fn mutating_policy(&self, name: &str) -> Value {
+        let metadata = format!("{}.metadata", at("object", self.path));
+        let path: String = self.path.iter().map(|field| format!("/{field}")).collect();
+        let key = labels::CREATED_BY;
+        let pointer = format!("{path}/metadata/annotations/{}", key.replace('/', "~1"));
+        // What an update adds to an object without the annotation is removed: it is there, or else it would be right.
+        let patch = format!(
+            "variables.expected == '' ? [JSONPatch{{op: 'remove', path: '{pointer}'}}] : has({metadata}) && has({metadata}.annotations) ? \
+             [JSONPatch{{op: 'add', path: '{pointer}', value: variables.expected}}] : has({metadata}) ? \
+             [JSONPatch{{op: 'add', path: '{path}/metadata/annotations', value: {{'{key}': variables.expected}}}}] : \
+             [JSONPatch{{op: 'add', path: '{path}/metadata', value: {{'annotations': {{'{key}': variables.expected}}}}}}]"
+        );
+        let conditions = [("is-not-right", format!("!({})", self.is_right()))];
+        let variables = [json!({"name": "expected", "expression": self.expected})];
+        mutating_policy(name, &self.constraints(), &conditions, &variables, &patch)
+    }
+
+    /// Rejects what has another one.
+    fn policy(&self, name: &str) -> Value {
+        policy(name, &self.constraints(), &[], &[validation(&self.is_right(), DENIED)])
+    }
+}
+
+/// A binding of a pod to a node adds its annotations to the pod.
+fn policy_of_bindings(name: &str) -> Value {
+    let constraints = json!({
+        "matchPolicy": "Equivalent",
+        "resourceRules": [rule("", &["CREATE"], &["pods/binding", "bindings"])],
+    });
+    let denied = validation(&format!("{} == ''", annotation("object", &[])), DENIED);
+    policy(name, &constraints, &[], &[denied])
+}
+
+fn at(object: &str, path: &[&str]) -> String {
+    std::iter::once(object)
+        .chain(path.iter().copied())
+        .collect::<Vec<_>>()
+        .join(".")
+}
+
+/// The annotation of an object or a template; empty without one.
+fn annotation(object: &str, path: &[&str]) -> String {
+    let annotations = optional(object, path, "annotations");
+    format!("{annotations}[?'{}'].orValue('')", labels::CREATED_BY)
+}
+
+/// A map in the metadata of an object or a template, as an optional value.
+fn optional(object: &str, path: &[&str], map: &str) -> String {
+    format!("{}.?metadata.?{map}", at(object, path))
+}
+
+fn is_controller() -> String {
+    let users = CONTROLLERS.map(|name| format!("'system:serviceaccount:kube-system:{name}'"));
+    format!("request.userInfo.username in [{}]", users.join(", "))
+}
+
+/// Whether an update leaves a template as it was, apart from the annotation.
+fn is_same_template(path: &[&str]) -> String {
+    let (new, old) = (at("object", path), at("oldObject", path));
+    let map = |object: &str, map: &str| format!("{}.orValue({{}})", optional(object, path, map));
+    let (new_annotations, old_annotations) = (map("object", "annotations"), map("oldObject", "annotations"));
+    let key = labels::CREATED_BY;
+    format!(
+        "{new}.spec == {old}.spec && {} == {} && \
+         {new_annotations}.all(k, k == '{key}' || (k in {old_annotations} && {old_annotations}[k] == {new_annotations}[k])) && \
+         {old_annotations}.all(k, k == '{key}' || k in {new_annotations})",
+        map("object", "labels"),
+        map("oldObject", "labels"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stamp_is_set_and_checked_by_the_same_expression() {
+        let stamps = stamps();
+        assert_eq!(stamps.len(), 8);
+        for stamp in &stamps {
+            let name = format!("{}.{SUFFIX}", stamp.name);
+            let (sets, checks) = (stamp.mutating_policy(&name), stamp.policy(&name));
+            assert_eq!(
+                sets["spec"]["matchConstraints"], checks["spec"]["matchConstraints"],
+                "{name}"
+            );
+            let expression = checks["spec"]["validations"][0]["expression"].as_str().unwrap();
+            let conditions = &sets["spec"]["matchConditions"];
+            assert_eq!(conditions[0]["expression"], format!("!({expression})"), "{name}");
+            assert!(expression.contains(&stamp.expected), "{expression}");
+        }
+    }
+
+    #[test]
+    fn templates_of_cron_jobs_are_found_below_those_of_jobs() {
+        let path = TEMPLATES[2].path;
+        assert_eq!(at("object", path), "object.spec.jobTemplate.spec.template");
+        assert_eq!(
+            annotation("oldObject", path),
+            "oldObject.spec.jobTemplate.spec.template.?metadata.?annotations[?'berth.dev/created-by'].orValue('')"
+        );
+    }
+}

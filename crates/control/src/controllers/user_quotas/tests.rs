@@ -1,0 +1,194 @@
+//! The whole controller with a host in memory.
+
+use super::{UserQuotasContext, reconcile};
+use crate::{
+    events::EventRecorder,
+    key::Key,
+    metrics::Metrics,
+    testing::{Script, ScriptedApi, StoreWriters},
+    user_pods,
+};
+use berth_api::{TenantCluster, TenantClusterSpec, names::TenantId};
+use berth_runtime::queue::Queue;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use std::{collections::HashSet, sync::Arc};
+
+const PROJECT: &str = "/apis/berth.dev/v1alpha1/projects/vision";
+const GATE: &str = "berth.dev/user-quota";
+
+struct Fixture {
+    script: Script,
+    host: ScriptedApi,
+    context: UserQuotasContext,
+    writers: StoreWriters,
+}
+
+impl Fixture {
+    /// Two tenants of a Project in which each user may have this number of pods.
+    fn new(pods: u32) -> Self {
+        let script = Script::default();
+        let host = ScriptedApi::new("host", &script);
+        let (stores, writers) = StoreWriters::new();
+        let context = context(&host, stores);
+        let fixture = Self {
+            script,
+            host,
+            context,
+            writers,
+        };
+        fixture.set_quotas(&json!([{"user": "*", "limits": [{"resource": "pods", "limit": pods}]}]));
+        for name in ["a", "b"] {
+            let mut cluster = serde_json::to_value(TenantCluster::new(name, TenantClusterSpec::default())).unwrap();
+            cluster["metadata"] = json!({"name": name, "namespace": "team", "uid": name, "generation": 1});
+            let path = format!("/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/{name}");
+            fixture.host.insert(&path, cluster);
+        }
+        fixture
+    }
+
+    fn set_quotas(&self, quotas: &Value) {
+        let metadata = json!({"name": "vision", "uid": "p", "generation": 1});
+        let spec = json!({"namespaces": ["team"], "userQuotas": quotas});
+        self.host.insert(PROJECT, json!({"metadata": metadata, "spec": spec}));
+    }
+
+    /// A pod of a tenant, as its syncer creates it.
+    fn add_pod(&self, tenant: &str, name: &str, user: &str, second: u32) {
+        let slug = TenantId::new(tenant, tenant).slug().to_owned();
+        let pod = json!({
+            "metadata": {
+                "name": name, "namespace": "berth-w", "uid": name, "labels": {"berth.dev/tenant": slug},
+                "annotations": {"berth.dev/created-by": user}, "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"),
+            },
+            "spec": {"schedulingGates": [{"name": GATE}], "containers": [{"name": "c"}]},
+            "status": {"phase": "Pending"},
+        });
+        self.host.insert(&path(name), pod);
+    }
+
+    /// What the watches do.
+    fn observe(&mut self) {
+        self.writers.update(&self.host);
+        let mut names = HashSet::new();
+        for mut pod in self.host.find("/pods/") {
+            // The server in memory keeps what a strategic merge patch says.
+            if let Some(gates) = pod["spec"]["schedulingGates"].as_array_mut() {
+                gates.retain(|gate| gate["$patch"].is_null());
+            }
+            let name = format!("berth-w/{}", pod["metadata"]["name"].as_str().unwrap());
+            let read = user_pods::read_pod(&serde_json::from_value(pod).unwrap());
+            self.context.stores.user_pods.put(&name, read);
+            names.insert(name);
+        }
+        self.context.stores.user_pods.retain(&names);
+    }
+
+    async fn reconcile(&mut self) {
+        self.observe();
+        reconcile(&self.context).await.unwrap();
+    }
+
+    /// Names of the pods whose gate is off.
+    fn started(&self) -> Vec<String> {
+        let pods = self.host.find("/pods/").into_iter();
+        pods.filter(|pod| !pod["spec"]["schedulingGates"][0]["$patch"].is_null())
+            .map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn condition(&self, name: &str) -> Value {
+        self.host.get(&path(name)).unwrap()["status"]["conditions"][0].clone()
+    }
+}
+
+fn context(host: &ScriptedApi, stores: crate::stores::Stores) -> UserQuotasContext {
+    UserQuotasContext {
+        client: host.client(),
+        stores,
+        ledger: Arc::default(),
+        queue: Queue::<Key>::new(),
+        metrics: Metrics::new(&mut Registry::default()),
+        recorder: EventRecorder::new(host.client()),
+    }
+}
+
+fn path(pod: &str) -> String {
+    format!("/api/v1/namespaces/berth-w/pods/{pod}")
+}
+
+#[tokio::test]
+async fn pods_beyond_the_limit_wait_in_all_tenants_of_the_project() {
+    let mut fixture = Fixture::new(2);
+    fixture.add_pod("a", "a1", "alice", 1);
+    fixture.add_pod("b", "b2", "alice", 2);
+    fixture.add_pod("a", "a3", "alice", 3);
+    fixture.add_pod("b", "b4", "bob", 4);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["a1", "b2", "b4"]);
+    let condition = fixture.condition("a3");
+    assert_eq!(condition["reason"], "UserLimitExceeded");
+    assert!(
+        condition["message"].as_str().unwrap().contains("user alice"),
+        "{condition}"
+    );
+    let users = fixture.context.ledger.users_of("vision").users;
+    assert_eq!((users[0].user.as_str(), users[0].waiting_pods), ("alice", 1));
+    assert_eq!((users[0].resources[0].used, users[0].resources[0].limit), (2, 2));
+
+    fixture.host.remove(&path("a1"));
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["a3", "b2", "b4"]);
+    assert_eq!(fixture.condition("a3")["status"], "False");
+}
+
+#[tokio::test]
+async fn a_watch_that_is_behind_lets_no_further_pod_start() {
+    let mut fixture = Fixture::new(1);
+    fixture.add_pod("a", "late", "alice", 2);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["late"]);
+    // It still has its gate for the watch, and an older pod appears.
+    fixture.add_pod("b", "early", "alice", 1);
+    let early = serde_json::from_value(fixture.host.get(&path("early")).unwrap()).unwrap();
+    let pods = &fixture.context.stores.user_pods;
+    pods.put("berth-w/early", user_pods::read_pod(&early));
+    reconcile(&fixture.context).await.unwrap();
+    assert_eq!(fixture.started(), ["late"]);
+}
+
+#[tokio::test]
+async fn every_failed_call_is_made_up_for() {
+    for number in 0..12 {
+        let mut fixture = Fixture::new(2);
+        for second in 1..5 {
+            fixture.add_pod("a", &format!("p{second}"), "alice", second);
+        }
+        fixture.script.fail_call(number);
+        fixture.observe();
+        let _ = reconcile(&fixture.context).await;
+        assert!(fixture.started().len() <= 2, "{number}");
+        fixture.reconcile().await;
+        assert_eq!(fixture.started(), ["p1", "p2"], "{number}");
+        // Another process, which knows nothing of the first.
+        fixture.context = context(&fixture.host, fixture.context.stores.clone());
+        fixture.reconcile().await;
+        assert_eq!(fixture.started(), ["p1", "p2"], "{number}");
+        for waiting in ["p3", "p4"] {
+            assert_eq!(fixture.condition(waiting)["status"], "True", "{number}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_limits_every_gate_is_taken_off() {
+    let mut fixture = Fixture::new(1);
+    fixture.add_pod("a", "p1", "alice", 1);
+    fixture.add_pod("a", "p2", "alice", 2);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["p1"]);
+    fixture.set_quotas(&json!([]));
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["p1", "p2"]);
+    assert!(fixture.context.ledger.users_of("vision").users.is_empty());
+}

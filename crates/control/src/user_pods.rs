@@ -1,0 +1,202 @@
+//! Tenants' host pods that have not ended, by the users who created them.
+
+use berth_api::{PODS, conditions::USER_LIMIT_EXCEEDED, labels};
+use berth_node_lifecycle::pod_requests;
+use berth_quota::{UserAmounts, UserGang};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// A host pod, as far as limits of users matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedUserPod {
+    /// Slug of its tenant.
+    pub tenant: String,
+    /// Its namespace on the host.
+    pub namespace: String,
+    /// Its name on the host.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Who created it, as the tenant's API server says.
+    pub created_by: Option<String>,
+    /// What it requests: itself, and extended resources.
+    pub amounts: UserAmounts,
+    /// Whether it waits behind the gate [`labels::USER_QUOTA_GATE`].
+    pub is_gated: bool,
+    /// Whether it is being deleted.
+    pub is_ending: bool,
+    /// Its gang.
+    pub gang: Option<UserGang>,
+    /// Its priority.
+    pub priority: i32,
+    /// When it was created, in seconds since the epoch.
+    pub since: i64,
+    /// The message of its condition [`USER_LIMIT_EXCEEDED`], if that is true.
+    pub condition: Option<String>,
+}
+
+/// Host pods that have not ended, by namespace and name.
+#[derive(Debug, Default)]
+pub struct UserPods {
+    pods: Mutex<HashMap<String, Arc<ObservedUserPod>>>,
+    /// Slugs of the tenants whose Project limits its users.
+    limited: Mutex<HashSet<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl UserPods {
+    /// Sets a pod; none if it is gone or has ended. Returns whether limits of users may have to be decided again.
+    pub fn put(&self, name: &str, pod: Option<ObservedUserPod>) -> bool {
+        let mut all = lock(&self.pods);
+        let before = match pod.clone() {
+            Some(pod) => all.insert(name.to_owned(), Arc::new(pod)),
+            None => all.remove(name),
+        };
+        if before.as_deref() == pod.as_ref() {
+            return false;
+        }
+        let limited = lock(&self.limited);
+        let mut both = before.as_deref().into_iter().chain(&pod);
+        both.any(|pod| pod.is_gated || limited.contains(&pod.tenant))
+    }
+
+    /// Removes all pods except these. Returns whether that was any.
+    pub fn retain(&self, names: &HashSet<String>) -> bool {
+        let mut all = lock(&self.pods);
+        let before = all.len();
+        all.retain(|name, _| names.contains(name));
+        all.len() < before
+    }
+
+    /// The pods of tenants with limits, and all pods with a gate.
+    pub fn list_counted(&self) -> Vec<Arc<ObservedUserPod>> {
+        // In the same order as above.
+        let all = lock(&self.pods);
+        let limited = lock(&self.limited);
+        let counts = |pod: &&Arc<ObservedUserPod>| pod.is_gated || limited.contains(&pod.tenant);
+        all.values().filter(counts).cloned().collect()
+    }
+
+    /// Sets the tenants with limits. Returns the slugs of those for which that changed.
+    pub fn set_limited(&self, limited: HashSet<String>) -> HashSet<String> {
+        let mut known = lock(&self.limited);
+        let changed = known.symmetric_difference(&limited).cloned().collect();
+        *known = limited;
+        changed
+    }
+}
+
+/// Reads a host pod that a syncer created; none if it has ended.
+pub fn read_pod(pod: &Pod) -> Option<ObservedUserPod> {
+    let tenant = pod.labels().get(labels::TENANT)?.clone();
+    let annotation = |key: &str| pod.annotations().get(key).cloned();
+    let spec = pod.spec.as_ref()?;
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return None;
+    }
+    let mut amounts: UserAmounts = pod_requests::of_pod(pod)
+        .into_iter()
+        // Extended resources have a domain.
+        .filter(|(resource, thousandths)| resource.contains('/') && *thousandths > 0)
+        .map(|(resource, thousandths)| (resource, u64::try_from(thousandths / 1000).unwrap_or(u64::MAX)))
+        .collect();
+    amounts.insert(PODS.to_owned(), 1);
+    let gates = spec.scheduling_gates.iter().flatten();
+    let mut conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let condition = conditions.find(|condition| condition.type_ == USER_LIMIT_EXCEEDED && condition.status == "True");
+    Some(ObservedUserPod {
+        namespace: pod.namespace().unwrap_or_default(),
+        name: pod.name_any(),
+        uid: pod.uid().unwrap_or_default(),
+        created_by: annotation(labels::CREATED_BY),
+        amounts,
+        is_gated: gates.into_iter().any(|gate| gate.name == labels::USER_QUOTA_GATE),
+        is_ending: pod.metadata.deletion_timestamp.is_some(),
+        gang: annotation(labels::GANG).filter(|gang| !gang.is_empty()).map(|gang| {
+            let namespace = annotation(labels::ORIGIN_NAMESPACE).unwrap_or_default();
+            let size = annotation(labels::GANG_SIZE).and_then(|size| size.parse().ok());
+            UserGang {
+                name: format!("{tenant}/{namespace}/{gang}"),
+                size: size.unwrap_or_default(),
+            }
+        }),
+        priority: spec.priority.unwrap_or_default(),
+        since: pod.creation_timestamp().map_or(0, |time| time.0.as_second()),
+        condition: condition.map(|condition| condition.message.clone().unwrap_or_default()),
+        tenant,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read(spec: &Value, status: &Value) -> Option<ObservedUserPod> {
+        let pod = json!({
+            "metadata": {
+                "name": "x-1", "namespace": "berth-w", "uid": "u", "labels": {"berth.dev/tenant": "vision-abc"},
+                "annotations": {"berth.dev/created-by": "alice", "berth.dev/origin-namespace": "ml", "berth.dev/gang": "train",
+                    "berth.dev/gang-size": "4"},
+                "creationTimestamp": "1970-01-01T00:01:00Z",
+            },
+            "spec": spec, "status": status,
+        });
+        read_pod(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn gated() -> Value {
+        json!({
+            "schedulingGates": [{"name": "other"}, {"name": "berth.dev/user-quota"}],
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "4", "nvidia.com/gpu": "2"}}}],
+        })
+    }
+
+    #[test]
+    fn a_pod_counts_with_its_extended_resources_until_it_ends() {
+        let condition = json!([{"type": "berth.dev/UserLimitExceeded", "status": "True", "message": "wait"}]);
+        let pod = read(&gated(), &json!({"phase": "Pending", "conditions": condition})).unwrap();
+        assert_eq!(pod.created_by.as_deref(), Some("alice"));
+        assert_eq!(
+            pod.amounts,
+            [("nvidia.com/gpu".to_owned(), 2), ("pods".to_owned(), 1)].into()
+        );
+        assert!(pod.is_gated && pod.condition.as_deref() == Some("wait"));
+        assert_eq!(
+            pod.gang,
+            Some(UserGang {
+                name: "vision-abc/ml/train".into(),
+                size: 4
+            })
+        );
+        assert_eq!(pod.since, 60);
+        assert_eq!(read(&gated(), &json!({"phase": "Succeeded"})), None);
+        let open = read(&json!({"containers": [{"name": "c"}]}), &json!({})).unwrap();
+        assert!(!open.is_gated && open.condition.is_none());
+    }
+
+    #[test]
+    fn only_pods_of_limited_users_are_a_reason_to_decide() {
+        let pods = UserPods::default();
+        let open = read(&json!({"containers": [{"name": "c"}]}), &json!({}));
+        assert!(!pods.put("berth-w/x-1", open.clone()), "nobody is limited");
+        assert!(pods.list_counted().is_empty());
+        assert!(pods.put("berth-w/x-1", read(&gated(), &json!({}))), "it has to start");
+        assert!(pods.put("berth-w/x-1", open.clone()), "it started");
+        let slugs = HashSet::from(["vision-abc".to_owned()]);
+        assert_eq!(pods.set_limited(slugs.clone()), slugs);
+        assert!(pods.set_limited(slugs).is_empty());
+        assert!(!pods.put("berth-w/x-1", open), "nothing changed");
+        assert_eq!(pods.list_counted().len(), 1);
+        assert!(pods.put("berth-w/x-1", None), "it is gone");
+    }
+}

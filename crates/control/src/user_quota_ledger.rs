@@ -1,0 +1,84 @@
+//! What was decided last about the users of Projects.
+//!
+//! A pod that may start is kept here before its gate is taken off, until the watch shows that it is off. So a decision knows all earlier
+//! ones of this process even if the watch is behind, or a request had no answer. Another process finds what is done on the pods; what was
+//! decided and not done, it decides again.
+
+use berth_api::UserStatus;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// The users of a Project, for its status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProjectUsers {
+    /// Users with pods.
+    pub users: Vec<UserStatus>,
+    /// Number of those that are too many to list.
+    pub not_listed: u32,
+}
+
+/// The last decision.
+#[derive(Debug, Default)]
+pub struct UserQuotaLedger {
+    granted: Mutex<BTreeSet<String>>,
+    projects: Mutex<BTreeMap<String, ProjectUsers>>,
+    changes: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl UserQuotaLedger {
+    /// UIDs of pods that may start. Those that are not among the pods with a gate are forgotten.
+    pub fn granted(&self, gated: &HashSet<&str>) -> BTreeSet<String> {
+        let mut granted = lock(&self.granted);
+        granted.retain(|uid| gated.contains(uid.as_str()));
+        granted.clone()
+    }
+
+    /// Keeps that pods may start.
+    pub fn grant(&self, uids: impl IntoIterator<Item = String>) {
+        lock(&self.granted).extend(uids);
+    }
+
+    /// Keeps the users of all Projects that limit them. Returns whether that changed.
+    pub fn set_projects(&self, projects: BTreeMap<String, ProjectUsers>) -> bool {
+        let mut known = lock(&self.projects);
+        let is_new = *known != projects;
+        *known = projects;
+        if is_new {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
+        is_new
+    }
+
+    /// How often the users of any Project changed.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// The users of a Project.
+    pub fn users_of(&self, project: &str) -> ProjectUsers {
+        lock(&self.projects).get(project).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_stays_granted_until_its_gate_is_seen_to_be_off() {
+        let ledger = UserQuotaLedger::default();
+        ledger.grant(["a".to_owned(), "b".to_owned()]);
+        assert_eq!(ledger.granted(&HashSet::from(["a", "b", "c"])).len(), 2);
+        assert_eq!(ledger.granted(&HashSet::from(["b"])), ["b".to_owned()].into());
+        assert_eq!(ledger.granted(&HashSet::from(["a", "b"])), ["b".to_owned()].into());
+    }
+}
