@@ -253,6 +253,7 @@ mod tests {
                     .into_iter()
                     .filter_map(|resource| Some((resource.as_str().to_owned(), resource.reserved_by(limits)?)))
                     .collect(),
+                above_limits: BTreeMap::new(),
             },
             over: Vec::new(),
         };

@@ -192,7 +192,7 @@ async fn until_replicas(deployments: &Api<Deployment>, replicas: i32, has_record
     let what = format!("the Deployment has {replicas} replicas, and a record: {has_record}");
     until(&what, READY_WITHIN, async || {
         let found = deployments.get("web").await.map_err(|error| error.to_string())?;
-        let wanted = found.spec.as_ref().and_then(|spec| spec.replicas);
+        let wanted = found.spec.replicas;
         let is_recorded = found.annotations().contains_key(labels::STOPPED);
         if (wanted, is_recorded) == (Some(replicas), has_record) {
             Ok(found)

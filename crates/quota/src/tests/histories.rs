@@ -100,7 +100,7 @@ impl World {
 
     fn quotas_of(&self, level: usize) -> Vec<TreeQuota> {
         let all = self.quotas.iter().filter(|((of, _), _)| *of == level);
-        all.map(|((_, resource), nominal)| limited(RESOURCES[*resource], *nominal))
+        all.map(|((_, resource), nominal)| limited(RESOURCES[*resource].clone(), *nominal))
             .collect()
     }
 
@@ -122,20 +122,20 @@ impl World {
     }
 
     /// What the tenants of a Project have.
-    fn held(&self, project: &str, resource: TreeResource) -> u64 {
+    fn held(&self, project: &str, resource: &TreeResource) -> u64 {
         let own = self.claims.iter().filter(|claim| claim.project == project);
-        own.filter_map(|claim| claim.reserved.as_ref()?.get(&resource)).sum()
+        own.filter_map(|claim| claim.reserved.as_ref()?.get(resource)).sum()
     }
 
     fn check(&self, usage: &Usage<'_>) {
         for resource in RESOURCES {
-            let key = Key::of(resource);
+            let key = Key::of(resource.clone());
             let used_by =
                 |all: Vec<crate::QuotaUse>| all.into_iter().find(|used| used.key == key).map(|used| used.used);
             let leaves = PROJECTS.map(|name| (name, used_by(usage.of_project(name))));
             for (name, used) in leaves {
                 if let Some(used) = used {
-                    assert_eq!(used, self.held(name, resource), "Project {name}, {resource:?}");
+                    assert_eq!(used, self.held(name, &resource), "Project {name}, {resource:?}");
                 }
             }
             let sum: u64 = leaves.iter().filter_map(|(_, used)| *used).sum();

@@ -139,7 +139,10 @@ fn measure_decision(options: Options) -> Vec<f64> {
     let limits = TenantLimits::default();
     let requested: Amounts = TreeResource::RESERVED
         .into_iter()
-        .filter_map(|resource| Some((resource, resource.reserved_by(&limits)?.min(1000))))
+        .filter_map(|resource| {
+            let amount = resource.reserved_by(&limits)?.min(1000);
+            Some((resource, amount))
+        })
         .collect();
     let mut claims: Vec<Claim> = (0..options.tenants)
         .map(|number| Claim {
@@ -149,6 +152,7 @@ fn measure_decision(options: Options) -> Vec<f64> {
             requested: Some(requested.clone()),
             unlimited: BTreeSet::new(),
             reserved: Some(requested.clone()),
+            at_most: Amounts::new(),
         })
         .collect();
     let mut durations = Vec::new();
@@ -169,6 +173,7 @@ fn limit(resource: TreeResource, nominal: u32) -> TreeQuota {
     TreeQuota {
         resource,
         pool_name: None,
+        gpu_product: None,
         nominal_quota: nominal.into(),
         borrowing_limit: Some(0_u32.into()),
         lending_limit: None,

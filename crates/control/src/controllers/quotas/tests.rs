@@ -247,7 +247,8 @@ async fn resources_by_name_are_reserved_and_a_class_without_the_limit_waits() {
     let mut cluster = fixture.host.get(&tenant_path("a", "team")).unwrap();
     cluster["status"] = status;
     fixture.host.insert(&tenant_path("a", "team"), cluster);
-    fixture.context.quotas.replace(BTreeMap::new());
+    let quotas = &fixture.context.quotas;
+    quotas.replace(BTreeMap::new(), &quotas.basis()).unwrap();
     fixture.reconcile().await;
     assert_eq!(fixture.reserved(), ["a"]);
 }

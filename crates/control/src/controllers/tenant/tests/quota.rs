@@ -12,6 +12,10 @@ use serde_json::json;
 pub(super) fn decide(fixture: &Fixture, verdict: Verdict) {
     let project = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"namespaces": ["team"]}});
     fixture.host.insert("/apis/berth.dev/v1alpha1/projects/p", project);
+    keep_verdict(fixture, verdict);
+}
+
+fn keep_verdict(fixture: &Fixture, verdict: Verdict) {
     let quotas = &fixture.context.quotas;
     quotas
         .replace([(UID.to_owned(), verdict)].into(), &quotas.basis())
@@ -66,7 +70,7 @@ async fn without_quota_nothing_is_created() {
 #[tokio::test]
 async fn nothing_is_created_before_something_is_decided() {
     let mut fixture = Fixture::new();
-    decide(&fixture, Verdict::NoProject);
+    keep_verdict(&fixture, Verdict::NoProject);
     let quotas = &fixture.context.quotas;
     quotas.replace([].into(), &quotas.basis()).unwrap();
     fixture.reconcile().await.unwrap();
@@ -108,10 +112,7 @@ async fn a_project_that_the_watch_does_not_show_yet_counts() {
 async fn projects_are_listed_once_for_a_tenant_without_one() {
     let mut fixture = Fixture::new();
     fixture.host.insert(&format!("{PROJECTS}/p"), project("other"));
-    fixture
-        .context
-        .quotas
-        .replace([(UID.to_owned(), Verdict::NoProject)].into());
+    keep_verdict(&fixture, Verdict::NoProject);
     assert!(fixture.reconcile_until_ready().await.is_empty());
     assert_eq!(count_lists(&fixture), 1);
     // A new process finds that it runs.
