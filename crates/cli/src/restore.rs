@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::args::HomeArgument;
 use crate::error::Error;
 use crate::explain::{connect, failed};
+use crate::output::print_line;
 
 pub(crate) async fn run(home: HomeArgument, tenant: &str, owners: &[String]) -> Result<ExitCode, Error> {
     let (namespace, name) = tenant
@@ -23,7 +24,7 @@ pub(crate) async fn run(home: HomeArgument, tenant: &str, owners: &[String]) -> 
     let idle = cluster.status.as_ref().and_then(|status| status.idle.as_ref());
     let stopped = idle.map(|idle| idle.stopped_owners.as_slice()).unwrap_or_default();
     if stopped.is_empty() && owners.is_empty() {
-        println!("Berth has stopped no owner in {tenant}.");
+        print_line(format_args!("Berth has stopped no owner in {tenant}."))?;
         return Ok(ExitCode::SUCCESS);
     }
     let wanted = find_wanted(stopped, owners).map_err(Error::Explain)?;
@@ -41,7 +42,9 @@ pub(crate) async fn run(home: HomeArgument, tenant: &str, owners: &[String]) -> 
         "ask for the restore; try again if somebody has changed the TenantCluster meanwhile",
     ))?;
     for path in wanted {
-        println!("{path}: will be started again within a minute, if the tenant's API server answers");
+        print_line(format_args!(
+            "{path}: will be started again within a minute, if the tenant's API server answers"
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

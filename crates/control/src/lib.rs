@@ -52,7 +52,6 @@ use std::sync::Arc;
 use stores::Stores;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use user_quota_ledger::UserQuotaLedger;
 
 /// What control needs to run.
 pub struct ControlConfig {
@@ -141,6 +140,18 @@ fn build_idle_gpus(
     }
 }
 
+/// What limits of users are decided with.
+fn build_user_quotas(config: &ControlConfig, stores: &Stores, queue: &Queue<Key>) -> UserQuotasContext {
+    UserQuotasContext {
+        client: config.client.clone(),
+        stores: stores.clone(),
+        ledger: Arc::default(),
+        queue: queue.clone(),
+        metrics: config.metrics.clone(),
+        recorder: EventRecorder::new(config.client.clone()),
+    }
+}
+
 /// All controllers, with what they share.
 fn build_controllers(
     config: ControlConfig,
@@ -149,6 +160,7 @@ fn build_controllers(
     (schedules, tenants): (Arc<Schedules>, Arc<Tenants>),
     queue: Queue<Key>,
 ) -> Controllers {
+    let user_quotas = build_user_quotas(&config, &stores, &queue);
     let ControlConfig {
         client,
         host,
@@ -166,7 +178,6 @@ fn build_controllers(
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
     let quotas = Arc::new(QuotaLedger::default());
-    let users = Arc::new(UserQuotaLedger::default());
     Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),
@@ -212,14 +223,6 @@ fn build_controllers(
             metrics: metrics.clone(),
             recorder: recorder.clone(),
         },
-        user_quotas: UserQuotasContext {
-            client: client.clone(),
-            stores: stores.clone(),
-            ledger: Arc::clone(&users),
-            queue: queue.clone(),
-            metrics: metrics.clone(),
-            recorder: recorder.clone(),
-        },
         quotas: QuotasContext {
             client: client.clone(),
             stores: stores.clone(),
@@ -228,11 +231,12 @@ fn build_controllers(
             runtime: Arc::clone(&runtime),
             quotas: Arc::clone(&quotas),
             pace: controllers::quotas::Pace::default(),
-            users,
+            users: Arc::clone(&user_quotas.ledger),
             queue: queue.clone(),
             metrics: metrics.clone(),
             recorder: recorder.clone(),
         },
+        user_quotas,
         nodes: NodesContext {
             client,
             stores: stores.clone(),

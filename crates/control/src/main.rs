@@ -49,7 +49,7 @@ async fn main() -> ExitCode {
     } else {
         let args = Args::parse();
         telemetry::init(args.log_format);
-        run(args).await
+        Box::pin(run(args)).await
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

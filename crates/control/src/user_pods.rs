@@ -55,15 +55,16 @@ impl UserPods {
     /// Sets a pod; none if it is gone or has ended. Returns whether limits of users may have to be decided again.
     pub fn put(&self, name: &str, pod: Option<ObservedUserPod>) -> bool {
         let mut all = lock(&self.pods);
-        let before = match pod.clone() {
-            Some(pod) => all.insert(name.to_owned(), Arc::new(pod)),
+        let pod = pod.map(Arc::new);
+        let before = match &pod {
+            Some(pod) => all.insert(name.to_owned(), Arc::clone(pod)),
             None => all.remove(name),
         };
-        if before.as_deref() == pod.as_ref() {
+        if before == pod {
             return false;
         }
         let limited = lock(&self.limited);
-        let mut both = before.as_deref().into_iter().chain(&pod);
+        let mut both = before.iter().chain(&pod);
         both.any(|pod| pod.is_gated || limited.contains(&pod.tenant))
     }
 

@@ -67,9 +67,15 @@ struct Incomplete {
     bytes: Vec<u8>,
 }
 
+/// What is in a complete ClientHello.
+#[derive(Debug, PartialEq, Eq)]
+struct Complete {
+    server_name: Option<String>,
+}
+
 impl Incomplete {
     /// Takes the next bytes. Returns the server name once the ClientHello is complete.
-    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Option<String>>, HelloError> {
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Complete>, HelloError> {
         if self.bytes.len() + bytes.len() > MAX_CLIENT_HELLO {
             return Err(HelloError::TooLong);
         }
@@ -80,8 +86,8 @@ impl Incomplete {
             match self.acceptor.accept() {
                 Ok(None) => {}
                 Ok(Some(accepted)) => {
-                    let name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
-                    return Ok(Some(name));
+                    let server_name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
+                    return Ok(Some(Complete { server_name }));
                 }
                 Err((error, mut alert)) => {
                     let mut bytes = Vec::new();
@@ -107,7 +113,7 @@ pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<ClientHello, 
         if length == 0 {
             return Err(HelloError::Closed);
         }
-        if let Some(server_name) = incomplete.feed(&buffer[..length])? {
+        if let Some(Complete { server_name }) = incomplete.feed(&buffer[..length])? {
             return Ok(ClientHello {
                 server_name,
                 bytes: incomplete.bytes,
@@ -152,7 +158,9 @@ mod tests {
             }
             assert_eq!(
                 found,
-                Some(Some("vision.team-a.example.com".into())),
+                Some(Complete {
+                    server_name: Some("vision.team-a.example.com".into())
+                }),
                 "pieces of {size}"
             );
             assert_eq!(incomplete.bytes, hello);
@@ -252,7 +260,7 @@ mod tests {
     }
 
     /// Feeds bytes in pieces until there is a result.
-    fn feed(bytes: &[u8], size: usize) -> (usize, Option<Result<Option<String>, HelloError>>) {
+    fn feed(bytes: &[u8], size: usize) -> (usize, Option<Result<Complete, HelloError>>) {
         let mut incomplete = Incomplete::default();
         let result = bytes.chunks(size).find_map(|piece| incomplete.feed(piece).transpose());
         (incomplete.bytes.len(), result)
@@ -272,7 +280,7 @@ mod tests {
             for (at, byte) in changes {
                 hello[at % length] = byte;
             }
-            if let (_, Some(Ok(Some(name)))) = feed(&hello, size) {
+            if let (_, Some(Ok(Complete { server_name: Some(name) }))) = feed(&hello, size) {
                 prop_assert!(name.is_ascii() && name == name.to_ascii_lowercase());
             }
         }

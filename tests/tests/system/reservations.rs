@@ -64,7 +64,7 @@ async fn until_reserved(host: &TestCluster, name: &str, reserved: u64, above: Op
             Err(format!("{found:?}"))
         }
     })
-    .await
+    .await;
 }
 
 pub(crate) async fn what_exists_stays_reserved_when_a_class_gets_smaller(host: Arc<TestCluster>) {

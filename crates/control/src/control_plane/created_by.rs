@@ -176,7 +176,7 @@ impl Stamp {
     /// Sets the annotation where it is not right.
     fn mutating_policy(&self, name: &str) -> Value {
         let metadata = format!("{}.metadata", at("object", self.path));
-        let path: String = self.path.iter().map(|field| format!("/{field}")).collect();
+        let path: String = self.path.iter().flat_map(|field| ["/", *field]).collect();
         let key = labels::CREATED_BY;
         let pointer = format!("{path}/metadata/annotations/{}", key.replace('/', "~1"));
         // What an update adds to an object without the annotation is removed: it is there, or else it would be right.

@@ -548,7 +548,10 @@ fn policies_that_change_objects_have_a_folder_of_their_own() {
         .find(|component| component.name == API_SERVER)
         .unwrap();
     for (name, text) in &server.files {
-        if !name.ends_with(".yaml") {
+        if std::path::Path::new(name)
+            .extension()
+            .is_none_or(|extension| extension != "yaml")
+        {
             continue;
         }
         for document in text.split("\n---\n") {

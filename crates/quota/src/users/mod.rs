@@ -135,28 +135,25 @@ pub fn decide_users(limits: &UserLimits, pods: &[UserPod]) -> UserOutcome {
     let mut promised: BTreeMap<&str, UserAmounts> = BTreeMap::new();
     for unit in build_units(pods) {
         let (requested, rest) = request(&unit);
-        match find_shortage(limits, &outcome, &promised, &requested, &rest) {
-            Some(shortage) => {
-                let shortage = LimitExceeded {
-                    is_of_gang: unit.members.len() > 1 || unit.missing > 0,
-                    ..shortage
-                };
-                for pod in &unit.members {
-                    let of_user = outcome.users.entry(pod.user.clone()).or_default();
-                    of_user.waiting += 1;
-                    of_user.first.get_or_insert_with(|| shortage.clone());
-                    outcome.waiting.insert(pod.uid.clone(), shortage.clone());
-                }
+        if let Some(shortage) = find_shortage(limits, &outcome, &promised, &requested, &rest) {
+            let shortage = LimitExceeded {
+                is_of_gang: unit.members.len() > 1 || unit.missing > 0,
+                ..shortage
+            };
+            for pod in &unit.members {
+                let of_user = outcome.users.entry(pod.user.clone()).or_default();
+                of_user.waiting += 1;
+                of_user.first.get_or_insert_with(|| shortage.clone());
+                outcome.waiting.insert(pod.uid.clone(), shortage.clone());
             }
-            None => {
-                for (user, amounts) in rest {
-                    add(promised.entry(user).or_default(), &amounts, 1);
-                }
-                for pod in &unit.members {
-                    let of_user = outcome.users.entry(pod.user.clone()).or_default();
-                    add(&mut of_user.used, &pod.amounts, 1);
-                    outcome.admitted.insert(pod.uid.clone());
-                }
+        } else {
+            for (user, amounts) in rest {
+                add(promised.entry(user).or_default(), &amounts, 1);
+            }
+            for pod in &unit.members {
+                let of_user = outcome.users.entry(pod.user.clone()).or_default();
+                add(&mut of_user.used, &pod.amounts, 1);
+                outcome.admitted.insert(pod.uid.clone());
             }
         }
     }

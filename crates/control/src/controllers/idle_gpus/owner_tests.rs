@@ -191,7 +191,7 @@ async fn pods_that_stay_although_their_owner_was_stopped_are_evicted() {
 async fn the_team_restores_with_an_annotation() {
     let mut world = Box::pin(World::stopped()).await;
     world.change(DEPLOYMENT, |object| {
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
     });
     world.fleet.run(1).await;
     assert_eq!((world.replicas(), world.annotations()), (1, json!({"team": "own"})));
@@ -238,7 +238,7 @@ async fn a_new_control_knows_what_was_stopped_and_a_class_that_is_off_keeps_it()
     world.fleet.run(3).await;
     assert_eq!((world.replicas(), world.listed()), (0, 1));
     world.change(DEPLOYMENT, |object| {
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
     });
     world.fleet.run(2).await;
     assert_eq!((world.replicas(), world.listed()), (1, 0));
@@ -250,7 +250,7 @@ async fn a_new_control_knows_what_was_stopped_and_a_class_that_is_off_keeps_it()
 async fn an_api_server_that_does_not_answer_keeps_what_was_stopped() {
     let mut world = Box::pin(World::stopped()).await;
     world.change(DEPLOYMENT, |object| {
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
     });
     world.connect(false);
     world.fleet.run(200).await;
@@ -281,7 +281,7 @@ async fn a_crash_at_any_call_stops_and_restores_exactly_once() {
         assert_eq!(world.listed(), 1, "call {number}");
         world.remove_pod();
         world.change(DEPLOYMENT, |object| {
-            object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+            object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
         });
         world.script.fail_call(world.script.calls().len() + number);
         world.fleet.run(1).await;
@@ -344,7 +344,7 @@ async fn a_job_of_a_cron_job_is_suspended_and_resumed() {
     assert_eq!((&job["spec"]["suspend"], world.fleet.evictions()), (&json!(true), 0));
     world.remove_pod();
     world.change(JOB, |object| {
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into()
+        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
     });
     world.fleet.run(1).await;
     assert_eq!(world.tenant.get(JOB).unwrap()["spec"]["suspend"], false);

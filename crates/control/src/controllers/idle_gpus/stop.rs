@@ -124,7 +124,7 @@ async fn plan(
             }),
             Err(CannotStop::HasStopped) => {}
             Err(why) => {
-                tracing::info!(owner = %key, ?why, "cannot stop the owner of idle GPUs; evicting its idle pods")
+                tracing::info!(owner = %key, ?why, "cannot stop the owner of idle GPUs; evicting its idle pods");
             }
         }
     }

@@ -35,19 +35,32 @@ enum Step {
 /// What is known of a level.
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    is_deleted: bool,
+    deletion: Option<Deletion>,
     has_finalizer: bool,
     has_tenants: bool,
-    is_forced: bool,
+}
+
+/// How a level is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deletion {
+    /// After its tenants.
+    Protected,
+    /// At once.
+    Forced,
 }
 
 impl Level {
     fn new(object: &impl ResourceExt, has_tenants: bool) -> Self {
+        let is_deleted = object.meta().deletion_timestamp.is_some();
+        let deletion = if is_forced(object) {
+            Deletion::Forced
+        } else {
+            Deletion::Protected
+        };
         Self {
-            is_deleted: object.meta().deletion_timestamp.is_some(),
+            deletion: is_deleted.then_some(deletion),
             has_finalizer: finalizers::is_set(object, labels::QUOTA_FINALIZER),
             has_tenants,
-            is_forced: is_forced(object),
         }
     }
 
@@ -56,9 +69,8 @@ impl Level {
         match self {
             Self {
                 has_finalizer: false,
-                is_deleted: false,
+                deletion: None,
                 has_tenants: true,
-                ..
             } => Step::Add,
             Self {
                 has_finalizer: true,
@@ -67,8 +79,7 @@ impl Level {
             }
             | Self {
                 has_finalizer: true,
-                is_deleted: true,
-                is_forced: true,
+                deletion: Some(Deletion::Forced),
                 ..
             } => Step::Remove,
             _ => Step::Keep,
@@ -181,10 +192,13 @@ mod tests {
     fn levels_with_tenants_have_the_finalizer_and_no_others() {
         let step = |[is_deleted, has_finalizer, has_tenants, is_forced]: [bool; 4]| {
             Level {
-                is_deleted,
+                deletion: is_deleted.then_some(if is_forced {
+                    Deletion::Forced
+                } else {
+                    Deletion::Protected
+                }),
                 has_finalizer,
                 has_tenants,
-                is_forced,
             }
             .step()
         };

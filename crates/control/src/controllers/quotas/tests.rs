@@ -417,7 +417,7 @@ async fn what_a_tenant_still_has_stays_reserved_when_its_limits_get_lower() {
     for (name, second) in [("a", 1), ("b", 2)] {
         fixture.add_tenant(name, "team", second, &Value::Null);
         fixture.change(&tenant_path(name, "team"), |cluster| {
-            cluster["spec"]["className"] = "gold".into()
+            cluster["spec"]["className"] = "gold".into();
         });
     }
     fixture.reconcile().await;

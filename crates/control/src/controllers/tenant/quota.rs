@@ -51,7 +51,7 @@ fn reserved_condition(reservation: &QuotaReservation, over: &[TreeResource]) -> 
             Some(kept) => ConditionUpdate::mark_true(QUOTA_RESERVED, "AboveLimits", kept),
         };
     }
-    let names: Vec<&str> = over.iter().map(|resource| resource.as_str()).collect();
+    let names: Vec<&str> = over.iter().map(berth_api::TreeResource::as_str).collect();
     let message = format!(
         "the tenant has more than the quotas of Project {project} allow now: {}; nothing is taken away",
         names.join(", ")

@@ -397,9 +397,9 @@ mod tests {
         let mut dynamic = spec("v1.37.1", &[]);
         dynamic.node_groups = vec![NodeGroup::dynamic("a", "h100", 0, 8)];
         let mut available = available();
-        Arc::make_mut(&mut available.pools)
-            .values_mut()
-            .for_each(|(pool, _)| pool.spec.modes.push(NodeMode::Dynamic));
+        for (pool, _) in Arc::make_mut(&mut available.pools).values_mut() {
+            pool.spec.modes.push(NodeMode::Dynamic);
+        }
         assert!(validate(&dynamic, SchedulingMode::Host, &available).is_ok());
         let unscheduled = validate(&dynamic, SchedulingMode::Tenant, &available).unwrap_err();
         assert_eq!(unscheduled.reason, "DynamicNeedsHostScheduling");

@@ -53,13 +53,15 @@ pub(super) fn list_limited(stores: &Stores) -> LimitedProjects {
     }
 }
 
+type ObservedPods = Vec<Arc<ObservedUserPod>>;
+
 /// The pods of each Project, and those of no Project with limits.
 pub(super) fn group_pods<'a>(
     levels: &'a LimitedProjects,
     pods: &[Arc<ObservedUserPod>],
-) -> (BTreeMap<&'a str, Vec<Arc<ObservedUserPod>>>, Vec<Arc<ObservedUserPod>>) {
-    let mut by_project: BTreeMap<&str, Vec<Arc<ObservedUserPod>>> = BTreeMap::new();
-    let mut others = Vec::new();
+) -> (BTreeMap<&'a str, ObservedPods>, ObservedPods) {
+    let mut by_project: BTreeMap<&str, ObservedPods> = BTreeMap::new();
+    let mut others = ObservedPods::new();
     for pod in pods {
         match levels.by_slug.get(&pod.tenant) {
             Some(project) => by_project.entry(project).or_default().push(Arc::clone(pod)),

@@ -122,7 +122,7 @@ fn answers(cluster: &TenantCluster) -> bool {
     };
     let needed = [CONTROL_PLANE_READY, SYNCER_READY];
     let others = [INFRASTRUCTURE_READY, DATASTORE_READY, ENDPOINT_READY];
-    needed.iter().all(|kind| conditions::is_true(conditions, kind)) && !others.iter().any(|kind| is_false(&kind))
+    needed.iter().all(|kind| conditions::is_true(conditions, kind)) && !others.iter().any(is_false)
 }
 
 /// What is known of a tenant's pods.
