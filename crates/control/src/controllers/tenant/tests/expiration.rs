@@ -2,7 +2,7 @@
 
 use super::{
     fixture::{Fixture, TENANT},
-    quota::{decide, waiting},
+    quota::{decide, reservation, waiting},
     schedule::{insert_stop, remove_stop},
 };
 use crate::{pod_activity::PodActivity, quota_ledger::Verdict};
@@ -158,7 +158,11 @@ async fn the_time_in_which_a_new_tenant_waits_for_quota_does_not_count_as_idle()
     fixture.reconcile().await.unwrap();
     assert!(fixture.status()["idleSince"].is_null());
     assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotCounted");
-    decide(&fixture, Verdict::NoProject);
+    let reserved = Verdict::Reserved {
+        reservation: reservation(),
+        over: Vec::new(),
+    };
+    decide(&fixture, reserved);
     fixture.reconcile_until_ready().await;
     fixture.reconcile().await.unwrap();
     assert!(fixture.status()["idleSince"].is_string());

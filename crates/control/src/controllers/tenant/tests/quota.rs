@@ -70,7 +70,7 @@ async fn without_quota_nothing_is_created() {
 #[tokio::test]
 async fn nothing_is_created_before_something_is_decided() {
     let mut fixture = Fixture::new();
-    keep_verdict(&fixture, Verdict::NoProject);
+    decide(&fixture, Verdict::NoProject);
     let quotas = &fixture.context.quotas;
     quotas.replace([].into(), &quotas.basis()).unwrap();
     fixture.reconcile().await.unwrap();
