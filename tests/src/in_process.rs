@@ -1,4 +1,4 @@
-//! Control in the process of a test or benchmark, as a leader: nothing elects one here. Its tenants have simulated control planes.
+//! Control in the process of a test or benchmark, as a leader: nothing elects one here.
 
 use crate::{fake::FakeRuntime, test_cluster::TestCluster};
 use berth_control::{
@@ -12,6 +12,7 @@ use berth_control::{
     datastore::DatastoreConfig,
     metrics::Metrics,
     network::NetworkConfig,
+    runtime::ControlPlaneRuntime,
 };
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
@@ -19,14 +20,25 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// What a control gets besides its host.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Parts {
-    /// One runtime for controls that follow each other: the tenants' simulated control planes outlive the control that started them.
-    pub runtime: Arc<FakeRuntime>,
+    /// One runtime for controls that follow each other: the tenants' control planes outlive the control that started them.
+    pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// The time.
     pub clock: Clock,
     /// Where the metrics of GPUs are.
     pub gpu_metrics: Option<GpuMetricsSource>,
+}
+
+impl Default for Parts {
+    /// Simulated control planes, the real time, and no metrics.
+    fn default() -> Self {
+        Self {
+            runtime: Arc::new(FakeRuntime::default()),
+            clock: Clock::default(),
+            gpu_metrics: None,
+        }
+    }
 }
 
 /// A control that runs.
@@ -73,6 +85,12 @@ impl Control {
     /// Ends it when it has finished its current work.
     pub fn stop(self) {
         self.stop.cancel();
+    }
+
+    /// Ends it, and waits until it has.
+    pub async fn finish(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
     }
 
     /// Ends it at any point, as `kill -9` does: none of its work goes on, and its memory is lost.

@@ -2,9 +2,11 @@
 
 mod exporters;
 mod server;
+mod stand_in;
 
 pub use exporters::{Behaviour, Exporters, GPUS, History, pod_name};
 pub use server::Server;
+pub use stand_in::StandIn;
 
 use berth_idle_reclaim::{
     Seconds,

@@ -1,14 +1,11 @@
 //! A pod whose GPUs do nothing, by the metrics of a Prometheus in this process: its warnings and its eviction on a real API server.
 
 use crate::setup::{CLOCK, Control, SOON, Team, until_all_free};
-use axum::{Router, extract::State, routing::post};
 use berth_api::{
     IdleReclaim, IdleReclaimMode, IdleStatus, IdleStep, NodeGroup, TenantClass, TenantClassSpec, conditions,
 };
-use berth_control::controllers::idle_gpus::GpuMetricsSource;
-use berth_idle_reclaim::query::QuerySettings;
-use berth_prometheus::{Prometheus, PrometheusConfig};
 use berth_tests::{
+    gpu_metrics::StandIn,
     test_cluster::TestCluster,
     wait::{until, until_true},
 };
@@ -18,62 +15,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
-use tokio::net::TcpListener;
-
-/// What the eight GPUs of one pod do.
-#[derive(Clone, Default)]
-struct Gpus {
-    namespace: String,
-    pod: String,
-    activity: Arc<Mutex<f64>>,
-}
-
-impl Gpus {
-    fn set_activity(&self, activity: f64) {
-        *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = activity;
-    }
-
-    /// A source of metrics for control, with a pass each second.
-    async fn serve(&self) -> GpuMetricsSource {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new()
-            .route("/api/v1/query", post(answer))
-            .with_state(self.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        GpuMetricsSource {
-            prometheus: Prometheus::new(PrometheusConfig::new(url.parse().unwrap())).unwrap(),
-            settings: QuerySettings::default(),
-            interval: Duration::from_secs(1),
-        }
-    }
-}
-
-/// The rows that Prometheus would have, by what the query aggregates: all samples of the window are there.
-async fn answer(State(gpus): State<Gpus>, form: String) -> String {
-    let time = form.split('&').find_map(|pair| pair.strip_prefix("time="));
-    let activity = *gpus.activity.lock().unwrap_or_else(PoisonError::into_inner);
-    let value = if form.contains("timestamp") {
-        time.unwrap_or("0").to_owned()
-    } else if form.contains("count_over_time") {
-        "30".to_owned()
-    } else if form.contains("POWER") {
-        "80".to_owned()
-    } else {
-        activity.to_string()
-    };
-    let row = |gpu: u32| {
-        json!({"value": [0, value], "metric": {"UUID": format!("GPU-{gpu}"), "modelName": "NVIDIA H100",
-            "exported_namespace": gpus.namespace, "exported_pod": gpus.pod, "namespace": "monitoring", "pod": "exporter"}})
-    };
-    let rows: Vec<_> = (0..8).map(row).collect();
-    json!({"status": "success", "data": {"resultType": "vector", "result": rows}}).to_string()
-}
+use std::{collections::BTreeSet, sync::Arc};
 
 fn class(mode: IdleReclaimMode) -> TenantClass {
     let spec = TenantClassSpec {
@@ -121,11 +63,8 @@ pub(crate) async fn a_pod_with_idle_gpus_is_warned_and_evicted(host: Arc<TestClu
 
     let first = Control::first().take().unwrap();
     first.stop();
-    let gpus = Gpus {
-        namespace: team.id.workload_namespace(),
-        pod: "train".into(),
-        activity: Arc::default(),
-    };
+    let gpus = StandIn::default();
+    gpus.set_pod(Some((team.id.workload_namespace(), "train".into())));
     gpus.set_activity(0.4);
     let source = gpus.serve().await;
     *Control::first() = Some(Control::start_with(&host, Some(source)));

@@ -51,7 +51,7 @@ impl Control {
     /// Starts one that reads what GPUs do.
     pub(crate) fn start_with(host: &TestCluster, gpu_metrics: Option<GpuMetricsSource>) -> Self {
         let parts = Parts {
-            runtime: Arc::clone(&RUNTIME),
+            runtime: Arc::clone(&RUNTIME) as Arc<_>,
             clock: CLOCK.clone(),
             gpu_metrics,
         };

@@ -2,25 +2,15 @@
 //! window is at least half an hour, so the clock of control is ahead, and Prometheus is one in this process, whose samples follow
 //! that clock.
 
-use axum::{Router, extract::State, routing::post};
 use berth_api::{IdleLastStep, IdleReclaim, IdleReclaimMode, TenantClass, TenantClassSpec, labels};
 use berth_control::{
-    ControlConfig,
-    control_plane::HostInput,
-    controllers::{
-        idle_gpus::GpuMetricsSource,
-        nodes::{clock::Clock, jobs::NodeJobs},
-        tenant::WithoutClass,
-    },
-    datastore::DatastoreConfig,
-    metrics::Metrics,
-    network::NetworkConfig,
+    controllers::{idle_gpus::GpuMetricsSource, nodes::clock::Clock},
     runtime::{ProcessRuntime, ProcessRuntimeConfig},
 };
-use berth_idle_reclaim::query::QuerySettings;
-use berth_prometheus::{Prometheus, PrometheusConfig};
 use berth_tests::{
     files::binary,
+    gpu_metrics::StandIn,
+    in_process::{Control, Parts},
     tenant::{READY_WITHIN, Tenant, cluster, ensure_namespace},
     test_cluster::TestCluster,
     wait::until,
@@ -30,59 +20,11 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
-use tokio::{net::TcpListener, task::JoinHandle};
-use tokio_util::sync::CancellationToken;
+use std::sync::Arc;
 
 const NAMESPACE: &str = "idle-owners";
 const NAME: &str = "vision";
-
-/// Namespace and name of the host pod whose eight GPUs do nothing; of others nothing is known.
-type IdlePod = Arc<Mutex<Option<(String, String)>>>;
-
-async fn serve(idle: IdlePod) -> GpuMetricsSource {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let router = Router::new().route("/api/v1/query", post(answer)).with_state(idle);
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    GpuMetricsSource {
-        prometheus: Prometheus::new(PrometheusConfig::new(url.parse().unwrap())).unwrap(),
-        settings: QuerySettings::default(),
-        interval: Duration::from_secs(1),
-    }
-}
-
-/// The rows that Prometheus would have, by what the query aggregates.
-async fn answer(State(idle): State<IdlePod>, form: String) -> String {
-    let time = form
-        .split('&')
-        .find_map(|pair| pair.strip_prefix("time="))
-        .unwrap_or("0");
-    let value = if form.contains("timestamp") {
-        time
-    } else if form.contains("count_over_time") {
-        "30"
-    } else if form.contains("POWER") {
-        "80"
-    } else {
-        "0"
-    };
-    let pod = idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let rows: Vec<Value> = pod
-        .iter()
-        .flat_map(|(namespace, name)| (0..8).map(move |gpu| (namespace, name, gpu)))
-        .map(|(namespace, name, gpu)| {
-            json!({"value": [0, value], "metric": {"UUID": format!("GPU-{gpu}"), "modelName": "NVIDIA H100",
-                "exported_namespace": namespace, "exported_pod": name, "namespace": "monitoring", "pod": "exporter"}})
-        })
-        .collect();
-    json!({"status": "success", "data": {"resultType": "vector", "result": rows}}).to_string()
-}
 
 /// Runs the tenants' processes, for all controls.
 async fn open_runtime(host: &TestCluster) -> Arc<ProcessRuntime> {
@@ -97,45 +39,13 @@ async fn open_runtime(host: &TestCluster) -> Arc<ProcessRuntime> {
     Arc::new(ProcessRuntime::open(config, host.client.clone()).await.unwrap())
 }
 
-/// A control in this process.
-struct Control {
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-impl Control {
-    fn start(host: &TestCluster, clock: &Clock, runtime: &Arc<ProcessRuntime>, gpu_metrics: GpuMetricsSource) -> Self {
-        let access = host.datastore();
-        let config = ControlConfig {
-            network: NetworkConfig::default(),
-            without_class: WithoutClass::BuiltInDefaults,
-            gateway: None,
-            node_jobs: NodeJobs {
-                image: "berth:test".into(),
-                placeholder_image: "pause:test".into(),
-                ..NodeJobs::default()
-            },
-            client: host.client.clone(),
-            host: HostInput {
-                cluster_domain: "cluster.local".into(),
-                server: host.server(),
-                ca_pem: std::fs::read_to_string(host.home().pki().join("ca.crt")).unwrap_or_default(),
-            },
-            datastore: DatastoreConfig {
-                endpoints: vec![access.endpoint],
-                ca_cert: access.ca_cert,
-                ca_key: access.ca_key,
-            },
-            clock: clock.clone(),
-            gpu_metrics: Some(gpu_metrics),
-            runtime: Arc::clone(runtime) as Arc<_>,
-            metrics: Metrics::new(&mut Registry::default()),
-        };
-        let stop = CancellationToken::new();
-        let of_control = stop.clone();
-        let task = tokio::spawn(async move { berth_control::run(config, of_control, || {}).await.unwrap() });
-        Self { stop, task }
-    }
+fn start(host: &TestCluster, clock: &Clock, runtime: &Arc<ProcessRuntime>, gpu_metrics: GpuMetricsSource) -> Control {
+    let parts = Parts {
+        runtime: Arc::clone(runtime) as Arc<_>,
+        clock: clock.clone(),
+        gpu_metrics: Some(gpu_metrics),
+    };
+    Control::start(host, parts)
 }
 
 fn class() -> TenantClass {
@@ -208,10 +118,10 @@ async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
     berth_runtime::install_crypto();
     let host = TestCluster::without_control("h100=1,cpu=1").await;
     let clock = Clock::default();
-    let idle = IdlePod::default();
-    let source = serve(Arc::clone(&idle)).await;
+    let idle = StandIn::default();
+    let source = idle.serve().await;
     let runtime = open_runtime(&host).await;
-    let control = Control::start(&host, &clock, &runtime, source.clone());
+    let control = start(&host, &clock, &runtime, source.clone());
     let params = PostParams::default();
     Api::<TenantClass>::all(host.client.clone())
         .create(&params, &class())
@@ -226,7 +136,7 @@ async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
     let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let pod = until_running(&pods).await;
 
-    *idle.lock().unwrap() = Some((tenant.id.workload_namespace(), pod.name_any()));
+    idle.set_pod(Some((tenant.id.workload_namespace(), pod.name_any())));
     // The pod has run for longer than the window, by the clock of control.
     clock.set_ahead(7200);
     let stopped = until_replicas(&deployments, 0, true).await;
@@ -235,7 +145,7 @@ async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
         (&record["replicas"], &record["class"]),
         (&json!(1), &json!("stop-owners"))
     );
-    *idle.lock().unwrap() = None;
+    idle.set_pod(None);
     until("its pod is gone", READY_WITHIN, async || {
         let pod = pods.get_opt(&pod.name_any()).await.map_err(|error| error.to_string())?;
         pod.map_or(Ok(()), |_| Err("it is there".to_owned()))
@@ -246,12 +156,11 @@ async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
     assert_eq!(idle_status.stopped_owners[0].path(), "Deployment/default/web");
 
     // Another control restores what this one has stopped: it is on the Deployment. This one ends at any point.
-    control.task.abort();
-    drop(control);
+    control.kill();
     let wanted = json!({"metadata": {"annotations": {labels::RESTORE: labels::RESTORE_WANTED}}});
     let merge = PatchParams::default();
     deployments.patch("web", &merge, &Patch::Merge(&wanted)).await.unwrap();
-    let second = Control::start(&host, &clock, &runtime, source);
+    let second = start(&host, &clock, &runtime, source);
     let restored = until_replicas(&deployments, 1, false).await;
     assert!(
         !restored.annotations().contains_key(labels::RESTORE),
@@ -275,6 +184,5 @@ async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
     until_replicas(&deployments, 0, false).await;
     clock.set_ahead(0);
     tenant.delete(&host).await;
-    second.stop.cancel();
-    second.task.await.unwrap();
+    second.finish().await;
 }

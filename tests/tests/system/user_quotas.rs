@@ -25,17 +25,30 @@ const AT_ONCE: usize = 25;
 
 /// A request in the name of a user who may do everything.
 async fn request(client: &Client, user: &str, method: &str, path: &str, body: &Value) -> Result<Value, Error> {
+    request_as(client, (user, Some("system:masters")), method, path, body).await
+}
+
+/// A request in the name of a user, perhaps as a member of a group.
+async fn request_as(
+    client: &Client,
+    (user, group): (&str, Option<&str>),
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> Result<Value, Error> {
     let content_type = if method == "PATCH" {
         "application/merge-patch+json"
     } else {
         "application/json"
     };
-    let request = http::Request::builder()
+    let mut request = http::Request::builder()
         .method(method)
         .uri(path)
         .header("content-type", content_type)
-        .header("Impersonate-User", user)
-        .header("Impersonate-Group", "system:masters");
+        .header("Impersonate-User", user);
+    if let Some(group) = group {
+        request = request.header("Impersonate-Group", group);
+    }
     client
         .request(request.body(body.to_string().into_bytes()).unwrap())
         .await
@@ -419,7 +432,14 @@ async fn nobody_else_opens_gates(host: &TestCluster, tenant: &Tenant) {
         json!({"spec": {"schedulingGates": []}}),
         json!({"metadata": {"annotations": {(labels::CREATED_BY): "bob"}}}),
     ] {
-        let result = as_syncer(&host.client, &syncer, "PATCH", &format!("{path}/{name}"), &patch).await;
+        let result = request_as(
+            &host.client,
+            (&syncer, None),
+            "PATCH",
+            &format!("{path}/{name}"),
+            &patch,
+        )
+        .await;
         assert_eq!(code(&result), 403, "{patch} {result:?}");
     }
     let mut copy = serde_json::to_value(pods.get(&name).await.unwrap()).unwrap();
@@ -427,25 +447,8 @@ async fn nobody_else_opens_gates(host: &TestCluster, tenant: &Tenant) {
         json!({"name": "open", "labels": copy["metadata"]["labels"], "annotations": copy["metadata"]["annotations"]});
     copy["metadata"] = metadata;
     copy["spec"]["schedulingGates"] = json!([]);
-    let result = as_syncer(&host.client, &syncer, "POST", &path, &copy).await;
+    let result = request_as(&host.client, (&syncer, None), "POST", &path, &copy).await;
     assert_eq!(code(&result), 403, "{result:?}");
-}
-
-/// A request of a syncer's identity on the host.
-async fn as_syncer(client: &Client, user: &str, method: &str, path: &str, body: &Value) -> Result<Value, Error> {
-    let content_type = if method == "PATCH" {
-        "application/merge-patch+json"
-    } else {
-        "application/json"
-    };
-    let request = http::Request::builder()
-        .method(method)
-        .uri(path)
-        .header("content-type", content_type)
-        .header("Impersonate-User", user);
-    client
-        .request(request.body(body.to_string().into_bytes()).unwrap())
-        .await
 }
 
 pub(crate) async fn schemas_reject_invalid_limits_of_users(host: Arc<TestCluster>) {
