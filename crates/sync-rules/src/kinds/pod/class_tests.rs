@@ -434,6 +434,8 @@ fn resizes_and_custom_conditions_come_back() {
         "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}}, "conditions": conditions}});
     let mut tenant = pod(&json!({"nodeName": "gpu-1"}));
     tenant["metadata"]["generation"] = 3.into();
+    // With default requests of the platform, the host's pod is of another class.
+    tenant["status"]["qosClass"] = "BestEffort".into();
     let observation = Observation {
         tenant: &tenant,
         host: &host,
@@ -451,7 +453,8 @@ fn resizes_and_custom_conditions_come_back() {
         .collect();
     assert_eq!(generations, [json!(3), json!(3), Value::Null]);
     assert_eq!(status["observedGeneration"], 3);
-    for field in ["qosClass", "allocatedResources", "resources"] {
+    assert_eq!(status["qosClass"], "BestEffort");
+    for field in ["allocatedResources", "resources"] {
         assert_eq!(status[field], host["status"][field]);
     }
 }

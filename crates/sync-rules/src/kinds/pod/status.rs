@@ -6,6 +6,7 @@
 //! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is denied |
 //! | PodScheduled, nominatedNodeName | the tenant's own where its schedulers decide; as long as the host cannot follow, `berth.dev/Synced` is False |
 //! | `DisruptionTarget` | the tenant's once it is True: an eviction in the tenant, or a stop by a schedule; otherwise the host's |
+//! | qosClass | the tenant's, which was set when the pod was created and does not change |
 //! | texts | host names mapped back |
 //! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
 //! | everything else | copied |
@@ -77,6 +78,10 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
         return before.clone();
     };
     super::claims::sync_status(name, fields);
+    // The host's differs where the platform sets default requests, and API servers reject changes.
+    if let Some(own) = before.get("qosClass") {
+        fields.insert("qosClass".into(), own.clone());
+    }
     let generation = |old: Option<&Value>| {
         if observation.in_sync {
             observation.tenant["metadata"].get("generation").cloned()
