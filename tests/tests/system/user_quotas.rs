@@ -250,6 +250,20 @@ async fn controllers_are_out_of_reach(client: &Client) {
     let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
     let result = request(client, "alice", "POST", token, &body).await;
     assert_eq!(code(&result), 403, "{result:?}");
+    // The controller manager would fill this one.
+    let account = "kubernetes.io/service-account.name";
+    let mut secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": {"name": "token", "annotations": {(account): "replicaset-controller"}},
+    });
+    let secrets = "/api/v1/namespaces/kube-system/secrets";
+    let result = request(client, "alice", "POST", secrets, &secret).await;
+    assert_eq!(code(&result), 403, "{result:?}");
+    secret["metadata"]["annotations"][account] = "default".into();
+    request(client, "alice", "POST", secrets, &secret).await.unwrap();
+    let patch = json!({"metadata": {"annotations": {(account): "replicaset-controller"}}});
+    let result = request(client, "alice", "PATCH", &format!("{secrets}/token"), &patch).await;
+    assert_eq!(code(&result), 403, "{result:?}");
 }
 
 fn project(limits: &Value) -> Value {

@@ -4,6 +4,9 @@
 //! A tenant's administrator may do everything by RBAC, and thus impersonate any user. Limits of the datastore exempt what the API server makes for
 //! itself, and only these two may change the platform's objects. No rule of RBAC denies anything, but an authorizer before it does: a webhook that is called for this request only, at an address
 //! where nothing listens. A call that fails is a denial.
+//!
+//! No authorizer is asked about the group `system:masters`, which an administrator may impersonate. Its members still impersonate nobody
+//! else, as a request has one identity to act as; for what else they may not do there are admission policies.
 
 use super::{
     certificates::CONTROL_USER,
@@ -20,25 +23,19 @@ const FILE: &str = "authorization.conf";
 const WEBHOOK: &str = "authorization.kubeconfig";
 /// Where nothing listens.
 const NOWHERE: &str = "https://127.0.0.1:1";
-/// The user that the controller manager is for itself.
-const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 /// Users that nobody impersonates.
 const USERS: [&str; 2] = [API_SERVER_USER, CONTROL_USER];
 
-/// Requests that impersonate one of [`USERS`] or of the controllers. From Kubernetes 1.36 on there are several verbs for it. Tokens of the
-/// controllers are for the controller manager alone.
+/// Requests that impersonate one of [`USERS`] or of the controllers. From Kubernetes 1.36 on there are several verbs for it.
 fn impersonates_platform() -> String {
     let users = USERS.map(|user| format!("'{user}'")).join(", ");
     let controllers = CONTROLLERS.map(|name| format!("'{name}'")).join(", ");
     let attributes = "request.resourceAttributes";
+    let is_user = format!("{attributes}.resource == 'users' && {attributes}.name in [{users}]");
     let is_controller = format!(
         "{attributes}.resource == 'serviceaccounts' && {attributes}.namespace == 'kube-system' && {attributes}.name in [{controllers}]"
     );
-    format!(
-        "has({attributes}) && ({attributes}.verb.startsWith('impersonate') && ({attributes}.resource == 'users' && \
-         {attributes}.name in [{users}] || {is_controller}) || {attributes}.verb == 'create' && \
-         {attributes}.subresource == 'token' && {is_controller} && request.user != '{CONTROLLER_MANAGER}')"
-    )
+    format!("has({attributes}) && {attributes}.verb.startsWith('impersonate') && ({is_user} || {is_controller})")
 }
 
 /// The API server's end: its files and its flag.

@@ -26,7 +26,14 @@ const SUFFIX: &str = "created-by.berth.dev.static.k8s.io";
 const DENIED: &str = "the API server sets the annotation berth.dev/created-by, and nobody can change it: remove it from the object, and from \
                       what webhooks of this cluster add";
 
-/// ServiceAccounts of `kube-system` that create pods and templates from other templates. Nobody acts in their name, see `authorization`.
+/// What a team reads that asks for a token of a controller.
+const DENIED_TOKEN: &str = "the controllers of Kubernetes create pods in the name of other users: nobody but kube-controller-manager has \
+                            their tokens";
+/// The user that the controller manager is for itself.
+const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
+
+/// ServiceAccounts of `kube-system` that create pods and templates from other templates. Nobody acts in their name: `authorization` denies to
+/// impersonate them, and the policies below deny their tokens.
 pub(super) const CONTROLLERS: [&str; 7] = [
     "cronjob-controller",
     "daemon-set-controller",
@@ -99,6 +106,10 @@ pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) {
     }
     let name = format!("bindings.{SUFFIX}");
     checking.extend([policy_of_bindings(&name), binding(&name)]);
+    let name = format!("tokens.{SUFFIX}");
+    checking.extend([policy_of_tokens(&name), binding(&name)]);
+    let name = format!("secrets.{SUFFIX}");
+    checking.extend([policy_of_secrets(&name), binding(&name)]);
     add_mutating_file(files, FILE, &setting);
     add_file(files, FILE, &checking);
 }
@@ -207,6 +218,33 @@ fn policy_of_bindings(name: &str) -> Value {
     policy(name, &constraints, &[], &[denied])
 }
 
+/// Tokens of the controllers are for the controller manager, which runs them.
+fn policy_of_tokens(name: &str) -> Value {
+    let constraints = json!({
+        "matchPolicy": "Equivalent",
+        "resourceRules": [rule("", &["CREATE"], &["serviceaccounts/token"])],
+    });
+    let allowed = format!(
+        "request.namespace != 'kube-system' || !(request.name in [{}]) || request.userInfo.username == '{CONTROLLER_MANAGER}'",
+        controllers("")
+    );
+    policy(name, &constraints, &[], &[validation(&allowed, DENIED_TOKEN)])
+}
+
+/// The controller manager writes a token into each Secret of this type.
+fn policy_of_secrets(name: &str) -> Value {
+    let constraints = json!({
+        "matchPolicy": "Equivalent",
+        "resourceRules": [rule("", &["CREATE", "UPDATE"], &["secrets"])],
+    });
+    let allowed = format!(
+        "request.namespace != 'kube-system' || object.?type.orValue('') != 'kubernetes.io/service-account-token' || \
+         !(object.?metadata.?annotations[?'kubernetes.io/service-account.name'].orValue('') in [{}])",
+        controllers("")
+    );
+    policy(name, &constraints, &[], &[validation(&allowed, DENIED_TOKEN)])
+}
+
 fn at(object: &str, path: &[&str]) -> String {
     std::iter::once(object)
         .chain(path.iter().copied())
@@ -225,9 +263,16 @@ fn optional(object: &str, path: &[&str], map: &str) -> String {
     format!("{}.?metadata.?{map}", at(object, path))
 }
 
+/// The names of the controllers as a list of CEL, each after a prefix.
+fn controllers(prefix: &str) -> String {
+    CONTROLLERS.map(|name| format!("'{prefix}{name}'")).join(", ")
+}
+
 fn is_controller() -> String {
-    let users = CONTROLLERS.map(|name| format!("'system:serviceaccount:kube-system:{name}'"));
-    format!("request.userInfo.username in [{}]", users.join(", "))
+    format!(
+        "request.userInfo.username in [{}]",
+        controllers("system:serviceaccount:kube-system:")
+    )
 }
 
 /// Whether an update leaves a template as it was, apart from the annotation.
