@@ -1,20 +1,23 @@
-//! How many of the tenant's pods may be in the queue of the host's scheduler at a time.
+//! How many of the tenant's pods may be on their way to the host's scheduler at a time.
 //!
-//! The queue is common to all tenants, and a syncer sees only its own pods. What it can measure is how long the scheduler takes
-//! until it tries a pod: that time grows with the pods of all tenants in the queue. So the limit grows while the scheduler is
-//! quick, by a fixed step, and is halved when the scheduler takes long. With this rule, TCP connections come to equal shares of a
-//! link of which none knows how fast it is and how many others use it.
+//! The host's API server and its scheduler are common to all tenants, and a syncer sees only its own pods. What it can measure is how
+//! long a pod takes from its place in the window until the scheduler tries it: that time grows with the pods of all tenants on the
+//! way. So the limit grows while pods are quick, by a fixed step, and is halved when they take long. With this rule, TCP connections come to
+//! equal shares of a link of which none knows how fast it is and how many others use it.
+//!
+//! The limit changes only while pods wait for a place. A tenant that needs fewer has its places at once, however many others wait.
 
 use std::time::{Duration, Instant};
 
-/// The limit when there was no pod in the queue: enough for a scheduler that tries 160 pods a second after 50 ms each.
+/// The limit at first: enough for 80 pods a second that take 100 ms each.
 const START: usize = 8;
-/// The least limit. All tenants have this many at the same time, so it is small; it must keep the scheduler busy.
-const MINIMUM: usize = 4;
+/// The least limit. All tenants that have too many pods have this many at the same time.
+const MINIMUM: usize = 1;
 /// By how much the limit grows.
-const STEP: usize = 4;
-/// The limit grows while the scheduler tries pods within this time and pods wait; it is halved if the scheduler takes longer.
-const TARGET: Duration = Duration::from_millis(75);
+const STEP: usize = 2;
+/// The limit grows while pods are tried within this time; it is halved if they take longer. On a host with nothing else to do, a pod takes
+/// 40 ms: two requests that create it and its Secret, and the scheduler.
+const TARGET: Duration = Duration::from_millis(100);
 /// Shortest time between two changes, by direction: what was changed must have had an effect.
 const PAUSE_GROWING: Duration = Duration::from_millis(50);
 const PAUSE_SHRINKING: Duration = Duration::from_millis(100);
@@ -47,14 +50,15 @@ impl Limit {
         *self = Self::new(self.maximum);
     }
 
-    /// Changes the limit after the scheduler has tried a pod that was on the host for `delay`. `is_needed`: pods wait for a place.
+    /// Changes the limit after the scheduler has tried a pod that has had its place for `delay`. `is_needed`: pods wait for a place.
     pub(super) fn measure(&mut self, delay: Duration, is_needed: bool, now: Instant) {
+        if !is_needed {
+            return;
+        }
         let (pause, next) = if delay > TARGET {
             (PAUSE_SHRINKING, (self.current / 2).max(MINIMUM.min(self.maximum)))
-        } else if is_needed {
-            (PAUSE_GROWING, (self.current + STEP).min(self.maximum))
         } else {
-            return;
+            (PAUSE_GROWING, (self.current + STEP).min(self.maximum))
         };
         let is_due = |at: Instant| now.saturating_duration_since(at) >= pause;
         if self.changed_at.is_none_or(is_due) {
@@ -89,7 +93,7 @@ mod tests {
     #[test]
     fn it_is_halved_when_the_scheduler_is_slow_down_to_the_minimum() {
         let mut limit = Limit::new(64);
-        after(&mut limit, &[10; 14]);
+        after(&mut limit, &[10; 28]);
         assert_eq!(limit.current(), 64);
         limit.changed_at = None;
         assert_eq!(after(&mut limit, &[500]), 32);
@@ -101,6 +105,13 @@ mod tests {
     fn it_does_not_grow_while_no_pod_waits() {
         let mut limit = Limit::new(64);
         limit.measure(Duration::from_millis(1), false, Instant::now());
+        assert_eq!(limit.current(), START);
+    }
+
+    #[test]
+    fn a_tenant_whose_pods_do_not_wait_keeps_its_limit_when_others_delay_them() {
+        let mut limit = Limit::new(64);
+        limit.measure(Duration::from_secs(3), false, Instant::now());
         assert_eq!(limit.current(), START);
     }
 

@@ -169,12 +169,11 @@ impl SchedulingWindow {
         let leaves = match (stage, self.placed.get_mut(name)) {
             (_, None) => false,
             (Some(SchedulingStage::Tried), Some(pod)) => {
-                let on_host_for = |at| now.saturating_duration_since(at);
-                let delay = pod.on_host.map_or(Duration::ZERO, on_host_for);
+                let elapsed = |at| now.saturating_duration_since(at);
                 if pod.is_measured {
-                    self.limit.measure(delay, !self.line.is_empty(), now);
+                    self.limit.measure(elapsed(pod.since), !self.line.is_empty(), now);
                 }
-                tried_after = Some(delay);
+                tried_after = Some(pod.on_host.map_or(Duration::ZERO, elapsed));
                 true
             }
             // A pod that loses its gates has the condition until the scheduler tries it.
