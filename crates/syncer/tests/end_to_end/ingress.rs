@@ -13,7 +13,7 @@ use kube::{
     Api, Client,
     api::{DynamicObject, ListParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
 const NETWORKING: &str = "networking.k8s.io";
@@ -227,6 +227,55 @@ pub async fn routes_are_attached(clusters: &Clusters) {
             entry["controllerName"] == "berth.dev/syncer" && entry["conditions"][0]["status"] == "False"
         })
         .await;
+}
+
+/// Controllers at the edge resolve names on the host: once its Service becomes one, an Ingress leads nowhere.
+pub async fn a_service_that_becomes_a_name_is_no_backend(clusters: &Clusters) {
+    let (tenant, host) = both(clusters, NETWORKING, "v1", "Ingress");
+    let (services, host_services) = both(clusters, "", "v1", "Service");
+    services
+        .create(json!({"metadata": {"name": "shop"}, "spec": {"ports": [{"port": 80}], "selector": {"app": "shop"}}}))
+        .await;
+    let backend = json!({"service": {"name": "shop", "port": {"number": 80}}});
+    let paths = json!([{"path": "/", "pathType": "Prefix", "backend": backend}]);
+    tenant
+        .create(
+            json!({"metadata": {"name": "shop"}, "spec": {"ingressClassName": "nginx",
+            "rules": [{"host": "shop.team.example.com", "http": {"paths": paths}}]}}),
+        )
+        .await;
+    let (ingress, service) = (
+        host_name("Ingress", "default", "shop"),
+        host_name("Service", "default", "shop"),
+    );
+    let leads_to = |ingress: &Value| {
+        let backend = &ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"];
+        backend["service"]["name"].clone()
+    };
+    host.until(&ingress, "it leads to the Service", |ingress| {
+        leads_to(ingress) == service
+    })
+    .await;
+    let name = "169-254-169-254.nip.io";
+    services
+        .patch("shop", json!({"spec": {"type": "ExternalName", "externalName": name}}))
+        .await;
+    let after = host
+        .until(&ingress, "it leads nowhere", |ingress| leads_to(ingress) != service)
+        .await;
+    assert!(!after.to_string().contains(name), "{after}");
+    host_services.gone(&service).await;
+    let nowhere = leads_to(&after);
+    assert!(host_services.get(nowhere.as_str().unwrap()).await.is_none());
+    eventually("an Event says why", async || {
+        let messages = events(clusters, "shop", "FieldIgnored").await;
+        messages
+            .iter()
+            .any(|message| message.contains("stands for an external name"))
+    })
+    .await;
+    tenant.delete("shop").await;
+    services.delete("shop").await;
 }
 
 /// The class offers other host names, and no Gateway any more: what leads traffic leaves the host, and is back with the offer.
