@@ -89,7 +89,7 @@ impl Etcd {
 
     /// Writes a value; returns what etcd says against it.
     fn put(&self) -> Result<(), String> {
-        let output = self.run("etcdctl put key", &[b'x'; VALUE]);
+        let output = self.run("etcdctl put key", &vec![b'x'; VALUE]);
         if output.status.success() {
             Ok(())
         } else {
