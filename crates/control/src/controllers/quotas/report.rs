@@ -239,7 +239,7 @@ fn describe_gpus(used: &[QuotaUse]) -> Option<String> {
     (!amounts.is_empty()).then(|| {
         format!(
             "tenants have more GPUs than the quotas allow: {}; Berth reclaims nodes from the tenant furthest above its share, those with \
-             the least important work first and those of minimums last, after policy.reclaimGracePeriod of the pool",
+             the least important work first, then the youngest, and those of minimums last, after policy.reclaimGracePeriod of the pool",
             amounts.join(", ")
         )
     })
