@@ -148,6 +148,8 @@ pub struct Metrics {
     pub quota_nominal: Family<QuotaLabels, Gauge>,
     /// What each level uses of each resource.
     pub quota_used: Family<QuotaLabels, Gauge>,
+    /// What each level borrows of each resource: what it uses beyond its nominal quota.
+    pub quota_borrowed: Family<QuotaLabels, Gauge>,
     /// Limits of the users that the status of a Project lists.
     pub user_quota_limit: Family<UserQuotaLabels, Gauge>,
     /// What they use.
@@ -189,6 +191,7 @@ impl Metrics {
             datastore_quota: Gauge::default(),
             quota_nominal: Family::default(),
             quota_used: Family::default(),
+            quota_borrowed: Family::default(),
             user_quota_limit: Family::default(),
             user_quota_used: Family::default(),
             user_waiting_pods: Family::default(),
@@ -271,6 +274,11 @@ impl Metrics {
             self.quota_used.clone(),
         );
         registry.register(
+            "quota_borrowed",
+            "What a Project or an Organization uses beyond its nominal quota, by resource",
+            self.quota_borrowed.clone(),
+        );
+        registry.register(
             "user_quota_limit",
             "Limit of a user within a Project, by resource; of at most 100 users of a Project",
             self.user_quota_limit.clone(),
@@ -298,6 +306,7 @@ impl Metrics {
     pub fn clear_quotas(&self) {
         self.quota_nominal.clear();
         self.quota_used.clear();
+        self.quota_borrowed.clear();
     }
 
     fn register_idle_reclaim(&self, registry: &mut Registry) {

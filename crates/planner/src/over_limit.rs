@@ -71,7 +71,8 @@ impl PlanningPass<'_> {
     }
 
     /// Nodes of a group that stay, the first to be given up first: those that do not serve yet, unusable ones, idle ones, those
-    /// with the lowest priority, those of the smallest gang, the emptiest, and those in domains where the group has the fewest.
+    /// with the lowest priority, those of the smallest gang, the emptiest, those in domains where the group has the fewest, and the
+    /// youngest.
     fn list_by_dispensability(&self, group: usize) -> Vec<usize> {
         let mut staying: Vec<usize> = self.view.node_groups[group].nodes.clone();
         staying.retain(|at| !self.is_leaving(*at));
@@ -85,7 +86,9 @@ impl PlanningPass<'_> {
                 node.object.pods,
             );
             let is_usable = !node.object.unusable;
-            (node.is_serving(), is_usable, use_of_it, neighbours(*at), Reverse(*at))
+            let since = node.owner().map_or(0, |owner| owner.since);
+            let youngest = (Reverse(since), Reverse(*at));
+            (node.is_serving(), is_usable, use_of_it, neighbours(*at), youngest)
         });
         staying
     }

@@ -186,6 +186,33 @@ fn what_exists_stays_when_a_quota_is_lowered_and_the_youngest_is_over() {
 }
 
 #[test]
+fn a_level_is_over_its_limit_only_beyond_what_it_may_borrow() {
+    let organizations = [organization("lab", &[with_limits(3, None, Some(1))])];
+    let projects = [
+        project("a", Some("lab"), 1, &[], &[with_limits(4, None, Some(2))]),
+        project("b", Some("lab"), 2, &[], &[with_limits(1, None, None)]),
+    ];
+    let tree = Tree::new(&organizations, &projects);
+    let mut usage = Usage::new(&tree);
+    let key = Key::of(TENANTS);
+    let limits = |usage: &Usage<'_>| {
+        let all = [
+            usage.of_project("a"),
+            usage.of_project("b"),
+            usage.of_organization("lab"),
+        ];
+        all.map(|used| (used[0].limit, used[0].is_over_limit()))
+    };
+    usage.add("a", &key, 6);
+    // The nominal quota of the Organization is the sum of those of its Projects.
+    assert_eq!(limits(&usage), [(Some(6), false), (None, false), (Some(6), false)]);
+    usage.add("b", &key, 9);
+    assert_eq!(limits(&usage), [(Some(6), false), (None, false), (Some(6), true)]);
+    usage.add("a", &key, 1);
+    assert_eq!(limits(&usage), [(Some(6), true), (None, false), (Some(6), true)]);
+}
+
+#[test]
 fn a_tenant_that_cannot_grow_keeps_what_it_has_and_one_that_shrinks_gives_back() {
     let tree = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[limited(PODS, 10)])]);
     let mut claims = [claim("a", 1, "p", &[]), claim("b", 2, "p", &[])];

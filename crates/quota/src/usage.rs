@@ -15,12 +15,19 @@ pub struct QuotaUse {
     pub nominal: u64,
     /// What its tenants have.
     pub used: u64,
+    /// The most that its tenants may have: the nominal quota and what the level may borrow. None: as much as others lend.
+    pub limit: Option<u64>,
 }
 
 impl QuotaUse {
     /// What is used beyond the nominal quota.
     pub const fn borrowed(&self) -> u64 {
         self.used.saturating_sub(self.nominal)
+    }
+
+    /// Whether more is used than the level may have, whatever others lend: its limit was lowered.
+    pub fn is_over_limit(&self) -> bool {
+        self.limit.is_some_and(|limit| self.used > limit)
     }
 }
 
@@ -127,12 +134,20 @@ impl<'t> Usage<'t> {
     fn at(&self, level: usize) -> Vec<QuotaUse> {
         let limited = self.by_key.iter().filter(|(key, _)| self.tree.is_limited(level, key));
         limited
-            .map(|(key, amounts)| QuotaUse {
-                key: key.clone(),
-                nominal: amounts[level].nominal,
-                used: amounts[level].total,
-            })
+            .map(|(key, amounts)| self.use_of(level, key, &amounts[level]))
             .collect()
+    }
+
+    /// The use of a key at one level.
+    fn use_of(&self, level: usize, key: &Key, amounts: &Amounts) -> QuotaUse {
+        let limits = self.tree.levels[level].quotas.get(key);
+        let borrowing = limits.and_then(|limits| limits.borrowing);
+        QuotaUse {
+            key: key.clone(),
+            nominal: amounts.nominal,
+            used: amounts.total,
+            limit: borrowing.map(|borrowing| amounts.nominal.saturating_add(borrowing)),
+        }
     }
 
     /// The use of every key that an Organization lists.
@@ -165,11 +180,7 @@ impl<'t> Usage<'t> {
             .filter(|number| tree.levels[*number].quotas.contains_key(key));
         limiting
             .map(|number| {
-                let at = QuotaUse {
-                    key: key.clone(),
-                    nominal: amounts[number].nominal,
-                    used: amounts[number].total,
-                };
+                let at = self.use_of(number, key, &amounts[number]);
                 (tree.levels[number].kind, tree.levels[number].name.as_str(), at)
             })
             .collect()

@@ -1,7 +1,10 @@
 //! Which connections are allowed: the table of `docs/concepts/networking.md`, every cell with real packets.
 
+mod outside;
+mod served;
+
 use crate::{
-    pods::{IMAGE, SOON, Space, server},
+    pods::{IMAGE, SOON, Space},
     teams::{DECLARED, speech, vision},
 };
 use berth_api::{labels, names::host_name, system};
@@ -9,7 +12,6 @@ use berth_control::{
     control_plane::{API_SERVER, COREDNS, SYNCER},
     runtime::cluster::APP_NAME,
 };
-use berth_process::binaries::{self, Binary};
 use berth_tests::{
     kubectl::Kubectl,
     objects::apply,
@@ -23,14 +25,14 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams},
 };
+use outside::{Outside, inside};
 use serde_json::{Value, json};
+use served::{cluster_ip, served, served_by_the_host, service};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    process::Stdio,
     sync::Arc,
 };
-use tokio::process::{Child, Command};
 
 /// Port of the server that stands for targets outside the cluster.
 const OUTSIDE_PORT: u16 = 8080;
@@ -77,92 +79,6 @@ fn expectations() -> Vec<(String, BTreeMap<String, bool>)> {
         .collect();
     assert!(rows.len() > 5 && columns.len() > 10);
     rows
-}
-
-async fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().await.unwrap();
-    assert!(
-        output.status.success(),
-        "ip {arguments}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// agnhost in a network namespace of this machine.
-fn inside(namespace: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new("nsenter");
-    command
-        .arg(format!("--net=/run/netns/{namespace}"))
-        .arg(binaries::find_pinned(Binary::Agnhost).unwrap())
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true);
-    command
-}
-
-/// A machine beside the nodes that has the declared address, another one, and that of metadata services; it serves on all of
-/// them. Gone with the value.
-struct Outside {
-    namespace: String,
-    _server: Child,
-}
-
-impl Outside {
-    async fn start(host: &TestCluster) -> Self {
-        let network = std::fs::read(host.home().run().join("network.config")).unwrap();
-        let network: Value = serde_json::from_slice(&network).unwrap();
-        let (id, range) = (network["id"].as_str().unwrap(), network["range"].as_u64().unwrap());
-        let (fabric, namespace) = (format!("berth-{id}"), format!("berth-{id}-outside"));
-        let own = format!("10.{range}.0.253");
-        ip(&format!("netns add {namespace}")).await;
-        ip(&format!(
-            "-n {fabric} link add outside type veth peer name eth0 netns {namespace}"
-        ))
-        .await;
-        ip(&format!("-n {fabric} link set outside master br0 up")).await;
-        for line in [
-            "link set lo up".to_owned(),
-            "link set eth0 up".to_owned(),
-            format!("addr add {own}/24 dev eth0"),
-            format!("addr add {DECLARED}/32 dev lo"),
-            format!("addr add {OTHER}/32 dev lo"),
-            format!("addr add {METADATA}/32 dev lo"),
-        ] {
-            ip(&format!("-n {namespace} {line}")).await;
-        }
-        let nodes: Api<Node> = Api::all(host.client.clone());
-        for node in nodes.list(&ListParams::default()).await.unwrap() {
-            let pods = node.spec.unwrap().pod_cidr.unwrap();
-            let address = address(&node.status.unwrap().addresses.unwrap());
-            let number = address.rsplit('.').next().unwrap();
-            ip(&format!("-n {namespace} route add {pods} via {address}")).await;
-            for target in [DECLARED, OTHER, METADATA] {
-                ip(&format!("-n berth-{id}-{number} route add {target}/32 via {own}")).await;
-            }
-        }
-        let port = format!("--http-port={OUTSIDE_PORT}");
-        let server = inside(&namespace, &["netexec", &port, "--udp-port=-1"])
-            .spawn()
-            .unwrap();
-        Self {
-            namespace,
-            _server: server,
-        }
-    }
-}
-
-impl Drop for Outside {
-    fn drop(&mut self) {
-        // Its link goes with it.
-        let removed = std::process::Command::new("ip")
-            .args(["netns", "del", &self.namespace])
-            .status();
-        if !removed.is_ok_and(|status| status.success()) {
-            eprintln!("the namespace {} is left", self.namespace);
-        }
-    }
 }
 
 fn address(addresses: &[k8s_openapi::api::core::v1::NodeAddress]) -> String {
@@ -238,80 +154,9 @@ async fn running(host: &TestCluster, namespace: &str, pod: Value) {
     .await;
 }
 
-async fn service(host: &TestCluster, namespace: &str, name: &str) -> Service {
-    let services: Api<Service> = Api::namespaced(host.client.clone(), namespace);
-    services.get(name).await.unwrap()
-}
-
-fn cluster_ip(service: &Service) -> String {
-    service.spec.as_ref().unwrap().cluster_ip.clone().unwrap()
-}
-
 async fn api_server(host: &TestCluster, tenant: &Tenant) -> String {
     let service = service(host, &tenant.id.control_plane_namespace(), API_SERVER).await;
     format!("{}:443", cluster_ip(&service))
-}
-
-/// Where a server in a tenant is reached.
-struct Served {
-    pod: String,
-    service: String,
-    /// At each of the tenant's nodes.
-    node_ports: Vec<String>,
-}
-
-/// The node port of a Service at nodes.
-fn node_ports(service: &Service, nodes: &[Node]) -> Vec<String> {
-    let port = service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0]
-        .node_port
-        .unwrap();
-    let addresses = nodes
-        .iter()
-        .map(|node| address(node.status.as_ref().unwrap().addresses.as_ref().unwrap()));
-    addresses.map(|address| format!("{address}:{port}")).collect()
-}
-
-/// A server and Services for it in a tenant.
-async fn served(space: &Space) -> Served {
-    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "server", "labels": {"app": "server"}},
-        "spec": {"terminationGracePeriodSeconds": 1, "containers": [server()]}});
-    space.apply(pod.clone()).await;
-    pod["metadata"] = json!({"name": "sealed-in", "labels": {"app": "sealed-in"}});
-    space.apply(pod).await;
-    for (name, more) in [
-        ("plain", json!({})),
-        ("headless", json!({"clusterIP": "None"})),
-        ("exposed", json!({"type": "NodePort"})),
-    ] {
-        let mut spec = json!({"selector": {"app": "server"}, "ports": [{"port": 8080}]});
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        space
-            .apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}))
-            .await;
-    }
-    let pod = space.ready("server").await;
-    let services: Api<Service> = space.api();
-    let plain = services.get("plain").await.unwrap();
-    let exposed = services.get("exposed").await.unwrap();
-    let nodes: Api<Node> = Api::all(space.client.clone());
-    let nodes = nodes.list(&ListParams::default()).await.unwrap().items;
-    Served {
-        pod: format!("{}:8080", pod_ip(&pod)),
-        service: format!("{}:8080", cluster_ip(&plain)),
-        node_ports: node_ports(&exposed, &nodes),
-    }
-}
-
-/// A server of the platform that has a node port, at the addresses of these nodes.
-async fn served_by_the_host(host: &TestCluster, nodes: &[Node]) -> Vec<String> {
-    ensure_namespace(&host.client, HOSTS).await;
-    let mut pod = idle("exposed", &json!({"app": "exposed"}));
-    pod["spec"]["containers"][0]["args"] = server()["args"].clone();
-    running(host, HOSTS, pod).await;
-    let exposed = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "exposed"},
-        "spec": {"type": "NodePort", "selector": {"app": "exposed"}, "ports": [{"port": 8080}]}});
-    apply(&host.client, HOSTS, &exposed).await.unwrap();
-    node_ports(&service(host, HOSTS, "exposed").await, nodes)
 }
 
 /// The columns of the table.

@@ -1,7 +1,10 @@
+mod draining;
+mod gpus;
+mod properties;
+
 use super::*;
 use crate::assignment::{clear_assignment_patch, tests::patched};
-use berth_api::{ScrubPolicy, Sharing};
-use proptest::prelude::*;
+use berth_api::ScrubPolicy;
 use serde_json::json;
 
 fn at(second: i64) -> Timestamp {
@@ -213,47 +216,6 @@ fn a_tenant_deleted_during_a_transition_leaves_nothing() {
 }
 
 #[test]
-fn a_mig_layout_is_requested_and_awaited_each_time() {
-    let mut world = World::new();
-    world.pool.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
-    world.label(MIG_CONFIG, "all-1g.10gb");
-    world.label(MIG_STATE, "success");
-    world.reserve();
-    world.settle();
-    assert_eq!(
-        world.state(),
-        Some(AssignmentState::Joining),
-        "that was the state of an earlier request"
-    );
-    world.label(MIG_STATE, "rebooting");
-    assert!(!world.step());
-    world.label(MIG_STATE, "success");
-    world.settle();
-    assert_eq!(world.state(), Some(AssignmentState::Assigned));
-    world.release(0);
-    world.settle();
-    assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
-    assert_eq!(
-        (world.state(), &world.job_of),
-        (Some(AssignmentState::Scrubbing), &None),
-        "MIG instances are removed before the scrub"
-    );
-    world.label(MIG_STATE, "failed");
-    world.settle();
-    assert_eq!(world.state(), Some(AssignmentState::Quarantined));
-    assert!(world.node.annotations()[labels::QUARANTINE].contains("MIG manager"));
-    // After the release by people the layout is requested again, and its earlier state does not count any more.
-    world.release_from_quarantine();
-    world.settle();
-    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
-    assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
-    assert!(!world.node.labels().contains_key(MIG_STATE));
-    world.label(MIG_STATE, "success");
-    world.settle();
-    assert!(world.job_of.is_some(), "the scrub goes on");
-}
-
-#[test]
 fn a_job_that_succeeded_while_control_was_down_counts() {
     let mut world = World::new();
     world.reserve();
@@ -294,103 +256,6 @@ fn a_state_past_its_timeout_is_quarantined() {
         world.settle();
         assert_eq!(world.state(), Some(AssignmentState::Quarantined), "{kind} hangs");
     }
-}
-
-/// A node in Draining with a pod that is not evicted.
-fn blocked() -> World {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.step();
-    assert_eq!(world.state(), Some(AssignmentState::Draining));
-    world.pods.push("berth-vision/a".into());
-    world
-}
-
-#[test]
-fn pods_are_evicted_then_announced_then_deleted() {
-    let mut world = blocked();
-    assert_eq!(world.next(), Some(Transition::EvictPods));
-    for (elapsed, announced, then) in [
-        (1800, "held up", Transition::EvictPods),
-        (3600, "the time limit of the drain is over", DELETE),
-    ] {
-        world.now = 100 + elapsed;
-        assert!(world.step(), "it is announced once");
-        let reason = world.assignment().unwrap().reason;
-        assert!(
-            reason.contains(announced) && reason.contains("berth-vision/a"),
-            "{reason}"
-        );
-        assert_eq!(
-            (world.next(), world.state()),
-            (Some(then), Some(AssignmentState::Draining))
-        );
-        // Other pods are no reason to write the node again.
-        world.pods = vec!["berth-vision/b".into(), "berth-vision/a".into()];
-        assert!(!matches!(world.next(), Some(Transition::SetAssignment(..))));
-        world.pods.truncate(1);
-        world.pods[0] = "berth-vision/a".into();
-        assert_eq!(
-            world.assignment().unwrap().elapsed(at(world.now)),
-            elapsed,
-            "the time in the state is kept"
-        );
-    }
-    world.settle();
-    let scrubbing = world.assignment().unwrap();
-    assert_eq!(scrubbing.state, AssignmentState::Scrubbing);
-    assert!(!scrubbing.reason.contains("berth-vision"), "{}", scrubbing.reason);
-}
-
-#[test]
-fn the_announcement_says_when_pods_are_deleted() {
-    let mut world = blocked();
-    world.now = 100 + 1800;
-    assert!(world.step());
-    let deleted_at = at(100 + 3600).to_string();
-    let reason = world.assignment().unwrap().reason;
-    assert!(reason.contains(&deleted_at), "{reason}");
-}
-
-#[test]
-fn time_limits_of_a_pool_hold() {
-    let mut world = blocked();
-    world.pool.timeouts.drain = Some("10s".into());
-    world.pool.timeouts.terminate = Some("3s".into());
-    world.now = 110;
-    assert!(world.step());
-    assert_eq!(
-        world.next(),
-        Some(Transition::DeletePods {
-            max_grace_seconds: 3,
-            removes_overdue: true
-        })
-    );
-}
-
-#[test]
-fn without_a_scrub_no_node_is_free_while_processes_may_run() {
-    let mut world = blocked();
-    world.pool.scrub.policy = ScrubPolicy::None;
-    world.now = 100 + 3600;
-    assert!(world.step());
-    assert_eq!(
-        world.next(),
-        Some(Transition::DeletePods {
-            max_grace_seconds: 600,
-            removes_overdue: false
-        })
-    );
-    world.now += 600 + 120;
-    assert!(world.step());
-    assert_eq!(world.state(), Some(AssignmentState::Quarantined));
-    let why = &world.node.annotations()[labels::QUARANTINE];
-    assert!(
-        why.contains("berth-vision/a") && why.contains("scrubbing is disabled"),
-        "{why}"
-    );
 }
 
 #[test]
@@ -484,38 +349,6 @@ fn a_clock_that_goes_back_delays_no_transition() {
 }
 
 #[test]
-fn gpu_sharing_is_awaited_where_it_is_reported() {
-    const STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
-    let sharing = || {
-        let mut world = World::new();
-        world.pool.sharing = Sharing::TimeSlicing;
-        world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("four".into());
-        world.reserve();
-        world
-    };
-    let mut unreported = sharing();
-    unreported.settle();
-    assert_eq!(unreported.state(), Some(AssignmentState::Assigned));
-    assert_eq!(unreported.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
-
-    let mut reported = sharing();
-    reported.label(STRATEGY, "none");
-    reported.settle();
-    assert_eq!(
-        (reported.state(), reported.next()),
-        (Some(AssignmentState::Joining), Some(Transition::CheckAfter(900)))
-    );
-    let mut timed_out = reported.clone();
-    reported.label(STRATEGY, "time-slicing");
-    reported.settle();
-    assert_eq!(reported.state(), Some(AssignmentState::Assigned));
-    timed_out.now += 900;
-    timed_out.settle();
-    assert_eq!(timed_out.state(), Some(AssignmentState::Quarantined));
-    assert!(timed_out.node.annotations()[labels::QUARANTINE].contains("none, not time-slicing"));
-}
-
-#[test]
 fn a_formerly_shared_node_is_scrubbed() {
     let mut world = World::new();
     world
@@ -552,31 +385,6 @@ fn a_formerly_shared_node_is_scrubbed() {
 }
 
 #[test]
-fn unhealthy_gpus_and_late_pods_keep_a_node_from_being_free() {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.settle();
-    world.succeed();
-    let status = world.node.status.as_mut().unwrap();
-    let allocatable = status.allocatable.as_mut().unwrap();
-    allocatable.get_mut("nvidia.com/gpu").unwrap().0 = "7".into();
-    world.succeed();
-    assert_eq!(world.state(), Some(AssignmentState::Validating));
-    world.pods.push("berth-vision/late".into());
-    world.step();
-    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
-    world.settle();
-    world.succeed();
-    world.succeed();
-    world.now += 900;
-    world.settle();
-    let reason = world.assignment().unwrap().reason;
-    assert_eq!(reason, "1 of 8 nvidia.com/gpu are not healthy after 900 s");
-}
-
-#[test]
 fn an_empty_node_of_a_pool_without_scrub_is_free() {
     let mut world = World::new();
     world.pool.scrub.policy = ScrubPolicy::None;
@@ -588,133 +396,6 @@ fn an_empty_node_of_a_pool_without_scrub_is_free() {
         world.seen,
         ["Reserved", "Joining", "Assigned", "Cordoned", "Draining", "Free"]
     );
-}
-
-/// Events that can happen to a node and to control.
-#[derive(Clone, Debug)]
-enum Happening {
-    Step,
-    Reserve,
-    Release,
-    PodComes,
-    PodGoes,
-    JobEnds(bool),
-    JobVanishes,
-    TimePasses(i64),
-    TenantGoes,
-    LabelRemoved,
-    TaintRemoved,
-    AnnotationsRemoved,
-    Uncordoned,
-    NodeReady(bool),
-    PeopleRelease,
-}
-
-fn happening() -> impl Strategy<Value = Happening> {
-    prop_oneof![
-        6 => Just(Happening::Step),
-        2 => Just(Happening::Reserve),
-        2 => Just(Happening::Release),
-        2 => Just(Happening::PodComes),
-        1 => Just(Happening::PodGoes),
-        3 => any::<bool>().prop_map(Happening::JobEnds),
-        1 => Just(Happening::JobVanishes),
-        1 => (-5000_i64..5000).prop_map(Happening::TimePasses),
-        1 => Just(Happening::TenantGoes),
-        1 => Just(Happening::LabelRemoved),
-        1 => Just(Happening::TaintRemoved),
-        1 => Just(Happening::AnnotationsRemoved),
-        1 => Just(Happening::Uncordoned),
-        1 => any::<bool>().prop_map(Happening::NodeReady),
-        1 => Just(Happening::PeopleRelease),
-    ]
-}
-
-proptest! {
-    /// For any events in any order: a free node is clean and empty, a node is clean when it is reserved for a tenant, and
-    /// pods of a tenant run only on its own nodes.
-    #[test]
-    fn no_node_is_free_before_it_is_scrubbed(happenings in prop::collection::vec(happening(), 1..120)) {
-        let mut world = World::new();
-        for happening in happenings {
-            let before = world.node.clone();
-            let had_assignment = world.assignment().is_some();
-            let by_hand = matches!(
-                happening,
-                Happening::LabelRemoved | Happening::TaintRemoved | Happening::AnnotationsRemoved
-            );
-            match happening {
-                Happening::Step => {
-                    world.step();
-                }
-                Happening::Reserve => {
-                    if world.assignment().is_none() && world.tenant != Tenant::Gone {
-                        prop_assert!(!world.dirty && world.pods.is_empty());
-                        world.reserve();
-                    }
-                }
-                Happening::Release => {
-                    if world.state() == Some(AssignmentState::Assigned) {
-                        world.release(world.now + 30);
-                    }
-                }
-                Happening::PodComes => {
-                    // The scheduler and the kubelet check label, taint and cordon, not the assignment.
-                    let is_open = world.node.labels().contains_key(labels::TENANT)
-                        && !world.node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
-                    if is_open {
-                        world.pods.push("berth-vision/p".into());
-                        world.dirty = true;
-                    }
-                }
-                Happening::PodGoes => {
-                    world.pods.pop();
-                }
-                Happening::JobEnds(well) => {
-                    if world.job == JobState::Running {
-                        if well && matches!(world.job_of, Some((_, JobKind::Scrub))) && world.pods.is_empty() {
-                            world.dirty = false;
-                        }
-                        world.job = if well { JobState::Succeeded } else { JobState::Failed("x".into()) };
-                    }
-                }
-                Happening::JobVanishes => world.job_of = None,
-                Happening::TimePasses(seconds) => world.now = (world.now + seconds).max(1),
-                Happening::TenantGoes => world.tenant = Tenant::Gone,
-                Happening::LabelRemoved => {
-                    world.node.labels_mut().clear();
-                }
-                Happening::TaintRemoved => {
-                    if let Some(spec) = &mut world.node.spec {
-                        spec.taints = None;
-                    }
-                }
-                Happening::AnnotationsRemoved => {
-                    world.node.annotations_mut().clear();
-                }
-                Happening::Uncordoned => {
-                    if let Some(spec) = &mut world.node.spec {
-                        spec.unschedulable = None;
-                    }
-                }
-                Happening::NodeReady(ready) => {
-                    let status = if ready { "True" } else { "False" };
-                    let conditions = world.node.status.as_mut().unwrap().conditions.as_mut().unwrap();
-                    conditions[0].status = status.into();
-                }
-                Happening::PeopleRelease => {
-                    world.release_from_quarantine();
-                }
-            }
-            if by_hand && had_assignment && world.assignment().is_none() {
-                // No part of the assignment is left on the node. The executor detects that by its in-use markers.
-                world.node = before;
-            }
-            if world.assignment().is_none() && world.seen.last() == Some(&"Free") {
-                prop_assert!(!world.dirty, "free and not clean: {:?}", world.seen);
-            }
-        }
-    }
 }
 
 #[test]

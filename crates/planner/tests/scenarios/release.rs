@@ -1,6 +1,6 @@
 //! Which nodes are released, and which reservations and releases are cancelled.
 
-use super::plan_and_describe;
+use super::{plan, plan_and_describe, read_fleet};
 
 scenario!(
     idle_nodes_are_released_from_partial_domains_first,
@@ -121,3 +121,33 @@ scenario!(
     node n5 rack=r2 a/g used=8 age=60 cordoned=100
     "
 );
+
+/// The nodes that are taken from a quota of this limit. The groups have the same pods on each node.
+fn nodes_over(limit: u32) -> Vec<String> {
+    let fleet = read_fleet(&format!(
+        "
+        pool h100 gpus=8 grace=300
+        quota speech limit={limit}
+        tenant a quota=speech
+        group a/g h100 0..8
+        node n1 a/g used=8 age=900 prio=5
+        node n2 a/g used=8 age=60
+        node n3 a/g used=8 age=600 prio=9
+        node n4 a/g used=8 age=900
+        node n5 a/g used=8 age=60 prio=5
+        "
+    ));
+    let actions = plan(&fleet).actions.into_iter();
+    let mut nodes: Vec<String> = actions.map(|action| action.node).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+#[test]
+fn a_lowered_limit_takes_the_least_important_work_and_then_the_youngest() {
+    assert!(nodes_over(40).is_empty());
+    assert_eq!(nodes_over(32), ["n2"]);
+    assert_eq!(nodes_over(24), ["n2", "n4"]);
+    assert_eq!(nodes_over(16), ["n2", "n4", "n5"]);
+    assert_eq!(nodes_over(8), ["n1", "n2", "n4", "n5"]);
+}

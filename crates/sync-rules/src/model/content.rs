@@ -50,7 +50,7 @@ impl Content {
     pub(super) fn pack(&self, dictionary: &Dictionary) {
         let mut state = self.state();
         if let State::Tree(object) = &*state {
-            *state = State::Packed(Text::new(object.to_string()).packed(dictionary));
+            *state = State::Packed(Text::new(object.to_string()).packed(dictionary, is_typical(object)));
         }
     }
 
@@ -61,6 +61,12 @@ impl Content {
             State::Packed(text) => text.len(),
         }
     }
+}
+
+/// Whether an object is in the phase in which most objects of its kind are for most of their time, if its kind has phases.
+fn is_typical(object: &Value) -> bool {
+    let phase = json::text(object, &["status", "phase"]);
+    phase.is_none_or(|phase| ["Running", "Bound", "Active"].contains(&phase))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use std::{collections::BTreeMap, fmt::Write};
+use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
 
 /// The value at a path of object keys, if every step exists.
 pub fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
@@ -109,6 +109,25 @@ pub fn drop_nulls(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(drop_nulls),
         _ => {}
+    }
+}
+
+/// A value without the nulls below it; the value itself, not a copy, if there are none.
+pub fn without_nulls(value: &Value) -> Cow<'_, Value> {
+    if !has_nulls(value) {
+        return Cow::Borrowed(value);
+    }
+    let mut copy = value.clone();
+    drop_nulls(&mut copy);
+    Cow::Owned(copy)
+}
+
+/// Whether there is a null below a value that [`drop_nulls`] removes.
+fn has_nulls(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.values().any(|field| field.is_null() || has_nulls(field)),
+        Value::Array(items) => items.iter().any(has_nulls),
+        _ => false,
     }
 }
 
@@ -270,6 +289,14 @@ mod tests {
             let patch = merge_patch(&from, &to).unwrap_or_else(|| json!({}));
             prop_assert_eq!(is_merged(&from, &patch, &other), other == to);
         }
+    }
+
+    #[test]
+    fn a_value_without_nulls_is_not_copied() {
+        let value = json!({"a": [null, {"b": 1}], "c": "d"});
+        assert!(matches!(without_nulls(&value), Cow::Borrowed(_)), "items of lists stay");
+        let value = json!({"a": [{"b": null, "c": {"d": null}}]});
+        assert_eq!(*without_nulls(&value), json!({"a": [{"c": {}}]}));
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl ObjectSync<'_> {
         let Some(content) = self.content(stored, object).await? else {
             return Ok(Outcome::new("vanished"));
         };
-        let translated = match kind.translate(&engine.cache, name, &content) {
+        let content = &*content;
+        let translated = match kind.translate(&engine.cache, name, content) {
             Ok(translated) => translated,
             Err(denied) => {
                 self.deny(stored, object, &denied).await?;
@@ -89,7 +90,7 @@ impl ObjectSync<'_> {
             return Ok(waits);
         }
         self.prepare_tokens(stored).await?;
-        let desired = kind.object_at_creation(&engine.cache, name, &content, desired);
+        let desired = kind.object_at_creation(&engine.cache, name, content, desired);
         let hash = json::hash(&kind.mutable_part(&desired));
         let mut desired = self.with_metadata(stored, desired, &hash);
         let created = match self.write_new(&mut desired).await {

@@ -178,9 +178,7 @@ impl ObjectSync<'_> {
 
 /// A merge patch that sets the status of `object`; `None` if it is set.
 pub(super) fn status_patch(object: &Value, status: &Value) -> Option<Value> {
-    let mut before = object.get("status").cloned().unwrap_or_else(|| json!({}));
-    let mut after = status.clone();
-    json::drop_nulls(&mut before);
-    json::drop_nulls(&mut after);
-    json::merge_patch(&before, &after)
+    let unset = json!({});
+    let before = object.get("status").unwrap_or(&unset);
+    json::merge_patch(&json::without_nulls(before), &json::without_nulls(status))
 }

@@ -16,7 +16,10 @@ use berth_sync_rules::model::{
 };
 use jiff::Timestamp;
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::{
+    borrow::Cow,
+    time::{Duration, Instant},
+};
 
 /// One reconciliation of one object.
 pub(super) struct ObjectSync<'a> {
@@ -156,15 +159,20 @@ impl ObjectSync<'_> {
     }
 
     /// The tenant's object in full: from the store, or read if only its metadata is watched.
-    pub(super) async fn content(&self, stored: &Stored, object: &Value) -> Result<Option<Value>, CallError> {
+    pub(super) async fn content<'v>(
+        &self,
+        stored: &Stored,
+        object: &'v Value,
+    ) -> Result<Option<Cow<'v, Value>>, CallError> {
         let watched = self.engine.cache.kind(self.id).tenant.map(|spec| spec.detail);
         if watched != Some(Detail::Metadata) {
-            return Ok(Some(object.clone()));
+            return Ok(Some(Cow::Borrowed(object)));
         }
         let Name { namespace, name } = self.name;
         let read = CallError::found(self.engine.tenant.get(self.kind.resource(), namespace, name).await)?;
         // Another object may have the name now: the watch will report that.
-        Ok(read.filter(|read| json::text(read, &["metadata", "uid"]) == Some(&*stored.uid)))
+        let is_same = |read: &Value| json::text(read, &["metadata", "uid"]) == Some(&*stored.uid);
+        Ok(read.filter(is_same).map(Cow::Owned))
     }
 
     /// A host object with everything that says what it is and where it comes from.

@@ -77,14 +77,15 @@ impl ObjectSync<'_> {
         let Some(content) = self.content(stored, object).await? else {
             return Ok(Compared::Done(Outcome::new("vanished")));
         };
-        let translated = match kind.translate(&engine.cache, name, &content) {
+        let content = &*content;
+        let translated = match kind.translate(&engine.cache, name, content) {
             Ok(translated) => translated,
             Err(denied) => {
                 if let Some(left) = self.pending(stored, object, host) {
                     return Ok(Compared::Done(Outcome::requeue("reserved", left)));
                 }
                 self.record_denied(&denied).await;
-                let withdrawn = self.withdraw(stored, (object, &content), host, &denied).await?;
+                let withdrawn = self.withdraw(stored, (object, content), host, &denied).await?;
                 return Ok(withdrawn.map_or(Compared::Denied(denied), Compared::Done));
             }
         };
@@ -116,7 +117,7 @@ impl ObjectSync<'_> {
         if let Err(error) = self.bring_up_to_date(host, &desired).await {
             // The host's admission denies what the rules here allow.
             if matches!(error, CallError::Rejected(_)) && self.keeps_failing() {
-                self.withdraw(stored, (object, &content), host, &[]).await?;
+                self.withdraw(stored, (object, content), host, &[]).await?;
             }
             return Err(error);
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     objects::{Objects, both, create, events, eventually},
-    setup::Clusters,
+    setup::{Clusters, Syncer},
 };
 use berth_api::names::host_name;
 use k8s_openapi::{
@@ -13,7 +13,7 @@ use kube::{
     Api, Client,
     api::{DynamicObject, ListParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
 const NETWORKING: &str = "networking.k8s.io";
@@ -227,4 +227,101 @@ pub async fn routes_are_attached(clusters: &Clusters) {
             entry["controllerName"] == "berth.dev/syncer" && entry["conditions"][0]["status"] == "False"
         })
         .await;
+}
+
+/// Controllers at the edge resolve names on the host: once its Service becomes one, an Ingress leads nowhere.
+pub async fn a_service_that_becomes_a_name_is_no_backend(clusters: &Clusters) {
+    let (tenant, host) = both(clusters, NETWORKING, "v1", "Ingress");
+    let (services, host_services) = both(clusters, "", "v1", "Service");
+    services
+        .create(json!({"metadata": {"name": "shop"}, "spec": {"ports": [{"port": 80}], "selector": {"app": "shop"}}}))
+        .await;
+    let backend = json!({"service": {"name": "shop", "port": {"number": 80}}});
+    let paths = json!([{"path": "/", "pathType": "Prefix", "backend": backend}]);
+    tenant
+        .create(
+            json!({"metadata": {"name": "shop"}, "spec": {"ingressClassName": "nginx",
+            "rules": [{"host": "shop.team.example.com", "http": {"paths": paths}}]}}),
+        )
+        .await;
+    let (ingress, service) = (
+        host_name("Ingress", "default", "shop"),
+        host_name("Service", "default", "shop"),
+    );
+    let leads_to = |ingress: &Value| {
+        let backend = &ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"];
+        backend["service"]["name"].clone()
+    };
+    host.until(&ingress, "it leads to the Service", |ingress| {
+        leads_to(ingress) == service
+    })
+    .await;
+    let name = "169-254-169-254.nip.io";
+    services
+        .patch("shop", json!({"spec": {"type": "ExternalName", "externalName": name}}))
+        .await;
+    let after = host
+        .until(&ingress, "it leads nowhere", |ingress| leads_to(ingress) != service)
+        .await;
+    assert!(!after.to_string().contains(name), "{after}");
+    host_services.gone(&service).await;
+    let nowhere = leads_to(&after);
+    assert!(host_services.get(nowhere.as_str().unwrap()).await.is_none());
+    eventually("an Event says why", async || {
+        let messages = events(clusters, "shop", "FieldIgnored").await;
+        messages
+            .iter()
+            .any(|message| message.contains("stands for an external name"))
+    })
+    .await;
+    tenant.delete("shop").await;
+    services.delete("shop").await;
+}
+
+/// The class offers other host names, and no Gateway any more: what leads traffic leaves the host, and is back with the offer.
+pub async fn what_the_class_takes_away_is_withdrawn(clusters: &mut Clusters, syncer: Syncer) -> Syncer {
+    let (ingresses, host_ingresses) = both(clusters, NETWORKING, "v1", "Ingress");
+    let (routes, host_routes) = both(clusters, GATEWAY, "v1", "HTTPRoute");
+    let backend = json!({"service": {"name": "web", "port": {"number": 80}}});
+    let paths = json!([{"path": "/", "pathType": "Prefix", "backend": backend}]);
+    ingresses
+        .create(
+            json!({"metadata": {"name": "later"}, "spec": {"ingressClassName": "nginx",
+            "rules": [{"host": "later.team.example.com", "http": {"paths": paths}}]}}),
+        )
+        .await;
+    routes
+        .create(
+            json!({"metadata": {"name": "later"}, "spec": {"parentRefs": [{"name": "public"}],
+            "hostnames": ["later.team.example.com"], "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]}}),
+        )
+        .await;
+    let (ingress, route) = (
+        host_name("Ingress", "default", "later"),
+        host_name("HttpRoute", "default", "later"),
+    );
+    host_ingresses.until(&ingress, "it is on the host", |_| true).await;
+    host_routes.until(&route, "it is on the host", |_| true).await;
+
+    syncer.stop().await;
+    let offered = clusters.policy.clone();
+    clusters.policy.ingress.hostnames = vec!["*.other.example.com".into()];
+    clusters.policy.ingress.gateways.clear();
+    let syncer = clusters.syncer().await;
+    host_ingresses.gone(&ingress).await;
+    host_routes.gone(&route).await;
+    eventually("Events say what is not offered", async || {
+        let messages = events(clusters, "later", "FieldDenied").await;
+        ["spec.rules[0].host", "spec.parentRefs[0].name"]
+            .iter()
+            .all(|field| messages.iter().any(|message| message.contains(field)))
+    })
+    .await;
+
+    syncer.stop().await;
+    clusters.policy = offered;
+    let syncer = clusters.syncer().await;
+    host_ingresses.until(&ingress, "it is back", |_| true).await;
+    host_routes.until(&route, "it is back", |_| true).await;
+    syncer
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     ingress,
-    objects::{both, create, events, eventually, is_phase, origin, pod},
+    objects::{Objects, both, create, events, eventually, is_phase, origin, pod},
     setup::Clusters,
     workloads,
 };
@@ -33,7 +33,7 @@ fn policy() -> SyncPolicy {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_kinds() {
-    let clusters = Clusters::start_with(policy(), SchedulingMode::Host).await;
+    let mut clusters = Clusters::start_with(policy(), SchedulingMode::Host).await;
     for client in [&clusters.host_admin, &clusters.tenant_admin] {
         ingress::define_gateway_api(client).await;
     }
@@ -41,7 +41,9 @@ async fn network_kinds() {
     policies_isolate(&clusters).await;
     endpoints_are_the_tenants_own(&clusters).await;
     ingress::ingresses_are_served(&clusters).await;
+    ingress::a_service_that_becomes_a_name_is_no_backend(&clusters).await;
     ingress::routes_are_attached(&clusters).await;
+    let syncer = ingress::what_the_class_takes_away_is_withdrawn(&mut clusters, syncer).await;
     workloads::budgets_hold_on_the_host(&clusters).await;
     syncer.stop().await;
 }
@@ -119,6 +121,7 @@ async fn policies_isolate(clusters: &Clusters) {
         .create(json!({"metadata": {"name": "all"}, "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}}))
         .await;
     until_open(clusters, "db-2", [true, false]).await;
+    an_edit_beyond_the_limits_closes_a_policy((&tenant, &host), &name).await;
     for policy in ["db", "all"] {
         tenant.delete(policy).await;
         host.gone(&host_name("NetworkPolicy", "default", policy)).await;
@@ -126,6 +129,28 @@ async fn policies_isolate(clusters: &Clusters) {
     for name in ["db", "db-2", "web"] {
         until_open(clusters, name, [true, true]).await;
     }
+}
+
+/// Left as it was, the host's policy would go on allowing what the tenant has closed meanwhile.
+async fn an_edit_beyond_the_limits_closes_a_policy((tenant, host): (&Objects, &Objects), name: &str) {
+    let rules = tenant.get("db").await.unwrap()["spec"]["ingress"].clone();
+    let peers = vec![json!({"podSelector": {"matchLabels": {"app": "web"}}}); 100];
+    let ports: Vec<Value> = (1..=51).map(|port| json!({"port": port})).collect();
+    tenant
+        .patch("db", json!({"spec": {"ingress": [{"from": peers, "ports": ports}]}}))
+        .await;
+    host.until(name, "it allows nothing", |policy| {
+        policy["spec"]["ingress"].as_array().is_none_or(Vec::is_empty)
+            && policy["spec"]["policyTypes"] == json!(["Ingress"])
+    })
+    .await;
+    tenant.patch("db", json!({"spec": {"ingress": rules}})).await;
+    host.until(name, "it allows what it did", |policy| {
+        policy["spec"]["ingress"]
+            .as_array()
+            .is_some_and(|rules| rules.len() == 2)
+    })
+    .await;
 }
 
 async fn endpoints_are_the_tenants_own(clusters: &Clusters) {

@@ -8,7 +8,7 @@ use crate::{
     user_quota_ledger::ProjectUsers,
 };
 use berth_api::{
-    Organization, OrganizationStatus, Project, ProjectStatus, TreeQuotaStatus,
+    Organization, OrganizationStatus, Project, ProjectStatus, TreeQuotaStatus, TreeResource,
     conditions::{self, ConditionUpdate, READY, WITHIN_QUOTA},
     labels,
 };
@@ -86,7 +86,7 @@ fn organization_status(
     let name = organization.name_any();
     let generation = organization.metadata.generation;
     let own = report.projects_of(&name);
-    let tenants = report.tenants(own.iter().map(String::as_str));
+    let tenants = report.tenants(own.iter().map(String::as_str), used);
     let mut updates = vec![ready_condition(validate_organization(organization)), tenants.within];
     updates.extend(protection::condition(organization, &tenants.names));
     OrganizationStatus {
@@ -109,7 +109,7 @@ fn project_status(
 ) -> ProjectStatus {
     let name = project.name_any();
     let generation = project.metadata.generation;
-    let tenants = report.tenants([name.as_str()]);
+    let tenants = report.tenants([name.as_str()], used);
     let exists = |name: &str| context.stores.organizations.get(&ObjectRef::new(name)).is_some();
     let validity = validate_project(project, owners, exists);
     let mut updates = vec![ready_condition(validity), tenants.within];
@@ -165,8 +165,8 @@ impl<'a> Report<'a> {
         self.claims.contains_key(project)
     }
 
-    /// The tenants of some Projects.
-    fn tenants<'p>(&self, projects: impl IntoIterator<Item = &'p str>) -> Tenants<'_> {
+    /// The tenants of some Projects, which have `used` of the quotas of a level.
+    fn tenants<'p>(&self, projects: impl IntoIterator<Item = &'p str>, used: &[QuotaUse]) -> Tenants<'_> {
         let (mut all, mut waiting) = (0, 0);
         let mut names = Vec::new();
         let mut over: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -189,27 +189,60 @@ impl<'a> Report<'a> {
             all,
             names,
             waiting,
-            within: within_condition(&over),
+            within: within_condition(&over, used),
         }
     }
 }
 
-/// Whether no tenant has more than the quotas allow. `over` has the tenants that do, by resource.
-fn within_condition(over: &BTreeMap<&str, Vec<&str>>) -> ConditionUpdate {
-    if over.is_empty() {
-        let message = "no tenant has reserved more than the quotas allow";
+/// Whether no tenant has more than the quotas allow. `over` has the tenants that do, by resource; `used` what the level uses, also of GPUs,
+/// which are not reserved.
+fn within_condition(over: &BTreeMap<&str, Vec<&str>>, used: &[QuotaUse]) -> ConditionUpdate {
+    let messages: Vec<String> = describe_reserved(over).into_iter().chain(describe_gpus(used)).collect();
+    if messages.is_empty() {
+        let message = "no tenant has more than the quotas allow";
         return ConditionUpdate::mark_true(WITHIN_QUOTA, "WithinQuota", message);
     }
+    ConditionUpdate::mark_false(WITHIN_QUOTA, "OverQuota", messages.join(". "))
+}
+
+/// What is reserved beyond the quotas, and what follows; none if nothing is.
+fn describe_reserved(over: &BTreeMap<&str, Vec<&str>>) -> Option<String> {
     let resources: Vec<String> = over
         .iter()
         .map(|(resource, tenants)| format!("{resource} ({})", list_names(tenants)))
         .collect();
-    let message = format!(
-        "more is reserved than the quotas allow, by the youngest tenants: {}; nothing is taken away, and no tenant gets more until \
-         tenants are deleted or the quota is raised",
-        resources.join(", ")
-    );
-    ConditionUpdate::mark_false(WITHIN_QUOTA, "OverQuota", message)
+    (!resources.is_empty()).then(|| {
+        format!(
+            "more is reserved than the quotas allow, by the youngest tenants: {}; nothing is taken away, and no tenant gets more until \
+             tenants are deleted or the quota is raised",
+            resources.join(", ")
+        )
+    })
+}
+
+/// Which GPUs tenants have beyond the limits, and what follows; none if there are none.
+fn describe_gpus(used: &[QuotaUse]) -> Option<String> {
+    let over = used
+        .iter()
+        .filter(|quota| quota.key.resource == TreeResource::Gpus && quota.is_over_limit());
+    let amounts: Vec<String> = over
+        .map(|quota| {
+            let of = match (&quota.key.pool, &quota.key.product) {
+                (Some(pool), _) => format!("of pool {pool}"),
+                (None, Some(product)) => format!("of product {product}"),
+                (None, None) => "of all pools".to_owned(),
+            };
+            let limit = quota.limit.unwrap_or_default();
+            format!("{} {of}, at most {limit}", quota.used)
+        })
+        .collect();
+    (!amounts.is_empty()).then(|| {
+        format!(
+            "tenants have more GPUs than the quotas allow: {}; Berth reclaims nodes from the tenant furthest above its share, those with \
+             the least important work first, then the youngest, and those of minimums last, after policy.reclaimGracePeriod of the pool",
+            amounts.join(", ")
+        )
+    })
 }
 
 /// Some tenants, in the order of their names so that the text does not change without them, and how many more there are.
@@ -277,6 +310,10 @@ fn set_metrics(context: &QuotasContext, kind: LevelKind, name: &str, quotas: &[Q
         let metrics = &context.metrics;
         metrics.quota_used.get_or_create(&labels).set(gauge(quota.used));
         metrics.quota_nominal.get_or_create(&labels).set(gauge(quota.nominal));
+        metrics
+            .quota_borrowed
+            .get_or_create(&labels)
+            .set(gauge(quota.borrowed()));
     }
 }
 

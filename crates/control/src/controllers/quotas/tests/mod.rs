@@ -330,6 +330,47 @@ async fn gpus_of_assigned_nodes_are_reported() {
     let quota = fixture.status(PROJECT)["quotas"][0].clone();
     assert_eq!((&quota["used"], &quota["borrowed"]), (&json!(16), &json!(8)));
     assert_eq!(fixture.reserved(), ["a"], "the planner limits GPUs");
+    let within = fixture.condition(PROJECT, "WithinQuota").unwrap();
+    assert_eq!(within["status"], "True", "it may borrow");
+}
+
+#[tokio::test]
+async fn gpus_beyond_a_lowered_limit_are_reported_with_what_follows() {
+    let mut fixture = Fixture::new(1);
+    let set_limit = |fixture: &Fixture, borrowing: u32| {
+        fixture.set_project(&json!({"organizationName": "lab", "namespaces": ["team"], "quotas": [
+            {"resource": "gpus", "poolName": "h100", "nominalQuota": 8, "borrowingLimit": borrowing},
+        ]}));
+        fixture.change(PROJECT, |project| {
+            project["metadata"]["generation"] = (borrowing + 1).into()
+        });
+    };
+    set_limit(&fixture, 8);
+    fixture.add_tenant("a", "team", 1, &Value::Null);
+    let used = GpuUse::from([("a".to_owned(), BTreeMap::from([("h100".to_owned(), 16)]))]);
+    assert!(fixture.context.quotas.set_gpu_use(used));
+    fixture.reconcile().await;
+    assert_eq!(fixture.condition(PROJECT, "WithinQuota").unwrap()["status"], "True");
+    set_limit(&fixture, 0);
+    fixture.reconcile().await;
+    let within = fixture.condition(PROJECT, "WithinQuota").unwrap();
+    assert_eq!(
+        (&within["status"], &within["reason"]),
+        (&json!("False"), &json!("OverQuota"))
+    );
+    let message = within["message"].as_str().unwrap();
+    for part in [
+        "16 of pool h100, at most 8",
+        "reclaimGracePeriod",
+        "least important work first",
+    ] {
+        assert!(message.contains(part), "{part:?} is not in: {message}");
+    }
+    // The Organization does not limit them.
+    assert_eq!(
+        fixture.condition(ORGANIZATION, "WithinQuota").unwrap()["status"],
+        "True"
+    );
 }
 
 #[tokio::test]

@@ -1,0 +1,193 @@
+use super::*;
+use proptest::prelude::*;
+
+fn now() -> Timestamp {
+    Timestamp::UNIX_EPOCH
+}
+
+fn replicas() -> Switch {
+    Switch::of_built_in("apps", "Deployment").unwrap()
+}
+
+fn deployment(wanted: u32, existing: u32) -> Value {
+    json!({"metadata": {"name": "web", "resourceVersion": "7"}, "spec": {"replicas": wanted}, "status": {"replicas": existing}})
+}
+
+/// A merge patch, as API servers carry it out.
+fn apply(object: &Value, patch: &Value) -> Value {
+    fn merge(into: &mut Value, patch: &Value) {
+        let Some(fields) = patch.as_object() else {
+            *into = patch.clone();
+            return;
+        };
+        for (key, value) in fields {
+            if value.is_null() {
+                if let Some(into) = into.as_object_mut() {
+                    into.remove(key);
+                }
+            } else {
+                merge(&mut into[key.as_str()], value);
+            }
+        }
+    }
+    assert_eq!(
+        patch["metadata"]["resourceVersion"],
+        object["metadata"]["resourceVersion"]
+    );
+    let mut after = object.clone();
+    merge(&mut after, patch);
+    after["metadata"]["resourceVersion"] = "8".into();
+    after
+}
+
+fn stopped(object: &Value, switch: &Switch, idle_pods: usize) -> Value {
+    apply(object, &stop(object, switch, idle_pods, Some("gold"), now()).unwrap())
+}
+
+#[test]
+fn one_patch_stops_and_records_and_one_restores_and_removes_the_record() {
+    let before = deployment(3, 3);
+    let after = stopped(&before, &replicas(), 3);
+    assert_eq!(after["spec"]["replicas"], 0);
+    assert!(is_stopped(&after, &replicas()));
+    assert_eq!(
+        after["metadata"]["annotations"][STOPPED],
+        r#"{"replicas":3,"at":"1970-01-01T00:00:00Z","reason":"IdleGPUs","class":"gold"}"#
+    );
+    assert_eq!(review(&after, &replicas(), false), Review::Keep);
+    let Review::Restore(patch) = review(&after, &replicas(), true) else {
+        panic!("not restored")
+    };
+    let restored = apply(&after, &patch);
+    assert_eq!(restored["spec"]["replicas"], 3);
+    assert_eq!(restored["metadata"]["annotations"], json!({}));
+    // However often it is asked for.
+    assert_eq!(review(&restored, &replicas(), true), Review::Forget);
+}
+
+#[test]
+fn a_job_is_suspended() {
+    let job = json!({"metadata": {"resourceVersion": "1"}, "spec": {"parallelism": 4}, "status": {"active": 4}});
+    let after = stopped(&job, &Switch::Suspend, 4);
+    assert_eq!(after["spec"], json!({"parallelism": 4, "suspend": true}));
+    let Review::Restore(patch) = review(&after, &Switch::Suspend, true) else {
+        panic!("not restored")
+    };
+    assert_eq!(apply(&after, &patch)["spec"]["suspend"], false);
+    let mut ended = job;
+    ended["status"]["conditions"] = json!([{"type": "Complete", "status": "True"}]);
+    let refused = stop(&ended, &Switch::Suspend, 4, None, now());
+    assert_eq!(refused, Err(CannotStop::HasStopped));
+}
+
+#[test]
+fn an_owner_with_other_pods_or_of_the_platform_is_not_stopped() {
+    let refused = |object: &Value, idle| stop(object, &replicas(), idle, None, now()).unwrap_err();
+    assert_eq!(refused(&deployment(3, 3), 2), CannotStop::HasOtherPods);
+    assert_eq!(refused(&deployment(0, 1), 2), CannotStop::HasStopped);
+    let mut object = deployment(1, 1);
+    object["metadata"]["labels"] = json!({MANAGED_BY: "platform"});
+    assert_eq!(refused(&object, 1), CannotStop::NotOfTeam);
+    let mut object = deployment(1, 1);
+    object["metadata"]["deletionTimestamp"] = "1970-01-01T00:00:00Z".into();
+    assert_eq!(refused(&object, 1), CannotStop::HasStopped);
+    for bad in [json!("3"), json!(-1), json!(1.5), json!(200_000)] {
+        let mut object = deployment(1, 1);
+        object["spec"]["replicas"] = bad;
+        assert_eq!(refused(&object, 1), CannotStop::Unreadable, "{object}");
+    }
+    let mut object = deployment(1, 1);
+    object["metadata"]["resourceVersion"] = Value::Null;
+    assert_eq!(refused(&object, 1), CannotStop::Unreadable);
+}
+
+#[test]
+fn an_owner_that_somebody_started_is_left_alone() {
+    let mut object = stopped(&deployment(3, 3), &replicas(), 3);
+    object["spec"]["replicas"] = 1.into();
+    object["metadata"]["annotations"][RESTORE] = RESTORE_WANTED.into();
+    let Review::RemoveRecord(patch) = review(&object, &replicas(), true) else {
+        panic!("the record stays")
+    };
+    let after = apply(&object, &patch);
+    assert_eq!(
+        (&after["spec"]["replicas"], &after["metadata"]["annotations"]),
+        (&json!(1), &json!({}))
+    );
+}
+
+#[test]
+fn the_team_restores_with_an_annotation_and_forgets_by_removing_the_record() {
+    let mut object = stopped(&deployment(3, 3), &replicas(), 3);
+    object["metadata"]["annotations"][RESTORE] = RESTORE_WANTED.into();
+    assert!(matches!(review(&object, &replicas(), false), Review::Restore(_)));
+    object["metadata"]["annotations"][RESTORE] = "false".into();
+    assert_eq!(review(&object, &replicas(), false), Review::Keep);
+    object["metadata"]["annotations"] = Value::Null;
+    assert_eq!(review(&object, &replicas(), true), Review::Forget);
+}
+
+#[test]
+fn a_record_that_is_not_berths_restores_nothing() {
+    for forged in [
+        "",
+        "3",
+        "{}",
+        r#"{"replicas":-1}"#,
+        r#"{"replicas":0,"at":"1970-01-01T00:00:00Z","reason":""}"#,
+        r#"{"replicas":100001,"at":"1970-01-01T00:00:00Z","reason":""}"#,
+        r#"{"at":"1970-01-01T00:00:00Z","reason":""}"#,
+        r#"{"replicas":1,"at":"1970-01-01T00:00:00Z","reason":"","spec":{}}"#,
+    ] {
+        let mut object = deployment(0, 0);
+        object["metadata"]["annotations"] = json!({STOPPED: forged});
+        let Review::RemoveRecord(patch) = review(&object, &replicas(), true) else {
+            panic!("{forged}")
+        };
+        assert_eq!(patch["spec"], Value::Null, "{forged}");
+    }
+}
+
+#[test]
+fn custom_kinds_are_scaled_at_the_path_of_their_definition() {
+    let switch = Switch::of_scale(".spec.server.count", ".status.ready").unwrap();
+    let object = json!({"metadata": {"resourceVersion": "1"}, "spec": {"server": {"count": 2, "image": "a"}}, "status": {"ready": 2}});
+    let after = stopped(&object, &switch, 2);
+    assert_eq!(after["spec"], json!({"server": {"count": 0, "image": "a"}}));
+    for (wanted, observed) in [
+        (".metadata.labels", ".status.replicas"),
+        (".spec", ".status.replicas"),
+        ("spec.replicas", ".status.replicas"),
+        (".spec.a[0].b", ".status.replicas"),
+        (".spec..b", ".status.replicas"),
+        (".spec.replicas", ".spec.replicas"),
+    ] {
+        assert_eq!(Switch::of_scale(wanted, observed), None, "{wanted} {observed}");
+    }
+    assert_eq!(Switch::of_built_in("apps", "DaemonSet"), None);
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_restored_is_what_was_stopped(wanted in 1..=MAX_REPLICAS, existing in 0..50_u32, reviews in 1..4_usize) {
+        let mut object = stopped(&deployment(wanted, existing), &replicas(), 50);
+        let mut restored = 0;
+        for _ in 0..reviews {
+            if let Review::Restore(patch) = review(&object, &replicas(), true) {
+                object = apply(&object, &patch);
+                restored += 1;
+            }
+        }
+        prop_assert_eq!((restored, &object["spec"]["replicas"]), (1, &json!(wanted)));
+    }
+
+    #[test]
+    fn no_annotation_of_a_team_reaches_another_field(text in ".{0,80}", wanted in any::<bool>()) {
+        let mut object = deployment(0, 0);
+        object["metadata"]["annotations"] = json!({STOPPED: text});
+        if let Review::Restore(patch) | Review::RemoveRecord(patch) = review(&object, &replicas(), wanted) {
+            let fields: Vec<&String> = patch.as_object().unwrap().keys().collect();
+            prop_assert!(fields.iter().all(|field| ["metadata", "spec"].contains(&field.as_str())));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the GPUs of a node must be like before it serves, and before it is free.
+
+use super::*;
+use berth_api::Sharing;
+
+#[test]
+fn a_mig_layout_is_requested_and_awaited_each_time() {
+    let mut world = World::new();
+    world.pool.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
+    world.label(MIG_CONFIG, "all-1g.10gb");
+    world.label(MIG_STATE, "success");
+    world.reserve();
+    world.settle();
+    assert_eq!(
+        world.state(),
+        Some(AssignmentState::Joining),
+        "that was the state of an earlier request"
+    );
+    world.label(MIG_STATE, "rebooting");
+    assert!(!world.step());
+    world.label(MIG_STATE, "success");
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Assigned));
+    world.release(0);
+    world.settle();
+    assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
+    assert_eq!(
+        (world.state(), &world.job_of),
+        (Some(AssignmentState::Scrubbing), &None),
+        "MIG instances are removed before the scrub"
+    );
+    world.label(MIG_STATE, "failed");
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Quarantined));
+    assert!(world.node.annotations()[labels::QUARANTINE].contains("MIG manager"));
+    // After the release by people the layout is requested again, and its earlier state does not count any more.
+    world.release_from_quarantine();
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
+    assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
+    assert!(!world.node.labels().contains_key(MIG_STATE));
+    world.label(MIG_STATE, "success");
+    world.settle();
+    assert!(world.job_of.is_some(), "the scrub goes on");
+}
+
+#[test]
+fn gpu_sharing_is_awaited_where_it_is_reported() {
+    const STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
+    let sharing = || {
+        let mut world = World::new();
+        world.pool.sharing = Sharing::TimeSlicing;
+        world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("four".into());
+        world.reserve();
+        world
+    };
+    let mut unreported = sharing();
+    unreported.settle();
+    assert_eq!(unreported.state(), Some(AssignmentState::Assigned));
+    assert_eq!(unreported.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
+
+    let mut reported = sharing();
+    reported.label(STRATEGY, "none");
+    reported.settle();
+    assert_eq!(
+        (reported.state(), reported.next()),
+        (Some(AssignmentState::Joining), Some(Transition::CheckAfter(900)))
+    );
+    let mut timed_out = reported.clone();
+    reported.label(STRATEGY, "time-slicing");
+    reported.settle();
+    assert_eq!(reported.state(), Some(AssignmentState::Assigned));
+    timed_out.now += 900;
+    timed_out.settle();
+    assert_eq!(timed_out.state(), Some(AssignmentState::Quarantined));
+    assert!(timed_out.node.annotations()[labels::QUARANTINE].contains("none, not time-slicing"));
+}
+
+#[test]
+fn unhealthy_gpus_and_late_pods_keep_a_node_from_being_free() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.succeed();
+    let status = world.node.status.as_mut().unwrap();
+    let allocatable = status.allocatable.as_mut().unwrap();
+    allocatable.get_mut("nvidia.com/gpu").unwrap().0 = "7".into();
+    world.succeed();
+    assert_eq!(world.state(), Some(AssignmentState::Validating));
+    world.pods.push("berth-vision/late".into());
+    world.step();
+    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
+    world.settle();
+    world.succeed();
+    world.succeed();
+    world.now += 900;
+    world.settle();
+    let reason = world.assignment().unwrap().reason;
+    assert_eq!(reason, "1 of 8 nvidia.com/gpu are not healthy after 900 s");
+}

@@ -1,0 +1,76 @@
+//! Nodes of node groups and GPUs of quotas, counted before a plan and after it.
+
+use super::{claim::Claim, index::Index};
+use crate::{Amounts, Node, Pool};
+
+/// Nodes of a node group.
+#[derive(Clone, Default)]
+pub(super) struct GroupCounts {
+    pub(super) held: u32,
+    /// Those of them that are not cordoned.
+    pub(super) staying: u32,
+    /// Reserved ones, with the number of nodes that their group must have.
+    pub(super) reserved: Vec<(String, u32)>,
+}
+
+impl GroupCounts {
+    pub(super) fn count_incomplete(&self) -> u32 {
+        let incomplete = self.reserved.iter().filter(|(_, required)| *required > self.staying);
+        u32::try_from(incomplete.count()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Nodes of node groups and GPUs of quotas.
+pub(super) struct Counts {
+    pub(super) of_group: Vec<GroupCounts>,
+    /// GPUs by quota and pool.
+    pub(super) of_quota: Vec<Vec<u64>>,
+}
+
+impl Counts {
+    pub(super) fn new(index: &Index<'_>) -> Self {
+        Self {
+            of_group: vec![GroupCounts::default(); index.groups.len()],
+            of_quota: vec![vec![0; index.pools.len()]; index.quotas.len()],
+        }
+    }
+
+    pub(super) fn add(&mut self, index: &Index<'_>, node: &Node, claim: &Claim<'_>) {
+        let Claim::Owned {
+            tenant,
+            node_group,
+            required,
+            cordoned,
+        } = claim
+        else {
+            return;
+        };
+        // A node of a group that no longer exists is released, and does not count.
+        let Some(number) = index.by_name.get(&(*tenant, *node_group)).copied() else {
+            return;
+        };
+        let group = &index.groups[number];
+        if group.spec.pool != node.pool {
+            return;
+        }
+        let counts = &mut self.of_group[number];
+        counts.held += 1;
+        counts.staying += u32::from(!cordoned);
+        counts
+            .reserved
+            .extend(required.map(|required| (node.name.clone(), required)));
+        let Some(pool) = index.pool_numbers.get(node.pool.as_str()).copied() else {
+            return;
+        };
+        let gpus = count_gpus(&node.capacity, index.pools[pool]);
+        for quota in &group.quotas {
+            self.of_quota[*quota][pool] += gpus;
+        }
+    }
+}
+
+/// GPUs that a node counts for in quotas: a node without any counts as one.
+fn count_gpus(capacity: &Amounts, pool: &Pool) -> u64 {
+    let gpus = pool.gpu_resource_name.as_ref().and_then(|name| capacity.get(name));
+    gpus.copied().unwrap_or_default().max(1)
+}

@@ -1,0 +1,149 @@
+use super::*;
+use crate::{ActionKind, Node, NodeGroup, NodeGroupPlan, NodeState, Owner, Phase, Pool, Quota, RequestName, Tenant};
+
+const POOL: &str = "h100";
+
+fn node(name: &str, phase: Option<Phase>) -> Node {
+    let owner = |phase| Owner {
+        tenant: "uid".into(),
+        node_group: "train".into(),
+        phase,
+        ..Owner::default()
+    };
+    Node {
+        name: name.into(),
+        pool: POOL.into(),
+        capacity: [("gpu".to_owned(), 8)].into(),
+        state: phase.map_or(NodeState::Free, |phase| NodeState::Owned(owner(phase))),
+        ..Node::default()
+    }
+}
+
+/// A tenant with a group of one to two nodes and a quota of 16 GPUs, which has two nodes; a third one is free.
+fn fleet() -> Fleet {
+    Fleet {
+        pools: vec![Pool {
+            name: POOL.into(),
+            gpu_resource_name: Some("gpu".into()),
+            ..Pool::default()
+        }],
+        nodes: vec![
+            node("n1", Some(Phase::Assigned)),
+            node("n2", Some(Phase::Assigned)),
+            node("n3", None),
+        ],
+        tenants: vec![Tenant {
+            uid: "uid".into(),
+            name: "ml/vision".into(),
+            quota: Some("gold".into()),
+            node_groups: vec![NodeGroup {
+                name: "train".into(),
+                pool: POOL.into(),
+                min_nodes: 1,
+                max_nodes: 2,
+                ..NodeGroup::default()
+            }],
+            ..Tenant::default()
+        }],
+        quotas: vec![Quota {
+            name: "gold".into(),
+            limit: [(POOL.to_owned(), 16)].into(),
+            ..Quota::default()
+        }],
+        ..Fleet::default()
+    }
+}
+
+fn action(node: &str, kind: ActionKind) -> Action {
+    Action {
+        node: node.into(),
+        kind,
+        reason: ActionReason::StillInUse,
+    }
+}
+
+fn reserve(node: &str, required_nodes: u32) -> Action {
+    let kind = ActionKind::Reserve {
+        tenant: "uid".into(),
+        node_group: "train".into(),
+        required_nodes,
+    };
+    action(node, kind)
+}
+
+fn release(node: &str) -> Action {
+    action(node, ActionKind::Release { drain_at: 0 })
+}
+
+/// The kinds of violations of a plan with these actions.
+fn kinds(fleet: &Fleet, actions: Vec<Action>) -> Vec<&'static str> {
+    let plan = Plan {
+        actions,
+        ..Plan::default()
+    };
+    check(fleet, &plan).iter().map(Violation::kind).collect()
+}
+
+#[test]
+fn a_plan_that_keeps_the_rules_has_no_violations() {
+    assert!(kinds(&fleet(), vec![release("n1")]).is_empty());
+    assert!(kinds(&fleet(), Vec::new()).is_empty());
+}
+
+#[test]
+fn actions_must_fit_the_states_of_their_nodes() {
+    assert_eq!(kinds(&fleet(), vec![release("n3")]), ["ImpossibleAction"]);
+    assert_eq!(kinds(&fleet(), vec![reserve("n1", 1)]), ["ImpossibleAction"]);
+    assert_eq!(
+        kinds(&fleet(), vec![release("n9")]),
+        ["ImpossibleAction"],
+        "no such node"
+    );
+    let keep = action("n1", ActionKind::CancelRelease);
+    assert_eq!(kinds(&fleet(), vec![keep]), ["ImpossibleAction"], "it is not cordoned");
+    assert_eq!(kinds(&fleet(), vec![release("n1"), release("n1")]), ["SeveralActions"]);
+}
+
+#[test]
+fn groups_and_quotas_stay_within_their_limits() {
+    let mut fleet = fleet();
+    assert_eq!(kinds(&fleet, vec![reserve("n3", 1)]), ["OverMaximum", "OverQuota"]);
+    fleet.tenants[0].node_groups[0].max_nodes = 3;
+    assert_eq!(kinds(&fleet, vec![reserve("n3", 1)]), ["OverQuota"]);
+    fleet.quotas[0].limit.clear();
+    assert!(kinds(&fleet, vec![reserve("n3", 1)]).is_empty());
+    assert_eq!(kinds(&fleet, vec![reserve("n3", 4)]), ["IncompleteReservation"]);
+}
+
+#[test]
+fn a_minimum_is_taken_only_where_a_quota_is_over_its_limit() {
+    let mut fleet = fleet();
+    let all = || vec![release("n1"), release("n2")];
+    assert_eq!(kinds(&fleet, all()), ["BelowMinimum"]);
+    fleet.quotas[0].limit = [(POOL.to_owned(), 8)].into();
+    assert!(kinds(&fleet, all()).is_empty());
+}
+
+#[test]
+fn no_more_nodes_are_reclaimed_than_are_waited_for() {
+    let reason = ActionReason::Reclaimed {
+        request: RequestName::default(),
+        tenant: "ml/speech".into(),
+        drain_at: None,
+    };
+    let mut plan = Plan {
+        actions: vec![Action {
+            reason,
+            ..release("n1")
+        }],
+        ..Plan::default()
+    };
+    assert_eq!(check(&fleet(), &plan)[0].kind(), "NeedlessReclaim");
+    let waiting = NodeGroupPlan {
+        pool: POOL.into(),
+        waiting: 1,
+        ..NodeGroupPlan::default()
+    };
+    plan.node_groups = [("other".to_owned(), [("g".to_owned(), waiting)].into())].into();
+    assert!(check(&fleet(), &plan).is_empty());
+}
