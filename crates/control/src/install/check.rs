@@ -91,10 +91,7 @@ fn is_ready(pod: &Pod) -> bool {
 /// What is missing, and what to do about it. Empty if the installation works.
 fn find_problems(observation: &Observation, expected: &BTreeSet<String>, now: Timestamp) -> Vec<String> {
     let mut problems = Vec::new();
-    let missing: Vec<&str> = expected
-        .difference(&observation.served)
-        .map(String::as_str)
-        .collect();
+    let missing: Vec<&str> = expected.difference(&observation.served).map(String::as_str).collect();
     if !missing.is_empty() {
         problems.push(format!(
             "the host does not serve {} of {GROUP}/{VERSION}: run `helm upgrade` to apply the CustomResourceDefinitions",

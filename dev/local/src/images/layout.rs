@@ -128,12 +128,7 @@ impl Layout {
     }
 
     /// The layer writes itself into the archive, so that it is never in memory.
-    fn append_layer(
-        &self,
-        tar: &mut tar::Builder<&mut fs::File>,
-        layer: &Layer,
-        path: &Path,
-    ) -> Result<(), Error> {
+    fn append_layer(&self, tar: &mut tar::Builder<&mut fs::File>, layer: &Layer, path: &Path) -> Result<(), Error> {
         let failed = |source| Error::File {
             action: "write",
             path: path.to_owned(),

@@ -198,11 +198,20 @@ fn an_index_has_an_image_for_each_architecture_and_shared_layers_once() {
     assert_eq!(layout.len(), 2 + 1 + 2 + 4);
 
     let top = &json(&layout["index.json"])["manifests"][0];
-    assert_eq!((&top["digest"], &top["mediaType"]), (&json!(archive.digest), &json!(layout::INDEX)));
-    assert_eq!(top["annotations"]["io.containerd.image.name"], "example.com/tools/program:v1");
+    assert_eq!(
+        (&top["digest"], &top["mediaType"]),
+        (&json!(archive.digest), &json!(layout::INDEX))
+    );
+    assert_eq!(
+        top["annotations"]["io.containerd.image.name"],
+        "example.com/tools/program:v1"
+    );
     let index = json(blob(&layout, &top["digest"]));
     for (manifest, architecture) in index["manifests"].as_array().unwrap().iter().zip(["amd64", "arm64"]) {
-        assert_eq!(manifest["platform"], json!({"architecture": architecture, "os": "linux"}));
+        assert_eq!(
+            manifest["platform"],
+            json!({"architecture": architecture, "os": "linux"})
+        );
         let manifest = json(blob(&layout, &manifest["digest"]));
         let config = json(blob(&layout, &manifest["config"]["digest"]));
         assert_eq!(config["architecture"], architecture);
@@ -221,7 +230,11 @@ fn an_installation_needs_images_with_files_of_different_names() {
         .map(|image| catalog::archive_name(&image.reference))
         .collect();
     assert_eq!(files.len(), images.len());
-    for file in ["etcd-3.6.16-0.oci.tar", "coredns-v1.14.7.oci.tar", "kube-apiserver-v1.36.4.oci.tar"] {
+    for file in [
+        "etcd-3.6.16-0.oci.tar",
+        "coredns-v1.14.7.oci.tar",
+        "kube-apiserver-v1.36.4.oci.tar",
+    ] {
         assert!(files.contains(file), "{file}: {files:?}");
     }
 }
