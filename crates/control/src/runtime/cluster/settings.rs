@@ -82,8 +82,9 @@ impl ClusterSettings {
         }
     }
 
-    /// An upstream image in the registry: `folder` is its path there, empty or with a slash at the end.
-    fn upstream_image(&self, folder: &str, name: &str, tag: &str) -> String {
+    /// An upstream image in the registry, with its digest if the platform knows it: `folder` is its path there, empty or with a slash
+    /// at the end.
+    pub fn upstream_image(&self, folder: &str, name: &str, tag: &str) -> String {
         let image = format!("{name}:{tag}");
         let reference = format!("{}/{folder}{image}", self.kubernetes_registry);
         match self.image_digests.get(&image) {
