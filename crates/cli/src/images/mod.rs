@@ -231,7 +231,8 @@ mod tests {
     fn names_are_those_of_the_registry() {
         let list = build_view(&versions(&["v1.37.1"]), Some("harbor.example.com/m"));
         assert!(
-            list.iter()
+            list.images
+                .iter()
                 .all(|image| image.image.starts_with("harbor.example.com/m/")),
             "{list:?}"
         );

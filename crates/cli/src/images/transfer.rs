@@ -35,31 +35,34 @@ pub(super) async fn save(
     platform: Option<&str>,
 ) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(failed("create", folder))?;
-    let digests = match artifacts {
-        Some(artifacts) => read_digests(artifacts)?,
-        None => BTreeMap::new(),
+    let released = artifacts.map(read_digests).transpose()?.unwrap_or_default();
+    let saved = if folder.join(LIST).is_file() {
+        read_digests(folder)?
+    } else {
+        BTreeMap::new()
     };
     let mut list = String::new();
     for reference in references {
         let name = archive_name(&reference);
         let file = folder.join(&name);
-        let released = artifacts
-            .map(|artifacts| artifacts.join(&name))
-            .filter(|file| file.is_file());
         let partial = folder.join(format!("{name}.part"));
-        if let Some(released) = &released {
+        let source = artifacts.map(|artifacts| artifacts.join(&name));
+        let digest = if let Some(source) = source.filter(|source| source.is_file()) {
             // Also in place of one that is there: it may be of another build.
-            fs::copy(released, &partial).map_err(failed("copy", released))?;
+            fs::copy(&source, &partial).map_err(failed("copy", &source))?;
             fs::rename(&partial, &file).map_err(failed("write", &file))?;
-        } else if !file.is_file() {
+            released.get(&reference).cloned()
+        } else if file.is_file() {
+            saved.get(&reference).cloned()
+        } else {
             let tool = find_tool(tool).await?;
             // skopeo adds to an archive that is there.
             remove_file(&partial)?;
             run_all(&pull_commands(tool, &reference, &partial, platform)).await?;
             fs::rename(&partial, &file).map_err(failed("write", &file))?;
-        }
+            None
+        };
         print_line(format_args!("{}", file.display()))?;
-        let digest = released.and_then(|_| digests.get(&reference).cloned());
         list.push_str(&ListedImage { reference, digest }.line());
         list.push('\n');
     }
@@ -187,9 +190,9 @@ mod tests {
         )
         .unwrap();
         fs::write(artifacts.join("berth-control-0.1.0.oci.tar"), "archive").unwrap();
-        // A second run finds what the first has written.
-        for _ in 0..2 {
-            save(vec![CONTROL.into()], &folder, Some(&artifacts), None, None)
+        // A run without the artifacts finds what the first has written.
+        for artifacts in [Some(artifacts.as_path()), None] {
+            save(vec![CONTROL.into()], &folder, artifacts, None, None)
                 .await
                 .unwrap();
         }
