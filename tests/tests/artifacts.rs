@@ -1,4 +1,4 @@
-//! The artifacts of a release, of the programs of this build: twice the same bytes, and every part can be read.
+//! The artifacts of a release, of a program of this build: twice the same bytes, and every part can be read.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use berth_local::images::{
@@ -14,6 +14,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::Read as _,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -25,9 +26,17 @@ fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// A folder with the programs of a release. All are the smallest one: large ones take minutes to compress.
+fn link_programs(folder: PathBuf) -> PathBuf {
+    std::fs::create_dir(&folder).unwrap();
+    for name in BERTH_PROGRAMS.iter().chain([&"berth"]) {
+        symlink(binary("berth-scrub"), folder.join(name)).unwrap();
+    }
+    folder
+}
+
 /// Writes the artifacts below `output`; returns their folder.
-fn write(output: &Path, key: Option<&Path>) -> PathBuf {
-    let programs = binary("berth").parent().unwrap().to_owned();
+fn write(programs: &Path, output: &Path, key: Option<&Path>) -> PathBuf {
     let mut command = Command::new(binary("artifacts"));
     command
         .arg(format!("--programs={}={}", host_architecture(), programs.display()))
@@ -123,8 +132,9 @@ fn artifacts_are_the_same_twice_and_can_be_read() {
         &["pkey", "-in", "key.pem", "-pubout", "-out", "key.pub"],
     );
 
-    let first = write(&dir.path().join("first"), None);
-    let second = write(&dir.path().join("second"), Some(&key));
+    let programs = link_programs(dir.path().join("programs"));
+    let first = write(&programs, &dir.path().join("first"), None);
+    let second = write(&programs, &dir.path().join("second"), Some(&key));
     let sums = std::fs::read_to_string(first.join("SHA256SUMS")).unwrap();
     assert_eq!(std::fs::read_to_string(second.join("SHA256SUMS")).unwrap(), sums);
     run(&first, "sha256sum", &["--check", "--strict", "--quiet", "SHA256SUMS"]);
