@@ -107,23 +107,16 @@ pub(crate) fn build(metadata: &Metadata, lock: &str, timestamp: &str) -> Result<
     let nodes: BTreeMap<&str, &Node> = nodes.map(|node| (node.id.as_str(), node)).collect();
     let roots = find_roots(metadata)?;
     let shipped = linked_packages(&roots, &nodes);
-    let references = |ids: &mut dyn Iterator<Item = &str>| -> Vec<String> {
-        let found: BTreeSet<String> = ids
-            .filter_map(|id| packages.get(id))
-            .map(|one| reference(one))
-            .collect();
-        found.into_iter().collect()
-    };
-
     let checksums = checksums(lock);
     let mut components: Vec<&&Package> = shipped.iter().filter_map(|id| packages.get(id)).collect();
     components.sort_by_key(|package| reference(package));
     let version = env!("CARGO_PKG_VERSION");
     let own = format!("berth@{version}");
-    let mut dependencies = vec![json!({"ref": own, "dependsOn": references(&mut roots.iter().copied())})];
+    let mut dependencies = vec![json!({"ref": own, "dependsOn": references(&roots, &packages)})];
     for package in &components {
-        let linked = nodes.get(package.id.as_str()).into_iter().flat_map(|node| linked(node));
-        dependencies.push(json!({"ref": reference(package), "dependsOn": references(&mut linked.into_iter())}));
+        let below = nodes.get(package.id.as_str()).map(|node| linked(node));
+        let below = references(&below.unwrap_or_default(), &packages);
+        dependencies.push(json!({"ref": reference(package), "dependsOn": below}));
     }
     let components: Vec<Value> = components
         .into_iter()
@@ -178,6 +171,13 @@ fn linked_packages<'a>(roots: &[&'a str], nodes: &BTreeMap<&str, &'a Node>) -> B
         }
     }
     found
+}
+
+/// How the document refers to packages, each once and in order.
+fn references(ids: &[&str], packages: &BTreeMap<&str, &Package>) -> Vec<String> {
+    let known = ids.iter().filter_map(|id| packages.get(id));
+    let found: BTreeSet<String> = known.map(|package| reference(package)).collect();
+    found.into_iter().collect()
 }
 
 /// How the document refers to a package.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::Error;
-use crate::package::{Entry, tar_gz};
+use crate::package::Entry;
 
 /// Media types of Helm's charts in registries.
 const CONFIG: &str = "application/vnd.cncf.helm.config.v1+json";
@@ -112,11 +112,6 @@ fn pin_images(values: &str, digests: &BTreeMap<String, String>) -> Result<String
         "values.yaml has digests for {found} of the images {}: each repository is followed by tag and digest",
         names.join(", ")
     )))
-}
-
-/// The chart as `helm package` writes it.
-pub(crate) fn package(files: &BTreeMap<String, Entry>, epoch: u64) -> Result<Vec<u8>, Error> {
-    tar_gz(files, epoch)
 }
 
 /// Writes the packaged chart as an OCI archive, as `helm push` stores it in a registry.

@@ -1,21 +1,17 @@
 //! SHA256SUMS, and its signature.
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::path::Path;
 
-use aws_lc_rs::digest::{Context, SHA256};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth_local::images::file_digest;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use crate::Error;
-
-/// Bytes that are read at a time.
-const BLOCK: usize = 1 << 16;
 
 /// The checksums of all files of a folder by name, as `sha256sum` prints and checks them.
 pub(crate) fn sums(folder: &Path) -> Result<String, Error> {
@@ -25,33 +21,13 @@ pub(crate) fn sums(folder: &Path) -> Result<String, Error> {
         names.push(entry.map_err(&failed)?.file_name());
     }
     names.sort();
-    let mut lines = String::new();
+    let mut lines = Vec::new();
     for name in names {
-        let sum = sha256(&folder.join(&name))?;
-        lines.push_str(&format!("{sum}  {}\n", name.to_string_lossy()));
+        let digest = file_digest(&folder.join(&name))?;
+        let sum = digest.trim_start_matches("sha256:");
+        lines.push(format!("{sum}  {}\n", name.to_string_lossy()));
     }
-    Ok(lines)
-}
-
-/// The checksum of a file in hexadecimal digits.
-fn sha256(path: &Path) -> Result<String, Error> {
-    let failed = Error::file("read", path);
-    let mut file = File::open(path).map_err(&failed)?;
-    let mut hash = Context::new(&SHA256);
-    let mut block = vec![0; BLOCK];
-    loop {
-        let length = file.read(&mut block).map_err(&failed)?;
-        if length == 0 {
-            break;
-        }
-        hash.update(&block[..length]);
-    }
-    Ok(hash
-        .finish()
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    Ok(lines.concat())
 }
 
 /// A signature of `text` (ECDSA with P-256 and SHA-256, in base64) with a key in a PEM file (PKCS #8). `cosign verify-blob` and

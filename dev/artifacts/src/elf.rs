@@ -52,7 +52,7 @@ fn number(bytes: &[u8], offset: usize, length: usize) -> Option<u64> {
         field
             .iter()
             .rev()
-            .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+            .fold(0, |number, byte| (number << 8) | u64::from(*byte)),
     )
 }
 

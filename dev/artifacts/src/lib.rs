@@ -76,7 +76,8 @@ fn write_with(release: &Release, metadata: &bill::Metadata, output: &Path) -> Re
     write("images.txt".into(), list_images(&digests).as_bytes())?;
 
     let files = chart::read(&release.root.join("charts/berth"), &repositories(&digests))?;
-    let package = chart::package(&files, release.epoch)?;
+    // As `helm package` writes it.
+    let package = package::tar_gz(&files, release.epoch)?;
     let packaged = format!("berth-{VERSION}.tgz");
     write(packaged.clone(), &package)?;
     let reference = format!("{CHART}:{VERSION}");

@@ -86,7 +86,7 @@ fn the_chart_is_packaged_with_the_digests_of_the_images() {
     let digests = write_images(&release, "2023-11-14T22:13:20Z", dir.path()).unwrap();
     assert_eq!(digests.len(), catalog::BERTH_PROGRAMS.len());
     let files = chart::read(&release.root.join("charts/berth"), &repositories(&digests)).unwrap();
-    let package = chart::package(&files, release.epoch).unwrap();
+    let package = package::tar_gz(&files, release.epoch).unwrap();
     let listed = package::tests::list(&package);
     let text = |path: &str| {
         let (_, _, _, content) = listed.iter().find(|(name, ..)| name == path).unwrap();

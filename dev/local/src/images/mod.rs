@@ -12,12 +12,13 @@ mod libraries;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use berth_process::binaries;
 
 use crate::Error;
-use layer::{Content, Entry, Layer};
+use layer::{Content, Entry, Hashing, Layer};
 
 pub use archive::Archive;
 pub use layer::file_header;
@@ -168,6 +169,17 @@ fn base_layer() -> Result<Layer, Error> {
         entries.insert(AUTHORITIES.into(), Entry::new(0o644, open_file(&authorities)?));
     }
     Layer::new(entries)
+}
+
+/// `sha256:` and the digest of a file.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn file_digest(path: &Path) -> Result<String, Error> {
+    let mut file = File::open(path).map_err(cannot_read(path))?;
+    let mut out = Hashing::new(io::sink());
+    io::copy(&mut file, &mut out).map_err(cannot_read(path))?;
+    Ok(out.finish().1)
 }
 
 fn open_file(path: &Path) -> Result<Content, Error> {
