@@ -1,7 +1,6 @@
 //! `artifacts`: writes the artifacts of a release. `make release` builds the programs and runs it.
 #![expect(clippy::print_stdout, reason = "it prints what it wrote")]
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -59,7 +58,7 @@ fn run(arguments: Arguments) -> Result<(), Error> {
     };
     let release = Release {
         root: arguments.root,
-        programs: BTreeMap::from_iter(arguments.programs),
+        programs: arguments.programs.into_iter().collect(),
         epoch: arguments.source_date_epoch,
         helm,
         // An empty variable is as good as none.
