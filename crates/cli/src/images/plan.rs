@@ -7,7 +7,7 @@ use clap::ValueEnum;
 /// A program that talks to registries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tool {
-    /// Copies all architectures, and keeps digests.
+    /// Copies all architectures, and keeps the digests of Berth's images.
     Skopeo,
     /// Copies the architecture of this machine; digests change when images are pushed.
     Docker,
@@ -88,7 +88,8 @@ pub(crate) fn pull_commands(tool: Tool, reference: &str, file: &Path, platform: 
                     "copy",
                 ]));
             } else {
-                command.extend(words(&["copy", "--all", "--preserve-digests"]));
+                // Without --preserve-digests: many images of upstream are not in the format of OCI, and are converted.
+                command.extend(words(&["copy", "--all"]));
             }
             command.push(format!("docker://{reference}"));
             command.push(format!("oci-archive:{file}:{reference}"));
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!(
             lines(&pull_commands(Tool::Skopeo, ETCD, file, None)),
             [format!(
-                "skopeo copy --all --preserve-digests docker://{ETCD} oci-archive:/tmp/etcd.tar:{ETCD}"
+                "skopeo copy --all docker://{ETCD} oci-archive:/tmp/etcd.tar:{ETCD}"
             )]
         );
         assert_eq!(
