@@ -51,9 +51,13 @@ kubernetes: ## Everything in hack/kubernetes/versions, also helm and the operato
 build: prerequisites ## Build all of Berth's binaries for development
 	cargo build --workspace --bins --locked
 
-.PHONY: release
-release: prerequisites ## Build all of Berth's binaries as they ship
+.PHONY: release-binaries
+release-binaries: prerequisites ## Build all of Berth's binaries with the optimization of a release
 	cargo build --workspace --bins --locked --release
+
+.PHONY: release
+release: prerequisites ## Write the artifacts of a release to target/release-artifacts (BERTH_SIGNING_KEY=FILE signs them)
+	@hack/release
 
 # Berth first: it compiles in minutes, and what fails should fail soon. The demo runs the binaries that the tests run; what
 # the release profile adds costs minutes of compiling and is measured by `make bench`. One version of Kubernetes is enough.
@@ -82,7 +86,7 @@ conformance: build nodes ## Run upstream's conformance tests on a host cluster a
 	@hack/conformance/run $(BERTH_CONFORMANCE_ARGS)
 
 .PHONY: bench
-bench: release cluster ## Run the benchmarks; tables on stdout, JSON in target/bench
+bench: release-binaries cluster ## Run the benchmarks; tables on stdout, JSON in target/bench
 	"$(RELEASE_BINARIES)/bench" all
 
 .PHONY: generate

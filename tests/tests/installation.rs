@@ -178,7 +178,10 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
     let programs = binary("berth-control").parent().unwrap().to_owned();
     let mut install = ChartInstall::new(programs);
     install.versions.truncate(1);
+    // Nothing is to be left at the end, not even the definitions.
+    install.values = json!({"crds": {"keep": false}});
     host.install_chart(&install).await.unwrap();
+    host.helm(&["test", "berth", "--timeout", "3m"]).await.unwrap();
 
     let pools: Api<HostNodePool> = Api::all(client.clone());
     for pool in example::<HostNodePool>("pools/gpu.yaml") {
@@ -194,7 +197,7 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
 
     // An upgrade: two replicas, of which one works. Tenants go on; none of their pods is restarted.
     install.replicas = 2;
-    install.values = json!({"control": {"logLevel": "debug"}});
+    install.values = json!({"control": {"logLevel": "debug"}, "crds": {"keep": false}});
     host.install_chart(&install).await.unwrap();
     until_replicas(&client, 2).await;
     create_pod(&vision.client, "after-the-upgrade").await;

@@ -35,8 +35,28 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (replace "+" "_" .Chart.Version) }}
 {{- end -}}
 
+{{/* A repository, in global.imageRegistry if that is set: the registry's host is replaced, the path stays. Values of an older
+release do not have it. */}}
+{{- define "berth.repository" -}}
+{{- $registry := (.root.Values.global | default dict).imageRegistry | default "" | trimSuffix "/" -}}
+{{- if $registry -}}
+{{- $parts := splitList "/" .repository -}}
+{{- $host := first $parts -}}
+{{- $hasHost := or (contains "." $host) (contains ":" $host) (eq $host "localhost") -}}
+{{ $registry }}{{ range ternary (rest $parts) $parts $hasHost }}/{{ . }}{{ end }}
+{{- else -}}
+{{ .repository }}
+{{- end -}}
+{{- end -}}
+
+{{/* The full name of an image: what nodes fetch is decided by the digest if there is one, and the tag is for people. */}}
+{{- define "berth.image" -}}
+{{ include "berth.repository" (dict "root" .root "repository" .image.repository) }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- with .image.digest }}@{{ . }}{{ end }}
+{{- end -}}
+
 {{- define "berth.controlImage" -}}
-{{ .Values.control.image.repository }}:{{ .Values.control.image.tag | default .Chart.AppVersion }}
+{{ include "berth.image" (dict "root" . "image" .Values.control.image) }}
 {{- end -}}
 
 {{- define "berth.imagePullSecrets" -}}

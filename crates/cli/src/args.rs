@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::images::ImagesCommand;
 use crate::nodes::NodesArgument;
 use crate::output::OutputFormat;
 use crate::simulate::SimulateArguments;
@@ -109,6 +110,11 @@ pub(crate) enum Command {
         after_help = "Examples:\n  berth simulate examples/traces/philly-500.csv\n  berth simulate philly.csv.gz --nodes 128 --load 0.8 -o json\n  berth simulate philly.csv.gz --chart use.svg"
     )]
     Simulate(SimulateArguments),
+    /// List, save and load the images that an installation of this version needs, for hosts without access to the internet.
+    Images {
+        #[command(subcommand)]
+        command: ImagesCommand,
+    },
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  source <(berth completion bash)")]
     Completion {

@@ -7,6 +7,7 @@ mod down;
 mod error;
 mod explain;
 mod idle;
+mod images;
 mod kubeconfigs;
 mod load;
 mod nodes;
@@ -69,6 +70,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             Command::Idle { home, output } => idle::run(home, output).await,
             Command::Restore { home, tenant, owners } => restore::run(home, &tenant, &owners).await,
             Command::Quota { home, output } => quota::run(home, output).await,
+            Command::Images { command } => images::run(command).await,
             Command::Version { output } => output::print_version(output),
             Command::Supervise { home } => supervise::run(home).await,
             Command::Completion { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),

@@ -4,13 +4,14 @@ use crate::AnyError;
 use berth_api::system;
 use berth_control::install::{
     certificates::{self, Datastore},
+    check,
     uninstall::{self, Keep},
 };
 use berth_runtime::{client, telemetry::LogFormat};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use jiff::Timestamp;
 use kube::Client;
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// Installation tasks.
 #[derive(Debug, Parser)]
@@ -30,6 +31,12 @@ struct Commands {
 enum Command {
     /// Create or renew the datastore's certificates.
     Certificates(CertificatesArgs),
+    /// Check that the host serves Berth's API, and that the replica of control that holds the lease is ready.
+    CheckInstallation {
+        /// Seconds to wait for both.
+        #[arg(long, default_value_t = 60)]
+        timeout: u64,
+    },
     /// Check that no objects of tenants remain.
     CheckUninstall {
         /// Print what remains, and succeed.
@@ -98,6 +105,11 @@ impl Job {
         match self.0.command {
             Command::Certificates(args) => {
                 Ok(certificates::apply_certificates(&client, &args.into(), Timestamp::now()).await?)
+            }
+            Command::CheckInstallation { timeout } => {
+                check::check_installation(&client, Duration::from_secs(timeout)).await?;
+                tracing::info!("Berth is installed and works");
+                Ok(())
             }
             Command::CheckUninstall { force } => check_uninstall(&client, force).await,
             Command::CleanUp {

@@ -127,11 +127,11 @@ async fn every_user_may_use_every_class_only_if_the_platform_says_so() {
 }
 
 #[tokio::test]
-async fn definitions_stay_where_tenants_may_be_left() {
+async fn definitions_stay_unless_the_platform_says_so_and_no_tenant_may_be_left() {
     for (values, kept) in [
-        (json!({}), false),
-        (json!({"crds": {"keep": true}}), true),
-        (json!({"uninstall": {"force": true}}), true),
+        (json!({}), true),
+        (json!({"crds": {"keep": false}}), false),
+        (json!({"crds": {"keep": false}, "uninstall": {"force": true}}), true),
     ] {
         for document in template(&values).await.unwrap() {
             if document["kind"] == "CustomResourceDefinition" {

@@ -51,7 +51,7 @@ async fn a_real_api_server_accepts_everything() {
         json!({"datastore": {"etcd": {"members": 3, "persistence": {"enabled": false}}}, "imagePullSecrets": ["a"],
             "control": {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a": "b"}},
             "networkPolicies": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]}}),
-        json!({"datastore": {"etcd": {"enabled": false}, "external": external}, "crds": {"keep": true}}),
+        json!({"datastore": {"etcd": {"enabled": false}, "external": external}, "crds": {"keep": false}}),
     ] {
         for document in template(&values).await.unwrap() {
             if document["apiVersion"]

@@ -1,7 +1,9 @@
 //! Installation and uninstallation on a host cluster: CustomResourceDefinitions, control's namespace and RBAC ([`manifests`]),
-//! admission policies, the datastore's certificates, and the objects that an uninstallation checks and deletes.
+//! admission policies, the datastore's certificates, whether an installation works, and the objects that an uninstallation checks
+//! and deletes.
 
 pub mod certificates;
+pub mod check;
 pub mod manifests;
 pub mod uninstall;
 

@@ -4,11 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use aws_lc_rs::digest::{Context, SHA256};
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
-use super::layer::{Hashing, Layer, digest, file_header};
+use super::layer::Layer;
+use super::layout::{self, Blob, Layout};
 use super::{Image, USER};
 use crate::Error;
 
@@ -26,48 +25,63 @@ pub struct Archive {
     pub digest: String,
 }
 
-/// A file of the layout that is not a layer.
-struct Blob {
-    content: Vec<u8>,
-    digest: String,
-}
-
-impl Blob {
-    fn new(json: &Value) -> Self {
-        let content = json.to_string().into_bytes();
-        let mut hash = Context::new(&SHA256);
-        hash.update(&content);
-        Self {
-            digest: digest(hash),
-            content,
-        }
-    }
-
-    fn descriptor(&self, media_type: &str) -> Value {
-        json!({"mediaType": media_type, "digest": self.digest, "size": self.content.len()})
-    }
-}
-
 /// The archive of an image with these layers, the lowest first.
-pub(super) fn write_to_folder(image: &Image, layers: &[Layer], folder: &Path) -> Result<Archive, Error> {
-    let config = Blob::new(&image_configuration(image, layers));
-    let manifest = Blob::new(&manifest(&config, layers));
+pub(super) fn write_to_folder(image: &Image, layers: Vec<Layer>, folder: &Path) -> Result<Archive, Error> {
+    let (config, manifest) = describe(image, &layers);
     let name = file_name(&image.reference);
-    let short = manifest
-        .digest
-        .trim_start_matches("sha256:")
-        .get(..16)
-        .unwrap_or_default();
+    let digest = manifest.digest().to_owned();
+    let short = digest.trim_start_matches("sha256:").get(..16).unwrap_or_default();
     let path = folder.join(format!("{name}-{short}.tar"));
     if !mark_used(&path) {
-        write_archive(&path, image, [&config, &manifest], layers)?;
+        let top = manifest_descriptor(image, &manifest);
+        Layout::new(&image.reference, top, vec![config, manifest])
+            .with_layers(layers)
+            .write(&path)?;
         remove_old_archives(folder, &name);
     }
     Ok(Archive {
         reference: image.reference.clone(),
         path,
-        digest: manifest.digest,
+        digest,
     })
+}
+
+/// Writes an archive to `path` with an index: one image for each architecture. The digest is that of the index.
+pub(super) fn write_index(images: Vec<(&Image, Vec<Layer>)>, path: &Path) -> Result<Archive, Error> {
+    let reference = images
+        .first()
+        .map(|(image, _)| image.reference.clone())
+        .unwrap_or_default();
+    let (mut blobs, mut layers, mut manifests) = (Vec::new(), Vec::new(), Vec::new());
+    for (image, own) in images {
+        let (config, manifest) = describe(image, &own);
+        manifests.push(manifest_descriptor(image, &manifest));
+        blobs.extend([manifest, config]);
+        layers.extend(own);
+    }
+    let index = Blob::from_json(&json!({"schemaVersion": 2, "mediaType": layout::INDEX, "manifests": manifests}));
+    let digest = index.digest().to_owned();
+    let top = index.descriptor(layout::INDEX);
+    blobs.insert(0, index);
+    Layout::new(&reference, top, blobs).with_layers(layers).write(path)?;
+    Ok(Archive {
+        reference,
+        path: path.to_owned(),
+        digest,
+    })
+}
+
+/// Configuration and manifest of an image.
+fn describe(image: &Image, layers: &[Layer]) -> (Blob, Blob) {
+    let config = Blob::from_json(&image_configuration(image, layers));
+    let manifest = Blob::from_json(&manifest(&config, layers));
+    (config, manifest)
+}
+
+fn manifest_descriptor(image: &Image, manifest: &Blob) -> Value {
+    let mut descriptor = manifest.descriptor(layout::MANIFEST);
+    descriptor["platform"] = json!({"architecture": image.architecture, "os": "linux"});
+    descriptor
 }
 
 /// Marks a file as used now. Returns whether it exists.
@@ -85,8 +99,8 @@ fn image_configuration(image: &Image, layers: &[Layer]) -> Value {
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    json!({
-        "architecture": architecture(),
+    let mut configuration = json!({
+        "architecture": image.architecture,
         "os": "linux",
         "config": {
             "User": format!("{USER}:{USER}"),
@@ -96,7 +110,14 @@ fn image_configuration(image: &Image, layers: &[Layer]) -> Value {
             "WorkingDir": "/",
         },
         "rootfs": {"type": "layers", "diff_ids": layers.iter().map(|layer| &layer.digest).collect::<Vec<_>>()},
-    })
+    });
+    if let Some(created) = &image.created {
+        configuration["created"] = created.clone().into();
+    }
+    if !image.labels.is_empty() {
+        configuration["config"]["Labels"] = json!(image.labels);
+    }
+    configuration
 }
 
 fn manifest(config: &Blob, layers: &[Layer]) -> Value {
@@ -104,8 +125,8 @@ fn manifest(config: &Blob, layers: &[Layer]) -> Value {
         .iter()
         .map(|layer| {
             json!({
-                // Not compressed: the archive never leaves this machine, and importing it is quicker.
-                "mediaType": "application/vnd.oci.image.layer.v1.tar",
+                // Not compressed: importing it is quicker, and digests do not depend on a compressor.
+                "mediaType": layout::LAYER,
                 "digest": layer.digest,
                 "size": layer.length,
             })
@@ -113,78 +134,10 @@ fn manifest(config: &Blob, layers: &[Layer]) -> Value {
         .collect();
     json!({
         "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": config.descriptor("application/vnd.oci.image.config.v1+json"),
+        "mediaType": layout::MANIFEST,
+        "config": config.descriptor(layout::CONFIG),
         "layers": layers,
     })
-}
-
-/// The machine's architecture as images name it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
-/// Writes an archive to a temporary file and renames it to `path`.
-fn write_archive(path: &Path, image: &Image, blobs: [&Blob; 2], layers: &[Layer]) -> Result<(), Error> {
-    let folder = path.parent().unwrap_or(path);
-    let failed = |source| Error::File {
-        action: "write",
-        path: path.to_owned(),
-        source,
-    };
-    fs::create_dir_all(folder).map_err(failed)?;
-    let mut file = NamedTempFile::new_in(folder).map_err(failed)?;
-    let mut described = blobs[1].descriptor("application/vnd.oci.image.manifest.v1+json");
-    described["platform"] = json!({"architecture": architecture(), "os": "linux"});
-    described["annotations"] = json!({
-        "io.containerd.image.name": image.reference,
-        "org.opencontainers.image.ref.name": image.reference.rsplit_once(':').map_or("latest", |(_, tag)| tag),
-    });
-    let index = json!({
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.index.v1+json",
-        "manifests": [described],
-    });
-    let layout = json!({"imageLayoutVersion": "1.0.0"});
-
-    let named = [
-        ("oci-layout".to_owned(), layout.to_string().into_bytes()),
-        ("index.json".to_owned(), index.to_string().into_bytes()),
-    ];
-    let digested = blobs.map(|blob| (blob_path(&blob.digest), blob.content.clone()));
-    let mut tar = tar::Builder::new(file.as_file_mut());
-    for (name, content) in named.into_iter().chain(digested) {
-        let header = file_header(name.as_ref(), 0o644, content.len() as u64)?;
-        tar.append(&header, content.as_slice()).map_err(failed)?;
-    }
-    for layer in layers {
-        let name = blob_path(&layer.digest);
-        let mut header = file_header(name.as_ref(), 0o644, layer.length)?;
-        // The layer writes itself into the archive, so that it is never in memory.
-        let blob = tar.append_writer(&mut header, name).map_err(failed)?;
-        let mut out = Hashing::new(blob);
-        layer.write(&mut out).map_err(failed)?;
-        let (blob, digest, _) = out.finish();
-        blob.finish().map_err(failed)?;
-        if digest != layer.digest {
-            return Err(Error::Image {
-                reference: image.reference.clone(),
-                reason: "a file changed while it was archived; try again".into(),
-            });
-        }
-    }
-    tar.finish().map_err(failed)?;
-    drop(tar);
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
-}
-
-fn blob_path(digest: &str) -> String {
-    format!("blobs/{}", digest.replace(':', "/"))
 }
 
 /// A reference as a file name.

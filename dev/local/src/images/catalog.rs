@@ -1,4 +1,4 @@
-//! The images that a cluster of real nodes runs, by the names that upstream gives them.
+//! The images that a cluster of real nodes runs and that an installation needs, by the names that upstream gives them.
 
 use std::path::Path;
 
@@ -32,6 +32,51 @@ pub fn kubernetes_reference(component: Binary, version: &str) -> String {
 /// The name of the image of one of Berth's programs (`berth-control`).
 pub fn berth_reference(program: &str) -> String {
     format!("ghcr.io/berth-dev/{program}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Berth's programs that run from images.
+pub const BERTH_PROGRAMS: [&str; 4] = ["berth-control", "berth-syncer", "berth-scrub", "berth-gateway"];
+
+/// An image that an installation of Berth needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequiredImage {
+    /// Its name with a tag.
+    pub reference: String,
+    /// What runs from it.
+    pub purpose: &'static str,
+}
+
+/// All images that an installation needs whose tenants may have these Kubernetes versions (`v1.37.1`), with the default values of
+/// the chart and with the gateway. A test of the chart compares them with what it renders.
+pub fn for_installation(kubernetes_versions: &[&str]) -> Vec<RequiredImage> {
+    let image = |reference: String, purpose| RequiredImage { reference, purpose };
+    let purposes = [
+        "the operator, and the Jobs of the chart",
+        "the agent of a tenant",
+        "scrubs and validates nodes",
+        "the gateway, if it is enabled",
+    ];
+    let mut images: Vec<RequiredImage> = BERTH_PROGRAMS
+        .iter()
+        .zip(purposes)
+        .map(|(program, purpose)| image(berth_reference(program), purpose))
+        .collect();
+    images.push(image(ETCD.into(), "the datastore of the tenants"));
+    images.push(image(PAUSE.into(), "placeholder pods, for autoscalers"));
+    images.push(image(COREDNS.into(), "DNS of a tenant"));
+    for version in kubernetes_versions {
+        for component in CONTROL_PLANE {
+            let reference = kubernetes_reference(component, version);
+            images.push(image(reference, "control plane of a tenant"));
+        }
+    }
+    images
+}
+
+/// The name of the file in which an image is distributed: `registry.k8s.io/etcd:3.6.16-0` is in `etcd-3.6.16-0.oci.tar`.
+pub fn archive_name(reference: &str) -> String {
+    let last = reference.rsplit('/').next().unwrap_or(reference);
+    format!("{}.oci.tar", last.replace(':', "-"))
 }
 
 /// The images that every node needs, and that of test pods.
@@ -103,6 +148,11 @@ pub fn for_berth(folder: &Path) -> Vec<Image> {
     ["berth-control", "berth-syncer"]
         .map(|program| in_usr_local_bin(&berth_reference(program), &folder.join(program), program))
         .to_vec()
+}
+
+/// One of [`BERTH_PROGRAMS`], which lies at `path`.
+pub fn for_program(program: &str, path: &Path) -> Image {
+    in_usr_local_bin(&berth_reference(program), path, program)
 }
 
 /// Berth's program that cleans nodes.

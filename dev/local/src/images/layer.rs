@@ -177,8 +177,11 @@ pub(super) fn digest(hash: Context) -> String {
     format!("sha256:{hex}")
 }
 
-/// The header of a file in an archive: nothing in it depends on the time or the user.
-pub(super) fn file_header(path: &Path, mode: u32, length: u64) -> Result<tar::Header, Error> {
+/// The header of a file in a tar file: nothing in it depends on the time or the user.
+///
+/// # Errors
+/// The path is too long for a header.
+pub fn file_header(path: &Path, mode: u32, length: u64) -> Result<tar::Header, Error> {
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::Regular);
     header.set_size(length);

@@ -7,18 +7,21 @@
 mod archive;
 pub mod catalog;
 mod layer;
+pub mod layout;
 mod libraries;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use berth_process::binaries;
 
 use crate::Error;
-use layer::{Content, Entry, Layer};
+use layer::{Content, Entry, Hashing, Layer};
 
 pub use archive::Archive;
+pub use layer::file_header;
 
 /// The user and group of images, which every security policy accepts as non-root.
 pub const USER: u32 = 65532;
@@ -43,6 +46,34 @@ pub struct Image {
     pub files: BTreeMap<PathBuf, Vec<u8>>,
     /// Symbolic links: their absolute paths in the image, and their targets.
     pub links: BTreeMap<PathBuf, PathBuf>,
+    /// Architecture of the programs, as images name it. Default: that of this machine.
+    pub architecture: String,
+    /// Labels of the image.
+    pub labels: BTreeMap<String, String>,
+    /// When the image was made, in RFC 3339. Without it nothing in the image says so.
+    pub created: Option<String>,
+}
+
+/// The machine's architecture as images name it.
+pub fn host_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Writes one archive to `path` with the same image for several architectures. The images have one reference and differ in
+/// [`Image::architecture`]. The digest of the archive is that of the image's index, which registries keep.
+///
+/// # Errors
+/// A program or one of its libraries is missing, or the folder cannot be written.
+pub fn write_index(images: &[Image], path: &Path) -> Result<Archive, Error> {
+    let layers = images
+        .iter()
+        .map(|image| Ok((image, vec![base_layer()?, image.program_layer()?])))
+        .collect::<Result<Vec<_>, Error>>()?;
+    archive::write_index(layers, path)
 }
 
 impl Image {
@@ -57,6 +88,9 @@ impl Image {
             environment: BTreeMap::from([("PATH".to_owned(), search.to_owned())]),
             files: BTreeMap::new(),
             links: BTreeMap::new(),
+            architecture: host_architecture().to_owned(),
+            labels: BTreeMap::new(),
+            created: None,
         }
     }
 
@@ -84,7 +118,7 @@ impl Image {
     /// # Errors
     /// When a program or one of its libraries is missing, or `folder` cannot be written.
     pub fn archive_in(&self, folder: &Path) -> Result<Archive, Error> {
-        archive::write_to_folder(self, &[base_layer()?, self.program_layer()?], folder)
+        archive::write_to_folder(self, vec![base_layer()?, self.program_layer()?], folder)
     }
 
     /// The layer that is this image's own.
@@ -135,6 +169,17 @@ fn base_layer() -> Result<Layer, Error> {
         entries.insert(AUTHORITIES.into(), Entry::new(0o644, open_file(&authorities)?));
     }
     Layer::new(entries)
+}
+
+/// `sha256:` and the digest of a file.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn file_digest(path: &Path) -> Result<String, Error> {
+    let mut file = File::open(path).map_err(cannot_read(path))?;
+    let mut out = Hashing::new(io::sink());
+    io::copy(&mut file, &mut out).map_err(cannot_read(path))?;
+    Ok(out.finish().1)
 }
 
 fn open_file(path: &Path) -> Result<Content, Error> {

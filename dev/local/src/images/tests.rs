@@ -177,3 +177,64 @@ fn links_keep_their_targets() {
     assert!(link.header().entry_type().is_symlink());
     assert_eq!(link.link_name().unwrap().unwrap().to_str(), Some("/bin/busybox"));
 }
+
+#[test]
+fn an_index_has_an_image_for_each_architecture_and_shared_layers_once() {
+    let dir = TempDir::new().unwrap();
+    let images = ["amd64", "arm64"].map(|architecture| {
+        let mut image = image(&dir, "same");
+        image.architecture = architecture.to_owned();
+        image.created = Some("2026-11-23T10:00:00Z".into());
+        image.labels = BTreeMap::from([("org.opencontainers.image.title".into(), "program".into())]);
+        image
+    });
+    let path = dir.path().join("out/program.tar");
+    let archive = write_index(&images, &path).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let layout = files(&bytes);
+    // Names of a tar file may repeat: these do not.
+    assert_eq!(tar::Archive::new(&*bytes).entries().unwrap().count(), layout.len());
+    // Two files of the layout, the index, two layers, and a manifest and a configuration for each architecture.
+    assert_eq!(layout.len(), 2 + 1 + 2 + 4);
+
+    let top = &json(&layout["index.json"])["manifests"][0];
+    assert_eq!(
+        (&top["digest"], &top["mediaType"]),
+        (&json!(archive.digest), &json!(layout::INDEX))
+    );
+    assert_eq!(
+        top["annotations"]["io.containerd.image.name"],
+        "example.com/tools/program:v1"
+    );
+    let index = json(blob(&layout, &top["digest"]));
+    for (manifest, architecture) in index["manifests"].as_array().unwrap().iter().zip(["amd64", "arm64"]) {
+        assert_eq!(
+            manifest["platform"],
+            json!({"architecture": architecture, "os": "linux"})
+        );
+        let manifest = json(blob(&layout, &manifest["digest"]));
+        let config = json(blob(&layout, &manifest["config"]["digest"]));
+        assert_eq!(config["architecture"], architecture);
+        assert_eq!(config["created"], "2026-11-23T10:00:00Z");
+        assert_eq!(config["config"]["Labels"]["org.opencontainers.image.title"], "program");
+    }
+    write_index(&images, &path).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+}
+
+#[test]
+fn an_installation_needs_images_with_files_of_different_names() {
+    let images = catalog::for_installation(&["v1.37.1", "v1.36.4"]);
+    let files: BTreeSet<String> = images
+        .iter()
+        .map(|image| catalog::archive_name(&image.reference))
+        .collect();
+    assert_eq!(files.len(), images.len());
+    for file in [
+        "etcd-3.6.16-0.oci.tar",
+        "coredns-v1.14.7.oci.tar",
+        "kube-apiserver-v1.36.4.oci.tar",
+    ] {
+        assert!(files.contains(file), "{file}: {files:?}");
+    }
+}

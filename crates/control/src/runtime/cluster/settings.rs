@@ -19,6 +19,9 @@ pub struct ClusterSettings {
     /// Registry, and path in it, of the upstream images `kube-apiserver`, `kube-controller-manager` and
     /// `kube-scheduler`. Their tag is the version.
     pub kubernetes_registry: String,
+    /// Digests of upstream images (`sha256:…`) by name and tag, such as `kube-apiserver:v1.37.1`. The images of the others are
+    /// fetched by their tags.
+    pub image_digests: BTreeMap<String, String>,
     /// Image of the syncer.
     pub syncer_image: String,
     /// When nodes fetch images: IfNotPresent, Always or Never.
@@ -40,6 +43,7 @@ impl Default for ClusterSettings {
         Self {
             versions: vec![berth_api::DEFAULT_VERSION.into()],
             kubernetes_registry: "registry.k8s.io".into(),
+            image_digests: BTreeMap::new(),
             syncer_image: format!("ghcr.io/berth-dev/berth-syncer:{}", env!("CARGO_PKG_VERSION")),
             image_pull_policy: "IfNotPresent".into(),
             image_pull_secrets: Vec::new(),
@@ -72,11 +76,20 @@ impl ClusterSettings {
     /// Image of a component.
     pub fn image(&self, component: &Component) -> String {
         match &component.program {
-            Program::Kubernetes { version } => {
-                format!("{}/{}:{version}", self.kubernetes_registry, component.name)
-            }
-            Program::CoreDns => format!("{}/coredns/coredns:{}", self.kubernetes_registry, versions::COREDNS),
+            Program::Kubernetes { version } => self.upstream_image("", component.name, version),
+            Program::CoreDns => self.upstream_image("coredns/", "coredns", versions::COREDNS),
             Program::Syncer => self.syncer_image.clone(),
+        }
+    }
+
+    /// An upstream image in the registry, with its digest if the platform knows it: `folder` is its path there, empty or with a slash
+    /// at the end.
+    pub fn upstream_image(&self, folder: &str, name: &str, tag: &str) -> String {
+        let image = format!("{name}:{tag}");
+        let reference = format!("{}/{folder}{image}", self.kubernetes_registry);
+        match self.image_digests.get(&image) {
+            Some(digest) => format!("{reference}@{digest}"),
+            None => reference,
         }
     }
 
@@ -130,5 +143,28 @@ mod tests {
         assert_eq!(settings.resources(API_SERVER).requests.unwrap()["memory"].0, "256Mi");
         let error = serde_json::from_str::<ClusterSettings>(r#"{"registry": "x"}"#).unwrap_err();
         assert!(error.to_string().contains("registry"), "{error}");
+    }
+
+    #[test]
+    fn upstream_images_have_the_digests_that_the_platform_knows() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let settings = ClusterSettings {
+            kubernetes_registry: "mirror.example/k8s".into(),
+            image_digests: BTreeMap::from([("kube-apiserver:v1.37.1".into(), digest.clone())]),
+            ..ClusterSettings::default()
+        };
+        let image = |folder, name, tag| settings.upstream_image(folder, name, tag);
+        assert_eq!(
+            image("", API_SERVER, "v1.37.1"),
+            format!("mirror.example/k8s/kube-apiserver:v1.37.1@{digest}")
+        );
+        assert_eq!(
+            image("", API_SERVER, "v1.36.4"),
+            "mirror.example/k8s/kube-apiserver:v1.36.4"
+        );
+        assert_eq!(
+            image("coredns/", "coredns", "v1.14.7"),
+            "mirror.example/k8s/coredns/coredns:v1.14.7"
+        );
     }
 }

@@ -1,0 +1,248 @@
+//! Which commands bring an image from a registry into a file, and from there into another registry or onto a node.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+
+/// A program that talks to registries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tool {
+    /// Copies all architectures, and keeps the digests of Berth's images.
+    Skopeo,
+    /// Copies the architecture of this machine; digests change when images are pushed.
+    Docker,
+}
+
+impl Tool {
+    /// All, the better one first.
+    pub(crate) const ALL: [Self; 2] = [Self::Skopeo, Self::Docker];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Skopeo => "skopeo",
+            Self::Docker => "docker",
+        }
+    }
+}
+
+/// An image as a line of `images.txt` names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListedImage {
+    /// Name with a tag.
+    pub(crate) reference: String,
+    /// `sha256:…`, if it is known.
+    pub(crate) digest: Option<String>,
+}
+
+impl ListedImage {
+    /// Reads the lines of `images.txt`. Empty lines and comments are left out.
+    pub(crate) fn parse_list(text: &str) -> Vec<Self> {
+        let lines = text.lines().map(str::trim);
+        lines
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(|line| match line.split_once('@') {
+                Some((reference, digest)) => Self {
+                    reference: reference.to_owned(),
+                    digest: Some(digest.to_owned()),
+                },
+                None => Self {
+                    reference: line.to_owned(),
+                    digest: None,
+                },
+            })
+            .collect()
+    }
+
+    /// The line.
+    pub(crate) fn line(&self) -> String {
+        match &self.digest {
+            Some(digest) => format!("{}@{digest}", self.reference),
+            None => self.reference.clone(),
+        }
+    }
+}
+
+/// The name that an image has in another registry: as with the value `global.imageRegistry` of the chart, the registry is replaced
+/// and the rest stays.
+pub(crate) fn in_registry(reference: &str, registry: &str) -> String {
+    let registry = registry.trim_end_matches('/');
+    let path = match reference.split_once('/') {
+        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => path,
+        _ => reference,
+    };
+    format!("{registry}/{path}")
+}
+
+/// Commands that write an image to a file. With a platform (`linux/arm64`), only that one.
+pub(crate) fn pull_commands(tool: Tool, reference: &str, file: &Path, platform: Option<&str>) -> Vec<Vec<String>> {
+    let file = file.display();
+    match tool {
+        Tool::Skopeo => {
+            let mut command = words(&["skopeo"]);
+            if let Some((system, architecture)) = platform.and_then(|platform| platform.split_once('/')) {
+                command.extend(words(&[
+                    "--override-os",
+                    system,
+                    "--override-arch",
+                    architecture,
+                    "copy",
+                ]));
+            } else {
+                // Without --preserve-digests: many images of upstream are not in the format of OCI, and are converted.
+                command.extend(words(&["copy", "--all"]));
+            }
+            command.push(format!("docker://{reference}"));
+            command.push(format!("oci-archive:{file}:{reference}"));
+            vec![command]
+        }
+        Tool::Docker => {
+            let mut pull = words(&["docker", "pull"]);
+            if let Some(platform) = platform {
+                pull.extend(words(&["--platform", platform]));
+            }
+            pull.push(reference.to_owned());
+            vec![
+                pull,
+                words(&["docker", "save", "--output", &file.to_string(), reference]),
+            ]
+        }
+    }
+}
+
+/// Commands that push the image in a file to a registry as `target`.
+pub(crate) fn push_commands(tool: Tool, reference: &str, target: &str, file: &Path) -> Vec<Vec<String>> {
+    let file = file.display();
+    match tool {
+        Tool::Skopeo => vec![words(&[
+            "skopeo",
+            "copy",
+            "--all",
+            "--preserve-digests",
+            &format!("oci-archive:{file}"),
+            &format!("docker://{target}"),
+        ])],
+        Tool::Docker => vec![
+            words(&["docker", "load", "--input", &file.to_string()]),
+            words(&["docker", "tag", reference, target]),
+            words(&["docker", "push", target]),
+        ],
+    }
+}
+
+/// Commands that import the image in a file into the containerd of this node, for the kubelet. It is never collected: nodes could not
+/// fetch it again.
+pub(crate) fn import_commands(image: &ListedImage, file: &Path) -> Vec<Vec<String>> {
+    let containerd = ["ctr", "--namespace", "k8s.io", "images"];
+    let file = file.display().to_string();
+    let import = ["import", "--label", "io.cri-containerd.pinned=pinned", &file];
+    let mut commands = vec![words(&[&containerd[..], &import].concat())];
+    if let Some(digest) = &image.digest {
+        // Pods of the chart name the image by its digest, and an import gives it only the name with the tag.
+        let repository = image
+            .reference
+            .rsplit_once(':')
+            .map_or(&*image.reference, |(name, _)| name);
+        let by_digest = format!("{repository}@{digest}");
+        let tag = ["tag", "--force", &image.reference, &by_digest];
+        commands.push(words(&[&containerd[..], &tag].concat()));
+    }
+    commands
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ETCD: &str = "registry.k8s.io/etcd:3.6.16-0";
+
+    fn lines(commands: &[Vec<String>]) -> Vec<String> {
+        commands.iter().map(|command| command.join(" ")).collect()
+    }
+
+    #[test]
+    fn the_registry_is_replaced_and_the_path_stays() {
+        for (reference, registry, expected) in [
+            (ETCD, "harbor.example.com", "harbor.example.com/etcd:3.6.16-0"),
+            (
+                "ghcr.io/berth-dev/berth-control:0.1.0",
+                "harbor.example.com:5000/mirror/",
+                "harbor.example.com:5000/mirror/berth-dev/berth-control:0.1.0",
+            ),
+            ("localhost/a:1", "r", "r/a:1"),
+            ("library/a:1", "r", "r/library/a:1"),
+            ("a:1", "r", "r/a:1"),
+        ] {
+            assert_eq!(in_registry(reference, registry), expected);
+        }
+    }
+
+    #[test]
+    fn lists_are_read_and_written() {
+        let text = "# images\n\nregistry.k8s.io/etcd:3.6.16-0\nghcr.io/berth-dev/berth-control:0.1.0@sha256:1\n";
+        let list = ListedImage::parse_list(text);
+        let written: Vec<String> = list.iter().map(ListedImage::line).collect();
+        assert_eq!(written, [ETCD, "ghcr.io/berth-dev/berth-control:0.1.0@sha256:1"]);
+        assert_eq!(list[1].digest.as_deref(), Some("sha256:1"));
+    }
+
+    #[test]
+    fn skopeo_copies_all_architectures_or_one() {
+        let file = Path::new("/tmp/etcd.tar");
+        assert_eq!(
+            lines(&pull_commands(Tool::Skopeo, ETCD, file, None)),
+            [format!(
+                "skopeo copy --all docker://{ETCD} oci-archive:/tmp/etcd.tar:{ETCD}"
+            )]
+        );
+        assert_eq!(
+            lines(&pull_commands(Tool::Skopeo, ETCD, file, Some("linux/arm64"))),
+            [format!(
+                "skopeo --override-os linux --override-arch arm64 copy docker://{ETCD} oci-archive:/tmp/etcd.tar:{ETCD}"
+            )]
+        );
+        assert_eq!(
+            lines(&push_commands(Tool::Skopeo, ETCD, "r/etcd:3.6.16-0", file)),
+            ["skopeo copy --all --preserve-digests oci-archive:/tmp/etcd.tar docker://r/etcd:3.6.16-0"]
+        );
+    }
+
+    #[test]
+    fn docker_pulls_and_pushes_by_name() {
+        let file = Path::new("/tmp/etcd.tar");
+        assert_eq!(
+            lines(&pull_commands(Tool::Docker, ETCD, file, Some("linux/amd64"))),
+            [
+                format!("docker pull --platform linux/amd64 {ETCD}"),
+                format!("docker save --output /tmp/etcd.tar {ETCD}")
+            ]
+        );
+        assert_eq!(
+            lines(&push_commands(Tool::Docker, ETCD, "r/etcd:3.6.16-0", file)),
+            [
+                "docker load --input /tmp/etcd.tar".to_owned(),
+                format!("docker tag {ETCD} r/etcd:3.6.16-0"),
+                "docker push r/etcd:3.6.16-0".to_owned()
+            ]
+        );
+    }
+
+    #[test]
+    fn nodes_find_an_imported_image_by_its_digest() {
+        let image = &ListedImage::parse_list("ghcr.io/berth-dev/berth-control:0.1.0@sha256:1")[0];
+        assert_eq!(
+            lines(&import_commands(image, Path::new("/tmp/c.tar"))),
+            [
+                "ctr --namespace k8s.io images import --label io.cri-containerd.pinned=pinned /tmp/c.tar",
+                "ctr --namespace k8s.io images tag --force ghcr.io/berth-dev/berth-control:0.1.0 ghcr.io/berth-dev/berth-control@sha256:1"
+            ]
+        );
+        assert_eq!(
+            import_commands(&ListedImage::parse_list(ETCD)[0], Path::new("/tmp/e.tar")).len(),
+            1
+        );
+    }
+}
