@@ -40,6 +40,8 @@ pub(crate) enum Error {
     },
     #[error(transparent)]
     Chart(#[from] berth_simulate::ChartError),
+    #[error("{0}")]
+    SignIn(String),
     #[error("cannot write the output: {0}")]
     Output(String),
 }

@@ -19,6 +19,7 @@ mod restore;
 mod simulate;
 mod status;
 mod supervise;
+mod token;
 mod up;
 
 use std::process::ExitCode;
@@ -69,6 +70,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             Command::Idle { home, output } => idle::run(home, output).await,
             Command::Restore { home, tenant, owners } => restore::run(home, &tenant, &owners).await,
             Command::Quota { home, output } => quota::run(home, output).await,
+            Command::Token { credential } => token::run(credential).await,
             Command::Version { output } => output::print_version(output),
             Command::Supervise { home } => supervise::run(home).await,
             Command::Completion { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),

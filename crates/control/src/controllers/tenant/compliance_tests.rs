@@ -1,7 +1,8 @@
 use super::*;
 use crate::network::AllowedNetworks;
 use berth_api::{
-    ControlPlaneService, DnsPolicy, ExpirationPolicy, HostNodePoolSpec, SchedulingMode, SyncPolicy, TenantLimits,
+    ControlPlaneService, DnsPolicy, ExpirationPolicy, HostNodePoolSpec, SchedulingMode, SyncPolicy, TenantAccess,
+    TenantLimits,
     network::{ClassNetwork, EgressRule},
 };
 use serde_json::{Value, json};
@@ -40,6 +41,8 @@ fn settings() -> Settings {
         },
         limits: TenantLimits::default(),
         expiration: ExpirationPolicy::default(),
+        authentication: ResolvedAuthentication::default(),
+        access: TenantAccess::default(),
         manifests: Vec::new(),
     }
 }

@@ -1,12 +1,13 @@
 //! What decides how a tenant runs, besides its nodes: its version, and the rules of its class.
 
 use crate::{
+    authentication::{self, ResolvedAuthentication},
     controllers::tenant_class::{self, class_of},
     network::{self, AllowedNetworks},
 };
 use berth_api::{
     ClassManifest, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy,
-    NodeMode, SchedulingMode, SyncPolicy, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
+    NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -16,6 +17,9 @@ use ipnet::IpNet;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, sync::Arc};
+
+/// Reason: the class does not allow the issuers of the spec.
+pub(super) const AUTHENTICATION_NOT_ALLOWED: &str = "AuthenticationNotAllowed";
 
 /// How a tenant runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +54,12 @@ pub struct Settings {
     /// How long it exists, as far as its class says.
     #[serde(default)]
     pub expiration: ExpirationPolicy,
+    /// Whose tokens its API server accepts.
+    #[serde(default)]
+    pub authentication: ResolvedAuthentication,
+    /// Who has a role in all of it.
+    #[serde(default)]
+    pub access: TenantAccess,
     /// What the platform applies in it.
     #[serde(default)]
     pub manifests: Vec<ClassManifest>,
@@ -95,6 +105,9 @@ pub fn resolve(
             network: network.map_err(|why| reject("NetworkNotAllowed", why))?,
             limits: rules.limits.clone(),
             expiration: rules.expiration.clone(),
+            authentication: authentication::resolve(spec.authentication.as_ref(), rules)
+                .map_err(|why| reject(AUTHENTICATION_NOT_ALLOWED, why))?,
+            access: spec.access.clone(),
             manifests: rules.manifests.clone(),
         };
         let rejection = find_service_error(&settings, &rules.control_plane.service)
@@ -144,6 +157,12 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         limits: rules.limits.clone(),
         expiration: rules.expiration.clone(),
         manifests: rules.manifests.clone(),
+        authentication: if accepted.authentication.from_class {
+            ResolvedAuthentication::of_class(&rules.authentication)
+        } else {
+            accepted.authentication
+        },
+        access: accepted.access,
         version: accepted.version,
         class: accepted.class,
         scheduling: accepted.scheduling,
