@@ -16,13 +16,20 @@ use crate::control_plane::CLUSTER_DOMAIN;
 pub use validate::{find_error, find_unusable_issuer};
 
 /// What a tenant has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResolvedAuthentication {
     /// The issuers.
     pub rules: TenantAuthentication,
     /// Whether they are those of its class.
     pub from_class: bool,
+}
+
+/// What a tenant had that an earlier version recorded: nothing of its own.
+impl Default for ResolvedAuthentication {
+    fn default() -> Self {
+        Self::of_class(&ClassAuthentication::default())
+    }
 }
 
 impl ResolvedAuthentication {

@@ -193,6 +193,15 @@ fn what_an_api_server_does_not_start_with_is_rejected() {
         let error = error_of(|value| value["jwt"][0]["claimValidationRules"] = json!([rule]));
         assert!(error.contains("claimValidationRules[0]"), "{rule}: {error}");
     }
+    for field in ["claimValidationRules", "userValidationRules"] {
+        let error = error_of(|value| value["jwt"][0][field] = json!([{"expression": "a"}, {"expression": "a"}]));
+        assert!(
+            error.starts_with(&format!("jwt[0].{field}[1]: another rule")),
+            "{error}"
+        );
+    }
+    let error = error_of(|value| value["jwt"][0]["issuer"]["discoveryURL"] = "https://id.example.com/".into());
+    assert!(error.contains("the same as url"), "{error}");
     let error = error_of(|value| value["jwt"][0]["issuer"]["certificateAuthority"] = "nonsense".into());
     assert!(error.contains("certificateAuthority"), "{error}");
     let twice = error_of(|value| value["jwt"] = json!([value["jwt"][0], value["jwt"][0]]));
@@ -223,4 +232,10 @@ fn kubeconfigs_name_a_client_whose_tokens_are_accepted() {
     assert_eq!(with("https://id.example.com", "berth"), "");
     assert!(with("https://id.example.com", "other").starts_with("kubeconfig: "));
     assert!(with("https://other.example.com", "berth").starts_with("kubeconfig: "));
+}
+
+#[test]
+fn settings_of_earlier_versions_have_nothing_of_their_own() {
+    let read: ResolvedAuthentication = serde_json::from_value(json!({})).unwrap();
+    assert!(read.from_class && read.rules.jwt.is_empty());
 }

@@ -53,14 +53,13 @@ fn find_error_in(authenticator: &JwtAuthenticator) -> Option<String> {
         issuer,
         claim_validation_rules,
         claim_mappings,
-        // Their schema checks everything but the expressions.
-        user_validation_rules: _,
+        user_validation_rules,
     } = authenticator;
     if let Some(error) = find_error_in_issuer(issuer) {
         return Some(format!("issuer.{error}"));
     }
-    let rules = claim_validation_rules.iter().enumerate();
-    for (index, rule) in rules {
+    let mut seen = BTreeSet::new();
+    for (index, rule) in claim_validation_rules.iter().enumerate() {
         let ClaimValidationRule {
             claim,
             required_value,
@@ -75,6 +74,20 @@ fn find_error_in(authenticator: &JwtAuthenticator) -> Option<String> {
                 "claimValidationRules[{index}]: give claim and requiredValue, or expression and message"
             ));
         }
+        if !seen.insert((claim, expression)) {
+            return Some(format!(
+                "claimValidationRules[{index}]: another rule is for the same; remove one of them"
+            ));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    let twice = user_validation_rules
+        .iter()
+        .position(|rule| !seen.insert(&rule.expression));
+    if let Some(index) = twice {
+        return Some(format!(
+            "userValidationRules[{index}]: another rule is the same; remove one of them"
+        ));
     }
     find_error_in_mappings(claim_mappings)
         .map(|error| format!("claimMappings.{error}"))
@@ -94,6 +107,10 @@ fn find_error_in_issuer(issuer: &Issuer) -> Option<String> {
         if let Some(error) = url.and_then(|url| host_of(url).err()) {
             return Some(format!("{field}: {:?} {error}", url.map_or("", |url| url)));
         }
+    }
+    let same_url = |other: &String| other.trim_end_matches('/') == url.trim_end_matches('/');
+    if discovery_url.as_ref().is_some_and(same_url) {
+        return Some("discoveryURL: it is the same as url; leave it out".into());
     }
     if url.trim_end_matches('/') == SERVICE_ACCOUNT_ISSUER {
         return Some(format!(

@@ -36,8 +36,11 @@ fn authenticator(rules: &JwtAuthenticator) -> Value {
     // It cannot fail: there are only texts and lists.
     let mut value = serde_json::to_value(&rules).unwrap_or_default();
     value["issuer"]["egressSelectorType"] = EGRESS.into();
-    let team = value["userValidationRules"].as_array().cloned().unwrap_or_default();
-    value["userValidationRules"] = reserved_names().into_iter().chain(team).collect();
+    let reserved = reserved_names();
+    let mut team = value["userValidationRules"].as_array().cloned().unwrap_or_default();
+    // API servers refuse a rule that is there twice.
+    team.retain(|rule| reserved.iter().all(|own| own["expression"] != rule["expression"]));
+    value["userValidationRules"] = reserved.into_iter().chain(team).collect();
     value
 }
 
@@ -81,7 +84,10 @@ mod tests {
             {
                 "issuer": {"url": "https://a.example.com", "audiences": ["a"]},
                 "claimMappings": {"username": {"claim": "sub", "prefix": ""}, "groups": {"claim": "groups", "prefix": ""}},
-                "userValidationRules": [{"expression": "user.username != 'x'", "message": "not x"}],
+                "userValidationRules": [
+                    {"expression": "!user.username.startsWith('system:') && !user.username.startsWith('berth:')"},
+                    {"expression": "user.username != 'x'", "message": "not x"},
+                ],
             },
             {
                 "issuer": {"url": "https://b.example.com", "audiences": ["b"]},

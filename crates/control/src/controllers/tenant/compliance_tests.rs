@@ -330,3 +330,44 @@ fn settings_lose_what_is_withdrawn_and_nothing_else() {
         (ControlPlaneServiceType::LoadBalancer, 0)
     );
 }
+
+#[test]
+fn issuers_that_a_class_no_longer_allows_are_withdrawn_and_its_own_take_their_place() {
+    let jwt = |url: &str| {
+        json!({"jwt": [{
+            "issuer": {"url": url, "audiences": ["berth"]}, "claimMappings": {"username": {"claim": "sub", "prefix": "x:"}},
+        }]})
+    };
+    let mut settings = settings();
+    settings.authentication = ResolvedAuthentication {
+        rules: serde_json::from_value(jwt("https://own.example.com")).unwrap(),
+        from_class: false,
+    };
+    let class_with =
+        |authentication: Value| class(|spec| spec.authentication = serde_json::from_value(authentication).unwrap());
+    let allowed = class_with(json!({"allowedIssuers": ["https://own.example.com"]}));
+    assert!(find(Some(&allowed), &pools(), &settings).is_empty());
+    let default = jwt("https://class.example.com");
+    for forbidding in [
+        json!({"allowedIssuers": ["https://class.example.com"], "default": default}),
+        json!({"locked": true, "default": default}),
+    ] {
+        let rules = class_with(forbidding);
+        assert_eq!(
+            find(Some(&rules), &pools(), &settings),
+            [(
+                "AuthenticationNotAllowed",
+                "TenantClass/gold".to_owned(),
+                Withdrawal::Issuers
+            )]
+        );
+        let mut after = settings.clone();
+        withdraw(&mut after, Some(&rules.spec), &[Withdrawal::Issuers]);
+        assert!(after.authentication.from_class);
+        assert_eq!(
+            after.authentication.rules.jwt[0].issuer.url,
+            "https://class.example.com"
+        );
+        assert!(find(Some(&rules), &pools(), &after).is_empty());
+    }
+}

@@ -506,4 +506,29 @@ mod tests {
         assert_eq!(rejection.reason, "InvalidClass");
         assert!(rejection.message.contains("blockedCIDRs"), "{}", rejection.message);
     }
+
+    #[test]
+    fn a_class_limits_issuers() {
+        let mut cluster = cluster(Some("gold"), None);
+        let rules = r#"{"jwt": [{"issuer": {"url": "https://id.example.com", "audiences": ["a"]},
+            "claimMappings": {"username": {"claim": "sub", "prefix": ""}}}]}"#;
+        cluster.spec.authentication = serde_json::from_str(rules).unwrap();
+        let rejection = resolve(&cluster, with(&["gold"]), &[]).unwrap_err();
+        assert_eq!(rejection.reason, AUTHENTICATION_NOT_ALLOWED);
+        assert!(
+            rejection.message.starts_with("spec.authentication.jwt[0].issuer: "),
+            "{}",
+            rejection.message
+        );
+        let open = |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.authentication.allowed_issuers = vec!["https://id.example.com".into()];
+            Some(Arc::new(class))
+        };
+        let settings = resolve(&cluster, open, &[]).unwrap();
+        assert!(!settings.authentication.from_class);
+        // The class changes while the spec cannot be carried out: what the tenant set stays, until it is withdrawn.
+        let held = under_rules(settings, &cluster, &class("gold").spec);
+        assert_eq!(held.authentication.rules.jwt.len(), 1);
+    }
 }

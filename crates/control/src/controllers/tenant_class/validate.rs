@@ -247,6 +247,18 @@ mod tests {
         );
         let message = error_of(|spec| spec.sync.ingress.hostnames = vec!["*.app-{tenant}.example.com".into()]);
         assert!(message.starts_with("spec.sync.ingress.hostnames: "), "{message}");
+        for bad in ["https://127.0.0.1", "https://localhost:8443", "http://id.example.com"] {
+            let message = error_of(|spec| spec.authentication.allowed_issuers = vec![bad.into()]);
+            assert!(
+                message.starts_with("spec.authentication.allowedIssuers: "),
+                "{bad}: {message}"
+            );
+        }
+        let message = error_of(|spec| spec.authentication.default.jwt = vec![berth_api::JwtAuthenticator::default()]);
+        assert!(
+            message.starts_with("spec.authentication.default.jwt[0].issuer.url: "),
+            "{message}"
+        );
         let mapping = ServiceAccountMapping {
             namespace: "a".into(),
             name: "b".into(),
