@@ -189,6 +189,14 @@ fn read_form(body: &str) -> HashMap<String, String> {
     form_urlencoded::parse(body.as_bytes()).into_owned().collect()
 }
 
+async fn show_discovery(State(inner): State<Arc<Inner>>) -> Json<Value> {
+    Json(inner.discovery())
+}
+
+async fn show_keys(State(inner): State<Arc<Inner>>) -> Json<Value> {
+    Json(inner.jwks())
+}
+
 async fn begin_device(State(inner): State<Arc<Inner>>, body: String) -> Response {
     if read_form(&body).get("client_id").map(String::as_str) != Some(CLIENT) {
         return refuse("invalid_client");
@@ -274,11 +282,9 @@ impl Issuer {
                 ..Memory::default()
             }),
         });
-        let discovery = get(async |State(inner): State<Arc<Inner>>| Json(inner.discovery()));
-        let keys = get(async |State(inner): State<Arc<Inner>>| Json(inner.jwks()));
         let router = Router::new()
-            .route("/.well-known/openid-configuration", discovery)
-            .route("/keys", keys)
+            .route("/.well-known/openid-configuration", get(show_discovery))
+            .route("/keys", get(show_keys))
             .route("/device", post(begin_device))
             .route("/token", post(give_tokens))
             .with_state(Arc::clone(&inner));

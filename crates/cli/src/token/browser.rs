@@ -100,6 +100,10 @@ fn authorization_url(endpoint: &str, fields: &[(&str, &str)]) -> String {
 }
 
 /// Opens a page, if there is a program for it. The user has seen the address.
+#[allow(
+    clippy::zombie_processes,
+    reason = "this process ends soon, and the program may run longer"
+)]
 fn open(url: &str) {
     let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let started = Command::new(program)

@@ -105,7 +105,7 @@ fn find_error_in_issuer(issuer: &Issuer) -> Option<String> {
     } = issuer;
     for (field, url) in [("url", Some(url)), ("discoveryURL", discovery_url.as_ref())] {
         if let Some(error) = url.and_then(|url| host_of(url).err()) {
-            return Some(format!("{field}: {:?} {error}", url.map_or("", |url| url)));
+            return Some(format!("{field}: {:?} {error}", url.map_or("", String::as_str)));
         }
     }
     let same_url = |other: &String| other.trim_end_matches('/') == url.trim_end_matches('/');
@@ -222,7 +222,7 @@ fn find_unverified_email(authenticator: &JwtAuthenticator) -> Option<String> {
         !next.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == '_')
     });
     let extra = authenticator.claim_mappings.extra.iter();
-    let expressions = extra
+    let mut expressions = extra
         .map(|mapping| mapping.value_expression.as_str())
         .chain(
             authenticator
@@ -231,7 +231,6 @@ fn find_unverified_email(authenticator: &JwtAuthenticator) -> Option<String> {
                 .filter_map(|rule| rule.expression.as_deref()),
         )
         .chain([username]);
-    let mut expressions = expressions;
     (uses_email && !expressions.any(|text| text.contains(VERIFIED))).then(|| {
         format!(
             "claimMappings.username.expression: uses {EMAIL}, which users of some issuers choose; add a rule to claimValidationRules \
