@@ -37,7 +37,7 @@ fn authenticator(issuer: &Issuer, prefix: &str) -> Value {
     })
 }
 
-async fn patch(host: &TestCluster, spec: Value) {
+async fn patch(host: &TestCluster, spec: &Value) {
     let patch = Patch::Merge(json!({ "spec": spec }));
     host.tenants(NAME)
         .patch(NAME, &PatchParams::default(), &patch)
@@ -142,7 +142,7 @@ pub(crate) async fn people_sign_in_with_tokens_of_issuers(host: Arc<TestCluster>
     // The class does not allow a third issuer: nothing changes.
     patch(
         &host,
-        json!({"authentication": {"jwt": [authenticator(&unknown, "u:")]}}),
+        &json!({"authentication": {"jwt": [authenticator(&unknown, "u:")]}}),
     )
     .await;
     let message = until_accepted(&host, "AuthenticationNotAllowed").await;
@@ -155,7 +155,7 @@ pub(crate) async fn people_sign_in_with_tokens_of_issuers(host: Arc<TestCluster>
     // An issuer and a role that are gone take effect.
     patch(
         &host,
-        json!({"authentication": {"jwt": [authenticator(&b, "")]}, "access": {"admins": []}}),
+        &json!({"authentication": {"jwt": [authenticator(&b, "")]}, "access": {"admins": []}}),
     )
     .await;
     until_accepted(&host, "Valid").await;
