@@ -11,6 +11,7 @@ pub mod gateway;
 pub mod gpu_metrics;
 pub mod helm;
 pub mod in_process;
+pub mod issuer;
 pub mod keeper;
 pub mod kubectl;
 pub mod objects;

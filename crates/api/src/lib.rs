@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod allowed_namespaces;
+mod authentication;
 pub mod conditions;
 mod control_plane;
 pub mod crd;
@@ -43,6 +44,11 @@ mod user_quotas;
 mod validate;
 
 pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, LabelSelector, NamespacesFrom};
+pub use authentication::{
+    AccessSubject, AudienceMatchPolicy, ClaimMappings, ClaimOrExpression, ClaimValidationRule, ClassAuthentication,
+    ExtraMapping, Issuer, JwtAuthenticator, KubeconfigSignIn, PrefixedClaimOrExpression, RESERVED_PREFIXES,
+    SubjectKind, TenantAccess, TenantAuthentication, UserValidationRule, is_reserved_identity,
+};
 pub use control_plane::{
     ClassControlPlane, ControlPlaneService, ControlPlaneServicePolicy, ControlPlaneServiceType, ControlPlaneSpec,
 };

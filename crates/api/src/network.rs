@@ -143,7 +143,7 @@ pub struct ClassNetwork {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ApiServerEgress {
-    /// Hosts outside the cluster that may serve webhooks and aggregated APIs of tenants: `host` for port 443,
+    /// Hosts outside the cluster that may serve webhooks, aggregated APIs and keys of OIDC issuers of tenants: `host` for port 443,
     /// `host:port` for another. Addresses of the platform cannot be reached even if they are listed.
     #[schemars(
         length(max = 64),

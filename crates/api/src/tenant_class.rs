@@ -1,8 +1,8 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    AllowedNamespaces, ClassControlPlane, ClassManifest, DnsPolicy, ExpirationPolicy, FairSharing, IdleReclaim,
-    KubeDuration, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds,
+    AllowedNamespaces, ClassAuthentication, ClassControlPlane, ClassManifest, DnsPolicy, ExpirationPolicy, FairSharing,
+    IdleReclaim, KubeDuration, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds,
     network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -59,6 +59,10 @@ pub struct TenantClassSpec {
     /// What tenants may set in spec.controlPlane.
     #[serde(default)]
     pub control_plane: ClassControlPlane,
+
+    /// How users of the tenants authenticate.
+    #[serde(default)]
+    pub authentication: ClassAuthentication,
 
     /// Which objects and fields Berth syncs to the host, and which objects of the host the tenant sees.
     #[serde(default)]

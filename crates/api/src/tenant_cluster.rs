@@ -2,7 +2,7 @@
 
 use crate::{
     ControlPlaneService, ControlPlaneSpec, ExpirationLimits, IdleStatus, KubeDuration, ManifestStatus,
-    QuotaReservation, TenantNetwork,
+    QuotaReservation, TenantAccess, TenantAuthentication, TenantNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -87,6 +87,15 @@ pub struct TenantClusterSpec {
     /// requests to its API server. Defaults to that of the class, which may also set a maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expire_after_idle: Option<KubeDuration>,
+
+    /// Which OIDC issuers' tokens the tenant's API server accepts. Defaults to those of the class, which may forbid others. A change
+    /// replaces the API server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authentication: Option<TenantAuthentication>,
+
+    /// Users and groups that have a role in the whole tenant.
+    #[serde(default)]
+    pub access: TenantAccess,
 }
 
 impl TenantClusterSpec {
@@ -120,6 +129,8 @@ impl Default for TenantClusterSpec {
             network: TenantNetwork::default(),
             ttl: None,
             expire_after_idle: None,
+            authentication: None,
+            access: TenantAccess::default(),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::images::ImagesCommand;
 use crate::nodes::NodesArgument;
 use crate::output::OutputFormat;
 use crate::simulate::SimulateArguments;
+use crate::token::TokenCommand;
 
 /// Kubernetes clusters for teams, on one shared GPU fleet.
 #[derive(Debug, Parser)]
@@ -102,6 +103,11 @@ pub(crate) enum Command {
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
+    },
+    /// Get a credential for a tenant that expires: of a person, by signing in at an OIDC issuer, or of a ServiceAccount.
+    Token {
+        #[command(subcommand)]
+        credential: TokenCommand,
     },
     /// Replay a trace of GPU jobs on a fleet, to compare static partitions with nodes that follow demand.
     ///

@@ -42,6 +42,8 @@ pub(crate) enum Error {
     Chart(#[from] berth_simulate::ChartError),
     #[error("{0}")]
     Images(String),
+    #[error("{0}")]
+    SignIn(String),
     #[error("cannot write the output: {0}")]
     Output(String),
 }

@@ -20,6 +20,7 @@ mod restore;
 mod simulate;
 mod status;
 mod supervise;
+mod token;
 mod up;
 
 use std::process::ExitCode;
@@ -71,6 +72,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             Command::Restore { home, tenant, owners } => restore::run(home, &tenant, &owners).await,
             Command::Quota { home, output } => quota::run(home, output).await,
             Command::Images { command } => images::run(command).await,
+            Command::Token { credential } => token::run(credential).await,
             Command::Version { output } => output::print_version(output),
             Command::Supervise { home } => supervise::run(home).await,
             Command::Completion { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),

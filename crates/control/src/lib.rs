@@ -4,6 +4,7 @@
 //! assignments of the whole fleet. All state lives in the host's objects and in etcd.
 
 pub mod apply;
+pub mod authentication;
 pub mod changes;
 pub mod control_plane;
 pub mod controllers;

@@ -8,7 +8,7 @@ use rcgen::{
     KeyUsagePurpose, PublicKeyData, SanType,
 };
 use time::OffsetDateTime;
-use x509_parser::pem::parse_x509_pem;
+use x509_parser::pem::{Pem, parse_x509_pem};
 
 use crate::Error;
 use crate::validity::Validity;
@@ -215,6 +215,26 @@ impl CertificateAuthority {
             key_pem: key.serialize_pem(),
         })
     }
+}
+
+/// The number of certificates in a bundle of authorities (PEM). Other blocks are skipped, as API servers do.
+///
+/// # Errors
+/// [`Error::NotACertificate`] when the bundle has none, or one that cannot be read.
+pub fn count_certificates(bundle_pem: &str) -> Result<usize, Error> {
+    let mut count = 0;
+    for pem in Pem::iter_from_buffer(bundle_pem.as_bytes()) {
+        let pem = pem.map_err(|error| Error::NotACertificate(error.to_string()))?;
+        if pem.label == "CERTIFICATE" {
+            pem.parse_x509()
+                .map_err(|error| Error::NotACertificate(error.to_string()))?;
+            count += 1;
+        }
+    }
+    if count == 0 {
+        return Err(Error::NotACertificate("there is no block CERTIFICATE".into()));
+    }
+    Ok(count)
 }
 
 /// Creates a P-256 key.

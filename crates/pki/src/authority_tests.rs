@@ -159,3 +159,21 @@ fn debug_output_hides_keys() {
     let leaf = ca.issue(&request(&[])).unwrap();
     assert!(!format!("{ca:?}{leaf:?}").contains("PRIVATE"));
 }
+
+#[test]
+fn certificates_of_a_bundle_are_counted_and_read() {
+    let ca = CertificateAuthority::create("a", Duration::from_secs(3600)).unwrap();
+    let bundle = format!("# a comment\n{}{}{}", ca.cert_pem(), ca.key_pem(), ca.cert_pem());
+    assert_eq!(count_certificates(&bundle).unwrap(), 2);
+    for bad in [
+        "",
+        "nonsense",
+        ca.key_pem(),
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    ] {
+        assert!(
+            matches!(count_certificates(bad), Err(Error::NotACertificate(_))),
+            "{bad}"
+        );
+    }
+}

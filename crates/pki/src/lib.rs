@@ -25,7 +25,7 @@ mod request;
 mod service_account;
 mod validity;
 
-pub use authority::{Certificate, CertificateAuthority, LeafRequest, Usage};
+pub use authority::{Certificate, CertificateAuthority, LeafRequest, Usage, count_certificates};
 pub use error::Error;
 pub use request::CertificateRequest;
 pub use service_account::ServiceAccountKey;

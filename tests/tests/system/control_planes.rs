@@ -117,6 +117,7 @@ impl Scene {
             limits: &TenantLimits::default(),
             datastore_usage: DatastoreUsage::default(),
             limits_users: false,
+            authentication: &berth_api::TenantAuthentication::default(),
             network: &NetworkLimits::default(),
             form: self.runtime.form(replicas),
             endpoints: &endpoints,

@@ -22,6 +22,7 @@ mod reservations;
 mod schedules;
 mod services;
 mod shared;
+mod sign_in;
 mod usage;
 mod user_quotas;
 
@@ -78,6 +79,10 @@ fn main() -> ExitCode {
                 reservations::a_project_is_deleted_after_its_tenants,
                 user_quotas::users_are_stamped_and_nobody_forges_them,
                 user_quotas::schemas_reject_invalid_limits_of_users,
+                sign_in::people_sign_in_with_tokens_of_issuers,
+                sign_in::schemas_reject_invalid_authentication,
+                sign_in::berth_token_signs_in_once_and_refreshes,
+                sign_in::berth_token_signs_in_with_a_browser,
                 published::available_capacity_and_devices_are_published,
                 schedules::schemas_reject_invalid_schedules,
                 schedules::examples_and_their_next_changes,

@@ -20,7 +20,7 @@ const IN_CLUSTER_NAMES: [&str; 5] = [
 ];
 
 /// Issuer of service account tokens.
-const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// Requests in progress at a time that only read, and those that write: a third of the defaults, which are for a cluster of
 /// up to a thousand nodes. Priority and fairness shares out their sum; more wait, and are rejected after a while. A body may
@@ -55,7 +55,10 @@ pub(super) fn render(
         .issue(&authorities.front_proxy, "front-proxy", &proxy)?
         .put(&mut files, "front-proxy-client");
     admission::for_api_server(input, authorities, leaves, &mut files)?;
-    files.insert(authentication::FILE.into(), authentication::configuration());
+    files.insert(
+        authentication::FILE.into(),
+        authentication::configuration(input.authentication),
+    );
     let authorization = authorization::for_api_server(&mut files);
     let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
     files.insert("client-ca.crt".into(), authorities.client.cert_pem().into());

@@ -1,7 +1,10 @@
 //! What a control plane is rendered from.
 
 use super::{component::Form, dns_customization::DnsCustomization, endpoints::Endpoints};
-use berth_api::{DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, TenantLimits, names::TenantId};
+use berth_api::{
+    DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, TenantAuthentication, TenantLimits,
+    names::TenantId,
+};
 use std::net::IpAddr;
 
 /// Domain of every tenant's cluster.
@@ -26,6 +29,8 @@ pub struct ControlPlaneInput<'a> {
     pub datastore_usage: DatastoreUsage,
     /// Whether the tenant's Project limits its users.
     pub limits_users: bool,
+    /// OIDC issuers whose tokens its API server accepts.
+    pub authentication: &'a TenantAuthentication,
     /// Whether the components are processes or pods.
     pub form: Form,
     /// Networks outside the tenant that it may reach and be reached from.

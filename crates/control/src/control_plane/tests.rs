@@ -79,6 +79,7 @@ impl Fixture {
             limits: &TenantLimits::default(),
             datastore_usage: self.datastore_usage,
             limits_users: self.limits_users,
+            authentication: &berth_api::TenantAuthentication::default(),
             form: self.form,
             network: &NetworkLimits::default(),
             endpoints: &self.endpoints,

@@ -8,7 +8,10 @@ use super::{
     access::{self, CLASS_NOT_ALLOWED, NO_CLASS, Namespace, POOL_NOT_ALLOWED, WithoutClass},
     settings::{self, Settings},
 };
-use crate::network;
+use crate::{
+    authentication::{self, ResolvedAuthentication},
+    network,
+};
 use berth_api::{
     ControlPlaneServiceType, HostNodePool, NodeGroup, NodeMode, TenantClass, TenantClassSpec, Violation,
     conditions::{COMPLIANT, ConditionUpdate},
@@ -45,6 +48,8 @@ pub(super) enum Withdrawal {
     Networks,
     /// Type and annotations of the Service of the API server.
     Service,
+    /// Issuers whose tokens the API server accepts.
+    Issuers,
 }
 
 /// Something that runs and that a class or a pool does not allow.
@@ -141,6 +146,12 @@ fn find_forbidden_by_class(
     }
     if let Some(error) = settings::find_service_error(settings, &spec.control_plane.service) {
         add("EndpointNotAllowed", error.message, Withdrawal::Service);
+    }
+    if !settings.authentication.from_class
+        && let Err(message) = authentication::check(&settings.authentication.rules, spec)
+    {
+        let message = format!("TenantClass {name} no longer allows the issuers of spec.authentication: {message}");
+        add(settings::AUTHENTICATION_NOT_ALLOWED, message, Withdrawal::Issuers);
     }
     let shared = settings.sync.shared_nodes.pools.iter();
     for pool in shared.filter(|pool| !allows(&spec.sync.shared_nodes.pools, pool)) {
@@ -290,6 +301,11 @@ pub(super) fn withdraw(settings: &mut Settings, rules: Option<&TenantClassSpec>,
             Withdrawal::Service => {
                 if let Some(rules) = rules {
                     withdraw_service(settings, rules);
+                }
+            }
+            Withdrawal::Issuers => {
+                if let Some(rules) = rules {
+                    settings.authentication = ResolvedAuthentication::of_class(&rules.authentication);
                 }
             }
             Withdrawal::Nothing | Withdrawal::OwnNodes => {}

@@ -1,7 +1,8 @@
 use super::*;
 use crate::network::AllowedNetworks;
 use berth_api::{
-    ControlPlaneService, DnsPolicy, ExpirationPolicy, HostNodePoolSpec, SchedulingMode, SyncPolicy, TenantLimits,
+    ControlPlaneService, DnsPolicy, ExpirationPolicy, HostNodePoolSpec, SchedulingMode, SyncPolicy, TenantAccess,
+    TenantLimits,
     network::{ClassNetwork, EgressRule},
 };
 use serde_json::{Value, json};
@@ -40,6 +41,8 @@ fn settings() -> Settings {
         },
         limits: TenantLimits::default(),
         expiration: ExpirationPolicy::default(),
+        authentication: ResolvedAuthentication::default(),
+        access: TenantAccess::default(),
         manifests: Vec::new(),
     }
 }
@@ -326,4 +329,45 @@ fn settings_lose_what_is_withdrawn_and_nothing_else() {
         (after.kind, after.annotations.len()),
         (ControlPlaneServiceType::LoadBalancer, 0)
     );
+}
+
+#[test]
+fn issuers_that_a_class_no_longer_allows_are_withdrawn_and_its_own_take_their_place() {
+    let jwt = |url: &str| {
+        json!({"jwt": [{
+            "issuer": {"url": url, "audiences": ["berth"]}, "claimMappings": {"username": {"claim": "sub", "prefix": "x:"}},
+        }]})
+    };
+    let mut settings = settings();
+    settings.authentication = ResolvedAuthentication {
+        rules: serde_json::from_value(jwt("https://own.example.com")).unwrap(),
+        from_class: false,
+    };
+    let class_with =
+        |authentication: Value| class(|spec| spec.authentication = serde_json::from_value(authentication).unwrap());
+    let allowed = class_with(json!({"allowedIssuers": ["https://own.example.com"]}));
+    assert!(find(Some(&allowed), &pools(), &settings).is_empty());
+    let default = jwt("https://class.example.com");
+    for forbidding in [
+        json!({"allowedIssuers": ["https://class.example.com"], "default": default}),
+        json!({"locked": true, "default": default}),
+    ] {
+        let rules = class_with(forbidding);
+        assert_eq!(
+            find(Some(&rules), &pools(), &settings),
+            [(
+                "AuthenticationNotAllowed",
+                "TenantClass/gold".to_owned(),
+                Withdrawal::Issuers
+            )]
+        );
+        let mut after = settings.clone();
+        withdraw(&mut after, Some(&rules.spec), &[Withdrawal::Issuers]);
+        assert!(after.authentication.from_class);
+        assert_eq!(
+            after.authentication.rules.jwt[0].issuer.url,
+            "https://class.example.com"
+        );
+        assert!(find(Some(&rules), &pools(), &after).is_empty());
+    }
 }

@@ -1,12 +1,13 @@
 //! What decides how a tenant runs, besides its nodes: its version, and the rules of its class.
 
 use crate::{
+    authentication::{self, ResolvedAuthentication},
     controllers::tenant_class::{self, class_of},
     network::{self, AllowedNetworks},
 };
 use berth_api::{
     ClassManifest, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy,
-    NodeMode, SchedulingMode, SyncPolicy, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
+    NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -16,6 +17,9 @@ use ipnet::IpNet;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, sync::Arc};
+
+/// Reason: the class does not allow the issuers of the spec.
+pub(super) const AUTHENTICATION_NOT_ALLOWED: &str = "AuthenticationNotAllowed";
 
 /// How a tenant runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +54,12 @@ pub struct Settings {
     /// How long it exists, as far as its class says.
     #[serde(default)]
     pub expiration: ExpirationPolicy,
+    /// Whose tokens its API server accepts.
+    #[serde(default)]
+    pub authentication: ResolvedAuthentication,
+    /// Who has a role in all of it.
+    #[serde(default)]
+    pub access: TenantAccess,
     /// What the platform applies in it.
     #[serde(default)]
     pub manifests: Vec<ClassManifest>,
@@ -95,6 +105,9 @@ pub fn resolve(
             network: network.map_err(|why| reject("NetworkNotAllowed", why))?,
             limits: rules.limits.clone(),
             expiration: rules.expiration.clone(),
+            authentication: authentication::resolve(spec.authentication.as_ref(), rules)
+                .map_err(|why| reject(AUTHENTICATION_NOT_ALLOWED, why))?,
+            access: spec.access.clone(),
             manifests: rules.manifests.clone(),
         };
         let rejection = find_service_error(&settings, &rules.control_plane.service)
@@ -144,6 +157,12 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         limits: rules.limits.clone(),
         expiration: rules.expiration.clone(),
         manifests: rules.manifests.clone(),
+        authentication: if accepted.authentication.from_class {
+            ResolvedAuthentication::of_class(&rules.authentication)
+        } else {
+            accepted.authentication
+        },
+        access: accepted.access,
         version: accepted.version,
         class: accepted.class,
         scheduling: accepted.scheduling,
@@ -486,5 +505,30 @@ mod tests {
         let rejection = resolve(&cluster(Some("gold"), None), broken, &[]).unwrap_err();
         assert_eq!(rejection.reason, "InvalidClass");
         assert!(rejection.message.contains("blockedCIDRs"), "{}", rejection.message);
+    }
+
+    #[test]
+    fn a_class_limits_issuers() {
+        let mut cluster = cluster(Some("gold"), None);
+        let rules = r#"{"jwt": [{"issuer": {"url": "https://id.example.com", "audiences": ["a"]},
+            "claimMappings": {"username": {"claim": "sub", "prefix": ""}}}]}"#;
+        cluster.spec.authentication = serde_json::from_str(rules).unwrap();
+        let rejection = resolve(&cluster, with(&["gold"]), &[]).unwrap_err();
+        assert_eq!(rejection.reason, AUTHENTICATION_NOT_ALLOWED);
+        assert!(
+            rejection.message.starts_with("spec.authentication.jwt[0].issuer: "),
+            "{}",
+            rejection.message
+        );
+        let open = |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.authentication.allowed_issuers = vec!["https://id.example.com".into()];
+            Some(Arc::new(class))
+        };
+        let settings = resolve(&cluster, open, &[]).unwrap();
+        assert!(!settings.authentication.from_class);
+        // The class changes while the spec cannot be carried out: what the tenant set stays, until it is withdrawn.
+        let held = under_rules(settings, &cluster, &class("gold").spec);
+        assert_eq!(held.authentication.rules.jwt.len(), 1);
     }
 }

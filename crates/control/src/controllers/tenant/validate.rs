@@ -242,6 +242,10 @@ pub fn validate(
         // Every duration is valid: the class limits it.
         ttl: _,
         expire_after_idle: _,
+        // Resolved together with the class.
+        authentication: _,
+        // The schema checks everything.
+        access: _,
     } = spec;
     if !available.versions.contains(version) {
         return reject(

@@ -1,7 +1,7 @@
 //! Whether the rules of a class are valid: pure. The schema rejects most errors already; this finds errors of classes that
 //! were stored before the schema rejected them, or on a host that cannot check them.
 
-use crate::network::allowed;
+use crate::{authentication, network::allowed};
 use berth_api::{
     KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
     sync_policy::{ServiceAccountMapping, SyncedKind},
@@ -39,6 +39,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         versions,
         scheduling_mode: _,
         control_plane: _,
+        authentication: sign_in,
         sync,
         dns,
         network: border,
@@ -65,6 +66,12 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         return Some(format!(
             "spec.idleReclaim.{field}: {bad:?} is not an amount such as 2.50"
         ));
+    }
+    if let Some(error) = authentication::find_error(&sign_in.default) {
+        return Some(format!("spec.authentication.default.{error}"));
+    }
+    if let Some(error) = authentication::find_unusable_issuer(&sign_in.allowed_issuers) {
+        return Some(format!("spec.authentication.allowedIssuers: {error}"));
     }
     let SyncPolicy {
         pods,
@@ -240,6 +247,18 @@ mod tests {
         );
         let message = error_of(|spec| spec.sync.ingress.hostnames = vec!["*.app-{tenant}.example.com".into()]);
         assert!(message.starts_with("spec.sync.ingress.hostnames: "), "{message}");
+        for bad in ["https://127.0.0.1", "https://localhost:8443", "http://id.example.com"] {
+            let message = error_of(|spec| spec.authentication.allowed_issuers = vec![bad.into()]);
+            assert!(
+                message.starts_with("spec.authentication.allowedIssuers: "),
+                "{bad}: {message}"
+            );
+        }
+        let message = error_of(|spec| spec.authentication.default.jwt = vec![berth_api::JwtAuthenticator::default()]);
+        assert!(
+            message.starts_with("spec.authentication.default.jwt[0].issuer.url: "),
+            "{message}"
+        );
         let mapping = ServiceAccountMapping {
             namespace: "a".into(),
             name: "b".into(),

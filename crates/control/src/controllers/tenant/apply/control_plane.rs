@@ -242,6 +242,7 @@ async fn render_control_plane(
         limits: &settings.limits,
         datastore_usage,
         limits_users: context.stores.limits_users(&tenant.cluster),
+        authentication: &settings.authentication.rules,
         form: context.runtime.form(settings.replicas),
         network: &prepared.limits,
         endpoints: &prepared.endpoints,
@@ -351,7 +352,7 @@ async fn apply_bootstrap_objects(
         bindings,
         service_account,
         service_cidrs,
-    } = bootstrap::bootstrap_objects(&rules, &prepared.host_ranges);
+    } = bootstrap::bootstrap_objects(&rules, &prepared.host_ranges, &prepared.accepted.settings.access);
     let authority = prepared.authorities.admission.cert_pem();
     let webhooks = configuration(&prepared.endpoints.admission.authority(), authority);
     let applied = async {

@@ -54,8 +54,9 @@ pub(super) async fn prepare<'a>(
     let host_network = network::read_host_network(context.network(), host_ranges.all())
         .await
         .map_err(in_step(TenantError::HostNetwork))?;
+    let class_network = settings.authentication.open_hosts(&settings.class_network);
     let blocked = host_network.blocked_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
-    let limits = network::network_limits(&settings.network, &settings.class_network, &host_network, &blocked);
+    let limits = network::network_limits(&settings.network, &class_network, &host_network, &blocked);
     let closed_to_endpoints = network::closed_to_endpoints(&host_network, &settings.class_network);
     apply_namespaces(context, accepted, &limits, &closed_to_endpoints).await?;
     recorded_settings::record(tenant, settings)
@@ -90,7 +91,7 @@ pub(super) async fn prepare<'a>(
             .iter()
             .filter_map(|text| dns_server(text))
             .collect(),
-        webhook_hosts: &settings.class_network.api_server_egress.hosts,
+        webhook_hosts: &class_network.api_server_egress.hosts,
         datastore: context.datastore.endpoints(),
     };
     network::apply_policies(context.network(), &tenant.memory.host, &isolation)

@@ -1,11 +1,11 @@
 //! Objects that Berth puts into every tenant before it is called ready.
 
-use super::{super::fetch::HostRanges, dns::dns_role, team_roles::team_roles};
+use super::{super::fetch::HostRanges, access_bindings::access_bindings, dns::dns_role, team_roles::team_roles};
 use crate::{
     control_plane::{DNS_USER, TENANT_USER},
     controllers::tenant_class::SyncerRules,
 };
-use berth_api::names;
+use berth_api::{TenantAccess, names};
 use k8s_openapi::{
     api::{
         core::v1::ServiceAccount,
@@ -27,15 +27,15 @@ pub struct BootstrapObjects {
     /// What the syncer may do, what the tenant's DNS may read, and the roles for teams.
     pub roles: Vec<ClusterRole>,
     /// Bindings of these roles, and of the tenant's administrators.
-    pub bindings: [ClusterRoleBinding; 3],
+    pub bindings: Vec<ClusterRoleBinding>,
     /// The account without which no pod is admitted.
     pub service_account: ServiceAccount,
     /// The host's Service ranges.
     pub service_cidrs: Vec<ServiceCIDR>,
 }
 
-/// The bootstrap objects. `rules` is what the syncer may do.
-pub fn bootstrap_objects(rules: &SyncerRules, host_ranges: &HostRanges) -> BootstrapObjects {
+/// The bootstrap objects. `rules` is what the syncer may do, `access` who has a role in the whole tenant.
+pub fn bootstrap_objects(rules: &SyncerRules, host_ranges: &HostRanges, access: &TenantAccess) -> BootstrapObjects {
     BootstrapObjects {
         roles: [syncer_role(rules), dns_role()]
             .into_iter()
@@ -45,7 +45,10 @@ pub fn bootstrap_objects(rules: &SyncerRules, host_ranges: &HostRanges) -> Boots
             binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER)),
             binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP)),
             binding(DNS_USER, DNS_USER, user(DNS_USER)),
-        ],
+        ]
+        .into_iter()
+        .chain(access_bindings(access))
+        .collect(),
         service_account: default_service_account(),
         service_cidrs: service_cidrs(host_ranges),
     }

@@ -1,5 +1,6 @@
 //! The objects of a tenant, on the host and in its own API server: pure functions.
 
+pub mod access_bindings;
 pub mod api_server_endpoints;
 pub mod bootstrap;
 pub mod definitions;

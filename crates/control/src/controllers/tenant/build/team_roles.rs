@@ -11,9 +11,9 @@ use k8s_openapi::{
 use std::collections::BTreeMap;
 
 /// Role of people who work in the tenant. Like `edit`, it reads Secrets.
-const EDITOR: &str = "berth:editor";
+pub(super) const EDITOR: &str = "berth:editor";
 /// Role of people who only look. Like `view`, it reads no Secrets.
-const VIEWER: &str = "berth:viewer";
+pub(super) const VIEWER: &str = "berth:viewer";
 /// What both read besides.
 const SHARED: &str = "berth:aggregate-to-viewer";
 /// Labels of ClusterRoles that `edit` and `view` aggregate.

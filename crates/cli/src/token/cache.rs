@@ -1,0 +1,155 @@
+//! Tokens of earlier sign-ins: files that only the user can read, one for each issuer, client and set of scopes.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use berth_process::{create_private_dir, write_atomic};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::provider::SignInError;
+
+/// Permissions of files with tokens.
+const PRIVATE: u32 = 0o600;
+
+/// The tokens of a sign-in. It has no `Debug`, so that nothing can print them.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Tokens {
+    /// What the API server accepts.
+    pub(super) id_token: String,
+    /// With which the issuer gives another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refresh_token: Option<String>,
+}
+
+/// The file of one issuer, client and set of scopes.
+pub(super) struct Cache {
+    path: PathBuf,
+}
+
+impl Cache {
+    /// The file in the user's cache.
+    pub(super) fn open(issuer: &str, client_id: &str, scopes: &[String]) -> Result<Self, SignInError> {
+        let var = |name: &str| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+        };
+        let dir = var("XDG_CACHE_HOME").or_else(|| var("HOME").map(|home| home.join(".cache")));
+        let dir =
+            dir.ok_or_else(|| SignInError::Local("there is no cache directory; set HOME or XDG_CACHE_HOME".into()))?;
+        Self::open_in(&dir.join("berth/tokens"), issuer, client_id, scopes)
+    }
+
+    fn open_in(dir: &Path, issuer: &str, client_id: &str, scopes: &[String]) -> Result<Self, SignInError> {
+        create_private_dir(dir)?;
+        let mut scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+        scopes.sort_unstable();
+        scopes.dedup();
+        let mut hash = Sha256::new();
+        for part in [issuer, client_id].into_iter().chain(scopes) {
+            hash.update(part.len().to_be_bytes());
+            hash.update(part);
+        }
+        let name = URL_SAFE_NO_PAD.encode(hash.finalize());
+        Ok(Self {
+            path: dir.join(format!("{name}.json")),
+        })
+    }
+
+    /// The tokens, if there are some that can be read.
+    pub(super) fn read(&self) -> Option<Tokens> {
+        serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
+    }
+
+    /// Keeps tokens. Readers see the old ones or the new ones.
+    pub(super) fn write(&self, tokens: &Tokens) -> Result<(), SignInError> {
+        let text = serde_json::to_vec(tokens).map_err(|error| SignInError::Local(error.to_string()))?;
+        Ok(write_atomic(&self.path, &text, PRIVATE)?)
+    }
+
+    /// Waits until no other process signs in, and keeps others from it until the file is dropped or this process ends.
+    pub(super) async fn lock(&self) -> Result<File, SignInError> {
+        let path = self.path.with_extension("lock");
+        let failed = |error: std::io::Error| SignInError::Local(format!("cannot lock {}: {error}", path.display()));
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(PRIVATE)
+            .open(&path)
+            .map_err(failed)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(file);
+        }
+        eprintln!("Another process signs in; waiting for it.");
+        let waiting = tokio::task::spawn_blocking(move || -> Result<File, rustix::io::Errno> {
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        });
+        let locked = waiting.await.map_err(|error| failed(error.into()))?;
+        locked.map_err(|error| failed(error.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn tokens(id: &str) -> Tokens {
+        Tokens {
+            id_token: id.into(),
+            refresh_token: Some("r".into()),
+        }
+    }
+
+    fn open(dir: &Path, client: &str, scopes: &[&str]) -> Cache {
+        let scopes: Vec<String> = scopes.iter().map(ToString::to_string).collect();
+        Cache::open_in(dir, "https://id.example.com", client, &scopes).unwrap()
+    }
+
+    #[test]
+    fn tokens_are_kept_for_the_user_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("tokens");
+        let cache = open(&dir, "a", &["x", "y"]);
+        assert!(cache.read().is_none());
+        cache.write(&tokens("1")).unwrap();
+        cache.write(&tokens("2")).unwrap();
+        let read = open(&dir, "a", &["y", "x", "x"]).read().unwrap();
+        assert_eq!(
+            (read.id_token.as_str(), read.refresh_token.as_deref()),
+            ("2", Some("r"))
+        );
+        assert!(open(&dir, "b", &["x", "y"]).read().is_none());
+        assert!(open(&dir, "a", &["x"]).read().is_none());
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&dir), mode(&cache.path)), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_damaged_file_is_like_none() {
+        let home = tempfile::tempdir().unwrap();
+        let cache = open(home.path(), "a", &[]);
+        std::fs::write(&cache.path, "{").unwrap();
+        assert!(cache.read().is_none());
+    }
+
+    #[tokio::test]
+    async fn one_process_at_a_time_has_the_lock() {
+        let home = tempfile::tempdir().unwrap();
+        let cache = open(home.path(), "a", &[]);
+        let held = cache.lock().await.unwrap();
+        let second = open(home.path(), "a", &[]);
+        let waiting = tokio::spawn(async move { second.lock().await.map(drop) });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(held);
+        waiting.await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,90 @@
+//! What kubectl reads: the user of a kubeconfig, and the credential that a plug-in prints.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// API version of credential plug-ins.
+const API_VERSION: &str = "client.authentication.k8s.io/v1";
+
+/// Where and as what a kubeconfig signs in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SignIn<'a> {
+    /// URL of the issuer.
+    pub(crate) issuer: &'a str,
+    /// ID of the client at the issuer.
+    pub(crate) client_id: &'a str,
+    /// Scopes besides `openid` and `offline_access`.
+    pub(crate) scopes: &'a [String],
+    /// Certificates (PEM) that the issuer is verified with; none for those of the system.
+    pub(crate) ca_file: Option<&'a Path>,
+}
+
+/// The entry `users[].user` of a kubeconfig that signs in with `berth token oidc`. It holds no secret.
+pub(crate) fn exec_user(sign_in: &SignIn<'_>) -> Value {
+    let SignIn {
+        issuer,
+        client_id,
+        scopes,
+        ca_file,
+    } = sign_in;
+    let mut args = vec![
+        "token".to_owned(),
+        "oidc".to_owned(),
+        format!("--issuer={issuer}"),
+        format!("--client-id={client_id}"),
+    ];
+    args.extend(scopes.iter().map(|scope| format!("--scope={scope}")));
+    args.extend(ca_file.map(|file| format!("--ca-file={}", file.display())));
+    json!({"exec": {
+        "apiVersion": API_VERSION,
+        "command": "berth",
+        "args": args,
+        "interactiveMode": "IfAvailable",
+        "provideClusterInfo": false,
+        "installHint": "Signing in to this cluster needs the command berth, in a directory of PATH.",
+    }})
+}
+
+/// What the plug-in prints. `expires` is in seconds since the epoch.
+pub(super) fn credential(token: &str, expires: i64) -> Value {
+    let expires = Timestamp::from_second(expires).ok().map(|at| at.to_string());
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "ExecCredential",
+        "status": {"token": token, "expirationTimestamp": expires},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_runs_berth_and_has_no_secret() {
+        let user = exec_user(&SignIn {
+            issuer: "https://id.example.com",
+            client_id: "berth",
+            scopes: &["groups".into()],
+            ca_file: Some(Path::new("/etc/ca.pem")),
+        });
+        let expected = [
+            "token",
+            "oidc",
+            "--issuer=https://id.example.com",
+            "--client-id=berth",
+            "--scope=groups",
+            "--ca-file=/etc/ca.pem",
+        ];
+        assert_eq!(user["exec"]["args"], json!(expected));
+        assert_eq!(user["exec"]["apiVersion"], "client.authentication.k8s.io/v1");
+    }
+
+    #[test]
+    fn a_credential_says_when_it_expires() {
+        let credential = credential("t", 1_800_000_000);
+        assert_eq!(credential["status"]["expirationTimestamp"], "2027-01-15T08:00:00Z");
+        assert_eq!(credential["kind"], "ExecCredential");
+    }
+}

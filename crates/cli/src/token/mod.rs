@@ -1,0 +1,184 @@
+//! `berth token`: credentials that expire, for kubectl and other clients of a tenant.
+//!
+//! `berth token oidc` is a credential plug-in of kubectl (`client.authentication.k8s.io/v1`): it signs a person in at an OIDC issuer and
+//! prints an ID token. Tokens are kept in a cache that only the user can read, are refreshed, and are never in arguments, errors or logs. A
+//! lock lets many kubectls at the same time sign in once.
+//!
+//! `berth token service-account` prints a kubeconfig with a token of a ServiceAccount, for machines.
+
+mod browser;
+mod cache;
+mod claims;
+mod device;
+mod exec;
+mod provider;
+pub(crate) mod service_account;
+
+pub(crate) use exec::{SignIn, exec_user};
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use jiff::Timestamp;
+
+use crate::error::Error;
+use crate::output::print_line;
+use cache::{Cache, Tokens};
+use provider::{Provider, SignInError};
+use service_account::ServiceAccountArguments;
+
+/// Seconds before its end at which a token counts as expired: a request may take a while, and clocks differ.
+const LEEWAY: i64 = 60;
+
+/// Kinds of credentials.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Sign in at an OIDC issuer, and print the credential for kubectl. Kubeconfigs call this as a credential plug-in.
+    ///
+    /// Prints nothing but an ExecCredential (client.authentication.k8s.io/v1) to stdout, and what you must do to stderr. Tokens are
+    /// kept in the directory berth/tokens of your cache (XDG_CACHE_HOME, or ~/.cache), and refreshed until the issuer asks you to
+    /// sign in again. Remove the directory to sign out.
+    #[command(
+        after_help = "Examples:\n  berth token oidc --issuer https://id.example.com --client-id berth\n  berth token oidc --issuer https://id.example.com --client-id berth --print-user"
+    )]
+    Oidc(OidcArguments),
+    /// Print a kubeconfig with a token of a ServiceAccount in a tenant, for machines.
+    ///
+    /// Uses the kubeconfig of the tenant in KUBECONFIG. Delete the ServiceAccount to revoke its tokens.
+    #[command(after_help = "Example:\n  berth token service-account ci/deploy --ttl 1h > deploy.yaml")]
+    ServiceAccount(ServiceAccountArguments),
+}
+
+/// How to sign in.
+#[derive(Debug, Args)]
+pub(crate) struct OidcArguments {
+    /// URL of the issuer.
+    #[arg(long, value_name = "URL")]
+    issuer: String,
+    /// ID of the client at the issuer.
+    #[arg(long, value_name = "ID")]
+    client_id: String,
+    /// Scope to request besides openid, and offline_access where the issuer has it. Repeat for several.
+    #[arg(long = "scope", value_name = "SCOPE")]
+    scopes: Vec<String>,
+    /// How to sign in. [default: browser where there is a display, else device]
+    #[arg(long, value_enum)]
+    flow: Option<Flow>,
+    /// Port on this machine at which the browser returns. Some issuers need it to be registered. [default: a free one]
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    redirect_port: u16,
+    /// Certificates (PEM) of the authorities that the issuer is verified with. [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// File with the secret of the client, for issuers that have no public clients.
+    #[arg(long, value_name = "FILE")]
+    client_secret_file: Option<PathBuf>,
+    /// Print the user of a kubeconfig that signs in like this, as JSON, and do nothing else.
+    #[arg(long)]
+    print_user: bool,
+}
+
+/// A way to sign in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Flow {
+    /// In a browser on this machine (authorization code with PKCE).
+    Browser,
+    /// With a code that you enter in a browser anywhere (RFC 8628).
+    Device,
+}
+
+pub(crate) async fn run(command: TokenCommand) -> Result<ExitCode, Error> {
+    match command {
+        TokenCommand::Oidc(arguments) if arguments.print_user => {
+            let user = exec_user(&arguments.sign_in());
+            let text = serde_json::to_string_pretty(&user).map_err(|error| Error::Output(error.to_string()))?;
+            print_line(format_args!("{text}"))?;
+        }
+        TokenCommand::Oidc(arguments) => {
+            let tokens = get_tokens(&arguments).await?;
+            let credential = exec::credential(&tokens.id_token, claims::read(&tokens.id_token)?.exp);
+            print_line(format_args!("{credential}"))?;
+        }
+        TokenCommand::ServiceAccount(arguments) => service_account::run(&arguments).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl OidcArguments {
+    fn sign_in(&self) -> SignIn<'_> {
+        SignIn {
+            issuer: &self.issuer,
+            client_id: &self.client_id,
+            scopes: &self.scopes,
+            ca_file: self.ca_file.as_deref(),
+        }
+    }
+}
+
+/// Tokens that are valid: from the cache, refreshed, or new ones.
+async fn get_tokens(arguments: &OidcArguments) -> Result<Tokens, SignInError> {
+    let cache = Cache::open(&arguments.issuer, &arguments.client_id, &arguments.scopes)?;
+    let is_fresh = |tokens: &Tokens| {
+        let claims = claims::read(&tokens.id_token);
+        claims.is_ok_and(|claims| claims.exp > Timestamp::now().as_second() + LEEWAY)
+    };
+    if let Some(tokens) = cache.read().filter(is_fresh) {
+        return Ok(tokens);
+    }
+    // Until this process ends.
+    let _lock = cache.lock().await?;
+    let cached = cache.read();
+    if let Some(tokens) = cached.filter(is_fresh) {
+        return Ok(tokens);
+    }
+    let provider = Provider::discover(arguments).await?;
+    let refreshed = match cache.read().and_then(|tokens| tokens.refresh_token) {
+        Some(refresh_token) => provider.refresh(&refresh_token).await?,
+        None => None,
+    };
+    let tokens = match refreshed {
+        Some(tokens) => tokens,
+        None => sign_in(&provider, arguments).await?,
+    };
+    cache.write(&tokens)?;
+    Ok(tokens)
+}
+
+async fn sign_in(provider: &Provider, arguments: &OidcArguments) -> Result<Tokens, SignInError> {
+    let flow = arguments
+        .flow
+        .unwrap_or_else(|| choose_flow(has_display(), provider.device_endpoint().is_some()));
+    match flow {
+        Flow::Browser => browser::sign_in(provider, arguments.redirect_port).await,
+        Flow::Device => device::sign_in(provider).await,
+    }
+}
+
+/// The flow of a user who chooses none.
+fn choose_flow(has_display: bool, has_device_flow: bool) -> Flow {
+    if has_display || !has_device_flow {
+        Flow::Browser
+    } else {
+        Flow::Device
+    }
+}
+
+/// Whether a browser that this process starts is seen by the user.
+fn has_display() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_remote = is_set("SSH_CONNECTION") || is_set("SSH_TTY");
+    !is_remote && (cfg!(target_os = "macos") || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_display_a_code_is_entered_elsewhere() {
+        assert_eq!(choose_flow(true, true), Flow::Browser);
+        assert_eq!(choose_flow(false, true), Flow::Device);
+        assert_eq!(choose_flow(false, false), Flow::Browser);
+    }
+}

@@ -1,0 +1,320 @@
+//! The issuer: its discovery document, and the tokens that it gives.
+//!
+//! The HTTP client below is that of kube: it has TLS with the one crypto provider, and time limits. It follows no redirects.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use form_urlencoded::Serializer;
+use http::{Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Limited};
+use jiff::Timestamp;
+use kube::client::Body;
+use kube::{Client, Config};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+
+use super::cache::Tokens;
+use super::{OidcArguments, claims};
+
+/// Largest answer in bytes.
+const MAX_ANSWER: usize = 1 << 20;
+/// Longest time for one request.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Scope of a refresh token (OpenID Connect Core, 11).
+const OFFLINE: &str = "offline_access";
+
+/// Why nobody is signed in. No message contains a token, a code of a sign-in or a secret.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SignInError {
+    /// The issuer cannot be reached, or sends what cannot be used.
+    #[error("{0}")]
+    Provider(String),
+    /// The issuer refuses.
+    #[error("the issuer refuses to sign you in: {}", describe(error, description.as_deref()))]
+    Refused {
+        /// The error by its name in OAuth.
+        error: String,
+        /// What the issuer says about it.
+        description: Option<String>,
+    },
+    /// Something on this machine.
+    #[error("{0}")]
+    Local(String),
+    /// A file.
+    #[error(transparent)]
+    File(#[from] berth_process::Error),
+}
+
+impl From<SignInError> for Error {
+    fn from(error: SignInError) -> Self {
+        Self::SignIn(error.to_string())
+    }
+}
+
+fn describe(error: &str, description: Option<&str>) -> String {
+    let line = |text: &str| {
+        text.chars()
+            .filter(|letter| !letter.is_control())
+            .take(300)
+            .collect::<String>()
+    };
+    match description {
+        Some(description) => format!("{} ({})", line(description), line(error)),
+        None => line(error),
+    }
+}
+
+/// The parts of the discovery document that are used.
+#[derive(Debug, Deserialize)]
+struct Discovery {
+    issuer: String,
+    token_endpoint: String,
+    authorization_endpoint: Option<String>,
+    device_authorization_endpoint: Option<String>,
+    #[serde(default)]
+    scopes_supported: Vec<String>,
+}
+
+/// An error of OAuth (RFC 6749, 5.2).
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct OAuthError {
+    pub(super) error: String,
+    pub(super) error_description: Option<String>,
+}
+
+impl From<OAuthError> for SignInError {
+    fn from(
+        OAuthError {
+            error,
+            error_description,
+        }: OAuthError,
+    ) -> Self {
+        Self::Refused {
+            error,
+            description: error_description,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct TokenAnswer {
+    id_token: Option<String>,
+    refresh_token: Option<String>,
+}
+
+/// An issuer whose discovery document was read.
+pub(super) struct Provider {
+    discovery: Discovery,
+    client_id: String,
+    client_secret: Option<String>,
+    scopes: Vec<String>,
+    ca_file: Option<PathBuf>,
+}
+
+impl Provider {
+    /// Reads the discovery document of the issuer.
+    pub(super) async fn discover(arguments: &OidcArguments) -> Result<Self, SignInError> {
+        let issuer = &arguments.issuer;
+        let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
+        let (status, body) = send(arguments.ca_file.as_deref(), &url, None).await?;
+        let invalid =
+            |why: String| SignInError::Provider(format!("{url} is no discovery document of an issuer: {why}"));
+        if !status.is_success() {
+            return Err(invalid(format!("the answer is {status}")));
+        }
+        let discovery: Discovery = serde_json::from_slice(&body).map_err(|error| invalid(error.to_string()))?;
+        if discovery.issuer != *issuer {
+            return Err(invalid(format!(
+                "it is of {:?}; use exactly this URL as --issuer",
+                discovery.issuer
+            )));
+        }
+        let secret = arguments.client_secret_file.as_ref().map(|path| {
+            let text = std::fs::read_to_string(path);
+            text.map(|text| text.trim().to_owned())
+                .map_err(|error| SignInError::Local(format!("cannot read {}: {error}", path.display())))
+        });
+        Ok(Self {
+            discovery,
+            client_id: arguments.client_id.clone(),
+            client_secret: secret.transpose()?,
+            scopes: arguments.scopes.clone(),
+            ca_file: arguments.ca_file.clone(),
+        })
+    }
+
+    /// Where a sign-in with a code begins, if the issuer has that.
+    pub(super) fn device_endpoint(&self) -> Option<&str> {
+        self.discovery.device_authorization_endpoint.as_deref()
+    }
+
+    /// Where a sign-in in a browser begins, if the issuer has that.
+    pub(super) fn authorization_endpoint(&self) -> Option<&str> {
+        self.discovery.authorization_endpoint.as_deref()
+    }
+
+    /// The issuer's URL.
+    pub(super) fn issuer(&self) -> &str {
+        &self.discovery.issuer
+    }
+
+    /// The client's ID.
+    pub(super) fn client_id(&self) -> &str {
+        &self.client_id
+    }
+
+    /// The scopes to request, separated by spaces.
+    pub(super) fn scope(&self) -> String {
+        let offline = self.discovery.scopes_supported.iter().any(|scope| scope == OFFLINE);
+        let mut scopes = vec!["openid"];
+        scopes.extend(offline.then_some(OFFLINE));
+        let further = self.scopes.iter().map(String::as_str);
+        for scope in further {
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
+            }
+        }
+        scopes.join(" ")
+    }
+
+    /// Sends a form with the client's ID to an endpoint of the issuer. An error of OAuth is the inner one.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<Result<T, OAuthError>, SignInError> {
+        let mut form = Serializer::new(String::new());
+        form.append_pair("client_id", &self.client_id);
+        if let Some(secret) = &self.client_secret {
+            form.append_pair("client_secret", secret);
+        }
+        form.extend_pairs(fields);
+        let (status, body) = send(self.ca_file.as_deref(), url, Some(form.finish())).await?;
+        if status.is_success() {
+            let read = serde_json::from_slice(&body);
+            return read
+                .map(Ok)
+                .map_err(|_| SignInError::Provider(format!("{url} sent an answer that cannot be read")));
+        }
+        match serde_json::from_slice::<OAuthError>(&body) {
+            Ok(error) => Ok(Err(error)),
+            Err(_) => Err(SignInError::Provider(format!("{url} answered {status}"))),
+        }
+    }
+
+    /// Asks for tokens. An error of OAuth is the inner one.
+    pub(super) async fn ask_for_tokens(
+        &self,
+        fields: &[(&str, &str)],
+        nonce: Option<&str>,
+    ) -> Result<Result<Tokens, OAuthError>, SignInError> {
+        let answer = match self.post::<TokenAnswer>(&self.discovery.token_endpoint, fields).await? {
+            Ok(answer) => answer,
+            Err(error) => return Ok(Err(error)),
+        };
+        let TokenAnswer {
+            id_token,
+            refresh_token,
+        } = answer;
+        let id_token = id_token.ok_or_else(|| {
+            SignInError::Provider("the issuer sent no ID token; check that the client may use the scope openid".into())
+        })?;
+        let claims = claims::read(&id_token)?;
+        claims::check(
+            &claims,
+            self.issuer(),
+            &self.client_id,
+            nonce,
+            Timestamp::now().as_second(),
+        )?;
+        Ok(Ok(Tokens {
+            id_token,
+            refresh_token,
+        }))
+    }
+
+    /// Asks for other tokens without the user. None: the issuer wants the user to sign in again.
+    pub(super) async fn refresh(&self, refresh_token: &str) -> Result<Option<Tokens>, SignInError> {
+        let fields = [("grant_type", "refresh_token"), ("refresh_token", refresh_token)];
+        match self
+            .post::<TokenAnswer>(&self.discovery.token_endpoint, &fields)
+            .await?
+        {
+            Ok(answer) => {
+                // Some issuers send no ID token then (OpenID Connect Core, 12.2).
+                let Some(id_token) = answer.id_token else {
+                    return Ok(None);
+                };
+                let claims = claims::read(&id_token)?;
+                claims::check(
+                    &claims,
+                    self.issuer(),
+                    &self.client_id,
+                    None,
+                    Timestamp::now().as_second(),
+                )?;
+                Ok(Some(Tokens {
+                    id_token,
+                    // Without another one the old one stays valid.
+                    refresh_token: answer.refresh_token.or_else(|| Some(refresh_token.to_owned())),
+                }))
+            }
+            Err(error) if error.error == "invalid_grant" => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Sends a form, or gets a document. Only over TLS.
+async fn send(ca_file: Option<&Path>, url: &str, form: Option<String>) -> Result<(StatusCode, Vec<u8>), SignInError> {
+    const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+    let failed = |why: String| SignInError::Provider(format!("cannot reach {url}: {why}"));
+    let uri: Uri = url.parse().map_err(|_| failed("it is no URL".into()))?;
+    let (Some("https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(failed("its URL must begin with https://".into()));
+    };
+    let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let base = Uri::builder()
+        .scheme("https")
+        .authority(authority.clone())
+        .path_and_query("/")
+        .build()
+        .map_err(|error| failed(error.to_string()))?;
+    let mut config = Config::new(base);
+    // Those of the system are read otherwise, and not every machine has any.
+    config.root_cert = ca_file.map(|_| Vec::new());
+    config.root_cert_file = ca_file.map(Path::to_path_buf);
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(TIMEOUT);
+    config.write_timeout = Some(TIMEOUT);
+    config.default_retry = false;
+    let client = Client::try_from(config).map_err(|error| failed(chain(&error)))?;
+    let request = Request::builder().uri(path).header(header::ACCEPT, "application/json");
+    let request = match form {
+        Some(form) => request
+            .method(http::Method::POST)
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(Body::from(form.into_bytes())),
+        None => request.method(http::Method::GET).body(Body::empty()),
+    };
+    let request = request.map_err(|error| failed(error.to_string()))?;
+    let exchange = async {
+        let response = client.send(request).await.map_err(|error| failed(chain(&error)))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|error| failed(error.to_string()))?;
+        Ok((status, body.to_bytes().to_vec()))
+    };
+    tokio::time::timeout(TIMEOUT, exchange)
+        .await
+        .map_err(|_| failed(format!("no answer within {} s", TIMEOUT.as_secs())))?
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,177 @@
+//! Kubeconfigs for machines: with a token of a ServiceAccount in the tenant, whose lifetime its API server enforces.
+
+use std::fs;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_api::KubeDuration;
+use clap::Args;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{Api, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::output::print_line;
+
+/// Shortest lifetime in seconds that API servers give.
+const SHORTEST: i64 = 600;
+
+/// The ServiceAccount and how long its token is valid.
+#[derive(Debug, Args)]
+pub(crate) struct ServiceAccountArguments {
+    /// Namespace and name of the ServiceAccount in the tenant.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    account: String,
+    /// How long the token is valid: at least 10m. The API server may shorten it.
+    #[arg(long, default_value = "1h", value_name = "DURATION")]
+    ttl: String,
+}
+
+/// The API server of a kubeconfig: what another kubeconfig for it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cluster {
+    /// Name of the context.
+    pub(crate) name: String,
+    /// URL.
+    pub(crate) server: String,
+    /// Certificates (PEM, in base64) that the server is verified with.
+    pub(crate) ca_data: Option<String>,
+}
+
+pub(super) async fn run(arguments: &ServiceAccountArguments) -> Result<(), Error> {
+    let (namespace, name) = arguments
+        .account
+        .split_once('/')
+        .ok_or_else(|| Error::SignIn(format!("{:?} is not NAMESPACE/NAME", arguments.account)))?;
+    let seconds = read_ttl(&arguments.ttl).map_err(Error::SignIn)?;
+    let unusable = |error: &dyn std::fmt::Display| Error::SignIn(format!("cannot use KUBECONFIG: {error}"));
+    let kubeconfig = Kubeconfig::read().map_err(|error| unusable(&error))?;
+    let cluster = find_cluster(&kubeconfig).map_err(Error::SignIn)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let client = Client::try_from(config.map_err(|error| unusable(&error))?).map_err(|error| unusable(&error))?;
+    let value = service_account_kubeconfig(&client, &cluster, namespace, name, seconds).await?;
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let text = serde_saphyr::to_string_with_options(&value, options);
+    let text = text.map_err(|error| Error::Output(error.to_string()))?;
+    print_line(format_args!("{}", text.trim_end()))
+}
+
+/// The lifetime in seconds.
+fn read_ttl(text: &str) -> Result<i64, String> {
+    let seconds = KubeDuration::from(text).seconds();
+    if seconds < SHORTEST {
+        return Err(format!("--ttl {text}: set at least 10m, for example 1h or 12h30m"));
+    }
+    Ok(seconds)
+}
+
+/// Requests a token of a ServiceAccount that is valid for so many `seconds`, and returns a kubeconfig with it. Secret.
+pub(crate) async fn service_account_kubeconfig(
+    tenant: &Client,
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    seconds: i64,
+) -> Result<Value, Error> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(tenant.clone(), namespace);
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
+            expiration_seconds: Some(seconds),
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
+    };
+    let answer = accounts
+        .create_token_request(name, &PostParams::default(), &request)
+        .await;
+    let answer = answer.map_err(|error| Error::SignIn(format!("cannot get a token of the ServiceAccount: {error}")))?;
+    let token = answer
+        .status
+        .and_then(|status| status.token)
+        .filter(|token| !token.is_empty());
+    let token = token.ok_or_else(|| Error::SignIn(format!("the API server gave no token for {namespace}/{name}")))?;
+    Ok(kubeconfig(cluster, namespace, name, &token))
+}
+
+fn kubeconfig(cluster: &Cluster, namespace: &str, account: &str, token: &str) -> Value {
+    let Cluster { name, server, ca_data } = cluster;
+    let mut server = json!({ "server": server });
+    if let Some(data) = ca_data {
+        server["certificate-authority-data"] = data.clone().into();
+    }
+    let user = format!("{namespace}-{account}");
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": server}],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": user, "namespace": namespace}}],
+        "current-context": name,
+    })
+}
+
+/// The cluster of the current context.
+fn find_cluster(kubeconfig: &Kubeconfig) -> Result<Cluster, String> {
+    let name = kubeconfig.current_context.clone().unwrap_or_default();
+    let context = kubeconfig.contexts.iter().find(|context| context.name == name);
+    let context = context.and_then(|context| context.context.as_ref());
+    let context = context.ok_or("KUBECONFIG has no current context; set one with kubectl config use-context")?;
+    let found = kubeconfig.clusters.iter().find(|one| one.name == context.cluster);
+    let found = found.and_then(|one| one.cluster.as_ref());
+    let found = found.ok_or_else(|| format!("KUBECONFIG has no cluster {:?}", context.cluster))?;
+    let from_file = found.certificate_authority.as_ref().map(|path| {
+        let read = fs::read(path).map_err(|error| format!("cannot read {path}: {error}"));
+        read.map(|pem| STANDARD.encode(pem))
+    });
+    Ok(Cluster {
+        name,
+        server: found.server.clone().unwrap_or_default(),
+        ca_data: match &found.certificate_authority_data {
+            Some(data) => Some(data.clone()),
+            None => from_file.transpose()?,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetimes_are_those_that_api_servers_give() {
+        assert_eq!(read_ttl("1h30m"), Ok(5400));
+        for bad in ["", "9m", "x", "-1h"] {
+            assert!(read_ttl(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_kubeconfig_has_the_token_and_no_other_credential() {
+        let read = Kubeconfig::from_yaml(
+            "apiVersion: v1\nkind: Config\ncurrent-context: vision\ncontexts: [{name: vision, context: {cluster: c, user: admin}}]\n\
+             clusters: [{name: c, cluster: {server: 'https://a', certificate-authority-data: Y2E=}}]\n\
+             users: [{name: admin, user: {client-key-data: a2V5}}]\n",
+        )
+        .unwrap();
+        let cluster = find_cluster(&read).unwrap();
+        assert_eq!(cluster.ca_data.as_deref(), Some("Y2E="));
+        let value = kubeconfig(&cluster, "ci", "deploy", "t");
+        assert_eq!(value["users"], json!([{"name": "ci-deploy", "user": {"token": "t"}}]));
+        assert_eq!(value["clusters"][0]["cluster"]["server"], "https://a");
+        assert!(!value.to_string().contains("a2V5"));
+        let again = Kubeconfig::from_yaml(&value.to_string()).unwrap();
+        assert_eq!(again.current_context.as_deref(), Some("vision"));
+    }
+
+    #[test]
+    fn a_kubeconfig_without_a_context_is_reported() {
+        assert!(
+            find_cluster(&Kubeconfig::default())
+                .unwrap_err()
+                .contains("use-context")
+        );
+    }
+}
