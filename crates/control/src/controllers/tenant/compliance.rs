@@ -45,6 +45,8 @@ pub(super) enum Withdrawal {
     Networks,
     /// Type and annotations of the Service of the API server.
     Service,
+    /// The registration in Argo CD.
+    ArgoCd,
 }
 
 /// Something that runs and that a class or a pool does not allow.
@@ -141,6 +143,11 @@ fn find_forbidden_by_class(
     }
     if let Some(error) = settings::find_service_error(settings, &spec.control_plane.service) {
         add("EndpointNotAllowed", error.message, Withdrawal::Service);
+    }
+    let policy = &spec.integrations.argo_cd;
+    let registered = settings.argo_cd.as_ref();
+    if let Some(message) = registered.and_then(|registered| policy.find_error(&name, namespace.name, registered)) {
+        add(settings::ARGO_CD_NOT_ALLOWED, message, Withdrawal::ArgoCd);
     }
     let shared = settings.sync.shared_nodes.pools.iter();
     for pool in shared.filter(|pool| !allows(&spec.sync.shared_nodes.pools, pool)) {
@@ -292,6 +299,7 @@ pub(super) fn withdraw(settings: &mut Settings, rules: Option<&TenantClassSpec>,
                     withdraw_service(settings, rules);
                 }
             }
+            Withdrawal::ArgoCd => settings.argo_cd = None,
             Withdrawal::Nothing | Withdrawal::OwnNodes => {}
         }
     }

@@ -1,6 +1,7 @@
 //! The objects of a tenant, on the host and in its own API server: pure functions.
 
 pub mod api_server_endpoints;
+pub mod argo_cd;
 pub mod bootstrap;
 pub mod definitions;
 pub mod dns;
