@@ -179,14 +179,14 @@ fn is_label_key(key: &str) -> bool {
         let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         part.bytes().all(|byte| inner(byte) || byte == b'-')
             && part.bytes().next().is_some_and(inner)
-            && part.bytes().last().is_some_and(inner)
+            && part.bytes().next_back().is_some_and(inner)
     };
     let is_domain = |domain: &str| domain.len() <= MAX_LABEL_DOMAIN && domain.split('.').all(is_part);
     domain.is_none_or(is_domain) && !name.is_empty() && is_label_value(name)
 }
 
 fn is_label_value(value: &str) -> bool {
-    let ends = [value.bytes().next(), value.bytes().last()];
+    let ends = [value.bytes().next(), value.bytes().next_back()];
     value.len() <= MAX_LABEL_NAME
         && value
             .bytes()
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_team_gets_no_project_but_those_of_its_class() {
         let rules = || json!({"registration": "OnRequest", "projects": ["{namespace}", "shared"]});
-        let of = |requested| project(rules(), Some(requested)).map(|project| project.flatten());
+        let of = |requested| project(rules(), Some(requested)).map(Option::flatten);
         assert_eq!(of(json!({})), Ok(Some("team-a".into())));
         assert_eq!(of(json!({"project": "shared"})), Ok(Some("shared".into())));
         for foreign in ["team-b", "default", "{namespace}"] {
