@@ -56,6 +56,7 @@ impl Control {
             network: NetworkConfig::default(),
             without_class: WithoutClass::BuiltInDefaults,
             gateway: None,
+            argo_cd_namespace: None,
             node_jobs: NodeJobs {
                 image: "berth:test".into(),
                 placeholder_image: "pause:test".into(),

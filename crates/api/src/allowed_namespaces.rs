@@ -125,7 +125,8 @@ impl LabelRequirement {
     }
 }
 
-fn labels(_: &mut SchemaGenerator) -> Schema {
+/// Schema of labels.
+pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "maxProperties": 16,

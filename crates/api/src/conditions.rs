@@ -19,6 +19,8 @@ pub const DATASTORE_WITHIN_LIMITS: &str = "DatastoreWithinLimits";
 pub const EXPIRING: &str = "Expiring";
 /// `TenantCluster`: the objects of the class's manifests are in the tenant as the manifests say. Not part of [`READY`].
 pub const MANIFESTS_APPLIED: &str = "ManifestsApplied";
+/// `TenantCluster`: the tenant is a cluster in the platform's Argo CD. Not part of [`READY`].
+pub const ARGO_CD_REGISTERED: &str = "ArgoCDRegistered";
 /// `TenantCluster`: the tenant's API server answers and its bootstrap objects exist.
 pub const CONTROL_PLANE_READY: &str = "ControlPlaneReady";
 /// `TenantCluster`: the address that the team was given leads to the API server, as far as the host is concerned.

@@ -20,6 +20,7 @@ mod host_resource;
 pub mod hostnames;
 mod idle_reclaim;
 mod idle_status;
+mod integrations;
 pub mod labels;
 mod limits;
 mod manifests;
@@ -70,6 +71,9 @@ pub use idle_reclaim::{
 pub use idle_status::{
     ALL_STOPPED_OWNERS, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
     StoppedOwner, UnknownGpus,
+};
+pub use integrations::{
+    ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ClassIntegrations, RegistrationPolicy, TenantIntegrations,
 };
 pub use limits::{DefaultRequest, LIMITS_NAME, QuotaResource, ResourceLimit, TenantLimits, quota_resource};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};

@@ -110,6 +110,11 @@ impl TenantId {
         format!("berth-syncer-{}", self.slug)
     }
 
+    /// Name of the Secret in Argo CD's namespace with the tenant's address and credentials.
+    pub fn argo_cd_secret(&self) -> String {
+        format!("berth-{}", self.slug)
+    }
+
     /// Host namespace that holds the tenant's control plane, PKI and syncer.
     pub fn control_plane_namespace(&self) -> String {
         format!("berth-{}-cp", self.slug)

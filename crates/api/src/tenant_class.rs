@@ -1,9 +1,9 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    AllowedNamespaces, ClassAuthentication, ClassControlPlane, ClassManifest, DnsPolicy, ExpirationPolicy, FairSharing,
-    IdleReclaim, KubeDuration, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds,
-    network::ClassNetwork,
+    AllowedNamespaces, ClassAuthentication, ClassControlPlane, ClassIntegrations, ClassManifest, DnsPolicy,
+    ExpirationPolicy, FairSharing, IdleReclaim, KubeDuration, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
+    allowed_namespaces::grace_seconds, network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -89,6 +89,10 @@ pub struct TenantClassSpec {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub manifests: Vec<ClassManifest>,
+
+    /// Programs of the platform that work in the tenants.
+    #[serde(default)]
+    pub integrations: ClassIntegrations,
 
     /// How tenants of this class compete with other classes for nodes beyond the nominal quotas.
     #[serde(default)]

@@ -2,7 +2,7 @@
 
 use crate::{
     ControlPlaneService, ControlPlaneSpec, ExpirationLimits, IdleStatus, KubeDuration, ManifestStatus,
-    QuotaReservation, TenantAccess, TenantAuthentication, TenantNetwork,
+    QuotaReservation, TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -78,6 +78,10 @@ pub struct TenantClusterSpec {
     #[serde(default)]
     pub network: TenantNetwork,
 
+    /// Programs of the platform that work in the tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub integrations: Option<TenantIntegrations>,
+
     /// How long the tenant exists, counted from its creation, for example 72h. Then Berth deletes it with everything in it. Set a
     /// greater value to keep it longer. Defaults to that of the class, which may also set a maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,6 +131,7 @@ impl Default for TenantClusterSpec {
             control_plane: None,
             node_groups: Vec::new(),
             network: TenantNetwork::default(),
+            integrations: None,
             ttl: None,
             expire_after_idle: None,
             authentication: None,
@@ -265,7 +270,7 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// Secret in the namespace of the TenantCluster with the kubeconfig of the tenant's cluster-admin, under the keys `kubeconfig`
-    /// and `value`.
+    /// and `value`, in the form of Cluster API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretReference>,
     /// Host namespace that holds the tenant's control plane.
@@ -308,7 +313,8 @@ pub struct TenantClusterStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
     /// Accepted, QuotaReserved, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
-    /// DatastoreWithinLimits, WithinSchedule, Expiring and ManifestsApplied where they apply; Deleting while it is deleted.
+    /// DatastoreWithinLimits, WithinSchedule, Expiring, ManifestsApplied and ArgoCDRegistered where they apply; Deleting while it is
+    /// deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

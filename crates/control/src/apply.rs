@@ -3,11 +3,12 @@
 use berth_api::{labels, names};
 use kube::{
     Api, Client, Resource,
-    api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, Preconditions},
 };
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::HashMap,
+    fmt::Debug,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -122,6 +123,27 @@ impl Applier {
             .unwrap_or_else(PoisonError::into_inner)
             .insert(key, (hash, Instant::now()));
         Ok(())
+    }
+}
+
+/// Deletes the object that was read, if it still exists: not another one that has its name by now.
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub async fn delete_same<K>(api: &Api<K>, read: &ObjectMeta) -> kube::Result<()>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: read.uid.clone(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match api.delete(read.name.as_deref().unwrap_or_default(), &params).await {
+        Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -72,6 +72,18 @@ pub(crate) struct Args {
     /// Port at which teams reach the gateway.
     #[arg(long, value_name = "PORT", env = "BERTH_GATEWAY_PORT", default_value_t = 443, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) gateway_port: u16,
+    /// Namespace of the platform's Argo CD: Berth writes Secrets there for tenants that their class lets be clusters of it, and pods there
+    /// may connect to the API servers of these tenants.
+    #[arg(long, value_name = "NAMESPACE", env = "BERTH_ARGO_CD_NAMESPACE")]
+    pub(crate) argo_cd_namespace: Option<String>,
+    /// Namespace of the host whose pods may connect to the API servers of all tenants, such as that of Flux; may be given several times.
+    #[arg(
+        long = "api-server-client-namespace",
+        value_name = "NAMESPACE",
+        env = "BERTH_API_SERVER_CLIENT_NAMESPACES",
+        value_delimiter = ','
+    )]
+    pub(crate) api_server_client: Vec<String>,
     /// Image of the program that cleans and checks nodes between two tenants.
     #[arg(long, value_name = "IMAGE", env = "BERTH_SCRUB_IMAGE", default_value = concat!("ghcr.io/berth-dev/berth-scrub:", env!("CARGO_PKG_VERSION")))]
     pub(crate) scrub_image: String,

@@ -68,6 +68,8 @@ pub struct ControlConfig {
     pub without_class: controllers::tenant::WithoutClass,
     /// Where teams reach the gateway; none: there is no gateway.
     pub gateway: Option<GatewayConfig>,
+    /// Namespace of the platform's Argo CD; none: no tenant is registered there.
+    pub argo_cd_namespace: Option<String>,
     /// How nodes are cleaned and checked.
     pub node_jobs: controllers::nodes::jobs::NodeJobs,
     /// The clock for assignments and recycling.
@@ -169,6 +171,7 @@ fn build_controllers(
         network,
         without_class,
         gateway,
+        argo_cd_namespace,
         node_jobs,
         clock,
         gpu_metrics: _,
@@ -197,6 +200,7 @@ fn build_controllers(
             network_config: network.clone(),
             without_class,
             gateway,
+            argo_cd_namespace,
             administrative_tier: AdministrativeTier::default(),
             client: client.clone(),
             stores: stores.clone(),

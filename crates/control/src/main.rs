@@ -120,9 +120,11 @@ async fn lead(
         },
         network: NetworkConfig {
             blocked: args.blocked_cidr.clone(),
+            api_server_clients: args.api_server_client.clone(),
         },
         without_class: args.without_class.into(),
         gateway: args.gateway(),
+        argo_cd_namespace: args.argo_cd_namespace.clone(),
         node_jobs: NodeJobs {
             image: args.scrub_image.clone(),
             pull_policy: args.scrub_image_pull_policy.clone(),

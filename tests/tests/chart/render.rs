@@ -220,6 +220,10 @@ async fn invalid_values_are_refused_with_a_message() {
         (json!({"gateway": {"domain": "*.example.com"}}), "/gateway/domain"),
         (json!({"tenants": {"withoutClass": "Allow"}}), "/tenants/withoutClass"),
         (
+            json!({"integrations": {"argoCD": {"namespace": "Argo"}}}),
+            "/integrations/argoCD/namespace",
+        ),
+        (
             json!({"datastore": {"etcd": {"enabled": false}}}),
             "datastore.external.endpoints",
         ),
@@ -315,6 +319,42 @@ async fn the_gateway_and_control_agree_on_names() {
         {"apiGroups": [""], "resources": ["services"], "resourceNames": ["kube-apiserver"], "verbs": ["list", "watch"]},
     ]);
     assert_eq!(find("ClusterRole/berth-gateway")["rules"], rules);
+}
+
+#[tokio::test]
+async fn integrations_are_flags_of_control() {
+    let integrations = json!({"clientNamespaces": ["flux-system", "ci"], "argoCD": {"namespace": "argocd"}});
+    let changed = difference(json!({ "integrations": integrations })).await;
+    let changed = changed["changed"].as_array().unwrap();
+    assert_eq!(
+        changed.iter().map(named).collect::<Vec<_>>(),
+        ["Deployment/berth-control"]
+    );
+    let args = changed[0]["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    let has = |flag: &str| args.as_array().unwrap().iter().any(|arg| arg == flag);
+    for namespace in ["flux-system", "ci"] {
+        assert!(has(&format!("--api-server-client-namespace={namespace}")), "{args}");
+    }
+    assert!(has("--argo-cd-namespace=argocd"), "{args}");
+}
+
+/// The values of an older release do not have integrations at all.
+#[tokio::test]
+async fn without_integrations_control_has_no_flags_for_them() {
+    for values in [
+        json!({}),
+        json!({"integrations": null}),
+        json!({"integrations": {"argoCD": null}}),
+    ] {
+        for document in template(&values).await.unwrap() {
+            let text = document.to_string();
+            assert!(
+                !text.contains("--argo-cd") && !text.contains("--api-server-client"),
+                "{}",
+                named(&document)
+            );
+        }
+    }
 }
 
 /// The values of an older release do not have the gateway at all.

@@ -9,6 +9,7 @@ mod dns;
 mod expiration;
 mod gateway;
 mod input;
+mod integrations;
 mod lifecycle;
 mod limits;
 mod network;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
                 deletion::removed_finalizer_leaves_nothing,
                 quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
                 gateway::a_team_works_through_the_gateway,
+                integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,
                 user_quotas::many_pods_at_once_do_not_exceed_the_limit_of_their_user,
             ]),
         ],

@@ -26,7 +26,7 @@ mod static_policies;
 mod syncer;
 
 pub use api_server::ISSUER as SERVICE_ACCOUNT_ISSUER;
-pub use certificates::{Authorities, CONTROL_USER, CertificateError, Leaf, LeafStore};
+pub use certificates::{Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore};
 pub use component::{
     API_SERVER, COMPONENTS, CONTROLLER_MANAGER, COREDNS, Component, FILES, Form, Health, Program, SCHEDULER, SYNCER,
 };

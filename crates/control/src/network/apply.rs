@@ -33,6 +33,8 @@ const REFRESH: Duration = Duration::from_secs(60);
 pub struct NetworkConfig {
     /// Ranges that are blocked for every tenant, besides those that the host's API shows.
     pub blocked: Vec<IpNet>,
+    /// Namespaces of the host whose pods may connect to the API servers of all tenants.
+    pub api_server_clients: Vec<String>,
 }
 
 /// What [`apply_policies`] and [`read_host_network`] work with.

@@ -3,7 +3,7 @@
 //! | policy | pods | ingress from | egress to |
 //! |---|---|---|---|
 //! | `berth-baseline` | all | – | the tenant's API server |
-//! | `berth-kube-apiserver` | API server | the tenant's pods, the other components, Berth, and clients: every address except the host's other pods | the datastore, the syncer's admission and egress ports |
+//! | `berth-kube-apiserver` | API server | the tenant's pods, the other components, Berth, and clients: every address except the host's other pods, and pods of namespaces that the platform names | the datastore, the syncer's admission and egress ports |
 //! | `berth-syncer` | syncer | the API server, Berth | the host's API server, the tenant's pods, DNS, allowed networks |
 //! | `berth-coredns` | CoreDNS | the tenant's pods, the other components | DNS servers outside |
 
@@ -38,12 +38,8 @@ pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPol
     let endpoints = isolation.endpoints;
     let tcp = |number: u16| port(Protocol::Tcp, number);
     let api = [tcp(endpoints.api_server.listen.port())];
-    let berth = || {
-        pods_in(
-            label_selector([(NAMESPACE_NAME, system::NAMESPACE)]),
-            LabelSelector::default(),
-        )
-    };
+    let all_pods_of = |name: &str| pods_in(label_selector([(NAMESPACE_NAME, name)]), LabelSelector::default());
+    let berth = || all_pods_of(system::NAMESPACE);
     let siblings = || pods(LabelSelector::default());
     let host_dns = pods_in(
         label_selector([(NAMESPACE_NAME, HOST_DNS.0)]),
@@ -55,6 +51,7 @@ pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPol
     let mut callers = vec![isolation.workloads(), siblings(), berth()];
     // Clients, wherever the Service is reached from, except pods of the host (and of other tenants).
     callers.extend(all_addresses_except(&isolation.host.pods));
+    callers.extend(isolation.api_server_clients.iter().map(|name| all_pods_of(name)));
     let called_back = [
         tcp(endpoints.admission.listen.port()),
         tcp(endpoints.egress.listen.port()),

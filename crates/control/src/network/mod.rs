@@ -59,6 +59,8 @@ pub struct NetworkIsolation<'a> {
     pub webhook_hosts: &'a [String],
     /// Endpoints of the datastore.
     pub datastore: &'a [String],
+    /// Namespaces of the host whose pods may connect to the API server.
+    pub api_server_clients: Vec<&'a str>,
 }
 
 impl NetworkIsolation<'_> {

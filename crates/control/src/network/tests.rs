@@ -18,6 +18,7 @@ struct Case {
     endpoints: Endpoints,
     node_ports: NodePortAccess,
     uses_pods: bool,
+    api_server_clients: Vec<&'static str>,
 }
 
 impl Case {
@@ -56,6 +57,7 @@ impl Case {
             host: host_network::collect_host_network(&nodes, ["10.96.0.0/16"], servers, &[]),
             endpoints: Endpoints::direct(IpAddr::from([0, 0, 0, 0]), &ports),
             uses_pods: true,
+            api_server_clients: Vec::new(),
             tenant,
         }
     }
@@ -77,6 +79,7 @@ impl Case {
                 "https://10.96.7.7:2379".into(),
                 "https://etcd.storage.svc:2379".into(),
             ],
+            api_server_clients: self.api_server_clients.clone(),
         })
     }
 
@@ -87,6 +90,36 @@ impl Case {
     fn policies(&self) -> Vec<NetworkPolicy> {
         self.with(build_policies)
     }
+}
+
+#[test]
+fn pods_of_named_namespaces_reach_the_api_server_and_nothing_else() {
+    let mut case = Case::new("vision");
+    let before = case.policies();
+    case.api_server_clients = vec!["argocd"];
+    let after = case.policies();
+    let names = |policies: &[NetworkPolicy]| -> Vec<Option<String>> {
+        policies.iter().map(|policy| policy.metadata.name.clone()).collect()
+    };
+    assert_eq!(names(&before), names(&after));
+    let pairs = before.iter().zip(&after);
+    let changed: Vec<&NetworkPolicy> = pairs
+        .filter(|(before, after)| before != after)
+        .map(|(_, after)| after)
+        .collect();
+    assert_eq!(
+        names(&changed.iter().copied().cloned().collect::<Vec<_>>()),
+        [Some("berth-kube-apiserver".into())]
+    );
+    let spec = serde_json::to_value(&changed[0].spec).unwrap();
+    let peer =
+        json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "argocd"}}, "podSelector": {}});
+    let rules = spec["ingress"].as_array().unwrap();
+    let rule = rules
+        .iter()
+        .find(|rule| rule["from"].as_array().unwrap().contains(&peer))
+        .unwrap();
+    assert_eq!(rule["ports"], json!([{"protocol": "TCP", "port": 6443}]));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! of its class and a minute ([`pod_deletion`]).
 
 use super::{
+    apply::delete_registration,
     context::TenantContext,
     error::{CleanupError, TenantError, in_step},
     fetch::owned_nodes,
@@ -121,6 +122,10 @@ async fn delete_next(
     tenant: &TenantId,
 ) -> Result<Option<Remaining>, CleanupError> {
     let uid = cluster.uid().unwrap_or_default();
+    // 0. Argo CD creates nothing in the tenant any more, and its credentials are gone whatever comes next.
+    delete_registration(context, tenant, Some(&uid))
+        .await
+        .map_err(CleanupError::ArgoCd)?;
     // 1. From here on nothing new is created.
     context
         .runtime

@@ -50,6 +50,8 @@ pub(super) enum Withdrawal {
     Service,
     /// Issuers whose tokens the API server accepts.
     Issuers,
+    /// The registration in Argo CD.
+    ArgoCd,
 }
 
 /// Something that runs and that a class or a pool does not allow.
@@ -152,6 +154,11 @@ fn find_forbidden_by_class(
     {
         let message = format!("TenantClass {name} no longer allows the issuers of spec.authentication: {message}");
         add(settings::AUTHENTICATION_NOT_ALLOWED, message, Withdrawal::Issuers);
+    }
+    let policy = &spec.integrations.argo_cd;
+    let registered = settings.argo_cd.as_ref();
+    if let Some(message) = registered.and_then(|registered| policy.find_error(&name, namespace.name, registered)) {
+        add(settings::ARGO_CD_NOT_ALLOWED, message, Withdrawal::ArgoCd);
     }
     let shared = settings.sync.shared_nodes.pools.iter();
     for pool in shared.filter(|pool| !allows(&spec.sync.shared_nodes.pools, pool)) {
@@ -308,6 +315,7 @@ pub(super) fn withdraw(settings: &mut Settings, rules: Option<&TenantClassSpec>,
                     settings.authentication = ResolvedAuthentication::of_class(&rules.authentication);
                 }
             }
+            Withdrawal::ArgoCd => settings.argo_cd = None,
             Withdrawal::Nothing | Withdrawal::OwnNodes => {}
         }
     }

@@ -44,6 +44,7 @@ fn settings() -> Settings {
         authentication: ResolvedAuthentication::default(),
         access: TenantAccess::default(),
         manifests: Vec::new(),
+        argo_cd: None,
     }
 }
 
@@ -145,6 +146,29 @@ fn each_rule_of_a_class_withdraws_what_it_is_about() {
         by_class(|spec| spec.sync.shared_nodes.pools.clear()),
         gold("SharedPoolNotAllowed", Withdrawal::SharedPool("cpu".into()))
     );
+}
+
+#[test]
+fn a_registration_in_argo_cd_is_withdrawn_if_the_class_no_longer_allows_it() {
+    let mut registered = settings();
+    registered.argo_cd = Some(serde_json::from_value(json!({"project": "team"})).unwrap());
+    let under = |rules: Value| {
+        let class = class(|spec| spec.integrations = serde_json::from_value(json!({"argoCD": rules})).unwrap());
+        find(Some(&class), &pools(), &registered)
+    };
+    let allowed = json!({"registration": "OnRequest", "projects": ["{namespace}"]});
+    assert!(under(allowed).is_empty());
+    let forbidden = [(
+        settings::ARGO_CD_NOT_ALLOWED,
+        "TenantClass/gold".to_owned(),
+        Withdrawal::ArgoCd,
+    )];
+    for rules in [json!({}), json!({"registration": "Always", "projects": ["shared"]})] {
+        assert_eq!(under(rules), forbidden);
+    }
+    let mut withdrawn = registered.clone();
+    withdraw(&mut withdrawn, None, &[Withdrawal::ArgoCd]);
+    assert_eq!(withdrawn.argo_cd, None);
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub struct TenantContext {
     pub without_class: WithoutClass,
     /// Where teams reach the gateway, if there is one.
     pub gateway: Option<GatewayConfig>,
+    /// Namespace of the platform's Argo CD, if tenants may be registered there.
+    pub argo_cd_namespace: Option<String>,
     /// Which cluster-wide network policies the host serves.
     pub administrative_tier: AdministrativeTier,
     /// How syncers reach the host.

@@ -96,6 +96,9 @@ pub enum CleanupError {
     /// Looking for namespaces of tenants that are gone.
     #[error("orphaned namespaces: {0}")]
     Orphans(#[source] ReconcileError),
+    /// Deleting the tenant's Secret for Argo CD.
+    #[error("Argo CD: {0}")]
+    ArgoCd(#[source] ReconcileError),
     /// Stopping the components.
     #[error("components: {0}")]
     Components(#[source] ReconcileError),
@@ -127,6 +130,7 @@ impl CleanupError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Orphans(_) => "OrphanLookupFailed",
+            Self::ArgoCd(_) => "ArgoCDDeletionFailed",
             Self::Components(_) => "StoppingFailed",
             Self::Pods(_) => "PodDeletionFailed",
             Self::WorkloadNamespace(_) | Self::ControlPlaneNamespace(_) => "NamespaceDeletionFailed",

@@ -2,6 +2,7 @@
 //! never correctness.
 
 use super::{
+    argo_cd::Recorded,
     connection::Connection,
     datastore_usage::UsageMemory,
     listed_projects::ListedProjects,
@@ -38,6 +39,8 @@ pub struct TenantMemory {
     pub dns: Mutex<Option<BTreeMap<String, String>>>,
     /// What the platform applied in it. Held during a pass.
     pub(super) manifests: tokio::sync::Mutex<ManifestMemory>,
+    /// Where its Secret for Argo CD is. Held during a pass.
+    pub(super) argo_cd: tokio::sync::Mutex<Recorded>,
     /// Whether no Project named its namespace when it was created.
     pub(super) is_without_project: AtomicBool,
     /// Whether its components have run after everything that they need was applied.
@@ -90,6 +93,7 @@ impl Tenants {
                 lowered: Mutex::default(),
                 dns: Mutex::new(None),
                 manifests: tokio::sync::Mutex::default(),
+                argo_cd: tokio::sync::Mutex::default(),
                 is_without_project: AtomicBool::new(false),
                 have_components_run: AtomicBool::new(false),
             })

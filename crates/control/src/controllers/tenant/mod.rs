@@ -6,6 +6,7 @@
 
 mod access;
 mod apply;
+mod argo_cd;
 mod build;
 mod cleanup;
 mod compliance;

@@ -6,8 +6,9 @@ use crate::{
     network::{self, AllowedNetworks},
 };
 use berth_api::{
-    ClassManifest, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy,
-    NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
+    ArgoCdRegistration, ClassManifest, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy,
+    ExpirationPolicy, NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster,
+    TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -20,6 +21,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 /// Reason: the class does not allow the issuers of the spec.
 pub(super) const AUTHENTICATION_NOT_ALLOWED: &str = "AuthenticationNotAllowed";
+/// Reason: the class does not allow how the tenant is to be registered in Argo CD.
+pub(super) const ARGO_CD_NOT_ALLOWED: &str = "ArgoCDNotAllowed";
 
 /// How a tenant runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,6 +66,9 @@ pub struct Settings {
     /// What the platform applies in it.
     #[serde(default)]
     pub manifests: Vec<ClassManifest>,
+    /// How it is registered in Argo CD; none: it is not.
+    #[serde(default, rename = "argoCD")]
+    pub argo_cd: Option<ArgoCdRegistration>,
 }
 
 /// The default of settings that earlier versions recorded.
@@ -89,7 +95,12 @@ pub fn resolve(
     let spec = &cluster.spec;
     let settings = |class: Option<String>, rules: &TenantClassSpec| {
         let network = network::resolve_allowed_networks(&spec.network, &rules.network, blocked);
+        let class_name = class.as_deref().unwrap_or(DEFAULT_CLASS);
+        let namespace = cluster.namespace().unwrap_or_default();
+        let policy = &rules.integrations.argo_cd;
+        let argo_cd = policy.resolve(class_name, &namespace, requested_argo_cd(cluster));
         let settings = Settings {
+            argo_cd: argo_cd.map_err(|why| reject(ARGO_CD_NOT_ALLOWED, why))?,
             version: spec.version.clone(),
             class,
             scheduling: spec.scheduling_mode.unwrap_or(rules.scheduling_mode),
@@ -163,6 +174,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
             accepted.authentication
         },
         access: accepted.access,
+        argo_cd: accepted.argo_cd.or_else(|| registration_of_all(cluster, rules)),
         version: accepted.version,
         class: accepted.class,
         scheduling: accepted.scheduling,
@@ -170,6 +182,18 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         endpoint: accepted.endpoint,
         network: accepted.network,
     }
+}
+
+/// How the tenant asks to be registered in Argo CD.
+fn requested_argo_cd(cluster: &TenantCluster) -> Option<&ArgoCdRegistration> {
+    cluster.spec.integrations.as_ref()?.argo_cd.as_ref()
+}
+
+/// How a tenant is registered in Argo CD that does not ask for it, if its class registers all.
+fn registration_of_all(cluster: &TenantCluster, rules: &TenantClassSpec) -> Option<ArgoCdRegistration> {
+    let namespace = cluster.namespace().unwrap_or_default();
+    let policy = &rules.integrations.argo_cd;
+    policy.resolve("", &namespace, None).ok().flatten()
 }
 
 /// The rules for Ingresses with the tenant's own names in place of placeholders. The syncer and the host's admission policies get them
@@ -493,6 +517,43 @@ mod tests {
             Some(Arc::new(class))
         };
         assert_eq!(resolve(&cluster, open, &[]).unwrap().network.egress.len(), 1);
+    }
+
+    #[test]
+    fn a_class_decides_who_is_registered_in_argo_cd() {
+        let asking = |spec: &str| {
+            let mut cluster = cluster(Some("gold"), None);
+            cluster.metadata.namespace = Some("team-a".into());
+            cluster.spec.integrations = serde_json::from_str(spec).unwrap();
+            cluster
+        };
+        let offering = |rules: &'static str| {
+            move |_: &str| {
+                let mut class = class("gold").as_ref().clone();
+                class.spec.integrations = serde_json::from_str(rules).unwrap();
+                Some(Arc::new(class))
+            }
+        };
+        let own = r#"{"argoCD": {"registration": "OnRequest", "projects": ["{namespace}"]}}"#;
+        let settings = resolve(&asking(r#"{"argoCD": {}}"#), offering(own), &[]).unwrap();
+        assert_eq!(settings.argo_cd.unwrap().project.as_deref(), Some("team-a"));
+        let foreign = asking(r#"{"argoCD": {"project": "team-b"}}"#);
+        let rejection = resolve(&foreign, offering(own), &[]).unwrap_err();
+        assert_eq!((rejection.kind, rejection.reason), (ACCEPTED, ARGO_CD_NOT_ALLOWED));
+        let rejection = resolve(&asking(r#"{"argoCD": {}}"#), with(&["gold"]), &[]).unwrap_err();
+        assert_eq!(rejection.reason, ARGO_CD_NOT_ALLOWED);
+        assert_eq!(resolve(&asking("{}"), offering(own), &[]).unwrap().argo_cd, None);
+
+        // A tenant whose spec is not accepted keeps what it has, and a class that registers all registers it.
+        let accepted = resolve(&asking("{}"), offering(own), &[]).unwrap();
+        let always = offering(r#"{"argoCD": {"registration": "Always", "projects": ["shared"]}}"#)("gold").unwrap();
+        let held = under_rules(accepted, &asking("{}"), &always.spec);
+        assert_eq!(held.argo_cd.clone().unwrap().project.as_deref(), Some("shared"));
+        let never = class("gold");
+        assert_eq!(
+            under_rules(held.clone(), &asking("{}"), &never.spec).argo_cd,
+            held.argo_cd
+        );
     }
 
     #[test]

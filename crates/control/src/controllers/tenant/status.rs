@@ -2,6 +2,7 @@
 
 use super::{
     apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
+    argo_cd::{ObservedRegistration, REVOKING},
     build::host_objects,
     compliance,
     context::TenantContext,
@@ -19,9 +20,9 @@ use crate::{error::api, runtime::ComponentState};
 use berth_api::{
     Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{
-        self, ACCEPTED, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS,
-        ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY,
-        SYNCER_READY, WITHIN_SCHEDULE,
+        self, ACCEPTED, ARGO_CD_REGISTERED, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY,
+        DATASTORE_WITHIN_LIMITS, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY,
+        QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
     },
     labels,
 };
@@ -47,13 +48,14 @@ const ORDER: [&str; 8] = [
     NODES_READY,
 ];
 /// Conditions that Ready does not depend on: how full the datastore is, what the tenant may not keep, what its schedules say, when it
-/// ends, and what the platform applies in it.
-const NOT_PART_OF_READY: [&str; 5] = [
+/// ends, what the platform applies in it, and whether Argo CD knows it.
+const NOT_PART_OF_READY: [&str; 6] = [
     DATASTORE_WITHIN_LIMITS,
     COMPLIANT,
     WITHIN_SCHEDULE,
     EXPIRING,
     MANIFESTS_APPLIED,
+    ARGO_CD_REGISTERED,
 ];
 /// Characters of a message that an Event carries.
 const MAX_MESSAGE_LENGTH: usize = 1000;
@@ -77,6 +79,8 @@ pub(super) fn conditions(
         control_plane,
         nodes: published,
         schedule: _,
+        // Not among those that Ready depends on.
+        argo_cd: _,
     } = outcome
     {
         all.push(ConditionUpdate::mark_true(
@@ -112,6 +116,7 @@ pub(super) fn conditions(
     // Not among those that Ready depends on: what runs goes on.
     all.extend(observed_usage(outcome).and_then(datastore_usage::condition));
     all.extend(observed_manifests(outcome).and_then(ObservedManifests::condition));
+    all.extend(observed_registration(outcome).and_then(ObservedRegistration::condition));
     all.extend(quota_for_more);
     all
 }
@@ -137,6 +142,14 @@ fn observed_manifests<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedManife
             serving: Ok(serving), ..
         } => Some(&serving.manifests),
         ControlPlane::Started { .. } | ControlPlane::NotStarted(_) => None,
+    }
+}
+
+/// What is known of the registration in Argo CD, if the tenant was looked at.
+fn observed_registration<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedRegistration> {
+    match outcome {
+        Outcome::Prepared { argo_cd, .. } => Some(argo_cd),
+        Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => None,
     }
 }
 
@@ -200,6 +213,7 @@ pub(super) fn build(
             control_plane,
             nodes: _,
             schedule: _,
+            argo_cd: _,
         } => (
             Some(prepared.endpoints.public.url.clone()),
             matches!(**control_plane, ControlPlane::Started { .. }),
@@ -249,6 +263,9 @@ pub(super) fn build(
     };
     if let Some(manifests) = observed_manifests(outcome) {
         manifests.write_to(&mut status);
+    }
+    if let Some(registration) = observed_registration(outcome) {
+        registration.write_to(&mut status);
     }
     status
 }
@@ -386,7 +403,10 @@ fn changed_conditions<'a>(
 
 /// Whether a reason says that something is merely under way.
 fn is_transient(reason: &str) -> bool {
-    matches!(reason, "Starting" | "Assigning" | "Draining" | "Waiting" | "Pruning")
+    matches!(
+        reason,
+        "Starting" | "Assigning" | "Draining" | "Waiting" | "Pruning" | REVOKING
+    )
 }
 
 #[cfg(test)]

@@ -239,6 +239,7 @@ pub fn validate(
         // Any number of replicas is valid: control planes that are processes always have one.
         control_plane: _,
         network: _,
+        integrations: _,
         // Every duration is valid: the class limits it.
         ttl: _,
         expire_after_idle: _,

@@ -50,6 +50,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         fair_sharing: _,
         quotas: _,
         manifests: _,
+        integrations: _,
         expiration,
         idle_reclaim,
     } = spec;

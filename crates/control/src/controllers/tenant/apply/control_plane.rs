@@ -10,23 +10,22 @@ use super::{
         manifests::ObservedManifests,
         target::Tenant,
     },
-    Prepared, definitions, dns, keys, manifests, metrics_api,
+    Prepared, argo_cd, definitions, dns, keys, kubeconfig, manifests, metrics_api,
 };
 use crate::{
-    apply::{Applier, optional},
+    apply::Applier,
     control_plane::{
         API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, ControlPlaneInput, DatastoreInput, DnsInput, Endpoints,
         Leaf, SCHEDULER, SYNCER, render_components,
     },
-    error::{ReconcileError, api},
+    error::ReconcileError,
     runtime::ComponentState,
 };
-use berth_api::{DatastoreUsage, conditions::SYNCER_READY, labels};
-use berth_pki::{Usage, kubeconfig::Credential};
+use berth_api::{DatastoreUsage, conditions::SYNCER_READY};
+use berth_pki::Usage;
 use berth_sync_rules::admission::configuration::configuration;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -55,6 +54,16 @@ pub(crate) enum ApiServer {
     Starting,
     /// It does not run, for the given reason.
     Down(String),
+}
+
+impl ApiServer {
+    /// What writes to it, if it answers.
+    pub(super) fn applier(&self) -> Option<&Applier> {
+        match self {
+            Self::Answers(applier) => Some(applier),
+            Self::Starting | Self::Down(_) => None,
+        }
+    }
 }
 
 /// What runs with the API server.
@@ -123,7 +132,7 @@ pub(super) async fn start(
     apply_syncer_identity(context, prepared, nodes)
         .await
         .map_err(in_step(TenantError::SyncerIdentity))?;
-    let kubeconfig = apply_kubeconfig(context, prepared)
+    let kubeconfig = kubeconfig::apply_kubeconfig(context, prepared)
         .await
         .map_err(in_step(TenantError::Kubeconfig))?;
     Ok(Started {
@@ -253,6 +262,9 @@ async fn render_control_plane(
     };
     let components = render_components(&input, &prepared.authorities, &mut leaves)?;
     leaves.issue(&prepared.authorities.client, "admin", &admin_leaf())?;
+    if argo_cd::is_registered(context, settings) {
+        argo_cd::issue_certificate(&prepared.authorities, &mut leaves)?;
+    }
     keys::store_certificates(tenant, leaves).await?;
     Ok(components)
 }
@@ -292,46 +304,9 @@ async fn apply_syncer_identity(
     Ok(())
 }
 
-fn admin_leaf() -> Leaf {
+/// The certificate of the team's kubeconfig.
+pub(super) fn admin_leaf() -> Leaf {
     Leaf::new("tenant-admin", Usage::Client).organizations(vec![bootstrap::ADMIN_GROUP.into()])
-}
-
-/// Writes the team's kubeconfig into the Secret beside the TenantCluster.
-async fn apply_kubeconfig(context: &TenantContext, prepared: &Prepared<'_>) -> Result<String, ReconcileError> {
-    let tenant = &prepared.accepted.tenant;
-    let authorities = &prepared.authorities;
-    let mut leaves = keys::load_certificates(context, tenant, Timestamp::now()).await?;
-    let admin = leaves.issue(&authorities.client, "admin", &admin_leaf())?;
-    let user = Credential::ClientCertificate {
-        cert_pem: admin.cert_pem,
-        key_pem: admin.key_pem,
-    };
-    let name = tenant.cluster.name_any();
-    let kubeconfig = authorities.kubeconfig(&prepared.endpoints.public.url, &name, user)?;
-    refuse_foreign_secret(context, tenant).await?;
-    let secret = host_objects::kubeconfig_secret(&tenant.cluster, &tenant.id, &kubeconfig);
-    tenant.memory.host.apply(&secret).await?;
-    Ok(kubeconfig)
-}
-
-/// Returns an error if another Secret of the team has the kubeconfig's name: it must not be overwritten.
-async fn refuse_foreign_secret(context: &TenantContext, tenant: &Tenant) -> Result<(), ReconcileError> {
-    let namespace = tenant.cluster.namespace().unwrap_or_default();
-    let name = host_objects::kubeconfig_secret_name(&tenant.cluster);
-    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
-    let existing = optional(secrets.get_metadata(&name).await).map_err(api("get the kubeconfig Secret"))?;
-    match existing {
-        Some(secret) if secret.labels().get(labels::TENANT).map(String::as_str) != Some(tenant.id.slug()) => {
-            Err(ReconcileError::Blocked {
-                reason: "SecretExists",
-                message: format!(
-                    "Secret {namespace}/{name} exists and is not this tenant's; delete or rename it, or give the \
-                     TenantCluster another name"
-                ),
-            })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Applies what every tenant has before it is called ready.

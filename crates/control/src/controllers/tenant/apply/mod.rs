@@ -5,22 +5,26 @@
 //!
 //! [`Outcome`] says which of them was reached; the status follows from it and from nothing else.
 
+mod argo_cd;
 mod control_plane;
 mod definitions;
 mod dns;
 mod endpoint;
 mod keys;
+mod kubeconfig;
 mod manifests;
 mod metrics_api;
 mod prepare;
 mod tenant_nodes;
 mod tenant_schedule;
 
+pub(super) use argo_cd::delete_registration;
 pub(super) use control_plane::{ApiServer, Serving, Started, SyncerState};
 pub(super) use endpoint::PublicState;
 pub(super) use prepare::Prepared;
 
 use super::{
+    argo_cd::ObservedRegistration,
     context::TenantContext,
     error::{TenantError, in_step},
     fetch::ObservedNodes,
@@ -63,6 +67,8 @@ pub(super) enum Outcome<'a> {
         nodes: Result<(), TenantError>,
         /// Whether its schedule was published.
         schedule: Result<(), TenantError>,
+        /// Whether Argo CD knows it. A failure fails nothing else.
+        argo_cd: ObservedRegistration,
     },
 }
 
@@ -88,6 +94,7 @@ impl Outcome<'_> {
                 control_plane,
                 nodes,
                 schedule,
+                argo_cd: _,
             } => {
                 let failed = match control_plane.as_ref() {
                     ControlPlane::NotStarted(error) => Some(error),
@@ -109,6 +116,7 @@ impl Outcome<'_> {
                 control_plane,
                 nodes,
                 schedule,
+                argo_cd: _,
             } => match *control_plane {
                 ControlPlane::NotStarted(error) => Err(error),
                 ControlPlane::Started { started: _, serving } => serving.map(drop).and(nodes).and(schedule),
@@ -133,11 +141,17 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
         },
         Err(error) => ControlPlane::NotStarted(error),
     };
+    let applier = match &control_plane {
+        ControlPlane::Started { started, .. } => started.api_server.applier(),
+        ControlPlane::NotStarted(_) => None,
+    };
+    let argo_cd = Box::pin(argo_cd::keep_registration(context, &prepared, applier)).await;
     let published = tenant_nodes::publish_nodes(context, accepted, nodes).await;
     Outcome::Prepared {
         prepared,
         control_plane: Box::new(control_plane),
         nodes: published.map_err(in_step(TenantError::TenantNodes)),
         schedule: schedule.map_err(in_step(TenantError::TenantSchedule)),
+        argo_cd,
     }
 }

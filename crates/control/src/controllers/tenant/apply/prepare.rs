@@ -7,8 +7,9 @@ use super::{
         error::{TenantError, in_step},
         fetch::{self, HostRanges, ObservedNodes},
         recorded_settings,
+        settings::Settings,
     },
-    Accepted,
+    Accepted, argo_cd,
     endpoint::{self, PublicState},
     keys,
 };
@@ -93,6 +94,7 @@ pub(super) async fn prepare<'a>(
             .collect(),
         webhook_hosts: &class_network.api_server_egress.hosts,
         datastore: context.datastore.endpoints(),
+        api_server_clients: api_server_clients(context, settings),
     };
     network::apply_policies(context.network(), &tenant.memory.host, &isolation)
         .await
@@ -107,6 +109,15 @@ pub(super) async fn prepare<'a>(
         endpoints,
         public,
     })
+}
+
+/// Namespaces of the host whose pods may connect to the tenant's API server: that of Argo CD only if it works in the tenant.
+fn api_server_clients<'a>(context: &'a TenantContext, settings: &Settings) -> Vec<&'a str> {
+    let of_all = &context.network_config.api_server_clients;
+    let is_registered = argo_cd::is_registered(context, settings);
+    let argo_cd = context.argo_cd_namespace.iter().filter(|_| is_registered);
+    let further = argo_cd.filter(|namespace| !of_all.contains(namespace));
+    of_all.iter().chain(further).map(String::as_str).collect()
 }
 
 /// The node ports of the tenant's Services, if its class allows some.

@@ -69,7 +69,8 @@ fn syncer_role(rules: &SyncerRules) -> ClusterRole {
     }
 }
 
-fn binding(name: &str, role: &str, subject: Subject) -> ClusterRoleBinding {
+/// A binding of a ClusterRole to one subject.
+pub(super) fn binding(name: &str, role: &str, subject: Subject) -> ClusterRoleBinding {
     ClusterRoleBinding {
         metadata: named(name),
         role_ref: RoleRef {
@@ -90,7 +91,8 @@ fn subject(kind: &str, name: &str) -> Subject {
     }
 }
 
-fn user(name: &str) -> Subject {
+/// A user as a subject.
+pub(super) fn user(name: &str) -> Subject {
     subject("User", name)
 }
 

@@ -170,15 +170,23 @@ pub fn config_map(cluster: &TenantCluster, tenant: &TenantId, name: &str, data: 
     }
 }
 
+/// Type of Secrets with kubeconfigs in the contract of Cluster API.
+pub const KUBECONFIG_TYPE: &str = "cluster.x-k8s.io/secret";
+/// Label with the name of the cluster in the same contract.
+const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
+
 /// Name of the Secret beside the `TenantCluster` that holds the team's kubeconfig.
 pub fn kubeconfig_secret_name(cluster: &TenantCluster) -> String {
     format!("{}-kubeconfig", cluster.name_any())
 }
 
-/// The Secret beside the `TenantCluster` that holds the team's kubeconfig. It is deleted with its owner.
+/// The Secret beside the `TenantCluster` that holds the team's kubeconfig: name, type, label and the key `value` are as in Cluster API,
+/// for what reads its Secrets. It is deleted with its owner.
 pub fn kubeconfig_secret(cluster: &TenantCluster, tenant: &TenantId, kubeconfig: &str) -> Secret {
     let namespace = cluster.namespace().unwrap_or_default();
     let mut metadata = metadata(cluster, tenant, &namespace, &kubeconfig_secret_name(cluster));
+    let labels = metadata.labels.get_or_insert_default();
+    labels.insert(CLUSTER_NAME.into(), cluster.name_any());
     metadata.owner_references = Some(vec![OwnerReference {
         api_version: TenantCluster::api_version(&()).into(),
         kind: TenantCluster::kind(&()).into(),
@@ -189,13 +197,40 @@ pub fn kubeconfig_secret(cluster: &TenantCluster, tenant: &TenantId, kubeconfig:
     }]);
     Secret {
         metadata,
-        // Cluster API's controllers and providers, Argo CD and Flux read the key `value`.
+        // Cluster API's controllers and providers, and Flux, read the key `value`.
         data: Some(
             ["kubeconfig", "value"]
                 .map(|key| (key.into(), ByteString(kubeconfig.as_bytes().to_vec())))
                 .into(),
         ),
-        type_: Some("Opaque".into()),
+        type_: Some(KUBECONFIG_TYPE.into()),
         ..Secret::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::TenantClusterSpec;
+
+    #[test]
+    fn the_kubeconfig_secret_is_as_in_cluster_api() {
+        let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+        cluster.metadata.namespace = Some("team".into());
+        cluster.metadata.uid = Some("6f2c".into());
+        let secret = kubeconfig_secret(&cluster, &TenantId::new("vision", "6f2c"), "text");
+        assert_eq!(secret.metadata.name.as_deref(), Some("vision-kubeconfig"));
+        assert_eq!(secret.metadata.namespace.as_deref(), Some("team"));
+        assert_eq!(secret.type_.as_deref(), Some("cluster.x-k8s.io/secret"));
+        assert_eq!(
+            secret.metadata.labels.unwrap()["cluster.x-k8s.io/cluster-name"],
+            "vision"
+        );
+        let data = secret.data.unwrap();
+        assert_eq!(
+            (data["value"].0.as_slice(), data["kubeconfig"].0.as_slice()),
+            (&b"text"[..], &b"text"[..])
+        );
+        assert_eq!(secret.metadata.owner_references.unwrap()[0].uid, "6f2c");
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod access_bindings;
 pub mod api_server_endpoints;
+pub mod argo_cd;
 pub mod bootstrap;
 pub mod definitions;
 pub mod dns;

@@ -225,6 +225,7 @@ fn context(
         network_config: NetworkConfig::default(),
         without_class: WithoutClass::BuiltInDefaults,
         gateway: None,
+        argo_cd_namespace: None,
         administrative_tier: AdministrativeTier::default(),
         stores,
         syncer_host: HostInput {

@@ -1,8 +1,10 @@
 //! The whole controller against scripted answers: every call that it makes fails once, and the tenant still becomes ready,
 //! or is still deleted.
 
+mod argo_cd;
 mod expiration;
 mod fixture;
+mod kubeconfig;
 mod manifests;
 mod quota;
 mod schedule;
