@@ -1,8 +1,6 @@
 //! Connections reach the server that they name, within limits.
 
-use crate::setup::{
-    MANY, SOON, Setup, add_tenant, echo, host_name, is_closed, key, limits, read_name, start, timeouts,
-};
+use crate::setup::{MANY, SOON, add_tenant, echo, host_name, is_closed, key, limits, read_name, start, timeouts};
 use berth_gateway::server::{Limits, Timeouts};
 use std::{sync::Arc, time::Duration};
 use tokio::{
