@@ -178,7 +178,10 @@ impl Holder {
                     HoldError::Unavailable(message)
                 });
             }
-            self.waker.ask(tenant);
+            // One that was asleep and runs now needs no request any more.
+            if activity == Activity::Sleeping || !was_asleep {
+                self.waker.ask(tenant);
+            }
             let may_answer = self.may_answer(activity);
             let tried = tokio::select! {
                 // What it says applies from the next turn on.

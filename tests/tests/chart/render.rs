@@ -395,6 +395,10 @@ async fn a_tls_route_leads_all_names_to_the_gateway() {
 async fn without_a_gateway_nothing_of_it_is_installed() {
     for values in [json!({}), json!({"gateway": null})] {
         for document in template(&values).await.unwrap() {
+            // The policies are the same in all installations: that of the gateway is about an account that does not exist here.
+            if named(&document).starts_with("ValidatingAdmissionPolicy") {
+                continue;
+            }
             assert!(!named(&document).contains("gateway"), "{}", named(&document));
             assert!(!document.to_string().contains("--gateway-"), "{}", named(&document));
         }

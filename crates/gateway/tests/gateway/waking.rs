@@ -99,7 +99,7 @@ async fn many_connections_to_each_sleeper_cause_one_request_each_and_all_pass() 
 #[tokio::test]
 async fn only_a_name_of_a_sleeper_wakes_it() {
     let short = Timeouts {
-        handshake: Duration::from_secs(1),
+        handshake: Duration::from_secs(3),
         ..timeouts()
     };
     let setup = start(limits(), short, Vec::new()).await;
