@@ -110,7 +110,8 @@ pub struct ResourceRule {
     pub version: &'static str,
     /// Resources, and subresources as `resource/subresource`.
     pub resources: &'static [&'static str],
-    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities, and by the gateway: it must be possible to delete a wrong object.
+    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities, and by the gateway: it must be possible to delete a wrong
+    /// object.
     pub operations: &'static [&'static str],
 }
 

@@ -121,8 +121,8 @@ impl Refused {
 }
 
 impl Gateway {
-    /// What passes connections to the tenants in `table`, and asks `requests` to wake those that sleep. Connections from `proxies` begin with
-    /// a header of the PROXY protocol.
+    /// What passes connections to the tenants in `table`, and asks `requests` to wake those that sleep. Connections from `proxies` begin
+    /// with a header of the PROXY protocol.
     pub fn new(
         limits: Limits,
         timeouts: Timeouts,

@@ -58,7 +58,8 @@ impl Index<Service> for RoutingTable {
     }
 }
 
-/// Follows all TenantClusters. Their status is read without its type, so that nothing in it can break the watch. Sends to `listed` when the first list is complete. Ends only if the watch ends.
+/// Follows all TenantClusters. Their status is read without its type, so that nothing in it can break the watch. Sends to `listed` when the
+/// first list is complete. Ends only if the watch ends.
 pub async fn follow_tenants(client: Client, table: &RoutingTable, listed: oneshot::Sender<()>) {
     let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<TenantCluster>(&()));
     follow(api, Config::default(), table, listed).await;
