@@ -19,8 +19,10 @@ use tokio::{
 
 /// Domain of the gateway in tests. Nothing resolves it.
 pub const DOMAIN: &str = "gateway.test";
-/// User of the host as which the gateway authenticates.
-const USER: &str = "berth-gateway";
+/// User of the host as which the gateway authenticates: its ServiceAccount, which the admission policy `berth-gateway` confines.
+pub const USER: &str = "system:serviceaccount:berth-system:berth-gateway";
+/// Its ClusterRole and the binding.
+const ROLE: &str = "berth-gateway";
 /// Host of all addresses.
 const HOST: &str = "127.0.0.1";
 /// Time for what takes a second.
@@ -134,15 +136,15 @@ fn spawn(flags: &[String]) -> Child {
 /// Gives the gateway's user the rights of the chart's ClusterRole.
 async fn grant(host: &TestCluster) {
     let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": USER},
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": ROLE},
         "rules": [
-            {"apiGroups": ["berth.dev"], "resources": ["tenantclusters"], "verbs": ["list", "watch"]},
+            {"apiGroups": ["berth.dev"], "resources": ["tenantclusters"], "verbs": ["list", "watch", "patch"]},
             {"apiGroups": [""], "resources": ["services"], "resourceNames": ["kube-apiserver"], "verbs": ["list", "watch"]},
         ],
     });
     let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": USER},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": USER},
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": ROLE},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
     });
     for object in [role, binding] {

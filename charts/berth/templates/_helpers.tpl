@@ -19,6 +19,11 @@
 {{- if and .enabled (not .domain) -}}
 {{- fail "gateway.enabled needs gateway.domain: the API server of a tenant is <tenant>.<namespace>.<domain>" -}}
 {{- end -}}
+{{- with .tlsRoute -}}
+{{- if and .enabled (not .parentRefs) -}}
+{{- fail "gateway.tlsRoute.enabled needs gateway.tlsRoute.parentRefs: the Gateway, and its listener with protocol TLS and mode Passthrough" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,7 +1,7 @@
 //! Pieces of expressions that several policies use.
 
 use super::{BYPASS, RESOURCE};
-use berth_api::{GROUP, labels};
+use berth_api::{GROUP, labels, system};
 
 /// Reference to the variable [`tenant_slug_variable`].
 pub const TENANT_SLUG: &str = "variables.slug";
@@ -27,6 +27,15 @@ pub fn list_allows(list: &str, text: &str) -> String {
 pub fn is_tenant_identity() -> String {
     "(('system:serviceaccounts:' + request.?namespace.orValue('') + '-cp') in request.userInfo.?groups.orValue([]))"
         .into()
+}
+
+/// Whether the request comes from the gateway.
+pub fn is_gateway() -> String {
+    format!(
+        "request.userInfo.?username.orValue('') == 'system:serviceaccount:{}:{}'",
+        system::NAMESPACE,
+        system::GATEWAY
+    )
 }
 
 /// Whether RBAC lets the requesting user bypass admission policies.

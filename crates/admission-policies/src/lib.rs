@@ -17,6 +17,7 @@ mod device_variables;
 mod devices;
 mod endpoints;
 mod field_checks;
+mod gateway;
 mod ingresses_and_routes;
 mod metadata;
 mod namespaces;
@@ -59,6 +60,8 @@ pub enum Subjects {
     /// The tenant's own identities: the service accounts of its control-plane namespace. Controllers of the host work on the
     /// same objects and are trusted.
     TenantIdentities,
+    /// The gateway, which is open to the outside.
+    Gateway,
 }
 
 /// Where the objects are that a policy validates.
@@ -72,6 +75,8 @@ pub enum Scope {
     AllNamespaces,
     /// Cluster-scoped objects.
     Cluster,
+    /// Everywhere, cluster-scoped objects included.
+    Everywhere,
 }
 
 /// Kind of Berth whose objects are the parameters of a policy. A request must be valid with each of them; without any, it is.
@@ -105,7 +110,8 @@ pub struct ResourceRule {
     pub version: &'static str,
     /// Resources, and subresources as `resource/subresource`.
     pub resources: &'static [&'static str],
-    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities: it must be possible to delete a wrong object.
+    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities, and by the gateway: it must be possible to delete a wrong
+    /// object.
     pub operations: &'static [&'static str],
 }
 
@@ -178,6 +184,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         tenant_nodes::build_policy(),
         tenant_clusters::build_policy(),
         tenant_clusters::build_status_policy(),
+        gateway::build_policy(),
     ]);
     policies
 }
@@ -225,7 +232,7 @@ impl AdmissionPolicy {
         let role = match self.scope {
             Scope::WorkloadNamespaces => Some(labels::ROLE_WORKLOADS),
             Scope::ControlPlaneNamespaces => Some(labels::ROLE_CONTROL_PLANE),
-            Scope::AllNamespaces | Scope::Cluster => None,
+            Scope::AllNamespaces | Scope::Cluster | Scope::Everywhere => None,
         };
         let resource_rules = self.resource_rules.iter().map(|rule| NamedRuleWithOperations {
             api_groups: texts(&[rule.group]),
@@ -237,6 +244,7 @@ impl AdmissionPolicy {
             scope: Some(
                 match self.scope {
                     Scope::Cluster => "Cluster",
+                    Scope::Everywhere => "*",
                     Scope::WorkloadNamespaces | Scope::ControlPlaneNamespaces | Scope::AllNamespaces => "Namespaced",
                 }
                 .into(),
@@ -248,6 +256,7 @@ impl AdmissionPolicy {
                 format!("!{}", cel::may_bypass_policies()),
             )],
             Subjects::TenantIdentities => vec![match_condition("is-tenant-identity", cel::is_tenant_identity())],
+            Subjects::Gateway => vec![match_condition("is-gateway", cel::is_gateway())],
         };
         let validations = self.validations.iter().map(|validation| v1::Validation {
             expression: validation.expression.clone(),

@@ -4,6 +4,8 @@
 pub const NAMESPACE: &str = "berth-system";
 /// Name of control's ClusterRole, ClusterRoleBinding and Lease.
 pub const CONTROL: &str = "berth-control";
+/// ServiceAccount, ClusterRole and Service of the gateway.
+pub const GATEWAY: &str = "berth-gateway";
 /// ServiceAccount of the Jobs that scrub and validate nodes. It has no rights, and no token of it is mounted.
 pub const SCRUB_SERVICE_ACCOUNT: &str = "berth-scrub";
 /// PriorityClass of placeholder pods, which show demand to autoscalers.

@@ -329,6 +329,10 @@ pub enum Phase {
     Provisioning,
     /// The kubeconfig works and every node is there.
     Ready,
+    /// The API server does not run, because the tenant sleeps.
+    Sleeping,
+    /// The API server is being started again after a sleep.
+    Waking,
     /// Everything the tenant had is being removed.
     Deleting,
 }

@@ -5,12 +5,12 @@
 //! server.
 //!
 //! - [`client_hello`] reads the name, and [`proxy_protocol`] the address of the client behind a load balancer.
-//! - [`routes`] has the tenants and where their API servers are. It is what must know more once API servers can sleep: connections only
-//!   ask it for a tenant by name, and to wait for the address of its API server.
-//! - [`watches`] fills it from the host.
+//! - [`routes`] has the tenants and where their API servers are. [`watches`] fills it from the host.
 //! - [`server`] accepts connections, within [`limits`], and [`relay`] copies their bytes.
+//! - [`sleep_state`] knows whether a tenant sleeps, [`wake`] asks control to wake it, and [`hold`] holds its connections meanwhile.
 
 pub mod client_hello;
+pub mod hold;
 pub mod limits;
 pub mod metrics;
 pub mod options;
@@ -18,6 +18,8 @@ pub mod proxy_protocol;
 pub mod relay;
 pub mod routes;
 pub mod server;
+pub mod sleep_state;
+pub mod wake;
 pub mod watches;
 
 pub use options::Options;
@@ -40,6 +42,7 @@ use tokio::{
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
+use wake::HostRequests;
 
 /// Files that are open besides those of connections, at most: logs, watches, the admin server.
 const OTHER_FILES: u64 = 64;
@@ -106,6 +109,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
         options.proxy_protocol_from.clone(),
         table,
         metrics,
+        Arc::new(HostRequests(client)),
     ));
     let delay = Duration::from_secs(options.shutdown_delay.into());
     let serving = async {

@@ -73,6 +73,13 @@ pub struct SourceSlot {
     source: IpAddr,
 }
 
+impl SourceSlot {
+    /// The source: an address, or the first address of an IPv6 network.
+    pub fn address(&self) -> IpAddr {
+        self.source
+    }
+}
+
 impl Drop for SourceSlot {
     fn drop(&mut self) {
         let mut taken = self.sources.taken.lock().unwrap_or_else(PoisonError::into_inner);

@@ -27,6 +27,17 @@ pub struct BytesLabels {
     pub direction: &'static str,
 }
 
+/// Requests to wake a tenant, by outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct WakeLabels {
+    /// Namespace of its `TenantCluster`.
+    pub tenant_namespace: String,
+    /// Name of its `TenantCluster`.
+    pub tenant: String,
+    /// success or failure, as far as the host's API server is concerned.
+    pub outcome: &'static str,
+}
+
 /// Refused connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RefusalLabels {
@@ -61,11 +72,17 @@ pub enum Refusal {
     BackendPending,
     /// The tenant's API server does not accept connections.
     BackendUnavailable,
+    /// Too many connections are held for tenants that sleep.
+    HoldLimit,
+    /// The tenant did not wake in time.
+    WakeTimeout,
+    /// The TenantCluster was deleted while the connection was held.
+    TenantDeleted,
 }
 
 impl Refusal {
     /// All of them.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 13] = [
         Self::SourceLimit,
         Self::InvalidProxyHeader,
         Self::HandshakeTimeout,
@@ -76,6 +93,9 @@ impl Refusal {
         Self::TenantLimit,
         Self::BackendPending,
         Self::BackendUnavailable,
+        Self::HoldLimit,
+        Self::WakeTimeout,
+        Self::TenantDeleted,
     ];
 
     /// Its label.
@@ -91,6 +111,9 @@ impl Refusal {
             Self::TenantLimit => "tenant-limit",
             Self::BackendPending => "backend-pending",
             Self::BackendUnavailable => "backend-unavailable",
+            Self::HoldLimit => "hold-limit",
+            Self::WakeTimeout => "wake-timeout",
+            Self::TenantDeleted => "tenant-deleted",
         }
     }
 }
@@ -108,6 +131,12 @@ pub struct TenantMetrics {
     pub received: Counter,
     /// Bytes to clients.
     pub sent: Counter,
+    /// Connections that are held.
+    pub held: Gauge,
+    /// Requests to wake it that the host's API server accepted.
+    pub wakes_requested: Counter,
+    /// Requests to wake it that failed.
+    pub wakes_failed: Counter,
 }
 
 /// All metrics. Clones share values.
@@ -121,8 +150,14 @@ pub struct Metrics {
     pub bytes: Family<BytesLabels, Counter>,
     /// Refused connections by reason and, if known, tenant.
     pub refusals: Family<RefusalLabels, Counter>,
-    /// Time from the acceptance of a connection until its API server has its ClientHello.
+    /// Time from the acceptance of a connection until its API server has its ClientHello, without connections that were held.
     pub open_seconds: Histogram,
+    /// Connections that are held for tenants that sleep, by tenant.
+    pub held: Family<TenantLabels, Gauge>,
+    /// Requests to wake tenants, by tenant and outcome.
+    pub wake_requests: Family<WakeLabels, Counter>,
+    /// How long connections were held that were passed on then.
+    pub hold_seconds: Histogram,
     /// Tenants with a host name.
     pub tenants: Gauge,
 }
@@ -136,6 +171,9 @@ impl Metrics {
             bytes: Family::default(),
             refusals: Family::default(),
             open_seconds: duration_histogram(),
+            held: Family::default(),
+            wake_requests: Family::default(),
+            hold_seconds: duration_histogram(),
             tenants: Gauge::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_gateway");
@@ -161,8 +199,23 @@ impl Metrics {
         );
         registry.register(
             "open_seconds",
-            "Time from the acceptance of a connection until its API server has its ClientHello",
+            "Time from the acceptance of a connection until its API server has its ClientHello, without connections that were held",
             metrics.open_seconds.clone(),
+        );
+        registry.register(
+            "held_connections",
+            "Connections that are held for tenants that sleep, by tenant",
+            metrics.held.clone(),
+        );
+        registry.register(
+            "wake_requests",
+            "Requests to wake tenants, by tenant and outcome (success or failure)",
+            metrics.wake_requests.clone(),
+        );
+        registry.register(
+            "hold_seconds",
+            "How long connections were held until their API server accepted them",
+            metrics.hold_seconds.clone(),
         );
         registry.register("tenants", "Tenants with a host name", metrics.tenants.clone());
         metrics
@@ -171,11 +224,15 @@ impl Metrics {
     /// Metrics of one tenant.
     pub fn of_tenant(&self, labels: TenantLabels) -> TenantMetrics {
         let bytes = |direction| self.bytes.get_or_create_owned(&bytes_labels(&labels, direction));
+        let wakes = |outcome| self.wake_requests.get_or_create_owned(&wake_labels(&labels, outcome));
         TenantMetrics {
             connections: self.connections.get_or_create_owned(&labels),
             opened: self.opened.get_or_create_owned(&labels),
             received: bytes(RECEIVED),
             sent: bytes(SENT),
+            held: self.held.get_or_create_owned(&labels),
+            wakes_requested: wakes(SUCCESS),
+            wakes_failed: wakes(FAILURE),
             labels,
         }
     }
@@ -184,6 +241,10 @@ impl Metrics {
     pub fn forget_tenant(&self, labels: &TenantLabels) {
         self.connections.remove(labels);
         self.opened.remove(labels);
+        self.held.remove(labels);
+        for outcome in [SUCCESS, FAILURE] {
+            self.wake_requests.remove(&wake_labels(labels, outcome));
+        }
         for direction in [RECEIVED, SENT] {
             self.bytes.remove(&bytes_labels(labels, direction));
         }
@@ -202,12 +263,24 @@ impl Metrics {
 const RECEIVED: &str = "received";
 /// To clients.
 const SENT: &str = "sent";
+/// Requests that the host's API server accepted.
+const SUCCESS: &str = "success";
+/// Requests that it rejected, or did not get.
+const FAILURE: &str = "failure";
 
 fn bytes_labels(labels: &TenantLabels, direction: &'static str) -> BytesLabels {
     BytesLabels {
         tenant_namespace: labels.tenant_namespace.clone(),
         tenant: labels.tenant.clone(),
         direction,
+    }
+}
+
+fn wake_labels(labels: &TenantLabels, outcome: &'static str) -> WakeLabels {
+    WakeLabels {
+        tenant_namespace: labels.tenant_namespace.clone(),
+        tenant: labels.tenant.clone(),
+        outcome,
     }
 }
 
@@ -234,6 +307,8 @@ mod tests {
         };
         let tenant = metrics.of_tenant(labels.clone());
         tenant.received.inc_by(7);
+        tenant.held.inc();
+        tenant.wakes_requested.inc();
         for reason in Refusal::ALL {
             metrics.count_refusal(reason, &labels);
         }
@@ -247,6 +322,8 @@ mod tests {
         for line in [
             "berth_gateway_bytes_total{tenant_namespace=\"team-a\",tenant=\"vision\",direction=\"received\"} 7",
             "berth_gateway_refusals_total{tenant_namespace=\"\",tenant=\"\",reason=\"no-server-name\"} 1",
+            "berth_gateway_held_connections{tenant_namespace=\"team-a\",tenant=\"vision\"} 1",
+            "berth_gateway_wake_requests_total{tenant_namespace=\"team-a\",tenant=\"vision\",outcome=\"success\"} 1",
         ] {
             assert!(before.lines().any(|found| found == line), "{line}: {before}");
         }

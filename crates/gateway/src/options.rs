@@ -1,6 +1,7 @@
 //! Command line of `berth-gateway`.
 
 use crate::{
+    hold::HoldLimits,
     routes::Backends,
     server::{Limits, Timeouts},
 };
@@ -47,6 +48,18 @@ pub struct Options {
     /// Seconds that a connection waits for an API server that has no address yet, because its tenant is being created.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=300))]
     pub backend_timeout: u32,
+    /// Seconds that a connection is held while its tenant wakes.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub wake_timeout: u32,
+    /// Maximum number of connections that are held at the same time for tenants that wake. Further ones are refused.
+    #[arg(long, value_name = "COUNT", default_value_t = 4_000, value_parser = parse_count)]
+    pub max_held_connections: usize,
+    /// Maximum number of connections that are held for one tenant. Further ones are refused.
+    #[arg(long, value_name = "COUNT", default_value_t = 500, value_parser = parse_count)]
+    pub max_held_connections_per_tenant: usize,
+    /// Maximum number of connections that are held from one IPv4 address or one IPv6 network of /64. Further ones are refused.
+    #[arg(long, value_name = "COUNT", default_value_t = 500, value_parser = parse_count)]
+    pub max_held_connections_per_source: usize,
     /// Seconds after SIGTERM in which connections are still accepted, while /readyz already says that the gateway ends.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=300))]
     pub shutdown_delay: u32,
@@ -90,6 +103,11 @@ impl Options {
             connections: self.max_connections,
             of_tenant: self.max_connections_per_tenant,
             of_source: self.max_connections_per_source,
+            held: HoldLimits {
+                all: self.max_held_connections,
+                of_tenant: self.max_held_connections_per_tenant,
+                of_source: self.max_held_connections_per_source,
+            },
         }
     }
 
@@ -100,6 +118,7 @@ impl Options {
             handshake: seconds(self.handshake_timeout),
             connect: seconds(self.connect_timeout),
             backend: seconds(self.backend_timeout),
+            wake: seconds(self.wake_timeout),
             drain: seconds(self.drain_timeout),
         }
     }
@@ -131,10 +150,13 @@ mod tests {
         let options = parse("--proxy-protocol-from=10.0.0.0/8,fd00::/64").unwrap();
         assert_eq!(options.proxy_protocol_from.len(), 2);
         assert_eq!(options.timeouts().handshake, Duration::from_secs(5));
+        assert_eq!(options.timeouts().wake, Duration::from_secs(60));
         for bad in [
             "--max-connections=0",
             "--max-connections-per-source=many",
             "--handshake-timeout=0",
+            "--wake-timeout=0",
+            "--max-held-connections=0",
             "--proxy-protocol-from=10.0.0.1",
             "--domain=10.0.0.1",
         ] {

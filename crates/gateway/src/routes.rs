@@ -5,8 +5,10 @@
 //! team writes leads to another tenant.
 
 use crate::{
+    hold::HoldState,
     limits::{Slot, Slots},
     metrics::{Metrics, TenantLabels, TenantMetrics},
+    sleep_state::SleepState,
 };
 use berth_api::{GatewayDomain, names::TenantId};
 use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::util::intstr::IntOrString};
@@ -62,6 +64,8 @@ pub struct Tenant {
     host_name: String,
     control_plane_namespace: String,
     connections: Slots,
+    /// Whether it sleeps, and what its held connections share.
+    pub hold: HoldState,
     /// Its metrics.
     pub metrics: TenantMetrics,
     /// Cancelled once the TenantCluster is gone: its connections are closed then.
@@ -134,10 +138,11 @@ impl RoutingTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a TenantCluster. One with another UID under the same name is another tenant.
-    pub fn put_tenant(&self, key: Key, uid: &str) {
+    /// Adds a TenantCluster, or takes what it says about its sleep now. One with another UID under the same name is another tenant.
+    pub fn put_tenant(&self, key: Key, uid: &str, sleep: SleepState) {
         let mut state = self.state();
-        if state.tenants.get(&key).is_some_and(|known| known.uid == uid) {
+        if let Some(known) = state.tenants.get(&key).filter(|known| known.uid == uid) {
+            known.hold.set_sleep_state(sleep);
             return;
         }
         self.remove(&mut state, &key);
@@ -148,12 +153,14 @@ impl RoutingTable {
             host_name: host_name.clone(),
             control_plane_namespace: TenantId::new(name, uid).control_plane_namespace(),
             connections: Slots::default(),
+            hold: HoldState::default(),
             metrics: self.metrics.of_tenant(TenantLabels {
                 tenant_namespace: namespace.clone(),
                 tenant: name.clone(),
             }),
             deleted: self.closed.child_token(),
         });
+        tenant.hold.set_sleep_state(sleep);
         state.host_names.insert(host_name, Arc::clone(&tenant));
         state.tenants.insert(key, tenant);
         self.count(&state);
@@ -224,6 +231,11 @@ impl RoutingTable {
         self.state().host_names.get(host_name).cloned()
     }
 
+    /// How Services lead to API servers.
+    pub fn backends(&self) -> Backends {
+        self.backends
+    }
+
     /// The address of the tenant's API server. If it has none yet, waits for it, at most for `wait`.
     pub async fn find_backend(&self, tenant: &Tenant, wait: Duration) -> Option<SocketAddr> {
         let find = || self.state().addresses.get(&tenant.control_plane_namespace).copied();
@@ -282,8 +294,8 @@ mod tests {
     #[tokio::test]
     async fn a_name_leads_to_the_service_of_its_tenant() {
         let table = table(Backends::ClusterIp);
-        table.put_tenant(key("team-a", "vision"), "1");
-        table.put_tenant(key("team-b", "vision"), "2");
+        table.put_tenant(key("team-a", "vision"), "1", SleepState::default());
+        table.put_tenant(key("team-b", "vision"), "2", SleepState::default());
         let namespace = |uid| TenantId::new("vision", uid).control_plane_namespace();
         table.put_service(&namespace("1"), &service("10.96.0.49", 6443));
         table.put_service(&namespace("2"), &service("fd00::1", 6443));
@@ -311,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn processes_are_reached_at_their_ports() {
         let table = table(Backends::Loopback);
-        table.put_tenant(key("team-a", "vision"), "1");
+        table.put_tenant(key("team-a", "vision"), "1", SleepState::default());
         let namespace = TenantId::new("vision", "1").control_plane_namespace();
         table.put_service(&namespace, &service("10.96.0.49", 40001));
         assert_eq!(
@@ -336,15 +348,15 @@ mod tests {
     fn a_tenant_that_is_gone_loses_its_name_and_its_connections() {
         let table = table(Backends::ClusterIp);
         let (a, b) = (key("team-a", "vision"), key("team-a", "speech"));
-        table.put_tenant(a.clone(), "1");
-        table.put_tenant(b.clone(), "2");
+        table.put_tenant(a.clone(), "1", SleepState::default());
+        table.put_tenant(b.clone(), "2", SleepState::default());
         let first = table.find_tenant("vision.team-a.example.com").unwrap();
         let other = table.find_tenant("speech.team-a.example.com").unwrap();
         // The same object again changes nothing.
-        table.put_tenant(a.clone(), "1");
+        table.put_tenant(a.clone(), "1", SleepState::default());
         assert!(!first.deleted.is_cancelled());
         // A new object of the same name is another tenant.
-        table.put_tenant(a.clone(), "3");
+        table.put_tenant(a.clone(), "3", SleepState::default());
         assert!(first.deleted.is_cancelled());
         let second = table.find_tenant("vision.team-a.example.com").unwrap();
         assert_ne!(second.control_plane_namespace, first.control_plane_namespace);
@@ -361,7 +373,7 @@ mod tests {
     #[tokio::test]
     async fn addresses_follow_their_services() {
         let table = table(Backends::ClusterIp);
-        table.put_tenant(key("team-a", "vision"), "1");
+        table.put_tenant(key("team-a", "vision"), "1", SleepState::default());
         let host = "vision.team-a.example.com";
         let namespace = TenantId::new("vision", "1").control_plane_namespace();
         for (number, expected) in [(49, "10.96.0.49:443"), (57, "10.96.0.57:443")] {
@@ -380,7 +392,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_address_is_waited_for() {
         let table = Arc::new(table(Backends::ClusterIp));
-        table.put_tenant(key("team-a", "vision"), "1");
+        table.put_tenant(key("team-a", "vision"), "1", SleepState::default());
         let tenant = table.find_tenant("vision.team-a.example.com").unwrap();
         let wait = Duration::from_secs(10);
         assert_eq!(table.find_backend(&tenant, wait).await, None);
@@ -400,7 +412,7 @@ mod tests {
     #[test]
     fn the_connections_of_a_tenant_are_limited_and_counted() {
         let table = table(Backends::ClusterIp);
-        table.put_tenant(key("team-a", "vision"), "1");
+        table.put_tenant(key("team-a", "vision"), "1", SleepState::default());
         let tenant = table.find_tenant("vision.team-a.example.com").unwrap();
         let first = tenant.take_connection(1).unwrap();
         assert!(tenant.take_connection(1).is_none());

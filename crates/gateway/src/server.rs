@@ -2,10 +2,13 @@
 
 use crate::{
     client_hello::{self, ClientHello, HelloError},
+    hold::{HoldError, HoldLimits, Holder, PROBE_TIMEOUT},
     limits::{SourceSlot, Sources},
     metrics::{Metrics, Refusal},
     proxy_protocol, relay,
     routes::{RoutingTable, Tenant, TenantSlot},
+    sleep_state::Activity,
+    wake::RequestWake,
 };
 use berth_runtime::sockets;
 use ipnet::IpNet;
@@ -15,7 +18,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncWriteExt, Interest},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::{Instant, sleep, timeout, timeout_at},
@@ -26,6 +29,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time for an alert to be written.
 const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time between two checks whether a client has hung up that has sent more than its ClientHello.
+const HANG_UP_CHECK: Duration = Duration::from_secs(1);
 
 /// Maximum numbers of connections.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +41,8 @@ pub struct Limits {
     pub of_tenant: usize,
     /// Those from one source.
     pub of_source: usize,
+    /// Those that are held.
+    pub held: HoldLimits,
 }
 
 /// Limits of time.
@@ -47,6 +54,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// How long an API server without an address is waited for.
     pub backend: Duration,
+    /// How long connections are held for a tenant that wakes.
+    pub wake: Duration,
     /// How long connections go on after the last one was accepted.
     pub drain: Duration,
 }
@@ -58,6 +67,7 @@ pub struct Gateway {
     proxies: Vec<IpNet>,
     table: Arc<RoutingTable>,
     sources: Arc<Sources>,
+    holder: Holder,
     metrics: Metrics,
 }
 
@@ -75,6 +85,14 @@ struct Refused {
     tenant: Option<Arc<Tenant>>,
     message: String,
     alert: Vec<u8>,
+}
+
+/// Why an API server was not reached at once.
+enum Unreached {
+    /// The connection is refused.
+    Refused(Refused),
+    /// The tenant sleeps, or may sleep, in which case this is what connecting to its API server gave.
+    Asleep(Option<String>),
 }
 
 impl Refused {
@@ -103,18 +121,21 @@ impl Refused {
 }
 
 impl Gateway {
-    /// What passes connections to the tenants in `table`. Connections from `proxies` begin with a header of the PROXY protocol.
+    /// What passes connections to the tenants in `table`, and asks `requests` to wake those that sleep. Connections from `proxies` begin
+    /// with a header of the PROXY protocol.
     pub fn new(
         limits: Limits,
         timeouts: Timeouts,
         proxies: Vec<IpNet>,
         table: Arc<RoutingTable>,
         metrics: Metrics,
+        requests: Arc<dyn RequestWake>,
     ) -> Self {
         Self {
             limits,
             timeouts,
             proxies,
+            holder: Holder::new(limits.held, timeouts.wake, table.backends(), requests),
             table,
             sources: Sources::new(limits.of_source),
             metrics,
@@ -175,15 +196,12 @@ impl Gateway {
             opened = self.connect(&mut client, peer.ip(), accepted_at) => opened,
         };
         match opened {
-            Ok((backend, slot, source)) => {
-                self.metrics.open_seconds.observe(accepted_at.elapsed().as_secs_f64());
-                Some(Connection {
-                    client,
-                    backend,
-                    slot,
-                    _source: source,
-                })
-            }
+            Ok((backend, slot, source)) => Some(Connection {
+                client,
+                backend,
+                slot,
+                _source: source,
+            }),
             Err(refused) => {
                 self.refuse(client, peer, &refused).await;
                 None
@@ -218,18 +236,88 @@ impl Gateway {
         let slot = tenant
             .take_connection(self.limits.of_tenant)
             .ok_or_else(|| refuse(Refusal::TenantLimit, "the tenant has too many connections"))?;
-        let address = self
-            .table
-            .find_backend(&tenant, self.timeouts.backend)
-            .await
-            .ok_or_else(|| refuse(Refusal::BackendPending, "the tenant's API server has no address yet"))?;
-        let backend = timeout(self.timeouts.connect, dial(address, &hello))
-            .await
-            .map_err(|_| refuse(Refusal::BackendUnavailable, "the API server does not accept in time"))?
-            .map_err(|error| refuse(Refusal::BackendUnavailable, &error.to_string()))?;
+        let backend = match self.reach(&tenant, &hello).await {
+            Ok(backend) => {
+                self.metrics.open_seconds.observe(accepted_at.elapsed().as_secs_f64());
+                backend
+            }
+            Err(Unreached::Refused(refused)) => return Err(refused),
+            Err(Unreached::Asleep(message)) => self.hold(client, &tenant, &source, message, &hello).await?,
+        };
         slot.tenant.metrics.opened.inc();
         slot.tenant.metrics.received.inc_by(hello.bytes.len() as u64);
         Ok((backend, slot, source))
+    }
+
+    /// Connects to the API server of a tenant, if that may run.
+    async fn reach(&self, tenant: &Arc<Tenant>, hello: &ClientHello) -> Result<TcpStream, Unreached> {
+        if tenant.hold.sleep_state().activity.is_asleep() {
+            return Err(Unreached::Asleep(None));
+        }
+        let refuse = |reason, message: &str| Unreached::Refused(Refused::of_tenant(tenant, reason, message));
+        let address = self.table.find_backend(tenant, self.timeouts.backend).await;
+        let address =
+            address.ok_or_else(|| refuse(Refusal::BackendPending, "the tenant's API server has no address yet"))?;
+        let dialed = dial(address, hello, self.timeouts.connect).await;
+        dialed.map_err(|message| {
+            // It may have been stopped this moment.
+            match tenant.hold.sleep_state().activity {
+                Activity::Other => refuse(Refusal::BackendUnavailable, &message),
+                Activity::Running | Activity::Sleeping | Activity::Waking => Unreached::Asleep(Some(message)),
+            }
+        })
+    }
+
+    /// Holds a connection until the API server of its tenant is there. `refused` is why it was not reached before.
+    async fn hold(
+        &self,
+        client: &TcpStream,
+        tenant: &Arc<Tenant>,
+        source: &SourceSlot,
+        refused: Option<String>,
+        hello: &ClientHello,
+    ) -> Result<TcpStream, Refused> {
+        let held_at = Instant::now();
+        let limit = self.timeouts.connect.min(PROBE_TIMEOUT);
+        let attempt = || async {
+            let address = self.table.find_backend(tenant, Duration::ZERO).await;
+            let address = address.ok_or("the tenant's API server has no address")?;
+            dial(address, hello, limit).await
+        };
+        let was_refused = refused.clone();
+        let held = self
+            .holder
+            .hold(tenant, source.address(), refused, hung_up(client), attempt);
+        let error = match held.await {
+            Ok(backend) => {
+                self.metrics.hold_seconds.observe(held_at.elapsed().as_secs_f64());
+                return Ok(backend);
+            }
+            Err(error) => error,
+        };
+        let refuse = |reason, message: String| Refused::of_tenant(tenant, reason, message);
+        Err(match (error, was_refused) {
+            (HoldError::Limit, None) => refuse(
+                Refusal::HoldLimit,
+                "too many connections are held for tenants that sleep".into(),
+            ),
+            (HoldError::Limit, Some(message)) | (HoldError::Unavailable(message), _) => {
+                refuse(Refusal::BackendUnavailable, message)
+            }
+            (HoldError::NotAwake(message), _) => refuse(
+                Refusal::WakeTimeout,
+                format!("the tenant did not wake in time: {message}"),
+            ),
+            (HoldError::HungUp, _) => Refused {
+                alert: Vec::new(),
+                ..refuse(
+                    Refusal::Closed,
+                    "the client closed the connection while it was held".into(),
+                )
+            },
+            (HoldError::Deleted, _) => refuse(Refusal::TenantDeleted, "the tenant was deleted".into())
+                .with_alert(client_hello::UNRECOGNIZED_NAME),
+        })
     }
 
     /// Reads what comes before the first byte for the API server, and counts the connection for its source.
@@ -284,12 +372,33 @@ impl Gateway {
     }
 }
 
-/// Connects to an API server and sends it the ClientHello.
-async fn dial(address: SocketAddr, hello: &ClientHello) -> std::io::Result<TcpStream> {
-    let mut backend = TcpStream::connect(address).await?;
-    sockets::tune(&backend);
-    backend.write_all(&hello.bytes).await?;
-    Ok(backend)
+/// Completes when the client has closed the connection, or only its side, before TLS has begun. What it sends is left where it is.
+async fn hung_up(client: &TcpStream) {
+    loop {
+        match client.peek(&mut [0]).await {
+            // The end may be behind what it has sent.
+            Ok(1..) => sleep(HANG_UP_CHECK).await,
+            Ok(0) | Err(_) => return,
+        }
+        if !matches!(client.ready(Interest::READABLE).await, Ok(ready) if !ready.is_read_closed()) {
+            return;
+        }
+    }
+}
+
+/// Connects to an API server and sends it the ClientHello, within a time. The error is for people.
+async fn dial(address: SocketAddr, hello: &ClientHello, limit: Duration) -> Result<TcpStream, String> {
+    let connected = async {
+        let mut backend = TcpStream::connect(address).await?;
+        sockets::tune(&backend);
+        backend.write_all(&hello.bytes).await?;
+        Ok::<_, std::io::Error>(backend)
+    };
+    match timeout(limit, connected).await {
+        Ok(Ok(backend)) => Ok(backend),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the API server does not accept in time".into()),
+    }
 }
 
 /// Copies bytes until the connection ends or its tenant is deleted.

@@ -1,12 +1,15 @@
 //! Watches of the host cluster that keep the routing table current.
 
-use crate::routes::{API_SERVER, Key, RoutingTable};
+use crate::{
+    routes::{API_SERVER, Key, RoutingTable},
+    sleep_state::SleepState,
+};
 use berth_api::{TenantCluster, labels};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Service;
 use kube::{
     Api, Client, Resource, ResourceExt,
-    core::PartialObjectMeta,
+    core::{ApiResource, DynamicObject},
     runtime::{
         WatchStreamExt,
         watcher::{Config, Event, watcher},
@@ -26,9 +29,10 @@ trait Index<K> {
     fn retain(&self, listed: &HashSet<Key>);
 }
 
-impl Index<PartialObjectMeta<TenantCluster>> for RoutingTable {
-    fn put(&self, key: Key, object: &PartialObjectMeta<TenantCluster>) {
-        self.put_tenant(key, object.metadata.uid.as_deref().unwrap_or_default());
+impl Index<DynamicObject> for RoutingTable {
+    fn put(&self, key: Key, object: &DynamicObject) {
+        let uid = object.metadata.uid.as_deref().unwrap_or_default();
+        self.put_tenant(key, uid, SleepState::of(object));
     }
 
     fn delete(&self, key: &Key) {
@@ -54,9 +58,10 @@ impl Index<Service> for RoutingTable {
     }
 }
 
-/// Follows the metadata of all TenantClusters. Sends to `listed` when the first list is complete. Ends only if the watch ends.
+/// Follows all TenantClusters. Their status is read without its type, so that nothing in it can break the watch. Sends to `listed` when the
+/// first list is complete. Ends only if the watch ends.
 pub async fn follow_tenants(client: Client, table: &RoutingTable, listed: oneshot::Sender<()>) {
-    let api: Api<PartialObjectMeta<TenantCluster>> = Api::all(client);
+    let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<TenantCluster>(&()));
     follow(api, Config::default(), table, listed).await;
 }
 

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
             admission_policies::a_user_names_only_classes_and_pools_that_rbac_lets_it_use,
             admission_policies::classes_and_pools_are_named_only_in_namespaces_that_they_allow,
             admission_policies::a_user_gives_its_tenant_no_quota,
+            admission_policies::a_stolen_gateway_token_sets_one_annotation,
             admission_policies::the_host_reports_no_type_errors_in_the_policies,
             workloads::pods_that_reach_for_the_host_are_rejected_with_a_reason,
             objects::objects_beyond_the_tenant_are_rejected_with_a_reason,

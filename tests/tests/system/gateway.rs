@@ -1,6 +1,7 @@
 //! A team that reaches its API server by way of the gateway, while the gateway and the team's tenant come and go. The tests start
 //! control anew with the gateway's domain, so they need the cluster for themselves.
 
+use berth_api::labels;
 use berth_tests::{
     gateway::{Gateway, control_flags, host_name},
     kubectl::Kubectl,
@@ -12,9 +13,10 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams},
+    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
     runtime::{WatchStreamExt, watcher},
 };
+use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     io::AsyncReadExt,
@@ -117,6 +119,7 @@ pub(crate) async fn a_team_works_through_the_gateway(host: Arc<TestCluster>) {
     watch_once(&client).await;
 
     wrong_names_are_refused(&tenant, &gateway).await;
+    sleeper_is_woken(&host, &tenant, &gateway, port).await;
     silent_client_is_dropped(&gateway).await;
 
     // Killed with a watch open, and started again: the watch goes on.
@@ -160,6 +163,50 @@ async fn wrong_names_are_refused(tenant: &Tenant, gateway: &Gateway) {
             .unwrap_err();
         assert!(error.contains("unrecognized name"), "{wrong}: {error}");
     }
+}
+
+/// What control does for a tenant that falls asleep and is woken is done here, so that it can be seen at which moment the gateway does what.
+async fn sleeper_is_woken(host: &TestCluster, tenant: &Tenant, gateway: &Gateway, port: u16) {
+    host.stop_control("first").await;
+    let tenants = host.tenants(NAMESPACE);
+    let set_phase = async |phase: &str| {
+        let patch = Patch::Merge(json!({"status": {"phase": phase}}));
+        let params = PatchParams::default();
+        tenants.patch_status(&tenant.name, &params, &patch).await.unwrap();
+    };
+    let requested = async || {
+        let metadata = tenants.get(&tenant.name).await.unwrap().metadata;
+        metadata
+            .annotations
+            .unwrap_or_default()
+            .remove(labels::WAKE_REQUESTED_AT)
+    };
+    assert_eq!(requested().await, None);
+    set_phase("Sleeping").await;
+    let held = format!(
+        "berth_gateway_held_connections{{tenant_namespace=\"{NAMESPACE}\",tenant=\"{}\"}} 1",
+        tenant.name
+    );
+    let name = host_name(tenant);
+    let client = kubectl(tenant, gateway, &name, &["get", "namespaces", "--output=name"]);
+    let wake = async {
+        until_true("the gateway asks for the wake", SOON, async || {
+            requested().await.is_some()
+        })
+        .await;
+        let metrics = gateway.metrics().await;
+        assert!(
+            metrics.lines().any(|line| line == held),
+            "{held} is missing in {metrics}"
+        );
+        set_phase("Ready").await;
+    };
+    let (listed, ()) = tokio::join!(client, wake);
+    assert!(listed.unwrap().contains("namespace/kube-system"));
+    let first = requested().await;
+    kubectl(tenant, gateway, &name, &["get", "namespaces"]).await.unwrap();
+    assert_eq!(requested().await, first, "a tenant that is awake was asked for");
+    host.start_control_with("first", &control_flags(port)).await;
 }
 
 async fn silent_client_is_dropped(gateway: &Gateway) {

@@ -1,5 +1,5 @@
-//! What the gateway costs: time added to a request, bytes against a direct connection, memory of idle watches, and new TLS
-//! connections in a second, beside HAProxy if that is installed.
+//! What the gateway costs, beside HAProxy in TCP mode if that is installed: time added to a request, bytes against a direct connection,
+//! memory of idle watches, and new TLS connections in a second.
 
 use crate::{
     memory::Memory,
@@ -45,6 +45,8 @@ const LARGE: usize = 1 << 20;
 const READS: usize = 200;
 /// Watches that are idle.
 const WATCHES: usize = 1000;
+/// For how many the memory is given. An API server on the same machine would need more than there is for so many.
+const MANY_WATCHES: usize = 10_000;
 /// New connections, and how many at the same time.
 const CONNECTIONS: usize = 2000;
 const AT_ONCE: usize = 16;
@@ -52,21 +54,41 @@ const AT_ONCE: usize = 16;
 const SETTLE: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// A way to the API server, which is measured.
+struct Way {
+    name: &'static str,
+    address: SocketAddr,
+    /// The process that passes bytes on, if there is one.
+    process: Option<u32>,
+}
+
 pub(crate) async fn run() {
     let host = TestCluster::without_control("cpu=1").await;
     let port = free_port().unwrap();
     host.start_control_with("first", &control_flags(port)).await;
     let gateway = Gateway::start(&host, port, &[]).await;
     let tenant = Tenant::create(&host, "bench-gateway", &cluster("gateway", &[])).await;
-    let through = gateway.kubeconfig(&tenant);
+    let kubeconfig = gateway.kubeconfig(&tenant);
     let server = api_server(&host, &tenant).await;
-    let direct = with_server(&through, server);
     let mut report = Report::new("gateway");
-    requests(&mut report, &through, &direct).await;
-    watches(&mut report, &gateway, &through).await;
-    connections(&mut report, &gateway, server, &tenant).await;
-    report.note("Client, gateway and API server share this machine's processors.");
+    let way = |name, address, process| Way { name, address, process };
+    let mut ways = vec![
+        way("direct", server, None),
+        way("through the gateway", gateway.address(), Some(gateway.id())),
+    ];
+    let haproxy = Haproxy::start(server, &host_name(&tenant)).await;
+    match &haproxy {
+        Some(haproxy) => ways.push(way("through HAProxy", haproxy.address, haproxy.process.id())),
+        None => report.note("HAProxy is not installed (apt-get install haproxy), so there is no comparison with it."),
+    }
+    requests(&mut report, &kubeconfig, &ways).await;
+    for way in &ways {
+        watches(&mut report, &kubeconfig, way).await;
+    }
+    connections(&mut report, &ways, &tenant).await;
+    report.note("Clients, gateway, HAProxy and API server share this machine's processors.");
     report.finish();
+    drop(haproxy);
     tenant.delete(&host).await;
     assert!(gateway.stop().await.success());
 }
@@ -78,31 +100,37 @@ async fn api_server(host: &TestCluster, tenant: &Tenant) -> SocketAddr {
     Backends::Loopback.address_of(&service).unwrap()
 }
 
-/// The same kubeconfig with another address.
-fn with_server(kubeconfig: &Kubeconfig, server: SocketAddr) -> Kubeconfig {
+/// A client that goes this way. All ask for the same name.
+async fn client_of(kubeconfig: &Kubeconfig, way: &Way) -> Client {
     let mut changed = kubeconfig.clone();
     for named in &mut changed.clusters {
-        named.cluster.as_mut().unwrap().server = Some(format!("https://{server}"));
+        named.cluster.as_mut().unwrap().server = Some(format!("https://{}", way.address));
     }
-    changed
+    patient_with(changed).await
 }
 
-/// Time and throughput of requests on connections that are kept.
-async fn requests(report: &mut Report, through: &Kubeconfig, direct: &Kubeconfig) {
-    let (through, direct) = (patient_with(through.clone()).await, patient_with(direct.clone()).await);
-    let (mut by_gateway, mut by_itself) = (Vec::new(), Vec::new());
+/// Time and throughput of requests on connections that are kept. The first way is what the others are compared with.
+async fn requests(report: &mut Report, kubeconfig: &Kubeconfig, ways: &[Way]) {
+    let mut clients = Vec::new();
+    for way in ways {
+        clients.push(client_of(kubeconfig, way).await);
+    }
+    let mut times = vec![Vec::new(); ways.len()];
     for _ in 0..REQUESTS {
-        for (client, times) in [(&direct, &mut by_itself), (&through, &mut by_gateway)] {
+        for (client, times) in clients.iter().zip(&mut times) {
             let start = Instant::now();
             client.apiserver_version().await.unwrap();
             times.push(milliseconds(start.elapsed()));
         }
     }
     for percent in [50.0, 99.0] {
-        let (own, gateway) = (percentile(&by_itself, percent), percentile(&by_gateway, percent));
-        report.add(format!("request, direct, p{percent}"), own, "ms");
-        report.add(format!("request, through the gateway, p{percent}"), gateway, "ms");
-        report.add(format!("added, p{percent}"), gateway - own, "ms");
+        let direct = percentile(&times[0], percent);
+        report.add(format!("request, direct, p{percent}"), direct, "ms");
+        for (way, times) in ways.iter().zip(&times).skip(1) {
+            let time = percentile(times, percent);
+            report.add(format!("request, {}, p{percent}", way.name), time, "ms");
+            report.add(format!("added {}, p{percent}", way.name), time - direct, "ms");
+        }
     }
     let large = ConfigMap {
         metadata: ObjectMeta {
@@ -112,10 +140,10 @@ async fn requests(report: &mut Report, through: &Kubeconfig, direct: &Kubeconfig
         data: Some([("text".to_owned(), "x".repeat(LARGE - (8 << 10)))].into()),
         ..ConfigMap::default()
     };
-    maps(&direct).create(&PostParams::default(), &large).await.unwrap();
-    let (mut of_direct, mut of_gateway) = (Duration::ZERO, Duration::ZERO);
+    maps(&clients[0]).create(&PostParams::default(), &large).await.unwrap();
+    let mut sums = vec![Duration::ZERO; ways.len()];
     for _ in 0..READS {
-        for (client, sum) in [(&direct, &mut of_direct), (&through, &mut of_gateway)] {
+        for (client, sum) in clients.iter().zip(&mut sums) {
             let start = Instant::now();
             maps(client).get("large").await.unwrap();
             *sum += start.elapsed();
@@ -123,19 +151,24 @@ async fn requests(report: &mut Report, through: &Kubeconfig, direct: &Kubeconfig
     }
     #[allow(clippy::cast_precision_loss)]
     let rate = |time: Duration| (READS * LARGE) as f64 / 1e6 / time.as_secs_f64();
-    report.add("reads of 1 MiB, direct", rate(of_direct), "MB/s");
-    report.add("reads of 1 MiB, through the gateway", rate(of_gateway), "MB/s");
-    report.add("ratio", rate(of_gateway) / rate(of_direct), "x");
+    for (way, sum) in ways.iter().zip(&sums) {
+        report.add(format!("reads of 1 MiB, {}", way.name), rate(*sum), "MB/s");
+        if way.process.is_some() {
+            let ratio = rate(*sum) / rate(sums[0]);
+            report.add(format!("reads of 1 MiB, {} against direct", way.name), ratio, "x");
+        }
+    }
 }
 
 fn maps(client: &Client) -> Api<ConfigMap> {
     Api::namespaced(client.clone(), "default")
 }
 
-/// Memory of the gateway for each idle watch.
-async fn watches(report: &mut Report, gateway: &Gateway, through: &Kubeconfig) {
-    let client = patient_with(through.clone()).await;
-    let before = Memory::of(gateway.id());
+/// Memory of what is between, for idle watches.
+async fn watches(report: &mut Report, kubeconfig: &Kubeconfig, way: &Way) {
+    let Some(process) = way.process else { return };
+    let client = client_of(kubeconfig, way).await;
+    let before = Memory::of(process);
     let open = stream::iter(0..WATCHES)
         .map(|_| {
             let maps = maps(&client);
@@ -148,32 +181,27 @@ async fn watches(report: &mut Report, gateway: &Gateway, through: &Kubeconfig) {
         .collect::<Vec<_>>()
         .await;
     tokio::time::sleep(SETTLE).await;
-    let after = Memory::of(gateway.id());
+    let after = Memory::of(process);
     #[allow(clippy::cast_precision_loss)]
-    let each = |before: f64, after: f64| (after - before) * 1024.0 / WATCHES as f64;
+    let of_many = (after.private - before.private) * MANY_WATCHES as f64 / WATCHES as f64;
     report.add(
-        format!("gateway with {WATCHES} watches, resident"),
-        after.resident,
+        format!("{MANY_WATCHES} idle watches {} (from {WATCHES}), private", way.name),
+        of_many,
         "MiB",
     );
     report.add(
-        "for each idle watch, private",
-        each(before.private, after.private),
-        "KiB",
+        format!("with {WATCHES} watches {}, resident", way.name),
+        after.resident,
+        "MiB",
     );
     drop(open);
 }
 
-/// Whole TLS handshakes in a second, direct, through the gateway and through HAProxy.
-async fn connections(report: &mut Report, gateway: &Gateway, server: SocketAddr, tenant: &Tenant) {
-    let mut ways = vec![("direct", server), ("through the gateway", gateway.address())];
-    let haproxy = Haproxy::start(server, &host_name(tenant)).await;
-    match &haproxy {
-        Some(haproxy) => ways.push(("through HAProxy", haproxy.address)),
-        None => report.note("HAProxy is not installed (Debian: haproxy), so there is no comparison with it."),
-    }
+/// Whole TLS handshakes in a second.
+async fn connections(report: &mut Report, ways: &[Way], tenant: &Tenant) {
     let config = tls_config(tenant);
-    for (way, address) in ways {
+    for way in ways {
+        let address = way.address;
         let name = ServerName::try_from(host_name(tenant)).unwrap();
         let start = Instant::now();
         let each = (0..AT_ONCE).map(|_| {
@@ -188,7 +216,7 @@ async fn connections(report: &mut Report, gateway: &Gateway, server: SocketAddr,
         join_all(each).await;
         #[allow(clippy::cast_precision_loss)]
         let rate = CONNECTIONS as f64 / start.elapsed().as_secs_f64();
-        report.add(format!("TLS connections, {way}"), rate, "1/s");
+        report.add(format!("TLS connections, {}", way.name), rate, "1/s");
     }
 }
 
@@ -210,7 +238,7 @@ fn tls_config(tenant: &Tenant) -> Arc<ClientConfig> {
 /// HAProxy that routes by server name, with one name.
 struct Haproxy {
     address: SocketAddr,
-    _process: Child,
+    process: Child,
     _folder: TempDir,
 }
 
@@ -221,26 +249,25 @@ impl Haproxy {
         let file = folder.path().join("haproxy.cfg");
         let address: SocketAddr = ([127, 0, 0, 1], free_port().unwrap()).into();
         let config = format!(
-            "defaults\n mode tcp\n timeout connect 5s\n timeout client 5m\n timeout server 5m\n\
+            "global\n maxconn 5000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 5m\n timeout server 5m\n\
              frontend all\n bind {address}\n tcp-request inspect-delay 5s\n tcp-request content accept if {{ req.ssl_hello_type 1 }}\n \
              use_backend tenant if {{ req.ssl_sni -i {name} }}\n\
              backend tenant\n server one {server}\n"
         );
         std::fs::write(&file, config).unwrap();
-        let process = Command::new("haproxy")
-            .args(["-db", "-f"])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .ok()?;
+        // Debian has it where not every user's PATH leads.
+        let process = ["haproxy", "/usr/sbin/haproxy"].into_iter().find_map(|program| {
+            let mut command = Command::new(program);
+            command.args(["-db", "-f"]).arg(&file).stdin(Stdio::null());
+            command.kill_on_drop(true).spawn().ok()
+        })?;
         until_true("HAProxy accepts connections", LIMIT, async || {
             TcpStream::connect(address).await.is_ok()
         })
         .await;
         Some(Self {
             address,
-            _process: process,
+            process,
             _folder: folder,
         })
     }

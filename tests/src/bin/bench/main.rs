@@ -67,7 +67,8 @@ enum Which {
     Schedules(schedules::Options),
     /// One pass over the metrics of 10,000 GPUs of a real Prometheus server: time and memory.
     IdlePass(idle_pass::Options),
-    /// What the gateway adds to a request, bytes against a direct connection, memory of idle watches, TLS connections in a second.
+    /// What the gateway adds to a request, bytes against a direct connection, memory of idle watches, TLS connections in a second; the same
+    /// of HAProxy, if that is installed.
     Gateway,
     /// On real nodes, as root: a tenant whose control plane runs in pods gets ready, its memory, exec and port-forward against
     /// the host directly, and DNS.

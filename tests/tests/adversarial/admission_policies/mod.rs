@@ -4,6 +4,7 @@
 mod allowed_namespaces;
 mod annotations;
 mod endpoint_cost;
+mod gateway;
 mod ingresses_and_routes;
 mod network;
 mod network_cost;
@@ -15,6 +16,7 @@ mod sizes;
 mod tenant_clusters;
 
 pub(crate) use allowed_namespaces::classes_and_pools_are_named_only_in_namespaces_that_they_allow;
+pub(crate) use gateway::a_stolen_gateway_token_sets_one_annotation;
 pub(crate) use platform::{
     only_the_platform_changes_assignments_of_nodes_and_namespaces, the_host_reports_no_type_errors_in_the_policies,
 };

@@ -1,0 +1,209 @@
+//! Whether a tenant sleeps, and when the gateway asks control to wake it. Pure.
+
+use berth_api::labels;
+use jiff::{SignedDuration, Timestamp};
+use kube::core::DynamicObject;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Time between two requests to wake a tenant that sleeps. A request that failed is made again after it.
+pub const REQUEST_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two requests for a tenant that does not sleep as far as the gateway knows: its API server may just be broken.
+pub const UNCONFIRMED_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What a tenant's API server does, by `status.phase` of its TenantCluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activity {
+    /// There is no reason to expect one: the TenantCluster is new, waits, or is being deleted.
+    #[default]
+    Other,
+    /// It runs, or has just been stopped and the status does not say so yet.
+    Running,
+    /// It does not run until the tenant is woken.
+    Sleeping,
+    /// It is being started.
+    Waking,
+}
+
+impl Activity {
+    fn of_phase(phase: Option<&str>) -> Self {
+        match phase {
+            Some("Provisioning" | "Ready") => Self::Running,
+            Some("Sleeping") => Self::Sleeping,
+            Some("Waking") => Self::Waking,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether connections are held until the API server is there.
+    pub fn is_asleep(self) -> bool {
+        matches!(self, Self::Sleeping | Self::Waking)
+    }
+}
+
+/// What a TenantCluster says about the sleep of its tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SleepState {
+    /// What its API server does.
+    pub activity: Activity,
+    /// Since when it sleeps (`status.sleep.since`).
+    pub since: Option<Timestamp>,
+    /// When somebody last asked to wake it (annotation [`labels::WAKE_REQUESTED_AT`]).
+    pub requested_at: Option<Timestamp>,
+}
+
+impl SleepState {
+    /// That of a TenantCluster. Times that cannot be read are as if they were missing.
+    pub fn of(tenant: &DynamicObject) -> Self {
+        let text = |path| tenant.data.pointer(path)?.as_str();
+        let annotations = tenant.metadata.annotations.as_ref();
+        let requested_at = annotations.and_then(|all| all.get(labels::WAKE_REQUESTED_AT));
+        Self {
+            activity: Activity::of_phase(text("/status/phase")),
+            since: text("/status/sleep/since").and_then(|time| time.parse().ok()),
+            requested_at: requested_at.and_then(|time| time.parse().ok()),
+        }
+    }
+
+    /// Whether control already has a request to end this sleep.
+    fn is_requested(&self) -> bool {
+        matches!((self.requested_at, self.since), (Some(requested), Some(since)) if requested > since)
+    }
+
+    /// The time that a request has which is made now. It is later than the beginning of the sleep, also where the clock of this machine
+    /// is behind that of control.
+    pub fn request_time(&self, now: Timestamp) -> Timestamp {
+        let after_beginning = self
+            .since
+            .and_then(|since| since.checked_add(SignedDuration::from_secs(1)).ok());
+        after_beginning.map_or(now, |earliest| now.max(earliest))
+    }
+}
+
+/// When one tenant's request was last made by this process.
+#[derive(Debug, Default)]
+pub struct WakeRequests {
+    last: Option<Instant>,
+}
+
+impl WakeRequests {
+    /// Whether a request is to be made now. If so, it counts as made.
+    pub fn take(&mut self, state: &SleepState, now: Instant) -> bool {
+        let interval = match state.activity {
+            Activity::Sleeping if state.is_requested() => return false,
+            Activity::Sleeping => REQUEST_INTERVAL,
+            Activity::Running => UNCONFIRMED_INTERVAL,
+            Activity::Waking | Activity::Other => return false,
+        };
+        let is_due = self.last.is_none_or(|last| now >= last + interval);
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn time(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn sleeping(since: i64, requested_at: Option<i64>) -> SleepState {
+        SleepState {
+            activity: Activity::Sleeping,
+            since: Some(time(since)),
+            requested_at: requested_at.map(time),
+        }
+    }
+
+    #[test]
+    fn the_state_is_read_from_status_and_annotation() {
+        let object = |status, annotations| -> DynamicObject {
+            serde_json::from_value(json!({"metadata": {"annotations": annotations}, "status": status})).unwrap()
+        };
+        let read = SleepState::of(&object(
+            json!({"phase": "Sleeping", "sleep": {"since": "2027-01-15T08:00:00Z"}}),
+            json!({"berth.dev/wake-requested-at": "2027-01-15T08:00:07.25Z"}),
+        ));
+        assert_eq!(read.activity, Activity::Sleeping);
+        assert_eq!(read.since, Some(time(0)));
+        assert_eq!(
+            read.requested_at,
+            time(7).checked_add(SignedDuration::from_millis(250)).ok()
+        );
+        for (phase, activity) in [
+            (json!(null), Activity::Other),
+            (json!("Pending"), Activity::Other),
+            (json!("Deleting"), Activity::Other),
+            (json!(7), Activity::Other),
+            (json!("Provisioning"), Activity::Running),
+            (json!("Ready"), Activity::Running),
+            (json!("Waking"), Activity::Waking),
+        ] {
+            let read = SleepState::of(&object(
+                json!({"phase": phase, "sleep": {"since": "soon"}}),
+                json!({"a": "b"}),
+            ));
+            assert_eq!((read.activity, read.since, read.requested_at), (activity, None, None));
+        }
+        let empty: DynamicObject = serde_json::from_value(json!({"metadata": {}})).unwrap();
+        assert_eq!(SleepState::of(&empty), SleepState::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleeper_is_asked_for_once_in_ten_seconds() {
+        let (mut requests, start) = (WakeRequests::default(), Instant::now());
+        let state = sleeping(0, None);
+        let seconds = |seconds| start + Duration::from_secs(seconds);
+        let made: Vec<u64> = (0..25).filter(|at| requests.take(&state, seconds(*at))).collect();
+        assert_eq!(made, [0, 10, 20]);
+        // A replica that starts again forgets when it asked, but the annotation says it.
+        assert!(WakeRequests::default().take(&state, start));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_not_repeated_once_control_has_it() {
+        let now = Instant::now();
+        for (requested_at, expected) in [(None, true), (Some(-60), true), (Some(0), true), (Some(1), false)] {
+            let state = sleeping(0, requested_at);
+            assert_eq!(WakeRequests::default().take(&state, now), expected, "{requested_at:?}");
+        }
+        // Without the beginning of the sleep, no annotation is known to be of this sleep.
+        let unknown = SleepState {
+            since: None,
+            ..sleeping(0, Some(1))
+        };
+        assert!(WakeRequests::default().take(&unknown, now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_broken_api_server_causes_few_requests() {
+        let (mut requests, start) = (WakeRequests::default(), Instant::now());
+        let state = |activity| SleepState {
+            activity,
+            ..SleepState::default()
+        };
+        let seconds = |seconds| start + Duration::from_secs(seconds);
+        let running = state(Activity::Running);
+        let made: Vec<u64> = (0..130).filter(|at| requests.take(&running, seconds(*at))).collect();
+        assert_eq!(made, [0, 60, 120]);
+        // Once it is known to sleep, the next one is earlier.
+        assert!(!requests.take(&sleeping(0, None), seconds(129)));
+        assert!(requests.take(&sleeping(0, None), seconds(130)));
+        for activity in [Activity::Waking, Activity::Other] {
+            assert!(!WakeRequests::default().take(&state(activity), start));
+        }
+    }
+
+    #[test]
+    fn a_request_is_later_than_the_beginning_of_the_sleep() {
+        let state = sleeping(100, None);
+        assert_eq!(state.request_time(time(500)), time(500));
+        assert_eq!(state.request_time(time(40)), time(101), "the clock is behind");
+        assert_eq!(SleepState::default().request_time(time(40)), time(40));
+    }
+}

@@ -1,0 +1,6 @@
+//! The gateway between real TLS clients and servers of tenants.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod routing;
+mod setup;
+mod waking;
