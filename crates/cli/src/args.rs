@@ -67,8 +67,8 @@ pub(crate) enum Command {
     /// Use a tenant: add a context to your kubeconfig and switch to it, or run a command with it.
     ///
     /// If the address of the tenant is not reached from here, connections go through the API server of the host, for which you need
-    /// the verb create on pods/portforward in the namespace of the control plane. This lasts until you press Ctrl-C. With a context
-    /// of a tenant, other commands of berth still use the host cluster of the context before.
+    /// the verbs get and create on pods/portforward in the namespace of the control plane. This lasts until you press Ctrl-C. With a
+    /// context of a tenant, other commands of berth still use the host cluster of the context before.
     #[command(
         after_help = "Examples:\n  berth connect vision -n team-vision\n  berth connect team-vision/vision -- kubectl get nodes"
     )]

@@ -1,24 +1,14 @@
 //! `berth` from the creation of a tenant to its deletion, as a team and the platform use it.
 
-use berth_process::{
-    binaries::{self, Binary},
-    write_atomic,
-};
-use berth_tests::{files::binary, tenant::ensure_namespace, test_cluster::TestCluster};
+use berth_process::binaries::{self, Binary};
+use berth_tests::{command_line::CommandLine, tenant::ensure_namespace, test_cluster::TestCluster};
 use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
-    process::{Output, Stdio},
-    sync::Arc,
-};
-use tempfile::TempDir;
+use std::{fs, os::unix::fs::PermissionsExt, process::Output, sync::Arc};
 use tokio::process::Command;
 
 /// Namespace of the tenant.
@@ -26,55 +16,8 @@ const TEAM: &str = "team-cli";
 /// What must not be in a bundle.
 const CANARY: &str = "CANARYq7Zx19KdAA";
 
-/// `berth` with a kubeconfig of the user, who is the host's administrator.
-struct User {
-    folder: TempDir,
-}
-
-impl User {
-    fn new(host: &TestCluster) -> Self {
-        let folder = TempDir::with_prefix("berth-cli-").unwrap();
-        let kubeconfig = fs::read(host.home().admin_kubeconfig()).unwrap();
-        write_atomic(&folder.path().join("config"), &kubeconfig, 0o640).unwrap();
-        Self { folder }
-    }
-
-    fn config(&self) -> PathBuf {
-        self.folder.path().join("config")
-    }
-
-    async fn berth(&self, arguments: &[&str]) -> Output {
-        Command::new(binary("berth"))
-            .args(arguments)
-            .env("KUBECONFIG", self.config())
-            .env("KUBECACHEDIR", self.folder.path())
-            .env("BERTH_HOME", self.folder.path().join("none"))
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .unwrap()
-    }
-
-    /// Standard output and standard error of a command that must end with this exit status.
-    async fn run(&self, arguments: &[&str], status: i32) -> (String, String) {
-        let Output {
-            status: ended,
-            stdout,
-            stderr,
-        } = self.berth(arguments).await;
-        let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
-        assert_eq!(ended.code(), Some(status), "berth {arguments:?}\n{stdout}\n{stderr}");
-        (stdout, stderr)
-    }
-
-    fn document(&self) -> Value {
-        serde_saphyr::from_str(&fs::read_to_string(self.config()).unwrap()).unwrap()
-    }
-}
-
 pub async fn a_tenant_is_created_used_and_deleted_by_the_command_line(host: Arc<TestCluster>) {
-    let user = User::new(&host);
+    let user = CommandLine::of_administrator(&host);
     ensure_namespace(&host.client, TEAM).await;
     create(&user).await;
     look(&user).await;
@@ -91,14 +34,14 @@ pub async fn a_tenant_is_created_used_and_deleted_by_the_command_line(host: Arc<
     user.run(&["get", "vision", "-n", TEAM], 3).await;
 }
 
-async fn create(user: &User) {
+async fn create(user: &CommandLine) {
     // Nothing is created by a dry run, and the server checks it.
     let dry = ["create", "vision", "-n", TEAM, "--nodes", "l40s=1"];
     let (out, _) = user
         .run(&[&dry[..], &["--dry-run=client", "-o", "yaml"]].concat(), 0)
         .await;
     assert!(out.contains("poolName: l40s"), "{out}");
-    let file = user.folder.path().join("tenant.yaml");
+    let file = user.folder().join("tenant.yaml");
     let wrong =
         "apiVersion: berth.dev/v1alpha1\nkind: TenantCluster\nmetadata: {name: vision}\nspec: {flavour: vanilla}\n";
     fs::write(&file, wrong).unwrap();
@@ -116,7 +59,7 @@ async fn create(user: &User) {
     assert!(err.contains("berth connect team-cli/vision"), "{err}");
 }
 
-async fn look(user: &User) {
+async fn look(user: &CommandLine) {
     let (out, _) = user.run(&["list", "-n", TEAM], 0).await;
     let line = out.lines().nth(1).unwrap();
     let cells: Vec<&str> = line.split_whitespace().collect();
@@ -158,7 +101,7 @@ async fn look(user: &User) {
     assert_eq!(levels("network"), ["warning"], "{out}");
 }
 
-async fn connect(user: &User) {
+async fn connect(user: &CommandLine) {
     let before = user.document();
     let kubectl = binaries::find_pinned(Binary::Kubectl).unwrap().display().to_string();
     let (out, err) = user
@@ -181,7 +124,7 @@ async fn connect(user: &User) {
     let output = Command::new(&kubectl)
         .args(["get", "ns", "-o", "name"])
         .env("KUBECONFIG", user.config())
-        .env("KUBECACHEDIR", user.folder.path())
+        .env("KUBECACHEDIR", user.folder())
         .output()
         .await
         .unwrap();
@@ -194,7 +137,7 @@ async fn connect(user: &User) {
     assert!(out.contains("berth/team-cli/vision is removed"), "{out}");
     assert_eq!(user.document(), before);
 
-    let file = user.folder.path().join("vision.kubeconfig");
+    let file = user.folder().join("vision.kubeconfig");
     let path = file.display().to_string();
     user.run(&["kubeconfig", "vision", "-n", TEAM, "--output-file", &path], 0)
         .await;
@@ -203,7 +146,7 @@ async fn connect(user: &User) {
     assert_eq!(out, fs::read_to_string(&file).unwrap());
 }
 
-async fn bundle(host: &TestCluster, user: &User) {
+async fn bundle(host: &TestCluster, user: &CommandLine) {
     let tenants = host.tenants(TEAM);
     let annotated = json!({"metadata": {"annotations": {"example.com/note": format!("password={CANARY}")}}});
     let patch = Patch::Merge(annotated);
@@ -217,11 +160,11 @@ async fn bundle(host: &TestCluster, user: &User) {
     let events: Api<Event> = Api::namespaced(host.client.clone(), TEAM);
     events.create(&PostParams::default(), &event).await.unwrap();
 
-    let file = user.folder.path().join("bundle.tar.gz");
+    let file = user.folder().join("bundle.tar.gz");
     let path = file.display().to_string();
     user.run(&["debug", "bundle", "team-cli/vision", "-o", &path], 0).await;
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let target = user.folder.path().join("bundle");
+    let target = user.folder().join("bundle");
     fs::create_dir(&target).unwrap();
     let unpacked = Command::new("tar")
         .args(["-xzf", &path, "-C", &target.display().to_string()])

@@ -94,10 +94,9 @@ async fn accept_all(listener: TcpListener, pods: Arc<Api<Pod>>) {
 /// Copies bytes in both directions until one side closes. A pod that was replaced meanwhile is found again.
 async fn forward(mut stream: TcpStream, pods: &Api<Pod>) -> Result<(), Error> {
     let pod = find_pod(pods).await?;
-    let mut forwarder = pods
-        .portforward(&pod, &[PORT])
-        .await
-        .map_err(failed("forward a port; you need the verb create on pods/portforward"))?;
+    let mut forwarder = pods.portforward(&pod, &[PORT]).await.map_err(failed(
+        "forward a port; you need the verbs get and create on pods/portforward",
+    ))?;
     if let Some(mut remote) = forwarder.take_stream(PORT) {
         // Either side may close at any time, which is how connections end.
         let _ = copy_bidirectional(&mut stream, &mut remote).await;

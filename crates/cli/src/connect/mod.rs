@@ -29,6 +29,9 @@ const SIGNALLED: i32 = 128;
 pub(crate) struct ConnectArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME.
     name: String,
+    /// Go through the API server of the host, even if the address of the tenant answers.
+    #[arg(long)]
+    forward: bool,
     /// Run this command with KUBECONFIG set, and exit with its status. Your own kubeconfig stays as it is.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -58,7 +61,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> R
     let text = tenant::read_kubeconfig(&host, &name, &tenant).await?;
     let kubeconfig = document::parse(&text)
         .map_err(|error| Error::Failed(format!("the kubeconfig of {name} cannot be read: {error}")))?;
-    let way = find_way(&host, &name, &tenant, kubeconfig).await?;
+    let way = find_way(&host, &name, &tenant, kubeconfig, arguments.forward).await?;
     let Some(path) = path else {
         return run_command(&way, &arguments.command).await;
     };
@@ -139,34 +142,39 @@ fn find_context(document: &Value, name: &str) -> Result<String, Error> {
     }
 }
 
-/// Tries the address in the kubeconfig, and then the way through the host's API server; says which one it is.
-async fn find_way(host: &Host, name: &TenantName, tenant: &TenantCluster, kubeconfig: Value) -> Result<Way, Error> {
-    let endpoint = tenant.status.as_ref().and_then(|status| status.endpoint.clone());
-    let endpoint = endpoint.unwrap_or_default();
-    let Err(obstacle) = reach(&kubeconfig).await else {
-        eprintln!("· {name} is reached at its address {endpoint}");
-        return Ok(Way {
-            kubeconfig,
-            forward: None,
-        });
+/// Tries the address in the kubeconfig, unless `must_forward`, and then the way through the host's API server; says which one it is.
+async fn find_way(
+    host: &Host,
+    name: &TenantName,
+    tenant: &TenantCluster,
+    kubeconfig: Value,
+    must_forward: bool,
+) -> Result<Way, Error> {
+    let status = tenant.status.as_ref();
+    let endpoint = status.and_then(|status| status.endpoint.clone()).unwrap_or_default();
+    let mut obstacle = String::new();
+    if !must_forward {
+        let Err(error) = reach(&kubeconfig).await else {
+            eprintln!("· {name} is reached at its address {endpoint}");
+            return Ok(Way {
+                kubeconfig,
+                forward: None,
+            });
+        };
+        eprintln!("· {endpoint} is not reached from here: {error}");
+        obstacle = format!("not at {endpoint} ({error}), nor ");
+    }
+    let unreached = |error: &dyn std::fmt::Display| {
+        Error::Failed(format!(
+            "{name} is not reached: {obstacle}through the host's API server ({error})"
+        ))
     };
-    eprintln!("· {endpoint} is not reached from here: {obstacle}");
-    let namespace = tenant
-        .status
-        .as_ref()
-        .and_then(|status| status.control_plane_namespace.as_ref());
-    let namespace = namespace.ok_or_else(|| Error::Failed(format!("{name} has no control plane yet")))?;
-    let forward = Forward::start(host.client.clone(), namespace).await.map_err(|error| {
-        Error::Failed(format!(
-            "{name} is not reached: not at {endpoint} ({obstacle}), nor through the host's API server ({error})"
-        ))
-    })?;
+    let namespace = status.and_then(|status| status.control_plane_namespace.as_ref());
+    let namespace = namespace.ok_or_else(|| unreached(&"it has no control plane yet"))?;
+    let forward = Forward::start(host.client.clone(), namespace).await;
+    let forward = forward.map_err(|error| unreached(&error))?;
     let kubeconfig = document::with_server(&kubeconfig, &forward.server);
-    reach(&kubeconfig).await.map_err(|error| {
-        Error::Failed(format!(
-            "{name} is not reached: not at {endpoint} ({obstacle}), nor through the host's API server ({error})"
-        ))
-    })?;
+    reach(&kubeconfig).await.map_err(|error| unreached(&error))?;
     eprintln!(
         "· {name} is reached through the API server of the host, at {}",
         forward.server.url

@@ -24,7 +24,7 @@ const SECRET_WORDS: [&str; 8] = [
 ];
 
 /// Patterns of secrets, and what they become. The library is built without tables of Unicode, so classes are spelled out.
-static PATTERNS: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|| {
+static PATTERNS: LazyLock<Option<Vec<(Regex, &'static str)>>> = LazyLock::new(|| {
     let patterns = [
         // JSON Web Tokens: service accounts, OIDC.
         (r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]*)?", REMOVED),
@@ -49,21 +49,21 @@ static PATTERNS: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|| {
         ),
     ];
     let compiled = patterns.map(|(pattern, replacement)| Regex::new(pattern).map(|regex| (regex, replacement)));
-    compiled.into_iter().flatten().collect()
+    compiled.into_iter().collect::<Result<_, _>>().ok()
 });
 /// Long runs of base64: keys and certificates that lost their frame.
 static BASE64: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[A-Za-z0-9+/]{60,}={0,2}").ok());
 
 /// A text without what looks like a token, key, certificate or kubeconfig.
 pub(super) fn redact_text(text: &str) -> String {
-    let mut text = remove_pem(text);
-    for (pattern, replacement) in PATTERNS.iter() {
-        text = pattern.replace_all(&text, *replacement).into_owned();
-    }
-    let Some(base64) = BASE64.as_ref() else {
-        // Cannot happen: the pattern is a constant. Nothing is better than a secret.
+    let (Some(patterns), Some(base64)) = (PATTERNS.as_ref(), BASE64.as_ref()) else {
+        // Cannot happen: the patterns are constants. Nothing is better than a secret.
         return REMOVED.into();
     };
+    let mut text = remove_pem(text);
+    for (pattern, replacement) in patterns {
+        text = pattern.replace_all(&text, *replacement).into_owned();
+    }
     let replace = |found: &Captures<'_>| {
         let run = &found[0];
         let has = |is: fn(&char) -> bool| run.chars().any(|character| is(&character));
@@ -132,8 +132,7 @@ mod tests {
 
     #[test]
     fn the_patterns_are_valid() {
-        assert_eq!(PATTERNS.len(), 6);
-        assert!(BASE64.is_some());
+        assert!(PATTERNS.is_some() && BASE64.is_some());
     }
 
     #[test]
