@@ -20,6 +20,12 @@ pub(crate) fn is_of(node: &Node, tenant: &TenantCluster) -> bool {
     owner.is_some() && owner == tenant.metadata.uid.as_ref()
 }
 
+/// Whether the selector of a HostNodePool selects a node.
+pub(crate) fn is_selected_by(node: &Node, pool: &HostNodePool) -> bool {
+    let mut selector = pool.spec.node_selector.iter();
+    selector.all(|(key, value)| node.labels().get(key) == Some(value))
+}
+
 /// The extended resource that counts GPUs, by name of the HostNodePool. Pools without GPUs have none.
 pub(crate) type GpuResources = BTreeMap<String, String>;
 

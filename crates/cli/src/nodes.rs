@@ -83,12 +83,11 @@ fn is_in_a_pool(node: &Node, pools: &[HostNodePool]) -> bool {
 
 /// The pool that a node was assigned from, or else the one that selects it.
 fn pool_of(node: &Node, pools: &[HostNodePool]) -> Option<String> {
-    let selects = |pool: &&HostNodePool| {
-        let mut selector = pool.spec.node_selector.iter();
-        selector.all(|(key, value)| node.labels().get(key) == Some(value))
-    };
     let assigned = node.labels().get(labels::POOL).cloned();
-    assigned.or_else(|| pools.iter().find(selects).map(ResourceExt::name_any))
+    assigned.or_else(|| {
+        let selecting = pools.iter().find(|pool| node::is_selected_by(node, pool));
+        selecting.map(ResourceExt::name_any)
+    })
 }
 
 fn describe(

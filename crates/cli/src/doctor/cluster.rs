@@ -280,10 +280,7 @@ fn check_device_plugins(facts: &Facts) -> CheckResult {
         let Some(resource) = &pool.spec.gpu_resource_name else {
             continue;
         };
-        let in_pool = nodes.iter().filter(|node| {
-            let mut selector = pool.spec.node_selector.iter();
-            selector.all(|(key, value)| node.labels().get(key) == Some(value))
-        });
+        let in_pool = nodes.iter().filter(|node| node::is_selected_by(node, pool));
         for found in in_pool {
             total += 1;
             if node::count_gpus(found, resource) == 0 {
