@@ -69,7 +69,7 @@ demo: prerequisites build ## Start a host cluster with GPU nodes and two tenants
 
 .PHONY: demo-down
 demo-down: ## Stop the demo and remove everything it left
-	@if [[ -x "$(DEVELOPMENT_BINARIES)/berth" ]]; then "$(DEVELOPMENT_BINARIES)/berth" down; \
+	@if [[ -x "$(DEVELOPMENT_BINARIES)/berth" ]]; then "$(DEVELOPMENT_BINARIES)/berth" dev down; \
 	else echo "berth is not built, so no demo runs from this checkout" >&2; fi
 
 .PHONY: test

@@ -3,6 +3,7 @@
 //! In tests `unwrap` and `expect` say what was assumed; a broken assumption is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
+pub mod command_line;
 pub mod dice;
 pub mod dns;
 pub mod fake;

@@ -1,4 +1,4 @@
-//! A host cluster for tests with Berth on it. With simulated nodes control is a process of its own, as `berth up` runs it; on real
+//! A host cluster for tests with Berth on it. With simulated nodes control is a process of its own, as `berth dev up` runs it; on real
 //! nodes Berth is installed by its chart.
 
 use crate::files::{binary, example};

@@ -30,7 +30,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        self.run(&binary("berth"), &["down"]);
+        self.run(&binary("berth"), &["dev", "down"]);
     }
 }
 
@@ -63,7 +63,7 @@ fn the_demo_runs_and_leaves_no_trace() {
         assert_eq!(mode & 0o777, 0o600, "{file}");
     }
     assert!(home.path().join("logs").is_dir());
-    let status = home.run(&binary("berth"), &["status", "--output", "json"]);
+    let status = home.run(&binary("berth"), &["dev", "status", "--output", "json"]);
     assert!(status.status.success());
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
     let tenants = status["tenants"].as_array().unwrap();
@@ -74,7 +74,7 @@ fn the_demo_runs_and_leaves_no_trace() {
     let again = home.run(&demo, &[]);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
 
-    assert!(home.run(&binary("berth"), &["down"]).status.success());
+    assert!(home.run(&binary("berth"), &["dev", "down"]).status.success());
     assert!(!home.path().exists());
     let left = fs::read_dir("/proc")
         .unwrap()

@@ -161,7 +161,7 @@ async fn left(client: &Client) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn berth_is_installed_upgraded_rolled_back_and_removed() {
-    // Without root there are no real nodes; `berth up` says so, too.
+    // Without root there are no real nodes; `berth dev up` says so, too.
     if let Some(why) = obstacle_to_real_nodes() {
         assert!(std::env::var_os("CI").is_none(), "{why}");
         eprintln!("not run: {why}");

@@ -183,6 +183,11 @@ pub const RESTORE: &str = "berth.dev/restore";
 /// Value of [`RESTORE`] in a tenant.
 pub const RESTORE_WANTED: &str = "true";
 
+/// Annotation on a `TenantCluster`: when somebody asked that it sleeps (RFC 3339).
+pub const SLEEP_REQUESTED_AT: &str = "berth.dev/sleep-requested-at";
+/// Annotation on a `TenantCluster`: when somebody asked that it wakes up (RFC 3339).
+pub const WAKE_REQUESTED_AT: &str = "berth.dev/wake-requested-at";
+
 /// Label that the API server itself puts on every namespace: its name.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 

@@ -2,104 +2,140 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::connect::{ConnectArguments, DisconnectArguments};
+use crate::create::CreateArguments;
+use crate::debug::DebugCommand;
+use crate::delete::DeleteArguments;
+use crate::dev::DevCommand;
+use crate::doctor::DoctorArguments;
+use crate::explain::ExplainTarget;
+use crate::get::GetArguments;
+use crate::host::HostArguments;
 use crate::images::ImagesCommand;
-use crate::nodes::NodesArgument;
+use crate::kubeconfig::KubeconfigArguments;
+use crate::list::ListArguments;
+use crate::logs::LogsArguments;
+use crate::nodes::NodesArguments;
 use crate::output::OutputFormat;
 use crate::simulate::SimulateArguments;
+use crate::sleep::SleepArguments;
 use crate::token::TokenCommand;
 
 /// Kubernetes clusters for teams, on one shared GPU fleet.
+///
+/// Commands talk to the local host cluster that `berth dev up` started, unless KUBECONFIG is set or flags name another one. As
+/// `kubectl-berth` in the PATH, the program is `kubectl berth` as well.
 #[derive(Debug, Parser)]
-#[command(name = "berth", version, max_term_width = 100)]
+#[command(
+    name = "berth",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0 done, 1 failed, 2 wrong arguments, 3 not found or not up, 4 timed out."
+)]
 pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a host cluster with GPU nodes on this machine, and install Berth on it.
-    ///
-    /// A real node is a kubelet with its own containers, network and network policies, in Linux namespaces on this machine. Only
-    /// its GPUs do not exist. A simulated node is an object in the API and runs no containers; a machine can have thousands.
-    ///
-    /// You can run this command again: it starts what does not run and adds the nodes that are missing.
+    /// Create a tenant: a Kubernetes cluster with nodes of its own.
     #[command(
-        after_help = "Examples:\n  berth up\n  berth up --nodes real:cpu=1,h100=2\n  berth up --nodes h100=40,l40s=20,cpu=1"
+        after_help = "Examples:\n  berth create vision -n team-vision --nodes h100=2 --wait\n  berth create vision --class gold --nodes train:h100=1,burst:l40s=0..4 --ttl 72h\n  berth create -f tenant.yaml --dry-run=server -o yaml"
     )]
-    Up(UpArguments),
-    /// Stop the local host cluster and all its tenants, and delete their data.
-    Down {
-        #[command(flatten)]
-        home: HomeArgument,
-    },
-    /// Load container images from archives onto the real nodes of the local host cluster.
+    Create(CreateArguments),
+    /// List the tenants of a namespace, or of all.
     ///
-    /// An archive is a file that `docker save` writes, or an OCI image layout as a tar file. Pods find the images by the names
-    /// in the archive; use an image pull policy other than Always.
-    #[command(after_help = "Example:\n  docker save -o app.tar example.com/app:1 && berth load app.tar")]
-    Load {
-        #[command(flatten)]
-        home: HomeArgument,
-        /// Archives of images.
-        #[arg(required = true, value_name = "ARCHIVE")]
-        archives: Vec<PathBuf>,
-    },
-    /// Show the processes, nodes and tenants of the local host cluster. Exits with status 3 if the cluster is not up.
-    Status {
-        #[command(flatten)]
-        home: HomeArgument,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
-    },
-    /// Explain which nodes a tenant has and why, or which tenant has a node and why.
+    /// The column GPUS needs the permission to list nodes and HostNodePools on the host.
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  berth list -A\n  berth list -n team-vision -o json"
+    )]
+    List(ListArguments),
+    /// Describe a tenant: its conditions, endpoint, nodes, quota, violations, schedule and expiry.
+    #[command(after_help = "Examples:\n  berth get vision -n team-vision\n  berth get team-vision/vision -o yaml")]
+    Get(GetArguments),
+    /// Delete a tenant with everything in it, and wait until nothing is left.
+    #[command(after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete vision --wait=false")]
+    Delete(DeleteArguments),
+    /// Print the kubeconfig of a tenant.
+    #[command(after_help = "Example:\n  berth kubeconfig vision -n team-vision --output-file vision.kubeconfig")]
+    Kubeconfig(KubeconfigArguments),
+    /// Use a tenant: add a context to your kubeconfig and switch to it, or run a command with it.
     ///
-    /// Reads from the local host cluster, or from the cluster in KUBECONFIG. Also available as `kubectl berth explain`.
-    #[command(after_help = "Examples:\n  berth explain tenant team-vision/vision\n  berth explain node gpu-7 -o yaml")]
+    /// If the address of the tenant is not reached from here, connections go through the API server of the host, for which you need
+    /// the verbs get and create on pods/portforward in the namespace of the control plane. This lasts until you press Ctrl-C. With a
+    /// context of a tenant, other commands of berth still use the host cluster of the context before.
+    #[command(
+        after_help = "Examples:\n  berth connect vision -n team-vision\n  berth connect team-vision/vision -- kubectl get nodes"
+    )]
+    Connect(ConnectArguments),
+    /// Remove the context that `connect` added, and go back to the one before.
+    Disconnect(DisconnectArguments),
+    /// Let a tenant sleep: its control plane stops and its nodes go back to their pools.
+    Sleep(SleepArguments),
+    /// Wake a tenant that sleeps.
+    Wake(SleepArguments),
+    /// Show the nodes of host node pools, or of one tenant.
+    #[command(after_help = "Examples:\n  berth nodes\n  berth nodes team-vision/vision")]
+    Nodes(NodesArguments),
+    /// Print the logs of a tenant's control plane.
+    #[command(after_help = "Example:\n  berth logs team-vision/vision --component kube-apiserver --tail 100 -f")]
+    Logs(LogsArguments),
+    /// Check the host cluster and the installation of Berth. Exits with status 1 if there is a problem.
+    ///
+    /// Reads only. What you may not read is reported as a warning. The expiry of certificates is read from Secrets of Berth, and
+    /// nothing of them is printed but the time.
+    Doctor(DoctorArguments),
+    /// Collect what is needed to find a fault.
+    Debug {
+        #[command(subcommand)]
+        command: DebugCommand,
+    },
+    /// Run a host cluster on this machine, for development and to try Berth out.
+    Dev {
+        #[command(subcommand)]
+        command: DevCommand,
+    },
+    /// Explain which nodes a tenant has and why, which tenant has a node and why, or why a pod of a tenant does not run.
+    #[command(
+        after_help = "Examples:\n  berth explain tenant team-vision/vision\n  berth explain node gpu-7 -o yaml\n  berth explain pod team-vision/vision ml/train-0"
+    )]
     Explain {
         #[command(subcommand)]
         target: ExplainTarget,
     },
     /// Show which workloads leave their GPUs idle, for how long, what that is worth, and when Berth gives the GPUs back.
     ///
-    /// Reads the status of the TenantClusters from the local host cluster, or from the cluster in KUBECONFIG. Shows tenants whose
-    /// class sets spec.idleReclaim. Also available as `kubectl berth idle`.
+    /// Reads the status of the TenantClusters. Shows tenants whose class sets spec.idleReclaim.
     #[command(after_help = "Examples:\n  berth idle\n  berth idle -o json | jq .totals")]
     Idle {
-        #[command(flatten)]
-        home: HomeArgument,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
     /// Start workloads of a tenant again that Berth scaled to zero because their GPUs were idle.
     ///
-    /// Asks for it in the local host cluster, or in the cluster in KUBECONFIG. Control does it within a minute, once: what was scaled
-    /// up meanwhile stays as it is. A team can do the same in its tenant. Also available as `kubectl berth restore`.
+    /// Control does it within a minute, once: what was scaled up meanwhile stays as it is. A team can do the same in its tenant.
     #[command(
         after_help = "Examples:\n  berth restore team-vision/vision\n  berth restore team-vision/vision deployment/ml/web"
     )]
     Restore {
-        /// Namespace and name of the TenantCluster.
-        #[arg(value_name = "NAMESPACE/NAME")]
+        /// Name of the TenantCluster, or NAMESPACE/NAME.
+        #[arg(value_name = "TENANT")]
         tenant: String,
         /// Kind, namespace in the tenant and name of what to start. [default: everything that Berth stopped in the tenant]
         #[arg(value_name = "KIND/NAMESPACE/NAME")]
         owners: Vec<String>,
-        #[command(flatten)]
-        home: HomeArgument,
     },
     /// Show the quotas of Organizations, Projects and users, what they use, and why tenants and pods wait.
-    ///
-    /// Reads from the local host cluster, or from the cluster in KUBECONFIG. Also available as `kubectl berth quota`.
     #[command(after_help = "Examples:\n  berth quota\n  berth quota -o json")]
     Quota {
-        #[command(flatten)]
-        home: HomeArgument,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
@@ -133,63 +169,13 @@ pub(crate) enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// Run the local host cluster in the foreground. `up` starts this in the background.
-    #[command(hide = true)]
-    Supervise {
-        #[command(flatten)]
-        home: HomeArgument,
+    /// Write a manual page for each command into a directory.
+    #[command(after_help = "Example:\n  berth man ~/.local/share/man/man1")]
+    Man {
+        /// The directory; it is created if it does not exist.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
     },
-}
-
-/// What `explain` explains.
-#[derive(Debug, Subcommand)]
-pub(crate) enum ExplainTarget {
-    /// Explain the node groups of a tenant, what they wait for, and its nodes.
-    Tenant {
-        /// Namespace and name of the TenantCluster.
-        #[arg(value_name = "NAMESPACE/NAME")]
-        tenant: String,
-        #[command(flatten)]
-        home: HomeArgument,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
-    },
-    /// Explain to which tenant a host node is assigned, its state and the reason.
-    Node {
-        /// Name of the node.
-        #[arg(value_name = "NAME")]
-        node: String,
-        #[command(flatten)]
-        home: HomeArgument,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
-    },
-}
-
-/// Where the cluster keeps its state.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct HomeArgument {
-    /// Directory with the state of the local cluster.
-    #[arg(long, env = "BERTH_HOME", default_value = ".berth", value_name = "DIR")]
-    pub(crate) home: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct UpArguments {
-    #[command(flatten)]
-    pub(crate) home: HomeArgument,
-    /// Type of the nodes, number of nodes of each shape, or both. Types: real (needs Linux and root), simulated. Shapes: h100
-    /// (8 × H100 80GB), l40s (4 × L40S), cpu. Without a type, nodes are simulated. [default: real if possible, else simulated]
-    #[arg(long, value_name = "real|simulated[:SHAPE=COUNT,...]")]
-    pub(crate) nodes: Option<NodesArgument>,
-    /// Kubernetes version of the host cluster. [default: v1.37.1]
-    #[arg(long, value_name = "VERSION")]
-    pub(crate) kubernetes_version: Option<String>,
-    /// Start the host cluster without berth-control.
-    #[arg(long)]
-    pub(crate) without_control: bool,
 }
 
 #[cfg(test)]
@@ -198,8 +184,8 @@ mod tests {
 
     use super::*;
 
-    fn parse(line: &str) -> Result<Command, clap::Error> {
-        Arguments::try_parse_from(line.split(' ')).map(|arguments| arguments.command)
+    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(line.split(' '))
     }
 
     #[test]
@@ -208,37 +194,88 @@ mod tests {
     }
 
     #[test]
-    fn up_takes_a_node_plan() {
-        let Command::Up(up) = parse("berth up --home /tmp/b --nodes h100=4,cpu=1").unwrap() else {
-            panic!("not up")
-        };
-        assert_eq!(up.home.home, PathBuf::from("/tmp/b"));
-        assert_eq!(up.nodes.unwrap().plan.unwrap().to_string(), "h100=4,cpu=1");
-        assert!(!up.without_control);
+    fn global_flags_are_taken_before_and_after_a_command() {
+        for line in [
+            "berth --home /tmp/b --context prod -n team list",
+            "berth list -n team --context prod --home /tmp/b",
+        ] {
+            let host = parse(line).unwrap().host;
+            assert_eq!(host.home, PathBuf::from("/tmp/b"), "{line}");
+            assert_eq!(host.context.as_deref(), Some("prod"), "{line}");
+            assert_eq!(host.namespace.as_deref(), Some("team"), "{line}");
+        }
+        let dev = parse("berth dev status --home /tmp/b").unwrap();
+        assert_eq!(dev.host.home, PathBuf::from("/tmp/b"));
     }
 
     #[test]
-    fn a_wrong_node_plan_is_explained() {
-        let message = parse("berth up --nodes a100=4").unwrap_err().to_string();
+    fn up_takes_a_node_plan() {
+        let arguments = parse("berth dev up --nodes h100=4,cpu=1").unwrap();
+        let Command::Dev {
+            command: DevCommand::Up(up),
+        } = arguments.command
+        else {
+            panic!("not up")
+        };
+        assert_eq!(up.nodes.unwrap().plan.unwrap().to_string(), "h100=4,cpu=1");
+        assert!(!up.without_control);
+        let message = parse("berth dev up --nodes a100=4").unwrap_err().to_string();
         assert!(message.contains("h100=4,l40s=2,cpu=1"), "{message}");
     }
 
     #[test]
-    fn status_prints_a_table_by_default() {
-        let Command::Status { output, .. } = parse("berth status").unwrap() else {
-            panic!("not status")
+    fn a_table_is_printed_by_default() {
+        let output = |line: &str| match parse(line).map(|arguments| arguments.command) {
+            Ok(Command::Dev {
+                command: DevCommand::Status { output },
+            }) => Some(output),
+            _ => None,
         };
-        assert_eq!(output, OutputFormat::Table);
-        let Command::Status { output, .. } = parse("berth status -o json").unwrap() else {
-            panic!("not status")
-        };
-        assert_eq!(output, OutputFormat::Json);
-        assert!(parse("berth status -o xml").is_err());
+        assert_eq!(output("berth dev status"), Some(OutputFormat::Table));
+        assert_eq!(output("berth dev status -o json"), Some(OutputFormat::Json));
+        assert_eq!(output("berth dev status -o xml"), None);
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused() {
+        for line in [
+            "berth up",
+            "berth status",
+            "berth create",
+            "berth create a -f b",
+            "berth create a --nodes h100",
+            "berth create a --timeout soon",
+            "berth logs a --component nginx",
+            "berth get",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+        for line in [
+            "berth ls -A",
+            "berth create a --nodes h100=1,burst:h100=0..2 --dry-run=client -o name",
+            "berth create -f -",
+            "berth delete a --wait=false --ignore-not-found",
+            "berth delete a --wait",
+            "berth connect a -- kubectl get ns -o name",
+            "berth disconnect",
+            "berth sleep a --wait --timeout 1m",
+            "berth debug bundle a -o b.tar.gz",
+            "berth explain pod team/a ml/b",
+        ] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
     }
 
     #[test]
     fn help_hides_internal_commands() {
-        let help = Arguments::command().render_long_help().to_string();
-        assert!(help.contains("completion") && !help.contains("supervise"), "{help}");
+        let mut command = Arguments::command();
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("completion") && help.contains("Exit status"), "{help}");
+        let dev = command
+            .find_subcommand_mut("dev")
+            .unwrap()
+            .render_long_help()
+            .to_string();
+        assert!(dev.contains("status") && !dev.contains("supervise"), "{dev}");
     }
 }

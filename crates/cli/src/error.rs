@@ -3,6 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+/// Exit status: the arguments are wrong. clap uses the same.
+const USAGE: u8 = 2;
+/// Exit status: what was named does not exist, or the local host cluster is not up.
+pub(crate) const NOT_FOUND: u8 = 3;
+/// Exit status: `--timeout` is over.
+const TIMEOUT: u8 = 4;
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -21,18 +28,28 @@ pub(crate) enum Error {
     Install(#[from] berth_control::install::InstallError),
     #[error("the host cluster did not come up: {message}\nthe log is {}", log.display())]
     NotUp { message: String, log: PathBuf },
-    #[error("there is no host cluster in {}; start one with `berth up`", .0.display())]
+    #[error("there is no host cluster in {}; start one with `berth dev up`", .0.display())]
     NoCluster(PathBuf),
-    #[error("the host cluster has Kubernetes {is} and cannot become {wanted}; remove it with `berth down` first")]
+    #[error("the host cluster has Kubernetes {is} and cannot become {wanted}; remove it with `berth dev down` first")]
     OtherVersion { is: String, wanted: String },
-    #[error("the nodes of the host cluster are {} and cannot change; remove it with `berth down` first", if *real { "real" } else { "simulated" })]
+    #[error("the nodes of the host cluster are {} and cannot change; remove it with `berth dev down` first", if *real { "real" } else { "simulated" })]
     OtherNodes { real: bool },
-    #[error("another `berth supervise` runs for {}", .0.display())]
+    #[error("another `berth dev supervise` runs for {}", .0.display())]
     AlreadySupervised(PathBuf),
     #[error("control is not ready after {seconds} s; see {}", log.display())]
     ControlNotReady { seconds: u64, log: PathBuf },
+    /// The host cluster, a tenant or this machine does not do what was asked for.
     #[error("{0}")]
-    Explain(String),
+    Failed(String),
+    /// The arguments do not fit together; what clap itself refuses does not come here.
+    #[error("{0}")]
+    Usage(String),
+    /// The object that was named does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// What was waited for did not happen in time.
+    #[error("{0}")]
+    Timeout(String),
     #[error("{}: {source}", path.display())]
     Simulation {
         path: PathBuf,
@@ -46,4 +63,54 @@ pub(crate) enum Error {
     SignIn(String),
     #[error("cannot write the output: {0}")]
     Output(String),
+}
+
+impl Error {
+    /// The exit status of a command that ends with this error. docs/guides/cli.md lists them.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => USAGE,
+            Self::NotFound(_) | Self::NoCluster(_) => NOT_FOUND,
+            Self::Timeout(_) => TIMEOUT,
+            _ => 1,
+        }
+    }
+}
+
+/// Puts what was tried before an error of the API server.
+pub(crate) fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
+    move |error| Error::Failed(format!("cannot {what}: {}", describe(&error)))
+}
+
+/// An error of a request: what the API server says, or else the error with all its causes.
+pub(crate) fn describe(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return status.message.clone();
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let part = error.to_string();
+        // Some errors repeat their cause.
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_error_has_its_exit_status() {
+        let text = String::new;
+        assert_eq!(Error::Failed(text()).exit_code(), 1);
+        assert_eq!(Error::Usage(text()).exit_code(), 2);
+        assert_eq!(Error::NotFound(text()).exit_code(), 3);
+        assert_eq!(Error::NoCluster("x".into()).exit_code(), 3);
+        assert_eq!(Error::Timeout(text()).exit_code(), 4);
+    }
 }

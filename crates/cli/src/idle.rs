@@ -10,9 +10,8 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 use serde::Serialize;
 
-use crate::args::HomeArgument;
-use crate::error::Error;
-use crate::explain::{connect, failed};
+use crate::error::{Error, failed};
+use crate::host::HostArguments;
 use crate::output::{self, OutputFormat, format_table};
 
 /// What `idle` prints. Programs read it: fields are only ever added.
@@ -68,8 +67,8 @@ struct StoppedView {
     owner: StoppedOwner,
 }
 
-pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<ExitCode, Error> {
-    let client = connect(&home).await?;
+pub(crate) async fn run(host: &HostArguments, format: OutputFormat) -> Result<ExitCode, Error> {
+    let client = host.connect().await?.client;
     let tenants = Api::<TenantCluster>::all(client)
         .list(&ListParams::default())
         .await

@@ -1,33 +1,42 @@
-//! `berth`: a local host cluster with simulated GPU nodes, its status, and the simulation of a fleet.
+//! `berth`: creates and uses tenants, explains what the fleet does, checks an installation, and runs a local host cluster.
 //!
 //! Also works as a kubectl plug-in (`kubectl berth`) when the executable is found as `kubectl-berth`.
 
 mod args;
-mod down;
+mod connect;
+mod create;
+mod debug;
+mod delete;
+mod dev;
+mod doctor;
 mod error;
 mod explain;
+mod get;
+mod host;
 mod idle;
 mod images;
-mod kubeconfigs;
-mod load;
+mod kubeconfig;
+mod list;
+mod logs;
+mod man;
+mod node;
 mod nodes;
-mod options;
 mod output;
-mod probe;
-mod progress;
 mod quota;
 mod restore;
 mod simulate;
-mod status;
-mod supervise;
+mod sleep;
+mod tenant;
 mod token;
-mod up;
+mod user_config;
+mod wait;
 
 use std::process::ExitCode;
 
 use args::{Arguments, Command};
 use clap::{CommandFactory as _, Parser as _};
 use error::Error;
+use host::HostArguments;
 
 fn main() -> ExitCode {
     // Fails only if a provider is installed already, and there is only one.
@@ -36,22 +45,25 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode, Error> {
-    let Arguments { command } = arguments;
-    if let Command::Completion { shell } = command {
-        let mut command = Arguments::command();
-        let name = command.get_name().to_owned();
-        clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
-        return Ok(ExitCode::SUCCESS);
-    }
-    if let Command::Simulate(arguments) = command {
-        return simulate::run(&arguments);
-    }
+    let Arguments { host, command } = arguments;
+    let command = match command {
+        Command::Completion { shell } => {
+            let mut command = Arguments::command();
+            let name = command.get_name().to_owned();
+            clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Man { dir } => return man::run(Arguments::command(), &dir),
+        Command::Simulate(arguments) => return simulate::run(&arguments),
+        Command::Version { output } => return output::print_version(output),
+        command => command,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -61,21 +73,34 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             path: "berth".into(),
             source,
         })?;
-    runtime.block_on(async {
-        match command {
-            Command::Up(arguments) => up::run(arguments).await,
-            Command::Down { home } => down::run(home).await,
-            Command::Load { home, archives } => load::run(home, &archives).await,
-            Command::Status { home, output } => status::run(home, output).await,
-            Command::Explain { target } => explain::run(target).await,
-            Command::Idle { home, output } => idle::run(home, output).await,
-            Command::Restore { home, tenant, owners } => restore::run(home, &tenant, &owners).await,
-            Command::Quota { home, output } => quota::run(home, output).await,
-            Command::Images { command } => images::run(command).await,
-            Command::Token { credential } => token::run(credential).await,
-            Command::Version { output } => output::print_version(output),
-            Command::Supervise { home } => supervise::run(home).await,
-            Command::Completion { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),
+    runtime.block_on(dispatch(&host, command))
+}
+
+async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Error> {
+    match command {
+        Command::Create(arguments) => create::run(host, &arguments).await,
+        Command::List(arguments) => list::run(host, &arguments).await,
+        Command::Get(arguments) => get::run(host, &arguments).await,
+        Command::Delete(arguments) => delete::run(host, &arguments).await,
+        Command::Kubeconfig(arguments) => kubeconfig::run(host, &arguments).await,
+        Command::Connect(arguments) => connect::run(host, &arguments).await,
+        Command::Disconnect(arguments) => connect::disconnect(host, &arguments),
+        Command::Sleep(arguments) => sleep::run(host, sleep::Request::Sleep, &arguments).await,
+        Command::Wake(arguments) => sleep::run(host, sleep::Request::Wake, &arguments).await,
+        Command::Nodes(arguments) => nodes::run(host, &arguments).await,
+        Command::Logs(arguments) => logs::run(host, &arguments).await,
+        Command::Doctor(arguments) => doctor::run(host, &arguments).await,
+        Command::Debug { command } => debug::run(host, &command).await,
+        Command::Dev { command } => dev::run(&host.home, command).await,
+        Command::Explain { target } => explain::run(host, &target).await,
+        Command::Idle { output } => idle::run(host, output).await,
+        Command::Restore { tenant, owners } => restore::run(host, &tenant, &owners).await,
+        Command::Quota { output } => quota::run(host, output).await,
+        Command::Images { command } => images::run(command).await,
+        Command::Token { credential } => token::run(credential).await,
+        // These need no runtime and have been run.
+        Command::Completion { .. } | Command::Man { .. } | Command::Simulate(_) | Command::Version { .. } => {
+            Ok(ExitCode::SUCCESS)
         }
-    })
+    }
 }

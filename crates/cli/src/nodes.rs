@@ -1,62 +1,161 @@
-//! Nodes: `--nodes`, the type and number of nodes, and whether a node is Ready.
+//! `berth nodes`: the GPU nodes of the host, and whose they are.
 
-use std::str::FromStr;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
 
-use berth_local::{NodePlan, NodePlanError};
+use berth_api::{HostNodePool, TenantCluster, labels};
+use clap::Args;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
 
-/// Whether a node is Ready.
-pub(crate) fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let mut all = conditions.into_iter().flatten();
-    all.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+use crate::error::{Error, failed};
+use crate::host::HostArguments;
+use crate::node::{self, GpuResources};
+use crate::output::{ObjectFormat, format_age_since, format_table, list_of, print_objects};
+use crate::tenant::{self, TenantName};
+
+#[derive(Debug, Args)]
+pub(crate) struct NodesArguments {
+    /// Show the nodes of this TenantCluster only: its name, or NAMESPACE/NAME. [default: all nodes of pools]
+    name: Option<String>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: ObjectFormat,
 }
 
-/// The value of `--nodes`: a type, a plan, or both.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NodesArgument {
-    /// Whether they are real; none if the type was not given.
-    pub(crate) real: Option<bool>,
-    /// How many nodes of each shape; none if that was not given.
-    pub(crate) plan: Option<NodePlan>,
-}
-
-impl FromStr for NodesArgument {
-    type Err = NodePlanError;
-
-    fn from_str(text: &str) -> Result<Self, NodePlanError> {
-        let (kind, plan) = text.split_once(':').unwrap_or(match text {
-            "real" | "simulated" => (text, ""),
-            plan => ("", plan),
-        });
-        let real = match kind {
-            "real" => Some(true),
-            "simulated" => Some(false),
-            "" => None,
-            // No shape has a colon in its name, so this returns an error.
-            _ => text.parse::<NodePlan>().map(|_| None)?,
-        };
-        let plan = (!plan.is_empty()).then(|| plan.parse()).transpose()?;
-        Ok(Self { real, plan })
+pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Result<ExitCode, Error> {
+    let host = host.connect().await?;
+    let parameters = ListParams::default();
+    let all = Api::<Node>::all(host.client.clone());
+    let mut nodes = all
+        .list(&parameters)
+        .await
+        .map_err(failed("list the nodes of the host"))?
+        .items;
+    let pools = Api::<HostNodePool>::all(host.client.clone());
+    let pools = pools
+        .list(&parameters)
+        .await
+        .map_err(failed("list the HostNodePools"))?
+        .items;
+    let owners = match &arguments.name {
+        Some(text) => {
+            let (name, tenant) = tenant::find(&host, text).await?;
+            nodes.retain(|node| node::is_of(node, &tenant));
+            owners_of(&[tenant], Some(&name))
+        }
+        None => {
+            nodes.retain(|node| is_in_a_pool(node, &pools));
+            let tenants = Api::<TenantCluster>::all(host.client.clone());
+            let tenants = tenants
+                .list(&parameters)
+                .await
+                .map_err(failed("list the tenants"))?
+                .items;
+            owners_of(&tenants, None)
+        }
+    };
+    if nodes.is_empty() && arguments.output == ObjectFormat::Table {
+        eprintln!("There are no such nodes.");
+        return Ok(ExitCode::SUCCESS);
     }
+    let names: Vec<String> = nodes.iter().map(|node| format!("node/{}", node.name_any())).collect();
+    let resources = node::gpu_resources(&pools);
+    let text = || describe(&nodes, &pools, &owners, &resources, Timestamp::now());
+    print_objects(&list_of(&nodes), &names, text, arguments.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `namespace/name` by UID.
+fn owners_of(tenants: &[TenantCluster], name: Option<&TenantName>) -> BTreeMap<String, String> {
+    let name_of = |tenant: &TenantCluster| name.cloned().unwrap_or_else(|| TenantName::of(tenant)).to_string();
+    let pairs = tenants
+        .iter()
+        .filter_map(|tenant| Some((tenant.uid()?, name_of(tenant))));
+    pairs.collect()
+}
+
+fn is_in_a_pool(node: &Node, pools: &[HostNodePool]) -> bool {
+    node.labels().contains_key(labels::POOL) || pool_of(node, pools).is_some()
+}
+
+/// The pool that a node was assigned from, or else the one that selects it.
+fn pool_of(node: &Node, pools: &[HostNodePool]) -> Option<String> {
+    let assigned = node.labels().get(labels::POOL).cloned();
+    assigned.or_else(|| {
+        let selecting = pools.iter().find(|pool| node::is_selected_by(node, pool));
+        selecting.map(ResourceExt::name_any)
+    })
+}
+
+fn describe(
+    nodes: &[Node],
+    pools: &[HostNodePool],
+    owners: &BTreeMap<String, String>,
+    resources: &GpuResources,
+    now: Timestamp,
+) -> String {
+    let mut rows: Vec<[String; 6]> = nodes
+        .iter()
+        .map(|node| {
+            let annotation = |key: &str| node.annotations().get(key).cloned();
+            let label = |key: &str| node.labels().get(key).cloned();
+            let pool = pool_of(node, pools);
+            let owner = annotation(labels::OWNER_UID).map(|uid| owners.get(&uid).cloned().unwrap_or(uid));
+            let state = annotation(labels::NODE_STATE).or_else(|| label(labels::NODE_STATE));
+            let state = state.unwrap_or_else(|| if node::is_ready(node) { "Free" } else { "NotReady" }.into());
+            let since = annotation(labels::STATE_SINCE).and_then(|since| since.parse().ok());
+            let resource = pool.as_ref().and_then(|pool| resources.get(pool));
+            [
+                node.name_any(),
+                pool.unwrap_or_else(|| "-".into()),
+                owner.or_else(|| label(labels::TENANT)).unwrap_or_else(|| "-".into()),
+                state,
+                resource.map_or_else(|| "-".into(), |resource| node::count_gpus(node, resource).to_string()),
+                format_age_since(since, now),
+            ]
+        })
+        .collect();
+    rows.sort();
+    format_table(["NODE", "POOL", "TENANT", "STATE", "GPUS", "SINCE"], &rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
-    fn nodes_are_given_as_a_type_a_plan_or_both() {
-        let parse = |text: &str| text.parse::<NodesArgument>().unwrap();
-        let plan = Some("h100=4,cpu=1".parse().unwrap());
-        let argument = |real, plan| NodesArgument { real, plan };
-        assert_eq!(parse("real"), argument(Some(true), None));
-        assert_eq!(parse("simulated"), argument(Some(false), None));
-        assert_eq!(parse("h100=4,cpu=1"), argument(None, plan.clone()));
-        assert_eq!(parse("real:h100=4,cpu=1"), argument(Some(true), plan.clone()));
-        assert_eq!(parse("simulated:h100=4,cpu=1"), argument(Some(false), plan));
-        for wrong in ["virtual", "virtual:cpu=1", "real:a100=1", "real:cpu"] {
-            assert!(wrong.parse::<NodesArgument>().is_err(), "{wrong}");
-        }
+    fn nodes_show_pool_tenant_state_and_gpus() {
+        let pool: HostNodePool = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "h100"},
+            "spec": {"nodeSelector": {"gpu": "h100"}, "gpuResourceName": "nvidia.com/gpu"},
+        }))
+        .unwrap();
+        let status =
+            json!({"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "8"}});
+        let node = |metadata: serde_json::Value| -> Node {
+            serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
+        };
+        let nodes = [
+            node(json!({"name": "n2", "labels": {"gpu": "h100"}})),
+            node(
+                json!({"name": "n1", "labels": {"gpu": "h100", "berth.dev/pool": "h100"}, "annotations": {
+                "berth.dev/owner-uid": "u", "berth.dev/state": "Assigned", "berth.dev/state-since": "2026-01-01T00:00:00Z"}}),
+            ),
+        ];
+        let pools = [pool];
+        let other = node(json!({"name": "other"}));
+        assert!(is_in_a_pool(&nodes[0], &pools) && !is_in_a_pool(&other, &pools));
+        let owners = BTreeMap::from([("u".to_owned(), "team/vision".to_owned())]);
+        let now = "2026-01-01T00:05:00Z".parse().unwrap();
+        let text = describe(&nodes, &pools, &owners, &node::gpu_resources(&pools), now);
+        let expected = "\
+NODE  POOL  TENANT       STATE     GPUS  SINCE
+n1    h100  team/vision  Assigned  8     5m
+n2    h100  -            Free      8     -";
+        assert_eq!(text, expected);
     }
 }

@@ -4,10 +4,11 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use berth_local::Home;
 use berth_process::binaries;
 use clap::ValueEnum;
+use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::error::Error;
 
@@ -21,6 +22,20 @@ pub(crate) enum OutputFormat {
     Json,
     /// YAML for programs and people.
     Yaml,
+}
+
+/// The form in which a command prints objects of the API.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ObjectFormat {
+    /// Text for people.
+    #[default]
+    Table,
+    /// The objects as JSON.
+    Json,
+    /// The objects as YAML.
+    Yaml,
+    /// Only resource and name.
+    Name,
 }
 
 /// Prints a line to stdout. A reader that has closed the pipe (`| head`) is no error.
@@ -42,27 +57,75 @@ pub(crate) fn print<T: Serialize>(found: &T, describe: fn(&T) -> String, format:
     print_line(format_args!("{}", text.trim_end()))
 }
 
+/// Prints objects as their API has them, or in another form. `names` are their names with the resource; `text` is for people.
+pub(crate) fn print_objects<T: Serialize>(
+    objects: &T,
+    names: &[String],
+    text: impl FnOnce() -> String,
+    format: ObjectFormat,
+) -> Result<(), Error> {
+    let failed = |error: &dyn fmt::Display| Error::Output(error.to_string());
+    let mut value = serde_json::to_value(objects).map_err(|error| failed(&error))?;
+    remove_managed_fields(&mut value);
+    let text = match format {
+        ObjectFormat::Table => text(),
+        ObjectFormat::Name => names.join("\n"),
+        ObjectFormat::Json => serde_json::to_string_pretty(&value).map_err(|error| failed(&error))?,
+        ObjectFormat::Yaml => serde_saphyr::to_string(&value).map_err(|error| failed(&error))?,
+    };
+    if text.is_empty() {
+        return Ok(());
+    }
+    print_line(format_args!("{}", text.trim_end()))
+}
+
+/// A list of objects, as kubectl prints it.
+pub(crate) fn list_of<T: Serialize>(items: &[T]) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+/// Who set which field is of no use to readers; kubectl does not show it either.
+fn remove_managed_fields(value: &mut Value) {
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    for item in value
+        .get_mut("items")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        remove_managed_fields(item);
+    }
+}
+
+/// A duration of whole seconds in one or two units, as kubectl writes ages.
+pub(crate) fn format_age(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    let two = |large: i64, name: &str, rest: i64, small: &str| match rest {
+        0 => format!("{large}{name}"),
+        rest => format!("{large}{name}{rest}{small}"),
+    };
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..600 => two(minutes, "m", seconds % 60, "s"),
+        600..10_800 => format!("{minutes}m"),
+        10_800..28_800 => two(hours, "h", minutes % 60, "m"),
+        28_800..172_800 => format!("{hours}h"),
+        172_800..691_200 => two(days, "d", hours % 24, "h"),
+        _ => format!("{days}d"),
+    }
+}
+
+/// The age of something that began at `since`; a dash if that is not known.
+pub(crate) fn format_age_since(since: Option<Timestamp>, now: Timestamp) -> String {
+    since.map_or_else(|| "-".into(), |since| format_age(now.as_second() - since.as_second()))
+}
+
 /// The text, or a dash in its place.
 pub(crate) fn format_optional(text: Option<&String>) -> String {
     text.cloned().unwrap_or_else(|| "-".into())
-}
-
-/// Prints how to use a cluster that is up.
-pub(crate) fn print_usage(home: &Home) -> Result<(), Error> {
-    // Commands in the same directory and environment find the home by themselves.
-    let default = std::env::var_os("BERTH_HOME").unwrap_or_else(|| ".berth".into());
-    let option = if Home::new(default) == *home {
-        String::new()
-    } else {
-        format!(" --home {}", home.root().display())
-    };
-    print_line(format_args!(
-        "\nUse it:\n  export KUBECONFIG={}\n  kubectl get nodes",
-        home.admin_kubeconfig().display()
-    ))?;
-    print_line(format_args!(
-        "\nShow its state, remove it:\n  berth status{option}\n  berth down{option}"
-    ))
 }
 
 /// What `berth version` prints. Programs read it: fields are only ever added.
@@ -136,5 +199,30 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = [["a".into(), "long".into()], ["longer".into(), String::new()]];
         assert_eq!(format_table(["X", "Y"], &rows), "X       Y\na       long\nlonger");
+    }
+
+    #[test]
+    fn ages_are_those_of_kubectl() {
+        for (seconds, text) in [
+            (-5, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (190, "3m10s"),
+            (3600, "60m"),
+            (3 * 3600, "3h"),
+            (4 * 3600 + 60, "4h1m"),
+            (9 * 3600, "9h"),
+            (3 * 86400 + 3600, "3d1h"),
+            (30 * 86400, "30d"),
+        ] {
+            assert_eq!(format_age(seconds), text);
+        }
+    }
+
+    #[test]
+    fn managed_fields_are_not_shown() {
+        let mut value = json!({"items": [{"metadata": {"name": "a", "managedFields": [{}]}}]});
+        remove_managed_fields(&mut value);
+        assert_eq!(value, json!({"items": [{"metadata": {"name": "a"}}]}));
     }
 }

@@ -8,9 +8,8 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 use serde::Serialize;
 
-use crate::args::HomeArgument;
-use crate::error::Error;
-use crate::explain::{connect, failed};
+use crate::error::{Error, failed};
+use crate::host::HostArguments;
 use crate::output::{self, OutputFormat};
 
 /// Characters of a bar.
@@ -58,8 +57,8 @@ struct WaitingView {
     message: String,
 }
 
-pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<ExitCode, Error> {
-    let client = connect(&home).await?;
+pub(crate) async fn run(host: &HostArguments, format: OutputFormat) -> Result<ExitCode, Error> {
+    let client = host.connect().await?.client;
     let params = ListParams::default();
     let organizations = Api::<Organization>::all(client.clone()).list(&params).await;
     let organizations = organizations.map_err(failed("list the Organizations"))?.items;

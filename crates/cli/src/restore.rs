@@ -4,30 +4,26 @@
 
 use std::process::ExitCode;
 
-use berth_api::{ALL_STOPPED_OWNERS, StoppedOwner, TenantCluster, labels::RESTORE};
+use berth_api::{ALL_STOPPED_OWNERS, StoppedOwner, labels::RESTORE};
 use kube::ResourceExt as _;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::args::HomeArgument;
-use crate::error::Error;
-use crate::explain::{connect, failed};
+use crate::error::{Error, failed};
+use crate::host::HostArguments;
 use crate::output::print_line;
+use crate::tenant;
 
-pub(crate) async fn run(home: HomeArgument, tenant: &str, owners: &[String]) -> Result<ExitCode, Error> {
-    let (namespace, name) = tenant
-        .split_once('/')
-        .ok_or_else(|| Error::Explain(format!("{tenant:?} is not NAMESPACE/NAME")))?;
-    let tenants: Api<TenantCluster> = Api::namespaced(connect(&home).await?, namespace);
-    let cluster = tenants.get_opt(name).await.map_err(failed("get the tenant"))?;
-    let cluster = cluster.ok_or_else(|| Error::Explain(format!("there is no TenantCluster {namespace}/{name}")))?;
+pub(crate) async fn run(host: &HostArguments, tenant: &str, owners: &[String]) -> Result<ExitCode, Error> {
+    let host = host.connect().await?;
+    let (tenant, cluster) = tenant::find(&host, tenant).await?;
     let idle = cluster.status.as_ref().and_then(|status| status.idle.as_ref());
     let stopped = idle.map(|idle| idle.stopped_owners.as_slice()).unwrap_or_default();
     if stopped.is_empty() && owners.is_empty() {
         print_line(format_args!("Berth has stopped no owner in {tenant}."))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let wanted = find_wanted(stopped, owners).map_err(Error::Explain)?;
+    let wanted = find_wanted(stopped, owners).map_err(Error::Failed)?;
     let pending = cluster.annotations().get(RESTORE).map(String::as_str);
     // Another request in between has another resource version, and wins.
     let patch = json!({"metadata": {
@@ -35,8 +31,9 @@ pub(crate) async fn run(home: HomeArgument, tenant: &str, owners: &[String]) -> 
         "resourceVersion": cluster.resource_version(),
         "annotations": {RESTORE: combine(pending, owners.is_empty(), &wanted)},
     }});
+    let tenants = tenant.api(&host.client);
     let patched = tenants
-        .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&patch))
         .await;
     patched.map_err(failed(
         "ask for the restore; try again if somebody has changed the TenantCluster meanwhile",

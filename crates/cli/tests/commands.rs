@@ -17,7 +17,7 @@ struct Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        let _ = self.berth("down").output();
+        let _ = self.berth("dev down").output();
     }
 }
 
@@ -46,7 +46,7 @@ impl Fixture {
     }
 
     fn status(&self) -> Value {
-        serde_json::from_str(&self.run("status -o json")).unwrap()
+        serde_json::from_str(&self.run("dev status -o json")).unwrap()
     }
 }
 
@@ -68,10 +68,10 @@ fn pid_of(status: &Value, process: &str) -> Value {
 #[test]
 fn a_cluster_that_is_not_up_is_reported() {
     let fixture = Fixture::new();
-    let output = fixture.berth("status").output().unwrap();
+    let output = fixture.berth("dev status").output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stdout).contains("not up"));
-    assert!(fixture.run("down").contains("was not up"));
+    assert!(fixture.run("dev down").contains("was not up"));
     assert!(!fixture.home().exists());
 }
 
@@ -80,7 +80,7 @@ fn a_directory_with_other_files_is_left_alone() {
     let fixture = Fixture::new();
     std::fs::create_dir(fixture.home()).unwrap();
     std::fs::write(fixture.home().join("thesis.txt"), "text").unwrap();
-    for command in ["up --without-control", "down"] {
+    for command in ["dev up --without-control", "dev down"] {
         let output = fixture.berth(command).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         assert!(
@@ -94,7 +94,7 @@ fn a_directory_with_other_files_is_left_alone() {
 #[test]
 fn a_cluster_comes_up_recovers_and_is_removed_completely() {
     let fixture = Fixture::new();
-    let up = "up --without-control --nodes l40s=1";
+    let up = "dev up --without-control --nodes l40s=1";
     assert!(fixture.run(up).contains("export KUBECONFIG="));
     let status = fixture.status();
     assert_eq!(status["up"], true);
@@ -108,7 +108,7 @@ fn a_cluster_comes_up_recovers_and_is_removed_completely() {
 
     // The supervisor is killed: the processes go on, and the next `up` takes them over.
     kill(&status["supervisor"]);
-    assert_eq!(fixture.berth("status").output().unwrap().status.code(), Some(3));
+    assert_eq!(fixture.berth("dev status").output().unwrap().status.code(), Some(3));
     fixture.run(up);
     assert_eq!(pid_of(&fixture.status(), "kube-apiserver"), apiserver);
 
@@ -119,11 +119,11 @@ fn a_cluster_comes_up_recovers_and_is_removed_completely() {
     assert_ne!(pid_of(&status, "kube-apiserver"), apiserver);
 
     // More nodes.
-    fixture.run("up --without-control --nodes l40s=2");
+    fixture.run("dev up --without-control --nodes l40s=2");
     assert_eq!(fixture.status()["nodes"].as_array().unwrap().len(), 2);
 
     kill(&fixture.status()["supervisor"]);
-    assert!(fixture.run("down").contains("has been removed"));
+    assert!(fixture.run("dev down").contains("has been removed"));
     assert!(!fixture.home().exists());
-    assert!(fixture.run("down").contains("was not up"));
+    assert!(fixture.run("dev down").contains("was not up"));
 }

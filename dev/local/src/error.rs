@@ -17,7 +17,7 @@ pub enum Error {
     #[error(transparent)]
     Pki(#[from] berth_pki::Error),
     /// A stored key or certificate does not fit.
-    #[error("{} is damaged: {source}; remove the cluster with `berth down` and start again", path.display())]
+    #[error("{} is damaged: {source}; remove the cluster with `berth dev down` and start again", path.display())]
     DamagedPki {
         /// The file.
         path: PathBuf,

@@ -40,7 +40,7 @@ impl Home {
         create_private_dir(&self.root)?;
         write_atomic(
             &self.root.join(MARKER),
-            b"State of a local Berth host cluster. Remove it with `berth down`.\n",
+            b"State of a local Berth host cluster. Remove it with `berth dev down`.\n",
             0o600,
         )?;
         let data = [self.data("etcd"), self.data("datastore")];

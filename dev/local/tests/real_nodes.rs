@@ -41,7 +41,7 @@ fn traces(id: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn real_nodes_come_up_and_leave_nothing() {
-    // Without root there are no real nodes; `berth up` says so, too.
+    // Without root there are no real nodes; `berth dev up` says so, too.
     if let Some(why) = obstacle_to_real_nodes() {
         assert!(std::env::var_os("CI").is_none(), "{why}");
         eprintln!("not run: {why}");

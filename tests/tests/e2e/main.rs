@@ -19,6 +19,7 @@
 
 mod attacks;
 mod berth;
+mod cli;
 mod dns;
 mod network;
 mod node_failures;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
                     streams::logs_are_read_as_from_a_kubelet,
                     streams::commands_run_in_containers,
                     streams::ports_are_forwarded,
+                    cli::a_tenant_is_reached_through_the_host_and_its_logs_are_read,
                     streams::an_older_api_server_streams_as_well,
                     network::the_table_of_the_documentation_holds,
                     reach::pods_serve_webhooks_and_are_proxied_to,

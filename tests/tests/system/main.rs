@@ -3,6 +3,7 @@
 
 mod access;
 mod classes;
+mod cli;
 mod control_planes;
 mod deletion;
 mod dns;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
                 input::schemas_reject_invalid_tenants,
                 input::impossible_spec_is_reported_and_creates_nothing,
                 input::a_foreign_secret_is_not_overwritten,
+                cli::a_tenant_is_created_used_and_deleted_by_the_command_line,
                 classes::schemas_reject_invalid_rules,
                 classes::the_examples_are_valid,
                 classes::spec_that_the_class_forbids_is_reported_and_creates_nothing,

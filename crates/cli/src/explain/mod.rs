@@ -1,22 +1,24 @@
 //! `berth explain`: why a tenant has its nodes and waits for others, and why a node is assigned as it is. All of this is in
-//! the host's objects; here it is collected.
+//! the host's objects; here it is collected. For a pod, what the tenant has is read as well.
 
+mod pod;
 mod text;
 
 use std::process::ExitCode;
 
 use berth_api::{NodeGroupStatus, TenantCluster, conditions, labels};
-use berth_local::{Home, client_from};
+use clap::Subcommand;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::{Api, ListParams};
-use kube::{Client, Resource, ResourceExt as _};
+use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 
-use crate::args::{ExplainTarget, HomeArgument};
-use crate::error::Error;
-use crate::nodes::is_ready;
-use crate::output;
+use crate::error::{Error, failed};
+use crate::host::HostArguments;
+use crate::node::{self, is_ready};
+use crate::output::{self, OutputFormat};
+use crate::tenant::{self, TenantName};
 
 /// How many of the newest Events are shown.
 const EVENTS: usize = 10;
@@ -71,68 +73,83 @@ struct EventView {
     message: String,
 }
 
-pub(crate) async fn run(target: ExplainTarget) -> Result<ExitCode, Error> {
+/// What `explain` explains.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExplainTarget {
+    /// Explain the node groups of a tenant, what they wait for, and its nodes.
+    Tenant {
+        /// Name of the TenantCluster, or NAMESPACE/NAME.
+        #[arg(value_name = "TENANT")]
+        tenant: String,
+        /// Output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+    /// Explain to which tenant a host node is assigned, its state and the reason.
+    Node {
+        /// Name of the node.
+        #[arg(value_name = "NAME")]
+        node: String,
+        /// Output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+    /// Explain why a pod of a tenant does not run, from its conditions and Events in the tenant and on the host.
+    Pod {
+        /// Name of the TenantCluster, or NAMESPACE/NAME.
+        #[arg(value_name = "TENANT")]
+        tenant: String,
+        /// Namespace in the tenant and name of the pod.
+        #[arg(value_name = "NAMESPACE/POD")]
+        pod: String,
+        /// Output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+}
+
+pub(crate) async fn run(host: &HostArguments, target: &ExplainTarget) -> Result<ExitCode, Error> {
+    let host = host.connect().await?;
     match target {
-        ExplainTarget::Tenant {
+        ExplainTarget::Tenant { tenant, output: format } => {
+            let (name, tenant) = tenant::find(&host, tenant).await?;
+            let view = explain_tenant(&host.client, &name, &tenant).await?;
+            output::print(&view, text::describe_tenant, *format)?;
+        }
+        ExplainTarget::Node { node, output: format } => {
+            let view = explain_node(&host.client, node).await?;
+            output::print(&view, text::describe_node, *format)?;
+        }
+        ExplainTarget::Pod {
             tenant,
-            home,
+            pod,
             output: format,
         } => {
-            let (namespace, name) = tenant
-                .split_once('/')
-                .ok_or_else(|| Error::Explain(format!("{tenant:?} is not NAMESPACE/NAME")))?;
-            let view = explain_tenant(&connect(&home).await?, namespace, name).await?;
-            output::print(&view, text::describe_tenant, format)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        ExplainTarget::Node {
-            node,
-            home,
-            output: format,
-        } => {
-            let view = explain_node(&connect(&home).await?, &node).await?;
-            output::print(&view, text::describe_node, format)?;
-            Ok(ExitCode::SUCCESS)
+            let view = pod::explain(&host, tenant, pod).await?;
+            output::print(&view, pod::describe, *format)?;
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// The local host cluster if there is one, else the one that kubectl would use.
-pub(crate) async fn connect(home: &HomeArgument) -> Result<Client, Error> {
-    let home = Home::new(&home.home);
-    if std::env::var_os("KUBECONFIG").is_none() && home.exists() {
-        return Ok(client_from(&home.admin_kubeconfig()).await?);
-    }
-    Client::try_default().await.map_err(failed("find the host cluster"))
-}
-
-/// Puts what was tried before an error of the API server.
-pub(crate) fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
-    move |error| Error::Explain(format!("cannot {what}: {error}"))
-}
-
-async fn explain_tenant(client: &Client, namespace: &str, name: &str) -> Result<TenantView, Error> {
-    let tenants: Api<TenantCluster> = Api::namespaced(client.clone(), namespace);
-    let tenant = tenants.get_opt(name).await.map_err(failed("get the tenant"))?;
-    let tenant = tenant.ok_or_else(|| Error::Explain(format!("there is no TenantCluster {namespace}/{name}")))?;
+async fn explain_tenant(client: &Client, name: &TenantName, tenant: &TenantCluster) -> Result<TenantView, Error> {
     let all = Api::<Node>::all(client.clone())
         .list(&ListParams::default())
         .await
         .map_err(failed("list the nodes"))?;
-    let is_own = |node: &&Node| node.annotations().get(labels::OWNER_UID) == tenant.meta().uid.as_ref();
-    let events = list_events(client, namespace, "TenantCluster", name).await?;
-    let own = format!("{namespace}/{name}");
+    let events = list_events(client, &name.namespace, "TenantCluster", &name.name).await?;
+    let own = name.to_string();
     let nodes = all
         .iter()
-        .filter(is_own)
+        .filter(|node| node::is_of(node, tenant))
         .map(|node| build_node_view(node, Some(own.clone()), Vec::new()));
-    Ok(build_tenant_view(&tenant, nodes.collect(), events))
+    Ok(build_tenant_view(tenant, nodes.collect(), events))
 }
 
 async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = nodes.get_opt(name).await.map_err(failed("get the node"))?;
-    let node = node.ok_or_else(|| Error::Explain(format!("there is no node {name}")))?;
+    let node = node.ok_or_else(|| Error::NotFound(format!("there is no node {name}")))?;
     let owner = match node.annotations().get(labels::OWNER_UID) {
         Some(uid) => {
             let tenants: Api<TenantCluster> = Api::all(client.clone());

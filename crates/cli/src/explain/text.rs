@@ -134,7 +134,7 @@ pub(super) fn describe_node(view: &NodeView) -> String {
     parts.join("\n\n")
 }
 
-fn describe_events(events: &[EventView]) -> Option<String> {
+pub(super) fn describe_events(events: &[EventView]) -> Option<String> {
     let rows: Vec<_> = events
         .iter()
         .map(|event| {

@@ -1,18 +1,17 @@
-//! `berth load`.
+//! `berth dev load`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use berth_local::{Home, HostCluster, HostClusterConfig};
 
-use crate::args::HomeArgument;
+use super::options::Options;
 use crate::error::Error;
-use crate::options::Options;
 use crate::output::print_line;
 
 /// Imports the images of archives on every real node of the cluster.
-pub(crate) async fn run(home: HomeArgument, archives: &[PathBuf]) -> Result<ExitCode, Error> {
-    let home = Home::new(&home.home);
+pub(crate) async fn run(home: &Path, archives: &[PathBuf]) -> Result<ExitCode, Error> {
+    let home = Home::new(home);
     let Some(options) = Options::load(&home)? else {
         return Err(Error::NoCluster(home.root().to_owned()));
     };

@@ -7,7 +7,7 @@ use berth_local::{Home, NodePlan};
 use berth_process::write_atomic;
 use serde::{Deserialize, Serialize};
 
-use crate::args::UpArguments;
+use super::UpArguments;
 use crate::error::Error;
 
 /// The options of `up`, as the supervisor reads them.
@@ -65,7 +65,6 @@ impl Options {
     /// The options after this `up`: those that the arguments give, else those before.
     pub(crate) fn after(before: Option<&Self>, arguments: &UpArguments) -> Result<Self, Error> {
         let UpArguments {
-            home: _,
             nodes,
             kubernetes_version,
             without_control,
@@ -124,11 +123,9 @@ fn path(home: &Home) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::HomeArgument;
 
     fn arguments() -> UpArguments {
         UpArguments {
-            home: HomeArgument { home: "x".into() },
             nodes: None,
             kubernetes_version: None,
             without_control: false,
@@ -165,7 +162,7 @@ mod tests {
         assert!(!Options::after(None, &with("h100=4")).unwrap().real_nodes);
         assert_eq!(Options::after(Some(&real), &arguments()).unwrap(), real);
         let refused = Options::after(Some(&real), &with("simulated")).unwrap_err().to_string();
-        assert!(refused.contains("berth down"), "{refused}");
+        assert!(refused.contains("berth dev down"), "{refused}");
     }
 
     #[test]
@@ -179,6 +176,6 @@ mod tests {
         let refused = Options::after(Some(&Options::default()), &args)
             .unwrap_err()
             .to_string();
-        assert!(refused.contains("berth down"), "{refused}");
+        assert!(refused.contains("berth dev down"), "{refused}");
     }
 }

@@ -1,7 +1,8 @@
-//! `berth up`.
+//! `berth dev up`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,26 +11,26 @@ use berth_process::MARKER;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
-use crate::args::UpArguments;
+use super::UpArguments;
+use super::options::Options;
+use super::probe;
+use super::progress::{Progress, SupervisorLock};
+use super::supervise::{CONTROL, find_beside};
 use crate::error::Error;
-use crate::options::Options;
-use crate::output::{self, print_line};
-use crate::probe;
-use crate::progress::{Progress, SupervisorLock};
-use crate::supervise::{CONTROL, find_beside};
+use crate::output::print_line;
 
 /// How long everything together may take. Each step of the supervisor has a shorter limit of its own.
 const TIMEOUT: Duration = Duration::from_mins(5);
 const INTERVAL: Duration = Duration::from_millis(50);
 
-pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
+pub(crate) async fn run(home: &Path, arguments: &UpArguments) -> Result<ExitCode, Error> {
     let begin = Instant::now();
-    let home = Home::new(&arguments.home.home);
+    let home = Home::new(home);
     home.create()?;
     // The directory exists now: links in its path can be followed.
     let home = Home::new(home.root());
     let before = Options::load(&home)?;
-    let options = Options::after(before.as_ref(), &arguments)?;
+    let options = Options::after(before.as_ref(), arguments)?;
     if options.control {
         find_beside(CONTROL)?;
         find_beside("berth-syncer")?;
@@ -63,8 +64,26 @@ pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
 }
 
 fn finish(home: &Home) -> Result<ExitCode, Error> {
-    output::print_usage(home)?;
+    print_usage(home)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints how to use a cluster that is up.
+fn print_usage(home: &Home) -> Result<(), Error> {
+    // Commands in the same directory and environment find the home by themselves.
+    let default = std::env::var_os("BERTH_HOME").unwrap_or_else(|| ".berth".into());
+    let option = if Home::new(default) == *home {
+        String::new()
+    } else {
+        format!(" --home {}", home.root().display())
+    };
+    print_line(format_args!(
+        "\nUse it:\n  export KUBECONFIG={}\n  kubectl get nodes",
+        home.admin_kubeconfig().display()
+    ))?;
+    print_line(format_args!(
+        "\nShow its state, remove it:\n  berth dev status{option}\n  berth dev down{option}"
+    ))
 }
 
 /// Stops a supervisor. The processes that it supervises go on.
@@ -103,7 +122,7 @@ fn start_supervisor(home: &Home) -> Result<Child, Error> {
         source,
     })?;
     Command::new(&own)
-        .arg("supervise")
+        .args(["dev", "supervise"])
         .arg("--home")
         .arg(home.root())
         // By this marker `down` finds it in any state.
@@ -157,7 +176,7 @@ async fn print_progress(home: &Home, mut child: Option<Child>) -> Result<(), Err
     }
 }
 
-fn read_last_line(log: &std::path::Path) -> String {
+fn read_last_line(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.lines()
         .next_back()

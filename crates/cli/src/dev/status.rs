@@ -1,5 +1,6 @@
-//! `berth status`.
+//! `berth dev status`.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,16 +16,13 @@ use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::args::HomeArgument;
-use crate::error::Error;
-use crate::nodes::is_ready;
-use crate::options::Options;
+use super::options::Options;
+use super::probe;
+use super::progress::SupervisorLock;
+use crate::error::{Error, NOT_FOUND};
+use crate::node::is_ready;
 use crate::output::{self, OutputFormat, format_optional, format_table};
-use crate::probe;
-use crate::progress::SupervisorLock;
 
-/// Exit code when the cluster is not up.
-const NOT_UP: u8 = 3;
 /// How long the API server may take for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -81,13 +79,13 @@ struct TenantView {
     nodes: Option<u32>,
 }
 
-pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<ExitCode, Error> {
-    let status = observe(&Home::new(&home.home)).await;
+pub(crate) async fn run(home: &Path, format: OutputFormat) -> Result<ExitCode, Error> {
+    let status = observe(&Home::new(home)).await;
     output::print(&status, format_status, format)?;
     Ok(if status.up {
         ExitCode::SUCCESS
     } else {
-        ExitCode::from(NOT_UP)
+        ExitCode::from(NOT_FOUND)
     })
 }
 
@@ -230,7 +228,7 @@ fn format_status(status: &Status) -> String {
         if status.up {
             "up"
         } else {
-            "not up (start it with `berth up`)"
+            "not up (start it with `berth dev up`)"
         },
         status.home,
         format_optional(status.endpoint.as_ref())

@@ -12,12 +12,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use tracing_subscriber::EnvFilter;
 
-use crate::args::HomeArgument;
+use super::kubeconfigs;
+use super::options::Options;
+use super::probe;
+use super::progress::{Progress, SupervisorLock};
 use crate::error::Error;
-use crate::kubeconfigs;
-use crate::options::Options;
-use crate::probe;
-use crate::progress::{Progress, SupervisorLock};
 
 /// Name of control among the supervised processes, and of its user on the host.
 pub(crate) const CONTROL: &str = "berth-control";
@@ -27,7 +26,7 @@ const CONTROL_TIMEOUT: Duration = Duration::from_mins(1);
 const FORWARDED: [&str; 4] = ["BERTH_KUBE_BIN_DIR", "KUBEBUILDER_ASSETS", "BERTH_CACHE", "RUST_LOG"];
 
 /// Brings everything up, then keeps it up until SIGTERM. The supervised processes survive this one.
-pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
+pub(crate) async fn run(home: &Path) -> Result<ExitCode, Error> {
     // Leaves the terminal's session: closing it, or Ctrl-C in it, must not stop this process. Fails if that is done already.
     let _ = rustix::process::setsid();
     // Probes of an API server that is starting fail many times, and the client would log each of them.
@@ -46,7 +45,7 @@ pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
 
-    let home = Home::new(&home.home);
+    let home = Home::new(home);
     home.create()?;
     let _lock = SupervisorLock::acquire(&home).await?;
     let options = Options::load(&home)?.unwrap_or_default();

@@ -1,16 +1,16 @@
-//! `berth down`.
+//! `berth dev down`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use berth_local::{Home, destroy};
 
-use crate::args::HomeArgument;
 use crate::error::Error;
 use crate::output::print_line;
 
 /// Removes the cluster in any state. Running it again changes nothing.
-pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
-    let home = Home::new(&home.home);
+pub(crate) async fn run(home: &Path) -> Result<ExitCode, Error> {
+    let home = Home::new(home);
     let existed = home.root().exists();
     let root = home.root().to_owned();
     // The supervisor, control and all tenants carry the marker of this home, so they end with it.

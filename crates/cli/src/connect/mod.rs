@@ -1,0 +1,266 @@
+//! `berth connect` and `berth disconnect`: use a tenant with kubectl and other programs.
+
+mod forward;
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use berth_api::TenantCluster;
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::error::{Error, describe};
+use crate::host::{Host, HostArguments};
+use crate::output::print_line;
+use crate::tenant::{self, TenantName};
+use crate::user_config::{document, file};
+use forward::Forward;
+
+/// How long the address in the kubeconfig may take for an answer before another way is tried.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// What shells add to the number of the signal that ended a command.
+const SIGNALLED: i32 = 128;
+
+#[derive(Debug, Args)]
+pub(crate) struct ConnectArguments {
+    /// Name of the TenantCluster, or NAMESPACE/NAME.
+    name: String,
+    /// Go through the API server of the host, even if the address of the tenant answers.
+    #[arg(long)]
+    forward: bool,
+    /// Run this command with KUBECONFIG set, and exit with its status. Your own kubeconfig stays as it is.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DisconnectArguments {
+    /// Name of the TenantCluster, or NAMESPACE/NAME. [default: the tenant of the current context]
+    name: Option<String>,
+}
+
+/// A kubeconfig that reaches the tenant from here.
+struct Way {
+    kubeconfig: Value,
+    forward: Option<Forward>,
+}
+
+pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> Result<ExitCode, Error> {
+    // Before anything else: a file that cannot be written would be noticed late.
+    let path = if arguments.command.is_empty() {
+        Some(file::find()?)
+    } else {
+        None
+    };
+    let host = host.connect().await?;
+    let (name, tenant) = tenant::find(&host, &arguments.name).await?;
+    let text = tenant::read_kubeconfig(&host, &name, &tenant).await?;
+    let kubeconfig = document::parse(&text)
+        .map_err(|error| Error::Failed(format!("the kubeconfig of {name} cannot be read: {error}")))?;
+    let way = find_way(&host, &name, &tenant, kubeconfig, arguments.forward).await?;
+    let Some(path) = path else {
+        return run_command(&way, &arguments.command).await;
+    };
+    let context = document::context_name(&name.namespace, &name.name);
+    let server = way.forward.as_ref().map(|forward| &forward.server);
+    file::change(&path, |document| {
+        document::add_context(document, &context, &way.kubeconfig, server).map_err(Error::Failed)
+    })?;
+    print_line(format_args!(
+        "The current context of {} is {context} now.\n  kubectl get nodes     uses the tenant\n  berth disconnect      goes \
+         back to the context before",
+        path.display()
+    ))?;
+    if way.forward.is_some() {
+        eprintln!("· connections are forwarded until you press Ctrl-C; then the context is removed");
+        wait_for_signal().await?;
+        file::change(&path, |document| Ok(document::remove_context(document, &context)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ctrl-C, or SIGTERM.
+async fn wait_for_signal() -> Result<(), Error> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let fail = |error: std::io::Error| Error::Failed(format!("cannot listen for signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(fail)?;
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => result.map_err(fail),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+pub(crate) fn disconnect(host: &HostArguments, arguments: &DisconnectArguments) -> Result<ExitCode, Error> {
+    let path = file::find()?;
+    let before = file::read(&path)?;
+    let context = match &arguments.name {
+        None => find_connected(&before)?,
+        Some(text) => match (text.contains('/'), &host.namespace) {
+            (true, _) => TenantName::parse(text, "").map(|name| document::context_name(&name.namespace, &name.name))?,
+            (false, Some(namespace)) => document::context_name(namespace, text),
+            // The host need not answer: the kubeconfig knows the tenants.
+            (false, None) => find_context(&before, text)?,
+        },
+    };
+    let existed = file::change(&path, |document| Ok(document::remove_context(document, &context)))?;
+    if !existed {
+        return Err(Error::NotFound(format!("{} has no context {context}", path.display())));
+    }
+    let after = file::read(&path)?;
+    let now = match document::current_context(&after) {
+        Some(current) => format!("the current context is {current}"),
+        None => "there is no current context".to_owned(),
+    };
+    print_line(format_args!("The context {context} is removed; {now}."))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The current context, if it is one that `berth connect` made.
+fn find_connected(document: &Value) -> Result<String, Error> {
+    let contexts = document::tenant_contexts(document);
+    let current = document::current_context(document).filter(|current| contexts.contains(current));
+    current.map(str::to_owned).ok_or_else(|| {
+        Error::NotFound("the current context is not a tenant's; name the tenant to remove its context".into())
+    })
+}
+
+/// The context of the tenant with this name, in whatever namespace, if there is only one.
+fn find_context(document: &Value, name: &str) -> Result<String, Error> {
+    let all = document::tenant_contexts(document);
+    let end = format!("/{name}");
+    let mut found = all.into_iter().filter(|context| context.ends_with(&end));
+    match (found.next(), found.next()) {
+        (Some(context), None) => Ok(context.to_owned()),
+        (None, _) => Err(Error::NotFound(format!("there is no context of a tenant {name}"))),
+        (Some(_), Some(_)) => Err(Error::Usage(format!(
+            "there are several tenants {name}; write NAMESPACE/{name}"
+        ))),
+    }
+}
+
+/// Tries the address in the kubeconfig, unless `must_forward`, and then the way through the host's API server; says which one it is.
+async fn find_way(
+    host: &Host,
+    name: &TenantName,
+    tenant: &TenantCluster,
+    kubeconfig: Value,
+    must_forward: bool,
+) -> Result<Way, Error> {
+    let status = tenant.status.as_ref();
+    let endpoint = status.and_then(|status| status.endpoint.clone()).unwrap_or_default();
+    let mut obstacle = String::new();
+    if !must_forward {
+        let Err(error) = reach(&kubeconfig).await else {
+            eprintln!("· {name} is reached at its address {endpoint}");
+            return Ok(Way {
+                kubeconfig,
+                forward: None,
+            });
+        };
+        eprintln!("· {endpoint} is not reached from here: {error}");
+        obstacle = format!("not at {endpoint} ({error}), nor ");
+    }
+    let unreached = |error: &dyn std::fmt::Display| {
+        Error::Failed(format!(
+            "{name} is not reached: {obstacle}through the host's API server ({error})"
+        ))
+    };
+    let namespace = status.and_then(|status| status.control_plane_namespace.as_ref());
+    let namespace = namespace.ok_or_else(|| unreached(&"it has no control plane yet"))?;
+    let forward = Forward::start(host.client.clone(), namespace).await;
+    let forward = forward.map_err(|error| unreached(&error))?;
+    let kubeconfig = document::with_server(&kubeconfig, &forward.server);
+    reach(&kubeconfig).await.map_err(|error| unreached(&error))?;
+    eprintln!(
+        "· {name} is reached through the API server of the host, at {}",
+        forward.server.url
+    );
+    Ok(Way {
+        kubeconfig,
+        forward: Some(forward),
+    })
+}
+
+/// Asks the tenant's API server for its version.
+async fn reach(kubeconfig: &Value) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig.clone()).map_err(|error| text(&error))?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let mut config = config.map_err(|error| text(&error))?;
+    config.connect_timeout = Some(ANSWER_TIMEOUT);
+    config.default_retry = false;
+    let client = Client::try_from(config).map_err(|error| text(&error))?;
+    match tokio::time::timeout(ANSWER_TIMEOUT, client.apiserver_version()).await {
+        Ok(Ok(_)) => Ok(()),
+        // The API server answers; what the user may do there is another question.
+        Ok(Err(kube::Error::Api(status))) if status.code == 401 || status.code == 403 => Ok(()),
+        Ok(Err(error)) => Err(describe(&error)),
+        Err(_) => Err(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())),
+    }
+}
+
+/// Runs a command with a kubeconfig of its own, which is removed afterwards.
+async fn run_command(way: &Way, command: &[String]) -> Result<ExitCode, Error> {
+    let text = document::render(&way.kubeconfig).map_err(Error::Output)?;
+    let fail = |source| Error::File {
+        action: "write",
+        path: "a temporary kubeconfig".into(),
+        source,
+    };
+    // Created for its owner only.
+    let file = tempfile::Builder::new()
+        .prefix("berth-kubeconfig-")
+        .tempfile()
+        .map_err(fail)?;
+    std::fs::write(file.path(), text).map_err(fail)?;
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(Error::Usage("there is no command after --".into()));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).env("KUBECONFIG", file.path());
+    let mut child = command
+        .spawn()
+        .map_err(|error| Error::Failed(format!("cannot run {program}: {error}")))?;
+    // Ctrl-C reaches the command, too, which decides what to do; this process stays to remove the file.
+    let _interrupts = tokio::spawn(async { while tokio::signal::ctrl_c().await.is_ok() {} });
+    let status = child
+        .wait()
+        .await
+        .map_err(|error| Error::Failed(format!("cannot wait for {program}: {error}")))?;
+    Ok(ExitCode::from(exit_status(status)))
+}
+
+/// The exit status as a shell shows it.
+fn exit_status(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| Some(SIGNALLED + status.signal()?));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_context_is_found_by_the_name_of_its_tenant() {
+        let document = json!({"current-context": "berth/a/one", "contexts": [
+            {"name": "berth/a/one"}, {"name": "berth/a/two"}, {"name": "berth/b/two"}, {"name": "prod"},
+        ]});
+        assert_eq!(find_connected(&document).unwrap(), "berth/a/one");
+        assert_eq!(find_context(&document, "one").unwrap(), "berth/a/one");
+        assert!(matches!(find_context(&document, "two"), Err(Error::Usage(_))));
+        assert!(matches!(find_context(&document, "three"), Err(Error::NotFound(_))));
+        let elsewhere = json!({"current-context": "prod", "contexts": [{"name": "prod"}]});
+        assert!(matches!(find_connected(&elsewhere), Err(Error::NotFound(_))));
+    }
+
+    #[test]
+    fn a_signal_is_shown_as_shells_do() {
+        assert_eq!(exit_status(ExitStatus::from_raw(7 << 8)), 7);
+        assert_eq!(exit_status(ExitStatus::from_raw(9)), 137);
+    }
+}

@@ -1,0 +1,186 @@
+//! `berth create`: creates a tenant.
+
+mod build;
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use berth_api::{NodeGroup, TenantCluster, conditions};
+use clap::{Args, ValueEnum};
+use kube::api::PostParams;
+use kube::core::Request;
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::Value;
+
+use crate::error::{Error, failed};
+use crate::host::{Host, HostArguments};
+use crate::output::{ObjectFormat, print_objects};
+use crate::tenant::{TenantName, phase};
+use crate::wait::{ConditionProgress, parse_timeout, wait_for};
+
+#[derive(Debug, Args)]
+pub(crate) struct CreateArguments {
+    /// Name of the TenantCluster.
+    #[arg(required_unless_present = "file")]
+    name: Option<String>,
+    /// Create the TenantCluster in this file; - is stdin.
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "class", "version", "nodes", "ttl", "expire_after_idle"])]
+    file: Option<PathBuf>,
+    /// TenantClass. [default: the class `default`]
+    #[arg(long, value_name = "NAME")]
+    class: Option<String>,
+    /// Kubernetes version, for example v1.37.1. [default: the newest that Berth ships]
+    #[arg(long, value_name = "VERSION")]
+    version: Option<String>,
+    /// Node groups: a number of nodes of a HostNodePool, a minimum and a maximum for nodes that follow demand, or `shared`.
+    #[arg(long, value_name = "[GROUP:]POOL=N|MIN..MAX|shared", value_delimiter = ',', value_parser = build::parse_node_group)]
+    nodes: Vec<NodeGroup>,
+    /// How long the tenant exists, for example 72h. [default: that of the class]
+    #[arg(long, value_name = "DURATION")]
+    ttl: Option<String>,
+    /// How long it may have no pods before it is deleted, for example 8h. [default: that of the class]
+    #[arg(long, value_name = "DURATION")]
+    expire_after_idle: Option<String>,
+    /// Create nothing: `client` only prints the object, `server` lets the API server check it.
+    #[arg(long, value_enum, value_name = "client|server")]
+    dry_run: Option<DryRun>,
+    /// Wait until the tenant is ready, and print its conditions as they change.
+    #[arg(long)]
+    wait: bool,
+    /// How long to wait.
+    #[arg(long, default_value = "10m", value_parser = parse_timeout, value_name = "DURATION")]
+    timeout: Duration,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: ObjectFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DryRun {
+    /// Print the object.
+    Client,
+    /// Let the API server check it.
+    Server,
+}
+
+pub(crate) async fn run(host: &HostArguments, arguments: &CreateArguments) -> Result<ExitCode, Error> {
+    let is_given = host.namespace.is_some();
+    if arguments.dry_run == Some(DryRun::Client) {
+        // A host that does not answer, or none at all, does not matter.
+        let connected = host.connect().await.map(|host| host.namespace);
+        let namespace = connected.or_else(|error| host.namespace.clone().ok_or(error));
+        let object = build(&namespace.unwrap_or_else(|_| "default".into()), is_given, arguments)?;
+        print(&object, " (dry run)", arguments.output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let host = host.connect().await?;
+    let object = build(&host.namespace, is_given, arguments)?;
+    let name = name_of(&object);
+    let is_dry = arguments.dry_run.is_some();
+    let created = create(&host, &name, &object, is_dry).await?;
+    if is_dry {
+        print(&created, " (server dry run)", arguments.output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !arguments.wait {
+        print(&created, "", arguments.output)?;
+        eprintln!(
+            "Berth starts its control plane and assigns its nodes now.\n  berth get {name}       shows its progress\n  \
+             berth connect {name}   uses it, once it is Ready"
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("· {name} is created");
+    let ready = wait_until_ready(&host, &name, arguments.timeout).await?;
+    let ready = serde_json::to_value(&ready).map_err(|error| Error::Output(error.to_string()))?;
+    print(&ready, " and ready", arguments.output)?;
+    eprintln!("  berth connect {name}   uses it");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build(namespace: &str, is_given: bool, arguments: &CreateArguments) -> Result<Value, Error> {
+    if let Some(path) = &arguments.file {
+        let text = read_file(path)?;
+        let wrong = |error| Error::Failed(format!("{}: {error}", path.display()));
+        return build::from_file(&text, namespace, is_given).map_err(wrong);
+    }
+    let name = arguments.name.as_deref().unwrap_or_default();
+    let name = TenantName::parse(name, namespace)?;
+    let mut object = build::from_flags(&name.name, arguments);
+    object.metadata.namespace = Some(name.namespace);
+    serde_json::to_value(&object).map_err(|error| Error::Output(error.to_string()))
+}
+
+fn read_file(path: &Path) -> Result<String, Error> {
+    let failed = |source| Error::File {
+        action: "read",
+        path: path.into(),
+        source,
+    };
+    if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(failed)?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(path).map_err(failed)
+}
+
+fn name_of(object: &Value) -> TenantName {
+    let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+    TenantName {
+        namespace: text("namespace"),
+        name: text("name"),
+    }
+}
+
+/// Creates the object as it is; the API server refuses fields that it does not know.
+async fn create(host: &Host, name: &TenantName, object: &Value, is_dry: bool) -> Result<Value, Error> {
+    let body = serde_json::to_vec(object).map_err(|error| Error::Output(error.to_string()))?;
+    let url = TenantCluster::url_path(&(), Some(&name.namespace));
+    let parameters = PostParams {
+        dry_run: is_dry,
+        field_manager: Some("berth".into()),
+    };
+    let failed = failed("create the TenantCluster");
+    let mut request = match Request::new(url).create(&parameters, body) {
+        Ok(request) => request,
+        Err(error) => return Err(Error::Failed(error.to_string())),
+    };
+    let strict = format!("{}&fieldValidation=Strict", request.uri());
+    *request.uri_mut() = strict
+        .parse::<http::Uri>()
+        .map_err(|error| Error::Failed(format!("cannot address the TenantClusters: {error}")))?;
+    match host.client.request::<Value>(request).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(Error::NotFound(format!(
+            "cannot create {name}: {}; create the namespace first, and check that Berth is installed with `berth doctor`",
+            status.message
+        ))),
+        other => other.map_err(failed),
+    }
+}
+
+fn print(object: &Value, suffix: &str, format: ObjectFormat) -> Result<(), Error> {
+    let name = name_of(object);
+    let names = [format!("tenantcluster.berth.dev/{}", name.name)];
+    let text = || format!("TenantCluster {name} is created{suffix}.");
+    print_objects(object, &names, text, format)
+}
+
+/// Waits until a tenant of this generation is Ready, and prints its conditions as they change.
+async fn wait_until_ready(host: &Host, name: &TenantName, timeout: Duration) -> Result<TenantCluster, Error> {
+    let mut progress = ConditionProgress::default();
+    let check = async || {
+        let tenant = name.get(&host.client).await?;
+        let status = tenant.status.clone().unwrap_or_default();
+        progress.print(&status.conditions);
+        let is_current = status.observed_generation == tenant.meta().generation;
+        let is_ready = is_current && conditions::is_true(&status.conditions, conditions::READY);
+        Ok((is_ready && status.kubeconfig_secret_ref.is_some()).then_some(tenant))
+    };
+    let message = || format!("{name} is not ready yet; Berth goes on, and `berth get {name}` shows what it waits for");
+    let ready = wait_for(timeout, check, message).await?;
+    eprintln!("· {} is {}", ready.name_any(), phase(&ready));
+    Ok(ready)
+}

@@ -1,0 +1,269 @@
+//! `berth debug bundle`: what is needed to find a fault, in one archive. Secrets are never read.
+
+mod archive;
+mod redact;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use berth_api::{GROUP, TenantCluster, VERSION, system};
+use berth_process::write_atomic;
+use clap::{Args, Subcommand};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DynamicObject, ListParams, LogParams};
+use kube::core::ApiResource;
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::error::{Error, describe, failed};
+use crate::host::{Host, HostArguments};
+use crate::output::print_line;
+use crate::tenant;
+use archive::Archive;
+
+/// Lines of each log, the last ones.
+const LOG_LINES: i64 = 5000;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DebugCommand {
+    /// Collect objects of Berth, conditions, Events, versions and logs in an archive.
+    ///
+    /// Secrets are never read. What looks like a token, a key, a certificate or a kubeconfig is removed from all text. Look at the
+    /// archive before you give it to others all the same: names of teams, nodes and images are in it.
+    #[command(
+        after_help = "Examples:\n  berth debug bundle -o bundle.tar.gz\n  berth debug bundle team-vision/vision -o vision.tar.gz"
+    )]
+    Bundle(BundleArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BundleArguments {
+    /// Collect only what belongs to this TenantCluster, and Berth itself: its name, or NAMESPACE/NAME. [default: all tenants]
+    name: Option<String>,
+    /// The archive.
+    #[arg(short, long, value_name = "FILE", default_value = "berth-debug.tar.gz")]
+    output: PathBuf,
+}
+
+pub(crate) async fn run(host: &HostArguments, command: &DebugCommand) -> Result<ExitCode, Error> {
+    let DebugCommand::Bundle(arguments) = command;
+    let host = host.connect().await?;
+    let mut bundle = Bundle {
+        archive: Archive::default(),
+        failures: Vec::new(),
+        client: host.client.clone(),
+    };
+    let tenants = find_tenants(&host, arguments.name.as_deref()).await?;
+    bundle.collect(&tenants, arguments.name.is_none()).await;
+    let failures = bundle.failures.len();
+    let bytes = bundle.finish()?;
+    write_atomic(&arguments.output, &bytes, 0o600)?;
+    let missing = match failures {
+        0 => String::new(),
+        number => format!(" {number} reads failed; errors.txt in it says why."),
+    };
+    print_line(format_args!("The archive is {}.{missing}", arguments.output.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn find_tenants(host: &Host, name: Option<&str>) -> Result<Vec<TenantCluster>, Error> {
+    if let Some(name) = name {
+        return Ok(vec![tenant::find(host, name).await?.1]);
+    }
+    let all = Api::<TenantCluster>::all(host.client.clone());
+    let list = all.list(&ListParams::default()).await;
+    Ok(list.map_err(failed("list the tenants"))?.items)
+}
+
+/// The namespaces of Berth itself and of these tenants' control planes. Workload namespaces are not among them: what runs there is
+/// the teams'.
+fn own_namespaces(tenants: &[TenantCluster]) -> BTreeSet<String> {
+    let control_planes = tenants
+        .iter()
+        .filter_map(|tenant| tenant.status.as_ref()?.control_plane_namespace.clone());
+    control_planes.chain([system::NAMESPACE.to_owned()]).collect()
+}
+
+/// The namespaces of the TenantClusters, of which only Events are collected.
+fn team_namespaces(tenants: &[TenantCluster]) -> BTreeSet<String> {
+    tenants.iter().filter_map(ResourceExt::namespace).collect()
+}
+
+struct Bundle {
+    archive: Archive,
+    failures: Vec<String>,
+    client: Client,
+}
+
+impl Bundle {
+    async fn collect(&mut self, tenants: &[TenantCluster], is_all: bool) {
+        let version = self.client.apiserver_version().await;
+        let version = self
+            .note("the version of the host", version)
+            .map(|version| version.git_version);
+        self.add_object(
+            "versions.yaml",
+            json!({"berth": env!("CARGO_PKG_VERSION"), "host": version}),
+        );
+        let tenant_values = tenants
+            .iter()
+            .map(|tenant| serde_json::to_value(tenant).unwrap_or_default());
+        self.add_object("objects/tenantclusters.yaml", tenant_values.collect());
+        for definition in berth_api::crd::all() {
+            let names = definition.spec.names;
+            // Those of this command's tenants are there; what is in control-plane namespaces follows.
+            if names.kind == "TenantCluster" || definition.spec.scope == "Namespaced" {
+                continue;
+            }
+            let resource = resource(GROUP, VERSION, &names.kind, &names.plural);
+            self.add_list(
+                &format!("objects/{}.yaml", names.plural),
+                &resource,
+                None,
+                &ListParams::default(),
+            )
+            .await;
+        }
+        let nodes = resource("", "v1", "Node", "nodes");
+        if is_all {
+            self.add_list("objects/nodes.yaml", &nodes, None, &ListParams::default())
+                .await;
+        }
+        for namespace in own_namespaces(tenants) {
+            self.collect_namespace(&namespace).await;
+        }
+        let events = resource("", "v1", "Event", "events");
+        let of_tenants = ListParams::default().fields("involvedObject.kind=TenantCluster");
+        for namespace in team_namespaces(tenants) {
+            let path = format!("namespaces/{namespace}/events.yaml");
+            self.add_list(&path, &events, Some(&namespace), &of_tenants).await;
+        }
+    }
+
+    async fn collect_namespace(&mut self, namespace: &str) {
+        for (group, version, kind, plural) in [
+            ("", "v1", "Event", "events"),
+            ("", "v1", "Pod", "pods"),
+            ("", "v1", "Service", "services"),
+            ("apps", "v1", "Deployment", "deployments"),
+            ("apps", "v1", "StatefulSet", "statefulsets"),
+            ("coordination.k8s.io", "v1", "Lease", "leases"),
+            (GROUP, VERSION, "TenantNode", "tenantnodes"),
+            (GROUP, VERSION, "TenantSchedule", "tenantschedules"),
+        ] {
+            let path = format!("namespaces/{namespace}/{plural}.yaml");
+            let resource = resource(group, version, kind, plural);
+            self.add_list(&path, &resource, Some(namespace), &ListParams::default())
+                .await;
+        }
+        self.collect_logs(namespace).await;
+    }
+
+    async fn collect_logs(&mut self, namespace: &str) {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let list = pods.list(&ListParams::default()).await;
+        let list = self.note(&format!("the pods of {namespace}"), list);
+        for pod in list.map(|list| list.items).unwrap_or_default() {
+            let name = pod.name_any();
+            for status in pod
+                .status
+                .iter()
+                .flat_map(|status| status.container_statuses.iter().flatten())
+            {
+                for previous in [false, true] {
+                    if previous && status.restart_count == 0 {
+                        continue;
+                    }
+                    let suffix = if previous { ".previous" } else { "" };
+                    let path = format!("namespaces/{namespace}/logs/{name}/{}{suffix}.log", status.name);
+                    let parameters = LogParams {
+                        container: Some(status.name.clone()),
+                        tail_lines: Some(LOG_LINES),
+                        previous,
+                        ..LogParams::default()
+                    };
+                    let log = pods.logs(&name, &parameters).await;
+                    if let Some(log) = self.note(&path, log) {
+                        self.archive.add(&path, redact::redact_text(&log));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn add_list(&mut self, path: &str, resource: &ApiResource, namespace: Option<&str>, parameters: &ListParams) {
+        let client = self.client.clone();
+        let objects: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        };
+        let list = objects.list(parameters).await;
+        if let Some(list) = self.note(path, list) {
+            let values = list
+                .items
+                .iter()
+                .map(|object| serde_json::to_value(object).unwrap_or_default());
+            self.add_object(path, values.collect());
+        }
+    }
+
+    /// Adds an object, or several, without what looks like a secret.
+    fn add_object(&mut self, path: &str, mut value: Value) {
+        redact::redact_object(&mut value);
+        match serde_saphyr::to_string(&value) {
+            Ok(text) => self.archive.add(path, text),
+            Err(error) => self.failures.push(format!("{path}: {error}")),
+        }
+    }
+
+    /// Keeps the error of a read for errors.txt.
+    fn note<T>(&mut self, what: &str, result: Result<T, kube::Error>) -> Option<T> {
+        result
+            .map_err(|error| {
+                self.failures
+                    .push(format!("{what}: {}", redact::redact_text(&describe(&error))))
+            })
+            .ok()
+    }
+
+    fn finish(mut self) -> Result<Vec<u8>, Error> {
+        if !self.failures.is_empty() {
+            self.archive.add("errors.txt", self.failures.join("\n") + "\n");
+        }
+        let failed = |error: std::io::Error| Error::Output(error.to_string());
+        self.archive.finish(jiff::Timestamp::now().as_second()).map_err(failed)
+    }
+}
+
+fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    let api_version = match group {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
+    };
+    ApiResource {
+        group: group.into(),
+        version: version.into(),
+        api_version,
+        kind: kind.into(),
+        plural: plural.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workload_namespaces_are_not_collected() {
+        let tenant: TenantCluster = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a", "namespace": "team"},
+            "spec": {}, "status": {"controlPlaneNamespace": "berth-a-x-cp", "workloadNamespace": "berth-a-x"},
+        }))
+        .unwrap();
+        let tenants = [tenant];
+        let own: Vec<String> = own_namespaces(&tenants).into_iter().collect();
+        assert_eq!(own, ["berth-a-x-cp", "berth-system"]);
+        assert_eq!(team_namespaces(&tenants), BTreeSet::from(["team".to_owned()]));
+    }
+}

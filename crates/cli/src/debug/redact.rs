@@ -1,0 +1,213 @@
+//! Removes what looks like a secret from objects and logs. Pure.
+//!
+//! Better too much than too little: a name that looks like a token is removed, too.
+
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
+use serde_json::Value;
+
+/// What stands in the place of what was removed.
+pub(super) const REMOVED: &str = "[removed]";
+/// The annotation in which kubectl keeps a copy of an object, and the list of who set which field: both only repeat.
+const REPEATED: [&str; 2] = ["kubectl.kubernetes.io/last-applied-configuration", "managedFields"];
+/// Words that make the value of a field secret; as parts of a name, in lower case and without separators.
+const SECRET_WORDS: [&str; 8] = [
+    "token",
+    "password",
+    "passwd",
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "credential",
+    "keydata",
+];
+
+/// Patterns of secrets, and what they become. The library is built without tables of Unicode, so classes are spelled out.
+static PATTERNS: LazyLock<Option<Vec<(Regex, &'static str)>>> = LazyLock::new(|| {
+    let patterns = [
+        // JSON Web Tokens: service accounts, OIDC.
+        (r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]*)?", REMOVED),
+        // Headers.
+        (r"(?i-u:(bearer|basic))[ \t]+[A-Za-z0-9._~+/=-]{6,}", "$1 [removed]"),
+        // Credentials in URLs.
+        (r"://[^ \t\r\n/@:]+:[^ \t\r\n/@]+@", "://[removed]@"),
+        // Keys of well-known services.
+        (r"(?-u:\b)(AKIA|ASIA)[0-9A-Z]{16}", REMOVED),
+        (
+            r"(?-u:\b)(ghp|gho|ghs|ghu|github_pat|hf|nvapi|sk|glpat|xoxb|xoxp|dckr_pat)[-_][A-Za-z0-9_-]{16,}",
+            REMOVED,
+        ),
+        // Names and values, as in kubeconfigs, environments, flags, JSON and logs.
+        (
+            concat!(
+                r#"(?i-u:((?:[a-z0-9_-]*(?:token|password|passwd|secret|credential|api[_-]?key|access[_-]?key|private[_-]?key))"#,
+                r#"|client-key-data|client-certificate-data|certificate-authority-data|authorization))"#,
+                r#"(\\?["']?[ \t]*[:=][ \t]*)(\\?["'][^"'\\\r\n]*|[^ \t\r\n"',;}\]{\[]+)"#,
+            ),
+            "$1$2[removed]",
+        ),
+    ];
+    let compiled = patterns.map(|(pattern, replacement)| Regex::new(pattern).map(|regex| (regex, replacement)));
+    compiled.into_iter().collect::<Result<_, _>>().ok()
+});
+/// Long runs of base64: keys and certificates that lost their frame.
+static BASE64: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[A-Za-z0-9+/]{60,}={0,2}").ok());
+
+/// A text without what looks like a token, key, certificate or kubeconfig.
+pub(super) fn redact_text(text: &str) -> String {
+    let (Some(patterns), Some(base64)) = (PATTERNS.as_ref(), BASE64.as_ref()) else {
+        // Cannot happen: the patterns are constants. Nothing is better than a secret.
+        return REMOVED.into();
+    };
+    let mut text = remove_pem(text);
+    for (pattern, replacement) in patterns {
+        text = pattern.replace_all(&text, *replacement).into_owned();
+    }
+    let replace = |found: &Captures<'_>| {
+        let run = &found[0];
+        let has = |is: fn(&char) -> bool| run.chars().any(|character| is(&character));
+        // Hashes are written with digits and small letters only, and are of use.
+        let is_mixed = has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase) && has(char::is_ascii_digit);
+        if is_mixed { REMOVED.to_owned() } else { run.to_owned() }
+    };
+    base64.replace_all(&text, replace).into_owned()
+}
+
+/// Removes PEM blocks, also those whose line breaks are escaped and those that are cut off.
+fn remove_pem(text: &str) -> String {
+    const BEGIN: &str = "-----BEGIN ";
+    const END: &str = "-----END ";
+    const DASHES: &str = "-----";
+    let mut rest = text;
+    let mut result = String::with_capacity(text.len());
+    while let Some((before, block)) = rest.split_once(BEGIN) {
+        result.push_str(before);
+        result.push_str(REMOVED);
+        let after = block.split_once(END).and_then(|(_, end)| end.split_once(DASHES));
+        rest = after.map_or("", |(_, after)| after);
+    }
+    result.push_str(rest);
+    result
+}
+
+/// An object without secrets: neither in fields with such a name, nor in environment variables, nor in any text.
+pub(super) fn redact_object(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = redact_text(text),
+        Value::Array(items) => items.iter_mut().for_each(redact_object),
+        Value::Object(fields) => {
+            fields.retain(|key, _| !REPEATED.contains(&key.as_str()));
+            // An environment variable, or an argument of that form.
+            let is_secret = fields.get("name").and_then(Value::as_str).is_some_and(is_secret_name);
+            for (key, field) in fields.iter_mut() {
+                let is_secret = (is_secret && key == "value") || (is_secret_name(key) && field.is_string());
+                if is_secret {
+                    *field = Value::from(REMOVED);
+                } else {
+                    redact_object(field);
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Whether the value of something with this name is a secret.
+fn is_secret_name(name: &str) -> bool {
+    let plain: String = name
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|character| character.to_ascii_lowercase())
+        .collect();
+    SECRET_WORDS.iter().any(|word| plain.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const CANARY: &str = "CANARYq7Zx19Kd";
+
+    #[test]
+    fn the_patterns_are_valid() {
+        assert!(PATTERNS.is_some() && BASE64.is_some());
+    }
+
+    #[test]
+    fn no_canary_survives_in_text() {
+        let base64 = format!("{CANARY}{}", "aB3/".repeat(20));
+        for text in [
+            format!("token={CANARY}"),
+            format!("token: {CANARY}"),
+            format!("{{\"token\":\"{CANARY}\"}}"),
+            format!("{{\\\"token\\\":\\\"{CANARY}\\\"}}"),
+            format!("--bootstrap-token={CANARY} x"),
+            format!("AWS_SECRET_ACCESS_KEY={CANARY}"),
+            format!("MY_PASSWORD='{CANARY} with spaces'"),
+            format!("client_secret={CANARY}"),
+            format!("    client-key-data: {CANARY}"),
+            format!("    certificate-authority-data: {CANARY}"),
+            format!("Authorization: Bearer {CANARY}"),
+            format!("authorization: Basic {CANARY}=="),
+            format!("GET / with BEARER {CANARY}"),
+            format!("https://user:{CANARY}@example.com/x"),
+            format!("eyJhbGciOiJSUzI1NiJ9.{CANARY}.{CANARY}"),
+            format!("hf_{CANARY}AAAAAAAAAA"),
+            format!("ghp_{CANARY}AAAAAAAAAA"),
+            format!("a -----BEGIN EC PRIVATE KEY-----\n{CANARY}\n-----END EC PRIVATE KEY----- b"),
+            format!("-----BEGIN CERTIFICATE-----\\n{CANARY}\\n-----END CERTIFICATE-----\\n"),
+            format!("-----BEGIN CERTIFICATE-----\n{CANARY}"),
+            format!("data {base64}"),
+        ] {
+            let redacted = redact_text(&text);
+            assert!(!redacted.contains(CANARY), "{text} became {redacted}");
+            assert!(redacted.contains(REMOVED), "{text} became {redacted}");
+        }
+    }
+
+    #[test]
+    fn what_helps_to_find_a_fault_stays() {
+        for text in [
+            "level=INFO msg=\"reconciled\" tenant=team/vision seconds=0.4",
+            "image registry.example.com/a@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "pod ml/train-0 is Pending: 0/3 nodes are available",
+            "GET /apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision 404",
+            "uid 7b7f0f4e-62f6-4b8e-9b52-6f5a9d3c2a11",
+            "Secret team/vision-kubeconfig is written",
+        ] {
+            assert_eq!(redact_text(text), text);
+        }
+        let around = redact_text("a -----BEGIN X-----\nk\n-----END X----- b -----BEGIN Y-----\nk\n-----END Y----- c");
+        assert_eq!(around, "a [removed] b [removed] c");
+    }
+
+    #[test]
+    fn no_canary_survives_in_objects() {
+        let mut object = json!({
+            "metadata": {
+                "name": "a", "managedFields": [{"x": CANARY}],
+                "annotations": {
+                    "kubectl.kubernetes.io/last-applied-configuration": CANARY,
+                    "example.com/api-key": CANARY,
+                    "note": format!("password={CANARY}"),
+                },
+            },
+            "spec": {
+                "automountServiceAccountToken": false,
+                "containers": [{
+                    "env": [{"name": "HF_TOKEN", "value": CANARY}, {"name": "MODE", "value": "fast"}],
+                    "args": [format!("--token={CANARY}"), "--port=1"],
+                }],
+            },
+        });
+        redact_object(&mut object);
+        assert!(!object.to_string().contains(CANARY), "{object}");
+        assert_eq!(object["metadata"]["name"], "a");
+        assert_eq!(object["spec"]["automountServiceAccountToken"], false);
+        let container = &object["spec"]["containers"][0];
+        assert_eq!(container["env"][1]["value"], "fast");
+        assert_eq!(container["args"][1], "--port=1");
+    }
+}

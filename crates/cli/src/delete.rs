@@ -1,0 +1,104 @@
+//! `berth delete`: deletes a tenant and waits until nothing of it is left.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use berth_api::TenantCluster;
+use clap::Args;
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+
+use crate::error::{Error, failed};
+use crate::host::HostArguments;
+use crate::output::print_line;
+use crate::tenant::TenantName;
+use crate::wait::{ConditionProgress, parse_timeout, wait_for};
+
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArguments {
+    /// Name of the TenantCluster, or NAMESPACE/NAME.
+    name: String,
+    /// Wait until everything that the tenant had is removed.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
+    wait: bool,
+    /// How long to wait.
+    #[arg(long, default_value = "15m", value_parser = parse_timeout, value_name = "DURATION")]
+    timeout: Duration,
+    /// Succeed if there is no such tenant.
+    #[arg(long)]
+    ignore_not_found: bool,
+    /// Print only resource and name.
+    #[arg(short, long, value_enum, value_name = "name")]
+    output: Option<NameOnly>,
+}
+
+/// The one form besides text in which a deletion is printed, as in kubectl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum NameOnly {
+    /// Only resource and name.
+    Name,
+}
+
+pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Result<ExitCode, Error> {
+    let host = host.connect().await?;
+    let name = TenantName::parse(&arguments.name, &host.namespace)?;
+    let tenants = name.api(&host.client);
+    let tenant = tenants.get_opt(&name.name).await.map_err(failed("get the tenant"))?;
+    let Some(tenant) = tenant else {
+        if arguments.ignore_not_found {
+            return Ok(ExitCode::SUCCESS);
+        }
+        return Err(name.not_found());
+    };
+    let uid = tenant.metadata.uid;
+    // The tenant that was found, and not one that got its name meanwhile.
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: uid.clone(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match tenants.delete(&name.name, &parameters).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        other => drop(other.map_err(failed("delete the tenant"))?),
+    }
+    if arguments.wait {
+        wait_until_gone(&tenants, &name, uid.as_ref(), arguments.timeout).await?;
+    }
+    let what = if arguments.wait {
+        "is deleted with everything that it had"
+    } else {
+        "is being deleted"
+    };
+    match arguments.output {
+        Some(NameOnly::Name) => print_line(format_args!("tenantcluster.berth.dev/{}", name.name))?,
+        None => print_line(format_args!("TenantCluster {name} {what}."))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what remains, which control writes into the condition Deleting, until the object is gone.
+async fn wait_until_gone(
+    tenants: &Api<TenantCluster>,
+    name: &TenantName,
+    uid: Option<&String>,
+    timeout: Duration,
+) -> Result<(), Error> {
+    let mut progress = ConditionProgress::default();
+    let check = async || {
+        let found = tenants.get_opt(&name.name).await.map_err(failed("get the tenant"))?;
+        let Some(tenant) = found.filter(|tenant| tenant.metadata.uid.as_ref() == uid) else {
+            return Ok(Some(()));
+        };
+        let conditions = tenant.status.map(|status| status.conditions).unwrap_or_default();
+        let deleting: Vec<_> = conditions
+            .into_iter()
+            .filter(|condition| condition.type_ == berth_api::conditions::DELETING)
+            .collect();
+        progress.print(&deleting);
+        Ok(None)
+    };
+    let message = || format!("{name} is still being deleted; Berth goes on, and `berth get {name}` shows what is left");
+    wait_for(timeout, check, message).await
+}

@@ -1,0 +1,140 @@
+//! Reads the facts. Each read is apart: one that fails leaves the others.
+
+use std::time::Duration;
+
+use berth_api::{labels, system};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, ListParams};
+use kube::client::Body;
+use kube::{Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::facts::{Certificate, Facts, Read};
+use crate::error::describe;
+
+/// How long each read may take.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Secret with the leaf certificates of a tenant, in its control-plane namespace.
+const LEAVES: &str = "certificates";
+
+async fn within<T>(read: impl Future<Output = Result<T, kube::Error>>) -> Read<T> {
+    match timeout(TIMEOUT, read).await {
+        Ok(result) => result.map_err(|error| describe(&error)),
+        Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
+    }
+}
+
+async fn list<K>(client: &Client) -> Read<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let all = Api::<K>::all(client.clone());
+    within(all.list(&ListParams::default())).await.map(|list| list.items)
+}
+
+async fn get_text(client: &Client, path: &str) -> Read<String> {
+    let request = http::Request::get(path)
+        .body(Vec::new())
+        .map_err(|error| error.to_string())?;
+    within(client.request_text(request)).await
+}
+
+/// The time in the header of an answer, whatever the answer is.
+async fn read_time(client: &Client) -> Read<Timestamp> {
+    let request = http::Request::get("/version")
+        .body(Body::empty())
+        .map_err(|error| error.to_string())?;
+    let answer = within(client.send(request)).await?;
+    let header = answer.headers().get(http::header::DATE);
+    let text = header
+        .and_then(|value| value.to_str().ok())
+        .ok_or("the answer has no time")?;
+    let time = DateTimeParser::new().parse_timestamp(text);
+    time.map_err(|error| error.to_string())
+}
+
+/// The times of all certificates of Berth. Nothing else of the Secrets is kept.
+async fn read_certificates(client: &Client) -> Read<Vec<Certificate>> {
+    let all = Api::<Secret>::all(client.clone());
+    let own = Api::<Secret>::namespaced(client.clone(), system::NAMESPACE);
+    let of_tenants = ListParams::default()
+        .labels(labels::TENANT)
+        .fields(&format!("metadata.name={LEAVES}"));
+    let of_berth = ListParams::default().labels("app.kubernetes.io/part-of=berth");
+    let (tenants, berth) = tokio::join!(within(all.list(&of_tenants)), within(own.list(&of_berth)));
+    let mut found = Vec::new();
+    for secret in tenants?.items.into_iter().chain(berth?.items) {
+        let name = format!("{}/{}", secret.namespace().unwrap_or_default(), secret.name_any());
+        for (key, value) in secret.data.unwrap_or_default() {
+            let Ok(text) = std::str::from_utf8(&value.0) else {
+                continue;
+            };
+            // Keys and other values are no certificates.
+            if let (Ok(renew_at), Ok(not_after)) = (berth_pki::renew_at(text), berth_pki::not_after(text)) {
+                found.push(Certificate {
+                    place: format!("Secret {name}, key {key}"),
+                    renew_at,
+                    not_after,
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Reads everything at the same time.
+pub(super) async fn gather(client: &Client) -> Facts {
+    let control: Api<Deployment> = Api::namespaced(client.clone(), system::NAMESPACE);
+    let lease: Api<Lease> = Api::namespaced(client.clone(), system::NAMESPACE);
+    let basics = async {
+        tokio::join!(
+            read_time(client),
+            within(client.apiserver_version()),
+            get_text(client, "/readyz/etcd"),
+            get_text(client, "/metrics"),
+            within(control.get_opt(system::CONTROL)),
+            within(lease.get_opt(system::CONTROL)),
+            read_certificates(client),
+        )
+    };
+    let installed = async { tokio::join!(list(client), list(client), list(client), list(client), list(client)) };
+    let cluster = async { tokio::join!(list(client), list(client), list(client), list(client)) };
+    let webhooks = async { tokio::join!(list(client), list(client), list(client)) };
+    let (basics, installed, cluster, webhooks) = tokio::join!(
+        Box::pin(basics),
+        Box::pin(installed),
+        Box::pin(cluster),
+        Box::pin(webhooks)
+    );
+    let (host_time, version, etcd_ready, metrics, control, lease, certificates) = basics;
+    let (definitions, cluster_roles, policies, pools, classes) = installed;
+    let (daemon_sets, nodes, runtime_classes, storage_classes) = cluster;
+    let (validating, mutating, endpoints) = webhooks;
+    Facts {
+        now: Timestamp::now(),
+        host_time,
+        version: version.map(|version| version.git_version),
+        etcd_ready: etcd_ready.map(|text| text.trim() == "ok"),
+        metrics,
+        definitions,
+        cluster_roles,
+        policies,
+        control,
+        lease,
+        daemon_sets,
+        nodes,
+        pools,
+        classes,
+        runtime_classes,
+        storage_classes,
+        certificates,
+        validating,
+        mutating,
+        endpoints,
+    }
+}

@@ -1,0 +1,198 @@
+use super::*;
+use crate::doctor::facts::Certificate;
+use jiff::{SignedDuration, Span};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use serde_json::{Value, json};
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn now() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+/// A host on which all is well.
+fn healthy() -> Facts {
+    let mut definitions = berth_api::crd::all();
+    for definition in &mut definitions {
+        definition.status = Some(read(json!({
+            "acceptedNames": {"plural": "x", "kind": "X"}, "storedVersions": [],
+            "conditions": [{"type": "Established", "status": "True"}],
+        })));
+    }
+    let policies = berth_admission_policies::all_policies();
+    Facts {
+        now: now(),
+        host_time: Ok(now()),
+        version: Ok(berth_kubernetes_versions::KUBERNETES_DEFAULT.into()),
+        etcd_ready: Ok(true),
+        metrics: Ok("etcd_request_duration_seconds_bucket{le=\"0.05\"} 5\n".into()),
+        definitions: Ok(definitions),
+        cluster_roles: Ok(berth_control::install::manifests::cluster_roles().into()),
+        policies: Ok(policies.iter().map(|policy| policy.build_policy()).collect()),
+        control: Ok(None),
+        lease: Ok(Some(read(json!({
+            "metadata": {"name": "berth-control"},
+            "spec": {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2025-12-31T23:59:50.000000Z"},
+        })))),
+        daemon_sets: Ok(vec![read(json!({
+            "metadata": {"name": "calico-node"}, "spec": {"selector": {}, "template": {}},
+        }))]),
+        nodes: Ok(vec![read(json!({
+            "metadata": {"name": "n1", "labels": {"gpu": "h100"}}, "status": {"allocatable": {"nvidia.com/gpu": "8"}},
+        }))]),
+        pools: Ok(vec![read(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "h100"},
+            "spec": {"nodeSelector": {"gpu": "h100"}, "gpuResourceName": "nvidia.com/gpu"},
+        }))]),
+        classes: Ok(vec![read(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold"},
+            "spec": {"sync": {"pods": {"runtimeClasses": ["*", "nvidia"]}}},
+        }))]),
+        runtime_classes: Ok(vec![read(json!({"metadata": {"name": "nvidia"}, "handler": "nvidia"}))]),
+        storage_classes: Ok(vec![read(json!({
+            "metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+            "provisioner": "x",
+        }))]),
+        certificates: Ok(Vec::new()),
+        validating: Ok(vec![webhook("Fail")]),
+        mutating: Ok(Vec::new()),
+        endpoints: Ok(vec![read(json!({
+            "metadata": {"name": "s-1", "namespace": "sys", "labels": {"kubernetes.io/service-name": "s"}},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
+        }))]),
+    }
+}
+
+fn webhook(policy: &str) -> ValidatingWebhookConfiguration {
+    read(json!({"metadata": {"name": "guard"}, "webhooks": [{
+        "name": "a.example.com", "failurePolicy": policy, "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        "clientConfig": {"service": {"namespace": "sys", "name": "s"}},
+    }]}))
+}
+
+/// What is not ok, as `check: level`.
+fn faults(facts: &Facts) -> Vec<String> {
+    let results = check(facts).into_iter().filter(|result| result.level != Level::Ok);
+    results
+        .map(|result| {
+            assert!(result.fix.is_some(), "{result:?}");
+            format!("{}: {:?}", result.check, result.level)
+        })
+        .collect()
+}
+
+#[test]
+fn a_healthy_host_has_no_fault() {
+    assert_eq!(faults(&healthy()), Vec::<String>::new());
+}
+
+#[test]
+fn each_fault_is_found_alone() {
+    type Change = fn(&mut Facts);
+    let cases: [(&str, Change); 22] = [
+        ("host version: Problem", |facts| facts.version = Ok("v1.33.9".into())),
+        ("host version: Warning", |facts| facts.version = Ok("v1.99.0".into())),
+        ("definitions: Problem", |facts| {
+            drop(facts.definitions.as_mut().unwrap().pop())
+        }),
+        ("definitions: Problem", |facts| {
+            facts.definitions.as_mut().unwrap()[0].status = None
+        }),
+        ("definitions: Warning", |facts| {
+            facts.definitions.as_mut().unwrap()[0].spec.versions[0].schema = None;
+        }),
+        ("permissions: Problem", |facts| {
+            drop(facts.cluster_roles.as_mut().unwrap().pop())
+        }),
+        ("admission policies: Problem", |facts| {
+            drop(facts.policies.as_mut().unwrap().pop())
+        }),
+        ("control: Problem", |facts| facts.lease = Ok(None)),
+        ("control: Problem", |facts| {
+            facts.lease = Ok(Some(read(json!({"metadata": {}, "spec": {
+                "holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2025-12-31T23:50:00.000000Z"}}))));
+        }),
+        ("control: Problem", |facts| {
+            facts.control = Ok(Some(read(
+                json!({"metadata": {}, "spec": {"selector": {}, "template": {}}}),
+            )));
+        }),
+        ("network: Warning", |facts| facts.daemon_sets = Ok(Vec::new())),
+        ("network: Problem", |facts| {
+            facts.daemon_sets.as_mut().unwrap()[0].metadata.name = Some("kube-flannel-ds".into());
+        }),
+        ("etcd: Problem", |facts| facts.etcd_ready = Ok(false)),
+        ("etcd: Problem", |facts| {
+            facts.metrics = Ok("etcd_request_duration_seconds_bucket{le=\"4\"} 5\n".into());
+        }),
+        ("etcd: Warning", |facts| {
+            facts.metrics = Ok("etcd_request_duration_seconds_bucket{le=\"0.5\"} 5\n".into());
+        }),
+        ("clock: Warning", |facts| {
+            facts.host_time = Ok(now() - Span::new().seconds(9))
+        }),
+        ("clock: Problem", |facts| {
+            facts.host_time = Ok(now() - Span::new().minutes(2))
+        }),
+        ("webhooks: Problem", |facts| facts.endpoints = Ok(Vec::new())),
+        ("webhooks: Warning", |facts| {
+            facts.validating.as_mut().unwrap()[0].webhooks.as_mut().unwrap()[0].timeout_seconds = Some(30);
+        }),
+        ("runtime classes: Problem", |facts| {
+            facts.runtime_classes = Ok(Vec::new())
+        }),
+        ("GPU nodes: Problem", |facts| {
+            facts.nodes.as_mut().unwrap()[0].status = None
+        }),
+        ("storage: Warning", |facts| facts.storage_classes = Ok(Vec::new())),
+    ];
+    for (number, (expected, change)) in cases.into_iter().enumerate() {
+        let mut facts = healthy();
+        change(&mut facts);
+        assert_eq!(faults(&facts), [expected], "case {number}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_a_warning() {
+    let mut facts = healthy();
+    facts.certificates = Err("forbidden".into());
+    facts.nodes = Err("forbidden".into());
+    facts.metrics = Err("forbidden".into());
+    assert_eq!(faults(&facts), ["certificates: Warning", "GPU nodes: Warning"]);
+}
+
+#[test]
+fn webhooks_that_are_ignored_may_be_gone() {
+    let mut facts = healthy();
+    facts.validating = Ok(vec![webhook("Ignore")]);
+    facts.endpoints = Ok(Vec::new());
+    assert_eq!(faults(&facts), Vec::<String>::new());
+}
+
+#[test]
+fn certificates_are_judged_by_renewal_and_expiry() {
+    let at = |days: i64| now() + SignedDuration::from_hours(24 * days);
+    for (renew, end, expected) in [
+        (30, 60, None),
+        // Control renews in its own time.
+        (0, 30, None),
+        (-2, 28, Some("certificates: Warning")),
+        (-20, 6, Some("certificates: Problem")),
+        (-40, -1, Some("certificates: Problem")),
+    ] {
+        let mut facts = healthy();
+        facts.certificates = Ok(vec![Certificate {
+            place: "Secret a/certificates, key x.crt".into(),
+            renew_at: at(renew),
+            not_after: at(end),
+        }]);
+        assert_eq!(
+            faults(&facts),
+            expected.into_iter().collect::<Vec<_>>(),
+            "{renew} {end}"
+        );
+    }
+}

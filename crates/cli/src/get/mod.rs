@@ -1,0 +1,75 @@
+//! `berth get`: everything about one tenant.
+
+mod text;
+
+use std::process::ExitCode;
+
+use berth_api::{SchedulePeriod, TENANT_SCHEDULE, TenantCluster, TenantNode, TenantSchedule};
+use clap::Args;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
+
+use crate::error::Error;
+use crate::host::{Host, HostArguments};
+use crate::output::{ObjectFormat, print_objects};
+use crate::tenant;
+
+/// How many of the next changes of the schedule are shown.
+const TRANSITIONS: usize = 3;
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArguments {
+    /// Name of the TenantCluster, or NAMESPACE/NAME.
+    name: String,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: ObjectFormat,
+}
+
+/// What is shown beside the TenantCluster itself. The user may not be allowed to read it: then it is missing.
+#[derive(Debug, Default)]
+struct Details {
+    nodes: Option<Vec<TenantNode>>,
+    transitions: Vec<SchedulePeriod>,
+}
+
+pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Result<ExitCode, Error> {
+    let host = host.connect().await?;
+    let (_, tenant) = tenant::find(&host, &arguments.name).await?;
+    let now = Timestamp::now();
+    let details = match arguments.output {
+        ObjectFormat::Table => read_details(&host, &tenant, now).await,
+        _ => Details::default(),
+    };
+    let names = [format!("tenantcluster.berth.dev/{}", tenant.name_any())];
+    print_objects(
+        &tenant,
+        &names,
+        || text::describe(&tenant, &details, now),
+        arguments.output,
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn read_details(host: &Host, tenant: &TenantCluster, now: Timestamp) -> Details {
+    let status = tenant.status.as_ref();
+    let Some(namespace) = status.and_then(|status| status.control_plane_namespace.as_ref()) else {
+        return Details::default();
+    };
+    let nodes: Api<TenantNode> = Api::namespaced(host.client.clone(), namespace);
+    let schedules: Api<TenantSchedule> = Api::namespaced(host.client.clone(), namespace);
+    let parameters = ListParams::default();
+    let (nodes, schedule) = tokio::join!(nodes.list(&parameters), schedules.get_opt(TENANT_SCHEDULE));
+    let periods = schedule.ok().flatten().map(|schedule| schedule.spec.tenant);
+    Details {
+        nodes: nodes.ok().map(|nodes| nodes.items),
+        transitions: next_transitions(periods.unwrap_or_default(), now),
+    }
+}
+
+/// The periods that begin after `now`.
+fn next_transitions(periods: Vec<SchedulePeriod>, now: Timestamp) -> Vec<SchedulePeriod> {
+    let later = periods.into_iter().filter(|period| period.from.0 > now);
+    later.take(TRANSITIONS).collect()
+}

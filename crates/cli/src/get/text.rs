@@ -1,0 +1,259 @@
+//! The text of `berth get`.
+
+use berth_api::{TenantCluster, TenantClusterStatus, TenantNode, conditions};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::Details;
+use crate::output::{format_age_since, format_optional, format_table};
+use crate::tenant::{TenantName, phase};
+
+pub(super) fn describe(tenant: &TenantCluster, details: &Details, now: Timestamp) -> String {
+    let status = tenant.status.clone().unwrap_or_default();
+    let mut parts = vec![describe_head(tenant, &status, now)];
+    parts.extend(describe_conditions(&status, now));
+    parts.extend(describe_groups(&status));
+    parts.extend(describe_nodes(details.nodes.as_deref().unwrap_or_default()));
+    parts.extend(describe_quota(&status));
+    parts.extend(describe_violations(&status));
+    parts.extend(describe_transitions(details));
+    parts.extend(describe_next(tenant, &status));
+    parts.join("\n\n")
+}
+
+fn format_time(time: &Time) -> String {
+    time.0.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Timestamp) -> String {
+    let name = TenantName::of(tenant);
+    let created = tenant.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let version = status.version.as_ref().unwrap_or(&tenant.spec.version);
+    let mut lines = vec![
+        format!("Name:      {name}"),
+        format!("Phase:     {}", phase(tenant)),
+        format!("Version:   {version}"),
+        format!("Class:     {}", format_optional(status.class_name.as_ref())),
+        format!("Endpoint:  {}", format_optional(status.endpoint.as_ref())),
+        format!("Age:       {}", format_age_since(created, now)),
+    ];
+    if let Some(nodes) = &status.nodes {
+        let (assigned, desired, ready) = (nodes.assigned, nodes.desired, nodes.ready);
+        lines.push(format!("Nodes:     {assigned} of {desired} assigned, {ready} ready"));
+    }
+    if let Some(usage) = &status.datastore {
+        lines.push(format!(
+            "Datastore: {} % used, {} objects",
+            usage.percent, usage.objects
+        ));
+    }
+    lines.extend(
+        status
+            .expires_at
+            .as_ref()
+            .map(|time| format!("Expires:   {}", format_time(time))),
+    );
+    lines.extend(
+        status
+            .idle_since
+            .as_ref()
+            .map(|time| format!("No pods:   since {}", format_time(time))),
+    );
+    lines.join("\n")
+}
+
+fn describe_conditions(status: &TenantClusterStatus, now: Timestamp) -> Option<String> {
+    let rows: Vec<_> = status
+        .conditions
+        .iter()
+        .map(|condition| {
+            [
+                condition.type_.clone(),
+                condition.status.clone(),
+                condition.reason.clone(),
+                format_age_since(Some(condition.last_transition_time.0), now),
+                condition.message.clone(),
+            ]
+        })
+        .collect();
+    (!rows.is_empty()).then(|| format_table(["CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"], &rows))
+}
+
+fn describe_groups(status: &TenantClusterStatus) -> Option<String> {
+    let rows: Vec<_> = status
+        .node_groups
+        .iter()
+        .map(|group| {
+            [
+                group.name.clone(),
+                group.pool_name.clone(),
+                format!("{:?}", group.mode),
+                group.desired.to_string(),
+                group.assigned.to_string(),
+                group.message.clone(),
+            ]
+        })
+        .collect();
+    (!rows.is_empty()).then(|| format_table(["GROUP", "POOL", "MODE", "DESIRED", "ASSIGNED", "MESSAGE"], &rows))
+}
+
+fn describe_nodes(nodes: &[TenantNode]) -> Option<String> {
+    let rows: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let status = node.status.as_ref().map(|status| &status.node);
+            let conditions = status.and_then(|node| node["conditions"].as_array());
+            let mut conditions = conditions.into_iter().flatten();
+            let is_ready = conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+            [
+                node.spec.node_name.clone(),
+                node.spec.node_group_name.clone(),
+                node.spec.pool_name.clone(),
+                if is_ready { "Ready" } else { "NotReady" }.into(),
+            ]
+        })
+        .collect();
+    (!rows.is_empty()).then(|| format_table(["NODE", "GROUP", "POOL", "STATUS"], &rows))
+}
+
+fn describe_quota(status: &TenantClusterStatus) -> Option<String> {
+    let quota = status.quota.as_ref()?;
+    let rows = quota
+        .reserved
+        .iter()
+        .map(|(resource, amount)| [resource.clone(), amount.to_string()]);
+    let rows: Vec<_> = rows.collect();
+    let head = format!("Quota of the Project {}:", quota.project_name);
+    if rows.is_empty() {
+        return Some(format!("{head} nothing is reserved"));
+    }
+    Some(format!("{head}\n{}", format_table(["RESOURCE", "RESERVED"], &rows)))
+}
+
+fn describe_violations(status: &TenantClusterStatus) -> Option<String> {
+    let lines: Vec<String> = status
+        .violations
+        .iter()
+        .map(|violation| {
+            let end = match (&violation.deadline, violation.enforced) {
+                (_, true) => "; Berth withdraws it".to_owned(),
+                (Some(deadline), false) => format!("; Berth withdraws it at {}", format_time(deadline)),
+                (None, false) => String::new(),
+            };
+            format!(
+                "  {} ({}): {}{end}",
+                violation.reason, violation.object, violation.message
+            )
+        })
+        .collect();
+    (!lines.is_empty()).then(|| format!("Violations:\n{}", lines.join("\n")))
+}
+
+fn describe_transitions(details: &Details) -> Option<String> {
+    let rows: Vec<_> = details
+        .transitions
+        .iter()
+        .map(|period| {
+            [
+                format_time(&period.from),
+                format!("{:?}", period.state),
+                format_optional(period.policy_name.as_ref()),
+                format_optional(period.window_name.as_ref()),
+            ]
+        })
+        .collect();
+    (!rows.is_empty()).then(|| format_table(["SCHEDULE CHANGES AT", "TO", "POLICY", "WINDOW"], &rows))
+}
+
+/// What the user can do next.
+fn describe_next(tenant: &TenantCluster, status: &TenantClusterStatus) -> Option<String> {
+    let name = TenantName::of(tenant);
+    if conditions::is_true(&status.conditions, conditions::READY) {
+        return Some(format!("Use it: berth connect {name}"));
+    }
+    (phase(tenant) == "Sleeping").then(|| format!("Wake it: berth wake {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::next_transitions;
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn everything_about_a_tenant_is_described() {
+        let tenant: TenantCluster = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "vision", "namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"version": "v1.37.1"},
+            "status": {
+                "phase": "Ready", "className": "gold", "endpoint": "https://a:6443", "expiresAt": "2026-01-09T00:00:00Z",
+                "nodes": {"desired": 1, "assigned": 1, "ready": 1},
+                "quota": {"projectName": "vision", "reserved": {"gpus": 8}},
+                "nodeGroups": [{"name": "train", "poolName": "h100", "mode": "Private", "desired": 1, "assigned": 1}],
+                "violations": [{"reason": "PoolNotAllowed", "object": "HostNodePool/h100", "message": "leave it",
+                    "since": "2026-01-01T00:00:00Z", "deadline": "2026-01-02T00:00:00Z"}],
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": "it is ready",
+                    "lastTransitionTime": "2026-01-01T00:30:00Z"}],
+            },
+        }))
+        .unwrap();
+        let node: TenantNode = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "n1"},
+            "spec": {"nodeName": "n1", "poolName": "h100", "nodeGroupName": "train"},
+            "status": {"node": {"conditions": [{"type": "Ready", "status": "True"}]}},
+        }))
+        .unwrap();
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        let details = Details {
+            nodes: Some(vec![node]),
+            transitions: Vec::new(),
+        };
+        let expected = "\
+Name:      team/vision
+Phase:     Ready
+Version:   v1.37.1
+Class:     gold
+Endpoint:  https://a:6443
+Age:       60m
+Nodes:     1 of 1 assigned, 1 ready
+Expires:   2026-01-09T00:00:00Z
+
+CONDITION  STATUS  REASON  AGE  MESSAGE
+Ready      True    Ready   30m  it is ready
+
+GROUP  POOL  MODE     DESIRED  ASSIGNED  MESSAGE
+train  h100  Private  1        1
+
+NODE  GROUP  POOL  STATUS
+n1    train  h100  Ready
+
+Quota of the Project vision:
+RESOURCE  RESERVED
+gpus      8
+
+Violations:
+  PoolNotAllowed (HostNodePool/h100): leave it; Berth withdraws it at 2026-01-02T00:00:00Z
+
+Use it: berth connect team/vision";
+        assert_eq!(describe(&tenant, &details, now), expected);
+    }
+
+    #[test]
+    fn only_changes_to_come_are_shown() {
+        let period = |from: &str| {
+            serde_json::from_value(json!({"from": from, "state": "Stopped", "policyName": "nights"})).unwrap()
+        };
+        let periods = ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"].map(period);
+        let now = "2026-01-01T12:00:00Z".parse().unwrap();
+        let details = Details {
+            nodes: None,
+            transitions: next_transitions(periods.into(), now),
+        };
+        let text = describe_transitions(&details).unwrap();
+        assert!(
+            text.ends_with("2026-01-02T00:00:00Z  Stopped  nights  -") && text.lines().count() == 2,
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! Which host cluster a command talks to. Every command that needs it asks here.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use berth_local::Home;
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::error::Error;
+use crate::user_config::document;
+
+/// Time to establish a connection to the host.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Flags that name the host cluster and a namespace in it. All commands take them, at any place.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct HostArguments {
+    /// Kubeconfig of the host cluster. [default: the local host cluster unless KUBECONFIG is set, else as kubectl]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Context of the host cluster in the kubeconfig. [default: the current context, or the one before `berth connect`]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// Namespace of the TenantCluster. [default: that of the context]
+    #[arg(short, long, global = true, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// Directory with the state of the local host cluster.
+    #[arg(
+        long,
+        global = true,
+        env = "BERTH_HOME",
+        default_value = ".berth",
+        value_name = "DIR"
+    )]
+    pub(crate) home: PathBuf,
+}
+
+/// Where the credentials of the host cluster are.
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    /// This kubeconfig.
+    File(PathBuf),
+    /// The files in KUBECONFIG, or the one in the home directory; in a pod the service account.
+    Default,
+}
+
+/// A connection to the host cluster.
+pub(crate) struct Host {
+    pub(crate) client: Client,
+    /// The namespace of the command: `--namespace`, or that of the context.
+    pub(crate) namespace: String,
+}
+
+impl HostArguments {
+    /// Connects to the host cluster. No request is made yet.
+    pub(crate) async fn connect(&self) -> Result<Host, Error> {
+        let local = Home::new(&self.home);
+        let local = local.exists().then(|| local.admin_kubeconfig());
+        let is_set = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
+        let source = choose(self.kubeconfig.as_deref(), self.context.is_some(), is_set, local);
+        let mut config = self.read(&source).await?;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        // What fails is said at once: the built-in retry takes minutes.
+        config.default_retry = false;
+        let namespace = self
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| unusable(&error))?;
+        Ok(Host { client, namespace })
+    }
+
+    async fn read(&self, source: &Source) -> Result<Config, Error> {
+        let kubeconfig = match source {
+            Source::File(path) => Kubeconfig::read_from(path).map_err(|error| unusable(&error))?,
+            Source::Default => match Kubeconfig::read() {
+                Ok(kubeconfig) => kubeconfig,
+                Err(error) => {
+                    let in_cluster = Config::incluster().ok().filter(|_| self.context.is_none());
+                    return in_cluster.ok_or_else(|| unusable(&error));
+                }
+            },
+        };
+        let context = match &self.context {
+            Some(context) => Some(context.clone()),
+            None => {
+                let document = serde_json::to_value(&kubeconfig).map_err(|error| unusable(&error))?;
+                let context = document::host_context(&document).map_err(Error::Usage)?;
+                context.map(str::to_owned)
+            }
+        };
+        let options = KubeConfigOptions {
+            context,
+            ..KubeConfigOptions::default()
+        };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        config.map_err(|error| unusable(&error))
+    }
+}
+
+/// `--kubeconfig`; else what kubectl would use if somebody chose it by `--context` or KUBECONFIG; else the local host cluster if
+/// there is one.
+fn choose(kubeconfig: Option<&Path>, has_context: bool, is_set: bool, local: Option<PathBuf>) -> Source {
+    match (kubeconfig, local) {
+        (Some(path), _) => Source::File(path.to_owned()),
+        (None, Some(local)) if !has_context && !is_set => Source::File(local),
+        _ => Source::Default,
+    }
+}
+
+fn unusable(error: &dyn std::fmt::Display) -> Error {
+    Error::Failed(format!(
+        "cannot find the host cluster: {error}; name its kubeconfig with --kubeconfig, or start a local one with `berth dev up`"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_decide_before_the_environment_and_the_local_cluster() {
+        let file = |path: &str| Source::File(path.into());
+        let local = || Some(PathBuf::from("local"));
+        assert_eq!(choose(Some(Path::new("given")), true, true, local()), file("given"));
+        assert_eq!(choose(None, false, false, local()), file("local"));
+        assert_eq!(choose(None, false, true, local()), Source::Default);
+        assert_eq!(choose(None, true, false, local()), Source::Default);
+        assert_eq!(choose(None, false, false, None), Source::Default);
+    }
+}

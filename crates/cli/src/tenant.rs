@@ -1,0 +1,132 @@
+//! TenantClusters as commands name and read them.
+
+use berth_api::TenantCluster;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use kube::{Client, ResourceExt as _};
+
+use crate::error::{Error, failed};
+use crate::host::Host;
+
+/// Key of a kubeconfig in its Secret.
+const KUBECONFIG_KEY: &str = "kubeconfig";
+
+/// Namespace and name of a TenantCluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TenantName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl std::fmt::Display for TenantName {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl TenantName {
+    /// Reads `NAME`, a tenant of `namespace`, or `NAMESPACE/NAME`.
+    pub(crate) fn parse(text: &str, namespace: &str) -> Result<Self, Error> {
+        let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));
+        if namespace.is_empty() || name.is_empty() || name.contains('/') {
+            return Err(Error::Usage(format!(
+                "{text:?} is not NAME or NAMESPACE/NAME of a TenantCluster"
+            )));
+        }
+        Ok(Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        })
+    }
+
+    /// The name of an object.
+    pub(crate) fn of(tenant: &TenantCluster) -> Self {
+        Self {
+            namespace: tenant.namespace().unwrap_or_default(),
+            name: tenant.name_any(),
+        }
+    }
+
+    /// The TenantClusters of the namespace.
+    pub(crate) fn api(&self, client: &Client) -> Api<TenantCluster> {
+        Api::namespaced(client.clone(), &self.namespace)
+    }
+
+    /// Reads the TenantCluster.
+    ///
+    /// # Errors
+    /// It does not exist, or the host does not answer.
+    pub(crate) async fn get(&self, client: &Client) -> Result<TenantCluster, Error> {
+        let found = self
+            .api(client)
+            .get_opt(&self.name)
+            .await
+            .map_err(failed("get the tenant"))?;
+        found.ok_or_else(|| self.not_found())
+    }
+
+    /// The error for a tenant that does not exist.
+    pub(crate) fn not_found(&self) -> Error {
+        Error::NotFound(format!(
+            "there is no TenantCluster {self}; `berth list -A` lists all that you may see"
+        ))
+    }
+}
+
+/// Finds the tenant that a command names, in the namespace of the command unless it names one.
+pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantCluster), Error> {
+    let name = TenantName::parse(text, &host.namespace)?;
+    let tenant = name.get(&host.client).await?;
+    Ok((name, tenant))
+}
+
+/// The kubeconfig that control wrote for a tenant.
+///
+/// # Errors
+/// There is none yet, or the user may not read it.
+pub(crate) async fn read_kubeconfig(host: &Host, name: &TenantName, tenant: &TenantCluster) -> Result<String, Error> {
+    let status = tenant.status.as_ref();
+    let reference = status.and_then(|status| status.kubeconfig_secret_ref.as_ref());
+    let reference = reference.ok_or_else(|| {
+        Error::Failed(format!(
+            "{name} has no kubeconfig yet: it is {}; `berth get {} -n {}` says what it waits for",
+            phase(tenant),
+            name.name,
+            name.namespace,
+        ))
+    })?;
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), &name.namespace);
+    let secret = secrets
+        .get(&reference.name)
+        .await
+        .map_err(failed("read the kubeconfig"))?;
+    let text = secret.data.and_then(|mut data| data.remove(KUBECONFIG_KEY));
+    let text = text.and_then(|text| String::from_utf8(text.0).ok());
+    text.ok_or_else(|| {
+        Error::Failed(format!(
+            "the Secret {}/{} has no key {KUBECONFIG_KEY}; control writes it again within minutes",
+            name.namespace, reference.name
+        ))
+    })
+}
+
+/// The phase of a tenant, as its status has it.
+pub(crate) fn phase(tenant: &TenantCluster) -> String {
+    let phase = tenant.status.as_ref().and_then(|status| status.phase);
+    phase.map_or_else(|| "Pending".into(), |phase| format!("{phase:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_named_with_or_without_its_namespace() {
+        let name = |text: &str| TenantName::parse(text, "team").map(|name| name.to_string());
+        assert_eq!(name("vision").unwrap(), "team/vision");
+        assert_eq!(name("other/vision").unwrap(), "other/vision");
+        for wrong in ["", "/", "a/", "/a", "a/b/c"] {
+            assert!(matches!(name(wrong), Err(Error::Usage(_))), "{wrong}");
+        }
+    }
+}

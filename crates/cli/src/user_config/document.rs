@@ -1,0 +1,295 @@
+//! A kubeconfig as a document: what Berth does not know in it stays as it is. Pure.
+
+use serde_json::{Map, Value, json};
+
+/// Prefix of the contexts that `berth connect` makes; what follows is `<namespace>/<name>` of the tenant.
+const PREFIX: &str = "berth/";
+/// Name of the extension of such a context that remembers the context before it.
+const EXTENSION: &str = "berth.dev/connect";
+/// The lists of a kubeconfig.
+const LISTS: [&str; 3] = ["clusters", "users", "contexts"];
+
+/// How a tenant's API server is reached, if not as its own kubeconfig says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
+    /// URL.
+    pub(crate) url: String,
+    /// The name that the certificate of the API server is checked against.
+    pub(crate) tls_name: String,
+}
+
+/// Name of the context of a tenant.
+pub(crate) fn context_name(namespace: &str, name: &str) -> String {
+    format!("{PREFIX}{namespace}/{name}")
+}
+
+/// Parses a kubeconfig. An empty text is an empty kubeconfig.
+///
+/// # Errors
+/// It is not YAML, or not a mapping; the text says what is wrong.
+pub(crate) fn parse(text: &str) -> Result<Value, String> {
+    if text.trim().is_empty() {
+        return Ok(json!({"apiVersion": "v1", "kind": "Config"}));
+    }
+    let document: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    if document.is_object() {
+        Ok(document)
+    } else {
+        Err("it is not a mapping".into())
+    }
+}
+
+/// The text of a kubeconfig.
+///
+/// # Errors
+/// The document cannot be written as YAML.
+pub(crate) fn render(document: &Value) -> Result<String, String> {
+    // Long base64 stays on one line, as people expect it in a kubeconfig.
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    serde_saphyr::to_string_with_options(document, options).map_err(|error| error.to_string())
+}
+
+/// The context that kubectl uses.
+pub(crate) fn current_context(document: &Value) -> Option<&str> {
+    document["current-context"].as_str().filter(|name| !name.is_empty())
+}
+
+fn find<'a>(document: &'a Value, list: &str, name: &str) -> Option<&'a Value> {
+    let entries = document[list].as_array()?;
+    entries.iter().find(|entry| entry["name"] == name)
+}
+
+/// The context that was current before `berth connect` made this one.
+fn previous_context<'a>(document: &'a Value, context: &str) -> Option<&'a str> {
+    let extensions = find(document, "contexts", context)?["context"]["extensions"].as_array()?;
+    let own = extensions.iter().find(|extension| extension["name"] == EXTENSION)?;
+    own["extension"]["previousContext"].as_str()
+}
+
+/// The context of the host cluster: the current one, or the one that was current before `berth connect` switched to tenants.
+///
+/// # Errors
+/// The current context is a tenant's and the one before is not known, or no longer exists; the text says what to do.
+pub(crate) fn host_context(document: &Value) -> Result<Option<&str>, String> {
+    let Some(current) = current_context(document) else {
+        return Ok(None);
+    };
+    let mut context = current;
+    // A chain is as long as there are contexts, at most: a longer one is a circle that somebody made.
+    for _ in 0..=document["contexts"].as_array().map_or(0, Vec::len) {
+        if !context.starts_with(PREFIX) {
+            return Ok(Some(context));
+        }
+        match previous_context(document, context) {
+            Some(previous) if find(document, "contexts", previous).is_some() => context = previous,
+            _ => break,
+        }
+    }
+    Err(format!(
+        "the current context {current} is a tenant's; name the context of the host cluster with --context"
+    ))
+}
+
+/// Adds the context of a tenant to `document`, or replaces it, and switches to it. `tenant` is the tenant's own kubeconfig. A second
+/// call with the same arguments changes nothing.
+///
+/// # Errors
+/// The tenant's kubeconfig lacks an entry.
+pub(crate) fn add_context(
+    document: &mut Value,
+    context: &str,
+    tenant: &Value,
+    server: Option<&Server>,
+) -> Result<(), String> {
+    let missing = |what: &str| format!("the tenant's kubeconfig has no {what}");
+    let own = current_context(tenant).ok_or_else(|| missing("current context"))?;
+    let own = &find(tenant, "contexts", own).ok_or_else(|| missing("such context"))?["context"];
+    let entry = |list: &str, key: &str| {
+        let name = own[key].as_str()?;
+        Some(find(tenant, list, name)?[key].clone())
+    };
+    let mut cluster = entry("clusters", "cluster").ok_or_else(|| missing("cluster"))?;
+    let user = entry("users", "user").ok_or_else(|| missing("user"))?;
+    if let (Some(server), Some(cluster)) = (server, cluster.as_object_mut()) {
+        set_server(cluster, server);
+    }
+    let mut content = json!({"cluster": context, "user": context});
+    if let Some(namespace) = own.get("namespace") {
+        content["namespace"] = namespace.clone();
+    }
+    let current = current_context(document).map(str::to_owned);
+    let previous = match current {
+        Some(current) if current == context => previous_context(document, context).map(str::to_owned),
+        other => other,
+    };
+    if let Some(previous) = previous {
+        content["extensions"] = json!([{"name": EXTENSION, "extension": {"previousContext": previous}}]);
+    }
+    put(document, "clusters", context, "cluster", cluster);
+    put(document, "users", context, "user", user);
+    put(document, "contexts", context, "context", content);
+    document["current-context"] = json!(context);
+    Ok(())
+}
+
+fn put(document: &mut Value, list: &str, name: &str, key: &str, content: Value) {
+    let entry = json!({"name": name, key: content});
+    match document.get_mut(list).and_then(Value::as_array_mut) {
+        Some(entries) => match entries.iter_mut().find(|found| found["name"] == name) {
+            Some(found) => *found = entry,
+            None => entries.push(entry),
+        },
+        // Missing, or null, which kubectl takes for an empty list.
+        None => document[list] = json!([entry]),
+    }
+}
+
+/// Removes the context of a tenant with its cluster and user. If it is the current one, the context before becomes current, if it
+/// still exists. Returns whether the context existed.
+pub(crate) fn remove_context(document: &mut Value, context: &str) -> bool {
+    let existed = find(document, "contexts", context).is_some();
+    let previous = previous_context(document, context).map(str::to_owned);
+    for list in LISTS {
+        if let Some(entries) = document.get_mut(list).and_then(Value::as_array_mut) {
+            entries.retain(|entry| entry["name"] != context);
+        }
+    }
+    // Contexts that were made from this one go back to what was before it.
+    let contexts = document.get_mut("contexts").and_then(Value::as_array_mut);
+    for entry in contexts.into_iter().flatten() {
+        let extensions = entry.pointer_mut("/context/extensions").and_then(Value::as_array_mut);
+        for extension in extensions.into_iter().flatten() {
+            if extension["name"] == EXTENSION && extension["extension"]["previousContext"] == context {
+                extension["extension"]["previousContext"] = json!(previous);
+            }
+        }
+    }
+    if current_context(document) == Some(context) {
+        let known = previous.filter(|name| find(document, "contexts", name).is_some());
+        document["current-context"] = json!(known.unwrap_or_default());
+    }
+    existed
+}
+
+/// The contexts that `berth connect` made.
+pub(crate) fn tenant_contexts(document: &Value) -> Vec<&str> {
+    let contexts = document["contexts"].as_array().into_iter().flatten();
+    let names = contexts.filter_map(|entry| entry["name"].as_str());
+    names.filter(|name| name.starts_with(PREFIX)).collect()
+}
+
+/// The tenant's kubeconfig with another address of its API server.
+pub(crate) fn with_server(tenant: &Value, server: &Server) -> Value {
+    let mut changed = tenant.clone();
+    let clusters = changed.get_mut("clusters").and_then(Value::as_array_mut);
+    for entry in clusters.into_iter().flatten() {
+        let Some(cluster) = entry.get_mut("cluster").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        set_server(cluster, server);
+    }
+    changed
+}
+
+fn set_server(cluster: &mut Map<String, Value>, server: &Server) {
+    cluster.insert("server".into(), json!(server.url));
+    cluster.insert("tls-server-name".into(), json!(server.tls_name));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(server: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "vision",
+            "clusters": [{"name": "vision", "cluster": {"server": server, "certificate-authority-data": "Y2E="}}],
+            "users": [{"name": "vision", "user": {"client-key-data": "a2V5"}}],
+            "contexts": [{"name": "vision", "context": {"cluster": "vision", "user": "vision"}}],
+        })
+    }
+
+    fn host() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "prod", "preferences": {"colors": true},
+            "clusters": [{"name": "prod", "cluster": {"server": "https://host"}}],
+            "users": [{"name": "prod", "user": {"exec": {"command": "login", "new-field": 1}}}],
+            "contexts": [{"name": "prod", "context": {"cluster": "prod", "user": "prod"}}],
+        })
+    }
+
+    #[test]
+    fn a_context_is_added_replaced_and_removed_without_a_trace() {
+        let mut document = host();
+        let name = context_name("team", "vision");
+        add_context(&mut document, &name, &tenant("https://one"), None).unwrap();
+        assert_eq!(current_context(&document), Some("berth/team/vision"));
+        assert_eq!(host_context(&document), Ok(Some("prod")));
+        assert_eq!(tenant_contexts(&document), ["berth/team/vision"]);
+
+        // Again, with another address: one entry, and the context before is still known.
+        add_context(&mut document, &name, &tenant("https://two"), None).unwrap();
+        assert_eq!(document["clusters"].as_array().unwrap().len(), 2);
+        assert_eq!(document["clusters"][1]["cluster"]["server"], "https://two");
+        assert_eq!(host_context(&document), Ok(Some("prod")));
+        let same = document.clone();
+        add_context(&mut document, &name, &tenant("https://two"), None).unwrap();
+        assert_eq!(document, same);
+
+        assert!(remove_context(&mut document, &name));
+        assert_eq!(document, host());
+        assert!(!remove_context(&mut document, &name));
+    }
+
+    #[test]
+    fn the_host_is_found_behind_several_tenants_in_any_order_of_removal() {
+        let mut document = host();
+        let (one, two) = (context_name("team", "one"), context_name("team", "two"));
+        add_context(&mut document, &one, &tenant("https://one"), None).unwrap();
+        add_context(&mut document, &two, &tenant("https://two"), None).unwrap();
+        assert_eq!(host_context(&document), Ok(Some("prod")));
+        assert!(remove_context(&mut document, &one));
+        assert_eq!(current_context(&document), Some(two.as_str()));
+        assert_eq!(host_context(&document), Ok(Some("prod")));
+        assert!(remove_context(&mut document, &two));
+        assert_eq!(document, host());
+    }
+
+    #[test]
+    fn without_a_context_before_the_host_is_not_guessed() {
+        let mut document = parse("").unwrap();
+        assert_eq!(host_context(&document), Ok(None));
+        add_context(&mut document, "berth/team/one", &tenant("https://one"), None).unwrap();
+        assert!(host_context(&document).unwrap_err().contains("--context"));
+        // A circle that somebody made by hand ends.
+        let circle = json!([{"name": EXTENSION, "extension": {"previousContext": "berth/team/one"}}]);
+        document["contexts"][0]["context"]["extensions"] = circle;
+        assert!(host_context(&document).is_err());
+        remove_context(&mut document, "berth/team/one");
+        assert_eq!(current_context(&document), None);
+    }
+
+    #[test]
+    fn a_tunnel_keeps_the_name_of_the_certificate() {
+        let server = Server {
+            url: "https://127.0.0.1:4000".into(),
+            tls_name: "kubernetes".into(),
+        };
+        let changed = with_server(&tenant("https://one"), &server);
+        assert_eq!(changed["clusters"][0]["cluster"]["server"], "https://127.0.0.1:4000");
+        assert_eq!(changed["clusters"][0]["cluster"]["tls-server-name"], "kubernetes");
+        let mut document = host();
+        add_context(&mut document, "berth/a/b", &tenant("https://one"), Some(&server)).unwrap();
+        assert_eq!(document["clusters"][1]["cluster"]["tls-server-name"], "kubernetes");
+    }
+
+    #[test]
+    fn text_survives_reading_and_writing() {
+        let mut document = host();
+        document["users"][0]["user"]["token"] = json!("x".repeat(3000));
+        assert_eq!(parse(&render(&document).unwrap()).unwrap(), document);
+        assert!(parse("- a").is_err());
+        let broken = json!({"current-context": "a"});
+        assert!(add_context(&mut host(), "berth/a/b", &broken, None).is_err());
+    }
+}

@@ -1,0 +1,4 @@
+//! The kubeconfig of the user: as a document, and as a file.
+
+pub(crate) mod document;
+pub(crate) mod file;

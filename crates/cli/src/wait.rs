@@ -1,0 +1,134 @@
+//! Waiting for a tenant, with a line for each change.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tokio::time::{Instant, sleep};
+
+use crate::error::Error;
+
+/// Time between two looks at the object.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Looks again and again until `check` has a result. `message` says what was waited for when `timeout` is over.
+///
+/// # Errors
+/// [`Error::Timeout`], or what `check` fails with.
+pub(crate) async fn wait_for<T>(
+    timeout: Duration,
+    mut check: impl AsyncFnMut() -> Result<Option<T>, Error>,
+    message: impl FnOnce() -> String,
+) -> Result<T, Error> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        if let Some(result) = check().await? {
+            return Ok(result);
+        }
+        if Instant::now() + INTERVAL > deadline {
+            return Err(Error::Timeout(message()));
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// `90s`, `10m`, `1h30m`: a flag `--timeout`.
+pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let duration: jiff::SignedDuration = text
+        .parse()
+        .map_err(|_| "expected a duration such as 90s, 10m or 1h30m".to_owned())?;
+    duration
+        .try_into()
+        .map_err(|_| "expected a duration of 0s or more".to_owned())
+}
+
+/// What was shown of an object's conditions.
+#[derive(Debug, Default)]
+pub(crate) struct ConditionProgress {
+    shown: BTreeMap<String, (String, String, String)>,
+}
+
+impl ConditionProgress {
+    /// A line for each condition that is new or has changed.
+    pub(crate) fn changes(&mut self, conditions: &[Condition]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for condition in conditions {
+            let state = (
+                condition.status.clone(),
+                condition.reason.clone(),
+                condition.message.clone(),
+            );
+            if self.shown.get(&condition.type_) != Some(&state) {
+                lines.push(format_condition(condition));
+                self.shown.insert(condition.type_.clone(), state);
+            }
+        }
+        lines
+    }
+
+    /// Prints the changes to stderr.
+    pub(crate) fn print(&mut self, conditions: &[Condition]) {
+        for line in self.changes(conditions) {
+            eprintln!("· {line}");
+        }
+    }
+}
+
+/// A condition in one line.
+pub(crate) fn format_condition(condition: &Condition) -> String {
+    let Condition {
+        type_,
+        status,
+        reason,
+        message,
+        ..
+    } = condition;
+    let message = if message.is_empty() {
+        String::new()
+    } else {
+        format!(": {message}")
+    };
+    format!("{type_} is {status} ({reason}){message}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn condition(kind: &str, status: &str, message: &str) -> Condition {
+        serde_json::from_value(json!({
+            "type": kind, "status": status, "reason": "Why", "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_changes_are_shown() {
+        let mut progress = ConditionProgress::default();
+        let accepted = condition("Accepted", "True", "");
+        assert_eq!(progress.changes(&[accepted.clone()]), ["Accepted is True (Why)"]);
+        assert!(progress.changes(&[accepted.clone()]).is_empty());
+        let nodes = condition("NodesReady", "False", "1 of 2");
+        assert_eq!(
+            progress.changes(&[accepted, nodes]),
+            ["NodesReady is False (Why): 1 of 2"]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_there_already_is_not_waited_for() {
+        let there = wait_for(Duration::ZERO, async || Ok(Some(1)), String::new).await;
+        assert_eq!(there.unwrap(), 1);
+        let never = wait_for(Duration::ZERO, async || Ok(None::<()>), || "it".into()).await;
+        assert!(matches!(never, Err(Error::Timeout(_))));
+    }
+
+    #[test]
+    fn timeouts_are_durations() {
+        assert_eq!(parse_timeout("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_timeout("0s"), Ok(Duration::ZERO));
+        assert!(parse_timeout("5").is_err() && parse_timeout("-5s").is_err());
+    }
+}

@@ -1,0 +1,209 @@
+//! `berth` from the creation of a tenant to its deletion, as a team and the platform use it.
+
+use berth_process::binaries::{self, Binary};
+use berth_tests::{command_line::CommandLine, tenant::ensure_namespace, test_cluster::TestCluster};
+use k8s_openapi::api::core::v1::Event;
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::{fs, os::unix::fs::PermissionsExt, process::Output, sync::Arc};
+use tokio::process::Command;
+
+/// Namespace of the tenant.
+const TEAM: &str = "team-cli";
+/// What must not be in a bundle.
+const CANARY: &str = "CANARYq7Zx19KdAA";
+
+pub async fn a_tenant_is_created_used_and_deleted_by_the_command_line(host: Arc<TestCluster>) {
+    let user = CommandLine::of_administrator(&host);
+    ensure_namespace(&host.client, TEAM).await;
+    create(&user).await;
+    look(&user).await;
+    connect(&user).await;
+    bundle(&host, &user).await;
+
+    let (out, _) = user.run(&["delete", "vision", "-n", TEAM, "--timeout", "10m"], 0).await;
+    assert!(out.contains("is deleted with everything"), "{out}");
+    assert!(host.tenants(TEAM).get_opt("vision").await.unwrap().is_none());
+    let (_, err) = user.run(&["delete", "vision", "-n", TEAM], 3).await;
+    assert!(err.contains("there is no TenantCluster team-cli/vision"), "{err}");
+    user.run(&["delete", "vision", "-n", TEAM, "--ignore-not-found"], 0)
+        .await;
+    user.run(&["get", "vision", "-n", TEAM], 3).await;
+}
+
+async fn create(user: &CommandLine) {
+    // Nothing is created by a dry run, and the server checks it.
+    let dry = ["create", "vision", "-n", TEAM, "--nodes", "l40s=1"];
+    let (out, _) = user
+        .run(&[&dry[..], &["--dry-run=client", "-o", "yaml"]].concat(), 0)
+        .await;
+    assert!(out.contains("poolName: l40s"), "{out}");
+    let file = user.folder().join("tenant.yaml");
+    let wrong =
+        "apiVersion: berth.dev/v1alpha1\nkind: TenantCluster\nmetadata: {name: vision}\nspec: {flavour: vanilla}\n";
+    fs::write(&file, wrong).unwrap();
+    let file = file.display().to_string();
+    let (_, err) = user
+        .run(&["create", "-f", &file, "-n", TEAM, "--dry-run=server"], 1)
+        .await;
+    assert!(err.contains("flavour"), "{err}");
+    user.run(&["get", "vision", "-n", TEAM], 3).await;
+
+    let wait = ["--wait", "--timeout", "10m", "-o", "name"];
+    let (out, err) = user.run(&[&dry[..], &wait].concat(), 0).await;
+    assert_eq!(out, "tenantcluster.berth.dev/vision\n");
+    assert!(err.contains("· ControlPlaneReady is True"), "{err}");
+    assert!(err.contains("berth connect team-cli/vision"), "{err}");
+}
+
+async fn look(user: &CommandLine) {
+    let (out, _) = user.run(&["list", "-n", TEAM], 0).await;
+    let line = out.lines().nth(1).unwrap();
+    let cells: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(cells[..3], [TEAM, "vision", "Ready"], "{out}");
+    // Nodes and GPUs: an L40S node has four.
+    assert_eq!(cells[5..7], ["1/1", "4"], "{out}");
+    let (out, _) = user.run(&["ls", "-A", "-o", "json"], 0).await;
+    let list: Value = serde_json::from_str(&out).unwrap();
+    let items = list["items"].as_array().unwrap();
+    assert!(items.iter().any(|item| item["metadata"]["name"] == "vision"), "{out}");
+    let (out, _) = user.run(&["get", "team-cli/vision"], 0).await;
+    assert!(out.contains("Phase:     Ready") && out.contains("NodesReady"), "{out}");
+    let (out, _) = user.run(&["nodes", "team-cli/vision"], 0).await;
+    assert!(out.contains("Assigned") && out.contains("team-cli/vision"), "{out}");
+
+    // Other tests may have classes and webhooks of their own, which are not judged here.
+    let Output { status, stdout, .. } = user.berth(&["doctor", "-o", "json"]).await;
+    let out = String::from_utf8(stdout).unwrap();
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let expected = i32::from(report["problems"].as_u64() > Some(0));
+    assert_eq!(status.code(), Some(expected), "{out}");
+    let levels = |check: &str| -> Vec<&str> {
+        let checks = report["checks"].as_array().unwrap().iter();
+        let own = checks.filter(|result| result["check"] == check);
+        own.map(|result| result["level"].as_str().unwrap()).collect()
+    };
+    for check in [
+        "host version",
+        "definitions",
+        "permissions",
+        "admission policies",
+        "control",
+        "certificates",
+        "clock",
+    ] {
+        assert_eq!(levels(check), ["ok"], "{check}: {out}");
+    }
+    // There is no network plugin, because nodes are simulated.
+    assert_eq!(levels("network"), ["warning"], "{out}");
+}
+
+async fn connect(user: &CommandLine) {
+    let before = user.document();
+    let kubectl = binaries::find_pinned(Binary::Kubectl).unwrap().display().to_string();
+    let (out, err) = user
+        .run(
+            &["connect", "team-cli/vision", "--", &kubectl, "get", "ns", "-o", "name"],
+            0,
+        )
+        .await;
+    assert!(out.contains("namespace/kube-system") && !out.contains(TEAM), "{out}");
+    assert!(err.contains("is reached at its address"), "{err}");
+    // The exit status is that of the command, and the kubeconfig of the user is as it was.
+    user.run(&["connect", "team-cli/vision", "--", "sh", "-c", "exit 7"], 7)
+        .await;
+    assert_eq!(user.document(), before);
+
+    user.run(&["connect", "vision", "-n", TEAM], 0).await;
+    assert_eq!(user.document()["current-context"], "berth/team-cli/vision");
+    let mode = fs::metadata(user.config()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+    let output = Command::new(&kubectl)
+        .args(["get", "ns", "-o", "name"])
+        .env("KUBECONFIG", user.config())
+        .env("KUBECACHEDIR", user.folder())
+        .output()
+        .await
+        .unwrap();
+    let namespaces = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(namespaces.contains("namespace/kube-system"), "{output:?}");
+    assert!(!namespaces.contains(TEAM), "{namespaces}");
+    // Other commands still talk to the host.
+    user.run(&["get", "vision", "-n", TEAM], 0).await;
+    let (out, _) = user.run(&["disconnect"], 0).await;
+    assert!(out.contains("berth/team-cli/vision is removed"), "{out}");
+    assert_eq!(user.document(), before);
+
+    let file = user.folder().join("vision.kubeconfig");
+    let path = file.display().to_string();
+    user.run(&["kubeconfig", "vision", "-n", TEAM, "--output-file", &path], 0)
+        .await;
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let (out, _) = user.run(&["kubeconfig", "vision", "-n", TEAM], 0).await;
+    assert_eq!(out, fs::read_to_string(&file).unwrap());
+}
+
+async fn bundle(host: &TestCluster, user: &CommandLine) {
+    let tenants = host.tenants(TEAM);
+    let annotated = json!({"metadata": {"annotations": {"example.com/note": format!("password={CANARY}")}}});
+    let patch = Patch::Merge(annotated);
+    tenants.patch("vision", &PatchParams::default(), &patch).await.unwrap();
+    let event: Event = serde_json::from_value(json!({
+        "metadata": {"generateName": "canary-", "namespace": TEAM}, "reason": "Canary", "type": "Normal",
+        "involvedObject": {"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "name": "vision", "namespace": TEAM},
+        "message": format!("Authorization: Bearer {CANARY}"),
+    }))
+    .unwrap();
+    let events: Api<Event> = Api::namespaced(host.client.clone(), TEAM);
+    events.create(&PostParams::default(), &event).await.unwrap();
+
+    let file = user.folder().join("bundle.tar.gz");
+    let path = file.display().to_string();
+    user.run(&["debug", "bundle", "team-cli/vision", "-o", &path], 0).await;
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let target = user.folder().join("bundle");
+    fs::create_dir(&target).unwrap();
+    let unpacked = Command::new("tar")
+        .args(["-xzf", &path, "-C", &target.display().to_string()])
+        .status()
+        .await
+        .unwrap();
+    assert!(unpacked.success());
+    let root = target.join("berth-debug");
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let (objects, events) = (
+        read("objects/tenantclusters.yaml"),
+        read("namespaces/team-cli/events.yaml"),
+    );
+    assert!(
+        objects.contains("name: vision") && objects.contains("[removed]"),
+        "{objects}"
+    );
+    assert!(events.contains("Canary"), "{events}");
+    assert!(read("versions.yaml").contains(env!("CARGO_PKG_VERSION")));
+    let secret = user.run(&["kubeconfig", "vision", "-n", TEAM], 0).await.0;
+    let secret: Value = serde_saphyr::from_str(&secret).unwrap();
+    let key = secret["users"][0]["user"]["client-key-data"].as_str().unwrap();
+    for text in texts_in(&root) {
+        for canary in [CANARY, key, "-----BEGIN"] {
+            assert!(!text.contains(canary), "{canary} is in:\n{text}");
+        }
+    }
+}
+
+/// The text of every file in a folder.
+fn texts_in(folder: &std::path::Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| {
+            if path.is_dir() {
+                texts_in(&path)
+            } else {
+                vec![fs::read_to_string(path).unwrap()]
+            }
+        })
+        .collect()
+}
