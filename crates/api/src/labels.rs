@@ -66,8 +66,6 @@ pub const NODE_GROUP: &str = "berth.dev/node-group";
 pub const OWNER_UID: &str = "berth.dev/owner-uid";
 /// Annotation on the host Service of a tenant's API server: address of the tenant's DNS, which its running pods hold.
 pub const DNS_ADDRESS: &str = "berth.dev/dns-address";
-/// Annotation on a `TenantCluster`: asks control to wake the tenant, if it has slept since before this time (RFC 3339, UTC).
-pub const WAKE_REQUESTED_AT: &str = "berth.dev/wake-requested-at";
 /// Annotation of an assigned node: since when no pod that needs the node runs on it (RFC 3339).
 pub const IDLE_SINCE: &str = "berth.dev/idle-since";
 
@@ -182,11 +180,6 @@ pub const STOPPED: &str = "berth.dev/stopped";
 pub const RESTORE: &str = "berth.dev/restore";
 /// Value of [`RESTORE`] in a tenant.
 pub const RESTORE_WANTED: &str = "true";
-
-/// Annotation on a `TenantCluster`: when somebody asked that it sleeps (RFC 3339).
-pub const SLEEP_REQUESTED_AT: &str = "berth.dev/sleep-requested-at";
-/// Annotation on a `TenantCluster`: when somebody asked that it wakes up (RFC 3339).
-pub const WAKE_REQUESTED_AT: &str = "berth.dev/wake-requested-at";
 
 /// Label that the API server itself puts on every namespace: its name.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
