@@ -1,8 +1,8 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    AllowedNamespaces, ClassControlPlane, ClassManifest, DnsPolicy, ExpirationPolicy, FairSharing, IdleReclaim,
-    KubeDuration, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds,
+    AllowedNamespaces, ClassControlPlane, ClassManifest, ClassSleep, DnsPolicy, ExpirationPolicy, FairSharing,
+    IdleReclaim, KubeDuration, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds,
     network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -79,6 +79,10 @@ pub struct TenantClassSpec {
     /// How long tenants exist.
     #[serde(default)]
     pub expiration: ExpirationPolicy,
+
+    /// How tenants sleep that nobody uses.
+    #[serde(default)]
+    pub sleep: ClassSleep,
 
     /// Objects that Berth applies in each tenant, such as policies, quotas and roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -2,7 +2,7 @@
 
 use crate::{
     ControlPlaneService, ControlPlaneSpec, ExpirationLimits, IdleStatus, KubeDuration, ManifestStatus,
-    QuotaReservation, TenantNetwork,
+    QuotaReservation, SleepSpec, SleepStatus, TenantNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -87,6 +87,11 @@ pub struct TenantClusterSpec {
     /// requests to its API server. Defaults to that of the class, which may also set a maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expire_after_idle: Option<KubeDuration>,
+
+    /// When the tenant sleeps: its control plane and its pods do not run, its nodes are given back, and everything that it stores
+    /// stays. It wakes when it is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<SleepSpec>,
 }
 
 impl TenantClusterSpec {
@@ -120,6 +125,7 @@ impl Default for TenantClusterSpec {
             network: TenantNetwork::default(),
             ttl: None,
             expire_after_idle: None,
+            sleep: None,
         }
     }
 }
@@ -278,6 +284,9 @@ pub struct TenantClusterStatus {
     /// How long the tenant may exist and have no pods, and what that was before the platform reduced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiration_limits: Option<ExpirationLimits>,
+    /// Whether the tenant sleeps, and until when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<SleepStatus>,
     /// The manifests of the class that were applied in the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -297,7 +306,7 @@ pub struct TenantClusterStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
     /// Accepted, QuotaReserved, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
-    /// DatastoreWithinLimits, WithinSchedule, Expiring and ManifestsApplied where they apply; Deleting while it is deleted.
+    /// DatastoreWithinLimits, WithinSchedule, Expiring, Awake and ManifestsApplied where they apply; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -312,6 +321,10 @@ pub enum Phase {
     Provisioning,
     /// The kubeconfig works and every node is there.
     Ready,
+    /// Nothing of the tenant runs until it is needed.
+    Sleeping,
+    /// The control plane of a tenant that slept is being started.
+    Waking,
     /// Everything the tenant had is being removed.
     Deleting,
 }
