@@ -250,7 +250,7 @@ impl Facts {
             Activity::Known(last) => *last,
             Activity::Unknown(why) => return Some(Stay::ActivityUnknown(why.clone())),
         };
-        // Whoever woke it is about to use it.
+        // Who asks a tenant to wake is about to use it.
         let wanted = self.wake_requested.map(|at| at.min(self.now));
         let last = [Some(last), self.since, wanted].into_iter().flatten().max();
         let until = last.and_then(|last| last.checked_add(after_idle).ok())?;
@@ -259,7 +259,7 @@ impl Facts {
 
     /// Whether it was asked to sleep, and nothing has happened since that counts more. A time that is still to come is a request for
     /// then.
-    fn is_asked_to_sleep(&self) -> bool {
+    pub fn is_asked_to_sleep(&self) -> bool {
         self.sleep_requested.is_some_and(|at| {
             at <= self.now
                 && self.now.duration_since(at) < SLEEP_REQUEST_LIFETIME

@@ -40,6 +40,7 @@ fn settings() -> Settings {
         },
         limits: TenantLimits::default(),
         expiration: ExpirationPolicy::default(),
+        sleep: berth_api::ClassSleep::default(),
         manifests: Vec::new(),
     }
 }

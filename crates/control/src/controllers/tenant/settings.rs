@@ -5,8 +5,8 @@ use crate::{
     network::{self, AllowedNetworks},
 };
 use berth_api::{
-    ClassManifest, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy,
-    NodeMode, SchedulingMode, SyncPolicy, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
+    ClassManifest, ClassSleep, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy,
+    ExpirationPolicy, NodeMode, SchedulingMode, SyncPolicy, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -50,6 +50,9 @@ pub struct Settings {
     /// How long it exists, as far as its class says.
     #[serde(default)]
     pub expiration: ExpirationPolicy,
+    /// How it sleeps, as far as its class says.
+    #[serde(default)]
+    pub sleep: ClassSleep,
     /// What the platform applies in it.
     #[serde(default)]
     pub manifests: Vec<ClassManifest>,
@@ -95,6 +98,7 @@ pub fn resolve(
             network: network.map_err(|why| reject("NetworkNotAllowed", why))?,
             limits: rules.limits.clone(),
             expiration: rules.expiration.clone(),
+            sleep: rules.sleep.clone(),
             manifests: rules.manifests.clone(),
         };
         let rejection = find_service_error(&settings, &rules.control_plane.service)
@@ -143,6 +147,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         class_network: rules.network.clone(),
         limits: rules.limits.clone(),
         expiration: rules.expiration.clone(),
+        sleep: rules.sleep.clone(),
         manifests: rules.manifests.clone(),
         version: accepted.version,
         class: accepted.class,

@@ -242,6 +242,7 @@ pub fn validate(
         // Every duration is valid: the class limits it.
         ttl: _,
         expire_after_idle: _,
+        sleep: _,
     } = spec;
     if !available.versions.contains(version) {
         return reject(

@@ -49,6 +49,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         fair_sharing: _,
         quotas: _,
         manifests: _,
+        sleep: _,
         expiration,
         idle_reclaim,
     } = spec;

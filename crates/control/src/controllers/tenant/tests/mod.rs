@@ -6,6 +6,7 @@ mod fixture;
 mod manifests;
 mod quota;
 mod schedule;
+mod sleep;
 mod violations;
 
 use crate::testing::NEVER_ENDS;
