@@ -258,12 +258,12 @@ impl Facts {
     }
 
     /// Whether it was asked to sleep, and nothing has happened since that counts more. A time that is still to come is a request for
-    /// then.
+    /// then. Of a request and a wake in the same second, the wake counts: the status knows whole seconds only.
     pub fn is_asked_to_sleep(&self) -> bool {
         self.sleep_requested.is_some_and(|at| {
             at <= self.now
                 && self.now.duration_since(at) < SLEEP_REQUEST_LIFETIME
-                && self.since.is_none_or(|since| at > since)
+                && self.since.is_none_or(|since| at.as_second() > since.as_second())
                 && self.wake_requested.is_none_or(|wake| at > wake)
         })
     }

@@ -251,6 +251,13 @@ fn a_request_to_sleep_counts_for_ten_minutes_and_is_honoured_once() {
     assert_eq!(with(NOW - 5, Some(NOW - 10), None), honoured);
     assert_eq!(with(NOW - 10, Some(NOW - 10), None), ignored, "it was woken since");
     assert_eq!(with(NOW - 10, Some(NOW - 5), None), ignored);
+    let same_second = Facts {
+        after_idle: None,
+        sleep_requested: Some(Timestamp::from_millisecond((NOW - 5) * 1000 + 700).unwrap()),
+        since: Some(at(NOW - 5)),
+        ..idle()
+    };
+    assert_eq!(decide(&same_second), ignored);
     assert_eq!(with(NOW - 5, None, Some(NOW - 6)), honoured);
     assert_eq!(with(NOW - 5, None, Some(NOW - 5)), ignored, "the request to wake wins");
 }
