@@ -181,6 +181,12 @@ pub const RESTORE: &str = "berth.dev/restore";
 /// Value of [`RESTORE`] in a tenant.
 pub const RESTORE_WANTED: &str = "true";
 
+/// Annotation on a `TenantCluster`: when somebody needed the tenant (RFC 3339). If that is not before the time at which it fell asleep, the tenant
+/// wakes. It counts as used from that time on.
+pub const WAKE_REQUESTED_AT: &str = "berth.dev/wake-requested-at";
+/// Annotation on a `TenantCluster`: when somebody asked it to sleep now (RFC 3339), whatever `spec.sleep.afterIdle` says. Later requests to wake win.
+pub const SLEEP_REQUESTED_AT: &str = "berth.dev/sleep-requested-at";
+
 /// Label that the API server itself puts on every namespace: its name.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 

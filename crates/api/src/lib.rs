@@ -34,6 +34,7 @@ mod quotas;
 pub mod ranges;
 mod schedule_policy;
 mod shared_nodes;
+mod sleep;
 pub mod sync_policy;
 pub mod system;
 mod tenant_class;
@@ -85,6 +86,7 @@ pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow, WorkloadSelector,
 };
+pub use sleep::{ClassSleep, SleepCause, SleepMode, SleepSpec, SleepState, SleepStatus};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{

@@ -1,7 +1,7 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    AllowedNamespaces, ClassAuthentication, ClassControlPlane, ClassIntegrations, ClassManifest, DnsPolicy,
+    AllowedNamespaces, ClassAuthentication, ClassControlPlane, ClassIntegrations, ClassManifest, ClassSleep, DnsPolicy,
     ExpirationPolicy, FairSharing, IdleReclaim, KubeDuration, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
     allowed_namespaces::grace_seconds, network::ClassNetwork,
 };
@@ -83,6 +83,10 @@ pub struct TenantClassSpec {
     /// How long tenants exist.
     #[serde(default)]
     pub expiration: ExpirationPolicy,
+
+    /// How tenants sleep that nobody uses.
+    #[serde(default)]
+    pub sleep: ClassSleep,
 
     /// Objects that Berth applies in each tenant, such as policies, quotas and roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -2,7 +2,7 @@
 
 use crate::{
     ControlPlaneService, ControlPlaneSpec, ExpirationLimits, IdleStatus, KubeDuration, ManifestStatus,
-    QuotaReservation, TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork,
+    QuotaReservation, SleepSpec, SleepStatus, TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -100,6 +100,11 @@ pub struct TenantClusterSpec {
     /// Users and groups that have a role in the whole tenant.
     #[serde(default)]
     pub access: TenantAccess,
+
+    /// When the tenant sleeps: its control plane and its pods do not run, its nodes are given back, and everything that it stores
+    /// stays. It wakes when it is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<SleepSpec>,
 }
 
 impl TenantClusterSpec {
@@ -136,6 +141,7 @@ impl Default for TenantClusterSpec {
             expire_after_idle: None,
             authentication: None,
             access: TenantAccess::default(),
+            sleep: None,
         }
     }
 }
@@ -294,6 +300,9 @@ pub struct TenantClusterStatus {
     /// How long the tenant may exist and have no pods, and what that was before the platform reduced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiration_limits: Option<ExpirationLimits>,
+    /// Whether the tenant sleeps, and until when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<SleepStatus>,
     /// The manifests of the class that were applied in the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -313,8 +322,8 @@ pub struct TenantClusterStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
     /// Accepted, QuotaReserved, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
-    /// DatastoreWithinLimits, WithinSchedule, Expiring, ManifestsApplied and ArgoCDRegistered where they apply; Deleting while it is
-    /// deleted.
+    /// DatastoreWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied and ArgoCDRegistered where they apply; Deleting while
+    /// it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -329,9 +338,9 @@ pub enum Phase {
     Provisioning,
     /// The kubeconfig works and every node is there.
     Ready,
-    /// The API server does not run, because the tenant sleeps.
+    /// Nothing of the tenant runs until it is needed.
     Sleeping,
-    /// The API server is being started again after a sleep.
+    /// The control plane of a tenant that slept is being started.
     Waking,
     /// Everything the tenant had is being removed.
     Deleting,

@@ -213,6 +213,7 @@ fn build_controllers(
             schedules: Arc::clone(&schedules),
             quotas: Arc::clone(&quotas),
             queue: queue.clone(),
+            metrics: metrics.sleep.clone(),
             recorder: recorder.clone(),
         },
         host_node_pool: HostNodePoolContext {

@@ -101,6 +101,61 @@ pub struct GpuActivityLabels {
     pub activity: &'static str,
 }
 
+/// Tenants by their state of sleep.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct SleepStateLabels {
+    /// Awake, `FallingAsleep`, Sleeping or Waking.
+    pub state: &'static str,
+}
+
+/// Why tenants wake.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct WakeLabels {
+    /// Requested, Mode or Scheduled.
+    pub cause: &'static str,
+}
+
+/// How tenants sleep and wake.
+#[derive(Clone, Debug)]
+pub struct SleepMetrics {
+    /// Tenants by state.
+    pub tenants: Family<SleepStateLabels, Gauge>,
+    /// Wakes by cause.
+    pub wakes: Family<WakeLabels, Counter>,
+    /// Seconds from the decision to wake until the API server and the syncer are ready.
+    pub wake_seconds: Histogram,
+}
+
+impl Default for SleepMetrics {
+    fn default() -> Self {
+        Self {
+            tenants: Family::default(),
+            wakes: Family::default(),
+            wake_seconds: Histogram::new([1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0]),
+        }
+    }
+}
+
+impl SleepMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "tenants_by_sleep_state",
+            "TenantClusters by their state of sleep: Awake, FallingAsleep, Sleeping or Waking",
+            self.tenants.clone(),
+        );
+        registry.register(
+            "tenant_wakes",
+            "How often tenants that slept were woken, by cause: Requested, Mode (spec.sleep.mode) or Scheduled (a CronJob or a SchedulePolicy)",
+            self.wakes.clone(),
+        );
+        registry.register(
+            "tenant_wake_seconds",
+            "Time from the decision to wake a tenant until its API server and its syncer are ready",
+            self.wake_seconds.clone(),
+        );
+    }
+}
+
 /// How something ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ResultLabels {
@@ -138,6 +193,8 @@ pub struct Metrics {
     pub placeholders: Family<PoolLabels, Gauge>,
     /// `TenantClusters` that exist.
     pub tenants: Gauge,
+    /// How tenants sleep and wake.
+    pub sleep: SleepMetrics,
     /// Percent of its share of the datastore that each tenant uses.
     pub datastore_used: Family<TenantLabels, Gauge>,
     /// Bytes that all tenants together may store.
@@ -186,6 +243,7 @@ impl Metrics {
             plan_violations: Family::default(),
             placeholders: Family::default(),
             tenants: Gauge::default(),
+            sleep: SleepMetrics::default(),
             datastore_used: Family::default(),
             datastore_limits: Gauge::default(),
             datastore_quota: Gauge::default(),
@@ -257,6 +315,7 @@ impl Metrics {
             "How often control dropped the history of the datastore because half of its quota was in use",
             metrics.datastore_compactions.clone(),
         );
+        metrics.sleep.register(registry);
         metrics.register_quotas(registry);
         metrics.register_idle_reclaim(registry);
         metrics

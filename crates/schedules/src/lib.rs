@@ -6,11 +6,13 @@
 //! | [`schedule`] | one `SchedulePolicy`: its state at an instant, and the next change |
 //! | [`stack`] | all policies that a tenant has, the outermost first |
 //! | [`groups`] | what a state makes of the node groups of a tenant |
+//! | [`cron_jobs`] | when a CronJob is due next |
 //! | [`periods`] | what is published to the tenant's syncer: the state now and its next changes |
 
 #![warn(missing_docs)]
 
 mod cron;
+pub mod cron_jobs;
 mod error;
 pub mod groups;
 pub mod periods;

@@ -23,6 +23,11 @@ impl Zone {
         TimeZone::get(name).ok().map(Self)
     }
 
+    /// This zone.
+    pub(crate) fn of(zone: TimeZone) -> Self {
+        Self(zone)
+    }
+
     /// The latest time that the clock has shown at `at`: what it shows, or in the second pass of a repeated hour the last moment
     /// of the first pass.
     pub(crate) fn shown(&self, at: Timestamp) -> DateTime {

@@ -25,6 +25,7 @@ mod schedules;
 mod services;
 mod shared;
 mod sign_in;
+mod sleep;
 mod usage;
 mod user_quotas;
 
@@ -90,6 +91,8 @@ fn main() -> ExitCode {
                 schedules::schemas_reject_invalid_schedules,
                 schedules::examples_and_their_next_changes,
                 schedules::a_zone_that_does_not_exist_is_reported,
+                sleep::a_tenant_sleeps_and_many_requests_wake_it_once,
+                sleep::a_tenant_is_deleted_while_it_sleeps_and_while_it_wakes,
                 deletion::deleted_tenant_leaves_nothing,
                 deletion::tenant_is_deleted_during_its_creation,
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
             // They stop control, which other tests need.
             Group::alone(tests![
                 deletion::removed_finalizer_leaves_nothing,
+                sleep::control_is_killed_while_a_tenant_falls_asleep_and_wakes,
                 quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
                 gateway::a_team_works_through_the_gateway,
                 integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,

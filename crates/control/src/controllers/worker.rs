@@ -18,9 +18,10 @@ use super::{
 use crate::{
     error::ReconcileError,
     key::Key,
-    metrics::{Metrics, ReconcileLabels, TenantLabels},
+    metrics::{Metrics, ReconcileLabels, SleepStateLabels, TenantLabels},
     stores::Stores,
 };
+use berth_api::SleepState;
 use berth_runtime::queue::{Queue, Taken};
 use kube::runtime::reflector::ObjectRef;
 use std::{
@@ -176,6 +177,9 @@ async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: S
     if let Key::Tenant { namespace, name } = &key {
         record_datastore_usage(metrics, stores, namespace, name);
     }
+    if key == Key::Fleet {
+        record_sleep(metrics, stores);
+    }
     let result = match outcome.unwrap_or(Err(ControllerError::Timeout)) {
         Ok(again) => {
             failures.clear(&key);
@@ -212,6 +216,22 @@ fn record_datastore_usage(metrics: &Metrics, stores: &Stores, namespace: &str, n
         None => {
             metrics.datastore_used.remove(&labels);
         }
+    }
+}
+
+/// Counts the tenants by their state of sleep.
+fn record_sleep(metrics: &Metrics, stores: &Stores) {
+    let tenants = stores.tenants.state();
+    for state in [
+        SleepState::Awake,
+        SleepState::FallingAsleep,
+        SleepState::Sleeping,
+        SleepState::Waking,
+    ] {
+        let count = tenants.iter().filter(|tenant| tenant.sleep_state() == state).count();
+        let labels = SleepStateLabels { state: state.name() };
+        let gauge = metrics.sleep.tenants.get_or_create(&labels);
+        gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 }
 

@@ -53,7 +53,7 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
             project: projects
                 .of(&cluster.namespace().unwrap_or_default())
                 .map(ToOwned::to_owned),
-            schedule: schedules.state(&cluster),
+            schedule: cluster.restricted_by_sleep(schedules.state(&cluster)),
             class: class_of_nodes(&cluster, accepted, |name| {
                 stores.classes.get(&ObjectRef::new(name)).is_some()
             }),

@@ -43,6 +43,7 @@ fn settings() -> Settings {
         expiration: ExpirationPolicy::default(),
         authentication: ResolvedAuthentication::default(),
         access: TenantAccess::default(),
+        sleep: berth_api::ClassSleep::default(),
         manifests: Vec::new(),
         argo_cd: None,
     }

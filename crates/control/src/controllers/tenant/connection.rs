@@ -170,10 +170,19 @@ impl Connection {
 
     /// A client for the tenant's API server, if it answers now.
     pub fn client(&self) -> Option<Client> {
+        Some(self.applier()?.client().clone())
+    }
+
+    /// An applier for the tenant's API server, if it answers now.
+    pub fn applier(&self) -> Option<Arc<Applier>> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_ready = state.probe.as_ref().is_some_and(|probe| *probe.ready.borrow());
-        let applier = state.applier.as_ref().filter(|_| is_ready)?;
-        Some(applier.client().clone())
+        state.applier.clone().filter(|_| is_ready)
+    }
+
+    /// Forgets the connection: the API server does not run. The next [`Connection::ready`] makes another.
+    pub fn close(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State::default();
     }
 
     /// Lets [`Connection::client`] be this one, or none, as if a probe had succeeded or failed.

@@ -7,6 +7,7 @@ use crate::{
     datastore::TenantDatastore,
     events::EventRecorder,
     key::Key,
+    metrics::SleepMetrics,
     network::{AdministrativeTier, NetworkConfig, NetworkContext},
     quota_ledger::QuotaLedger,
     runtime::ControlPlaneRuntime,
@@ -50,6 +51,8 @@ pub struct TenantContext {
     pub quotas: Arc<QuotaLedger>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
+    /// Counts wakes.
+    pub metrics: SleepMetrics,
     /// Writes Events.
     pub recorder: EventRecorder,
 }

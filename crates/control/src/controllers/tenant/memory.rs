@@ -14,6 +14,7 @@ use crate::{
 };
 use berth_planner::NodeGroupPlan;
 use berth_quota::Amounts;
+use berth_sleep::activity::ActivityLog;
 use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,6 +34,8 @@ pub struct TenantMemory {
     pub leaves: Mutex<Option<LeafStore>>,
     /// What it stores, as far as that was measured.
     pub datastore_usage: Mutex<UsageMemory>,
+    /// How often it was used, as far as that was counted.
+    pub activity: Mutex<ActivityLog>,
     /// Since when its limits are lower than what is reserved for it.
     pub(super) lowered: Mutex<Option<LoweredLimits>>,
     /// How the tenant customised its DNS, as it was read last.
@@ -90,6 +93,7 @@ impl Tenants {
                 authorities: Mutex::new(None),
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
+                activity: Mutex::default(),
                 lowered: Mutex::default(),
                 dns: Mutex::new(None),
                 manifests: tokio::sync::Mutex::default(),

@@ -27,6 +27,7 @@ mod remaining;
 mod reported_use;
 mod schedule;
 mod settings;
+mod sleep;
 mod status;
 mod target;
 #[cfg(test)]
@@ -51,6 +52,7 @@ use expiration::Expiration;
 use fetch::ObservedNodes;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
+use sleep::{FollowedSleep, ObservedSleep};
 use std::{sync::Arc, time::Duration};
 use target::Tenant;
 
@@ -82,13 +84,14 @@ pub async fn reconcile(
     let now = Timestamp::now();
     let verdict = context.quotas.begin_reconcile(&context.stores, &uid);
     let schedule = schedule::observe(context, &tenant.cluster);
-    let nodes = fetch::observe_nodes(context, &tenant.cluster, schedule.state);
+    let restriction = tenant.cluster.restricted_by_sleep(schedule.state);
+    let nodes = fetch::observe_nodes(context, &tenant.cluster, restriction);
     let Some((rejection, allowed)) = find_settings(context, &tenant, verdict.as_ref(), &nodes, now).await? else {
         return Ok(Some(RECHECK));
     };
     let (accepted, violations, unknown) = match allowed {
         Ok(Some((settings, assessment))) => {
-            let accepted = Accepted::new(&tenant, settings, schedule.state);
+            let accepted = Accepted::new(&tenant, settings, restriction);
             (Some(accepted), assessment.violations, None)
         }
         Ok(None) => (None, Vec::new(), None),
@@ -106,6 +109,10 @@ pub async fn reconcile(
     if let Some(over) = expiration.as_ref().filter(|expiration| expiration.is_over()) {
         return expiration::delete(context, &tenant, over).await;
     }
+    let sleep = match sleep::follow(context, &tenant, settings, &schedule, now).await? {
+        FollowedSleep::Recorded(pause) => return Ok(Some(pause)),
+        FollowedSleep::Stays(sleep) => sleep,
+    };
     let outcome = match (&accepted, unknown) {
         (Some(accepted), _) => apply::apply(context, accepted, &nodes).await,
         (None, Some(error)) => Outcome::SettingsUnknown(error),
@@ -122,10 +129,14 @@ pub async fn reconcile(
     conditions.extend(accepted.as_ref().map(|_| compliance::condition(&violations)));
     conditions.extend(schedule.condition);
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
+    conditions.extend(sleep.as_ref().map(ObservedSleep::condition));
     let next_deadline = compliance::until_next_deadline(&violations, now);
     let mut wanted = status::build(&tenant, settings, violations, &outcome, &nodes, &conditions);
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);
+    }
+    if let Some(sleep) = &sleep {
+        sleep.write_to(&mut wanted);
     }
     status::write(context, &tenant.cluster, &wanted).await?;
     let reported = match (&rejection, &verdict, settings) {
@@ -136,13 +147,15 @@ pub async fn reconcile(
     };
     outcome.into_result()?;
     let next_report = reported?;
-    let pause = if status::is_settled(&conditions) {
+    let is_sleeping = sleep.as_ref().is_some_and(ObservedSleep::is_sleeping);
+    let pause = if is_sleeping || status::is_settled(&conditions) {
         RESYNC
     } else {
         RECHECK
     };
     let next_end = expiration.and_then(|expiration| expiration.until_next(Timestamp::now()));
-    let next_change = [next_deadline, schedule.pause, next_end, next_report]
+    let next_sleep = sleep.and_then(|sleep| sleep.until_next(Timestamp::now()));
+    let next_change = [next_deadline, schedule.pause, next_end, next_report, next_sleep]
         .into_iter()
         .flatten()
         .min();

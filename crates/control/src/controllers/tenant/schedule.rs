@@ -20,6 +20,8 @@ pub(super) struct ObservedSchedule {
     pub(super) state: ScheduleState,
     /// None for a tenant that never had a schedule.
     pub(super) condition: Option<ConditionUpdate>,
+    /// When schedules that restrict it, now or later, let it run again.
+    pub(super) next_start: Option<Timestamp>,
     /// Pause until that changes, or until the tenant is warned.
     pub(super) pause: Option<Duration>,
 }
@@ -44,6 +46,7 @@ fn evaluate(stack: &Stack, now: Timestamp, had_schedule: bool) -> ObservedSchedu
         return ObservedSchedule {
             state: ScheduleState::Running,
             condition: had_schedule.then(none),
+            next_start: None,
             pause: None,
         };
     }
@@ -65,8 +68,22 @@ fn evaluate(stack: &Stack, now: Timestamp, had_schedule: bool) -> ObservedSchedu
     ObservedSchedule {
         state: standing.state,
         condition: Some(condition),
+        next_start: find_next_start(standing.state, &transitions),
         pause: Some(pause_until(now, next)),
     }
+}
+
+/// When schedules let a tenant run again that they restrict, now or later.
+fn find_next_start(state: ScheduleState, transitions: &[(Timestamp, Standing<'_>)]) -> Option<Timestamp> {
+    let mut is_restricted = state != ScheduleState::Running;
+    for (at, standing) in transitions {
+        let runs = standing.state == ScheduleState::Running;
+        if is_restricted && runs {
+            return Some(*at);
+        }
+        is_restricted = !runs;
+    }
+    None
 }
 
 /// A stop of which the tenant is warned.
@@ -181,6 +198,15 @@ mod tests {
             "stopped by SchedulePolicy nights, window night: the tenant has no nodes of its own and no pod runs; from \
              2026-05-06T06:00:00Z on: Running"
         );
+    }
+
+    #[test]
+    fn the_next_start_is_that_after_the_present_or_the_next_restriction() {
+        let start = |now: &str| evaluate(&stack(&night(), None), now.parse().unwrap(), false).next_start;
+        let morning: Timestamp = "2026-05-06T06:00:00Z".parse().unwrap();
+        assert_eq!(start("2026-05-05T12:00:00Z"), Some(morning));
+        assert_eq!(start("2026-05-05T23:00:00Z"), Some(morning));
+        assert_eq!(evaluate(&Stack::default(), morning, false).next_start, None);
     }
 
     #[test]

@@ -6,9 +6,9 @@ use crate::{
     network::{self, AllowedNetworks},
 };
 use berth_api::{
-    ArgoCdRegistration, ClassManifest, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy,
-    ExpirationPolicy, NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster,
-    TenantLimits,
+    ArgoCdRegistration, ClassManifest, ClassSleep, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS,
+    DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec,
+    TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -63,6 +63,9 @@ pub struct Settings {
     /// Who has a role in all of it.
     #[serde(default)]
     pub access: TenantAccess,
+    /// How it sleeps, as far as its class says.
+    #[serde(default)]
+    pub sleep: ClassSleep,
     /// What the platform applies in it.
     #[serde(default)]
     pub manifests: Vec<ClassManifest>,
@@ -119,6 +122,7 @@ pub fn resolve(
             authentication: authentication::resolve(spec.authentication.as_ref(), rules)
                 .map_err(|why| reject(AUTHENTICATION_NOT_ALLOWED, why))?,
             access: spec.access.clone(),
+            sleep: rules.sleep.clone(),
             manifests: rules.manifests.clone(),
         };
         let rejection = find_service_error(&settings, &rules.control_plane.service)
@@ -167,6 +171,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         class_network: rules.network.clone(),
         limits: rules.limits.clone(),
         expiration: rules.expiration.clone(),
+        sleep: rules.sleep.clone(),
         manifests: rules.manifests.clone(),
         authentication: if accepted.authentication.from_class {
             ResolvedAuthentication::of_class(&rules.authentication)

@@ -18,9 +18,9 @@ use super::{
 };
 use crate::{error::api, runtime::ComponentState};
 use berth_api::{
-    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
+    Phase, SecretReference, SleepState, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{
-        self, ACCEPTED, ARGO_CD_REGISTERED, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY,
+        self, ACCEPTED, ARGO_CD_REGISTERED, AWAKE, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY,
         DATASTORE_WITHIN_LIMITS, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY,
         QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
     },
@@ -47,13 +47,18 @@ const ORDER: [&str; 8] = [
     SYNCER_READY,
     NODES_READY,
 ];
+/// Reason of conditions of a tenant that sleeps.
+pub(super) const SLEEPING: &str = "Sleeping";
+/// Message of conditions of a tenant that sleeps.
+pub(super) const SLEEPS: &str = "the tenant sleeps, and nothing of it runs; the condition Awake says what wakes it";
 /// Conditions that Ready does not depend on: how full the datastore is, what the tenant may not keep, what its schedules say, when it
-/// ends, what the platform applies in it, and whether Argo CD knows it.
-const NOT_PART_OF_READY: [&str; 6] = [
+/// ends, whether it sleeps, what the platform applies in it, and whether Argo CD knows it.
+const NOT_PART_OF_READY: [&str; 7] = [
     DATASTORE_WITHIN_LIMITS,
     COMPLIANT,
     WITHIN_SCHEDULE,
     EXPIRING,
+    AWAKE,
     MANIFESTS_APPLIED,
     ARGO_CD_REGISTERED,
 ];
@@ -103,6 +108,10 @@ pub(super) fn conditions(
         all.extend(serving.map(|(started, serving)| control_plane_condition(&started.api_server, serving)));
         all.extend(prepared.public.as_ref().map(PublicState::condition));
         all.extend(serving.map(|(_, serving)| syncer_condition(&serving.syncer)));
+        if matches!(**control_plane, ControlPlane::Asleep) {
+            let sleeps = |kind| ConditionUpdate::mark_false(kind, SLEEPING, SLEEPS);
+            all.extend([CONTROL_PLANE_READY, SYNCER_READY].map(sleeps));
+        }
         if published.is_ok() {
             all.push(node_groups::condition(&nodes.spec, &nodes.groups, &nodes.owned));
         }
@@ -128,7 +137,7 @@ pub(super) fn observed_usage<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Observe
     };
     match control_plane.as_ref() {
         ControlPlane::Started { started, .. } => Some(&started.datastore),
-        ControlPlane::NotStarted(_) => None,
+        ControlPlane::Asleep | ControlPlane::NotStarted(_) => None,
     }
 }
 
@@ -141,7 +150,7 @@ fn observed_manifests<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedManife
         ControlPlane::Started {
             serving: Ok(serving), ..
         } => Some(&serving.manifests),
-        ControlPlane::Started { .. } | ControlPlane::NotStarted(_) => None,
+        ControlPlane::Started { .. } | ControlPlane::Asleep | ControlPlane::NotStarted(_) => None,
     }
 }
 
@@ -226,10 +235,15 @@ pub(super) fn build(
     serving.retain(|node| Assignment::read(node).is_some_and(|record| record.state.runs_tenant_pods()));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let desired = nodes.groups.iter().map(|group| group.desired);
+    let sleep_state = cluster.sleep_state();
+    // It is upgraded when it wakes.
+    let running_version = before.version.clone().filter(|_| sleep_state == SleepState::Sleeping);
     let mut status = TenantClusterStatus {
-        phase: Some(phase(conditions)),
+        phase: Some(phase(conditions, sleep_state)),
         observed_generation: cluster.metadata.generation,
-        version: settings.map_or_else(|| before.version.clone(), |settings| Some(settings.version.clone())),
+        version: running_version
+            .or_else(|| settings.map(|settings| settings.version.clone()))
+            .or_else(|| before.version.clone()),
         class_name: settings.map_or_else(|| before.class_name.clone(), |settings| settings.class.clone()),
         kubeconfig_secret_ref: has_kubeconfig.then(|| SecretReference {
             name: host_objects::kubeconfig_secret_name(cluster),
@@ -244,6 +258,7 @@ pub(super) fn build(
         expires_at: before.expires_at,
         idle_since: before.idle_since,
         expiration_limits: before.expiration_limits,
+        sleep: before.sleep,
         manifests: before.manifests,
         nodes: Some(TenantNodeCounts {
             desired: desired.fold(0, u32::saturating_add),
@@ -270,7 +285,12 @@ pub(super) fn build(
     status
 }
 
-fn phase(conditions: &[ConditionUpdate]) -> Phase {
+fn phase(conditions: &[ConditionUpdate], sleep: SleepState) -> Phase {
+    match sleep {
+        SleepState::Sleeping => return Phase::Sleeping,
+        SleepState::Waking => return Phase::Waking,
+        SleepState::Awake | SleepState::FallingAsleep => {}
+    }
     let is_met = |kind: &str| {
         conditions
             .iter()
@@ -361,7 +381,8 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
     let conditions = changed_conditions(&before.conditions, &after.conditions).map(|condition| {
         // A tenant that expires is a warning, one that does not is none.
         let is_met = (condition.status == "True") != (condition.type_ == EXPIRING);
-        let is_unmet = !is_met && !is_transient(&condition.reason);
+        // Sleep is no fault.
+        let is_unmet = !is_met && condition.type_ != AWAKE && !is_transient(&condition.reason);
         let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED, STOPS_SOON].contains(&condition.reason.as_str());
         let type_ = if is_warning {
             EventType::Warning
@@ -405,7 +426,7 @@ fn changed_conditions<'a>(
 fn is_transient(reason: &str) -> bool {
     matches!(
         reason,
-        "Starting" | "Assigning" | "Draining" | "Waiting" | "Pruning" | REVOKING
+        "Starting" | "Assigning" | "Draining" | "Waiting" | "Pruning" | REVOKING | SLEEPING
     )
 }
 
@@ -432,9 +453,12 @@ mod tests {
         let ready = ready_condition(&all);
         assert_eq!(ready, ConditionUpdate::mark_false(READY, "Starting", "wait"));
         all.push(ready);
-        assert_eq!(phase(&all), Phase::Provisioning);
+        assert_eq!(phase(&all, SleepState::Awake), Phase::Provisioning);
+        assert_eq!(phase(&all, SleepState::FallingAsleep), Phase::Provisioning);
+        assert_eq!(phase(&all, SleepState::Sleeping), Phase::Sleeping);
+        assert_eq!(phase(&all, SleepState::Waking), Phase::Waking);
         all[0] = ConditionUpdate::mark_false(ACCEPTED, "UnknownPool", "");
-        assert_eq!(phase(&all), Phase::Pending);
+        assert_eq!(phase(&all, SleepState::Awake), Phase::Pending);
     }
 
     #[test]

@@ -243,6 +243,7 @@ pub fn validate(
         // Every duration is valid: the class limits it.
         ttl: _,
         expire_after_idle: _,
+        sleep: _,
         // Resolved together with the class.
         authentication: _,
         // The schema checks everything.

@@ -51,6 +51,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         quotas: _,
         manifests: _,
         integrations: _,
+        sleep: _,
         expiration,
         idle_reclaim,
     } = spec;

@@ -203,6 +203,8 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.window {
+            // No policy stops a tenant that sleeps.
+            _ if self.policy.is_empty() => f.write_str("The sleep of the tenant"),
             Some(window) => write!(f, "SchedulePolicy {}, window {window},", self.policy),
             None => write!(f, "SchedulePolicy {}, outside its Start windows,", self.policy),
         }
@@ -214,6 +216,7 @@ impl Restriction {
     pub fn waits(&self) -> String {
         let start = match self.until {
             Some(until) => format!("It starts by itself from {until} on"),
+            None if self.cause.policy.is_empty() => "It starts by itself when the tenant is awake".to_owned(),
             None => "It starts by itself when the policy allows it".to_owned(),
         };
         format!("{} does not let this pod start now. {start}.", self.cause)

@@ -187,6 +187,20 @@ fn messages_say_which_policy_and_until_when() {
 }
 
 #[test]
+fn a_stop_without_a_policy_is_the_sleep_of_the_tenant() {
+    let mut asleep = period(0, "Stopped", "");
+    let fields = asleep.as_object_mut().unwrap();
+    fields.retain(|field, _| !["policyName", "windowName", "warningPeriodSeconds"].contains(&field.as_str()));
+    let schedule = schedule(&json!({"tenant": [asleep]}));
+    let found = schedule.of_pod("default", &pod(), at(1)).restriction.unwrap();
+    assert_eq!(
+        found.waits(),
+        "The sleep of the tenant does not let this pod start now. It starts by itself when the tenant is awake."
+    );
+    assert_eq!(found.ends(), "The sleep of the tenant stops this pod");
+}
+
+#[test]
 fn what_is_published_is_read_from_the_store_and_gone_with_the_object() {
     let cache = registry::new_cache(test_tenant());
     assert_eq!(*PublishedSchedule::of(&cache), PublishedSchedule::default());

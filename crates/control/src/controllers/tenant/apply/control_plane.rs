@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        build::{api_server_endpoints, bootstrap, host_objects},
+        build::{api_server_endpoints, bootstrap, flow_schemas, host_objects},
         context::TenantContext,
         datastore_usage::{self, ObservedUsage},
         error::{TenantError, in_step},
@@ -116,6 +116,7 @@ pub(super) async fn start(
         api_server: connected.as_deref(),
         slot: &tenant.slot,
         size_reading: &context.tenants.size_reading,
+        activity: &tenant.memory.activity,
     };
     let published = tenant.cluster.status.as_ref().and_then(|status| status.datastore);
     let datastore = datastore_usage::observe(&source, &tenant.memory.datastore_usage, published, limits).await;
@@ -146,6 +147,29 @@ pub(super) async fn start(
         dns,
         kubeconfig,
     })
+}
+
+/// Stops everything of a tenant that sleeps. Its certificates and its kubeconfig stay valid meanwhile.
+pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>) -> Result<(), TenantError> {
+    let tenant = &prepared.accepted.tenant;
+    tenant.memory.connection.close();
+    context
+        .runtime
+        .stop_components(&tenant.id)
+        .await
+        .map_err(in_step(TenantError::Components))?;
+    let dns = dns::prepare_dns(context, prepared, None)
+        .await
+        .map_err(in_step(TenantError::Dns))?;
+    let published = tenant.cluster.status.as_ref().and_then(|status| status.datastore);
+    // Only for the certificates in it: what is rendered runs when the tenant wakes.
+    render_control_plane(context, prepared, dns.as_ref(), published.unwrap_or_default())
+        .await
+        .map_err(in_step(TenantError::Certificates))?;
+    apply_kubeconfig(context, prepared)
+        .await
+        .map_err(in_step(TenantError::Kubeconfig))?;
+    Ok(())
 }
 
 /// Applies the objects and runs the components that need the API server, if it answers. Then probes the syncer.
@@ -328,6 +352,7 @@ async fn apply_bootstrap_objects(
         service_account,
         service_cidrs,
     } = bootstrap::bootstrap_objects(&rules, &prepared.host_ranges, &prepared.accepted.settings.access);
+    let flow_schemas = count_use(prepared).then(flow_schemas::flow_schemas);
     let authority = prepared.authorities.admission.cert_pem();
     let webhooks = configuration(&prepared.endpoints.admission.authority(), authority);
     let applied = async {
@@ -340,6 +365,9 @@ async fn apply_bootstrap_objects(
         applier.apply(&service_account).await?;
         for cidr in &service_cidrs {
             applier.apply(cidr).await?;
+        }
+        for schema in flow_schemas.iter().flatten() {
+            applier.apply(schema).await?;
         }
         let address = prepared.service_range.first;
         applier.apply(&api_server_endpoints::endpoints(address)).await?;
@@ -358,6 +386,12 @@ async fn apply_bootstrap_objects(
     Box::pin(prepared.accepted.tenant.write(writes))
         .await
         .map_err(in_step(TenantError::Bootstrap))
+}
+
+/// Whether the tenant may fall asleep because nobody uses it, so that its API server has to count what is use.
+fn count_use(prepared: &Prepared<'_>) -> bool {
+    let spec = prepared.accepted.tenant.cluster.spec.sleep.as_ref();
+    prepared.accepted.settings.sleep.idle_seconds(spec).is_some()
 }
 
 /// Runs the components that need the API server.

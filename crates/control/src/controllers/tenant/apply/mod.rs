@@ -31,7 +31,7 @@ use super::{
     settings::Settings,
     target::Tenant,
 };
-use berth_api::ScheduleState;
+use berth_api::{ScheduleState, SleepState};
 
 /// A tenant with the settings that it was accepted with, now or earlier.
 pub(super) struct Accepted {
@@ -76,6 +76,8 @@ pub(super) enum Outcome<'a> {
 pub(super) enum ControlPlane {
     /// The API server could not be started.
     NotStarted(TenantError),
+    /// The tenant sleeps: nothing runs.
+    Asleep,
     /// The API server was started, and if it answers, the components that need it.
     Started {
         started: Box<Started>,
@@ -98,6 +100,7 @@ impl Outcome<'_> {
             } => {
                 let failed = match control_plane.as_ref() {
                     ControlPlane::NotStarted(error) => Some(error),
+                    ControlPlane::Asleep => None,
                     ControlPlane::Started { started: _, serving } => serving.as_ref().err(),
                 };
                 let published = [nodes, schedule].into_iter().filter_map(|result| result.as_ref().err());
@@ -119,9 +122,25 @@ impl Outcome<'_> {
                 argo_cd: _,
             } => match *control_plane {
                 ControlPlane::NotStarted(error) => Err(error),
+                ControlPlane::Asleep => nodes.and(schedule),
                 ControlPlane::Started { started: _, serving } => serving.map(drop).and(nodes).and(schedule),
             },
         }
+    }
+}
+
+/// Runs the control plane of a tenant that is awake, and stops that of one that sleeps.
+async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nodes: &ObservedNodes) -> ControlPlane {
+    if prepared.accepted.tenant.cluster.sleep_state() == SleepState::Sleeping {
+        let stopped = control_plane::keep_asleep(context, prepared).await;
+        return stopped.map_or_else(ControlPlane::NotStarted, |()| ControlPlane::Asleep);
+    }
+    match control_plane::start(context, prepared, nodes).await {
+        Ok(started) => ControlPlane::Started {
+            serving: control_plane::serve(context, prepared, &started).await,
+            started: Box::new(started),
+        },
+        Err(error) => ControlPlane::NotStarted(error),
     }
 }
 
@@ -134,16 +153,10 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
     };
     // Before what may take its time: the next state may begin meanwhile.
     let schedule = tenant_schedule::publish_schedule(context, accepted).await;
-    let control_plane = match control_plane::start(context, &prepared, nodes).await {
-        Ok(started) => ControlPlane::Started {
-            serving: control_plane::serve(context, &prepared, &started).await,
-            started: Box::new(started),
-        },
-        Err(error) => ControlPlane::NotStarted(error),
-    };
+    let control_plane = run_control_plane(context, &prepared, nodes).await;
     let applier = match &control_plane {
         ControlPlane::Started { started, .. } => started.api_server.applier(),
-        ControlPlane::NotStarted(_) => None,
+        ControlPlane::NotStarted(_) | ControlPlane::Asleep => None,
     };
     let argo_cd = Box::pin(argo_cd::keep_registration(context, &prepared, applier)).await;
     let published = tenant_nodes::publish_nodes(context, accepted, nodes).await;

@@ -8,12 +8,34 @@ use crate::{
     apply::{is_status, optional},
     error::{ReconcileError, api},
 };
-use berth_api::{TENANT_SCHEDULE, TenantSchedule, labels};
+use berth_api::{
+    SchedulePeriod, ScheduleState, TENANT_SCHEDULE, TenantClusterStatus, TenantSchedule, TenantScheduleSpec, labels,
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
     runtime::reflector::ObjectRef,
 };
+
+/// Seconds for which budgets may keep pods of a tenant that falls asleep, as the default of SchedulePolicies.
+const EVICTION_TIMEOUT_SECONDS: i64 = 300;
+
+/// What is published for a tenant that falls asleep or sleeps: a stop, whatever its policies say.
+fn stop_of_sleep(status: Option<&TenantClusterStatus>) -> Option<TenantScheduleSpec> {
+    let sleep = status?.sleep.as_ref().filter(|sleep| sleep.state.stops_pods())?;
+    let stop = SchedulePeriod {
+        from: sleep.since.clone()?,
+        state: ScheduleState::Stopped,
+        policy_name: None,
+        window_name: None,
+        warning_period_seconds: None,
+        eviction_timeout_seconds: Some(EVICTION_TIMEOUT_SECONDS),
+    };
+    Some(TenantScheduleSpec {
+        tenant: vec![stop],
+        workloads: Vec::new(),
+    })
+}
 
 /// Applies the `TenantSchedule` in the control-plane namespace, or deletes it if the tenant has no policies. Writes only what differs, which
 /// is once for each change of a state.
@@ -26,11 +48,14 @@ pub(super) async fn publish_schedule(context: &TenantContext, accepted: &Accepte
     let published: Api<TenantSchedule> = Api::namespaced(context.client.clone(), &namespace);
     let object = ObjectRef::new(TENANT_SCHEDULE).within(&namespace);
     let before = context.stores.tenant_schedules.get(&object);
-    let wanted = context.schedules.publish(
-        &context.stores,
-        &tenant.cluster,
-        before.as_deref().map(|before| &before.spec),
-    );
+    let by_policies = || {
+        context.schedules.publish(
+            &context.stores,
+            &tenant.cluster,
+            before.as_deref().map(|before| &before.spec),
+        )
+    };
+    let wanted = stop_of_sleep(tenant.cluster.status.as_ref()).or_else(by_policies);
     let Some(spec) = wanted else {
         if before.is_none() {
             return Ok(());

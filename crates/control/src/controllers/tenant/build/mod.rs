@@ -7,6 +7,7 @@ pub mod bootstrap;
 pub mod definitions;
 pub mod dns;
 pub mod external_service;
+pub mod flow_schemas;
 pub mod host_objects;
 pub mod limits;
 pub mod metrics_api;

@@ -1,6 +1,7 @@
 //! What an API server says in its metrics about what it stores.
 
 use crate::{apply::Applier, controllers::slots::Slot};
+use berth_sleep::activity::{self, Count};
 use futures::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, TryStreamExt};
 use std::{collections::HashMap, io, pin::pin, time::Duration};
 
@@ -30,6 +31,8 @@ pub(super) struct Metrics {
     pub(super) definitions: u64,
     /// When it started, in seconds since the epoch.
     pub(super) started_at: f64,
+    /// How often the tenant was used; none if the API server does not count that.
+    pub(super) count: Option<Count>,
 }
 
 /// Reads the metrics of an API server. The error says why that is not possible.
@@ -54,6 +57,7 @@ pub(super) async fn fetch(api_server: &Applier, slot: &Slot) -> Result<Metrics, 
 /// numbers of [`MAX_RESOURCES`].
 async fn read(metrics: impl AsyncBufRead) -> Result<Option<Metrics>, io::Error> {
     let (mut objects, mut sizes, mut started_at) = (Counts::default(), Counts::default(), 0.0);
+    let mut requests: Option<f64> = None;
     let mut lines = pin!(metrics.take(MAX_BYTES).lines());
     while let Some(line) = lines.try_next().await? {
         let Some((name, value)) = line.rsplit_once(' ') else {
@@ -68,6 +72,11 @@ async fn read(metrics: impl AsyncBufRead) -> Result<Option<Metrics>, io::Error> 
             objects.add(resource, value);
         } else if name == "process_start_time_seconds" {
             started_at = value;
+        } else if activity::counts_requests(name) {
+            let sum = requests.get_or_insert(0.0);
+            if activity::counts_use(name) {
+                *sum += value;
+            }
         }
     }
     let sized = objects.by_resource.iter();
@@ -78,6 +87,10 @@ async fn read(metrics: impl AsyncBufRead) -> Result<Option<Metrics>, io::Error> 
         sized_objects: whole(sized.map(|(_, count)| count).sum()),
         definitions: whole(objects.by_resource.get(DEFINITIONS).copied().unwrap_or_default()),
         started_at,
+        count: requests.map(|requests| Count {
+            started_at,
+            requests: whole(requests),
+        }),
     };
     Ok(objects.is_known.then_some(metrics))
 }
@@ -125,6 +138,9 @@ apiserver_resource_size_estimate_bytes{group="",resource="events"} -1
 apiserver_resource_size_estimate_bytes{group="",resource="secrets"} -1
 apiserver_resource_size_estimate_bytes{group="apiextensions.k8s.io",resource="customresourcedefinitions"} 0
 apiserver_storage_objects{resource="configmaps"} 12
+apiserver_flowcontrol_dispatched_requests_total{flow_schema="exempt",priority_level="exempt"} 900
+apiserver_flowcontrol_dispatched_requests_total{flow_schema="global-default",priority_level="global-default"} 5
+apiserver_flowcontrol_dispatched_requests_total{flow_schema="service-accounts",priority_level="workload-low"} 2
 process_start_time_seconds 1.7e+09
 "#;
 
@@ -141,6 +157,10 @@ process_start_time_seconds 1.7e+09
             sized_objects: 15,
             definitions: 3,
             started_at: 1.7e9,
+            count: Some(Count {
+                started_at: 1.7e9,
+                requests: 7,
+            }),
         };
         assert_eq!(read_all(METRICS), Some(expected));
         assert_eq!(read_all("up 1\n"), None);

@@ -15,6 +15,7 @@ use berth_api::{
     conditions::{ConditionUpdate, DATASTORE_WITHIN_LIMITS},
     names::TenantId,
 };
+use berth_sleep::activity::{ActivityLog, Count};
 use jiff::Timestamp;
 use share::Measurement;
 use std::{
@@ -108,6 +109,8 @@ pub(super) struct Source<'a> {
     pub(super) slot: &'a Slot,
     /// Held while sizes are read in etcd: of one tenant at a time, because they take memory and delay other requests.
     pub(super) size_reading: &'a sync::Mutex<()>,
+    /// Gets how often the tenant was used, which the same metrics say.
+    pub(super) activity: &'a Mutex<ActivityLog>,
 }
 
 /// What the tenant uses: measured now, or what is known if there is no need or no way to measure. `published` is what its status
@@ -188,6 +191,10 @@ async fn measure_with_api_server(
 ) -> Result<Measurement, String> {
     let api_server = source.api_server.ok_or("its API server does not answer")?;
     let metrics = metrics::fetch(api_server, source.slot).await?;
+    if let Some(count) = metrics.count {
+        let mut log = source.activity.lock().unwrap_or_else(PoisonError::into_inner);
+        log.record(count, Timestamp::now());
+    }
     let keys = count_keys(source).await?;
     let age = Timestamp::now().as_duration().as_secs_f64() - metrics.started_at;
     let is_warming_up = age < WARM_UP_SECONDS;
@@ -203,6 +210,13 @@ async fn measure_with_api_server(
         definitions: metrics.definitions,
         is_incomplete: is_warming_up || !is_complete,
     })
+}
+
+/// How often a tenant was used, as its API server has counted. The error says why that is not known.
+pub(super) async fn count_use(api_server: &Applier, slot: &Slot) -> Result<Count, String> {
+    let metrics = metrics::fetch(api_server, slot).await?;
+    let uncounted = "its API server does not count requests by FlowSchema, which priority and fairness does";
+    metrics.count.ok_or_else(|| uncounted.to_owned())
 }
 
 /// Measures in etcd alone. The number of definitions stays as it was.

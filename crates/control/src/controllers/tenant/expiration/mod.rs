@@ -12,7 +12,7 @@ mod tests;
 use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
 use crate::{apply::is_status, error::api};
 use berth_api::{
-    ExpirationLimit, ExpirationLimits, ExpirationPolicy, KubeDuration, TenantClassSpec, TenantCluster,
+    ExpirationLimit, ExpirationLimits, ExpirationPolicy, KubeDuration, SleepState, TenantClassSpec, TenantCluster,
     TenantClusterStatus,
     conditions::{
         self, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY,
@@ -114,6 +114,10 @@ struct Terms<'a> {
 
 /// Whether everything answered in the reconcile before that a team needs to start a pod. What was not looked at is not known.
 fn answers(cluster: &TenantCluster) -> bool {
+    // It wakes for anybody who wants to start a pod.
+    if matches!(cluster.sleep_state(), SleepState::Sleeping | SleepState::Waking) {
+        return true;
+    }
     let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice());
     let conditions = conditions.unwrap_or_default();
     let is_false = |kind: &&str| {

@@ -15,6 +15,7 @@ use crate::{
     controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
     datastore::{DatastoreError, KeyRange, SizePage, TenantDatastore},
     events::EventRecorder,
+    metrics::SleepMetrics,
     network::{AdministrativeTier, NetworkConfig},
     quota_ledger::QuotaLedger,
     stores::Stores,
@@ -249,6 +250,7 @@ fn context(
         schedules: Arc::new(Schedules::new(jiff::Timestamp::now)),
         quotas: Arc::new(QuotaLedger::default()),
         queue: Queue::new(),
+        metrics: SleepMetrics::default(),
         recorder: EventRecorder::new(host.client()),
     }
 }

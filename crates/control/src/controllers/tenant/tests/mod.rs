@@ -8,6 +8,7 @@ mod kubeconfig;
 mod manifests;
 mod quota;
 mod schedule;
+mod sleep;
 mod violations;
 
 use crate::testing::NEVER_ENDS;

@@ -1,0 +1,126 @@
+//! FlowSchemas in the tenant by which its API server counts requests that are use apart from all others; see
+//! [`berth_sleep::activity`]. They change no priority: each names the priority level that the requests have without it.
+
+use crate::control_plane::{DNS_USER, TENANT_USER};
+use berth_sleep::activity::{ACCOUNT_WATCHES_SCHEMA, PLATFORM_SCHEMA, WATCHES_SCHEMA};
+use k8s_openapi::{
+    api::flowcontrol::v1::{
+        FlowDistinguisherMethod, FlowSchema, FlowSchemaSpec, GroupSubject, NonResourcePolicyRule,
+        PolicyRulesWithSubjects, PriorityLevelConfigurationReference, ResourcePolicyRule, Subject, UserSubject,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+/// Before the FlowSchemas `service-accounts` (9000) and `global-default` (9900) of Kubernetes, and after all for its components, of which the
+/// last is `kube-system-service-accounts` (900).
+const PRECEDENCE: i32 = 8000;
+/// Priority level of service accounts.
+const ACCOUNTS_LEVEL: &str = "workload-low";
+/// Priority level of all other users.
+const DEFAULT_LEVEL: &str = "global-default";
+
+/// Berth's own requests; watches of service accounts; watches of all others.
+pub fn flow_schemas() -> [FlowSchema; 3] {
+    let platform = [TENANT_USER, DNS_USER].map(user).to_vec();
+    let accounts = vec![group("system:serviceaccounts")];
+    let all = ["system:authenticated", "system:unauthenticated"].map(group).to_vec();
+    [
+        flow_schema(PLATFORM_SCHEMA, PRECEDENCE, DEFAULT_LEVEL, platform, "*"),
+        flow_schema(
+            ACCOUNT_WATCHES_SCHEMA,
+            PRECEDENCE + 1,
+            ACCOUNTS_LEVEL,
+            accounts,
+            "watch",
+        ),
+        flow_schema(WATCHES_SCHEMA, PRECEDENCE + 2, DEFAULT_LEVEL, all, "watch"),
+    ]
+}
+
+fn flow_schema(name: &str, precedence: i32, level: &str, subjects: Vec<Subject>, verb: &str) -> FlowSchema {
+    let any = || vec!["*".to_owned()];
+    let resources = ResourcePolicyRule {
+        api_groups: any(),
+        cluster_scope: Some(true),
+        namespaces: Some(any()),
+        resources: any(),
+        verbs: vec![verb.into()],
+    };
+    // Paths without resources have no watches.
+    let paths = (verb == "*").then(|| {
+        vec![NonResourcePolicyRule {
+            non_resource_urls: any(),
+            verbs: any(),
+        }]
+    });
+    FlowSchema {
+        metadata: ObjectMeta {
+            name: Some(name.into()),
+            ..ObjectMeta::default()
+        },
+        spec: FlowSchemaSpec {
+            distinguisher_method: Some(FlowDistinguisherMethod { type_: "ByUser".into() }),
+            matching_precedence: Some(precedence),
+            priority_level_configuration: PriorityLevelConfigurationReference { name: level.into() },
+            rules: Some(vec![PolicyRulesWithSubjects {
+                subjects,
+                resource_rules: Some(vec![resources]),
+                non_resource_rules: paths,
+            }]),
+        },
+        status: None,
+    }
+}
+
+fn user(name: &str) -> Subject {
+    Subject {
+        kind: "User".into(),
+        user: Some(UserSubject { name: name.into() }),
+        group: None,
+        service_account: None,
+    }
+}
+
+fn group(name: &str) -> Subject {
+    Subject {
+        kind: "Group".into(),
+        group: Some(GroupSubject { name: name.into() }),
+        user: None,
+        service_account: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn berth_comes_before_watches_and_only_watches_of_others_are_left_out() {
+        let schemas = flow_schemas().map(|schema| serde_json::to_value(schema).unwrap());
+        let precedences: Vec<_> = schemas
+            .iter()
+            .map(|s| s["spec"]["matchingPrecedence"].clone())
+            .collect();
+        assert_eq!(precedences, [json!(8000), json!(8001), json!(8002)]);
+        let rules = |index: usize| &schemas[index]["spec"]["rules"][0];
+        let users: Vec<_> = rules(0)["subjects"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|s| &s["user"]["name"])
+            .collect();
+        assert_eq!(users, [TENANT_USER, DNS_USER]);
+        assert_eq!(rules(0)["resourceRules"][0]["verbs"], json!(["*"]));
+        assert_eq!(rules(0)["nonResourceRules"][0]["nonResourceURLs"], json!(["*"]));
+        for watches in [1, 2] {
+            assert_eq!(rules(watches)["resourceRules"][0]["verbs"], json!(["watch"]));
+            assert_eq!(rules(watches)["nonResourceRules"], json!(null));
+        }
+        let levels: Vec<_> = schemas
+            .iter()
+            .map(|s| &s["spec"]["priorityLevelConfiguration"]["name"])
+            .collect();
+        assert_eq!(levels, ["global-default", "workload-low", "global-default"]);
+    }
+}

@@ -1,0 +1,155 @@
+//! The condition Awake: pure.
+
+use super::super::status::SLEEPING;
+use berth_api::{
+    SleepCause, SleepMode, SleepState, SleepStatus,
+    conditions::{AWAKE, ConditionUpdate},
+    labels,
+};
+use berth_sleep::{Decision, Facts, Stay, WakeCause};
+use jiff::{SignedDuration, Timestamp};
+
+/// Reason of a tenant that is being started.
+const WAKING: &str = "Waking";
+/// Reason of a tenant that is used, or may be.
+const IN_USE: &str = "InUse";
+
+/// The condition of a tenant whose state stays.
+pub(super) fn condition(facts: &Facts, decision: &Decision) -> ConditionUpdate {
+    match (facts.state, decision) {
+        (SleepState::Awake, Decision::Stay(stay)) => awake(facts, stay),
+        (SleepState::FallingAsleep, Decision::Stay(stay)) => falling_asleep(facts.cause, stay),
+        (SleepState::Sleeping, Decision::Stay(Stay::Sleeping { wakes_at })) => {
+            let is_kept = facts.mode == SleepMode::Asleep;
+            sleeping(if is_kept { Some(SleepCause::Mode) } else { facts.cause }, *wakes_at)
+        }
+        (SleepState::Waking, _) => waking(None),
+        (state, _) => ConditionUpdate::mark_unknown(AWAKE, state.name(), "the tenant changes its state"),
+    }
+}
+
+/// The condition of a tenant whose state becomes another.
+pub(super) fn of_transition(next: &SleepStatus, decision: &Decision) -> ConditionUpdate {
+    let wakes_at = next.wakes_at.as_ref().map(|time| time.0);
+    match (next.state, decision) {
+        (SleepState::Awake, Decision::Wake(cause)) => {
+            let why = match cause {
+                WakeCause::Requested => "somebody asked for it",
+                WakeCause::Mode => "spec.sleep.mode was changed",
+                WakeCause::Scheduled => "a CronJob or a SchedulePolicy is due",
+                WakeCause::Used => "it was used, or got pods",
+            };
+            let message = format!("the tenant did not fall asleep: {why}");
+            ConditionUpdate::mark_true(AWAKE, IN_USE, message)
+        }
+        (SleepState::Awake, _) => ConditionUpdate::mark_true(AWAKE, IN_USE, "the tenant is awake"),
+        (SleepState::FallingAsleep, _) => falling_asleep(next.cause, &Stay::PodsEnd),
+        (SleepState::Sleeping, _) => sleeping(next.cause, wakes_at),
+        (SleepState::Waking, Decision::Wake(cause)) => waking(Some(*cause)),
+        (SleepState::Waking, _) => waking(None),
+    }
+}
+
+fn awake(facts: &Facts, stay: &Stay) -> ConditionUpdate {
+    let yes = |reason, message: String| ConditionUpdate::mark_true(AWAKE, reason, message);
+    let after = facts.after_idle.map(minutes).unwrap_or_default();
+    match stay {
+        Stay::NoLimit => yes(
+            IN_USE,
+            "the tenant does not fall asleep by itself; set spec.sleep.afterIdle if it should".into(),
+        ),
+        Stay::KeptAwake => yes("Mode", "spec.sleep.mode is Awake".into()),
+        Stay::InUse { .. } => yes(
+            IN_USE,
+            format!("the tenant falls asleep when nobody has used its API server for {after}"),
+        ),
+        Stay::PodsRun => yes(
+            "PodsRun",
+            format!(
+                "{}the tenant has pods that have not ended, and its class does not let them be stopped; scale its workloads to zero, or ask \
+                 the platform team to set spec.sleep.stopsPods of the class",
+                refused(facts)
+            ),
+        ),
+        Stay::ActivityUnknown(why) => yes(
+            "ActivityUnknown",
+            format!("{}it is not known whether the tenant is used: {why}", refused(facts)),
+        ),
+        Stay::JobUnknown(why) => yes(
+            "ScheduleUnknown",
+            format!("{}it is not known when the tenant has to wake: {why}", refused(facts)),
+        ),
+        Stay::DueSoon { at } => yes(
+            "Schedule",
+            format!(
+                "{}a CronJob or a SchedulePolicy would wake the tenant at {at}",
+                refused(facts)
+            ),
+        ),
+        // Not of a tenant that is awake.
+        Stay::PodsEnd | Stay::NotAnswering | Stay::Sleeping { .. } | Stay::Waking => {
+            yes(IN_USE, "the tenant is awake".into())
+        }
+    }
+}
+
+/// Why a condition says that a tenant stays awake that was asked to sleep, as the beginning of a message.
+fn refused(facts: &Facts) -> &'static str {
+    if facts.is_asked_to_sleep() {
+        "the tenant was asked to sleep and stays awake: "
+    } else {
+        ""
+    }
+}
+
+fn falling_asleep(cause: Option<SleepCause>, stay: &Stay) -> ConditionUpdate {
+    let what = match stay {
+        Stay::NotAnswering => "its API server or its syncer does not answer, which it waits for".to_owned(),
+        Stay::ActivityUnknown(why) => format!("it waits until that is possible: {why}"),
+        _ => "its pods end".to_owned(),
+    };
+    let message = format!("{}; the tenant falls asleep: {what}", why(cause));
+    ConditionUpdate::mark_false(AWAKE, reason(cause), message)
+}
+
+fn sleeping(cause: Option<SleepCause>, wakes_at: Option<Timestamp>) -> ConditionUpdate {
+    let how = if cause == Some(SleepCause::Mode) {
+        "set spec.sleep.mode to Auto or Awake to wake it".to_owned()
+    } else {
+        let by_itself = wakes_at.map(|at| format!("by itself at {at}, or ")).unwrap_or_default();
+        format!(
+            "it wakes {by_itself}when the annotation {} asks for it",
+            labels::WAKE_REQUESTED_AT
+        )
+    };
+    let message = format!("{}; the tenant sleeps: {how}", why(cause));
+    ConditionUpdate::mark_false(AWAKE, reason(cause), message)
+}
+
+fn waking(cause: Option<WakeCause>) -> ConditionUpdate {
+    let why = match cause {
+        Some(WakeCause::Requested) => "somebody asked for it; ",
+        Some(WakeCause::Mode) => "spec.sleep.mode was changed; ",
+        Some(WakeCause::Scheduled) => "a CronJob or a SchedulePolicy is due; ",
+        Some(WakeCause::Used) | None => "",
+    };
+    let message = format!("{why}the control plane of the tenant is being started");
+    ConditionUpdate::mark_false(AWAKE, WAKING, message)
+}
+
+fn reason(cause: Option<SleepCause>) -> &'static str {
+    cause.map_or(SLEEPING, SleepCause::name)
+}
+
+fn why(cause: Option<SleepCause>) -> &'static str {
+    match cause {
+        Some(SleepCause::Idle) => "nobody used the tenant for spec.sleep.afterIdle",
+        Some(SleepCause::Requested) => "somebody asked for it",
+        Some(SleepCause::Mode) | None => "spec.sleep.mode is Asleep",
+    }
+}
+
+/// A time as Kubernetes writes it, in minutes.
+fn minutes(time: SignedDuration) -> String {
+    format!("{}m", time.as_secs() / 60)
+}

@@ -1,0 +1,304 @@
+//! Sleep: a tenant that nobody uses has no processes, and wakes when it is needed.
+//!
+//! [`follow`] collects what is known, lets [`berth_sleep`] decide, and records the next state in the status before anything is done for it.
+//! The rest of the reconcile follows the recorded state: while a tenant falls asleep or sleeps, its schedule is a stop, and while it
+//! sleeps, its components do not run.
+
+mod inside;
+mod message;
+
+use super::{
+    context::TenantContext, error::TenantError, schedule::ObservedSchedule, settings::Settings, status, target::Tenant,
+};
+use crate::metrics::WakeLabels;
+use berth_api::{
+    Phase, SleepCause, SleepMode, SleepState, SleepStatus, TenantClusterStatus,
+    conditions::{self, CONTROL_PLANE_READY, ConditionUpdate, READY, SYNCER_READY},
+};
+use berth_sleep::{Activity, Decision, Facts, Stay, WakeCause, decide};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::{sync::PoisonError, time::Duration};
+
+/// Steps in which the status follows the last activity: it must not change with every request.
+const ACTIVITY_STEP: SignedDuration = SignedDuration::from_mins(5);
+/// Pause before a tenant that falls asleep is looked at again.
+const FALLING_ASLEEP: Duration = Duration::from_secs(2);
+/// Pause after a state was recorded: the watch shows it by then, and wakes the tenant.
+const RECORDED: Duration = Duration::from_secs(1);
+
+/// What was decided about a tenant.
+pub(super) struct ObservedSleep {
+    decision: Decision,
+    facts: Facts,
+}
+
+/// What came of a decision.
+pub(super) enum FollowedSleep {
+    /// Another state was recorded: the tenant is reconciled again after this time.
+    Recorded(Duration),
+    /// The state stays. None: the tenant has no setting for sleep and never slept, or its settings are not known.
+    Stays(Option<ObservedSleep>),
+}
+
+/// Decides whether a tenant sleeps, and records its next state if that is another.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(super) async fn follow(
+    context: &TenantContext,
+    tenant: &Tenant,
+    settings: Option<&Settings>,
+    schedule: &ObservedSchedule,
+    now: Timestamp,
+) -> Result<FollowedSleep, TenantError> {
+    let observed = match settings {
+        Some(settings) => observe(context, tenant, settings, schedule, now).await,
+        None => None,
+    };
+    if let Some(observed) = &observed
+        && let Some(pause) = carry_out(context, tenant, observed).await?
+    {
+        return Ok(FollowedSleep::Recorded(pause));
+    }
+    Ok(FollowedSleep::Stays(observed))
+}
+
+async fn observe(
+    context: &TenantContext,
+    tenant: &Tenant,
+    settings: &Settings,
+    schedule: &ObservedSchedule,
+    now: Timestamp,
+) -> Option<ObservedSleep> {
+    let mut facts = collect(context, tenant, settings, schedule, now)?;
+    let mut decision = decide(&facts);
+    if decision == Decision::LookInside {
+        match inside::read(tenant, now).await {
+            Ok(inside) => facts.inside = Some(inside),
+            Err(why) => return Some(ObservedSleep::unknown(facts, why)),
+        }
+        decision = decide(&facts);
+    }
+    let cause = match &decision {
+        Decision::FallAsleep { cause, .. } => Some(*cause),
+        Decision::Sleep { .. } => facts.cause,
+        _ => None,
+    };
+    // The last moment to notice that somebody uses it.
+    if cause == Some(SleepCause::Idle) {
+        if let Err(why) = inside::count_use(tenant).await {
+            return Some(ObservedSleep::unknown(facts, why));
+        }
+        facts.activity = read_activity(context, tenant, settings, now);
+        decision = decide(&facts);
+    }
+    Some(ObservedSleep { decision, facts })
+}
+
+fn collect(
+    context: &TenantContext,
+    tenant: &Tenant,
+    settings: &Settings,
+    schedule: &ObservedSchedule,
+    now: Timestamp,
+) -> Option<Facts> {
+    let cluster = &tenant.cluster;
+    let status = cluster.status.as_ref();
+    let known = status.and_then(|status| status.sleep.as_ref());
+    let spec = cluster.spec.sleep.as_ref();
+    let mode = spec.map(|spec| spec.mode).unwrap_or_default();
+    let after_idle = settings.sleep.idle_seconds(spec).map(SignedDuration::from_secs);
+    let sleep_requested = cluster.sleep_requested_at();
+    if known.is_none() && after_idle.is_none() && mode == SleepMode::Auto && sleep_requested.is_none() {
+        return None;
+    }
+    let time = |of: fn(&SleepStatus) -> Option<&Time>| known.and_then(of).map(|time| time.0);
+    let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+    Some(Facts {
+        now,
+        mode,
+        after_idle,
+        stops_pods: settings.sleep.stops_pods,
+        state: cluster.sleep_state(),
+        cause: known.and_then(|known| known.cause),
+        since: time(|known| known.since.as_ref()),
+        wakes_at: time(|known| known.wakes_at.as_ref()),
+        activity: read_activity(context, tenant, settings, now),
+        has_pods: context.stores.workloads.has_unfinished(tenant.id.slug()),
+        is_ready: [CONTROL_PLANE_READY, SYNCER_READY]
+            .iter()
+            .all(|kind| conditions::is_true(conditions, kind)),
+        sleep_requested,
+        wake_requested: cluster.wake_requested_at(),
+        schedule: schedule.state,
+        next_start: schedule.next_start,
+        inside: None,
+    })
+}
+
+/// When the tenant was used last, as far as this process knows.
+fn read_activity(context: &TenantContext, tenant: &Tenant, settings: &Settings, now: Timestamp) -> Activity {
+    if settings.replicas > 1 && context.runtime.uses_pods() {
+        let why = "its API server has several replicas, and each counts its own requests; set spec.controlPlane.replicas to 1";
+        return Activity::Unknown(why.into());
+    }
+    let log = tenant.memory.activity.lock().unwrap_or_else(PoisonError::into_inner);
+    match log.last(now.max(Timestamp::now())) {
+        Some(last) => Activity::Known(last),
+        None => Activity::Unknown("its API server has not said yet how often it was used".into()),
+    }
+}
+
+impl ObservedSleep {
+    fn unknown(facts: Facts, why: String) -> Self {
+        Self {
+            decision: Decision::Stay(Stay::ActivityUnknown(why)),
+            facts,
+        }
+    }
+
+    /// The state that is to be recorded; none if it stays.
+    fn next(&self) -> Option<SleepStatus> {
+        let Facts {
+            now,
+            state,
+            cause,
+            since,
+            ..
+        } = &self.facts;
+        let at = |time: Timestamp| Some(Time(whole_seconds(time)));
+        let last_activity = match &self.facts.activity {
+            Activity::Known(last) => at(*last),
+            Activity::Unknown(_) => None,
+        };
+        let sleep = |state, cause, since, wakes_at: Option<Timestamp>| SleepStatus {
+            state,
+            cause,
+            since,
+            wakes_at: wakes_at.and_then(at),
+            last_activity: last_activity.clone(),
+        };
+        Some(match &self.decision {
+            Decision::Stay(_) | Decision::LookInside => return None,
+            Decision::FallAsleep { cause, wakes_at } => {
+                sleep(SleepState::FallingAsleep, Some(*cause), at(*now), *wakes_at)
+            }
+            Decision::Sleep { wakes_at } => sleep(SleepState::Sleeping, *cause, since.and_then(at), *wakes_at),
+            // Its control plane still runs.
+            Decision::Wake(_) if *state == SleepState::FallingAsleep => sleep(SleepState::Awake, None, at(*now), None),
+            Decision::Wake(_) => SleepStatus {
+                last_activity: at(*now),
+                ..sleep(SleepState::Waking, None, at(*now), None)
+            },
+            Decision::Awake => sleep(SleepState::Awake, None, since.and_then(at), None),
+        })
+    }
+
+    /// The condition Awake.
+    pub(super) fn condition(&self) -> ConditionUpdate {
+        message::condition(&self.facts, &self.decision)
+    }
+
+    /// Whether nothing of the tenant runs.
+    pub(super) fn is_sleeping(&self) -> bool {
+        self.facts.state == SleepState::Sleeping
+    }
+
+    /// Time until something is decided anew.
+    pub(super) fn until_next(&self, now: Timestamp) -> Option<Duration> {
+        if self.facts.state == SleepState::FallingAsleep {
+            return Some(FALLING_ASLEEP);
+        }
+        let next = match &self.decision {
+            Decision::Stay(Stay::InUse { until }) => *until,
+            Decision::Stay(Stay::Sleeping {
+                wakes_at: Some(wakes_at),
+            }) => *wakes_at,
+            _ => return None,
+        };
+        Some(Duration::try_from(next.duration_since(now)).unwrap_or_default())
+    }
+
+    /// Sets what the status says of sleep while the state stays.
+    pub(super) fn write_to(&self, status: &mut TenantClusterStatus) {
+        let sleep = status.sleep.get_or_insert_default();
+        if let Decision::Stay(Stay::Sleeping { wakes_at }) = &self.decision {
+            sleep.wakes_at = wakes_at.map(|at| Time(whole_seconds(at)));
+            if self.facts.mode == SleepMode::Asleep {
+                // What would have woken it is not known any more.
+                sleep.cause = Some(SleepCause::Mode);
+            }
+        }
+        if let Activity::Known(last) = self.facts.activity {
+            let published = sleep.last_activity.as_ref().map(|time| time.0);
+            let is_far = published.is_none_or(|published| last.duration_since(published).abs() >= ACTIVITY_STEP);
+            if is_far {
+                sleep.last_activity = Some(Time(whole_seconds(last)));
+            }
+        }
+    }
+}
+
+/// Records the next state, if it is another. Returns when to go on then. Nothing is counted twice: a status that another process has
+/// changed is not written.
+async fn carry_out(
+    context: &TenantContext,
+    tenant: &Tenant,
+    observed: &ObservedSleep,
+) -> Result<Option<Duration>, TenantError> {
+    let Some(next) = observed.next() else { return Ok(None) };
+    let (cluster, before) = (&tenant.cluster, tenant.cluster.status.clone().unwrap_or_default());
+    let mut updates = vec![message::of_transition(&next, &observed.decision)];
+    if next.state == SleepState::Sleeping {
+        let sleeps = |kind| ConditionUpdate::mark_false(kind, status::SLEEPING, status::SLEEPS);
+        updates.extend([CONTROL_PLANE_READY, SYNCER_READY, READY].map(sleeps));
+    }
+    let phase = match next.state {
+        SleepState::Sleeping => Phase::Sleeping,
+        SleepState::Waking => Phase::Waking,
+        _ if conditions::is_true(&before.conditions, READY) => Phase::Ready,
+        SleepState::Awake | SleepState::FallingAsleep => Phase::Provisioning,
+    };
+    let (state, since) = (next.state, next.since.clone());
+    let after = TenantClusterStatus {
+        phase: Some(phase),
+        conditions: conditions::merge(
+            &before.conditions,
+            &updates,
+            cluster.metadata.generation,
+            observed.facts.now,
+        ),
+        sleep: Some(next),
+        ..before
+    };
+    if !status::write_unless_changed(context, cluster, &after).await? {
+        return Ok(Some(RECORDED));
+    }
+    match (&observed.decision, state) {
+        (Decision::Wake(cause), SleepState::Waking) => {
+            // What was scaled down since it was applied is applied again.
+            tenant.memory.host.forget();
+            context.metrics.count_wake(*cause);
+        }
+        (Decision::Awake, _) => {
+            let woken = since.map_or(observed.facts.now, |since| since.0);
+            let seconds = Timestamp::now().duration_since(woken).as_secs_f64();
+            context.metrics.wake_seconds.observe(seconds.max(0.0));
+        }
+        _ => {}
+    }
+    Ok(Some(RECORDED))
+}
+
+impl crate::metrics::SleepMetrics {
+    fn count_wake(&self, cause: WakeCause) {
+        let labels = WakeLabels { cause: cause.name() };
+        self.wakes.get_or_create(&labels).inc();
+    }
+}
+
+/// Times of the API have no fractions of a second.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}

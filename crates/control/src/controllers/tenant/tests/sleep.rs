@@ -1,0 +1,237 @@
+//! A tenant falls asleep, sleeps and wakes. What decides is tested in `berth-sleep`.
+
+use super::{super::memory::Tenants, fixture::Fixture};
+use crate::metrics::WakeLabels;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const SLEEP: &str = "berth.dev/sleep-requested-at";
+const WAKE: &str = "berth.dev/wake-requested-at";
+/// Enough reconciles for each change of the state.
+const MAX_RECONCILES: usize = 12;
+
+fn request(fixture: &Fixture, annotation: &str, at: Timestamp) {
+    fixture.change_tenant(|cluster| cluster["metadata"]["annotations"][annotation] = at.to_string().into());
+}
+
+fn state(fixture: &Fixture) -> Value {
+    fixture.status()["sleep"]["state"].clone()
+}
+
+/// Reconciles until the state is recorded and one reconcile has acted on it. `between` happens before each reconcile.
+async fn reconcile_until(fixture: &mut Fixture, expected: &str, between: impl Fn(&mut Fixture)) {
+    for _ in 0..MAX_RECONCILES {
+        between(fixture);
+        Box::pin(fixture.reconcile()).await.unwrap();
+        if state(fixture) == expected {
+            between(fixture);
+            Box::pin(fixture.reconcile()).await.unwrap();
+            return;
+        }
+    }
+    panic!("not {expected}: {:#}", fixture.status());
+}
+
+async fn fall_asleep(fixture: &mut Fixture) {
+    request(fixture, SLEEP, Timestamp::now());
+    reconcile_until(fixture, "Sleeping", |_| {}).await;
+}
+
+fn count_wakes(fixture: &Fixture, cause: &'static str) -> u64 {
+    let wakes = &fixture.context.metrics.wakes;
+    wakes.get_or_create(&WakeLabels { cause }).get()
+}
+
+/// Number of components that were run so far.
+fn count_runs(fixture: &Fixture) -> usize {
+    let calls = fixture.script.calls();
+    calls
+        .iter()
+        .filter(|call| call.text.starts_with("runtime run "))
+        .count()
+}
+
+fn reason(fixture: &Fixture, condition: &str) -> (Value, Value) {
+    let condition = fixture.condition(condition).unwrap_or_default();
+    (condition["status"].clone(), condition["reason"].clone())
+}
+
+#[tokio::test]
+async fn a_tenant_without_the_setting_knows_nothing_of_sleep() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    request(&fixture, WAKE, Timestamp::now());
+    fixture.reconcile().await.unwrap();
+    assert_eq!(state(&fixture), json!(null));
+    assert_eq!(fixture.condition("Awake"), None);
+    assert!(fixture.tenant.find("/flowschemas/").is_empty());
+}
+
+#[tokio::test]
+async fn a_tenant_that_may_fall_asleep_counts_its_use() {
+    let mut fixture = Fixture::new();
+    let metrics = "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 6\n\
+                   apiserver_flowcontrol_dispatched_requests_total{flow_schema=\"global-default\"} 5\n\
+                   process_start_time_seconds 1.7e+09\n";
+    fixture.tenant.serve("/metrics", metrics.into());
+    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"afterIdle": "30m"}));
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("InUse")));
+    assert!(!fixture.status()["sleep"]["lastActivity"].is_null());
+    assert_eq!(fixture.tenant.find("/flowschemas/").len(), 3);
+    let before = fixture.status();
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.status(), before, "it is not written again");
+}
+
+#[tokio::test]
+async fn nothing_of_a_tenant_that_sleeps_is_run_and_everything_is_kept() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let endpoint = fixture.status()["endpoint"].clone();
+    fall_asleep(&mut fixture).await;
+    assert!(fixture.script.first("runtime stop everything").is_some());
+    let status = fixture.status();
+    assert_eq!((&status["phase"], &status["endpoint"]), (&json!("Sleeping"), &endpoint));
+    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("Requested")));
+    for condition in ["ControlPlaneReady", "SyncerReady", "Ready"] {
+        assert_eq!(
+            reason(&fixture, condition),
+            (json!("False"), json!("Sleeping")),
+            "{condition}"
+        );
+    }
+    assert_eq!(status["nodeGroups"][0]["desired"], 0);
+    let quotas = fixture.host.find("/resourcequotas/berth-limits");
+    assert_eq!(quotas[0]["spec"]["hard"]["count/pods"], "0");
+    let schedules = fixture.host.find("/tenantschedules/schedule");
+    assert_eq!(schedules[0]["spec"]["tenant"][0]["state"], "Stopped");
+    assert_eq!(fixture.host.find("/secrets/vision-kubeconfig").len(), 1);
+    // It stays so, and nothing is written.
+    let runs = count_runs(&fixture);
+    fixture.reconcile().await.unwrap();
+    assert_eq!((fixture.status(), count_runs(&fixture)), (status, runs));
+}
+
+#[tokio::test]
+async fn many_requests_are_one_wake() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    fall_asleep(&mut fixture).await;
+    let (runs, start) = (count_runs(&fixture), Timestamp::now());
+    for number in 0..100 {
+        request(&fixture, WAKE, start + SignedDuration::from_millis(number));
+    }
+    reconcile_until(&mut fixture, "Awake", |fixture| {
+        request(fixture, WAKE, Timestamp::now());
+    })
+    .await;
+    assert!(count_runs(&fixture) > runs);
+    fixture.reconcile_until_ready().await;
+    assert_eq!(
+        (state(&fixture), fixture.status()["phase"].clone()),
+        (json!("Awake"), json!("Ready"))
+    );
+    assert_eq!(count_wakes(&fixture, "Requested"), 1);
+    assert!(fixture.host.find("/tenantschedules/").is_empty());
+    let quotas = fixture.host.find("/resourcequotas/berth-limits");
+    assert_ne!(quotas[0]["spec"]["hard"]["count/pods"], "0");
+}
+
+#[tokio::test]
+async fn control_that_forgets_everything_between_two_reconciles_goes_on() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    request(&fixture, SLEEP, Timestamp::now());
+    let mut states = Vec::new();
+    for _ in 0..2 * MAX_RECONCILES {
+        fixture.context.tenants = Arc::new(Tenants::default());
+        // The first reconcile connects to the tenant again, and the second knows that it is ready.
+        for _ in 0..3 {
+            Box::pin(fixture.reconcile()).await.unwrap();
+            states.push(state(&fixture));
+        }
+        if state(&fixture) == "Sleeping" && fixture.script.first("runtime stop everything").is_some() {
+            request(&fixture, WAKE, Timestamp::now());
+        }
+        if states.contains(&json!("Sleeping")) && state(&fixture) == "Awake" {
+            break;
+        }
+    }
+    states.dedup();
+    let expected = ["FallingAsleep", "Sleeping", "Waking", "Awake"].map(Value::from);
+    let known: Vec<Value> = states.into_iter().filter(|state| !state.is_null()).collect();
+    assert!(known.ends_with(&expected), "{known:?}");
+    assert_eq!(count_wakes(&fixture, "Requested"), 1);
+    fixture.reconcile_until_ready().await;
+}
+
+#[tokio::test]
+async fn pods_in_the_tenant_refuse_a_request() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let pods = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "1"},
+        "items": [{"metadata": {"name": "web", "namespace": "default"}}]});
+    fixture.tenant.serve("/api/v1/pods", pods);
+    request(&fixture, SLEEP, Timestamp::now());
+    fixture.reconcile().await.unwrap();
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("PodsRun")));
+    let message = fixture.condition("Awake").unwrap()["message"].to_string();
+    assert!(
+        message.contains("asked to sleep") && message.contains("stopsPods"),
+        "{message}"
+    );
+    assert_eq!(fixture.status()["phase"], "Ready");
+}
+
+#[tokio::test]
+async fn a_cron_job_wakes_a_tenant() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let jobs = json!({"kind": "CronJobList", "apiVersion": "batch/v1", "metadata": {"resourceVersion": "1"}, "items": [{
+        "metadata": {"name": "report", "namespace": "default"},
+        "spec": {"schedule": "0 0 1 1 *", "timeZone": "UTC", "jobTemplate": {}},
+    }]});
+    fixture.tenant.serve("/apis/batch/v1/cronjobs", jobs);
+    fall_asleep(&mut fixture).await;
+    let wakes_at = fixture.status()["sleep"]["wakesAt"].as_str().unwrap().to_owned();
+    assert!(wakes_at.ends_with("-12-31T23:59:00Z"), "{wakes_at}");
+    // As if the time had come.
+    fixture.change_tenant(|cluster| cluster["status"]["sleep"]["wakesAt"] = Timestamp::now().to_string().into());
+    reconcile_until(&mut fixture, "Awake", |_| {}).await;
+    assert_eq!(count_wakes(&fixture, "Scheduled"), 1);
+}
+
+#[tokio::test]
+async fn the_mode_keeps_a_tenant_asleep_and_wakes_it() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"mode": "Asleep"}));
+    reconcile_until(&mut fixture, "Sleeping", |_| {}).await;
+    request(&fixture, WAKE, Timestamp::now());
+    fixture.reconcile().await.unwrap();
+    assert_eq!(state(&fixture), "Sleeping");
+    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"mode": "Awake"}));
+    reconcile_until(&mut fixture, "Awake", |_| {}).await;
+    assert_eq!(count_wakes(&fixture, "Mode"), 1);
+    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("Mode")));
+}
+
+#[tokio::test]
+async fn a_tenant_is_deleted_while_it_sleeps_and_while_it_wakes() {
+    for wakes in [false, true] {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        fall_asleep(&mut fixture).await;
+        if wakes {
+            request(&fixture, WAKE, Timestamp::now());
+            fixture.reconcile().await.unwrap();
+            assert_eq!(state(&fixture), "Waking");
+        }
+        let errors = fixture.delete().await;
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+}

@@ -1,0 +1,320 @@
+//! What follows from all that is known of a tenant.
+//!
+//! A tenant goes from [`SleepState::Awake`] over [`SleepState::FallingAsleep`] to [`SleepState::Sleeping`], and over
+//! [`SleepState::Waking`] back. Each state is recorded before anything is done for it, so that a process that is killed goes on where it
+//! was. What is not known keeps a tenant awake.
+
+use berth_api::{ScheduleState, SleepCause, SleepMode, SleepState};
+use jiff::{SignedDuration, Timestamp};
+
+/// How long a request to sleep is tried. Pods that run for longer than that win: the tenant must not fall asleep hours later.
+pub const SLEEP_REQUEST_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
+/// How far ahead the clock of a client may be that asks a tenant to wake.
+pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(10);
+/// How long before a CronJob or a schedule is due a tenant wakes.
+pub const WAKE_AHEAD: SignedDuration = SignedDuration::from_secs(60);
+/// The shortest sleep: for less, stopping and starting is not worth it.
+pub const SHORTEST_SLEEP: SignedDuration = SignedDuration::from_mins(5);
+
+/// When a tenant was used last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// At this time.
+    Known(Timestamp),
+    /// Nobody knows, for the given reason.
+    Unknown(String),
+}
+
+/// What is known of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The time.
+    pub now: Timestamp,
+    /// `spec.sleep.mode`.
+    pub mode: SleepMode,
+    /// Time without use after which it falls asleep; none: not by itself.
+    pub after_idle: Option<SignedDuration>,
+    /// Whether it may fall asleep while pods run.
+    pub stops_pods: bool,
+    /// Its state, as it was recorded last.
+    pub state: SleepState,
+    /// Why it sleeps or falls asleep.
+    pub cause: Option<SleepCause>,
+    /// Since when it sleeps or falls asleep, or when it was woken.
+    pub since: Option<Timestamp>,
+    /// When it wakes by itself, as it was recorded when it fell asleep.
+    pub wakes_at: Option<Timestamp>,
+    /// When it was used last.
+    pub activity: Activity,
+    /// Whether the host has pods of it that have not ended.
+    pub has_pods: bool,
+    /// Whether its API server answers and its syncer runs.
+    pub is_ready: bool,
+    /// When it was asked to sleep.
+    pub sleep_requested: Option<Timestamp>,
+    /// When it was asked to wake.
+    pub wake_requested: Option<Timestamp>,
+    /// What schedules let it do.
+    pub schedule: ScheduleState,
+    /// When schedules that restrict it, now or later, let it run again.
+    pub next_start: Option<Timestamp>,
+    /// What was read in it just now; none if nothing was.
+    pub inside: Option<Inside>,
+}
+
+/// What only the tenant's API server knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inside {
+    /// Whether it has pods that have not ended, on the host or not.
+    pub has_pods: bool,
+    /// When the next of its CronJobs is due; none: never. Or why that is not known.
+    pub next_job: Result<Option<Timestamp>, String>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The state stays.
+    Stay(Stay),
+    /// Nothing is against sleep; [`Facts::inside`] is needed.
+    LookInside,
+    /// Record that it falls asleep.
+    FallAsleep {
+        /// Why.
+        cause: SleepCause,
+        /// When it wakes by itself.
+        wakes_at: Option<Timestamp>,
+    },
+    /// Record that it sleeps: nothing of it runs but the control plane.
+    Sleep {
+        /// When it wakes by itself.
+        wakes_at: Option<Timestamp>,
+    },
+    /// Record that it wakes.
+    Wake(WakeCause),
+    /// Record that it is awake.
+    Awake,
+}
+
+/// Why a state stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// It does not fall asleep by itself.
+    NoLimit,
+    /// `spec.sleep.mode` is Awake.
+    KeptAwake,
+    /// It is used: it falls asleep at `until` if it is not used again.
+    InUse {
+        /// When it was used long enough ago.
+        until: Timestamp,
+    },
+    /// Pods run or wait that may not be stopped.
+    PodsRun,
+    /// It is not known whether it is used, for the given reason.
+    ActivityUnknown(String),
+    /// It is not known when one of its CronJobs is due, for the given reason.
+    JobUnknown(String),
+    /// A CronJob or a schedule needs it soon.
+    DueSoon {
+        /// When it would have to wake.
+        at: Timestamp,
+    },
+    /// It falls asleep, and its pods end.
+    PodsEnd,
+    /// It falls asleep, and its API server does not answer.
+    NotAnswering,
+    /// It sleeps.
+    Sleeping {
+        /// When it wakes by itself.
+        wakes_at: Option<Timestamp>,
+    },
+    /// It wakes.
+    Waking,
+}
+
+/// Why a tenant wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WakeCause {
+    /// Somebody asked for it.
+    Requested,
+    /// `spec.sleep.mode` was changed.
+    Mode,
+    /// A CronJob or a schedule is due.
+    Scheduled,
+    /// It was used, or got pods, while it fell asleep.
+    Used,
+}
+
+impl WakeCause {
+    /// Its name, as the reason of a condition.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Requested => "Requested",
+            Self::Mode => "Mode",
+            Self::Scheduled => "Scheduled",
+            Self::Used => "InUse",
+        }
+    }
+}
+
+/// What to do with a tenant.
+pub fn decide(facts: &Facts) -> Decision {
+    match facts.state {
+        SleepState::Awake => facts.decide_awake(),
+        SleepState::FallingAsleep => facts
+            .wake_cause()
+            .map_or_else(|| facts.decide_falling_asleep(), Decision::Wake),
+        SleepState::Sleeping => match facts.wake_cause() {
+            Some(cause) => Decision::Wake(cause),
+            None => Decision::Stay(Stay::Sleeping {
+                wakes_at: facts.wake_time(facts.wakes_at),
+            }),
+        },
+        SleepState::Waking if facts.is_ready => Decision::Awake,
+        SleepState::Waking => Decision::Stay(Stay::Waking),
+    }
+}
+
+impl Facts {
+    fn decide_awake(&self) -> Decision {
+        if self.mode == SleepMode::Awake {
+            return Decision::Stay(Stay::KeptAwake);
+        }
+        let cause = if self.mode == SleepMode::Asleep {
+            SleepCause::Mode
+        } else if self.is_asked_to_sleep() {
+            SleepCause::Requested
+        } else {
+            match self.find_use() {
+                Some(stay) => return Decision::Stay(stay),
+                None => SleepCause::Idle,
+            }
+        };
+        if self.has_pods && !self.stops_pods {
+            return Decision::Stay(Stay::PodsRun);
+        }
+        if !self.is_ready {
+            let why = "its API server or its syncer does not answer";
+            return Decision::Stay(Stay::ActivityUnknown(why.into()));
+        }
+        let Some(inside) = &self.inside else {
+            return Decision::LookInside;
+        };
+        if self.must_keep(inside) {
+            return Decision::Stay(Stay::PodsRun);
+        }
+        match self.find_wake_time(inside) {
+            Err(why) => Decision::Stay(Stay::JobUnknown(why)),
+            Ok(Some(at)) if at.duration_since(self.now) < SHORTEST_SLEEP => Decision::Stay(Stay::DueSoon { at }),
+            Ok(wakes_at) => Decision::FallAsleep { cause, wakes_at },
+        }
+    }
+
+    fn decide_falling_asleep(&self) -> Decision {
+        let used_since = match (&self.activity, self.since) {
+            (Activity::Known(last), Some(since)) => *last > since,
+            _ => false,
+        };
+        if self.cause == Some(SleepCause::Idle) && used_since {
+            return Decision::Wake(WakeCause::Used);
+        }
+        if self.has_pods {
+            return if self.stops_pods {
+                Decision::Stay(Stay::PodsEnd)
+            } else {
+                Decision::Wake(WakeCause::Used)
+            };
+        }
+        if !self.is_ready {
+            return Decision::Stay(Stay::NotAnswering);
+        }
+        let Some(inside) = &self.inside else {
+            return Decision::LookInside;
+        };
+        if self.must_keep(inside) {
+            return Decision::Wake(WakeCause::Used);
+        }
+        match self.find_wake_time(inside) {
+            Err(_) => Decision::Wake(WakeCause::Used),
+            Ok(Some(at)) if at <= self.now => Decision::Wake(WakeCause::Scheduled),
+            Ok(wakes_at) => Decision::Sleep { wakes_at },
+        }
+    }
+
+    /// Why a tenant that nobody has asked to sleep stays awake for now; none if it was not used for long enough.
+    fn find_use(&self) -> Option<Stay> {
+        let Some(after_idle) = self.after_idle else {
+            return Some(Stay::NoLimit);
+        };
+        let last = match &self.activity {
+            Activity::Known(last) => *last,
+            Activity::Unknown(why) => return Some(Stay::ActivityUnknown(why.clone())),
+        };
+        // Who asks a tenant to wake is about to use it.
+        let wanted = self.wake_requested.map(|at| at.min(self.now));
+        let last = [Some(last), self.since, wanted].into_iter().flatten().max();
+        let until = last.and_then(|last| last.checked_add(after_idle).ok())?;
+        (until > self.now).then_some(Stay::InUse { until })
+    }
+
+    /// Whether it was asked to sleep, and nothing has happened since that counts more. A time that is still to come is a request for
+    /// then. Of a request and a wake in the same second, the wake counts: the status knows whole seconds only.
+    pub fn is_asked_to_sleep(&self) -> bool {
+        self.sleep_requested.is_some_and(|at| {
+            at <= self.now
+                && self.now.duration_since(at) < SLEEP_REQUEST_LIFETIME
+                && self.since.is_none_or(|since| at.as_second() > since.as_second())
+                && self.wake_requested.is_none_or(|wake| at > wake)
+        })
+    }
+
+    /// Why a tenant wakes that sleeps or falls asleep.
+    fn wake_cause(&self) -> Option<WakeCause> {
+        match self.mode {
+            SleepMode::Awake => return Some(WakeCause::Mode),
+            SleepMode::Asleep => return None,
+            SleepMode::Auto => {}
+        }
+        if self.cause == Some(SleepCause::Mode) {
+            // Requests and CronJobs did not count so far.
+            return Some(WakeCause::Mode);
+        }
+        let latest = self.now.checked_add(CLOCK_SKEW).unwrap_or(self.now);
+        // Times have no fractions of a second in the status: a request of the same second may have come later.
+        let is_wanted = |at: Timestamp| at <= latest && self.since.is_none_or(|since| at >= since);
+        if self.wake_requested.is_some_and(is_wanted) {
+            return Some(WakeCause::Requested);
+        }
+        let is_due = self.wake_time(self.wakes_at).is_some_and(|at| at <= self.now);
+        is_due.then_some(WakeCause::Scheduled)
+    }
+
+    /// Whether the tenant has pods that would start or run if it was awake.
+    fn must_keep(&self, inside: &Inside) -> bool {
+        inside.has_pods && !self.stops_pods && self.schedule == ScheduleState::Running
+    }
+
+    /// When it has to wake by itself, as far as its CronJobs and schedules say.
+    fn find_wake_time(&self, inside: &Inside) -> Result<Option<Timestamp>, String> {
+        if self.mode == SleepMode::Asleep {
+            return Ok(None);
+        }
+        let job = inside.next_job.clone()?;
+        Ok(self.wake_time(job.map(ahead)))
+    }
+
+    /// The earlier of `known` and of the time at which schedules let it run again. Nothing wakes it while the mode is Asleep.
+    fn wake_time(&self, known: Option<Timestamp>) -> Option<Timestamp> {
+        if self.mode == SleepMode::Asleep {
+            return None;
+        }
+        known.into_iter().chain(self.next_start.map(ahead)).min()
+    }
+}
+
+fn ahead(due: Timestamp) -> Timestamp {
+    due.checked_sub(WAKE_AHEAD).unwrap_or(due)
+}
+
+#[cfg(test)]
+mod tests;

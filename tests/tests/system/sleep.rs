@@ -1,0 +1,236 @@
+//! Tenants that sleep and wake: nothing of them runs meanwhile, and everything that they store stays.
+
+use berth_api::{SleepState, TenantClusterStatus, labels};
+use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, SYNCER};
+use berth_process::ProcessState;
+use berth_tests::{
+    objects::{apply, nodes_of_tenant},
+    processes::{find, kill, until_replaced},
+    tenant::{Tenant, cluster, until_gone},
+    test_cluster::TestCluster,
+    wait::{SOON, until, until_true},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    batch::v1::CronJob,
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Event, Namespace, Secret, Service},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// Objects of every kind of the tests in the tenant.
+const MAPS: usize = 20;
+
+async fn request(host: &TestCluster, tenant: &Tenant, annotation: &str) {
+    let patch = json!({"metadata": {"annotations": {annotation: Timestamp::now().to_string()}}});
+    let tenants = host.tenants(&tenant.namespace);
+    let params = PatchParams::default();
+    tenants
+        .patch(&tenant.name, &params, &Patch::Merge(&patch))
+        .await
+        .unwrap();
+}
+
+async fn status(host: &TestCluster, tenant: &Tenant) -> Result<TenantClusterStatus, String> {
+    let cluster = host.tenants(&tenant.namespace).get(&tenant.name).await;
+    let cluster = cluster.map_err(|error| error.to_string())?;
+    Ok(cluster.status.unwrap_or_default())
+}
+
+async fn until_state(host: &TestCluster, tenant: &Tenant, expected: SleepState) -> TenantClusterStatus {
+    until(&format!("{} is {}", tenant.name, expected.name()), SOON, async || {
+        let status = status(host, tenant).await?;
+        match &status.sleep {
+            Some(sleep) if sleep.state == expected => Ok(status),
+            other => Err(format!("{other:?}, {:?}", status.conditions)),
+        }
+    })
+    .await
+}
+
+/// Names of the tenant's processes, without its slug.
+fn processes(host: &TestCluster, tenant: &Tenant) -> Vec<String> {
+    let records = berth_process::statuses(&host.tenant_records());
+    let own = records.iter().filter_map(|record| {
+        let name = record.name.strip_prefix(tenant.id.slug())?.strip_prefix('.')?;
+        Some(name.to_owned())
+    });
+    let mut own: Vec<String> = own.collect();
+    own.sort_unstable();
+    own
+}
+
+async fn until_nothing_runs(host: &TestCluster, tenant: &Tenant) {
+    until_state(host, tenant, SleepState::Sleeping).await;
+    until("no process of the tenant is left", SOON, async || {
+        match processes(host, tenant) {
+            none if none.is_empty() => Ok(()),
+            left => Err(left),
+        }
+    })
+    .await;
+}
+
+async fn fall_asleep(host: &TestCluster, tenant: &Tenant) {
+    request(host, tenant, labels::SLEEP_REQUESTED_AT).await;
+    until_nothing_runs(host, tenant).await;
+}
+
+/// The Services of the control plane with their addresses.
+async fn services(host: &TestCluster, tenant: &Tenant) -> BTreeMap<String, Option<String>> {
+    let services: Api<Service> = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
+    let listed = services.list(&ListParams::default()).await.unwrap();
+    let address = |service: &Service| service.spec.as_ref().and_then(|spec| spec.cluster_ip.clone());
+    listed
+        .iter()
+        .map(|service| (service.name_any(), address(service)))
+        .collect()
+}
+
+async fn fill(tenant: &Tenant) {
+    for number in 0..MAPS {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("map-{number}")},
+            "data": {"number": number.to_string()}});
+        apply(&tenant.client, "default", &map).await.unwrap();
+    }
+    let labels = json!({"app": "web"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "web", "image": "web"}]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}});
+    apply(&tenant.client, "default", &deployment).await.unwrap();
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "mine"},
+        "spec": {"holderIdentity": "somebody"}});
+    apply(&tenant.client, "default", &lease).await.unwrap();
+    let job =
+        json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "job", "image": "job"}]}}});
+    let cron = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "yearly"},
+        "spec": {"schedule": "0 0 1 1 *", "timeZone": "UTC", "jobTemplate": {"spec": job}}});
+    apply(&tenant.client, "default", &cron).await.unwrap();
+}
+
+async fn assert_everything_is_there(tenant: &Tenant) {
+    let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), "default");
+    for number in 0..MAPS {
+        let data = maps.get(&format!("map-{number}")).await.unwrap().data.unwrap();
+        assert_eq!(data["number"], number.to_string());
+    }
+    let deployments: Api<Deployment> = Api::namespaced(tenant.client.clone(), "default");
+    assert_eq!(deployments.get("web").await.unwrap().spec.replicas, Some(0));
+    let leases: Api<Lease> = Api::namespaced(tenant.client.clone(), "default");
+    let holder = leases.get("mine").await.unwrap().spec.unwrap().holder_identity;
+    assert_eq!(holder.as_deref(), Some("somebody"));
+    let jobs: Api<CronJob> = Api::namespaced(tenant.client.clone(), "default");
+    jobs.get("yearly").await.unwrap();
+}
+
+/// How often Events say that the tenant is woken.
+async fn count_wakes(host: &TestCluster, tenant: &Tenant) -> i32 {
+    let events: Api<Event> = Api::namespaced(host.client.clone(), &tenant.namespace);
+    let events = events.list(&ListParams::default()).await.unwrap();
+    let wakes = events.iter().filter(|event| {
+        event.reason.as_deref() == Some("Waking") && event.involved_object.name.as_deref() == Some(&tenant.name)
+    });
+    let count = |event: &Event| event.series.as_ref().and_then(|series| series.count).unwrap_or(1);
+    wakes.map(count).sum()
+}
+
+pub(crate) async fn a_tenant_sleeps_and_many_requests_wake_it_once(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "sleep", &cluster("sleeper", &[("train", "h100", 1)])).await;
+    fill(&tenant).await;
+    let (before, addresses) = (status(&host, &tenant).await.unwrap(), services(&host, &tenant).await);
+    fall_asleep(&host, &tenant).await;
+    until_true("its node is given back", SOON, async || {
+        nodes_of_tenant(&host.client, tenant.id.slug()).await.is_empty()
+    })
+    .await;
+    let asleep = status(&host, &tenant).await.unwrap();
+    assert_eq!(asleep.endpoint, before.endpoint);
+    let wakes_at = asleep
+        .sleep
+        .unwrap()
+        .wakes_at
+        .expect("the CronJob wakes it")
+        .0
+        .to_string();
+    assert!(wakes_at.ends_with("-12-31T23:59:00Z"), "{wakes_at}");
+    assert_eq!(services(&host, &tenant).await, addresses);
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), "sleep");
+    let kubeconfig = secrets.get("sleeper-kubeconfig").await.unwrap().data.unwrap();
+    assert_eq!(kubeconfig["kubeconfig"].0, tenant.kubeconfig.as_bytes());
+    assert!(tenant.client.apiserver_version().await.is_err());
+
+    let requests = (0..100).map(|_| request(&host, &tenant, labels::WAKE_REQUESTED_AT));
+    futures::future::join_all(requests).await;
+    until_state(&host, &tenant, SleepState::Awake).await;
+    let woken = Tenant::ready(&host, "sleep", "sleeper").await;
+    assert_everything_is_there(&woken).await;
+    assert_eq!(
+        processes(&host, &woken),
+        [COREDNS, API_SERVER, CONTROLLER_MANAGER, SYNCER]
+    );
+    assert_eq!(services(&host, &woken).await, addresses);
+    assert_eq!(count_wakes(&host, &woken).await, 1);
+    woken.delete(&host).await;
+}
+
+pub(crate) async fn a_tenant_is_deleted_while_it_sleeps_and_while_it_wakes(host: Arc<TestCluster>) {
+    for (name, wakes) in [("asleep", false), ("waking", true)] {
+        let tenant = Tenant::create(&host, "sleep-delete", &cluster(name, &[])).await;
+        fall_asleep(&host, &tenant).await;
+        if wakes {
+            request(&host, &tenant, labels::WAKE_REQUESTED_AT).await;
+            until("it is woken", SOON, async || {
+                let sleep = status(&host, &tenant).await?.sleep.unwrap_or_default();
+                if sleep.state == SleepState::Sleeping {
+                    Err(format!("{sleep:?}"))
+                } else {
+                    Ok(())
+                }
+            })
+            .await;
+        }
+        let tenants = host.tenants("sleep-delete");
+        tenants.delete(name, &DeleteParams::default()).await.unwrap();
+        until_gone(&host, "sleep-delete", name).await;
+        assert!(processes(&host, &tenant).is_empty());
+        let namespaces: Api<Namespace> = Api::all(host.client.clone());
+        let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
+        assert!(namespaces.list(&own).await.unwrap().items.is_empty());
+    }
+}
+
+/// Kills control at ever later moments, and waits until it runs again.
+async fn kill_control(host: &TestCluster) {
+    for milliseconds in [20, 150, 600, 1500] {
+        tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+        let control = find(&host.control_records(), "berth-control-first").unwrap();
+        if control.state == ProcessState::Running {
+            kill(&control);
+        }
+        until_replaced(&host.control_records(), &control).await;
+    }
+}
+
+pub(crate) async fn control_is_killed_while_a_tenant_falls_asleep_and_wakes(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "sleep-kill", &cluster("killed", &[])).await;
+    fill(&tenant).await;
+    request(&host, &tenant, labels::SLEEP_REQUESTED_AT).await;
+    kill_control(&host).await;
+    until_nothing_runs(&host, &tenant).await;
+    request(&host, &tenant, labels::WAKE_REQUESTED_AT).await;
+    kill_control(&host).await;
+    until_state(&host, &tenant, SleepState::Awake).await;
+    let woken = Tenant::ready(&host, "sleep-kill", "killed").await;
+    assert_everything_is_there(&woken).await;
+    assert_eq!(
+        processes(&host, &woken),
+        [COREDNS, API_SERVER, CONTROLLER_MANAGER, SYNCER]
+    );
+    woken.delete(&host).await;
+}
