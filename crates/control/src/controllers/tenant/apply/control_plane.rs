@@ -166,7 +166,7 @@ pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>
     render_control_plane(context, prepared, dns.as_ref(), published.unwrap_or_default())
         .await
         .map_err(in_step(TenantError::Certificates))?;
-    apply_kubeconfig(context, prepared)
+    kubeconfig::apply_kubeconfig(context, prepared)
         .await
         .map_err(in_step(TenantError::Kubeconfig))?;
     Ok(())
