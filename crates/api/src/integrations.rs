@@ -207,11 +207,10 @@ mod tests {
         serde_json::from_value(registration).unwrap()
     }
 
-    /// The project of a tenant in `team-a`: none if it is not registered, or the error.
-    fn project(rules: Value, requested: Option<Value>) -> Result<Option<Option<String>>, String> {
+    /// How a tenant in `team-a` is registered: none if it is not, or the error.
+    fn resolve(rules: Value, requested: Option<Value>) -> Result<Option<ArgoCdRegistration>, String> {
         let requested = requested.map(registration);
-        let resolved = policy(rules).resolve("gold", "team-a", requested.as_ref())?;
-        Ok(resolved.map(|registered| registered.project))
+        policy(rules).resolve("gold", "team-a", requested.as_ref())
     }
 
     #[test]
@@ -219,12 +218,20 @@ mod tests {
         for (rules, requested, registered) in [
             (json!({}), None, Ok(None)),
             (json!({"registration": "OnRequest"}), None, Ok(None)),
-            (json!({"registration": "OnRequest"}), Some(json!({})), Ok(Some(None))),
-            (json!({"registration": "Always"}), None, Ok(Some(None))),
+            (
+                json!({"registration": "OnRequest"}),
+                Some(json!({})),
+                Ok(Some(ArgoCdRegistration::default())),
+            ),
+            (
+                json!({"registration": "Always"}),
+                None,
+                Ok(Some(ArgoCdRegistration::default())),
+            ),
         ] {
-            assert_eq!(project(rules, requested), registered);
+            assert_eq!(resolve(rules, requested), registered);
         }
-        let error = project(json!({}), Some(json!({}))).unwrap_err();
+        let error = resolve(json!({}), Some(json!({}))).unwrap_err();
         assert!(
             error.starts_with("TenantClass gold does not allow tenants in Argo CD"),
             "{error}"
@@ -234,7 +241,8 @@ mod tests {
     #[test]
     fn a_team_gets_no_project_but_those_of_its_class() {
         let rules = || json!({"registration": "OnRequest", "projects": ["{namespace}", "shared"]});
-        let of = |requested| project(rules(), Some(requested)).map(Option::flatten);
+        let of =
+            |requested| Ok::<_, String>(resolve(rules(), Some(requested))?.and_then(|registered| registered.project));
         assert_eq!(of(json!({})), Ok(Some("team-a".into())));
         assert_eq!(of(json!({"project": "shared"})), Ok(Some("shared".into())));
         for foreign in ["team-b", "default", "{namespace}"] {
@@ -242,7 +250,7 @@ mod tests {
             assert!(error.ends_with("to one of team-a, shared"), "{error}");
         }
         let none = json!({"registration": "OnRequest"});
-        let error = project(none, Some(json!({"project": "team-a"}))).unwrap_err();
+        let error = resolve(none, Some(json!({"project": "team-a"}))).unwrap_err();
         assert!(error.ends_with("remove spec.integrations.argoCD.project"), "{error}");
     }
 

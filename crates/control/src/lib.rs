@@ -155,6 +155,21 @@ fn build_user_quotas(config: &ControlConfig, stores: &Stores, queue: &Queue<Key>
     }
 }
 
+fn build_schedule_policies(
+    client: &Client,
+    stores: &Stores,
+    schedules: &Arc<Schedules>,
+    queue: &Queue<Key>,
+) -> SchedulePolicyContext {
+    SchedulePolicyContext {
+        client: client.clone(),
+        stores: stores.clone(),
+        schedules: Arc::clone(schedules),
+        queue: queue.clone(),
+        recorder: EventRecorder::new(client.clone()),
+    }
+}
+
 /// All controllers, with what they share.
 fn build_controllers(
     config: ControlConfig,
@@ -189,13 +204,7 @@ fn build_controllers(
             runtime: Arc::clone(&runtime),
             kinds: Arc::clone(&kinds),
         },
-        schedule_policy: SchedulePolicyContext {
-            client: client.clone(),
-            stores: stores.clone(),
-            schedules: Arc::clone(&schedules),
-            queue: queue.clone(),
-            recorder: recorder.clone(),
-        },
+        schedule_policy: build_schedule_policies(&client, &stores, &schedules, &queue),
         tenant: TenantContext {
             network_config: network.clone(),
             without_class,

@@ -145,7 +145,8 @@ fn is_listed(hosts: &[String], target: &Target) -> bool {
 /// Whether the host is a Service of the tenant. The broker connects to its pods without asking the class.
 fn is_in_tenant(target: &Target) -> bool {
     let Host::Name(name) = &target.host else { return false };
-    name.ends_with(".svc") || name.ends_with(&format!(".svc.{CLUSTER_DOMAIN}"))
+    let name = name.strip_suffix(&format!(".{CLUSTER_DOMAIN}")).unwrap_or(name);
+    name.rsplit_once('.').is_some_and(|(_, last)| last == "svc")
 }
 
 #[cfg(test)]

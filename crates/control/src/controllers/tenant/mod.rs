@@ -78,7 +78,7 @@ pub async fn reconcile(
     let Some(uid) = cluster.uid() else { return Ok(None) };
     let tenant = Tenant::new(context, cluster, &uid, slot);
     if tenant.cluster.meta().deletion_timestamp.is_some() {
-        return cleanup::delete_tenant(context, &tenant).await;
+        return Box::pin(cleanup::delete_tenant(context, &tenant)).await;
     }
 
     let now = Timestamp::now();
@@ -86,7 +86,8 @@ pub async fn reconcile(
     let schedule = schedule::observe(context, &tenant.cluster);
     let restriction = tenant.cluster.restricted_by_sleep(schedule.state);
     let nodes = fetch::observe_nodes(context, &tenant.cluster, restriction);
-    let Some((rejection, allowed)) = find_settings(context, &tenant, verdict.as_ref(), &nodes, now).await? else {
+    let Some((rejection, allowed)) = Box::pin(find_settings(context, &tenant, verdict.as_ref(), &nodes, now)).await?
+    else {
         return Ok(Some(RECHECK));
     };
     let (accepted, violations, unknown) = match allowed {
@@ -107,14 +108,14 @@ pub async fn reconcile(
     // Without its settings, the status says of its end what it said before.
     let expiration = unknown.is_none().then(observe_expiration);
     if let Some(over) = expiration.as_ref().filter(|expiration| expiration.is_over()) {
-        return expiration::delete(context, &tenant, over).await;
+        return Box::pin(expiration::delete(context, &tenant, over)).await;
     }
-    let sleep = match sleep::follow(context, &tenant, settings, &schedule, now).await? {
+    let sleep = match Box::pin(sleep::follow(context, &tenant, settings, &schedule, now)).await? {
         FollowedSleep::Recorded(pause) => return Ok(Some(pause)),
         FollowedSleep::Stays(sleep) => sleep,
     };
     let outcome = match (&accepted, unknown) {
-        (Some(accepted), _) => apply::apply(context, accepted, &nodes).await,
+        (Some(accepted), _) => Box::pin(apply::apply(context, accepted, &nodes)).await,
         (None, Some(error)) => Outcome::SettingsUnknown(error),
         (None, None) => Outcome::NeverAccepted,
     };
@@ -129,7 +130,7 @@ pub async fn reconcile(
     conditions.extend(accepted.as_ref().map(|_| compliance::condition(&violations)));
     conditions.extend(schedule.condition);
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
-    conditions.extend(sleep.as_ref().map(ObservedSleep::condition));
+    conditions.extend(sleep.as_deref().map(ObservedSleep::condition));
     let next_deadline = compliance::until_next_deadline(&violations, now);
     let mut wanted = status::build(&tenant, settings, violations, &outcome, &nodes, &conditions);
     if let Some(expiration) = &expiration {
@@ -147,7 +148,7 @@ pub async fn reconcile(
     };
     outcome.into_result()?;
     let next_report = reported?;
-    let is_sleeping = sleep.as_ref().is_some_and(ObservedSleep::is_sleeping);
+    let is_sleeping = sleep.as_deref().is_some_and(ObservedSleep::is_sleeping);
     let pause = if is_sleeping || status::is_settled(&conditions) {
         RESYNC
     } else {

@@ -342,7 +342,7 @@ async fn gpus_beyond_a_lowered_limit_are_reported_with_what_follows() {
             {"resource": "gpus", "poolName": "h100", "nominalQuota": 8, "borrowingLimit": borrowing},
         ]}));
         fixture.change(PROJECT, |project| {
-            project["metadata"]["generation"] = (borrowing + 1).into()
+            project["metadata"]["generation"] = (borrowing + 1).into();
         });
     };
     set_limit(&fixture, 8);

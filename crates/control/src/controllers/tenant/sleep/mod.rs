@@ -38,7 +38,7 @@ pub(super) enum FollowedSleep {
     /// Another state was recorded: the tenant is reconciled again after this time.
     Recorded(Duration),
     /// The state stays. None: the tenant has no setting for sleep and never slept, or its settings are not known.
-    Stays(Option<ObservedSleep>),
+    Stays(Option<Box<ObservedSleep>>),
 }
 
 /// Decides whether a tenant sleeps, and records its next state if that is another.
@@ -61,7 +61,7 @@ pub(super) async fn follow(
     {
         return Ok(FollowedSleep::Recorded(pause));
     }
-    Ok(FollowedSleep::Stays(observed))
+    Ok(FollowedSleep::Stays(observed.map(Box::new)))
 }
 
 async fn observe(
