@@ -47,8 +47,8 @@ pub struct ClassSleep {
     /// `spec.sleep.afterIdle` of tenants that do not set it. Absent: they do not fall asleep by themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_idle: Option<KubeDuration>,
-    /// Whether a tenant whose pods run may fall asleep. Its pods are evicted then, as by the stop of a SchedulePolicy, and start again when it
-    /// wakes. Defaults to false: a tenant with pods stays awake.
+    /// Whether a tenant whose pods run may fall asleep. Its pods are evicted then, as by the stop of a SchedulePolicy, and start again
+    /// when it wakes. Defaults to false: a tenant with pods stays awake.
     #[serde(default)]
     pub stops_pods: bool,
 }

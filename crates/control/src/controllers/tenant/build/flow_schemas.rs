@@ -11,8 +11,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-/// Before the FlowSchemas `service-accounts` (9000) and `global-default` (9900) of Kubernetes, and after all for its components, of which the
-/// last is `kube-system-service-accounts` (900).
+/// Before the FlowSchemas `service-accounts` (9000) and `global-default` (9900) of Kubernetes, and after all for its components, of
+/// which the last is `kube-system-service-accounts` (900).
 const PRECEDENCE: i32 = 8000;
 /// Priority level of service accounts.
 const ACCOUNTS_LEVEL: &str = "workload-low";
