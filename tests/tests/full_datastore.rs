@@ -1,5 +1,6 @@
 //! A full datastore: the alert sees the alarm, and the commands of docs/operations/troubleshooting.md make room and end it.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+// No runtime: the commands of the page are run one after the other.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
 
 use berth_process::{
     binaries::{Binary, find_pinned},

@@ -84,13 +84,12 @@ impl HostArguments {
                 }
             },
         };
-        let context = match &self.context {
-            Some(context) => Some(context.clone()),
-            None => {
-                let document = serde_json::to_value(&kubeconfig).map_err(|error| unusable(&error))?;
-                let context = document::host_context(&document).map_err(Error::Usage)?;
-                context.map(str::to_owned)
-            }
+        let context = if self.context.is_some() {
+            self.context.clone()
+        } else {
+            let document = serde_json::to_value(&kubeconfig).map_err(|error| unusable(&error))?;
+            let context = document::host_context(&document).map_err(Error::Usage)?;
+            context.map(str::to_owned)
         };
         let options = KubeConfigOptions {
             context,

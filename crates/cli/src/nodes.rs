@@ -40,22 +40,19 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
         .await
         .map_err(failed("list the HostNodePools"))?
         .items;
-    let owners = match &arguments.name {
-        Some(text) => {
-            let (name, tenant) = tenant::find(&host, text).await?;
-            nodes.retain(|node| node::is_of(node, &tenant));
-            owners_of(&[tenant], Some(&name))
-        }
-        None => {
-            nodes.retain(|node| is_in_a_pool(node, &pools));
-            let tenants = Api::<TenantCluster>::all(host.client.clone());
-            let tenants = tenants
-                .list(&parameters)
-                .await
-                .map_err(failed("list the tenants"))?
-                .items;
-            owners_of(&tenants, None)
-        }
+    let owners = if let Some(text) = &arguments.name {
+        let (name, tenant) = tenant::find(&host, text).await?;
+        nodes.retain(|node| node::is_of(node, &tenant));
+        owners_of(&[tenant], Some(&name))
+    } else {
+        nodes.retain(|node| is_in_a_pool(node, &pools));
+        let tenants = Api::<TenantCluster>::all(host.client.clone());
+        let tenants = tenants
+            .list(&parameters)
+            .await
+            .map_err(failed("list the tenants"))?
+            .items;
+        owners_of(&tenants, None)
     };
     if nodes.is_empty() && arguments.output == ObjectFormat::Table {
         eprintln!("There are no such nodes.");

@@ -108,8 +108,11 @@ mod tests {
     fn only_changes_are_shown() {
         let mut progress = ConditionProgress::default();
         let accepted = condition("Accepted", "True", "");
-        assert_eq!(progress.changes(&[accepted.clone()]), ["Accepted is True (Why)"]);
-        assert!(progress.changes(&[accepted.clone()]).is_empty());
+        assert_eq!(
+            progress.changes(std::slice::from_ref(&accepted)),
+            ["Accepted is True (Why)"]
+        );
+        assert!(progress.changes(std::slice::from_ref(&accepted)).is_empty());
         let nodes = condition("NodesReady", "False", "1 of 2");
         assert_eq!(
             progress.changes(&[accepted, nodes]),

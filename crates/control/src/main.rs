@@ -85,14 +85,14 @@ async fn run(args: Args) -> Result<(), AnyError> {
     let mut outcome = Ok(());
     // A replica that waits for the lease is ready: it could take over at any moment.
     let on_waiting = || readiness.set("host watches", true);
-    lease::run_as_leader(client.clone(), &lease, &stop, on_waiting, async |stop| {
+    let leading = lease::run_as_leader(client.clone(), &lease, &stop, on_waiting, async |stop| {
         readiness.set("host watches", false);
         outcome = lead(&args, client, metrics, stop.clone(), || {
             readiness.set("host watches", true);
         })
         .await;
-    })
-    .await?;
+    });
+    Box::pin(leading).await?;
     stop.cancel();
     while let Some(ended) = tasks.join_next().await {
         ended??;

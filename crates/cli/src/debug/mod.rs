@@ -222,7 +222,7 @@ impl Bundle {
         result
             .map_err(|error| {
                 self.failures
-                    .push(format!("{what}: {}", redact::redact_text(&describe(&error))))
+                    .push(format!("{what}: {}", redact::redact_text(&describe(&error))));
             })
             .ok()
     }

@@ -30,7 +30,10 @@ fn healthy() -> Facts {
         metrics: Ok("etcd_request_duration_seconds_bucket{le=\"0.05\"} 5\n".into()),
         definitions: Ok(definitions),
         cluster_roles: Ok(berth_control::install::manifests::cluster_roles().into()),
-        policies: Ok(policies.iter().map(|policy| policy.build_policy()).collect()),
+        policies: Ok(policies
+            .iter()
+            .map(berth_admission_policies::AdmissionPolicy::build_policy)
+            .collect()),
         control: Ok(None),
         lease: Ok(Some(read(json!({
             "metadata": {"name": "berth-control"},
@@ -95,19 +98,19 @@ fn each_fault_is_found_alone() {
         ("host version: Problem", |facts| facts.version = Ok("v1.33.9".into())),
         ("host version: Warning", |facts| facts.version = Ok("v1.99.0".into())),
         ("definitions: Problem", |facts| {
-            drop(facts.definitions.as_mut().unwrap().pop())
+            drop(facts.definitions.as_mut().unwrap().pop());
         }),
         ("definitions: Problem", |facts| {
-            facts.definitions.as_mut().unwrap()[0].status = None
+            facts.definitions.as_mut().unwrap()[0].status = None;
         }),
         ("definitions: Warning", |facts| {
             facts.definitions.as_mut().unwrap()[0].spec.versions[0].schema = None;
         }),
         ("permissions: Problem", |facts| {
-            drop(facts.cluster_roles.as_mut().unwrap().pop())
+            drop(facts.cluster_roles.as_mut().unwrap().pop());
         }),
         ("admission policies: Problem", |facts| {
-            drop(facts.policies.as_mut().unwrap().pop())
+            drop(facts.policies.as_mut().unwrap().pop());
         }),
         ("control: Problem", |facts| facts.lease = Ok(None)),
         ("control: Problem", |facts| {
@@ -131,20 +134,20 @@ fn each_fault_is_found_alone() {
             facts.metrics = Ok("etcd_request_duration_seconds_bucket{le=\"0.5\"} 5\n".into());
         }),
         ("clock: Warning", |facts| {
-            facts.host_time = Ok(now() - Span::new().seconds(9))
+            facts.host_time = Ok(now() - Span::new().seconds(9));
         }),
         ("clock: Problem", |facts| {
-            facts.host_time = Ok(now() - Span::new().minutes(2))
+            facts.host_time = Ok(now() - Span::new().minutes(2));
         }),
         ("webhooks: Problem", |facts| facts.endpoints = Ok(Vec::new())),
         ("webhooks: Warning", |facts| {
             facts.validating.as_mut().unwrap()[0].webhooks.as_mut().unwrap()[0].timeout_seconds = Some(30);
         }),
         ("runtime classes: Problem", |facts| {
-            facts.runtime_classes = Ok(Vec::new())
+            facts.runtime_classes = Ok(Vec::new());
         }),
         ("GPU nodes: Problem", |facts| {
-            facts.nodes.as_mut().unwrap()[0].status = None
+            facts.nodes.as_mut().unwrap()[0].status = None;
         }),
         ("storage: Warning", |facts| facts.storage_classes = Ok(Vec::new())),
     ];

@@ -239,7 +239,7 @@ mod tests {
         (Some(pod), side)
     }
 
-    fn tenant(status: serde_json::Value) -> TenantCluster {
+    fn tenant(status: &serde_json::Value) -> TenantCluster {
         serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a", "namespace": "team"},
             "spec": {}, "status": status,
@@ -255,7 +255,7 @@ mod tests {
             "status": {"phase": "Pending", "conditions": [
                 {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"}]},
         }));
-        let tenant = tenant(json!({"nodeGroups": [
+        let tenant = tenant(&json!({"nodeGroups": [
             {"name": "g", "poolName": "h100", "mode": "Dynamic", "pending": 1, "message": "no node is free"}]}));
         let reasons = find_reasons(&tenant, &in_tenant, &on_host);
         assert!(reasons[0].contains("berth quota"), "{reasons:?}");

@@ -125,14 +125,14 @@ pub(crate) fn add_context(
     if let Some(previous) = previous {
         content["extensions"] = json!([{"name": EXTENSION, "extension": {"previousContext": previous}}]);
     }
-    put(document, "clusters", context, "cluster", cluster);
-    put(document, "users", context, "user", user);
-    put(document, "contexts", context, "context", content);
+    put(document, "clusters", context, "cluster", &cluster);
+    put(document, "users", context, "user", &user);
+    put(document, "contexts", context, "context", &content);
     document["current-context"] = json!(context);
     Ok(())
 }
 
-fn put(document: &mut Value, list: &str, name: &str, key: &str, content: Value) {
+fn put(document: &mut Value, list: &str, name: &str, key: &str, content: &Value) {
     let entry = json!({"name": name, key: content});
     match document.get_mut(list).and_then(Value::as_array_mut) {
         Some(entries) => match entries.iter_mut().find(|found| found["name"] == name) {
