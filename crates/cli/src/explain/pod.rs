@@ -284,7 +284,7 @@ mod tests {
         let in_tenant = pod(json!({"metadata": {"name": "p", "namespace": "ml"}, "status": {"phase": "Pending"}}));
         let nothing = || (None, SideView::default());
         let stopped = tenant(
-            json!({"conditions": [{"type": "WithinSchedule", "status": "False", "reason": "Stopped",
+            &json!({"conditions": [{"type": "WithinSchedule", "status": "False", "reason": "Stopped",
             "message": "night", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
         );
         let reasons = find_reasons(&stopped, &in_tenant, &nothing());

@@ -87,7 +87,7 @@ mod tests {
         let mut limit = Limit::new(18);
         assert_eq!(limit.current(), START);
         assert_eq!(after(&mut limit, &[10, 10]), START + 2 * STEP);
-        assert_eq!(after(&mut limit, &[10, 10, 10]), 18);
+        assert_eq!(after(&mut limit, &[10; 8]), 18);
     }
 
     #[test]

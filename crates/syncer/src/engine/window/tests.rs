@@ -144,8 +144,10 @@ fn only_delays_of_the_queue_change_the_limit() {
         let mut window = SchedulingWindow::new(MAXIMUM);
         window.ask(request, now);
         window.observe(&name("a"), Some(SchedulingStage::Untried), now);
-        // One that stays, so that the limit does not begin anew.
-        window.ask(self::request("b"), now);
+        // More than there are places for.
+        for index in 0..window.limit() {
+            window.ask(self::request(&format!("waiting-{index}")), now);
+        }
         let progress = window.observe(&name("a"), Some(SchedulingStage::Tried), later);
         assert_eq!(progress.tried_after, Some(Duration::from_secs(1)));
         window.limit()

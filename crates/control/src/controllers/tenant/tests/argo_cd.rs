@@ -158,7 +158,8 @@ async fn another_secret_of_the_name_is_neither_overwritten_nor_deleted() {
     let path = secret_path(&fixture, ARGO_CD);
     let foreign = json!({"metadata": {"name": fixture.id.argo_cd_secret(), "namespace": ARGO_CD, "uid": "theirs",
         "annotations": {labels::OWNER_UID: "another"}}, "data": {}});
-    fixture.host.insert(&path, foreign.clone());
+    fixture.host.insert(&path, foreign);
+    let foreign = fixture.host.get(&path);
     // Ready does not depend on it.
     fixture.reconcile_until_ready().await;
     fixture.reconcile().await.unwrap();
@@ -169,9 +170,9 @@ async fn another_secret_of_the_name_is_neither_overwritten_nor_deleted() {
     );
     opt_out(&fixture);
     fixture.reconcile().await.unwrap();
-    assert_eq!(fixture.host.get(&path), Some(foreign.clone()));
+    assert_eq!(fixture.host.get(&path), foreign);
     assert!(fixture.delete().await.is_empty());
-    assert_eq!(fixture.host.get(&path), Some(foreign));
+    assert_eq!(fixture.host.get(&path), foreign);
 }
 
 #[tokio::test]

@@ -30,11 +30,12 @@ async fn the_secret_of_an_earlier_version_is_replaced_and_a_lost_one_is_written_
 async fn a_secret_of_the_team_is_not_replaced_whatever_its_type() {
     let mut fixture = Fixture::new();
     let own = json!({"metadata": {"name": "vision-kubeconfig", "namespace": "team", "uid": "own"}, "type": "Opaque"});
-    fixture.host.insert(SECRET, own.clone());
+    fixture.host.insert(SECRET, own);
+    let own = fixture.host.get(SECRET);
     for _ in 0..3 {
         let _ = fixture.reconcile().await;
     }
-    assert_eq!(fixture.host.get(SECRET), Some(own));
+    assert_eq!(fixture.host.get(SECRET), own);
     assert_eq!(
         fixture.condition("ControlPlaneReady").unwrap()["reason"],
         "SecretExists"
