@@ -36,7 +36,10 @@ pub(crate) async fn a_tenant_is_reached_through_the_host_and_its_logs_are_read(h
     // Calico is a process of each of these nodes and no DaemonSet, so nobody can see it. The chart installed a Deployment.
     let doctor = user.berth(&["doctor"]).await;
     let text = String::from_utf8(doctor.stdout).unwrap();
-    assert!(text.contains("warning  network: no DaemonSet of a network plugin is known"), "{text}");
+    assert!(
+        text.contains("warning  network: no DaemonSet of a network plugin is known"),
+        "{text}"
+    );
     assert!(text.contains("0 problems"), "{text}");
     assert!(text.contains("has the lease"), "{text}");
 

@@ -233,9 +233,13 @@ async fn jobs_that_pause_are_active_and_a_forgotten_notebook_is_idle() {
     });
     let fleet = Fleet::scraped(exporters, 3, policy, 60).await;
     let decisions = fleet
-        .wait_until("the notebook is idle", |decisions| {
-            verdict(decisions, forgotten) == Verdict::Idle
-        })
+        .wait_until(
+            "the notebook is idle, and Prometheus has asked all exporters",
+            |decisions| {
+                let is_known = |job: &usize| !matches!(verdict(decisions, *job), Verdict::Unknown(_));
+                verdict(decisions, forgotten) == Verdict::Idle && [loading, checkpointing].iter().all(is_known)
+            },
+        )
         .await;
     for job in [loading, checkpointing] {
         assert_eq!(verdict(&decisions, job), Verdict::Active);
