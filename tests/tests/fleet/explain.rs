@@ -98,7 +98,8 @@ pub(crate) async fn explains_tenants_and_nodes(host: &TestCluster, waiting: &Tea
     for (what, says) in [
         ("node nowhere", "there is no node nowhere"),
         ("tenant fleet/nobody", "there is no TenantCluster fleet/nobody"),
-        ("tenant nobody", "is not NAMESPACE/NAME"),
+        // The namespace of the context, as with kubectl.
+        ("tenant nobody", "there is no TenantCluster default/nobody"),
     ] {
         let output = explain(host, what).await;
         let error = String::from_utf8_lossy(&output.stderr);
