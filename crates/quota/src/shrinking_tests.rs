@@ -182,17 +182,21 @@ fn follow(tenants: &mut [Running], step: &Step, tree: &Tree) {
     }
 }
 
+/// Tenants that request nothing yet.
+fn new_tenants() -> Vec<Running> {
+    let running = |number| Running {
+        claim: claim(&format!("t{number}"), None, pods(0), Amounts::new()),
+        enforced: 0,
+        exists: 0,
+    };
+    (0..TENANTS).map(running).collect()
+}
+
 proptest! {
     #[test]
     fn what_exists_is_reserved_at_all_times_and_never_more_than_the_quota(steps in steps()) {
         let tree = tree();
-        let mut tenants: Vec<Running> = (0..TENANTS)
-            .map(|number| Running {
-                claim: claim(&format!("t{number}"), None, pods(0), Amounts::new()),
-                enforced: 0,
-                exists: 0,
-            })
-            .collect();
+        let mut tenants = new_tenants();
         for step in &steps {
             follow(&mut tenants, step, &tree);
             let mut sum = 0;
@@ -209,13 +213,7 @@ proptest! {
     #[test]
     fn what_is_not_used_comes_back(steps in steps()) {
         let tree = tree();
-        let mut tenants: Vec<Running> = (0..TENANTS)
-            .map(|number| Running {
-                claim: claim(&format!("t{number}"), None, pods(0), Amounts::new()),
-                enforced: 0,
-                exists: 0,
-            })
-            .collect();
+        let mut tenants = new_tenants();
         for step in &steps {
             follow(&mut tenants, step, &tree);
         }

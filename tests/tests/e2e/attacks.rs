@@ -2,11 +2,11 @@
 //! the class of attack; those on API servers alone are in `tests/adversarial`.
 
 use crate::{
+    network::inside,
     pods::{IMAGE, SOON, Space, only, script, server, with},
     teams::{speech, vision},
 };
 use berth_control::control_plane::SYNCER;
-use berth_process::binaries::{self, Binary};
 use berth_tests::{test_cluster::TestCluster, token, wait::until};
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
@@ -17,7 +17,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, process::Stdio, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 use tokio::process::{Child, Command};
 
 /// A server at the address of clouds' metadata services on a node, as that of a cloud is: it answers all requests of
@@ -39,14 +39,14 @@ impl Metadata {
         let add = ["-n", &namespace, "addr", "replace", "169.254.169.254/32", "dev", "lo"];
         assert!(Command::new("ip").args(add).status().await.unwrap().success());
         let serve = ["netexec", "--http-port=80", "--udp-port=-1"];
-        let server = Self::inside(&namespace, &serve).spawn().unwrap();
+        let server = inside(&namespace, &serve).spawn().unwrap();
         let metadata = Self {
             namespace,
             _server: server,
         };
         until("the node reaches its metadata service", SOON, async || {
             let connect = ["connect", METADATA, "--timeout=2s"];
-            match Self::inside(&metadata.namespace, &connect).status().await {
+            match inside(&metadata.namespace, &connect).status().await {
                 Ok(status) if status.success() => Ok(()),
                 other => Err(other
                     .map(|status| status.to_string())
@@ -55,20 +55,6 @@ impl Metadata {
         })
         .await;
         metadata
-    }
-
-    /// agnhost in the network of the node, outside every container.
-    fn inside(namespace: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new("nsenter");
-        command
-            .arg(format!("--net=/run/netns/{namespace}"))
-            .arg(binaries::find_pinned(Binary::Agnhost).unwrap())
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true);
-        command
     }
 }
 

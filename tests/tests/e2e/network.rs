@@ -25,7 +25,8 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams},
 };
-use outside::{Outside, inside};
+use outside::Outside;
+pub(crate) use outside::inside;
 use serde_json::{Value, json};
 use served::{cluster_ip, served, served_by_the_host, service};
 use std::{

@@ -19,7 +19,7 @@ async fn ip(arguments: &str) {
 }
 
 /// agnhost in a network namespace of this machine.
-pub(super) fn inside(namespace: &str, arguments: &[&str]) -> Command {
+pub(crate) fn inside(namespace: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("nsenter");
     command
         .arg(format!("--net=/run/netns/{namespace}"))

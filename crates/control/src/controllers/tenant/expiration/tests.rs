@@ -135,8 +135,8 @@ fn idleness_survives_a_restart_and_ends_with_every_pod() {
     assert_eq!(cluster.status.unwrap().idle_since, None);
 }
 
-#[test]
-fn time_in_which_no_pod_may_start_does_not_count() {
+/// A tenant whose pods ended, and then time that does not count: for that reason, it does not expire however long it takes.
+fn tenant_for_which_time_does_not_count(why: NotCounted) -> TenantCluster {
     let policy = ExpirationPolicy::default();
     let mut cluster = cluster(None, Some("2h"));
     let ended = Pods {
@@ -144,55 +144,50 @@ fn time_in_which_no_pod_may_start_does_not_count() {
         ..Pods::default()
     };
     assert_eq!(pass(&mut cluster, &policy, ended, 7000).idle_since, Some(at(100)));
-    let stopped = |now| Pods {
-        not_counted: Some(NotCounted::Held),
-        last_change: Some(at(now)),
-        ..Pods::default()
-    };
     for now in [7200, 100_000] {
-        assert_eq!(pass(&mut cluster, &policy, stopped(now), now).end, None);
+        assert_eq!(pass(&mut cluster, &policy, not_counted(why, now), now).end, None);
         assert_eq!(reason(&cluster).as_deref(), Some("NotCounted"));
         assert_eq!(cluster.status.clone().unwrap().idle_since, None);
     }
+    cluster
+}
+
+fn not_counted(why: NotCounted, now: i64) -> Pods {
+    Pods {
+        not_counted: Some(why),
+        last_change: Some(at(now)),
+        ..Pods::default()
+    }
+}
+
+/// Pods have changed last when that time was over.
+fn counts_anew(cluster: &mut TenantCluster) {
     let after = Pods {
         last_change: Some(at(100_000)),
         ..Pods::default()
     };
-    let found = pass(&mut cluster, &policy, after, 100_010);
-    assert_eq!(found.idle_since, Some(at(100_000)), "it counts anew");
+    let found = pass(cluster, &ExpirationPolicy::default(), after, 100_010);
+    assert_eq!(found.idle_since, Some(at(100_000)));
+}
+
+#[test]
+fn time_in_which_no_pod_may_start_does_not_count() {
+    let mut cluster = tenant_for_which_time_does_not_count(NotCounted::Held);
+    counts_anew(&mut cluster);
     // A TTL counts always.
     cluster.spec.ttl = Some("48h".into());
-    let found = pass(&mut cluster, &policy, stopped(100_020), 100_020);
+    let stopped = not_counted(NotCounted::Held, 100_020);
+    let found = pass(&mut cluster, &ExpirationPolicy::default(), stopped, 100_020);
     assert_eq!(found.end.map(|end| end.at), Some(48 * 3600));
     assert_eq!(reason(&cluster).as_deref(), Some("ExpiresWithinDay"));
 }
 
 #[test]
 fn a_tenant_whose_control_plane_does_not_answer_is_not_idle() {
-    let policy = ExpirationPolicy::default();
-    let mut cluster = cluster(None, Some("2h"));
-    let ended = Pods {
-        last_change: Some(at(100)),
-        ..Pods::default()
-    };
-    assert_eq!(pass(&mut cluster, &policy, ended, 7000).idle_since, Some(at(100)));
-    let unreachable = |now| Pods {
-        not_counted: Some(NotCounted::Unreachable),
-        last_change: Some(at(now)),
-        ..Pods::default()
-    };
-    for now in [7200, 100_000] {
-        assert_eq!(pass(&mut cluster, &policy, unreachable(now), now).end, None);
-        assert_eq!(reason(&cluster).as_deref(), Some("NotCounted"));
-    }
+    let mut cluster = tenant_for_which_time_does_not_count(NotCounted::Unreachable);
     let message = cluster.status.as_ref().unwrap().conditions[0].message.clone();
     assert!(message.contains("does not answer"), "{message}");
-    let back = Pods {
-        last_change: Some(at(100_000)),
-        ..Pods::default()
-    };
-    let found = pass(&mut cluster, &policy, back, 100_010);
-    assert_eq!(found.idle_since, Some(at(100_000)), "it counts anew");
+    counts_anew(&mut cluster);
 }
 
 #[test]

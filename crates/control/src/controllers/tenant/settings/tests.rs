@@ -1,0 +1,296 @@
+use super::*;
+use berth_api::{
+    ControlPlaneServiceType, ControlPlaneSpec, NodeGroup, TenantClusterSpec, TenantClusterStatus, policy_annotations,
+};
+
+fn cluster(class: Option<&str>, earlier: Option<&str>) -> TenantCluster {
+    let spec = TenantClusterSpec {
+        class_name: class.map(Into::into),
+        ..TenantClusterSpec::default()
+    };
+    let mut cluster = TenantCluster::new("a", spec);
+    cluster.status = Some(TenantClusterStatus {
+        class_name: earlier.map(Into::into),
+        ..TenantClusterStatus::default()
+    });
+    cluster
+}
+
+fn class(name: &str) -> Arc<TenantClass> {
+    let mut spec = TenantClassSpec {
+        scheduling_mode: SchedulingMode::Tenant,
+        ..TenantClassSpec::default()
+    };
+    spec.sync.storage.classes = vec![name.into()];
+    Arc::new(TenantClass::new(name, spec))
+}
+
+fn with(names: &'static [&str]) -> impl Fn(&str) -> Option<Arc<TenantClass>> {
+    move |name| names.contains(&name).then(|| class(name))
+}
+
+#[test]
+fn a_tenant_without_class_has_the_default_one_or_berths_defaults() {
+    let none = resolve(&cluster(None, None), with(&["gold"]), &[]).unwrap();
+    assert_eq!((none.class.as_deref(), none.class_name()), (None, "default"));
+    assert_eq!(
+        (none.sync, none.scheduling),
+        (SyncPolicy::default(), SchedulingMode::Host)
+    );
+    let default = resolve(&cluster(None, None), with(&["default", "gold"]), &[]).unwrap();
+    assert_eq!(default.class.as_deref(), Some("default"));
+    assert_eq!(default.sync.storage.classes, ["default"]);
+    let gold = resolve(&cluster(Some("gold"), None), with(&["default", "gold"]), &[]).unwrap();
+    assert_eq!((gold.class_name(), gold.scheduling), ("gold", SchedulingMode::Tenant));
+}
+
+#[test]
+fn host_names_are_those_of_the_tenant() {
+    let mut cluster = cluster(Some("gold"), None);
+    cluster.metadata.namespace = Some("team-a".into());
+    let templates = |_: &str| {
+        let mut class = class("gold").as_ref().clone();
+        class.spec.sync.ingress.hostnames = vec!["*.{tenant}.{namespace}.example.com".into(), "app.example.com".into()];
+        Some(Arc::new(class))
+    };
+    let settings = resolve(&cluster, templates, &[]).unwrap();
+    let expanded = ["*.a.team-a.example.com", "app.example.com"];
+    assert_eq!(settings.sync.ingress.hostnames, expanded);
+    let annotations = policy_annotations::annotations(&settings.sync, settings.class_name(), None);
+    assert_eq!(annotations[policy_annotations::HOSTNAMES], expanded.join(","));
+}
+
+#[test]
+fn the_scheduling_mode_of_the_tenant_wins() {
+    let mut cluster = cluster(Some("gold"), None);
+    cluster.spec.scheduling_mode = Some(SchedulingMode::Host);
+    assert_eq!(
+        resolve(&cluster, with(&["gold"]), &[]).unwrap().scheduling,
+        SchedulingMode::Host
+    );
+}
+
+#[test]
+fn an_unknown_class_is_rejected_and_a_deleted_one_is_not_replaced() {
+    let rejection = resolve(&cluster(Some("gold"), None), with(&["default"]), &[]).unwrap_err();
+    assert_eq!(rejection.reason, "UnknownClass");
+    assert!(
+        rejection.message.contains("no TenantClass \"gold\""),
+        "{}",
+        rejection.message
+    );
+    for gone in [cluster(Some("gold"), Some("gold")), cluster(None, Some("default"))] {
+        let rejection = resolve(&gone, with(&[]), &[]).unwrap_err();
+        assert!(
+            rejection.message.contains("the tenant keeps its rules"),
+            "{}",
+            rejection.message
+        );
+    }
+}
+
+#[test]
+fn a_class_limits_versions() {
+    let limited = |_: &str| {
+        let mut class = class("gold").as_ref().clone();
+        class.spec.versions = vec!["v1.36.4".into()];
+        Some(Arc::new(class))
+    };
+    let rejection = resolve(&cluster(Some("gold"), None), limited, &[]).unwrap_err();
+    assert_eq!(rejection.reason, "VersionNotAllowed");
+    assert!(
+        rejection.message.ends_with("set spec.version to one of v1.36.4"),
+        "{}",
+        rejection.message
+    );
+}
+
+#[test]
+fn a_class_limits_endpoints() {
+    let with = |kind, key: Option<&str>| {
+        let mut cluster = cluster(Some("gold"), None);
+        cluster.spec.control_plane = Some(ControlPlaneSpec {
+            service: ControlPlaneService {
+                kind,
+                hostnames: Vec::new(),
+                annotations: key.map(|key| (key.to_owned(), String::new())).into_iter().collect(),
+            },
+            ..ControlPlaneSpec::default()
+        });
+        cluster
+    };
+    let limited = |_: &str| {
+        let mut class = class("gold").as_ref().clone();
+        class.spec.control_plane.service = ControlPlaneServicePolicy {
+            types: vec![ControlPlaneServiceType::LoadBalancer],
+            annotations: vec!["example.com/pool".into()],
+        };
+        Some(Arc::new(class))
+    };
+    let balanced = with(ControlPlaneServiceType::LoadBalancer, Some("example.com/pool"));
+    assert_eq!(
+        resolve(&balanced, limited, &[]).unwrap().endpoint.kind,
+        ControlPlaneServiceType::LoadBalancer
+    );
+    let rejection = resolve(&with(ControlPlaneServiceType::NodePort, None), limited, &[]).unwrap_err();
+    assert!(
+        rejection.message.ends_with("to one of LoadBalancer"),
+        "{}",
+        rejection.message
+    );
+    let rejection = resolve(
+        &with(ControlPlaneServiceType::LoadBalancer, Some("other/key")),
+        limited,
+        &[],
+    )
+    .unwrap_err();
+    assert!(
+        rejection.message.contains("annotation other/key"),
+        "{}",
+        rejection.message
+    );
+    let mut unclassed = balanced;
+    unclassed.spec.class_name = None;
+    assert_eq!(
+        resolve(&unclassed, |_| None, &[]).unwrap_err().reason,
+        "EndpointNotAllowed"
+    );
+}
+
+#[test]
+fn a_class_limits_shared_pools_and_only_the_host_schedules_pods_there() {
+    let asking = |scheduling| {
+        let mut cluster = cluster(Some("gold"), None);
+        cluster.spec.scheduling_mode = Some(scheduling);
+        cluster.spec.node_groups = vec![
+            NodeGroup::private("train", "h100", 1),
+            NodeGroup {
+                name: "build".into(),
+                pool_name: "cpu".into(),
+                mode: NodeMode::Shared,
+                ..NodeGroup::default()
+            },
+        ];
+        cluster
+    };
+    let listing = |pools: &'static [&str]| {
+        move |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.sync.shared_nodes.pools = pools.iter().map(ToString::to_string).collect();
+            class.spec.sync.shared_nodes.user_namespaces = true;
+            Some(Arc::new(class))
+        }
+    };
+    for pools in [&["*"][..], &["other", "cpu"]] {
+        let shared = resolve(&asking(SchedulingMode::Host), listing(pools), &[])
+            .unwrap()
+            .sync
+            .shared_nodes;
+        assert_eq!((shared.pools, shared.user_namespaces), (vec!["cpu".to_owned()], true));
+    }
+    let rejection = resolve(&asking(SchedulingMode::Host), listing(&["other"]), &[]).unwrap_err();
+    assert!(rejection.message.contains("shared pool cpu"), "{}", rejection.message);
+    let rejection = resolve(&asking(SchedulingMode::Tenant), listing(&["*"]), &[]).unwrap_err();
+    assert!(
+        rejection.message.contains("spec.schedulingMode to Host"),
+        "{}",
+        rejection.message
+    );
+    // A tenant without such a group has none, whatever the class lists.
+    let none = resolve(&cluster(Some("gold"), None), listing(&["*"]), &[]).unwrap();
+    assert!(none.sync.shared_nodes.pools.is_empty());
+}
+
+#[test]
+fn a_class_limits_routes() {
+    let mut cluster = cluster(Some("gold"), None);
+    let rules = r#"{"allow": [{"cidr": "10.20.0.0/16"}]}"#;
+    cluster.spec.network.egress = serde_json::from_str(rules).unwrap();
+    let rejection = resolve(&cluster, with(&["gold"]), &[]).unwrap_err();
+    assert_eq!(rejection.reason, "NetworkNotAllowed");
+    assert!(
+        rejection.message.starts_with("spec.network.egress.allow[0]: "),
+        "{}",
+        rejection.message
+    );
+    let open = |_: &str| {
+        let mut class = class("gold").as_ref().clone();
+        class.spec.network.egress.allowed_cidrs = vec!["10.0.0.0/8".into()];
+        Some(Arc::new(class))
+    };
+    assert_eq!(resolve(&cluster, open, &[]).unwrap().network.egress.len(), 1);
+}
+
+#[test]
+fn a_class_decides_who_is_registered_in_argo_cd() {
+    let asking = |spec: &str| {
+        let mut cluster = cluster(Some("gold"), None);
+        cluster.metadata.namespace = Some("team-a".into());
+        cluster.spec.integrations = serde_json::from_str(spec).unwrap();
+        cluster
+    };
+    let offering = |rules: &'static str| {
+        move |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.integrations = serde_json::from_str(rules).unwrap();
+            Some(Arc::new(class))
+        }
+    };
+    let own = r#"{"argoCD": {"registration": "OnRequest", "projects": ["{namespace}"]}}"#;
+    let settings = resolve(&asking(r#"{"argoCD": {}}"#), offering(own), &[]).unwrap();
+    assert_eq!(settings.argo_cd.unwrap().project.as_deref(), Some("team-a"));
+    let foreign = asking(r#"{"argoCD": {"project": "team-b"}}"#);
+    let rejection = resolve(&foreign, offering(own), &[]).unwrap_err();
+    assert_eq!((rejection.kind, rejection.reason), (ACCEPTED, ARGO_CD_NOT_ALLOWED));
+    let rejection = resolve(&asking(r#"{"argoCD": {}}"#), with(&["gold"]), &[]).unwrap_err();
+    assert_eq!(rejection.reason, ARGO_CD_NOT_ALLOWED);
+    assert_eq!(resolve(&asking("{}"), offering(own), &[]).unwrap().argo_cd, None);
+
+    // A tenant whose spec is not accepted keeps what it has, and a class that registers all registers it.
+    let accepted = resolve(&asking("{}"), offering(own), &[]).unwrap();
+    let always = offering(r#"{"argoCD": {"registration": "Always", "projects": ["shared"]}}"#)("gold").unwrap();
+    let held = under_rules(accepted, &asking("{}"), &always.spec);
+    assert_eq!(held.argo_cd.clone().unwrap().project.as_deref(), Some("shared"));
+    let never = class("gold");
+    assert_eq!(
+        under_rules(held.clone(), &asking("{}"), &never.spec).argo_cd,
+        held.argo_cd
+    );
+}
+
+#[test]
+fn a_class_that_contradicts_itself_is_not_used() {
+    let broken = |_: &str| {
+        let mut class = class("gold").as_ref().clone();
+        class.spec.network.blocked_cidrs = vec!["10.0.0.0/99".into()];
+        Some(Arc::new(class))
+    };
+    let rejection = resolve(&cluster(Some("gold"), None), broken, &[]).unwrap_err();
+    assert_eq!(rejection.reason, "InvalidClass");
+    assert!(rejection.message.contains("blockedCIDRs"), "{}", rejection.message);
+}
+
+#[test]
+fn a_class_limits_issuers() {
+    let mut cluster = cluster(Some("gold"), None);
+    let rules = r#"{"jwt": [{"issuer": {"url": "https://id.example.com", "audiences": ["a"]},
+        "claimMappings": {"username": {"claim": "sub", "prefix": ""}}}]}"#;
+    cluster.spec.authentication = serde_json::from_str(rules).unwrap();
+    let rejection = resolve(&cluster, with(&["gold"]), &[]).unwrap_err();
+    assert_eq!(rejection.reason, AUTHENTICATION_NOT_ALLOWED);
+    assert!(
+        rejection.message.starts_with("spec.authentication.jwt[0].issuer: "),
+        "{}",
+        rejection.message
+    );
+    let open = |_: &str| {
+        let mut class = class("gold").as_ref().clone();
+        class.spec.authentication.allowed_issuers = vec!["https://id.example.com".into()];
+        Some(Arc::new(class))
+    };
+    let settings = resolve(&cluster, open, &[]).unwrap();
+    assert!(!settings.authentication.from_class);
+    // The class changes while the spec cannot be carried out: what the tenant set stays, until it is withdrawn.
+    let held = under_rules(settings, &cluster, &class("gold").spec);
+    assert_eq!(held.authentication.rules.jwt.len(), 1);
+}
