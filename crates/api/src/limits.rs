@@ -114,6 +114,11 @@ pub struct TenantLimits {
     /// share one etcd, which accepts no write of any tenant once it is full.
     #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
     pub datastore_bytes: String,
+    /// Bytes a second that the tenant may write in objects of more than 16 KiB, after 32 MiB at once. More wait for five seconds, and then get
+    /// the answer 429, after which clients of Kubernetes try again. It keeps a tenant from filling the shared etcd with history before
+    /// `datastoreBytes` is measured.
+    #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
+    pub datastore_write_bytes_per_second: String,
     /// Number of all objects that the tenant's API server stores, or of the tenant's keys in etcd if these are more. etcd keeps
     /// all keys in memory.
     #[schemars(range(min = 1000, max = 100_000_000))]
@@ -146,6 +151,8 @@ impl Default for TenantLimits {
             default_request: DefaultRequest::default(),
             // Fifteen tenants at their limit leave etcd's 8 GiB some room for its history.
             datastore_bytes: "512Mi".into(),
+            // In the minute until usage is measured, half of `datastore_bytes`.
+            datastore_write_bytes_per_second: "4Mi".into(),
             datastore_objects: 200_000,
             // As many as Kubernetes is tested with in one cluster.
             custom_resource_definitions: 500,
@@ -238,6 +245,7 @@ impl TenantLimits {
             resources,
             default_request: _,
             datastore_bytes: _,
+            datastore_write_bytes_per_second: _,
             datastore_objects: _,
             custom_resource_definitions: _,
         } = self;
@@ -302,6 +310,13 @@ impl TenantLimits {
             .unwrap_or(u64::MAX)
     }
 
+    /// [`TenantLimits::datastore_write_bytes_per_second`] as a number; the default if it cannot be read.
+    pub fn write_rate(&self) -> u64 {
+        parse_bytes(&self.datastore_write_bytes_per_second)
+            .or_else(|| parse_bytes(&Self::default().datastore_write_bytes_per_second))
+            .unwrap_or(u64::MAX)
+    }
+
     /// The first quantity that cannot be read, with its field.
     pub fn find_invalid_quantity(&self) -> Option<(String, String)> {
         let invalid = |limit: &&ResourceLimit| limit.quantity.value().is_none();
@@ -312,6 +327,10 @@ impl TenantLimits {
             ("requestsStorage", self.requests_storage.as_deref()),
             ("volumeSize", self.volume_size.as_deref()),
             ("datastoreBytes", Some(self.datastore_bytes.as_str())),
+            (
+                "datastoreWriteBytesPerSecond",
+                Some(self.datastore_write_bytes_per_second.as_str()),
+            ),
         ];
         quantities.into_iter().find_map(|(field, text)| {
             text.filter(|text| parse_bytes(text).is_none())
@@ -358,6 +377,7 @@ mod tests {
         let elsewhere = [
             "volumeSize",
             "datastoreBytes",
+            "datastoreWriteBytesPerSecond",
             "datastoreObjects",
             "customResourceDefinitions",
             "defaultRequest",
@@ -441,6 +461,7 @@ mod tests {
             (limits.datastore_size(), limits.find_invalid_quantity()),
             (512 << 20, None)
         );
+        assert_eq!(limits.write_rate(), 4 << 20);
         limits.volume_size = Some("2TB".into());
         assert_eq!(
             limits.find_invalid_quantity(),

@@ -1,6 +1,6 @@
 //! Command-line flags, and what the rest of the syncer knows about its tenant.
 
-use berth_api::SchedulingMode;
+use berth_api::{SchedulingMode, TenantLimits};
 use berth_runtime::telemetry::LogFormat;
 use berth_sync_rules::model::{Tenant, UserRules};
 use clap::Parser;
@@ -94,6 +94,9 @@ pub struct AdmissionOptions {
     /// Authority that signed the certificates of both ends.
     #[arg(long, env = "BERTH_ADMISSION_CA", required = false)]
     pub admission_ca: PathBuf,
+    /// Bytes a second that the tenant may write in large objects. More wait, and are rejected after a while.
+    #[arg(long, env = "BERTH_WRITE_BYTES_PER_SECOND", value_name = "BYTES", default_value_t = TenantLimits::default().write_rate())]
+    pub write_bytes_per_second: u64,
 }
 
 /// Flags of the egress broker; all of them or none.

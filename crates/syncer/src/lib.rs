@@ -140,7 +140,8 @@ async fn listen(options: &Options, host: &Config) -> Result<Servers, Error> {
             authority: options.admission_ca.clone(),
         };
         let authority = options.admission_authority.as_deref();
-        admission = Some(Admission::listen(options.admission_address, authority, files).await?);
+        let rate = options.write_bytes_per_second;
+        admission = Some(Admission::listen(options.admission_address, authority, files, rate).await?);
     }
     let mut egress = None;
     if let Some(flags) = &options.egress {

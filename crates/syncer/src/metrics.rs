@@ -52,6 +52,13 @@ pub struct AdmissionLabels {
     pub result: &'static str,
 }
 
+/// Labels of [`Metrics::large_writes`].
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct WriteLabels {
+    /// `allowed` or `denied`.
+    pub result: &'static str,
+}
+
 /// Labels of [`Metrics::egress`].
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct EgressLabels {
@@ -165,6 +172,10 @@ pub struct Metrics {
     pub sync_to_tenant: Histogram,
     /// Seconds of answers to the tenant's API server.
     pub admissions: Family<AdmissionLabels, Histogram, fn() -> Histogram>,
+    /// Seconds that large writes of the tenant waited for their turn.
+    pub large_writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
+    /// Bytes of large writes.
+    pub large_write_bytes: Family<WriteLabels, Counter>,
     /// Connections that the tenant's API server asked for.
     pub egress: Family<EgressLabels, Counter>,
     /// Reservations on the host without a tenant object.
@@ -188,6 +199,8 @@ impl Default for Metrics {
             sync_to_host: duration_histogram(),
             sync_to_tenant: duration_histogram(),
             admissions: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
+            large_writes: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
+            large_write_bytes: Family::default(),
             egress: Family::default(),
             reservations_swept: Family::default(),
             events_dropped: Counter::default(),
@@ -240,6 +253,16 @@ impl Metrics {
             self.admissions.clone(),
         );
         registry.register(
+            "large_write_wait_seconds",
+            "Time for which large writes of the tenant waited for their turn, by result: allowed or denied",
+            self.large_writes.clone(),
+        );
+        registry.register(
+            "large_write_bytes",
+            "Bytes of large writes of the tenant, by result: allowed or denied",
+            self.large_write_bytes.clone(),
+        );
+        registry.register(
             "egress_connections",
             "Connections that the tenant's API server asked for, by target and result",
             self.egress.clone(),
@@ -266,6 +289,12 @@ impl Metrics {
     /// Counts one answer to the tenant's API server.
     pub fn admission(&self, labels: &AdmissionLabels, took: Duration) {
         self.admissions.get_or_create(labels).observe(took.as_secs_f64());
+    }
+
+    /// Counts one large write of the tenant.
+    pub fn large_write(&self, labels: &WriteLabels, bytes: u64, waited: Duration) {
+        self.large_writes.get_or_create(labels).observe(waited.as_secs_f64());
+        self.large_write_bytes.get_or_create(labels).inc_by(bytes);
     }
 
     /// Counts one API call.

@@ -90,7 +90,9 @@ impl Components<'_> {
         let arguments = Arguments::new()
             .with("auto-compaction-mode", "periodic")
             .with("auto-compaction-retention", "5m")
-            .with("quota-backend-bytes", 2_u64 << 30);
+            .with("quota-backend-bytes", 2_u64 << 30)
+            // Writes that are kept in memory for members that are behind: this etcd has none.
+            .with("snapshot-catchup-entries", 100);
         let ports = (datastore, datastore_peer);
         self.etcd_process(
             process::DATASTORE,

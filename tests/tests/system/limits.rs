@@ -14,10 +14,10 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Error,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Time for a measurement of an API server that has been running for a while, and for its restart.
 const MEASURED: Duration = Duration::from_mins(8);
@@ -45,8 +45,14 @@ fn refusal<K>(result: Result<K, Error>) -> Option<String> {
     }
 }
 
-pub(crate) async fn services_beyond_the_limit_are_refused(host: Arc<TestCluster>) {
-    let tenant = create_tenant(&host, "limit-services", &json!({"services": 3, "pods": 70})).await;
+pub(crate) async fn services_and_writes_beyond_the_limits_are_refused(host: Arc<TestCluster>) {
+    let tenant = create_tenant(
+        &host,
+        "limit-services",
+        &json!({"services": 3, "pods": 70, "datastoreWriteBytesPerSecond": "64Ki"}),
+    )
+    .await;
+    large_writes_have_a_pace(&tenant.client).await;
     let quotas: Api<ResourceQuota> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let quota = until("the host counts", SOON, async || {
         let quota = quotas.get("berth-limits").await.map_err(|error| error.to_string())?;
@@ -73,6 +79,46 @@ pub(crate) async fn services_beyond_the_limit_are_refused(host: Arc<TestCluster>
     assert!(message.contains("spec.limits.services"), "{message}");
     assert!(!message.contains(&tenant.id.workload_namespace()), "{message}");
     tenant.delete(&host).await;
+}
+
+/// After what a tenant may write at once, large objects have to wait; small ones do not.
+async fn large_writes_have_a_pace(client: &Client) {
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let large = |name: String| ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(name),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([("value".to_owned(), "x".repeat(1_000_000))])),
+        ..ConfigMap::default()
+    };
+    let mut refused = None;
+    for number in 0..40 {
+        let result = config_maps
+            .create(&PostParams::default(), &large(format!("large-{number}")))
+            .await;
+        if let Err(error) = result {
+            refused = Some((number, error));
+            break;
+        }
+    }
+    let (number, error) = refused.expect("40 MB are more than the tenant may write at once");
+    assert!(number >= 30, "refused after {number} MB: {error}");
+    let Error::Api(status) = &error else { panic!("{error}") };
+    assert_eq!(status.code, 429, "{status:?}");
+    assert!(
+        status.message.contains("spec.limits.datastoreWriteBytesPerSecond"),
+        "{status:?}"
+    );
+    let later = status.details.as_ref().map(|details| details.retry_after_seconds);
+    assert!(later.is_some_and(|seconds| seconds > 0), "{status:?}");
+    // What stores nothing does not count, and small objects never wait.
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    config_maps.create(&dry_run, &large("dry-run".into())).await.unwrap();
+    create_config_map(client, "small-beside-large", None).await.unwrap();
 }
 
 /// A class whose limits have one resource by name.

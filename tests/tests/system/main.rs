@@ -63,7 +63,7 @@ fn main() -> ExitCode {
                 classes::priority_classes_follow_the_band,
                 classes::additional_kinds_need_a_definition_and_permissions,
                 classes::a_kind_of_the_host_is_defined_in_the_tenant,
-                limits::services_beyond_the_limit_are_refused,
+                limits::services_and_writes_beyond_the_limits_are_refused,
                 limits::resources_by_name_are_limited_and_reserved,
                 limits::a_tenant_cannot_store_more_than_its_share_whoever_asks,
                 own_objects::objects_of_every_api_server_are_listed,

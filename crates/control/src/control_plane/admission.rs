@@ -1,5 +1,5 @@
 //! The admission plugins of the API server: how many Events it takes, who may change the platform's objects, who
-//! created each pod, and whether it takes
+//! created each pod, how fast it takes large objects, and whether it takes
 //! anything once the tenant's share of the datastore is full.
 //!
 //! And the connection from the API server to the syncer's admission server: certificates for both ends, and the configuration
@@ -10,7 +10,7 @@ use super::{
     component::FILES,
     created_by, datastore_limit,
     input::ControlPlaneInput,
-    own_apis, platform_objects, static_policies,
+    own_apis, platform_objects, static_policies, write_pace,
 };
 use berth_kubernetes_versions::features;
 use berth_pki::Usage;
@@ -23,6 +23,8 @@ const EVENTS: (u32, u32) = (50, 5000);
 
 /// File of the API server with its admission configuration.
 pub(super) const CONFIGURATION: &str = "admission.conf";
+/// File of the API server by which it presents its certificate to the syncer's admission server.
+const KUBECONFIG: &str = "webhooks.kubeconfig";
 /// The admission plugin that limits Events. It is not on by default.
 pub(super) const EVENT_RATE_LIMIT: &str = "EventRateLimit";
 /// Name of the certificate and key files, on both ends.
@@ -52,11 +54,11 @@ pub(super) fn for_api_server(
             },
         }],
     });
-    files.insert("webhooks.kubeconfig".into(), kubeconfig.to_string());
+    files.insert(KUBECONFIG.into(), kubeconfig.to_string());
     let plugin = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "WebhookAdmissionConfiguration",
-        "kubeConfigFile": format!("{FILES}/webhooks.kubeconfig"),
+        "kubeConfigFile": format!("{FILES}/{KUBECONFIG}"),
     });
     let (qps, burst) = EVENTS;
     let events = json!({
@@ -73,7 +75,8 @@ pub(super) fn for_api_server(
         own_apis::for_api_server(files);
         created_by::for_api_server(files);
         datastore_limit::for_api_server(input.datastore_usage, files);
-        plugins.extend([static_policies::plugin(), static_policies::mutating_plugin()]);
+        let pace = write_pace::for_api_server(input, authorities, KUBECONFIG, files);
+        plugins.extend([static_policies::plugin(), static_policies::mutating_plugin(), pace]);
     }
     let configuration = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",

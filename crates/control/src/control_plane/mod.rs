@@ -24,6 +24,7 @@ mod platform_objects;
 mod scheduler;
 mod static_policies;
 mod syncer;
+mod write_pace;
 
 pub use api_server::ISSUER as SERVICE_ACCOUNT_ISSUER;
 pub use certificates::{Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore};

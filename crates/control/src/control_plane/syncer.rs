@@ -71,6 +71,7 @@ pub(super) fn render(
         file_flag("admission-cert", &format!("{}.crt", admission::CERTIFICATE)),
         file_flag("admission-key", &format!("{}.key", admission::CERTIFICATE)),
         file_flag("admission-ca", admission::AUTHORITY),
+        flag("write-bytes-per-second", input.limits.write_rate()),
     ];
     let users: Vec<&str> = [
         (features::static_admission_policies(input.version), "stamped"),

@@ -85,6 +85,8 @@ pub struct Denial {
     pub reason: &'static str,
     /// A message for the tenant.
     pub message: String,
+    /// Seconds after which the same request may succeed: clients of Kubernetes repeat it by themselves then. None: they do not.
+    pub retry_after: Option<u64>,
 }
 
 impl Denial {
@@ -94,6 +96,7 @@ impl Denial {
             code: 403,
             reason: "Forbidden",
             message: message.into(),
+            retry_after: None,
         }
     }
 
@@ -103,6 +106,7 @@ impl Denial {
             code: 422,
             reason: "Invalid",
             message: message.into(),
+            retry_after: None,
         }
     }
 
@@ -112,6 +116,17 @@ impl Denial {
             code: 503,
             reason: "ServiceUnavailable",
             message: message.into(),
+            retry_after: None,
+        }
+    }
+
+    /// There are too many such requests; the same one may succeed after so many seconds.
+    pub fn too_many(message: impl Into<String>, seconds: u64) -> Self {
+        Self {
+            code: 429,
+            reason: "TooManyRequests",
+            message: message.into(),
+            retry_after: Some(seconds),
         }
     }
 
@@ -121,7 +136,24 @@ impl Denial {
             code: 409,
             reason: "AlreadyExists",
             message: message.into(),
+            retry_after: None,
         }
+    }
+}
+
+impl Denial {
+    fn status(self) -> Value {
+        let Self {
+            code,
+            reason,
+            message,
+            retry_after,
+        } = self;
+        let mut status = json!({"code": code, "reason": reason, "message": message});
+        if let Some(seconds) = retry_after {
+            status["details"] = json!({"retryAfterSeconds": seconds});
+        }
+        status
     }
 }
 
@@ -155,11 +187,7 @@ impl Verdict {
                 "patchType": "JSONPatch",
                 "patch": BASE64_STANDARD.encode(Value::from(changes).to_string()),
             }),
-            Self::Deny(Denial { code, reason, message }) => json!({
-                "uid": uid,
-                "allowed": false,
-                "status": {"code": code, "reason": reason, "message": message},
-            }),
+            Self::Deny(denial) => json!({"uid": uid, "allowed": false, "status": denial.status()}),
         };
         json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
     }
@@ -199,6 +227,7 @@ mod tests {
             Verdict::Allow(Vec::new()),
             Verdict::Allow(changes),
             Verdict::Deny(Denial::forbidden("no")),
+            Verdict::Deny(Denial::too_many("later", 2)),
         ];
         insta::assert_yaml_snapshot!(verdicts.map(|verdict| verdict.answer("u")));
     }

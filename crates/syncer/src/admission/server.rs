@@ -1,17 +1,24 @@
 //! The server for admission requests of the tenant's API server. A client without a certificate of the tenant's own
 //! authority for this purpose does not get past the handshake.
 
-use super::{configuration, services};
+use super::{configuration, services, writes::Turns};
 use crate::{
     engine::{Engine, reserve::Connections},
-    metrics::AdmissionLabels,
+    metrics::{AdmissionLabels, WriteLabels},
     serve,
     tls::{Acceptor, IdentityFiles, TlsError},
 };
-use axum::{Json, Router, extract::DefaultBodyLimit, extract::State, http::StatusCode, routing::post};
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, State},
+    http::StatusCode,
+    routing::post,
+};
 use berth_sync_rules::admission::{
     configuration::{PATH, configuration},
     review::{Denial, Request, Verdict},
+    writes::{self, Write},
 };
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use serde_json::Value;
@@ -46,10 +53,12 @@ pub struct Admission {
     acceptor: Acceptor,
     authority: String,
     configuration: MutatingWebhookConfiguration,
+    write_rate: u64,
 }
 
 impl Admission {
-    /// Listens on `address`. The API server connects to `authority` (`host:port`), or to the address.
+    /// Listens on `address`. The API server connects to `authority` (`host:port`), or to the address. Large writes wait when they are more
+    /// than `write_rate` bytes a second.
     ///
     /// # Errors
     /// As [`AdmissionError`] says.
@@ -57,6 +66,7 @@ impl Admission {
         address: SocketAddr,
         authority: Option<&str>,
         identity: IdentityFiles,
+        write_rate: u64,
     ) -> Result<Self, AdmissionError> {
         let acceptor = Acceptor::new(identity)?;
         let fail = |error| AdmissionError::Listen(address, error);
@@ -70,6 +80,7 @@ impl Admission {
             configuration: configuration(&authority, &acceptor.authority()),
             acceptor,
             authority,
+            write_rate,
         })
     }
 
@@ -89,10 +100,15 @@ impl Admission {
             acceptor,
             authority: _,
             configuration,
+            write_rate,
         } = self;
         let listener = TcpListener::from_std(listener)?;
         let tenant = connections.tenant.clone();
-        let answers = Arc::new(Answers { engine, connections });
+        let answers = Arc::new(Answers {
+            engine,
+            connections,
+            turns: Turns::new(write_rate),
+        });
         let (acceptor, router) = (Arc::new(acceptor), router(answers));
         let serving = serve::accept(listener, CONNECTIONS, |stream| {
             let (acceptor, router) = (Arc::clone(&acceptor), router.clone());
@@ -111,20 +127,24 @@ impl Admission {
 struct Answers {
     engine: Arc<Engine>,
     connections: Connections,
+    turns: Turns,
 }
 
 fn router(answers: Arc<Answers>) -> Router {
     Router::new()
-        .route(PATH, post(answer))
+        .route(PATH, post(answer_service))
+        .route(writes::PATH, post(answer_write))
         .layer(DefaultBodyLimit::max(LARGEST))
         .with_state(answers)
 }
 
-async fn answer(
+async fn answer_service(
     State(answers): State<Arc<Answers>>,
     Json(review): Json<Value>,
 ) -> Result<Json<Value>, (StatusCode, &'static str)> {
-    let Answers { engine, connections } = &*answers;
+    let Answers {
+        engine, connections, ..
+    } = &*answers;
     let start = Instant::now();
     let request = Request::read(review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
     let answer = tokio::time::timeout(ANSWER, services::answer(engine, connections, &request)).await;
@@ -141,4 +161,21 @@ async fn answer(
         start.elapsed(),
     );
     Ok(Json(verdict.answer(&request.uid)))
+}
+
+/// The content is dropped before the write waits: only its size matters.
+async fn answer_write(
+    State(answers): State<Arc<Answers>>,
+    review: Bytes,
+) -> Result<Json<Value>, (StatusCode, &'static str)> {
+    let write = Write::read(&review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+    drop(review);
+    let start = Instant::now();
+    let verdict = answers.turns.answer(&write).await;
+    let labels = WriteLabels { result: verdict.name() };
+    answers
+        .engine
+        .metrics()
+        .large_write(&labels, write.bytes, start.elapsed());
+    Ok(Json(verdict.answer(&write.uid)))
 }

@@ -67,6 +67,7 @@ impl AdmissionFiles {
             key: path("server.key"),
             authority: path("ca.crt"),
         };
-        Admission::listen(self.address, None, identity).await.unwrap()
+        let rate = berth_api::TenantLimits::default().write_rate();
+        Admission::listen(self.address, None, identity, rate).await.unwrap()
     }
 }
