@@ -59,7 +59,12 @@ impl Part {
         let pods: Vec<String> = self.list().await.iter().map(brief).collect();
         let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
         let endpoints: Vec<_> = match slices.list(&of_service).await {
-            Ok(slices) => slices.items.into_iter().filter_map(|slice| slice.endpoints).flatten().collect(),
+            Ok(slices) => slices
+                .items
+                .into_iter()
+                .filter_map(|slice| slice.endpoints)
+                .flatten()
+                .collect(),
             Err(error) => return format!("{}: pods {pods:?}, no endpoints: {error}", Timestamp::now()),
         };
         let endpoints: Vec<_> = endpoints.iter().map(|one| (&one.addresses, &one.conditions)).collect();
@@ -272,7 +277,10 @@ pub(crate) async fn a_rollout_refuses_no_request(host: Arc<TestCluster>) {
                 let client = patient(&kubeconfig).await;
                 if let Err(error) = client.apiserver_version().await {
                     // Which servers there were at that moment says whose connection it was.
-                    return Err(format!("{error:?} after {answered} answers; {}", server.seen_by(&slices).await));
+                    return Err(format!(
+                        "{error:?} after {answered} answers; {}",
+                        server.seen_by(&slices).await
+                    ));
                 }
                 answered += 1;
                 tokio::time::sleep(Duration::from_millis(20)).await;

@@ -218,7 +218,11 @@ fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -
         startup_probe: component.health.map(|health| probe(health, health.live, 1, 180)),
         liveness_probe: component.health.map(|health| probe(health, health.live, 10, 6)),
         readiness_probe: component.health.map(|health| Probe {
-            timeout_seconds: Some(if lingers { API_SERVER_ANSWER_SECONDS } else { ANSWER_SECONDS }),
+            timeout_seconds: Some(if lingers {
+                API_SERVER_ANSWER_SECONDS
+            } else {
+                ANSWER_SECONDS
+            }),
             ..probe(health, health.ready, 2, 3)
         }),
         lifecycle: lingers.then(|| Lifecycle {
