@@ -195,6 +195,7 @@ async fn sleeper_is_woken(host: &TestCluster, tenant: &Tenant, gateway: &Gateway
     };
     assert_eq!(requested().await, None);
     set_phase("Sleeping").await;
+    let asleep = Instant::now();
     let held = format!(
         "berth_gateway_held_connections{{tenant_namespace=\"{NAMESPACE}\",tenant=\"{}\"}} 1",
         tenant.name
@@ -217,7 +218,10 @@ async fn sleeper_is_woken(host: &TestCluster, tenant: &Tenant, gateway: &Gateway
                 break client.await;
             }
             // The gateway did not know yet that the tenant sleeps, and led to its API server.
-            answer = &mut client => assert!(answer.is_ok(), "a connection to a sleeper is not held: {answer:?}"),
+            answer = &mut client => assert!(
+                answer.is_ok() && asleep.elapsed() < SOON,
+                "a connection to a sleeper is not held: {answer:?}"
+            ),
         }
     };
     assert!(listed.unwrap().contains("namespace/kube-system"));
