@@ -51,6 +51,10 @@ kubernetes: ## Everything in hack/kubernetes/versions, also helm and the operato
 build: prerequisites ## Build all of Berth's binaries for development
 	cargo build --workspace --bins --locked
 
+.PHONY: build-tests
+build-tests: prerequisites ## The same, and the tests' binaries
+	cargo build --workspace --bins --tests --locked
+
 .PHONY: release-binaries
 release-binaries: prerequisites ## Build all of Berth's binaries with the optimization of a release
 	cargo build --workspace --bins --locked --release

@@ -32,8 +32,9 @@ use tokio::{net::UnixListener, signal::unix::SignalKind};
 
 /// Set for the keeper: its folder.
 const FOLDER: &str = "BERTH_TEST_KEEPER_FOLDER";
-/// How long an unused cluster is kept. Long enough for a runner that is busy with other suites.
-const IDLE: Duration = Duration::from_secs(20);
+/// How long an unused cluster is kept. Long enough for a runner that is busy with other suites: another cluster costs more than this
+/// one does meanwhile.
+const IDLE: Duration = Duration::from_secs(60);
 /// How long a cluster may take until it can be used.
 const START: Duration = Duration::from_mins(10);
 /// How often locks, files and processes are checked.

@@ -71,7 +71,21 @@ impl TestCluster {
     /// Starts a host cluster with these nodes and the pools; Berth is installed and control does not run.
     pub async fn without_control(nodes: &str) -> Self {
         let plan: NodePlan = nodes.parse().unwrap();
-        let host = TestHost::start(plan).await.unwrap();
+        Self::prepared(TestHost::start(plan).await.unwrap()).await
+    }
+
+    /// The same with real nodes.
+    pub async fn without_control_on_real_nodes(nodes: &str) -> Self {
+        let plan: NodePlan = nodes.parse().unwrap();
+        let host = TestHost::start_with(|config| {
+            config.nodes = plan;
+            config.real_nodes = true;
+        });
+        Self::prepared(host.await.unwrap()).await
+    }
+
+    /// A host cluster on which what control needs is installed, with the pools.
+    async fn prepared(host: TestHost) -> Self {
         install(&host.client().await.unwrap(), CONTROL_USER).await.unwrap();
         let kubeconfig = host.kubeconfig_for(CONTROL_USER, &[]).unwrap();
         write_atomic(&host.home().control_kubeconfig(), kubeconfig.as_bytes(), 0o600).unwrap();

@@ -8,9 +8,11 @@ use berth_tests::{
     keeper,
     suite::{Group, Suite},
     test_cluster::TestCluster,
-    tests,
+    tests, wait,
 };
 use futures::FutureExt as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::{
@@ -32,7 +34,7 @@ const LIMIT: Duration = Duration::from_mins(8);
 
 fn main() -> ExitCode {
     match std::env::var(ROLE).as_deref() {
-        Ok("real") => return suite(|nodes| TestCluster::on_real_nodes(nodes).boxed_local()).run(),
+        Ok("real") => return suite(|nodes| with_a_container(nodes).boxed_local()).run(),
         Ok(_) => return suite(|nodes| TestCluster::without_control(nodes).boxed_local()).run(),
         Err(_) => {}
     }
@@ -70,6 +72,23 @@ fn main() -> ExitCode {
 
 fn suite(start: fn(&'static str) -> futures::future::LocalBoxFuture<'static, TestCluster>) -> Suite {
     Suite::new("cpu=1", start, vec![Group::alone(tests![succeeds, fails, hangs])])
+}
+
+/// A cluster with real nodes, on which a pod runs: kube-dns, without anything of Berth that would take a minute to install.
+async fn with_a_container(nodes: &str) -> TestCluster {
+    let host = TestCluster::without_control_on_real_nodes(nodes).await;
+    let deployments: Api<Deployment> = Api::namespaced(host.client.clone(), "kube-system");
+    wait::until("kube-dns runs", wait::SOON, async || {
+        let dns = deployments.get("kube-dns").await.map_err(|error| error.to_string())?;
+        let status = dns.status.unwrap_or_default();
+        if status.ready_replicas == Some(1) {
+            Ok(())
+        } else {
+            Err(format!("{status:?}"))
+        }
+    })
+    .await;
+    host
 }
 
 /// Appends a line, so that a reader never sees half of one.

@@ -10,7 +10,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::images::{USER, catalog};
+use crate::images::{Image, USER, catalog};
 use crate::nodes::SYSTEM_NODE;
 use crate::{Error, HostCluster};
 
@@ -92,9 +92,12 @@ impl HostCluster {
     /// fails.
     pub async fn install_chart(&self, install: &ChartInstall) -> Result<(), Error> {
         let versions: Vec<&str> = install.versions.iter().map(String::as_str).collect();
-        let mut images = catalog::for_control_planes(&versions)?;
-        images.extend(catalog::for_berth(&install.programs));
-        self.import_images(&images, Some(&self.system_nodes())).await?;
+        let (mut first, later): (Vec<Image>, Vec<Image>) = catalog::for_control_planes(&versions)?
+            .into_iter()
+            .partition(|image| image.reference == catalog::ETCD);
+        first.extend(catalog::for_berth(&install.programs));
+        let system_nodes = self.system_nodes();
+        self.import_images(&first, Some(&system_nodes)).await?;
         // Every node that a tenant leaves is scrubbed.
         let scrub_image = catalog::for_cleaning(&install.programs);
         self.import_images(&[scrub_image], None).await?;
@@ -103,8 +106,9 @@ impl HostCluster {
         write_atomic(&values, format!("{:#}", install.build_values()).as_bytes(), 0o600)?;
         let (chart, values) = (install.chart.display().to_string(), values.display().to_string());
         let helm = ["upgrade", "--install", RELEASE, &chart, "--values", &values];
-        self.helm(&[&helm[..], &["--create-namespace", "--wait", "--timeout", "4m"]].concat())
-            .await?;
+        let helm = [&helm[..], &["--create-namespace", "--wait", "--timeout", "4m"]].concat();
+        // Those of tenants are the largest, and are needed later: they are imported while control and its datastore start.
+        tokio::try_join!(self.helm(&helm), self.import_images(&later, Some(&system_nodes)))?;
         Ok(())
     }
 

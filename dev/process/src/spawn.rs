@@ -17,8 +17,9 @@ use crate::spec::ProcessSpec;
 /// A log that has grown beyond this is set aside (one generation) when its process starts.
 const LOG_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The variables that children inherit from the supervisor.
-const INHERITED: [&str; 5] = ["PATH", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+/// The variables that children inherit from the supervisor. `GOGC` lets the tests of a machine with much memory collect garbage
+/// less often.
+const INHERITED: [&str; 6] = ["PATH", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOGC"];
 
 type Job = (Command, oneshot::Sender<io::Result<u32>>);
 

@@ -1,7 +1,8 @@
 //! Identity: what a tenant's admin holds opens that tenant and nothing else.
 
+use crate::shared::attacker_and_victim;
 use berth_tests::{
-    tenant::{READY_WITHIN, Tenant, cluster, patient_with},
+    tenant::{READY_WITHIN, patient_with},
     test_cluster::TestCluster,
     token::client as with_token,
     wait::until,
@@ -41,11 +42,7 @@ fn host_kubeconfig(host: &TestCluster) -> String {
 }
 
 pub(crate) async fn tenant_admin_has_no_rights_elsewhere(host: Arc<TestCluster>) {
-    let (ca, cb) = (cluster("alpha", &[("a", "h100", 1)]), cluster("beta", &[]));
-    let (a, b) = tokio::join!(
-        Tenant::create(&host, "adv-cred", &ca),
-        Tenant::create(&host, "adv-cred", &cb)
-    );
+    let (a, b) = attacker_and_victim(&host).await;
     assert_eq!(try_to_list(&a.client).await, 200);
     assert_eq!(
         try_to_list(&crossed(&a.kubeconfig, &b.kubeconfig).await).await,
@@ -99,15 +96,10 @@ pub(crate) async fn tenant_admin_has_no_rights_elsewhere(host: Arc<TestCluster>)
     // Anonymous requests get nothing.
     let anonymous = with_token(&a.kubeconfig, "").await;
     assert_eq!(try_to_list(&anonymous).await, 401);
-    tokio::join!(a.delete(&host), b.delete(&host));
 }
 
 pub(crate) async fn tokens_are_rejected_elsewhere(host: Arc<TestCluster>) {
-    let (ca, cb) = (cluster("gamma", &[]), cluster("delta", &[]));
-    let (a, b) = tokio::join!(
-        Tenant::create(&host, "adv-token", &ca),
-        Tenant::create(&host, "adv-token", &cb)
-    );
+    let (a, b) = attacker_and_victim(&host).await;
     let accounts: Api<ServiceAccount> = Api::namespaced(a.client.clone(), "default");
     let request = TokenRequest {
         spec: Some(TokenRequestSpec {
@@ -151,5 +143,4 @@ pub(crate) async fn tokens_are_rejected_elsewhere(host: Arc<TestCluster>) {
     assert_eq!(try_to_list(&with_token(&a.kubeconfig, &host_token).await).await, 401);
     let pods: Api<Pod> = Api::namespaced(a.client.clone(), "default");
     assert!(pods.list(&ListParams::default()).await.is_ok());
-    tokio::join!(a.delete(&host), b.delete(&host));
 }

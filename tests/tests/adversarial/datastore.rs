@@ -1,6 +1,6 @@
 //! Datastore crossing: a tenant's etcd certificate opens the keys below the tenant's own prefix and nothing else.
 
-use crate::objects::say;
+use crate::{objects::say, shared::attacker};
 use berth_control::control_plane::API_SERVER;
 use berth_etcd::{
     Client, ConnectOptions, Status,
@@ -232,7 +232,7 @@ const VERSION: &[u8] = b"GET /version HTTP/1.1\r\nHost: etcd\r\nConnection: clos
 
 /// Class: another port. At the peer port of etcd one could pass for a member and write to all keys.
 pub(crate) async fn a_tenants_etcd_certificate_opens_no_peer_port(host: Arc<TestCluster>) {
-    let tenant = Tenant::create(&host, "adv-peers", &cluster("peers", &[])).await;
+    let tenant = attacker(&host).await;
     let datastore = host.datastore();
     let peers = std::fs::read(&datastore.peer_ca_cert).unwrap();
     let clients = std::fs::read(&datastore.ca_cert).unwrap();
@@ -290,5 +290,4 @@ pub(crate) async fn a_tenants_etcd_certificate_opens_no_peer_port(host: Arc<Test
             assert!(answer.is_empty(), "{what} is answered: {answer}");
         }
     }
-    tenant.delete(&host).await;
 }

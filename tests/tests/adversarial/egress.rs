@@ -1,12 +1,12 @@
 //! Server-side request forgery: what a tenant can make its API server connect to. The tests call the broker as the API server
 //! does, with its certificate, which no tenant has.
 
-use crate::objects::say;
+use crate::{objects::say, shared::attacker_and_victim};
 use base64::Engine as _;
 use berth_control::control_plane::{API_SERVER, SYNCER};
 use berth_tests::{
     scrape::flag,
-    tenant::{Tenant, cluster},
+    tenant::Tenant,
     test_cluster::TestCluster,
     wait::{SOON, until},
 };
@@ -31,11 +31,7 @@ const NO_ANSWER: &str = "nothing";
 const PROBE: &[u8] = b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
 pub(crate) async fn only_the_api_server_may_use_the_egress_broker(host: Arc<TestCluster>) {
-    let (ca, cb) = (cluster("broker-a", &[]), cluster("broker-b", &[]));
-    let (a, b) = tokio::join!(
-        Tenant::create(&host, "adv-broker", &ca),
-        Tenant::create(&host, "adv-broker", &cb)
-    );
+    let (a, b) = attacker_and_victim(&host).await;
     let address = flag(&host, &a, "egress-address").expect("the syncer has a broker");
     let authority = file(&host, &a, SYNCER, "egress-ca.crt");
     let kubeconfig: Value = serde_saphyr::from_str(&a.kubeconfig).unwrap();
@@ -70,15 +66,10 @@ pub(crate) async fn only_the_api_server_may_use_the_egress_broker(host: Arc<Test
         answer.starts_with("HTTP/1.1 403 169.254.169.254:80 is a link-local address"),
         "{answer}"
     );
-    tokio::join!(a.delete(&host), b.delete(&host));
 }
 
 pub(crate) async fn connections_reach_their_target_or_nothing(host: Arc<TestCluster>) {
-    let (ca, cb) = (cluster("target-a", &[]), cluster("target-b", &[]));
-    let (a, b) = tokio::join!(
-        Tenant::create(&host, "adv-target", &ca),
-        Tenant::create(&host, "adv-target", &cb)
-    );
+    let (a, b) = attacker_and_victim(&host).await;
     let address = flag(&host, &a, "egress-address").unwrap();
     let authority = file(&host, &a, SYNCER, "egress-ca.crt");
     let (certificate, key) = identity(&host, &a);
@@ -146,5 +137,4 @@ pub(crate) async fn connections_reach_their_target_or_nothing(host: Arc<TestClus
     ))
     .await;
     assert!(!answer.contains(" 200 "), "{answer}");
-    tokio::join!(a.delete(&host), b.delete(&host));
 }

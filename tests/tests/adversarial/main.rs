@@ -6,6 +6,7 @@ mod credentials;
 mod datastore;
 mod egress;
 mod objects;
+mod shared;
 mod syncer;
 mod workloads;
 
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     berth_tests::suite::run(
-        "h100=2,l40s=1,cpu=1",
+        "h100=3,l40s=1,cpu=1",
         vec![Group::alone(tests![
             credentials::tenant_admin_has_no_rights_elsewhere,
             credentials::tokens_are_rejected_elsewhere,

@@ -1,6 +1,7 @@
 //! Service and endpoint hijack, volumes and devices of others, GPUs past the scheduler, foreign host names: tried as a
 //! tenant's admin through the tenant's own API server. And the syncer's webhook, called by clients that reach its port.
 
+use crate::shared::attacker;
 use base64::Engine as _;
 use berth_api::labels;
 use berth_tests::{
@@ -270,7 +271,7 @@ pub(crate) async fn say(
 }
 
 pub(crate) async fn only_the_api_server_may_call_the_admission_webhook(host: Arc<TestCluster>) {
-    let tenant = Tenant::create(&host, "adv-webhook", &cluster("webhook", &[])).await;
+    let tenant = attacker(&host).await;
     let address = flag(&host, &tenant, "admission-address").expect("the syncer serves a webhook");
     let webhooks: Api<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration> =
         Api::all(tenant.client.clone());
@@ -295,5 +296,4 @@ pub(crate) async fn only_the_api_server_may_call_the_admission_webhook(host: Arc
             Ok(answer) => assert!(answer.is_empty(), "{who} is answered: {answer}"),
         }
     }
-    tenant.delete(&host).await;
 }

@@ -1,6 +1,7 @@
 //! A syncer that is taken over: its host identity ends at its own namespaces, and the host itself refuses what would
 //! leave a container.
 
+use crate::shared::attacker;
 use berth_api::{Organization, Project, TenantCluster, labels};
 use berth_control::control_plane::SYNCER;
 use berth_tests::{
@@ -342,7 +343,7 @@ async fn reaches_no_other_node(client: &Client, a: &Tenant) {
 }
 
 pub(crate) async fn the_host_refuses_pods_that_leave_their_container(host: Arc<TestCluster>) {
-    let tenant = Tenant::create(&host, "adv-psa", &cluster("psa", &[])).await;
+    let tenant = attacker(&host).await;
     let client = as_syncer(&host, &tenant).await;
     let pods: Api<Pod> = Api::namespaced(client, &tenant.id.workload_namespace());
     let pod = |name: &str, spec: &Value| -> Pod {
@@ -402,5 +403,4 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(host: Arc<T
         )
         .await;
     assert!(harmless.is_ok(), "the check refuses everything: {harmless:?}");
-    tenant.delete(&host).await;
 }

@@ -6,13 +6,15 @@ use crate::{
 };
 use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, SYNCER};
 use berth_tests::{
-    tenant::{Tenant, cluster, until_gone},
+    tenant::{Tenant, cluster, patient, until_gone},
     test_cluster::TestCluster,
     wait::until,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Pod, Service},
+    discovery::v1::EndpointSlice,
 };
 use kube::{
     Api, ResourceExt,
@@ -26,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 const BERTH: &str = "berth-system";
 
 /// Pods of one program of Berth or of a tenant's control plane.
+#[derive(Clone)]
 struct Part {
     pods: Api<Pod>,
     selector: ListParams,
@@ -49,6 +52,23 @@ impl Part {
 
     async fn list(&self) -> Vec<Pod> {
         self.pods.list(&self.selector).await.unwrap().items
+    }
+
+    /// Its pods and the endpoints of its Service now, for the message of a failure.
+    async fn seen_by(&self, slices: &Api<EndpointSlice>) -> String {
+        let pods: Vec<String> = self.list().await.iter().map(brief).collect();
+        let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
+        let endpoints: Vec<_> = match slices.list(&of_service).await {
+            Ok(slices) => slices
+                .items
+                .into_iter()
+                .filter_map(|slice| slice.endpoints)
+                .flatten()
+                .collect(),
+            Err(error) => return format!("{}: pods {pods:?}, no endpoints: {error}", Timestamp::now()),
+        };
+        let endpoints: Vec<_> = endpoints.iter().map(|one| (&one.addresses, &one.conditions)).collect();
+        format!("{}: pods {pods:?}, endpoints {endpoints:?}", Timestamp::now())
     }
 
     /// Deletes its pods at once, as if their node had lost them.
@@ -92,6 +112,12 @@ impl Part {
         })
         .await;
     }
+}
+
+/// A pod in few words: its name, whether it is ready, and since when it is being deleted.
+fn brief(pod: &Pod) -> String {
+    let deleted = pod.metadata.deletion_timestamp.as_ref().map(|time| time.0.to_string());
+    format!("{} ready={} ends={deleted:?}", pod.name_any(), is_ready(pod))
 }
 
 /// A pod that calls a Service of its team without pause and counts how often it gets no answer.
@@ -242,16 +268,24 @@ pub(crate) async fn a_rollout_refuses_no_request(host: Arc<TestCluster>) {
     let stop = CancellationToken::new();
     let requests = tokio::spawn({
         let (stop, kubeconfig) = (stop.clone(), tenant.kubeconfig.clone());
+        let server = server.clone();
+        let slices = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
         async move {
             let mut answered = 0;
             while !stop.is_cancelled() {
-                // A new connection each time: an open one would not notice.
-                let client = berth_runtime::client::from_text(&kubeconfig).await.unwrap();
-                client.apiserver_version().await.map_err(|error| (answered, error))?;
+                // A new connection each time: an open one would not notice. It may take long: slow is not refused.
+                let client = patient(&kubeconfig).await;
+                if let Err(error) = client.apiserver_version().await {
+                    // Which servers there were at that moment says whose connection it was.
+                    return Err(format!(
+                        "{error:?} after {answered} answers; {}",
+                        server.seen_by(&slices).await
+                    ));
+                }
                 answered += 1;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            Ok::<usize, (usize, kube::Error)>(answered)
+            Ok::<usize, String>(answered)
         }
     });
     let name = json!({"spec": {"controlPlane": {"service": {"hostnames": ["rolled.example.com"]}}}});

@@ -7,7 +7,7 @@ use berth_tests::{
     kubectl::Kubectl,
     tenant::{Tenant, cluster, patient_with},
     test_cluster::TestCluster,
-    wait::{SOON, until_true},
+    wait::{SOON, until, until_true},
 };
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -17,7 +17,7 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use serde_json::json;
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{
     io::AsyncReadExt,
     net::TcpStream,
@@ -113,8 +113,12 @@ pub(crate) async fn a_team_works_through_the_gateway(host: Arc<TestCluster>) {
     assert!(tenant.kubeconfig.contains(&format!("server: {url}\n")), "{url}");
     let status = host.tenants(NAMESPACE).get(&tenant.name).await.unwrap().status;
     assert_eq!(status.unwrap().endpoint, Some(url));
-    let namespaces = kubectl(&tenant, &gateway, &name, &["get", "namespaces", "--output=name"]).await;
-    assert!(namespaces.unwrap().contains("namespace/kube-system"));
+    // The gateway learns of the tenant by a watch of its own.
+    let namespaces = until("the gateway leads to the tenant", SOON, async || {
+        kubectl(&tenant, &gateway, &name, &["get", "namespaces", "--output=name"]).await
+    })
+    .await;
+    assert!(namespaces.contains("namespace/kube-system"));
     let client = patient_with(gateway.kubeconfig(&tenant)).await;
     watch_once(&client).await;
 
@@ -142,9 +146,17 @@ pub(crate) async fn a_team_works_through_the_gateway(host: Arc<TestCluster>) {
         said.is_err_and(|error| error.contains("unrecognized name"))
     })
     .await;
-    let metrics = gateway.metrics().await;
-    assert!(!metrics.contains("vision"), "metrics of a deleted tenant: {metrics}");
+    // Those of a connection are there until it is closed.
     drop(names);
+    until("the metrics of the tenant are gone", SOON, async || {
+        let metrics = gateway.metrics().await;
+        if metrics.contains("vision") {
+            Err(metrics)
+        } else {
+            Ok(())
+        }
+    })
+    .await;
     assert!(gateway.stop().await.success());
 
     host.stop_control("first").await;
@@ -183,25 +195,35 @@ async fn sleeper_is_woken(host: &TestCluster, tenant: &Tenant, gateway: &Gateway
     };
     assert_eq!(requested().await, None);
     set_phase("Sleeping").await;
+    let asleep = Instant::now();
     let held = format!(
         "berth_gateway_held_connections{{tenant_namespace=\"{NAMESPACE}\",tenant=\"{}\"}} 1",
         tenant.name
     );
     let name = host_name(tenant);
-    let client = kubectl(tenant, gateway, &name, &["get", "namespaces", "--output=name"]);
-    let wake = async {
-        until_true("the gateway asks for the wake", SOON, async || {
+    let listed = loop {
+        let mut client = pin!(kubectl(tenant, gateway, &name, &["get", "namespaces", "--output=name"]));
+        let asked = until_true("the gateway asks for the wake", SOON, async || {
             requested().await.is_some()
-        })
-        .await;
-        let metrics = gateway.metrics().await;
-        assert!(
-            metrics.lines().any(|line| line == held),
-            "{held} is missing in {metrics}"
-        );
-        set_phase("Ready").await;
+        });
+        tokio::select! {
+            biased;
+            () = asked => {
+                let metrics = gateway.metrics().await;
+                assert!(
+                    metrics.lines().any(|line| line == held),
+                    "{held} is missing in {metrics}"
+                );
+                set_phase("Ready").await;
+                break client.await;
+            }
+            // The gateway did not know yet that the tenant sleeps, and led to its API server.
+            answer = &mut client => assert!(
+                answer.is_ok() && asleep.elapsed() < SOON,
+                "a connection to a sleeper is not held: {answer:?}"
+            ),
+        }
     };
-    let (listed, ()) = tokio::join!(client, wake);
     assert!(listed.unwrap().contains("namespace/kube-system"));
     let first = requested().await;
     kubectl(tenant, gateway, &name, &["get", "namespaces"]).await.unwrap();

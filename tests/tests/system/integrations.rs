@@ -66,9 +66,11 @@ async fn until_condition(host: &TestCluster, kind: &str, reason: Option<&str>) {
     let tenants = host.tenants(NAMESPACE);
     until(&format!("{kind} is {reason:?}"), SOON, async || {
         let cluster: TenantCluster = tenants.get(NAME).await.map_err(|error| error.to_string())?;
-        let all = cluster.status.unwrap_or_default().conditions;
-        let found = all.iter().find(|condition| condition.type_ == kind);
-        if found.map(|condition| condition.reason.as_str()) == reason {
+        let status = cluster.status.unwrap_or_default();
+        // One from before the last change says nothing about it.
+        let is_current = status.observed_generation == cluster.metadata.generation;
+        let found = status.conditions.iter().find(|condition| condition.type_ == kind);
+        if is_current && found.map(|condition| condition.reason.as_str()) == reason {
             Ok(())
         } else {
             Err(format!("{found:?}"))

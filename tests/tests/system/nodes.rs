@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) async fn last_node_goes_to_the_first_request(host: Arc<TestCluster>) {
     ensure_namespace(&host.client, "nodes-race").await;
     let tenants = host.tenants("nodes-race");
-    // Another test holds at most one of the three L40S nodes: two that want two each can never both be served.
+    // There are three L40S nodes, and other tests may hold some of them for a while: two that want two each can never both be served.
     for name in ["first", "second"] {
         tenants
             .create(&PostParams::default(), &cluster(name, &[("serve", "l40s", 2)]))

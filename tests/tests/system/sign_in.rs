@@ -8,7 +8,7 @@ use berth_tests::{
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
     token,
-    wait::{SOON, until, until_true},
+    wait::{SOON, until},
 };
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{
@@ -59,6 +59,22 @@ async fn rights(kubeconfig: &str, token: &str) -> (u16, u16) {
     let namespaces = Api::<Namespace>::all(client.clone()).list(&params).await;
     let secrets = Api::<Secret>::all(client).list(&params).await;
     (code(namespaces), code(secrets))
+}
+
+/// Waits until a token has these [`rights`].
+async fn until_rights(tenant: &Tenant, token: &str, expected: (u16, u16)) {
+    until(&format!("a token has the rights {expected:?}"), SOON, async || {
+        // The API server may be replaced meanwhile.
+        let asked = tokio::spawn({
+            let (kubeconfig, token) = (tenant.kubeconfig.clone(), token.to_owned());
+            async move { rights(&kubeconfig, &token).await }
+        });
+        match asked.await {
+            Ok(found) if found == expected => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
 }
 
 async fn until_user(tenant: &Tenant, token: &str, expected: Result<&str, u16>) {
@@ -112,20 +128,13 @@ pub(crate) async fn people_sign_in_with_tokens_of_issuers(host: Arc<TestCluster>
     // The API server gets the keys of the issuers through the syncer.
     until_user(&tenant, &a.token("ada", &[]), Ok("a:ada")).await;
     until_user(&tenant, &b.token("root", &[]), Ok("root")).await;
-    assert_eq!(
-        rights(&tenant.kubeconfig, &a.token("ada", &["staff"])).await,
-        (200, 403),
-        "viewer"
-    );
+    // An API server knows a role a moment after it was bound.
+    until_rights(&tenant, &a.token("ada", &["staff"]), (200, 403)).await;
+    until_rights(&tenant, &b.token("root", &[]), (200, 200)).await;
     assert_eq!(
         rights(&tenant.kubeconfig, &a.token("ada", &["others"])).await,
         (403, 403),
         "no role"
-    );
-    assert_eq!(
-        rights(&tenant.kubeconfig, &b.token("root", &[])).await,
-        (200, 200),
-        "admin"
     );
     assert_eq!(
         rights(&tenant.kubeconfig, &a.token("root", &[])).await,
@@ -161,13 +170,7 @@ pub(crate) async fn people_sign_in_with_tokens_of_issuers(host: Arc<TestCluster>
     until_accepted(&host, "Valid").await;
     until_user(&tenant, &a.token("ada", &["staff"]), Err(401)).await;
     until_user(&tenant, &b.token("root", &[]), Ok("root")).await;
-    until_true("the role is gone", SOON, async || {
-        // The API server may be replaced meanwhile.
-        let (kubeconfig, token) = (tenant.kubeconfig.clone(), b.token("root", &[]));
-        let asked = tokio::spawn(async move { rights(&kubeconfig, &token).await });
-        asked.await.is_ok_and(|rights| rights == (403, 403))
-    })
-    .await;
+    until_rights(&tenant, &b.token("root", &[]), (403, 403)).await;
     tenant.delete(&host).await;
     let classes: Api<berth_api::TenantClass> = Api::all(host.client.clone());
     classes.delete(NAME, &DeleteParams::default()).await.unwrap();

@@ -1,11 +1,12 @@
 //! Nodes, namespaces and their assignment to tenants; and the host's type check of the policies.
 
 use super::{dry_run, expect_denied};
+use crate::shared::attacker;
 use berth_admission_policies::all_policies;
 use berth_api::labels;
 use berth_tests::{
     objects::{apply, nodes_of_tenant},
-    tenant::{Tenant, cluster, patient},
+    tenant::patient,
     test_cluster::TestCluster,
     wait::{SOON, until},
 };
@@ -22,7 +23,7 @@ use std::sync::Arc;
 
 /// Rights on nodes and namespaces are common: kubelets, operators, and teams that create namespaces have them.
 pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespaces(host: Arc<TestCluster>) {
-    let tenant = Tenant::create(&host, "adv-marks", &cluster("marks", &[("a", "h100", 1)])).await;
+    let tenant = attacker(&host).await;
     let rights = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "intruder"},
     "rules": [
         {"apiGroups": [""], "resources": ["nodes", "nodes/status", "namespaces", "namespaces/status"], "verbs": ["*"]},
@@ -103,7 +104,6 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
     .unwrap();
     let tenant_nodes: Api<berth_api::TenantNode> = Api::namespaced(client, &home);
     expect_denied("which nodes", tenant_nodes.create(&dry_run(), &made_up).await);
-    tenant.delete(&host).await;
 }
 
 /// The host checks expressions against the schemas of the objects that they validate, and reports warnings in the status.

@@ -35,10 +35,16 @@ const FILE_MODE: i32 = 0o440;
 /// Life of a token of the host, in seconds. The kubelet renews it in time.
 const TOKEN_SECONDS: i64 = 3600;
 /// Time for which a terminating API server goes on serving, in seconds: until every node knows that it is no longer among
-/// the endpoints of its Service.
-const LINGER_SECONDS: i64 = 15;
+/// the endpoints of its Service. Nobody reports when that is so. A node under load that knows it later sends connections to a
+/// closed port; waiting for longer costs nothing but the memory of the old server.
+const LINGER_SECONDS: i64 = 30;
 /// Time for requests in progress after that, in seconds.
 const GRACE_SECONDS: i64 = 30;
+/// Time within which an API server answers its readiness probe, in seconds: that of kubeadm's manifests. A server that is only slow must
+/// stay an endpoint. Without a ready one, connections go to the one that terminates, and are refused once that has ended.
+const API_SERVER_ANSWER_SECONDS: i32 = 15;
+/// Time within which other components answer a probe, in seconds.
+const ANSWER_SECONDS: i32 = 5;
 /// Time after which a rollout that makes no progress is reported, in seconds.
 const PROGRESS_SECONDS: i32 = 120;
 
@@ -211,7 +217,14 @@ fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -
         }]),
         startup_probe: component.health.map(|health| probe(health, health.live, 1, 180)),
         liveness_probe: component.health.map(|health| probe(health, health.live, 10, 6)),
-        readiness_probe: component.health.map(|health| probe(health, health.ready, 2, 3)),
+        readiness_probe: component.health.map(|health| Probe {
+            timeout_seconds: Some(if lingers {
+                API_SERVER_ANSWER_SECONDS
+            } else {
+                ANSWER_SECONDS
+            }),
+            ..probe(health, health.ready, 2, 3)
+        }),
         lifecycle: lingers.then(|| Lifecycle {
             pre_stop: Some(LifecycleHandler {
                 sleep: Some(SleepAction {
@@ -243,7 +256,7 @@ fn probe(health: Health, path: &str, period: i32, failures: i32) -> Probe {
             ..HTTPGetAction::default()
         }),
         period_seconds: Some(period),
-        timeout_seconds: Some(period.max(5)),
+        timeout_seconds: Some(period.max(ANSWER_SECONDS)),
         failure_threshold: Some(failures),
         ..Probe::default()
     }
