@@ -378,6 +378,8 @@ mod tests {
             "datastoreBytes",
             "datastoreObjects",
             "customResourceDefinitions",
+            "maxRequestsInFlight",
+            "maxMutatingRequestsInFlight",
             "defaultRequest",
         ];
         let fields: BTreeSet<&str> = fields
