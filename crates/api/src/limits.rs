@@ -127,7 +127,21 @@ pub struct TenantLimits {
     /// and watches for each.
     #[schemars(range(min = 1, max = 100_000))]
     pub custom_resource_definitions: u64,
+    /// Requests that only read and that each API server of the tenant handles at the same time (`--max-requests-inflight`). Together with
+    /// `maxMutatingRequestsInFlight` it is what priority and fairness shares out among the tenant's users: more requests wait, and are
+    /// rejected after a while. For more, give kube-apiserver more memory in the chart's `tenants.resources`.
+    #[schemars(range(min = 20, max = 3000))]
+    pub max_requests_in_flight: u32,
+    /// The same for requests that write (`--max-mutating-requests-inflight`). A body has up to 3 MiB and is in memory at least twice.
+    #[schemars(range(min = 10, max = 1000))]
+    pub max_mutating_requests_in_flight: u32,
 }
+
+/// Default of [`TenantLimits::max_requests_in_flight`]: a third of that of Kubernetes, which is for a cluster of up to a thousand nodes.
+/// Bodies of 200 requests, 3 MiB each and twice in memory, stay within the memory limit of the API server, 2 GiB.
+const REQUESTS_IN_FLIGHT: u32 = 133;
+/// See [`REQUESTS_IN_FLIGHT`].
+const MUTATING_REQUESTS_IN_FLIGHT: u32 = 67;
 
 impl Default for TenantLimits {
     fn default() -> Self {
@@ -156,6 +170,8 @@ impl Default for TenantLimits {
             datastore_objects: 200_000,
             // As many as Kubernetes is tested with in one cluster.
             custom_resource_definitions: 500,
+            max_requests_in_flight: REQUESTS_IN_FLIGHT,
+            max_mutating_requests_in_flight: MUTATING_REQUESTS_IN_FLIGHT,
         }
     }
 }
@@ -248,6 +264,8 @@ impl TenantLimits {
             datastore_write_bytes_per_second: _,
             datastore_objects: _,
             custom_resource_definitions: _,
+            max_requests_in_flight: _,
+            max_mutating_requests_in_flight: _,
         } = self;
         let counts = [
             ("count/pods", *pods),
@@ -380,6 +398,8 @@ mod tests {
             "datastoreWriteBytesPerSecond",
             "datastoreObjects",
             "customResourceDefinitions",
+            "maxRequestsInFlight",
+            "maxMutatingRequestsInFlight",
             "defaultRequest",
         ];
         let fields: BTreeSet<&str> = fields

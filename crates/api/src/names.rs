@@ -122,7 +122,7 @@ impl TenantId {
 
     /// Host namespace that holds everything the syncer creates.
     pub fn workload_namespace(&self) -> String {
-        format!("berth-{}", self.slug)
+        format!("{WORKLOADS_PREFIX}{}", self.slug)
     }
 
     /// User of the shared etcd; also the common name of its client certificate and the name of its role.
@@ -134,6 +134,15 @@ impl TenantId {
     pub fn etcd_prefix(&self) -> String {
         format!("/berth/{}", self.hash)
     }
+}
+
+/// Before the slug in the name of a workload namespace.
+const WORKLOADS_PREFIX: &str = "berth-";
+
+/// Whether a namespace of the host is the workload namespace of the tenant with this slug. Labels say which tenant an object belongs to, and
+/// everybody who may create objects of the kind can write them. Only what is in that namespace is the tenant's.
+pub fn is_workload_namespace(namespace: &str, slug: &str) -> bool {
+    !slug.is_empty() && namespace.strip_prefix(WORKLOADS_PREFIX) == Some(slug)
 }
 
 #[cfg(test)]
@@ -185,6 +194,9 @@ mod tests {
             assert!(is_dns_label(&name), "{name}");
         }
         assert_ne!(TenantId::new("a", "1").hash(), TenantId::new("a", "2").hash());
+        assert!(is_workload_namespace(&long.workload_namespace(), long.slug()));
+        assert!(!is_workload_namespace(&long.control_plane_namespace(), long.slug()));
+        assert!(!is_workload_namespace("team", long.slug()) && !is_workload_namespace("berth-", ""));
         assert_eq!(TenantId::new("a", "1").hash(), TenantId::new("b", "1").hash());
     }
 

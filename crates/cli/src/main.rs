@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", output::escape_controls(&error.to_string()));
             ExitCode::from(error.exit_code())
         }
     }

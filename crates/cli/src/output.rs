@@ -38,9 +38,24 @@ pub(crate) enum ObjectFormat {
     Name,
 }
 
-/// Prints a line to stdout. A reader that has closed the pipe (`| head`) is no error.
+/// A text with control characters in a readable form, except line breaks and tabs. Tenants write parts of what is shown, and a terminal does what
+/// control characters say: it changes or hides other lines, or types into the shell.
+pub(crate) fn escape_controls(text: &str) -> String {
+    let is_plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if is_plain(letter) {
+            escaped.push(letter);
+        } else {
+            escaped.extend(letter.escape_unicode());
+        }
+    }
+    escaped
+}
+
+/// Prints a line to stdout, without control characters. A reader that has closed the pipe (`| head`) is no error.
 pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {
-    match writeln!(io::stdout().lock(), "{line}") {
+    match writeln!(io::stdout().lock(), "{}", escape_controls(&line.to_string())) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error.to_string())),
         _ => Ok(()),
     }
@@ -194,6 +209,12 @@ pub(crate) fn format_table<const N: usize>(heading: [&str; N], rows: &[[String; 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_of_others_do_not_reach_the_terminal() {
+        let text = "a\u{1b}[2Kb\u{7}\r\u{9b}31m\n\tc – é";
+        assert_eq!(escape_controls(text), "a\\u{1b}[2Kb\\u{7}\\u{d}\\u{9b}31m\n\tc – é");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

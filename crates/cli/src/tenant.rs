@@ -7,6 +7,7 @@ use kube::{Client, ResourceExt as _};
 
 use crate::error::{Error, failed};
 use crate::host::Host;
+use crate::user_config::document;
 
 /// Key of a kubeconfig in its Secret.
 const KUBECONFIG_KEY: &str = "kubeconfig";
@@ -83,7 +84,7 @@ pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantC
 /// The kubeconfig that control wrote for a tenant.
 ///
 /// # Errors
-/// There is none yet, or the user may not read it.
+/// There is none yet, or the user may not read it, or it has what control does not write.
 pub(crate) async fn read_kubeconfig(host: &Host, name: &TenantName, tenant: &TenantCluster) -> Result<String, Error> {
     let status = tenant.status.as_ref();
     let reference = status.and_then(|status| status.kubeconfig_secret_ref.as_ref());
@@ -102,12 +103,20 @@ pub(crate) async fn read_kubeconfig(host: &Host, name: &TenantName, tenant: &Ten
         .map_err(failed("read the kubeconfig"))?;
     let text = secret.data.and_then(|mut data| data.remove(KUBECONFIG_KEY));
     let text = text.and_then(|text| String::from_utf8(text.0).ok());
-    text.ok_or_else(|| {
+    let text = text.ok_or_else(|| {
         Error::Failed(format!(
             "the Secret {}/{} has no key {KUBECONFIG_KEY}; control writes it again within minutes",
             name.namespace, reference.name
         ))
-    })
+    })?;
+    let checked = document::parse(&text).and_then(|document| document::check_tenant(&document));
+    checked.map_err(|error| {
+        Error::Failed(format!(
+            "the kubeconfig in the Secret {}/{} cannot be used: {error}",
+            name.namespace, reference.name
+        ))
+    })?;
+    Ok(text)
 }
 
 /// The phase of a tenant, as its status has it.

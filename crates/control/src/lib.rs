@@ -20,6 +20,7 @@ pub mod network;
 pub mod pod_activity;
 pub mod quota_ledger;
 pub mod runtime;
+pub mod storage_claims;
 pub mod stores;
 #[cfg(test)]
 mod testing;

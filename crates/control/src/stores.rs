@@ -5,6 +5,7 @@ use crate::{
     gpu_pods::GpuPods,
     network::node_ports::NodePorts,
     pod_activity::PodActivity,
+    storage_claims::StorageClaims,
     user_pods::UserPods,
 };
 use berth_api::{
@@ -58,6 +59,8 @@ pub struct Stores {
     pub pod_activity: Arc<PodActivity>,
     /// Node ports of tenants' Services.
     pub node_ports: Arc<NodePorts>,
+    /// StorageClasses of tenants' claims.
+    pub storage_claims: Arc<StorageClaims>,
     /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.
     pub slices: Arc<NodeIndex<serde_json::Value>>,
     /// Which devices claims request.

@@ -19,6 +19,9 @@ use serde::de::DeserializeOwned;
 use std::{collections::HashSet, fmt::Debug};
 use tokio::sync::oneshot;
 
+/// Objects that are listed at a time. Teams decide on the size of TenantClusters, up to 1.5 MiB, and the gateway has little memory.
+const PAGE: u32 = 50;
+
 /// Keeps what is needed of objects of one kind.
 trait Index<K> {
     /// An object was created or changed.
@@ -81,7 +84,7 @@ where
 {
     let mut listed = Some(listed);
     let mut seen = HashSet::new();
-    let mut stream = watcher(api, config).default_backoff().boxed();
+    let mut stream = watcher(api, config.page_size(PAGE)).default_backoff().boxed();
     let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
     loop {
         match stream.try_next().await {

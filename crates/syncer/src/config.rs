@@ -62,6 +62,14 @@ pub struct Options {
     /// have; then pods wait on the host until control lets them start.
     #[arg(long, env = "BERTH_USERS", value_enum, value_delimiter = ',')]
     pub users: Vec<UsersOption>,
+    /// StorageClasses that the class no longer offers and whose grace period is over: pods that mount their claims end. The claims stay.
+    #[arg(
+        long,
+        env = "BERTH_WITHDRAWN_STORAGE_CLASSES",
+        value_delimiter = ',',
+        value_name = "NAMES"
+    )]
+    pub withdrawn_storage_classes: Vec<String>,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, env = "BERTH_ADMIN_ADDRESS", default_value = "127.0.0.1:0")]
     pub admin_address: SocketAddr,
@@ -174,6 +182,7 @@ impl TryFrom<&Options> for Tenant {
                 are_stamped: options.users.contains(&UsersOption::Stamped),
                 are_limited: options.users.contains(&UsersOption::Limited),
             },
+            withdrawn_storage_classes: options.withdrawn_storage_classes.iter().cloned().collect(),
         })
     }
 }

@@ -39,6 +39,55 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
     }
 }
 
+/// What a kubeconfig of a tenant has, as control writes it: the fields of the document, and of each entry of its lists.
+const OF_TENANT: [&str; 6] = ["apiVersion", "kind", "current-context", "clusters", "users", "contexts"];
+const OF_ENTRIES: [(&str, &str, &[&str]); 3] = [
+    ("clusters", "cluster", &["server", "certificate-authority-data"]),
+    ("users", "user", &["client-certificate-data", "client-key-data"]),
+    ("contexts", "context", &["cluster", "user", "namespace"]),
+];
+
+/// Checks that a kubeconfig of a tenant has nothing but what control writes. It comes out of a Secret in a namespace of the team, and the
+/// one who uses it may be an administrator of the platform: a kubeconfig can run commands (`exec`), read files of this machine, and turn off the
+/// checks of TLS.
+///
+/// # Errors
+/// The field, and what to do.
+pub(crate) fn check_tenant(document: &Value) -> Result<(), String> {
+    let denied = |field: &str| {
+        Err(format!(
+            "it has the field {field}, which Berth does not write, so somebody else changed the Secret: do not use it. Control writes it \
+             again within minutes; delete the Secret for it to do so at once"
+        ))
+    };
+    let find_other = |object: &Value, known: &[&str]| -> Option<String> {
+        let mut keys = object.as_object()?.keys();
+        keys.find(|key| !known.contains(&key.as_str())).cloned()
+    };
+    if let Some(field) = find_other(document, &OF_TENANT) {
+        return denied(&field);
+    }
+    for (list, key, known) in OF_ENTRIES {
+        for entry in document[list].as_array().into_iter().flatten() {
+            if let Some(field) = find_other(entry, &["name", key]) {
+                return denied(&format!("{list}[].{field}"));
+            }
+            if let Some(field) = find_other(&entry[key], known) {
+                return denied(&format!("{list}[].{key}.{field}"));
+            }
+        }
+    }
+    let mut servers = document["clusters"].as_array().into_iter().flatten();
+    if servers.any(|entry| {
+        !entry["cluster"]["server"]
+            .as_str()
+            .is_some_and(|url| url.starts_with("https://"))
+    }) {
+        return Err("its server is no https:// URL, so somebody else changed the Secret: do not use it".into());
+    }
+    Ok(())
+}
+
 /// The text of a kubeconfig.
 ///
 /// # Errors
@@ -207,6 +256,40 @@ mod tests {
             "users": [{"name": "vision", "user": {"client-key-data": "a2V5"}}],
             "contexts": [{"name": "vision", "context": {"cluster": "vision", "user": "vision"}}],
         })
+    }
+
+    #[test]
+    fn a_kubeconfig_of_a_tenant_runs_no_command_and_reads_no_file() {
+        let good = tenant("https://10.0.0.1:443");
+        assert_eq!(check_tenant(&good), Ok(()));
+        let changed = |pointer: &str, key: &str, value: Value| {
+            let mut document = good.clone();
+            document.pointer_mut(pointer).unwrap()[key] = value;
+            check_tenant(&document).unwrap_err()
+        };
+        let (user, cluster) = ("/users/0/user", "/clusters/0/cluster");
+        for (pointer, key, value) in [
+            (user, "exec", json!({"command": "sh"})),
+            (user, "auth-provider", json!({"name": "gcp"})),
+            (user, "tokenFile", json!("/home/me/.kube/token")),
+            (user, "client-key", json!("/home/me/key")),
+            (user, "token", json!("t")),
+            (cluster, "insecure-skip-tls-verify", json!(true)),
+            (cluster, "certificate-authority", json!("/etc/hosts")),
+            (cluster, "proxy-url", json!("http://10.0.0.1")),
+            ("/contexts/0/context", "extensions", json!([])),
+            ("/users/0", "exec", json!({})),
+            ("", "extensions", json!([])),
+        ] {
+            let error = changed(pointer, key, value);
+            assert!(error.contains(key) && error.contains("do not use it"), "{error}");
+        }
+        for server in ["http://10.0.0.1", "", "file:///x"] {
+            assert!(
+                changed(cluster, "server", json!(server)).contains("https://"),
+                "{server}"
+            );
+        }
     }
 
     fn host() -> Value {

@@ -8,7 +8,7 @@
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::FILES,
-    created_by, datastore_limit,
+    created_by, datastore_limit, flow_control,
     input::ControlPlaneInput,
     own_apis, platform_objects, static_policies, write_pace,
 };
@@ -73,6 +73,7 @@ pub(super) fn for_api_server(
     if features::static_admission_policies(input.version) {
         platform_objects::for_api_server(files);
         own_apis::for_api_server(files);
+        flow_control::for_api_server(files);
         created_by::for_api_server(files);
         datastore_limit::for_api_server(input.datastore_usage, files);
         let pace = write_pace::for_api_server(input, authorities, KUBECONFIG, files);

@@ -22,14 +22,6 @@ const IN_CLUSTER_NAMES: [&str; 5] = [
 /// Issuer of service account tokens.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// Requests in progress at a time that only read, and those that write: a third of the defaults, which are for a cluster of
-/// up to a thousand nodes. Priority and fairness shares out their sum; more wait, and are rejected after a while. A body may
-/// have 3 MiB (a constant of API servers) and is in memory at least twice, so that 200 of them stay within the memory limit of
-/// the API server, 2 GiB.
-const READING: u32 = 133;
-/// See [`READING`].
-const WRITING: u32 = 67;
-
 pub(super) fn render(
     input: &ControlPlaneInput<'_>,
     authorities: &Authorities,
@@ -112,8 +104,11 @@ pub(super) fn render(
         file_flag("proxy-client-key-file", "front-proxy-client.key"),
         file_flag("admission-control-config-file", admission::CONFIGURATION),
         flag("enable-admission-plugins", admission::EVENT_RATE_LIMIT),
-        flag("max-requests-inflight", READING),
-        flag("max-mutating-requests-inflight", WRITING),
+        flag("max-requests-inflight", input.limits.max_requests_in_flight),
+        flag(
+            "max-mutating-requests-inflight",
+            input.limits.max_mutating_requests_in_flight,
+        ),
         // How often sizes are measured: before the tenant's share of the datastore is exceeded by much.
         flag("etcd-count-metric-poll-period", "20s"),
         // Workloads with privileged templates are stored, so that charts install; the syncer rejects their pods and says so.
@@ -133,6 +128,7 @@ pub(super) fn render(
         env: garbage_collection::environment(garbage_collection::API_SERVER_GROWTH),
         files,
         host_service_account: None,
+        memory_limit: None,
         replicas: input.form.replicas(),
         overlaps: true,
         health: Some(Health {

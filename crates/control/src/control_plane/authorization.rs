@@ -1,8 +1,9 @@
-//! Who may do what in the tenant: RBAC decides, except that nobody impersonates the API server, control, or the controllers whose pods
-//! keep the creator that their templates name.
+//! Who may do what in the tenant: RBAC decides, except that nobody impersonates the API server, control, the other programs of the control
+//! plane, or the controllers whose pods keep the creator that their templates name.
 //!
 //! A tenant's administrator may do everything by RBAC, and thus impersonate any user. Limits of the datastore exempt what the API server makes for
-//! itself, and only these two may change the platform's objects. No rule of RBAC denies anything, but an authorizer before it does: a webhook that is called for this request only, at an address
+//! itself, and only these two may change the platform's objects. The API server lets no request of the syncer and of DNS wait
+//! (`flow_schemas`), and only the controller manager may have tokens of the controllers. No rule of RBAC denies anything, but an authorizer before it does: a webhook that is called for this request only, at an address
 //! where nothing listens. A call that fails is a denial.
 //!
 //! No authorizer is asked about the group `system:masters`, which an administrator may impersonate. Its members still impersonate nobody
@@ -11,8 +12,11 @@
 use super::{
     certificates::CONTROL_USER,
     component::{FILES, file_flag},
-    created_by::CONTROLLERS,
+    coredns::DNS_USER,
+    created_by::{CONTROLLER_MANAGER, CONTROLLERS},
     platform_objects::API_SERVER_USER,
+    scheduler::SCHEDULER_USER,
+    syncer::TENANT_USER,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -24,7 +28,14 @@ const WEBHOOK: &str = "authorization.kubeconfig";
 /// Where nothing listens.
 const NOWHERE: &str = "https://127.0.0.1:1";
 /// Users that nobody impersonates.
-const USERS: [&str; 2] = [API_SERVER_USER, CONTROL_USER];
+const USERS: [&str; 6] = [
+    API_SERVER_USER,
+    CONTROL_USER,
+    TENANT_USER,
+    DNS_USER,
+    CONTROLLER_MANAGER,
+    SCHEDULER_USER,
+];
 
 /// Requests that impersonate one of [`USERS`] or of the controllers. From Kubernetes 1.36 on there are several verbs for it.
 fn impersonates_platform() -> String {

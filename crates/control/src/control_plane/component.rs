@@ -103,6 +103,8 @@ pub struct Component {
     /// Name of the host ServiceAccount (in the control-plane namespace) whose token the runtime keeps fresh in the
     /// file `token`, if the component needs one.
     pub host_service_account: Option<&'static str>,
+    /// Bytes of memory that it may need with the most that its tenant may have; none: what all tenants have by default is enough.
+    pub memory_limit: Option<u64>,
     /// Replicas.
     pub replicas: u32,
     /// Whether a new instance may start before the old one has ended.

@@ -3,6 +3,7 @@
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{CONTROLLER_MANAGER, Component, file_flag, flag, kubernetes_program, version_flags},
+    created_by::CONTROLLER_MANAGER as CONTROLLER_MANAGER_USER,
     garbage_collection,
     input::ControlPlaneInput,
 };
@@ -52,7 +53,7 @@ pub(super) fn render(
     authorities: &Authorities,
     leaves: &mut LeafStore,
 ) -> Result<Component, CertificateError> {
-    let identity = Leaf::new("system:kube-controller-manager", Usage::Client);
+    let identity = Leaf::new(CONTROLLER_MANAGER_USER, Usage::Client);
     let issued = leaves.issue(&authorities.client, CONTROLLER_MANAGER, &identity)?;
     let mut files = BTreeMap::new();
     issued.put(&mut files, "client");
@@ -89,6 +90,7 @@ pub(super) fn render(
         env: garbage_collection::environment(garbage_collection::CONTROLLER_MANAGER_GROWTH),
         files,
         host_service_account: None,
+        memory_limit: None,
         replicas: input.form.replicas(),
         overlaps: true,
         health,

@@ -30,7 +30,7 @@ const DENIED: &str = "the API server sets the annotation berth.dev/created-by, a
 const DENIED_TOKEN: &str = "the controllers of Kubernetes create pods in the name of other users: nobody but kube-controller-manager has \
                             their tokens";
 /// The user that the controller manager is for itself.
-const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
+pub(super) const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 
 /// ServiceAccounts of `kube-system` that create pods and templates from other templates. Nobody acts in their name: `authorization` denies to
 /// impersonate them, and the policies below deny their tokens.

@@ -5,7 +5,7 @@ use berth_api::{
     DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, TenantAuthentication, TenantLimits,
     names::TenantId,
 };
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 /// Domain of every tenant's cluster.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -23,6 +23,8 @@ pub struct ControlPlaneInput<'a> {
     pub scheduling: SchedulingMode,
     /// What the syncer syncs, and by which rules.
     pub policy: &'a SyncPolicy,
+    /// StorageClasses that were withdrawn from the tenant.
+    pub withdrawn_storage_classes: &'a BTreeSet<String>,
     /// How much it may store and create.
     pub limits: &'a TenantLimits,
     /// How much it stores, and what is denied for that reason.

@@ -16,6 +16,7 @@ mod datastore_limit;
 pub mod dns_customization;
 mod egress;
 mod endpoints;
+mod flow_control;
 mod garbage_collection;
 mod input;
 mod own_apis;

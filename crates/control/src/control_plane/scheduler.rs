@@ -11,6 +11,8 @@ use super::{
 use berth_pki::Usage;
 use std::collections::BTreeMap;
 
+/// The user that it is in the tenant.
+pub(super) const SCHEDULER_USER: &str = "system:kube-scheduler";
 /// Port of its health, if it has one.
 const PORT: u16 = 10259;
 
@@ -19,7 +21,7 @@ pub(super) fn render(
     authorities: &Authorities,
     leaves: &mut LeafStore,
 ) -> Result<Component, CertificateError> {
-    let identity = Leaf::new("system:kube-scheduler", Usage::Client);
+    let identity = Leaf::new(SCHEDULER_USER, Usage::Client);
     let mut files = BTreeMap::new();
     leaves
         .issue(&authorities.client, SCHEDULER, &identity)?
@@ -40,6 +42,7 @@ pub(super) fn render(
         env: BTreeMap::new(),
         files,
         host_service_account: None,
+        memory_limit: None,
         replicas: input.form.replicas(),
         overlaps: true,
         health,

@@ -8,7 +8,7 @@ use super::{
     egress,
     input::ControlPlaneInput,
 };
-use berth_api::SchedulingMode;
+use berth_api::{SchedulingMode, TenantLimits};
 use berth_kubernetes_versions::features;
 use berth_pki::{
     Usage,
@@ -18,6 +18,20 @@ use std::collections::BTreeMap;
 
 /// User name of the syncer in its tenant.
 pub const TENANT_USER: &str = "berth:syncer";
+
+/// Memory of a syncer without objects, and for what comes and goes: idle it has 19 MiB (docs/operations/performance.md).
+const BASE_MEMORY: u64 = 256 << 20;
+/// Memory for a pod: 12 KiB were measured for a small one.
+const MEMORY_OF_POD: u64 = 16 << 10;
+
+/// Bytes that a syncer needs at most: it keeps the objects of its tenant, whose sizes and number the class limits, and more of pods. A tenant
+/// can exceed its limit in the datastore by a tenth, and until it is measured again.
+fn memory_limit(limits: &TenantLimits) -> u64 {
+    let objects = limits.datastore_size();
+    BASE_MEMORY
+        .saturating_add(u64::from(limits.pods).saturating_mul(MEMORY_OF_POD))
+        .saturating_add(objects.saturating_add(objects / 4))
+}
 
 pub(super) fn render(
     input: &ControlPlaneInput<'_>,
@@ -83,6 +97,10 @@ pub(super) fn render(
     if !users.is_empty() {
         args.push(flag("users", users.join(",")));
     }
+    if !input.withdrawn_storage_classes.is_empty() {
+        let names: Vec<&str> = input.withdrawn_storage_classes.iter().map(String::as_str).collect();
+        args.push(flag("withdrawn-storage-classes", names.join(",")));
+    }
     args.extend(input.dns.map(|dns| flag("dns-address", dns.address)));
     args.extend(egress);
     Ok(Component {
@@ -92,6 +110,7 @@ pub(super) fn render(
         env: BTreeMap::new(),
         files,
         host_service_account: Some(SYNCER),
+        memory_limit: Some(memory_limit(input.limits)),
         // It holds no lease, so there must never be a second one.
         replicas: 1,
         overlaps: false,

@@ -4,7 +4,11 @@ use super::{dns_customization::DnsCustomization, *};
 use berth_api::{DatastoreUsage, NetworkLimits, SyncPolicy, TenantLimits, names::TenantId};
 use berth_pki::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
-use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
 
 const PORTS: Ports = Ports {
     api_server: 6443,
@@ -23,6 +27,7 @@ struct Fixture {
     datastore_usage: DatastoreUsage,
     limits_users: bool,
     policy: SyncPolicy,
+    withdrawn_storage_classes: BTreeSet<String>,
     datastore: DatastoreInput,
     host: HostInput,
     dns: DnsInput,
@@ -46,6 +51,7 @@ impl Fixture {
             datastore_usage: DatastoreUsage::default(),
             limits_users: false,
             policy: SyncPolicy::default(),
+            withdrawn_storage_classes: BTreeSet::new(),
             datastore: DatastoreInput {
                 endpoints: vec!["https://127.0.0.1:2379".into()],
                 ca_pem: "ca".into(),
@@ -76,6 +82,7 @@ impl Fixture {
             class: "default",
             scheduling: self.scheduling,
             policy: &self.policy,
+            withdrawn_storage_classes: &self.withdrawn_storage_classes,
             limits: &TenantLimits::default(),
             datastore_usage: self.datastore_usage,
             limits_users: self.limits_users,
@@ -211,4 +218,31 @@ fn the_syncer_knows_whether_users_are_stamped_and_limited() {
     assert_eq!(users("v1.37.1", true).as_deref(), Some("--users=stamped,limited"));
     assert_eq!(users("v1.36.4", true).as_deref(), Some("--users=limited"));
     assert_eq!(users("v1.36.4", false), None);
+}
+
+#[test]
+fn the_syncer_knows_withdrawn_storage_classes_and_has_memory_for_the_largest_tenant() {
+    let mut fixture = Fixture::new();
+    let mut render = |withdrawn: &[&str]| {
+        fixture.withdrawn_storage_classes = withdrawn.iter().map(ToString::to_string).collect();
+        let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+        components
+            .into_iter()
+            .find(|component| component.name == SYNCER)
+            .unwrap()
+    };
+    let flag = |syncer: &Component| {
+        let found = syncer
+            .args
+            .iter()
+            .find(|arg| arg.starts_with("--withdrawn-storage-classes"));
+        found.cloned()
+    };
+    let syncer = render(&[]);
+    assert_eq!(flag(&syncer), None);
+    let mib = syncer.memory_limit.unwrap() >> 20;
+    // 15,000 pods, and 512 MiB in the datastore.
+    assert!((1000..1300).contains(&mib), "{mib}");
+    let expected = "--withdrawn-storage-classes=fast,slow";
+    assert_eq!(flag(&render(&["slow", "fast"])).as_deref(), Some(expected));
 }

@@ -77,6 +77,7 @@ impl StoreWriters {
             user_pods: Arc::default(),
             pod_activity: Arc::default(),
             node_ports: Arc::default(),
+            storage_claims: Arc::default(),
             devices: Arc::new(Devices::new(Arc::clone(&slices))),
             slices,
             shared_pods: Arc::default(),

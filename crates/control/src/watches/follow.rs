@@ -1,5 +1,6 @@
 //! Watches one kind of host object and keeps only what is needed of each.
 
+use super::PAGE;
 use futures::{StreamExt, TryStreamExt};
 use kube::{
     Api, Client, ResourceExt,
@@ -37,7 +38,7 @@ pub(super) async fn follow<K>(
 {
     let mut listed = Some(listed);
     let mut seen = HashSet::new();
-    let mut stream = watcher(api, config).default_backoff().boxed();
+    let mut stream = watcher(api, config.page_size(PAGE)).default_backoff().boxed();
     let name = |object: &K| match object.namespace() {
         Some(namespace) => format!("{namespace}/{}", object.name_any()),
         None => object.name_any(),

@@ -5,6 +5,7 @@ mod devices;
 mod follow;
 mod node_ports;
 mod pods_on_nodes;
+mod storage_claims;
 mod wake;
 mod workloads;
 
@@ -43,6 +44,9 @@ use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use wake::{Seen, Wake, full_name};
 
+/// Objects that are listed at a time. Tenants decide on the size of most of what is watched, up to 1.5 MiB for each object, and control has little
+/// memory: the 500 that are the default would be more than it has.
+const PAGE: u32 = 50;
 /// Pause before the fleet is planned, so that several changes are one plan.
 const FLEET_PAUSE: Duration = Duration::from_millis(20);
 
@@ -101,6 +105,7 @@ pub async fn start(
         listed: workloads_listed,
     } = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
     let (node_ports, node_ports_listed) = node_ports::start(client, tenants.clone(), queue.clone(), tasks, stop);
+    let (storage_claims, storage_claims_listed) = storage_claims::start(client, tasks, stop);
     let (usage, usage_listed) = pods_on_nodes::platform_pods(client, owners.clone(), tasks, stop);
     let devices::Watched {
         devices,
@@ -115,7 +120,8 @@ pub async fn start(
         join_all(devices_listed),
         shared_listed,
         workloads_listed,
-        node_ports_listed
+        node_ports_listed,
+        storage_claims_listed
     );
     Ok(Stores {
         tenants,
@@ -133,6 +139,7 @@ pub async fn start(
         user_pods,
         pod_activity,
         node_ports,
+        storage_claims,
         slices,
         devices,
         shared_pods,
@@ -343,7 +350,7 @@ impl Watches<'_> {
         self.tasks.spawn(async move {
             let mut seen = Seen::default();
             let mut first_error: Option<Instant> = None;
-            let mut stream = watcher(api, config)
+            let mut stream = watcher(api, config.page_size(PAGE))
                 .default_backoff()
                 .modify(|object| object.meta_mut().managed_fields = None)
                 .reflect(writer)

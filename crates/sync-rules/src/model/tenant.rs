@@ -1,7 +1,7 @@
 //! What the rules know about the tenant.
 
 use berth_api::{NetworkLimits, SchedulingMode, SyncPolicy, labels};
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// The tenant and its place on the host: what translation needs to know.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub struct Tenant {
     pub scheduling: SchedulingMode,
     /// Whether users are counted.
     pub users: UserRules,
+    /// StorageClasses that the tenant's class no longer offers and whose grace period is over: pods that mount their claims end.
+    pub withdrawn_storage_classes: BTreeSet<String>,
 }
 
 /// What the host is to know of the users who create pods.
@@ -69,5 +71,6 @@ pub(crate) fn test_tenant() -> Tenant {
         class_name: berth_api::DEFAULT_CLASS.into(),
         scheduling: SchedulingMode::Host,
         users: UserRules::default(),
+        withdrawn_storage_classes: BTreeSet::new(),
     }
 }

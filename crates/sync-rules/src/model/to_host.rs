@@ -42,6 +42,14 @@ pub enum WhenDenied {
     Withdraw,
     /// It becomes this, which allows or exposes less.
     Reduce(Value),
+    /// It is ended as a disruption: the tenant's pod gets the condition `DisruptionTarget` with this, and then the host's is deleted with its
+    /// own grace period.
+    End {
+        /// Reason of the condition.
+        reason: &'static str,
+        /// Its message.
+        message: String,
+    },
 }
 
 /// A write to the host that brings an object up to date.

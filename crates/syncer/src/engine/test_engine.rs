@@ -24,6 +24,7 @@ pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
         class_name: berth_api::DEFAULT_CLASS.into(),
         scheduling: SchedulingMode::Host,
         users: UserRules::default(),
+        withdrawn_storage_classes: std::collections::BTreeSet::new(),
     }
 }
 

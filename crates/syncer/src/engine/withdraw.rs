@@ -2,7 +2,11 @@
 //! working with what its neighbours have become meanwhile.
 
 use super::{Outcome, api::CallError, lock, to_host::ObjectSync};
-use berth_sync_rules::model::{DeniedField, WhenDenied, json, store::Stored};
+use berth_sync_rules::{
+    kinds::pod::status::disrupted_status,
+    model::{DeniedField, WhenDenied, json, store::Stored},
+};
+use jiff::Timestamp;
 use serde_json::Value;
 
 /// Failures in a row, about ten seconds of them, after which a rejection by the host is no passing one, as of an API server that starts.
@@ -15,7 +19,7 @@ impl ObjectSync<'_> {
         failures.unwrap_or_default() >= LASTING
     }
 
-    /// Deletes the host object, or reduces it to what is harmless, as the kind says. `content` is the tenant's object in full, `denied` what
+    /// Deletes or ends the host object, or reduces it to what is harmless, as the kind says. `content` is the tenant's object in full, `denied` what
     /// to report in its status. Returns the outcome if nothing is left to do: if the host object is deleted.
     pub(super) async fn withdraw(
         &self,
@@ -32,6 +36,14 @@ impl ObjectSync<'_> {
                     self.write_denied(stored, object, denied).await?;
                 }
                 self.delete(host, kind.orphan_grace()).await?;
+                Ok(Some(Outcome::new("withdrawn")))
+            }
+            WhenDenied::End { reason, message } => {
+                // First, so that the pod's end has this reason whatever happens next.
+                let status = disrupted_status(object, reason, &message, Timestamp::now());
+                self.write_status(stored, object, &status).await?;
+                // Without a grace period of Berth's, the pod has its own.
+                self.delete(host, None).await?;
                 Ok(Some(Outcome::new("withdrawn")))
             }
             WhenDenied::Reduce(reduced) => {

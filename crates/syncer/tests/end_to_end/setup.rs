@@ -28,6 +28,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     task::JoinHandle,
@@ -87,6 +88,8 @@ pub struct Clusters {
     pub tenant_admin: Client,
     /// The rules of the tenant's class.
     pub policy: SyncPolicy,
+    /// StorageClasses that were withdrawn from the tenant.
+    pub withdrawn_storage_classes: BTreeSet<String>,
     /// Who places the tenant's pods.
     pub scheduling: SchedulingMode,
     admission: AdmissionFiles,
@@ -179,6 +182,7 @@ impl Clusters {
             host_admin,
             tenant_admin,
             policy,
+            withdrawn_storage_classes: BTreeSet::new(),
             scheduling,
             admission,
             _turn: turn,
@@ -352,6 +356,7 @@ impl Clusters {
             class_name: berth_api::DEFAULT_CLASS.into(),
             scheduling: self.scheduling,
             users: berth_sync_rules::model::UserRules::default(),
+            withdrawn_storage_classes: self.withdrawn_storage_classes.clone(),
         };
         let admission = self.admission.listen().await;
         let stop = CancellationToken::new();

@@ -58,6 +58,7 @@ pub(super) fn render(
         env: BTreeMap::new(),
         files,
         host_service_account: None,
+        memory_limit: None,
         health: (input.form != Form::Process).then_some(HEALTH),
         overlaps: true,
         replicas: input.form.replicas(),

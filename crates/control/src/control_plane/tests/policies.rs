@@ -33,6 +33,7 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
     let with_room = render(&fixture, "v1.37.1");
     let always = [
         "created-by.yaml",
+        "flow-control.yaml",
         "mutating/created-by.yaml",
         "own-apis.yaml",
         "platform-objects.yaml",
@@ -45,6 +46,7 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
         [
             "created-by.yaml",
             "datastore-limit.yaml",
+            "flow-control.yaml",
             "mutating/created-by.yaml",
             "own-apis.yaml",
             "platform-objects.yaml"
@@ -113,9 +115,17 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
         let expression = conditions[0]["expression"].as_str().unwrap();
         assert!(expression.contains("verb.startsWith('impersonate')"));
         assert!(
-            expression.contains("in ['system:apiserver', 'berth:control']"),
+            expression.contains("in ['system:apiserver', 'berth:control', "),
             "{expression}"
         );
+        for user in [
+            "berth:syncer",
+            "berth:coredns",
+            "system:kube-controller-manager",
+            "system:kube-scheduler",
+        ] {
+            assert!(expression.contains(&format!("'{user}'")), "{user}: {expression}");
+        }
         // Nor a controller whose pods keep the creator that their template names.
         assert!(expression.contains("'replicaset-controller'"), "{expression}");
     }
@@ -126,6 +136,7 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
         [
             "created-by.yaml",
             "datastore-limit.yaml",
+            "flow-control.yaml",
             "mutating/created-by.yaml",
             "own-apis.yaml",
             "platform-objects.yaml"

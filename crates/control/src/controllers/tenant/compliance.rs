@@ -27,11 +27,15 @@ use std::{
 
 /// Reason: a pool no longer offers the mode of a node group.
 pub(super) const MODE_NOT_OFFERED: &str = "ModeNotOffered";
+/// Reason: the class no longer offers the StorageClass of claims.
+const STORAGE_CLASS_NOT_ALLOWED: &str = "StorageClassNotAllowed";
 /// Reason of the Event when a grace period is over.
 const ENFORCED: &str = "ViolationEnforced";
 /// Kinds of the objects that forbid something, as in [`Violation::object`].
 const CLASS: &str = "TenantClass";
 const POOL: &str = "HostNodePool";
+/// Kind of what is no longer offered, where each object has a grace period of its own.
+const STORAGE_CLASS: &str = "StorageClass";
 
 /// What is withdrawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,13 +56,15 @@ pub(super) enum Withdrawal {
     Issuers,
     /// The registration in Argo CD.
     ArgoCd,
+    /// Pods that mount claims of a StorageClass. The claims and their volumes stay.
+    StorageClass(String),
 }
 
 /// Something that runs and that a class or a pool does not allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Forbidden {
     reason: &'static str,
-    /// The class or the pool.
+    /// The class or the pool, or the StorageClass that the class no longer offers.
     object: String,
     message: String,
     withdrawal: Withdrawal,
@@ -167,6 +173,35 @@ fn find_forbidden_by_class(
         );
         add("SharedPoolNotAllowed", message, Withdrawal::SharedPool(pool.clone()));
     }
+}
+
+/// StorageClasses of claims of the tenant that its class does not offer. A tenant may have such claims although its spec is accepted, which
+/// names no StorageClasses. `claims` is the number of its claims by StorageClass, `grace` the grace period of the class in seconds.
+pub(super) fn find_forbidden_storage(
+    settings: &Settings,
+    claims: &BTreeMap<String, usize>,
+    grace: i64,
+) -> Vec<Forbidden> {
+    let offered = &settings.sync.storage.classes;
+    let class = settings.class_name();
+    let unoffered = claims
+        .iter()
+        .filter(|(storage_class, _)| !allows(offered, storage_class));
+    unoffered
+        .map(|(storage_class, count)| Forbidden {
+            reason: STORAGE_CLASS_NOT_ALLOWED,
+            // Each has a grace period of its own.
+            object: object(STORAGE_CLASS, storage_class),
+            message: format!(
+                "TenantClass {class} does not offer the StorageClass {storage_class}, which {count} PersistentVolumeClaims of the tenant have: \
+                 no new pod can mount them, and pods that run with them end when this is withdrawn. The claims and their data stay. Move the \
+                 data to claims of another class and delete these, or ask the platform team to list {storage_class} in the class's \
+                 spec.sync.storage.classes"
+            ),
+            withdrawal: Withdrawal::StorageClass(storage_class.clone()),
+            grace,
+        })
+        .collect()
 }
 
 fn find_forbidden_by_pool(
@@ -316,6 +351,9 @@ pub(super) fn withdraw(settings: &mut Settings, rules: Option<&TenantClassSpec>,
                 }
             }
             Withdrawal::ArgoCd => settings.argo_cd = None,
+            Withdrawal::StorageClass(class) => {
+                settings.withdrawn_storage_classes.insert(class.clone());
+            }
             Withdrawal::Nothing | Withdrawal::OwnNodes => {}
         }
     }

@@ -46,6 +46,7 @@ fn settings() -> Settings {
         sleep: berth_api::ClassSleep::default(),
         manifests: Vec::new(),
         argo_cd: None,
+        withdrawn_storage_classes: BTreeSet::new(),
     }
 }
 
@@ -170,6 +171,45 @@ fn a_registration_in_argo_cd_is_withdrawn_if_the_class_no_longer_allows_it() {
     let mut withdrawn = registered.clone();
     withdraw(&mut withdrawn, None, &[Withdrawal::ArgoCd]);
     assert_eq!(withdrawn.argo_cd, None);
+}
+
+#[test]
+fn each_storage_class_that_claims_have_and_the_class_does_not_offer_has_a_grace_period_of_its_own() {
+    let mut settings = settings();
+    settings.sync.storage.classes = vec!["fast".into()];
+    let claims = |classes: &[(&str, usize)]| -> BTreeMap<String, usize> {
+        classes
+            .iter()
+            .map(|(class, count)| ((*class).to_owned(), *count))
+            .collect()
+    };
+    let find = |settings: &Settings, classes: &[(&str, usize)]| find_forbidden_storage(settings, &claims(classes), DAY);
+    assert!(find(&settings, &[("fast", 3)]).is_empty());
+    let first = assess(find(&settings, &[("fast", 3), ("gone", 2)]), &[], at(0));
+    let [violation] = first.violations.as_slice() else {
+        panic!("{first:?}")
+    };
+    assert_eq!(violation.reason, STORAGE_CLASS_NOT_ALLOWED);
+    assert_eq!(violation.object, "StorageClass/gone");
+    for part in [
+        "TenantClass gold",
+        "2 PersistentVolumeClaims",
+        "data stay",
+        "spec.sync.storage.classes",
+    ] {
+        assert!(violation.message.contains(part), "{}", violation.message);
+    }
+    // Another one, on the last day of the first.
+    let both = [("gone", 2), ("slow", 1)];
+    let later = assess(find(&settings, &both), &first.violations, at(DAY - 1));
+    let over = assess(find(&settings, &both), &later.violations, at(DAY));
+    assert_eq!(over.withdrawals, [Withdrawal::StorageClass("gone".into())]);
+    let mut withdrawn = settings.clone();
+    withdraw(&mut withdrawn, None, &over.withdrawals);
+    assert_eq!(withdrawn.withdrawn_storage_classes, BTreeSet::from(["gone".to_owned()]));
+    // All are offered again.
+    settings.sync.storage.classes = vec!["*".into()];
+    assert!(find(&settings, &both).is_empty());
 }
 
 #[test]

@@ -200,7 +200,8 @@ async fn find_settings(
             }
             finalizer::add(context, &tenant.cluster).await?;
             context.queue.add(Key::Fleet);
-            return Ok(Some((None, Ok(Some((settings, Assessment::default()))))));
+            let held = validator().hold_storage_to_rules(&tenant.cluster, settings, now);
+            return Ok(Some((None, Ok(Some(held)))));
         }
         // Until there is quota, it runs with what it has.
         Ok(_) => None,

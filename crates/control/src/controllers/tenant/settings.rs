@@ -72,6 +72,9 @@ pub struct Settings {
     /// How it is registered in Argo CD; none: it is not.
     #[serde(default, rename = "argoCD")]
     pub argo_cd: Option<ArgoCdRegistration>,
+    /// StorageClasses that the class no longer offers and whose grace period is over: pods that mount their claims end.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub withdrawn_storage_classes: BTreeSet<String>,
 }
 
 /// The default of settings that earlier versions recorded.
@@ -124,6 +127,7 @@ pub fn resolve(
             access: spec.access.clone(),
             sleep: rules.sleep.clone(),
             manifests: rules.manifests.clone(),
+            withdrawn_storage_classes: BTreeSet::new(),
         };
         let rejection = find_service_error(&settings, &rules.control_plane.service)
             .or_else(|| find_shared_pool_error(&settings, &rules.sync.shared_nodes));
@@ -186,6 +190,8 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         replicas: accepted.replicas,
         endpoint: accepted.endpoint,
         network: accepted.network,
+        // What is withdrawn is decided each time.
+        withdrawn_storage_classes: BTreeSet::new(),
     }
 }
 

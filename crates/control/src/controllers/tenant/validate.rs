@@ -2,7 +2,7 @@
 
 use super::{
     access::{self, Applied, CLASS_NOT_ALLOWED, Namespace, POOL_NOT_ALLOWED, WithoutClass},
-    compliance::{self, Assessment, MODE_NOT_OFFERED, Rules, Running},
+    compliance::{self, Assessment, Forbidden, MODE_NOT_OFFERED, Rules, Running},
     fetch::ObservedNodes,
     settings::{self, Settings},
 };
@@ -13,8 +13,10 @@ use crate::{
     stores::{PoolsWithNodes, Stores},
 };
 use berth_api::{
-    ControlPlaneServiceType, NodeMode, SchedulingMode, TenantClass, TenantCluster, TenantClusterSpec, TenantLimits,
+    ControlPlaneServiceType, NodeMode, SchedulingMode, TenantClass, TenantClassSpec, TenantCluster, TenantClusterSpec,
+    TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
+    names::TenantId,
 };
 use berth_node_lifecycle::{Assignment, fleet::WithdrawnNodes};
 use ipnet::IpNet;
@@ -138,17 +140,44 @@ impl<'a> Validator<'a> {
             groups: &cluster.spec.node_groups,
             held: held.collect(),
         };
-        let found = compliance::find_forbidden(&running, &rules);
-        let before = cluster.status.as_ref().map(|status| status.violations.as_slice());
-        let assessment = compliance::assess(found, before.unwrap_or_default(), now);
+        let mut found = compliance::find_forbidden(&running, &rules);
         let rules = class.as_deref().filter(|_| accepted.class.is_some());
         let rules = rules.map(|class| &class.spec);
         let mut settings = match rules {
             Some(rules) => settings::under_rules(accepted, cluster, rules),
             None => accepted,
         };
+        settings.withdrawn_storage_classes.clear();
+        found.extend(self.find_forbidden_storage(cluster, &settings));
+        let assessment = assess(cluster, found, now);
         compliance::withdraw(&mut settings, rules, &assessment.withdrawals);
         (settings, assessment)
+    }
+
+    /// What a tenant runs with whose spec is accepted, and what of it is not allowed all the same: claims of StorageClasses that its class
+    /// does not offer, which the spec does not name.
+    pub(super) fn hold_storage_to_rules(
+        &self,
+        cluster: &TenantCluster,
+        mut settings: Settings,
+        now: Timestamp,
+    ) -> (Settings, Assessment) {
+        let found = self.find_forbidden_storage(cluster, &settings);
+        let assessment = assess(cluster, found, now);
+        compliance::withdraw(&mut settings, None, &assessment.withdrawals);
+        (settings, assessment)
+    }
+
+    fn find_forbidden_storage(&self, cluster: &TenantCluster, settings: &Settings) -> Vec<Forbidden> {
+        let Some(uid) = cluster.uid() else { return Vec::new() };
+        let id = TenantId::new(&cluster.name_any(), &uid);
+        let claims = self.stores.storage_claims.of(&id.workload_namespace());
+        let class = settings.class.as_deref().and_then(|name| self.class(name));
+        let grace = class.map_or_else(
+            || TenantClassSpec::default().enforcement_grace_period(),
+            |class| class.spec.enforcement_grace_period(),
+        );
+        compliance::find_forbidden_storage(settings, &claims, grace)
     }
 
     /// Nodes that a tenant whose spec is not accepted may not keep: what the status reports as enforced, if it is still forbidden and its
@@ -208,6 +237,12 @@ impl<'a> Validator<'a> {
         let object = self.stores.team_namespaces.get(&ObjectRef::new(&name));
         (name, object)
     }
+}
+
+/// What is forbidden, with what the status says since when.
+fn assess(cluster: &TenantCluster, found: Vec<Forbidden>, now: Timestamp) -> Assessment {
+    let before = cluster.status.as_ref().map(|status| status.violations.as_slice());
+    compliance::assess(found, before.unwrap_or_default(), now)
 }
 
 /// What a spec is validated against.

@@ -190,7 +190,7 @@ fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -
         Program::CoreDns => (None, Some(BIND)),
         Program::Syncer => (None, None),
     };
-    let resources = settings.resources(component.name);
+    let resources = settings.resources(component.name, component.memory_limit);
     let mut env = component.env.clone();
     env.extend(
         go_memory_limit::value(&component.program, &resources)

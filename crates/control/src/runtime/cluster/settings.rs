@@ -93,18 +93,25 @@ impl ClusterSettings {
         }
     }
 
-    /// Resources of a component's container.
-    pub fn resources(&self, component: &str) -> ResourceRequirements {
+    /// Resources of a component's container. `memory_limit` is the bytes that it may need with the most that its tenant may have: the limit is
+    /// not lower, unless the platform has chosen one.
+    pub fn resources(&self, component: &str, memory_limit: Option<u64>) -> ResourceRequirements {
         match (self.resources.get(component), default_resources(component)) {
             (Some(chosen), _) => chosen.clone(),
             (None, Some((cpu, memory, limit))) => {
                 let quantity = |text: &str| Quantity(text.into());
+                let own = memory_limit.map(|bytes| bytes.div_ceil(MIB));
+                let limit = match own {
+                    Some(own) if own > limit => own,
+                    _ => limit,
+                };
+                let limit = mebibytes(limit);
                 ResourceRequirements {
                     requests: Some(BTreeMap::from([
                         ("cpu".into(), quantity(cpu)),
                         ("memory".into(), quantity(memory)),
                     ])),
-                    limits: Some(BTreeMap::from([("memory".into(), quantity(limit))])),
+                    limits: Some(BTreeMap::from([("memory".into(), Quantity(limit))])),
                     claims: None,
                 }
             }
@@ -113,15 +120,27 @@ impl ClusterSettings {
     }
 }
 
-/// CPU and memory that an idle tenant needs, with a margin (docs/operations/performance.md), and the memory limit, which a
+/// Bytes of a MiB.
+const MIB: u64 = 1 << 20;
+
+/// A number of MiB as a quantity, as people write it.
+fn mebibytes(count: u64) -> String {
+    if count.is_multiple_of(1024) {
+        format!("{}Gi", count / 1024)
+    } else {
+        format!("{count}Mi")
+    }
+}
+
+/// CPU and memory that an idle tenant needs, with a margin (docs/operations/performance.md), and the memory limit in MiB, which a
 /// busy tenant may use and which protects other pods of the node.
-fn default_resources(component: &str) -> Option<(&'static str, &'static str, &'static str)> {
+fn default_resources(component: &str) -> Option<(&'static str, &'static str, u64)> {
     match component {
-        API_SERVER => Some(("100m", "256Mi", "2Gi")),
-        CONTROLLER_MANAGER => Some(("25m", "64Mi", "1Gi")),
-        SCHEDULER => Some(("25m", "48Mi", "512Mi")),
-        SYNCER => Some(("25m", "32Mi", "512Mi")),
-        COREDNS => Some(("25m", "32Mi", "256Mi")),
+        API_SERVER => Some(("100m", "256Mi", 2048)),
+        CONTROLLER_MANAGER => Some(("25m", "64Mi", 1024)),
+        SCHEDULER => Some(("25m", "48Mi", 512)),
+        SYNCER => Some(("25m", "32Mi", 512)),
+        COREDNS => Some(("25m", "32Mi", 256)),
         _ => None,
     }
 }
@@ -139,10 +158,22 @@ mod tests {
         .unwrap();
         assert_eq!(settings.offered(), ["v1.37.1", "v1.36.4", "v1.35.0"]);
         assert_eq!(settings.image_pull_policy, "IfNotPresent");
-        assert_eq!(settings.resources(SYNCER).limits, None);
-        assert_eq!(settings.resources(API_SERVER).requests.unwrap()["memory"].0, "256Mi");
+        assert_eq!(settings.resources(SYNCER, Some(1 << 40)).limits, None);
+        assert_eq!(
+            settings.resources(API_SERVER, None).requests.unwrap()["memory"].0,
+            "256Mi"
+        );
         let error = serde_json::from_str::<ClusterSettings>(r#"{"registry": "x"}"#).unwrap_err();
         assert!(error.to_string().contains("registry"), "{error}");
+    }
+
+    #[test]
+    fn the_memory_limit_follows_what_the_tenant_may_have() {
+        let settings = ClusterSettings::default();
+        let limit = |memory: Option<u64>| settings.resources(SYNCER, memory).limits.unwrap()["memory"].0.clone();
+        assert_eq!(limit(None), "512Mi");
+        assert_eq!(limit(Some(1)), "512Mi");
+        assert_eq!(limit(Some((3 << 30) + 1)), "3073Mi");
     }
 
     #[test]

@@ -52,6 +52,7 @@ fn api_server(replicas: u32) -> Component {
             ),
         ]),
         host_service_account: None,
+        memory_limit: None,
         replicas,
         overlaps: true,
         health: Some(Health {
@@ -71,6 +72,7 @@ fn syncer() -> Component {
         env: BTreeMap::new(),
         files: BTreeMap::from([("host.kubeconfig".into(), "token: $(FILES)/token".into())]),
         host_service_account: Some(SYNCER),
+        memory_limit: None,
         replicas: 1,
         overlaps: false,
         health: Some(Health {

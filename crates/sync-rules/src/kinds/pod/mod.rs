@@ -57,7 +57,7 @@ use crate::{
     kinds::network_policy::isolation,
     model::{
         Cache, Creation, DeniedField, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind, KindId,
-        Observation, TenantWrite, ToHost, Translated, json,
+        Observation, TenantWrite, ToHost, Translated, WhenDenied, json,
         pod_addresses::is_finished,
         references::Target,
         resource::{self, Key, Name, Resource},
@@ -76,6 +76,9 @@ use std::collections::BTreeSet;
 
 /// Annotations that every pod may carry to the host: limits of the pod's own bandwidth, which network plug-ins read.
 pub const ANNOTATIONS: &[&str] = &["kubernetes.io/egress-bandwidth", "kubernetes.io/ingress-bandwidth"];
+
+/// Reason of a pod's end whose claim has a StorageClass that was withdrawn from the tenant.
+const STORAGE_CLASS_WITHDRAWN: &str = "StorageClassWithdrawn";
 
 /// Streams of a pod are requested with GET or POST, and newer API servers require the right to create for both.
 const STREAM: &[&str] = &["create", "get"];
@@ -178,6 +181,89 @@ fn trim_host(pod: &mut Value) {
     }
 }
 
+/// The host pod for a tenant's pod, without what is denied.
+fn build(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Value {
+    if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
+        let is_new = !cache.stores.host(KindId::Pod).contains(name);
+        // Only the host's scheduler knows what other tenants use of a shared node.
+        let is_ours = || {
+            let published = cache.stores.host(KindId::Node).get(&Name::new("", node));
+            published.is_some_and(|node| json::text(&node.object(), &["spec", "labels", labels::SHARED_POOL]).is_none())
+        };
+        match placement::mode(cache, &pod["spec"]) {
+            SchedulingMode::Host if !status::is_bound(pod) => issues.deny(
+                "spec.nodeName",
+                "pods are placed by the scheduler: use a node selector or affinity",
+            ),
+            SchedulingMode::Tenant if is_new && !is_ours() => {
+                issues.deny("spec.nodeName", format!("{node} is not a node of this cluster alone"));
+            }
+            _ => {}
+        }
+    }
+    let rules = AnnotationRules {
+        always: ANNOTATIONS,
+        listed: &cache.tenant.policy.pods.annotations,
+        class_field: Some("sync.pods.annotations"),
+        load_balancers: None,
+    };
+    let mut annotations = metadata::annotations(pod, &rules, issues);
+    let spec = spec::translate(cache, name, pod, issues);
+    for field in spec.downward {
+        let value = downward::literal(pod, &field).unwrap_or_default();
+        annotations.insert(downward::annotation(&field), value.into());
+    }
+    annotations.extend(gang::annotations(cache, name, pod));
+    let mut object = json!({
+        "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
+        "spec": spec.spec,
+    });
+    if !spec.shared_pools.is_empty() {
+        object["metadata"]["labels"][labels::SHARED_NODES] = labels::SHARED_NODES_ALLOWED.into();
+        object["metadata"]["annotations"][labels::SHARED_POOLS] = spec.shared_pools.join(",").into();
+    }
+    let of_namespace = namespace_labels::labels_of(cache, &name.namespace);
+    for (key, value) in of_namespace.into_iter().chain(isolation::labels_of(cache, name, pod)) {
+        object["metadata"]["labels"][key] = value;
+    }
+    object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
+    if cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some() {
+        // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
+        sizes::check_on_host(sizes::RUNNING_POD, &object, issues);
+    } else {
+        sizes::check(sizes::POD, pod, &object, issues);
+        sizes::check(sizes::RUNNING_POD, pod, &object, issues);
+        sizes::check_pod_bytes(pod, issues);
+    }
+    object
+}
+
+/// The metadata of a host pod that runs, without what is denied. Its spec stays, and so does where it may run.
+fn build_metadata(cache: &Cache, name: &Name, pod: &Value, host: &Value) -> Value {
+    let mut object = build(cache, name, pod, &mut FieldIssues::default());
+    object["spec"] = json!({});
+    let pools = json::text(host, &["metadata", "annotations", labels::SHARED_POOLS]);
+    for (map, key, value) in [
+        (
+            "labels",
+            labels::SHARED_NODES,
+            pools.map(|_| labels::SHARED_NODES_ALLOWED),
+        ),
+        ("annotations", labels::SHARED_POOLS, pools),
+        ("annotations", update::APPLIED_KEYS, None),
+    ] {
+        let Some(entries) = object["metadata"][map].as_object_mut() else {
+            continue;
+        };
+        match value {
+            Some(value) => drop(entries.insert(key.to_owned(), value.into())),
+            None => drop(entries.remove(key)),
+        }
+    }
+    object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
+    object
+}
+
 struct Pods;
 
 impl ToHost for Pods {
@@ -229,59 +315,7 @@ impl ToHost for Pods {
 
     fn translate(&self, cache: &Cache, name: &Name, pod: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
-        if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
-            let is_new = !cache.stores.host(KindId::Pod).contains(name);
-            // Only the host's scheduler knows what other tenants use of a shared node.
-            let is_ours = || {
-                let published = cache.stores.host(KindId::Node).get(&Name::new("", node));
-                published
-                    .is_some_and(|node| json::text(&node.object(), &["spec", "labels", labels::SHARED_POOL]).is_none())
-            };
-            match placement::mode(cache, &pod["spec"]) {
-                SchedulingMode::Host if !status::is_bound(pod) => issues.deny(
-                    "spec.nodeName",
-                    "pods are placed by the scheduler: use a node selector or affinity",
-                ),
-                SchedulingMode::Tenant if is_new && !is_ours() => {
-                    issues.deny("spec.nodeName", format!("{node} is not a node of this cluster alone"));
-                }
-                _ => {}
-            }
-        }
-        let rules = AnnotationRules {
-            always: ANNOTATIONS,
-            listed: &cache.tenant.policy.pods.annotations,
-            class_field: Some("sync.pods.annotations"),
-            load_balancers: None,
-        };
-        let mut annotations = metadata::annotations(pod, &rules, &mut issues);
-        let spec = spec::translate(cache, name, pod, &mut issues);
-        for field in spec.downward {
-            let value = downward::literal(pod, &field).unwrap_or_default();
-            annotations.insert(downward::annotation(&field), value.into());
-        }
-        annotations.extend(gang::annotations(cache, name, pod));
-        let mut object = json!({
-            "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
-            "spec": spec.spec,
-        });
-        if !spec.shared_pools.is_empty() {
-            object["metadata"]["labels"][labels::SHARED_NODES] = labels::SHARED_NODES_ALLOWED.into();
-            object["metadata"]["annotations"][labels::SHARED_POOLS] = spec.shared_pools.join(",").into();
-        }
-        let of_namespace = namespace_labels::labels_of(cache, &name.namespace);
-        for (key, value) in of_namespace.into_iter().chain(isolation::labels_of(cache, name, pod)) {
-            object["metadata"]["labels"][key] = value;
-        }
-        object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
-        if cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some() {
-            // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
-            sizes::check_on_host(sizes::RUNNING_POD, &object, &mut issues);
-        } else {
-            sizes::check(sizes::POD, pod, &object, &mut issues);
-            sizes::check(sizes::RUNNING_POD, pod, &object, &mut issues);
-            sizes::check_pod_bytes(pod, &mut issues);
-        }
+        let object = build(cache, name, pod, &mut issues);
         issues.into_result(object)
     }
 
@@ -316,6 +350,28 @@ impl ToHost for Pods {
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
         status::sync_status(cache, name, observation)
+    }
+
+    fn when_denied(&self, cache: &Cache, name: &Name, pod: &Value, host_pod: &Value) -> WhenDenied {
+        let unoffered = volume_claims::find_unoffered_claims(cache, name, pod);
+        let host = cache.stores.host(KindId::Pod).get(name);
+        let waits = host.is_some_and(|host| placement::waits(&host));
+        if waits && !unoffered.is_empty() {
+            // It would start later and mount the claim.
+            return WhenDenied::Withdraw;
+        }
+        let withdrawn = &cache.tenant.withdrawn_storage_classes;
+        match unoffered.into_iter().find(|(_, class)| withdrawn.contains(class)) {
+            Some((claim, class)) => WhenDenied::End {
+                reason: STORAGE_CLASS_WITHDRAWN,
+                message: format!(
+                    "The pod mounts the claim {claim}, whose StorageClass {class} the platform no longer offers. The claim and its data stay."
+                ),
+            },
+            None if waits => WhenDenied::Keep,
+            // What runs goes on. But policies of the tenant that close it must reach it, and annotations that are no longer allowed must go.
+            None => WhenDenied::Reduce(build_metadata(cache, name, pod, host_pod)),
+        }
     }
 
     fn denied_status(

@@ -66,6 +66,53 @@ fn pod() -> Value {
     })
 }
 
+/// Puts the host's pod into the store.
+fn put_host(cache: &Cache, spec: &Value, annotations: &Value) {
+    let host = json!({"metadata": {"name": "p", "resourceVersion": "1", "annotations": annotations}, "spec": spec});
+    cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
+}
+
+#[test]
+fn a_pod_that_runs_follows_labels_and_policies_although_it_is_denied() {
+    let cache = cache();
+    put_host(&cache, &json!({"nodeName": "node-1"}), &json!({}));
+    let mut denied = pod();
+    denied["spec"]["nodeName"] = "node-1".into();
+    denied["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}]);
+    denied["metadata"]["labels"]["later"] = "yes".into();
+    denied["metadata"]["annotations"]["kubernetes.io/ingress-bandwidth"] = "1M".into();
+    denied["metadata"]["annotations"]["io.katacontainers.config.hypervisor.path"] = "/tmp/x".into();
+    assert!(Pods.translate(&cache, &name(), &denied).is_err());
+    let reduce = |host: &Value| match Pods.when_denied(&cache, &name(), &denied, host) {
+        WhenDenied::Reduce(object) => object,
+        other => panic!("{other:?}"),
+    };
+    let reduced = reduce(&json!({}));
+    assert_eq!(reduced["spec"], json!({}), "nothing of what runs changes");
+    let (labels, annotations) = (&reduced["metadata"]["labels"], &reduced["metadata"]["annotations"]);
+    assert_eq!(labels["later"], "yes");
+    // No policy selects it, so that it is open: the label goes with the first policy that does.
+    assert_eq!(labels[labels::NETWORK_EGRESS], labels::NETWORK_OPEN);
+    assert_eq!(annotations["kubernetes.io/ingress-bandwidth"], "1M");
+    assert_eq!(annotations.get("io.katacontainers.config.hypervisor.path"), None);
+    let applied = annotations[update::APPLIED_KEYS].as_str().unwrap();
+    assert!(
+        applied.contains("later") && !applied.contains(update::APPLIED_KEYS),
+        "{applied}"
+    );
+    // Where it may run was decided at its creation.
+    assert_eq!(labels.get(labels::SHARED_NODES), None);
+    let shared = reduce(&json!({"metadata": {"annotations": {(labels::SHARED_POOLS): "cpu"}}}));
+    assert_eq!(
+        shared["metadata"]["labels"][labels::SHARED_NODES],
+        labels::SHARED_NODES_ALLOWED
+    );
+    assert_eq!(shared["metadata"]["annotations"][labels::SHARED_POOLS], "cpu");
+    // One that waits keeps what it was accepted with.
+    put_host(&cache, &json!({}), &json!({}));
+    assert_eq!(Pods.when_denied(&cache, &name(), &denied, &json!({})), WhenDenied::Keep);
+}
+
 fn translate(pod: &Value) -> Result<Translated, Vec<DeniedField>> {
     Pods.translate(&cache(), &name(), pod)
 }

@@ -2,11 +2,16 @@
 //!
 //! | source | rule |
 //! |---|---|
-//! | persistentVolumeClaim | the host's claim; the pod waits until it is there |
-//! | ephemeral | the claim that the tenant's controllers make for the pod: an ordinary one on the host |
+//! | persistentVolumeClaim | the host's claim; the pod waits until it is there; denied if its StorageClass is no longer offered |
+//! | ephemeral | the claim that the tenant's controllers make for the pod: an ordinary one on the host, with the same rule |
 //! | csi | drivers in `storage.inlineDrivers`; `nodePublishSecretRef` renamed |
+//!
+//! What is on the host decides on the StorageClass of a claim. A pod that has a node there keeps running until the class is withdrawn; from
+//! then on it is denied as well, and ends.
 
+use super::placement;
 use crate::{
+    kinds::storage::classes::offered,
     model::{
         Cache, KindId, json,
         references::Target,
@@ -71,10 +76,53 @@ fn claim_on_host(pod: &Name, claim: &str) -> String {
     host_name(KindId::PersistentVolumeClaim, &Name::new(&pod.namespace, claim))
 }
 
+/// The StorageClass of a claim that is on the host, if the tenant's class no longer offers it.
+fn unoffered_class(cache: &Cache, pod: &Name, claim: &str) -> Option<String> {
+    let claims = cache.stores.host(KindId::PersistentVolumeClaim);
+    let host = claims.get(&Name::new(&pod.namespace, claim))?.object();
+    let class = json::text(&host, &["spec", "storageClassName"])?;
+    (!allows(&cache.tenant.policy.storage.classes, class)).then(|| class.to_owned())
+}
+
+/// Denies a claim whose StorageClass is no longer offered, to all pods but those that have a node before the class is withdrawn.
+fn check_class(cache: &Cache, pod: &Name, claim: &str, path: &str, issues: &mut FieldIssues) {
+    let Some(class) = unoffered_class(cache, pod, claim) else {
+        return;
+    };
+    let host = cache.stores.host(KindId::Pod).get(pod);
+    let has_node = host.is_some_and(|host| !placement::waits(&host));
+    if has_node && !cache.tenant.withdrawn_storage_classes.contains(&class) {
+        return;
+    }
+    let offer = offered(cache, KindId::StorageClass, &cache.tenant.policy.storage.classes);
+    issues.deny(
+        path,
+        format!(
+            "the claim {claim} has the StorageClass {class}, which the platform no longer offers. The claim and its data stay: use a claim of \
+             another class ({offer}), or ask the platform team to offer {class} again"
+        ),
+    );
+}
+
+/// The claims that a pod mounts whose StorageClass is no longer offered, each with the class.
+pub fn find_unoffered_claims(cache: &Cache, name: &Name, pod: &Value) -> Vec<(String, String)> {
+    let claims = json::items(pod, &["spec", "volumes"]).iter().filter_map(|volume| {
+        let named = json::text(volume, &["persistentVolumeClaim", "claimName"]).map(ToOwned::to_owned);
+        named.or_else(|| ephemeral(pod, volume))
+    });
+    claims
+        .filter_map(|claim| {
+            let class = unoffered_class(cache, name, &claim)?;
+            Some((claim, class))
+        })
+        .collect()
+}
+
 /// The source of a volume that names a claim.
-pub fn claim(name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+pub fn claim(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
     let mut copied = fields::copy(source, path, CLAIM, issues);
     let claim = json::text(source, &["claimName"]).unwrap_or_default();
+    check_class(cache, name, claim, path, issues);
     copied.insert("claimName".into(), claim_on_host(name, claim).into());
     copied.into()
 }
@@ -105,6 +153,7 @@ pub fn ephemeral_claim(
     if stored.is_some_and(|stored| !is_pods(&stored.object())) {
         issues.deny(path, format!("the claim {claim} exists and was not made for this pod"));
     }
+    check_class(cache, name, &claim, path, issues);
     json!({"claimName": claim_on_host(name, &claim)})
 }
 
@@ -136,7 +185,11 @@ pub fn inline(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &m
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::{pod::targets, storage::fixtures};
+    use crate::{
+        kinds::{pod::targets, storage::fixtures},
+        model::{Direction, WhenDenied},
+        registry::{self, kind},
+    };
 
     fn name() -> Name {
         Name::new("research", "train")
@@ -160,15 +213,93 @@ mod tests {
 
     #[test]
     fn claims_are_the_hosts() {
-        let mut issues = FieldIssues::default();
+        let (cache, mut issues) = (fixtures::cache(), FieldIssues::default());
         let source = json!({"claimName": "data", "readOnly": true});
         let host = claim_on_host(&name(), "data");
         assert_eq!(
-            claim(&name(), &source, "v", &mut issues),
+            claim(&cache, &name(), &source, "v", &mut issues),
             json!({"claimName": host, "readOnly": true})
         );
-        claim(&name(), &json!({"claimName": "data", "new": 1}), "v", &mut issues);
+        claim(
+            &cache,
+            &name(),
+            &json!({"claimName": "data", "new": 1}),
+            "v",
+            &mut issues,
+        );
         assert_eq!(issues.denied[0].field, "v.new");
+    }
+
+    /// A cache in which the host's claim `data` has a class, and some classes are withdrawn.
+    fn cache_with_claim(class: &str, withdrawn: &[&str]) -> Cache {
+        let mut tenant = fixtures::cache().tenant.clone();
+        tenant.withdrawn_storage_classes = withdrawn.iter().map(ToString::to_string).collect();
+        let cache = registry::new_cache(tenant);
+        let mut host = fixtures::host_claim();
+        host["spec"]["storageClassName"] = class.into();
+        fixtures::put_host(&cache, KindId::PersistentVolumeClaim, &fixtures::name(), &host);
+        cache
+    }
+
+    /// Why a pod may not mount the claim `data`.
+    fn denied(cache: &Cache) -> Option<String> {
+        let mut issues = FieldIssues::default();
+        claim(cache, &name(), &json!({"claimName": "data"}), "v", &mut issues);
+        issues.denied.first().map(ToString::to_string)
+    }
+
+    fn put_host_pod(cache: &Cache, spec: &Value) {
+        let host = json!({"metadata": {"name": "p", "resourceVersion": "1"}, "spec": spec});
+        fixtures::put_host(cache, KindId::Pod, &name(), &host);
+    }
+
+    #[test]
+    fn claims_of_a_class_that_is_no_longer_offered_are_denied_to_pods_without_a_node() {
+        assert_eq!(denied(&cache_with_claim("fast", &[])), None);
+        let cache = cache_with_claim("gone", &[]);
+        let why = denied(&cache).unwrap();
+        assert!(why.contains("StorageClass gone") && why.contains("data stay"), "{why}");
+        // One that waits on the host does not run.
+        put_host_pod(&cache, &json!({}));
+        assert!(denied(&cache).is_some());
+        let cache = cache_with_claim("gone", &[]);
+        put_host_pod(&cache, &json!({"nodeName": "node-1"}));
+        assert_eq!(denied(&cache), None);
+    }
+
+    #[test]
+    fn a_withdrawn_class_is_denied_to_pods_that_run_and_no_longer_once_it_is_offered_again() {
+        let cache = cache_with_claim("gone", &["gone"]);
+        put_host_pod(&cache, &json!({"nodeName": "node-1"}));
+        assert!(denied(&cache).is_some());
+        // A list of withdrawn classes that is older than the policy takes nothing away.
+        let cache = cache_with_claim("fast", &["fast"]);
+        put_host_pod(&cache, &json!({"nodeName": "node-1"}));
+        assert_eq!(denied(&cache), None);
+    }
+
+    #[test]
+    fn a_pod_that_waits_is_withdrawn_at_once_and_one_that_runs_ends_with_the_grace_period_of_the_class() {
+        let when_denied = |class: &str, withdrawn: &[&str], spec: &Value| {
+            let cache = cache_with_claim(class, withdrawn);
+            put_host_pod(&cache, spec);
+            let Direction::ToHost(pods) = kind(KindId::Pod).direction else {
+                panic!()
+            };
+            pods.when_denied(&cache, &name(), &pod(), &Value::Null)
+        };
+        let (waits, runs) = (json!({}), json!({"nodeName": "node-1"}));
+        assert_eq!(when_denied("gone", &[], &waits), WhenDenied::Withdraw);
+        assert!(matches!(when_denied("gone", &["other"], &runs), WhenDenied::Reduce(_)));
+        assert_eq!(when_denied("fast", &["fast"], &waits), WhenDenied::Keep);
+        let WhenDenied::End { reason, message } = when_denied("gone", &["gone"], &runs) else {
+            panic!()
+        };
+        assert_eq!(reason, "StorageClassWithdrawn");
+        assert!(
+            message.contains("claim data") && message.contains("StorageClass gone"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -90,7 +90,9 @@ pub fn translate(
                     "projected" => {
                         translated[source] = projected(name, index, value, &path, downward, issues);
                     }
-                    "persistentVolumeClaim" => translated[source] = volume_claims::claim(name, value, &path, issues),
+                    "persistentVolumeClaim" => {
+                        translated[source] = volume_claims::claim(cache, name, value, &path, issues)
+                    }
                     "ephemeral" => {
                         translated["persistentVolumeClaim"] =
                             volume_claims::ephemeral_claim(cache, name, pod, volume, &path, issues);

@@ -83,7 +83,7 @@ pub const ATTRIBUTES_CLASS: Kind = MirroredClass::kind(&MirroredClass {
 });
 
 /// Names of the classes of a kind that the tenant may use.
-pub(super) fn offered(cache: &Cache, id: KindId, listed: &[String]) -> String {
+pub(in crate::kinds) fn offered(cache: &Cache, id: KindId, listed: &[String]) -> String {
     let mut names: Vec<String> = cache
         .stores
         .host(id)

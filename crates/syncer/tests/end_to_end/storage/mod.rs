@@ -4,7 +4,7 @@ mod provisioner;
 
 use crate::{
     objects::{create, events, eventually, is_phase, origin, pod},
-    setup::{Clusters, WORKLOADS},
+    setup::{Clusters, Syncer, WORKLOADS},
 };
 use berth_api::{SchedulingMode, SyncPolicy, sync_policy::StoragePolicy};
 use k8s_openapi::{
@@ -167,7 +167,7 @@ async fn volumes() {
         },
         ..SyncPolicy::default()
     };
-    let clusters = Clusters::start_with(policy, SchedulingMode::Host).await;
+    let mut clusters = Clusters::start_with(policy, SchedulingMode::Host).await;
     prepare(&clusters).await;
     let provisioner = Provisioner::start(clusters.host_admin.clone());
     let syncer = clusters.syncer().await;
@@ -179,6 +179,7 @@ async fn volumes() {
     an_ephemeral_volume_comes_and_goes_with_its_pod(&clusters).await;
     classes_that_are_not_offered_are_reported(&clusters).await;
     a_claim_in_use_stays(&clusters).await;
+    let syncer = a_class_is_taken_back_and_offered_again(&mut clusters, syncer).await;
     a_claim_whose_volume_is_gone_is_lost(&clusters).await;
     nothing_is_left(&clusters).await;
     syncer.stop().await;
@@ -407,6 +408,47 @@ async fn a_claim_in_use_stays(clusters: &Clusters) {
         claims.get_opt("data-db-1").await.unwrap().is_none() && on_host(clusters, CLAIM, "data-db-1").await.is_none()
     })
     .await;
+}
+
+/// What runs with a class that is taken back goes on until that is withdrawn, nothing new mounts it, and the data stays.
+async fn a_class_is_taken_back_and_offered_again(clusters: &mut Clusters, syncer: Syncer) -> Syncer {
+    const CLAIM_OF_CLASS: &str = "cache-db-0";
+    let pods = clusters.tenant_api::<Pod>();
+    let is_denied = async |clusters: &Clusters, pod: &str| {
+        let messages = events(clusters, pod, "FieldDenied").await;
+        messages.iter().any(|message| message.contains("the StorageClass late"))
+    };
+    syncer.stop().await;
+    let offered = clusters.policy.clone();
+    clusters.policy.storage.classes = vec!["fast".into()];
+    let syncer = clusters.syncer().await;
+    let before = pods.get("db-0").await.unwrap().uid();
+    let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": CLAIM_OF_CLASS}});
+    create(&pods, pod("late-comer", &mounting(&volume))).await;
+    eventually("a new pod is denied", async || is_denied(clusters, "late-comer").await).await;
+    assert!(is_phase(&pods, "db-0", "Running").await);
+    assert_eq!(pods.get("db-0").await.unwrap().uid(), before);
+    pods.delete("late-comer", &DeleteParams::default()).await.unwrap();
+
+    syncer.stop().await;
+    clusters.withdrawn_storage_classes = ["late".to_owned()].into();
+    let syncer = clusters.syncer().await;
+    eventually("the pod ends, and the next one is denied", async || {
+        let now = pods.get_opt("db-0").await.unwrap();
+        now.is_some_and(|now| now.uid() != before)
+            && is_denied(clusters, "db-0").await
+            && clusters.host_pods().await.iter().all(|pod| origin(pod) != "db-0")
+    })
+    .await;
+    assert!(is_bound(clusters, CLAIM_OF_CLASS).await, "the data stays");
+    assert!(on_host(clusters, CLAIM, CLAIM_OF_CLASS).await.is_some());
+
+    syncer.stop().await;
+    clusters.policy = offered;
+    clusters.withdrawn_storage_classes.clear();
+    let syncer = clusters.syncer().await;
+    eventually("it runs again", async || is_phase(&pods, "db-0", "Running").await).await;
+    syncer
 }
 
 async fn a_claim_whose_volume_is_gone_is_lost(clusters: &Clusters) {

@@ -272,6 +272,7 @@ async fn render_control_plane(
         class: settings.class_name(),
         scheduling: settings.scheduling,
         policy: &settings.sync,
+        withdrawn_storage_classes: &settings.withdrawn_storage_classes,
         limits: &settings.limits,
         datastore_usage,
         limits_users: context.stores.limits_users(&tenant.cluster),
@@ -352,7 +353,10 @@ async fn apply_bootstrap_objects(
         service_account,
         service_cidrs,
     } = bootstrap::bootstrap_objects(&rules, &prepared.host_ranges, &prepared.accepted.settings.access);
-    let flow_schemas = count_use(prepared).then(flow_schemas::flow_schemas);
+    let watch_schemas = count_use(prepared).then(flow_schemas::watch_schemas);
+    let flow_schemas: Vec<_> = std::iter::once(flow_schemas::platform_schema())
+        .chain(watch_schemas.into_iter().flatten())
+        .collect();
     let authority = prepared.authorities.admission.cert_pem();
     let webhooks = configuration(&prepared.endpoints.admission.authority(), authority);
     let applied = async {
@@ -366,7 +370,7 @@ async fn apply_bootstrap_objects(
         for cidr in &service_cidrs {
             applier.apply(cidr).await?;
         }
-        for schema in flow_schemas.iter().flatten() {
+        for schema in &flow_schemas {
             applier.apply(schema).await?;
         }
         let address = prepared.service_range.first;

@@ -1,7 +1,11 @@
-//! FlowSchemas in the tenant by which its API server counts requests that are use apart from all others; see
-//! [`berth_sleep::activity`]. They change no priority: each names the priority level that the requests have without it.
+//! FlowSchemas in the tenant. One exempts the requests of Berth's own programs from the limits of the API server: however many requests users
+//! send, the syncer goes on, whose own requests at the same time are few. The others, by which the API server counts requests that are use apart from
+//! all others, change no priority: each names the priority level that the requests have without it; see [`berth_sleep::activity`].
+//!
+//! All are the platform's: nobody in the tenant changes or deletes them.
 
 use crate::control_plane::{DNS_USER, TENANT_USER};
+use berth_api::labels;
 use berth_sleep::activity::{ACCOUNT_WATCHES_SCHEMA, PLATFORM_SCHEMA, WATCHES_SCHEMA};
 use k8s_openapi::{
     api::flowcontrol::v1::{
@@ -11,21 +15,29 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
+/// Of Berth's own programs: before all but `exempt` (1) and `probes` (2), so that no FlowSchema of the tenant matches their requests first.
+const PLATFORM_PRECEDENCE: i32 = 10;
 /// Before the FlowSchemas `service-accounts` (9000) and `global-default` (9900) of Kubernetes, and after all for its components, of
 /// which the last is `kube-system-service-accounts` (900).
 const PRECEDENCE: i32 = 8000;
+/// Priority level of requests that never wait.
+const EXEMPT_LEVEL: &str = "exempt";
 /// Priority level of service accounts.
 const ACCOUNTS_LEVEL: &str = "workload-low";
 /// Priority level of all other users.
 const DEFAULT_LEVEL: &str = "global-default";
 
-/// Berth's own requests; watches of service accounts; watches of all others.
-pub fn flow_schemas() -> [FlowSchema; 3] {
+/// Berth's own requests.
+pub fn platform_schema() -> FlowSchema {
     let platform = [TENANT_USER, DNS_USER].map(user).to_vec();
+    flow_schema(PLATFORM_SCHEMA, PLATFORM_PRECEDENCE, EXEMPT_LEVEL, platform, "*")
+}
+
+/// Watches of service accounts, and of all others.
+pub fn watch_schemas() -> [FlowSchema; 2] {
     let accounts = vec![group("system:serviceaccounts")];
     let all = ["system:authenticated", "system:unauthenticated"].map(group).to_vec();
     [
-        flow_schema(PLATFORM_SCHEMA, PRECEDENCE, DEFAULT_LEVEL, platform, "*"),
         flow_schema(
             ACCOUNT_WATCHES_SCHEMA,
             PRECEDENCE + 1,
@@ -56,6 +68,7 @@ fn flow_schema(name: &str, precedence: i32, level: &str, subjects: Vec<Subject>,
     FlowSchema {
         metadata: ObjectMeta {
             name: Some(name.into()),
+            labels: Some([(labels::MANAGED_BY.into(), labels::MANAGED_BY_PLATFORM.into())].into()),
             ..ObjectMeta::default()
         },
         spec: FlowSchemaSpec {
@@ -96,13 +109,23 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn berth_comes_before_watches_and_only_watches_of_others_are_left_out() {
-        let schemas = flow_schemas().map(|schema| serde_json::to_value(schema).unwrap());
-        let precedences: Vec<_> = schemas
-            .iter()
-            .map(|s| s["spec"]["matchingPrecedence"].clone())
-            .collect();
-        assert_eq!(precedences, [json!(8000), json!(8001), json!(8002)]);
+    fn berth_never_waits_and_only_watches_of_others_are_left_out() {
+        let [watches_of_accounts, watches] = watch_schemas();
+        let schemas = [platform_schema(), watches_of_accounts, watches];
+        let schemas = schemas.map(|schema| serde_json::to_value(schema).unwrap());
+        let values = |path: &str| schemas.each_ref().map(|schema| schema.pointer(path).unwrap().clone());
+        assert_eq!(
+            values("/spec/matchingPrecedence"),
+            [json!(10), json!(8001), json!(8002)]
+        );
+        assert_eq!(
+            values("/spec/priorityLevelConfiguration/name"),
+            ["exempt", "workload-low", "global-default"].map(|level| json!(level))
+        );
+        assert_eq!(
+            values("/metadata/labels/berth.dev~1managed-by"),
+            [0; 3].map(|_| json!("platform"))
+        );
         let rules = |index: usize| &schemas[index]["spec"]["rules"][0];
         let users: Vec<_> = rules(0)["subjects"]
             .as_array()
@@ -117,10 +140,5 @@ mod tests {
             assert_eq!(rules(watches)["resourceRules"][0]["verbs"], json!(["watch"]));
             assert_eq!(rules(watches)["nonResourceRules"], json!(null));
         }
-        let levels: Vec<_> = schemas
-            .iter()
-            .map(|s| &s["spec"]["priorityLevelConfiguration"]["name"])
-            .collect();
-        assert_eq!(levels, ["global-default", "workload-low", "global-default"]);
     }
 }

@@ -390,7 +390,8 @@ async fn has_pods(context: &TenantContext, tenant: &Tenant) -> Result<bool, Tena
         .labels(&of_tenant)
         .fields("status.phase!=Succeeded,status.phase!=Failed")
         .limit(1);
-    let pods: Api<Pod> = Api::all(context.client.clone());
+    // Elsewhere, everybody who may create pods could write these labels, and keep the tenant.
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &tenant.id.workload_namespace());
     let found = pods.list_metadata(&params).await;
     let found = found.map_err(|error| TenantError::Expiration(api("list the pods of the idle tenant")(error)))?;
     Ok(!found.items.is_empty())

@@ -4,9 +4,11 @@ use super::super::{datastore_usage, target::Tenant};
 use crate::apply::Applier;
 use berth_schedules::cron_jobs;
 use berth_sleep::Inside;
+use http_body_util::{BodyExt, Limited};
 use jiff::Timestamp;
-use k8s_openapi::api::{batch::v1::CronJob, core::v1::Pod};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, api::ListParams, client::Body};
+use serde::Deserialize;
 use std::{
     sync::{Arc, PoisonError},
     time::Duration,
@@ -14,8 +16,12 @@ use std::{
 
 /// Time for all that is read.
 const LIMIT: Duration = Duration::from_secs(10);
-/// CronJobs that are listed at a time.
-const PAGE: u32 = 500;
+/// Where all CronJobs are.
+const CRON_JOBS: &str = "/apis/batch/v1/cronjobs";
+/// CronJobs that are listed at a time: few, as the tenant decides on their size. One has up to 1.5 MiB in etcd, and as text several times that.
+const PAGE: u32 = 10;
+/// Bytes of such a page that are read. Control serves all tenants with little memory.
+const MAX_PAGE: usize = 16 << 20;
 /// Pods that have not ended.
 const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
@@ -24,8 +30,8 @@ pub(super) async fn read(tenant: &Tenant, now: Timestamp) -> Result<Inside, Stri
     let api_server = connect(tenant)?;
     let client = api_server.client().clone();
     let reading = async {
-        Ok::<_, kube::Error>(Inside {
-            has_pods: has_pods(&client).await?,
+        Ok::<_, String>(Inside {
+            has_pods: has_pods(&client).await.map_err(|error| error.to_string())?,
             next_job: find_next_job(&client, now).await?,
         })
     };
@@ -59,36 +65,93 @@ async fn has_pods(client: &Client) -> kube::Result<bool> {
     Ok(!pods.list_metadata(&first).await?.items.is_empty())
 }
 
-/// When the next CronJob is due, or why that is not known.
-async fn find_next_job(client: &Client, now: Timestamp) -> kube::Result<Result<Option<Timestamp>, String>> {
-    let jobs: Api<CronJob> = Api::all(client.clone());
-    let mut params = ListParams::default().limit(PAGE);
+/// What is read of a list of CronJobs.
+#[derive(Deserialize)]
+struct Jobs {
+    #[serde(default)]
+    metadata: JobsMetadata,
+    items: Vec<Job>,
+}
+
+#[derive(Default, Deserialize)]
+struct JobsMetadata {
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+/// What is read of a CronJob.
+#[derive(Deserialize)]
+struct Job {
+    metadata: JobMetadata,
+    spec: JobSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct JobMetadata {
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    name: String,
+    deletion_timestamp: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct JobSpec {
+    schedule: String,
+    time_zone: Option<String>,
+    suspend: Option<bool>,
+}
+
+/// When the next CronJob is due, or why that is not known. The outer error says why they cannot be listed.
+async fn find_next_job(client: &Client, now: Timestamp) -> Result<Result<Option<Timestamp>, String>, String> {
+    let mut token = String::new();
     let mut next: Option<Timestamp> = None;
     loop {
-        let page = jobs.list(&params).await?;
+        let page = list_jobs(client, &token).await?;
         for job in &page.items {
             match next_run(job, now) {
                 Ok(run) => next = next.into_iter().chain(run).min(),
                 Err(why) => return Ok(Err(why)),
             }
         }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
+        match page.metadata.next.filter(|token| !token.is_empty()) {
+            Some(following) => token = following,
             None => return Ok(Ok(next)),
         }
     }
 }
 
+/// A page of CronJobs, after the one that gave the token. It is not read beyond [`MAX_PAGE`].
+async fn list_jobs(client: &Client, token: &str) -> Result<Jobs, String> {
+    let mut path = format!("{CRON_JOBS}?limit={PAGE}");
+    if !token.is_empty() {
+        // API servers write it in the alphabet of base64 for URLs.
+        path.push_str("&continue=");
+        path.push_str(token);
+    }
+    let request = http::Request::get(path).body(Body::empty());
+    let request = request.map_err(|error| error.to_string())?;
+    let answer = client.send(request).await.map_err(|error| error.to_string())?;
+    if !answer.status().is_success() {
+        return Err(format!("the answer is {}", answer.status()));
+    }
+    let body = Limited::new(answer.into_body(), MAX_PAGE).collect().await;
+    let body = body.map_err(|error| format!("{PAGE} of its CronJobs, at most {} MiB: {error}", MAX_PAGE >> 20))?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| error.to_string())
+}
+
 /// When a CronJob is due next; none if it never is.
-fn next_run(job: &CronJob, now: Timestamp) -> Result<Option<Timestamp>, String> {
-    let spec = &job.spec;
-    if spec.suspend == Some(true) || job.metadata.deletion_timestamp.is_some() {
+fn next_run(job: &Job, now: Timestamp) -> Result<Option<Timestamp>, String> {
+    let Job { metadata, spec } = job;
+    if spec.suspend == Some(true) || metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
     let next = cron_jobs::next_run(&spec.schedule, spec.time_zone.as_deref(), now);
     next.map_err(|why| {
-        let namespace = job.namespace().unwrap_or_default();
-        format!("CronJob {namespace}/{}: {why}, or suspend it", job.name_any())
+        let JobMetadata { namespace, name, .. } = metadata;
+        format!("CronJob {namespace}/{name}: {why}, or suspend it")
     })
 }
 
@@ -101,9 +164,34 @@ mod tests {
         let mut job = json!({"metadata": {"namespace": "team", "name": "report"}, "spec": {"jobTemplate": {}}});
         let fields = job["spec"].as_object_mut().unwrap();
         fields.extend(serde_json::from_value::<serde_json::Map<_, _>>(spec).unwrap());
-        let job: CronJob = serde_json::from_value(job).unwrap();
+        let job: Job = serde_json::from_value(job).unwrap();
         let now = "2026-05-05T12:00:00Z".parse().unwrap();
         next_run(&job, now).map(|next| next.map(|next| next.to_string()))
+    }
+
+    /// A client whose API server answers with this.
+    fn client(answer: Vec<u8>) -> Client {
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let answer = answer.clone();
+            async move { Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(answer))) }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn large_jobs_are_not_read() {
+        let now: Timestamp = "2026-05-05T12:00:00Z".parse().unwrap();
+        let page = |padding: usize| {
+            let job = json!({"metadata": {"name": "a"}, "spec": {"schedule": "0 8 * * *", "x": "x".repeat(padding)}});
+            json!({"metadata": {}, "items": [job]}).to_string().into_bytes()
+        };
+        let next = find_next_job(&client(page(1000)), now).await.unwrap().unwrap();
+        assert_eq!(
+            next.map(|next| next.to_string()).as_deref(),
+            Some("2026-05-06T08:00:00Z")
+        );
+        let error = find_next_job(&client(page(MAX_PAGE)), now).await.unwrap_err();
+        assert!(error.contains("at most 16 MiB"), "{error}");
     }
 
     #[test]

@@ -107,7 +107,10 @@ async fn a_pod_that_no_watch_has_seen_keeps_an_idle_tenant() {
     fixture.reconcile_until_ready().await;
     let pod = json!({"metadata": {"name": "a", "labels":
         {"berth.dev/managed-by": "syncer", "berth.dev/tenant": fixture.id.slug()}}});
-    fixture.host.insert("/api/v1/pods/a", pod);
+    let path = format!("/api/v1/namespaces/{}/pods/a", fixture.id.workload_namespace());
+    fixture.host.insert(&path, pod.clone());
+    // One of others under the tenant's labels, which stays.
+    fixture.host.insert("/api/v1/namespaces/elsewhere/pods/a", pod);
     let is_over = |cluster: &mut Value| {
         cluster["status"]["idleSince"] = "2026-01-01T00:00:00Z".into();
         cluster["status"]["expiresAt"] = "2026-01-01T00:01:00Z".into();
@@ -124,7 +127,7 @@ async fn a_pod_that_no_watch_has_seen_keeps_an_idle_tenant() {
     assert!(!is_deleted(&fixture));
     fixture.reconcile().await.unwrap();
     assert!(!is_deleted(&fixture));
-    fixture.host.remove("/api/v1/pods/a");
+    fixture.host.remove(&path);
     fixture.change_tenant(is_over);
     fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_since(Timestamp::UNIX_EPOCH));
     fixture.reconcile().await.unwrap();

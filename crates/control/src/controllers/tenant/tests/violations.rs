@@ -11,6 +11,7 @@ use crate::{
 use berth_node_lifecycle::fleet::WithdrawnNodes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const POOL: &str = "/apis/berth.dev/v1alpha1/hostnodepools/h100";
@@ -106,6 +107,36 @@ async fn a_class_that_forbids_the_namespace_is_reported_first_and_enforced_then(
         (reason(&fixture, "Compliant"), violations(&fixture)),
         ("Allowed".into(), vec![])
     );
+}
+
+#[tokio::test]
+async fn a_storage_class_is_withdrawn_from_a_tenant_whose_spec_is_accepted_and_given_back() {
+    let mut fixture = ready().await;
+    let claim = format!("{}/data", fixture.id.workload_namespace());
+    let claims = Arc::clone(&fixture.context.stores.storage_claims);
+    claims.put(&claim, Some("fast".into()));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture, "Compliant"), "Allowed");
+    let offers = |classes: Value| json!({"enforcementGracePeriod": "0s", "sync": {"storage": {"classes": classes}}});
+    set_class(&fixture, &offers(json!(["slow"])));
+    for (enforced, withdrawn) in [(false, json!(null)), (true, json!(["fast"]))] {
+        fixture.reconcile().await.unwrap();
+        assert_eq!(reason(&fixture, "Accepted"), "Valid");
+        assert_eq!(violations(&fixture), [("StorageClassNotAllowed".to_owned(), enforced)]);
+        assert_eq!(settings(&fixture)["withdrawnStorageClasses"], withdrawn);
+    }
+    // As long as the claim is there, whatever else happens.
+    fixture.reconcile().await.unwrap();
+    assert_eq!(settings(&fixture)["withdrawnStorageClasses"], json!(["fast"]));
+    set_class(&fixture, &offers(json!(["slow", "fast"])));
+    fixture.reconcile_until_ready().await;
+    assert_eq!(violations(&fixture), vec![]);
+    assert_eq!(settings(&fixture)["withdrawnStorageClasses"], json!(null));
+    set_class(&fixture, &offers(json!([])));
+    fixture.reconcile().await.unwrap();
+    claims.put(&claim, None);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture, "Compliant"), "Allowed");
 }
 
 #[tokio::test]

@@ -1,0 +1,40 @@
+//! The watch of tenants' PersistentVolumeClaims on the host. Of each only its StorageClass is kept.
+
+use super::{
+    follow::{Index, follow},
+    of_tenants,
+};
+use crate::storage_claims::{StorageClaims, class_of};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{Api, Client};
+use std::{collections::HashSet, sync::Arc};
+use tokio::{sync::oneshot, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// Watches the claims of tenants. The receiver resolves when the first list is complete. A change wakes nothing: what a class no longer
+/// offers is found when the class changes, and whether claims are left when the tenant is reconciled the next time.
+pub(super) fn start(
+    client: &Client,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> (Arc<StorageClaims>, oneshot::Receiver<()>) {
+    let claims = Arc::new(StorageClaims::default());
+    let (listed, is_listed) = oneshot::channel();
+    let api = Api::<PersistentVolumeClaim>::all(client.clone());
+    let index = ClaimWatch(Arc::clone(&claims));
+    let stop = stop.clone();
+    tasks.spawn(async move { follow(api, of_tenants(), &index, listed, &stop).await });
+    (claims, is_listed)
+}
+
+struct ClaimWatch(Arc<StorageClaims>);
+
+impl Index<PersistentVolumeClaim> for ClaimWatch {
+    fn put(&self, name: &str, claim: Option<&PersistentVolumeClaim>) {
+        self.0.put(name, claim.and_then(class_of));
+    }
+
+    fn retain(&self, names: &HashSet<String>) {
+        self.0.retain(names);
+    }
+}
