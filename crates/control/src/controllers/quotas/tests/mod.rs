@@ -1,5 +1,6 @@
 //! The whole controller against scripted answers.
 
+mod histories;
 mod protection;
 
 use super::{Pace, QuotasContext, reconcile};
