@@ -125,6 +125,7 @@ pub struct TreeQuotaStatus {
     pub nominal_quota: u64,
     /// Amount that tenants have reserved: this is what quotas limit. For gpus: GPUs of nodes that are assigned to tenants or reserved for
     /// them.
+    #[serde(default)]
     pub reserved: u64,
     /// Part of `reserved` that tenants use, measured about once a minute. For gpus: GPUs that pods on these nodes request. Absent until
     /// Berth has measured it.
