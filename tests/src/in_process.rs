@@ -5,6 +5,7 @@ use berth_control::{
     ControlConfig,
     control_plane::HostInput,
     controllers::{
+        QUOTA_USE_INTERVAL,
         idle_gpus::GpuMetricsSource,
         nodes::{clock::Clock, jobs::NodeJobs},
         tenant::WithoutClass,
@@ -15,7 +16,7 @@ use berth_control::{
     runtime::ControlPlaneRuntime,
 };
 use prometheus_client::registry::Registry;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -28,15 +29,18 @@ pub struct Parts {
     pub clock: Clock,
     /// Where the metrics of GPUs are.
     pub gpu_metrics: Option<GpuMetricsSource>,
+    /// Time between two measurements of what tenants use of their quotas.
+    pub quota_use_interval: Duration,
 }
 
 impl Default for Parts {
-    /// Simulated control planes, the real time, and no metrics.
+    /// Simulated control planes, the real time, no metrics, and the intervals of the program.
     fn default() -> Self {
         Self {
             runtime: Arc::new(FakeRuntime::default()),
             clock: Clock::default(),
             gpu_metrics: None,
+            quota_use_interval: QUOTA_USE_INTERVAL,
         }
     }
 }
@@ -75,6 +79,7 @@ impl Control {
             },
             clock: parts.clock,
             gpu_metrics: parts.gpu_metrics,
+            quota_use_interval: parts.quota_use_interval,
             runtime: parts.runtime,
             metrics: Metrics::new(&mut Registry::default()),
         };

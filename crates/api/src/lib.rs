@@ -81,7 +81,7 @@ pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStat
 pub use network::{NetworkLimits, TenantNetwork};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
 pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
-pub use quotas::{Amount, QuotaReservation, TreeQuota, TreeQuotaStatus};
+pub use quotas::{Amount, PoolUsage, QuotaReservation, TenantUsage, TreeQuota, TreeQuotaStatus};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow, WorkloadSelector,

@@ -56,7 +56,7 @@ pub struct OrganizationStatus {
     /// TenantClusters of its Projects that wait for quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_tenants: Option<u32>,
-    /// Use of each resource that the Organization limits.
+    /// What the tenants have of each resource that the Organization limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<TreeQuotaStatus>,
     /// Ready: the quotas are consistent. WithinQuota: no resource is used beyond what the quotas allow.

@@ -78,7 +78,7 @@ pub struct ProjectStatus {
     /// TenantClusters of its namespaces that wait for quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_tenants: Option<u32>,
-    /// Use of each resource that the Project or its Organization limits.
+    /// What the tenants have of each resource that the Project or its Organization limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<TreeQuotaStatus>,
     /// Users of a Project with `userQuotas` that have pods: at most 100 of them, those whose pods wait first, then those nearest to a

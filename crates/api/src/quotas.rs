@@ -109,7 +109,7 @@ impl JsonSchema for Amount {
     }
 }
 
-/// Use of one quota.
+/// What a level has of one quota.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TreeQuotaStatus {
@@ -123,10 +123,42 @@ pub struct TreeQuotaStatus {
     pub gpu_product: Option<String>,
     /// Nominal quota; for an Organization at least the sum of those of its Projects.
     pub nominal_quota: u64,
-    /// Amount that tenants have reserved. For gpus: GPUs of nodes that are assigned to tenants or reserved for them.
-    pub used: u64,
-    /// Part of `used` beyond the nominal quota.
+    /// Amount that tenants have reserved: this is what quotas limit. For gpus: GPUs of nodes that are assigned to tenants or reserved for
+    /// them.
+    #[serde(default)]
+    pub reserved: u64,
+    /// Part of `reserved` that tenants use, measured about once a minute. For gpus: GPUs that pods on these nodes request. Absent until
+    /// Berth has measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
+    /// Part of `reserved` beyond the nominal quota.
     pub borrowed: u64,
+}
+
+/// What a tenant of a Project uses. Updated every five minutes at most.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantUsage {
+    /// Amounts by resource, as in `quota.reserved`: objects that exist on the host, and requests of pods and claims. What is not measured
+    /// is missing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resources: BTreeMap<String, u64>,
+    /// GPUs by pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["poolName"]))]
+    pub gpus: Vec<PoolUsage>,
+}
+
+/// GPUs that a tenant has of one pool; nodes, in a pool without GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolUsage {
+    /// Name of the HostNodePool.
+    pub pool_name: String,
+    /// GPUs of nodes that are assigned to the tenant or reserved for it.
+    pub reserved: u64,
+    /// GPUs that its pods on these nodes request.
+    pub used: u64,
 }
 
 /// What control has reserved for a tenant of the quotas of its Project and Organization.

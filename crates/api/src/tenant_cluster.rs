@@ -3,6 +3,7 @@
 use crate::{
     ControlPlaneService, ControlPlaneSpec, ExpirationLimits, IdleStatus, KubeDuration, ManifestStatus,
     QuotaReservation, SleepSpec, SleepStatus, TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork,
+    TenantUsage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -288,6 +289,9 @@ pub struct TenantClusterStatus {
     /// What is reserved for the tenant of the quotas of its Project and Organization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaReservation>,
+    /// What the tenant uses of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<TenantUsage>,
     /// How much of its share of the datastore the tenant uses. Updated in steps of five percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<DatastoreUsage>,

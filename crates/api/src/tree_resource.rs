@@ -147,15 +147,20 @@ impl TreeResource {
         Some(field.into())
     }
 
+    /// The names by which the host's `ResourceQuota` counts it; none if it does not.
+    pub fn counted_names(&self) -> Vec<&str> {
+        if let Self::Host(name) = self {
+            return vec![name.as_str()];
+        }
+        let field = self.class_field().unwrap_or_default();
+        let field = field.strip_prefix("limits.").unwrap_or_default();
+        quota_resources(field).map(|counted| counted.resource).collect()
+    }
+
     /// How much of the resource exists, by the used amounts of the host's `ResourceQuota`; a limit that stands for several kinds counts
     /// the one of which there are most. None: not all of them are known, or the `ResourceQuota` does not count it.
     pub fn used_in(&self, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
-        if let Self::Host(name) = self {
-            return used(name);
-        }
-        let field = self.class_field()?;
-        let counted = quota_resources(field.strip_prefix("limits.")?).map(|counted| used(counted.resource));
-        let amounts: Option<Vec<u64>> = counted.collect();
+        let amounts: Option<Vec<u64>> = self.counted_names().into_iter().map(used).collect();
         amounts?.into_iter().max()
     }
 
@@ -334,6 +339,21 @@ mod tests {
             TreeResource::Gpus,
         ] {
             assert_eq!(other.used_in(|_| Some(1)), None, "the ResourceQuota does not count it");
+        }
+    }
+
+    #[test]
+    fn the_host_counts_some_resources_by_other_names() {
+        let cpu = TreeResource::Host("requests.cpu".into());
+        assert_eq!(cpu.counted_names(), ["requests.cpu"]);
+        assert_eq!(TreeResource::Pods.counted_names(), ["count/pods"]);
+        assert_eq!(TreeResource::LoadBalancers.counted_names(), ["services.loadbalancers"]);
+        for other in [
+            TreeResource::TenantClusters,
+            TreeResource::DatastoreBytes,
+            TreeResource::Gpus,
+        ] {
+            assert!(other.counted_names().is_empty(), "{other:?}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! `berth quota`: the tree of Organizations, Projects and users, what each of them uses of its quotas, and why tenants and pods wait.
+//! `berth quota`: the tree of Organizations, Projects and users, what each of them has reserved of its quotas and uses of that, and why
+//! tenants and pods wait.
 
 use std::process::ExitCode;
 
@@ -19,6 +20,8 @@ const BAR: u64 = 20;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct QuotaView {
+    /// All Organizations and Projects together.
+    total: Vec<TreeQuotaStatus>,
     /// Organizations with their Projects, and Projects without an Organization.
     levels: Vec<LevelView>,
     /// TenantClusters that belong to no Project.
@@ -94,9 +97,53 @@ fn build_view(organizations: &[Organization], projects: &[Project], tenants: &[T
     });
     levels.extend(alone.map(view));
     QuotaView {
+        total: sum_up(&levels),
         levels,
         tenants_without_project: tenants.iter().filter(|tenant| owner(tenant).is_none()).count(),
     }
+}
+
+/// What levels have together of everything that any of them limits, and what they use of it if all of them know it.
+fn sum_up(levels: &[LevelView]) -> Vec<TreeQuotaStatus> {
+    let mut sums: Vec<TreeQuotaStatus> = Vec::new();
+    for level in levels {
+        // Of what an Organization does not limit, its Projects have quotas of their own.
+        let below = sum_up(&level.projects);
+        let is_listed = |quota: &TreeQuotaStatus| level.quotas.iter().any(|own| is_same(own, quota));
+        let unlisted = below.into_iter().filter(|quota| !is_listed(quota));
+        for quota in level.quotas.iter().cloned().chain(unlisted) {
+            match sums.iter_mut().find(|sum| is_same(sum, &quota)) {
+                Some(sum) => add(sum, &quota),
+                None => sums.push(quota),
+            }
+        }
+    }
+    for sum in &mut sums {
+        // There is nothing above from which it could be borrowed.
+        sum.borrowed = 0;
+    }
+    sums.sort_by(|a, b| {
+        let key = |quota: &TreeQuotaStatus| {
+            (
+                quota.resource.clone(),
+                quota.pool_name.clone(),
+                quota.gpu_product.clone(),
+            )
+        };
+        key(a).cmp(&key(b))
+    });
+    sums
+}
+
+/// Whether two levels limit the same.
+fn is_same(a: &TreeQuotaStatus, b: &TreeQuotaStatus) -> bool {
+    (&a.resource, &a.pool_name, &a.gpu_product) == (&b.resource, &b.pool_name, &b.gpu_product)
+}
+
+fn add(sum: &mut TreeQuotaStatus, quota: &TreeQuotaStatus) {
+    sum.nominal_quota = sum.nominal_quota.saturating_add(quota.nominal_quota);
+    sum.reserved = sum.reserved.saturating_add(quota.reserved);
+    sum.used = sum.used.zip(quota.used).map(|(a, b)| a.saturating_add(b));
 }
 
 fn organization_view(organization: &Organization, projects: Vec<LevelView>) -> LevelView {
@@ -161,6 +208,11 @@ fn list_waits(tenant: &TenantCluster) -> Vec<WaitingView> {
 
 fn describe(view: &QuotaView) -> String {
     let mut lines = Vec::new();
+    // One level is all there is.
+    if view.levels.len() > 1 && !view.total.is_empty() {
+        lines.push("All Organizations and Projects".to_owned());
+        describe_quotas(&view.total, "", &mut lines);
+    }
     for level in &view.levels {
         describe_level(level, "", &mut lines);
     }
@@ -185,11 +237,7 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
         plural(tenants, "tenant")
     ));
     lines.extend(level.problems.iter().map(|problem| format!("{indent}  ! {problem}")));
-    let names: Vec<String> = level.quotas.iter().map(name_quota).collect();
-    let width = names.iter().map(String::len).max().unwrap_or_default();
-    for (quota, name) in level.quotas.iter().zip(&names) {
-        lines.push(format!("{indent}  {name:<width$}  {}", describe_quota(quota)));
-    }
+    describe_quotas(&level.quotas, indent, lines);
     for user in &level.users {
         describe_user(user, &format!("{indent}  "), lines);
     }
@@ -205,6 +253,14 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
     }
 }
 
+fn describe_quotas(quotas: &[TreeQuotaStatus], indent: &str, lines: &mut Vec<String>) {
+    let names: Vec<String> = quotas.iter().map(name_quota).collect();
+    let width = names.iter().map(String::len).max().unwrap_or_default();
+    for (quota, name) in quotas.iter().zip(&names) {
+        lines.push(format!("{indent}  {name:<width$}  {}", describe_quota(quota)));
+    }
+}
+
 fn describe_user(user: &UserStatus, indent: &str, lines: &mut Vec<String>) {
     let waiting = match usize::try_from(user.waiting_pods).unwrap_or(usize::MAX) {
         0 => String::new(),
@@ -215,7 +271,7 @@ fn describe_user(user: &UserStatus, indent: &str, lines: &mut Vec<String>) {
     let names = user.resources.iter().map(|resource| resource.resource.len());
     let width = names.max().unwrap_or_default();
     for resource in &user.resources {
-        let bar = draw_bar(resource.used, resource.limit);
+        let bar = draw_bar(resource.used, resource.used, resource.limit);
         let (name, used, limit) = (&resource.resource, resource.used, resource.limit);
         lines.push(format!("{indent}  {name:<width$}  [{bar}] {used} of {limit}"));
     }
@@ -224,15 +280,20 @@ fn describe_user(user: &UserStatus, indent: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// A bar of what is used of a quota.
-fn draw_bar(used: u64, nominal: u64) -> String {
-    let filled = match nominal {
-        0 if used == 0 => 0,
+/// A bar of what is used (`#`) of what is reserved (`=`) of a quota.
+fn draw_bar(used: u64, reserved: u64, nominal: u64) -> String {
+    let filled = |amount: u64| match nominal {
+        0 if amount == 0 => 0,
         0 => BAR,
-        nominal => (used.min(nominal).saturating_mul(BAR) / nominal).min(BAR),
+        nominal => (amount.min(nominal).saturating_mul(BAR) / nominal).min(BAR),
     };
+    let (used, reserved) = (filled(used), filled(reserved));
     (0..BAR)
-        .map(|position| if position < filled { '#' } else { '.' })
+        .map(|position| match position {
+            position if position < used => '#',
+            position if position < reserved => '=',
+            _ => '.',
+        })
         .collect()
 }
 
@@ -246,14 +307,18 @@ fn name_quota(quota: &TreeQuotaStatus) -> String {
 /// A bar, and the numbers.
 fn describe_quota(quota: &TreeQuotaStatus) -> String {
     let amount = |amount: u64| quota.resource.format_amount(amount);
-    let bar = draw_bar(quota.used, quota.nominal_quota);
+    let bar = draw_bar(quota.used.unwrap_or_default(), quota.reserved, quota.nominal_quota);
+    let used = match quota.used {
+        None => String::new(),
+        Some(used) => format!("{} used, ", amount(used)),
+    };
     let borrowed = match quota.borrowed {
         0 => String::new(),
         borrowed => format!(", {} borrowed", amount(borrowed)),
     };
     format!(
-        "[{bar}] {} of {}{borrowed}",
-        amount(quota.used),
+        "[{bar}] {used}{} reserved of {}{borrowed}",
+        amount(quota.reserved),
         amount(quota.nominal_quota)
     )
 }
@@ -275,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_shows_what_is_used_and_why_a_tenant_waits() {
+    fn the_tree_shows_what_is_reserved_and_used_and_why_a_tenant_waits() {
         let organization: Organization = read(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "Organization", "metadata": {"name": "lab"}, "spec": {},
             "status": {"tenants": 3, "waitingTenants": 1},
@@ -284,12 +349,13 @@ mod tests {
             "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": "vision"},
             "spec": {"organizationName": "lab", "namespaces": ["team"]},
             "status": {"tenants": 3, "waitingTenants": 1, "quotas": [
-                {"resource": "gpus", "poolName": "h100", "nominalQuota": 16, "used": 24, "borrowed": 8},
-                {"resource": "gpus", "gpuProduct": "H100", "nominalQuota": 48, "used": 24, "borrowed": 0},
-                {"resource": "tenantclusters", "nominalQuota": 4, "used": 2, "borrowed": 0},
-                {"resource": "datastore.bytes", "nominalQuota": 2_147_483_648_u64, "used": 1_073_741_824, "borrowed": 0},
-                {"resource": "requests.cpu", "nominalQuota": 64, "used": 32, "borrowed": 0},
-                {"resource": "requests.memory", "nominalQuota": 2_147_483_648_u64, "used": 536_870_912, "borrowed": 0},
+                {"resource": "gpus", "poolName": "h100", "nominalQuota": 16, "reserved": 24, "used": 8, "borrowed": 8},
+                {"resource": "gpus", "gpuProduct": "H100", "nominalQuota": 48, "reserved": 24, "used": 0, "borrowed": 0},
+                {"resource": "tenantclusters", "nominalQuota": 4, "reserved": 2, "borrowed": 0},
+                {"resource": "datastore.bytes", "nominalQuota": 2_147_483_648_u64, "reserved": 1_073_741_824, "borrowed": 0},
+                {"resource": "requests.cpu", "nominalQuota": 64, "reserved": 32, "used": 32, "borrowed": 0},
+                {"resource": "requests.memory", "nominalQuota": 2_147_483_648_u64, "reserved": 1_073_741_824,
+                 "used": 536_870_912, "borrowed": 0},
             ]},
         }));
         let tenant = |namespace: &str| -> TenantCluster {
@@ -305,15 +371,38 @@ mod tests {
         let view = build_view(&[organization], &[project], &[tenant("team"), tenant("other")]);
         let expected = "Organization lab: 3 tenants, 1 waiting for quota\n  \
                         Project vision: 3 tenants, 1 waiting for quota\n    \
-                        gpus of h100     [####################] 24 of 16, 8 borrowed\n    \
-                        gpus of H100     [##########..........] 24 of 48\n    \
-                        tenantclusters   [##########..........] 2 of 4\n    \
-                        datastore.bytes  [##########..........] 1Gi of 2Gi\n    \
-                        requests.cpu     [##########..........] 32 of 64\n    \
-                        requests.memory  [#####...............] 512Mi of 2Gi\n    \
+                        gpus of h100     [##########==========] 8 used, 24 reserved of 16, 8 borrowed\n    \
+                        gpus of H100     [==========..........] 0 used, 24 reserved of 48\n    \
+                        tenantclusters   [==========..........] 2 reserved of 4\n    \
+                        datastore.bytes  [==========..........] 1Gi reserved of 2Gi\n    \
+                        requests.cpu     [##########..........] 32 used, 32 reserved of 64\n    \
+                        requests.memory  [#####=====..........] 512Mi used, 1Gi reserved of 2Gi\n    \
                         team/a: no quota is left\n\
                         Tenants without a Project: 1";
         assert_eq!(describe(&view), expected);
+    }
+
+    #[test]
+    fn several_levels_are_summed_up() {
+        let level = |kind: &str, name: &str, spec: Value, quotas: Value| {
+            json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+                "status": {"quotas": quotas}})
+        };
+        let quota = |resource: &str, nominal: u64, reserved: u64, used: u64| json!({"resource": resource, "nominalQuota": nominal, "reserved": reserved, "used": used, "borrowed": 0});
+        let lab = level("Organization", "lab", json!({}), json!([quota("pods", 100, 60, 30)]));
+        let of_lab = json!({"organizationName": "lab"});
+        let vision = json!([quota("pods", 50, 60, 30), quota("services", 9, 5, 1)]);
+        let vision = level("Project", "vision", of_lab, vision);
+        let unmeasured = json!({"resource": "pods", "nominalQuota": 20, "reserved": 10, "borrowed": 0});
+        let alone = json!([unmeasured, quota("services", 1, 2, 2)]);
+        let alone = level("Project", "alone", json!({}), alone);
+        let view = build_view(&[read(lab)], &[read(vision), read(alone)], &[]);
+        let expected = "All Organizations and Projects\n  \
+                        pods      [===========.........] 70 reserved of 120\n  \
+                        services  [######========......] 3 used, 7 reserved of 10\n\
+                        Organization lab: 0 tenants\n";
+        let text = describe(&view);
+        assert!(text.starts_with(expected), "{text}");
     }
 
     #[test]

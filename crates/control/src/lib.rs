@@ -35,6 +35,7 @@ use controllers::{
     host_node_pool::HostNodePoolContext,
     idle_gpus::{GpuMetricsSource, IdleGpusContext},
     nodes::{NodesContext, requested::RequestTracker},
+    quota_use::{self, QuotaUseContext},
     quotas::QuotasContext,
     schedule_policy::{SchedulePolicyContext, Schedules},
     shared_nodes::SharedNodesContext,
@@ -50,7 +51,7 @@ use metrics::Metrics;
 use network::AdministrativeTier;
 use quota_ledger::QuotaLedger;
 use runtime::ControlPlaneRuntime;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use stores::Stores;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -77,6 +78,8 @@ pub struct ControlConfig {
     pub clock: controllers::nodes::clock::Clock,
     /// Where the metrics of GPUs are; none: no idle GPU is found.
     pub gpu_metrics: Option<GpuMetricsSource>,
+    /// Time between two measurements of what tenants use of their quotas.
+    pub quota_use_interval: Duration,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Counters.
@@ -119,7 +122,16 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     let tenants = Arc::new(Tenants::default());
     let idle_gpus = build_idle_gpus(&config, &stores, &schedules, &tenants);
     tasks.spawn(controllers::idle_gpus::watch(idle_gpus, stop.clone()));
-    let controllers = build_controllers(config, datastore, stores, (schedules, tenants), queue);
+    let quotas = Arc::new(QuotaLedger::default());
+    let quota_use = QuotaUseContext {
+        client: config.client.clone(),
+        stores: stores.clone(),
+        quotas: Arc::clone(&quotas),
+        queue: queue.clone(),
+        interval: config.quota_use_interval,
+    };
+    tasks.spawn(quota_use::watch(quota_use, stop.clone()));
+    let controllers = build_controllers(config, datastore, stores, (schedules, tenants, quotas), queue);
     on_ready();
     controllers.run(tasks, stop).await;
     Ok(())
@@ -176,7 +188,7 @@ fn build_controllers(
     config: ControlConfig,
     datastore: Arc<Datastore>,
     stores: Stores,
-    (schedules, tenants): (Arc<Schedules>, Arc<Tenants>),
+    (schedules, tenants, quotas): (Arc<Schedules>, Arc<Tenants>, Arc<QuotaLedger>),
     queue: Queue<Key>,
 ) -> Controllers {
     let user_quotas = build_user_quotas(&config, &stores, &queue);
@@ -191,13 +203,13 @@ fn build_controllers(
         node_jobs,
         clock,
         gpu_metrics: _,
+        quota_use_interval: _,
         runtime,
         metrics,
     } = config;
     let recorder = EventRecorder::new(client.clone());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
-    let quotas = Arc::new(QuotaLedger::default());
     Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),

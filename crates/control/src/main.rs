@@ -10,6 +10,7 @@ use berth_control::{
     ControlConfig,
     control_plane::HostInput,
     controllers::{
+        QUOTA_USE_INTERVAL,
         idle_gpus::{self, GpuMetricsSource},
         nodes::{clock::Clock, jobs::NodeJobs},
     },
@@ -133,6 +134,7 @@ async fn lead(
         },
         clock: Clock::default(),
         gpu_metrics: open_gpu_metrics(args)?,
+        quota_use_interval: QUOTA_USE_INTERVAL,
         runtime,
         metrics,
     };

@@ -44,9 +44,9 @@ pub struct TenantLabels {
 /// A quota of one level of the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct QuotaLabels {
-    /// organization or project.
+    /// root, organization or project.
     pub level: &'static str,
-    /// Its name.
+    /// Its name; empty for the root.
     pub name: String,
     /// The resource.
     pub resource: String,
@@ -54,6 +54,19 @@ pub struct QuotaLabels {
     pub pool: String,
     /// The product, for GPUs.
     pub product: String,
+}
+
+/// What a tenant has of one resource that is limited for it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TenantQuotaLabels {
+    /// Namespace of its `TenantCluster`.
+    pub tenant_namespace: String,
+    /// Name of its `TenantCluster`.
+    pub tenant: String,
+    /// The resource.
+    pub resource: String,
+    /// The pool, for GPUs.
+    pub pool: String,
 }
 
 /// What a user of a Project has of one resource.
@@ -203,10 +216,16 @@ pub struct Metrics {
     pub datastore_quota: Gauge,
     /// Nominal quota of each level and resource.
     pub quota_nominal: Family<QuotaLabels, Gauge>,
-    /// What each level uses of each resource.
+    /// What the tenants of each level have reserved of each resource.
+    pub quota_reserved: Family<QuotaLabels, Gauge>,
+    /// What they use of it.
     pub quota_used: Family<QuotaLabels, Gauge>,
-    /// What each level borrows of each resource: what it uses beyond its nominal quota.
+    /// What each level borrows of each resource: what is reserved beyond its nominal quota.
     pub quota_borrowed: Family<QuotaLabels, Gauge>,
+    /// What each tenant has reserved of each resource that is limited for it.
+    pub tenant_quota_reserved: Family<TenantQuotaLabels, Gauge>,
+    /// What it uses of it.
+    pub tenant_quota_used: Family<TenantQuotaLabels, Gauge>,
     /// Limits of the users that the status of a Project lists.
     pub user_quota_limit: Family<UserQuotaLabels, Gauge>,
     /// What they use.
@@ -248,8 +267,11 @@ impl Metrics {
             datastore_limits: Gauge::default(),
             datastore_quota: Gauge::default(),
             quota_nominal: Family::default(),
+            quota_reserved: Family::default(),
             quota_used: Family::default(),
             quota_borrowed: Family::default(),
+            tenant_quota_reserved: Family::default(),
+            tenant_quota_used: Family::default(),
             user_quota_limit: Family::default(),
             user_quota_used: Family::default(),
             user_waiting_pods: Family::default(),
@@ -324,18 +346,34 @@ impl Metrics {
     fn register_quotas(&self, registry: &mut Registry) {
         registry.register(
             "quota_nominal",
-            "Nominal quota of a Project or an Organization, by resource",
+            "Nominal quota of a Project, of an Organization, or of all together (level root), by resource",
             self.quota_nominal.clone(),
         );
         registry.register(
+            "quota_reserved",
+            "What is reserved of the quotas of a Project, of an Organization, or of all together (level root), by resource",
+            self.quota_reserved.clone(),
+        );
+        registry.register(
             "quota_used",
-            "What a Project or an Organization uses of its quotas, by resource",
+            "What tenants use of what is reserved for them, of a Project, of an Organization, or of all together (level root), by \
+             resource; measured once a minute",
             self.quota_used.clone(),
         );
         registry.register(
             "quota_borrowed",
-            "What a Project or an Organization uses beyond its nominal quota, by resource",
+            "What is reserved beyond the nominal quota of a Project or an Organization, by resource",
             self.quota_borrowed.clone(),
+        );
+        registry.register(
+            "tenant_quota_reserved",
+            "What is reserved for a tenant, by resource that its Project or its Organization limits",
+            self.tenant_quota_reserved.clone(),
+        );
+        registry.register(
+            "tenant_quota_used",
+            "What a tenant uses of what is reserved for it, by resource that its Project or its Organization limits; measured once a minute",
+            self.tenant_quota_used.clone(),
         );
         registry.register(
             "user_quota_limit",
@@ -364,8 +402,15 @@ impl Metrics {
     /// Forgets the quotas of all levels, before those that exist are set.
     pub fn clear_quotas(&self) {
         self.quota_nominal.clear();
+        self.quota_reserved.clear();
         self.quota_used.clear();
         self.quota_borrowed.clear();
+    }
+
+    /// Forgets what tenants have of quotas, before those that exist are set.
+    pub fn clear_tenant_quotas(&self) {
+        self.tenant_quota_reserved.clear();
+        self.tenant_quota_used.clear();
     }
 
     fn register_idle_reclaim(&self, registry: &mut Registry) {

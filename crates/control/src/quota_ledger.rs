@@ -6,14 +6,37 @@
 
 use crate::stores::Stores;
 use berth_api::{QuotaReservation, TenantLimits, TreeResource};
-use berth_quota::Amounts;
+use berth_quota::{Amounts, OverQuota};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// GPUs of nodes that tenants have, by UID and pool.
 pub type GpuUse = BTreeMap<String, BTreeMap<String, u64>>;
+
+/// What a tenant really uses of what it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantUse {
+    /// Amounts by resource, in whole units. What is not measured is missing.
+    pub amounts: Amounts,
+    /// GPUs that its pods have, by pool; nodes with pods, in a pool without GPUs.
+    pub gpus: BTreeMap<String, u64>,
+}
+
+/// What all tenants of Projects use, by UID.
+pub type MeasuredUse = BTreeMap<String, TenantUse>;
+
+/// The last measurement of what tenants use.
+#[derive(Clone, Debug, Default)]
+pub struct Measurement {
+    /// What they use.
+    pub tenants: Arc<MeasuredUse>,
+    /// Number of measurements; 0: nothing was measured yet.
+    pub number: u64,
+    /// How often one differed from that before.
+    pub changes: u64,
+}
 
 /// What was decided about a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +47,15 @@ pub enum Verdict {
     Reserved {
         /// What is reserved.
         reservation: QuotaReservation,
-        /// Resources of which it has more than the quotas allow now.
-        over: Vec<TreeResource>,
+        /// Of which resources it has more than the quotas allow now.
+        over: OverQuota,
     },
     /// It does not get what it requests.
     Waiting {
         /// What it has. None: nothing may be created for it.
         kept: Option<QuotaReservation>,
+        /// Of which resources it has more than the quotas allow now.
+        over: OverQuota,
         /// CamelCase reason.
         reason: &'static str,
         /// What is missing and what to do.
@@ -45,6 +70,14 @@ impl Verdict {
             Self::NoProject => None,
             Self::Reserved { reservation, .. } => Some(reservation),
             Self::Waiting { kept, .. } => kept.as_ref(),
+        }
+    }
+
+    /// Resources of which the tenant has more than the quotas allow now, with what they allow.
+    pub fn over(&self) -> OverQuota {
+        match self {
+            Self::NoProject => OverQuota::new(),
+            Self::Reserved { over, .. } | Self::Waiting { over, .. } => over.clone(),
         }
     }
 
@@ -71,13 +104,19 @@ impl Verdict {
     fn means_the_same_as(&self, other: &Self) -> bool {
         match (self, other) {
             (
-                Self::Waiting { kept, reason, .. },
+                Self::Waiting {
+                    kept,
+                    over,
+                    reason,
+                    message: _,
+                },
                 Self::Waiting {
                     kept: other_kept,
+                    over: other_over,
                     reason: other_reason,
-                    ..
+                    message: _,
                 },
-            ) => (kept, reason) == (other_kept, other_reason),
+            ) => (kept, over, reason) == (other_kept, other_over, other_reason),
             _ => self == other,
         }
     }
@@ -96,6 +135,7 @@ impl Verdict {
 pub struct QuotaLedger {
     decided: Mutex<Decided>,
     gpus: Mutex<GpuUse>,
+    measured: Mutex<Measurement>,
 }
 
 #[derive(Debug, Default)]
@@ -212,6 +252,28 @@ impl QuotaLedger {
     pub fn gpu_use(&self) -> GpuUse {
         lock(&self.gpus).clone()
     }
+
+    /// What one tenant has of each pool.
+    pub fn gpus_of(&self, uid: &str) -> BTreeMap<String, u64> {
+        lock(&self.gpus).get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Keeps what tenants use. Returns whether that changed, or was not known before.
+    pub fn set_measured(&self, tenants: MeasuredUse) -> bool {
+        let mut known = lock(&self.measured);
+        let is_new = known.number == 0 || *known.tenants != tenants;
+        known.number += 1;
+        if is_new {
+            known.changes += 1;
+            known.tenants = Arc::new(tenants);
+        }
+        is_new
+    }
+
+    /// What was measured last.
+    pub fn measured(&self) -> Measurement {
+        lock(&self.measured).clone()
+    }
 }
 
 /// Whether less of a resource is reserved after a decision than before.
@@ -255,7 +317,7 @@ mod tests {
                     .collect(),
                 above_limits: BTreeMap::new(),
             },
-            over: Vec::new(),
+            over: OverQuota::new(),
         };
         let verdict = reserved(&with_cpu(Some(64)));
         assert!(verdict.allows(&with_cpu(Some(64))));
@@ -271,6 +333,7 @@ mod tests {
         let waiting = |kept: Option<QuotaReservation>, message: &str| {
             let verdict = Verdict::Waiting {
                 kept,
+                over: OverQuota::new(),
                 reason: "QuotaExceeded",
                 message: message.into(),
             };
@@ -300,7 +363,7 @@ mod tests {
         };
         let verdict = Verdict::Reserved {
             reservation,
-            over: Vec::new(),
+            over: OverQuota::new(),
         };
         BTreeMap::from([("a".to_owned(), verdict)])
     }
@@ -330,6 +393,42 @@ mod tests {
         ledger.report_at_most("a", pods(2));
         assert_eq!(ledger.replace(reserved(2, 0), &basis), None);
         assert!(ledger.replace(reserved(2, 0), &ledger.basis()).is_some());
+    }
+
+    #[test]
+    fn a_lowered_quota_wakes_a_tenant_that_waits() {
+        let ledger = QuotaLedger::default();
+        let waiting = |over: OverQuota| {
+            let verdict = Verdict::Waiting {
+                kept: None,
+                over,
+                reason: "QuotaExceeded",
+                message: "4 of 4 are reserved".into(),
+            };
+            BTreeMap::from([("a".to_owned(), verdict)])
+        };
+        ledger.replace(waiting(OverQuota::new()), &ledger.basis()).unwrap();
+        let over = OverQuota::from([(TreeResource::Pods, 2)]);
+        let woken = ledger.replace(waiting(over.clone()), &ledger.basis()).unwrap();
+        assert_eq!(woken, BTreeSet::from(["a".to_owned()]));
+        assert_eq!(ledger.verdicts()["a"].over(), over);
+    }
+
+    #[test]
+    fn a_measurement_counts_as_a_change_only_if_it_differs() {
+        let ledger = QuotaLedger::default();
+        assert_eq!(ledger.measured().number, 0);
+        assert!(ledger.set_measured(MeasuredUse::new()), "nothing was known before");
+        let pods = TenantUse {
+            amounts: [(TreeResource::Pods, 3)].into(),
+            ..TenantUse::default()
+        };
+        let measured = MeasuredUse::from([("a".to_owned(), pods)]);
+        assert!(ledger.set_measured(measured.clone()));
+        assert!(!ledger.set_measured(measured.clone()));
+        let last = ledger.measured();
+        assert_eq!((last.number, last.changes), (3, 2));
+        assert_eq!(*last.tenants, measured);
     }
 
     #[test]

@@ -4,7 +4,9 @@ use crate::{Seconds, signal::Signal};
 
 /// Labels that tell GPUs, MIG instances and pods apart. Under the default of Prometheus (`honor_labels: false`) the pod of the
 /// workload is in the `exported_` labels, and the others name the pod of the exporter.
-const LABELS: &str = "UUID, GPU_I_ID, modelName, exported_namespace, exported_pod, namespace, pod";
+const LABELS: &str = "UUID, GPU_I_ID, exported_namespace, exported_pod, namespace, pod";
+/// The label with the product of a GPU. Limits of what a product does when it is idle are compared with peaks only.
+const MODEL: &str = "modelName";
 
 /// What a query aggregates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +77,10 @@ impl QuerySettings {
             Aggregation::LastSample => format!("timestamp({series})"),
         };
         // Of several series of one GPU, as two exporters have them, the most active and the least complete counts.
-        let combined = match aggregation {
-            Aggregation::Peak => "max",
-            Aggregation::Coverage | Aggregation::LastSample => "min",
-        };
-        format!("{combined} by ({LABELS}) ({inner})")
+        match aggregation {
+            Aggregation::Peak => format!("max by ({LABELS}, {MODEL}) ({inner})"),
+            Aggregation::Coverage | Aggregation::LastSample => format!("min by ({LABELS}) ({inner})"),
+        }
     }
 }
 
@@ -95,7 +96,7 @@ mod tests {
         };
         assert_eq!(
             settings.query(Signal::Engine, Aggregation::Peak, 3600),
-            "max by (UUID, GPU_I_ID, modelName, exported_namespace, exported_pod, namespace, pod) \
+            "max by (UUID, GPU_I_ID, exported_namespace, exported_pod, namespace, pod, modelName) \
              (max_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{job=\"dcgm-exporter\"}[3600s]))"
         );
         let coverage = settings.query(Signal::Power, Aggregation::Coverage, 3600);
@@ -121,6 +122,14 @@ mod tests {
         ] {
             let query = QuerySettings::default().query(Signal::Engine, aggregation, 3600);
             assert!(query.starts_with(combined), "{query}");
+        }
+    }
+
+    #[test]
+    fn only_peaks_are_compared_with_limits_of_a_product() {
+        for aggregation in Aggregation::ALL {
+            let query = QuerySettings::default().query(Signal::Power, aggregation, 3600);
+            assert_eq!(query.contains("modelName"), aggregation == Aggregation::Peak, "{query}");
         }
     }
 

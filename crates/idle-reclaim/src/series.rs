@@ -93,12 +93,15 @@ impl SeriesTable {
             devices.push(DeviceSeries {
                 device,
                 is_instance,
-                model,
                 ..DeviceSeries::default()
             });
             let last = devices.len() - 1;
             &mut devices[last]
         };
+        // Only rows of peaks have it.
+        if known.model.is_empty() {
+            known.model = model;
+        }
         let aggregate = &mut known.signals[signal.index()];
         match aggregation {
             // Not a number, or less than nothing, which no GPU can do: nothing is known, which is not idle.
@@ -161,6 +164,23 @@ mod tests {
         assert_eq!(table.of_pod("berth-w", "other")[0].device, "GPU-2");
         assert!(table.of_pod("gpu-operator", "dcgm-exporter-x").is_empty());
         assert_eq!(table.devices(), 2);
+    }
+
+    #[test]
+    fn the_product_is_known_from_any_row_that_names_it() {
+        let mut table = SeriesTable::default();
+        let named = RowLabels {
+            model: "NVIDIA H100".into(),
+            ..labels("GPU-1", "berth-w", "train")
+        };
+        for row in [
+            labels("GPU-1", "berth-w", "train"),
+            named,
+            labels("GPU-1", "berth-w", "train"),
+        ] {
+            table.record(row, Signal::Power, Aggregation::Coverage, 1.0);
+        }
+        assert_eq!(table.of_pod("berth-w", "train")[0].model, "NVIDIA H100");
     }
 
     #[test]

@@ -51,6 +51,10 @@ impl Claim {
     }
 }
 
+/// Resources of which a tenant has reserved more than the quotas allow now, because a quota was lowered or the tenant came with its
+/// namespace, each with what they allow. Older tenants come first, so that the youngest are over the quota.
+pub type OverQuota = BTreeMap<TreeResource, u64>;
+
 /// What is decided for a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -58,13 +62,15 @@ pub enum Decision {
     Reserved {
         /// What is reserved for it.
         amounts: Amounts,
-        /// What is beyond what the quotas allow now, because a quota was lowered or the tenant came with its namespace.
-        over: Vec<TreeResource>,
+        /// See [`OverQuota`].
+        over: OverQuota,
     },
     /// It does not get what it requests.
     Waiting {
         /// What it keeps. None: nothing may be created for it.
         kept: Option<Amounts>,
+        /// Of what it keeps, see [`OverQuota`].
+        over: OverQuota,
         /// The first resource that is short.
         shortage: Shortage,
     },
@@ -83,7 +89,7 @@ pub enum Shortage {
         additional: u64,
         /// How much more it may have.
         available: u64,
-        /// The levels that limit it: kind, name, what is used and the nominal quota.
+        /// The levels that limit it: kind, name, what is reserved and the nominal quota.
         levels: Vec<(LevelKind, String, u64, u64)>,
     },
     /// A quota limits a resource, and the tenant's class sets no limit for it.
@@ -117,7 +123,12 @@ pub fn decide<'t>(tree: &'t Tree, claims: &[Claim]) -> Outcome<'t> {
         let Some(requested) = &claim.requested else { continue };
         let is_short = find_unlimited(&usage, claim).is_some();
         if is_short || grows(claim, requested) {
-            let decision = grant(&mut usage, claim, requested);
+            // A tenant that waits for more is over the quota as before.
+            let over = match decisions.remove(&claim.uid) {
+                Some(Decision::Reserved { over, .. }) => over,
+                _ => OverQuota::new(),
+            };
+            let decision = grant(&mut usage, claim, requested, over);
             decisions.insert(claim.uid.clone(), decision);
         }
     }
@@ -140,23 +151,24 @@ fn keep(usage: &mut Usage<'_>, claim: &Claim) -> Decision {
     let is_enough = |requested: &&Amounts| !grows(claim, requested) && find_unlimited(usage, claim).is_none();
     let shrunk = claim.requested.as_ref().filter(is_enough);
     let amounts = shrunk.map_or_else(|| reserved.clone(), |requested| claim.target(requested));
-    let mut over = Vec::new();
+    let mut over = OverQuota::new();
     for (resource, amount) in &amounts {
         let key = Key::of(resource.clone());
         let available = usage.available(&claim.project, &key);
-        if available.is_some_and(|available| available < *amount) {
-            over.push(resource.clone());
+        if let Some(available) = available.filter(|available| available < amount) {
+            over.insert(resource.clone(), available);
         }
         usage.add(&claim.project, &key, *amount);
     }
     Decision::Reserved { amounts, over }
 }
 
-/// Gives a tenant all that it requests, or leaves it with what it has.
-fn grant(usage: &mut Usage<'_>, claim: &Claim, requested: &Amounts) -> Decision {
+/// Gives a tenant all that it requests, or leaves it with what it has, of which this is `over` the quota.
+fn grant(usage: &mut Usage<'_>, claim: &Claim, requested: &Amounts, over: OverQuota) -> Decision {
     if let Some(shortage) = find_shortage(usage, claim, requested) {
         return Decision::Waiting {
             kept: claim.reserved.clone(),
+            over,
             shortage,
         };
     }
@@ -167,10 +179,7 @@ fn grant(usage: &mut Usage<'_>, claim: &Claim, requested: &Amounts) -> Decision 
     for (resource, amount) in &amounts {
         usage.add(&claim.project, &Key::of(resource.clone()), *amount);
     }
-    Decision::Reserved {
-        amounts,
-        over: Vec::new(),
-    }
+    Decision::Reserved { amounts, over }
 }
 
 /// The first resource of which a tenant cannot get what it requests.
@@ -201,7 +210,7 @@ fn not_enough(usage: &Usage<'_>, claim: &Claim, resource: &TreeResource, additio
         available,
         levels: levels
             .into_iter()
-            .map(|(kind, name, at)| (kind, name.to_owned(), at.used, at.nominal))
+            .map(|(kind, name, at)| (kind, name.to_owned(), at.reserved, at.nominal))
             .collect(),
     }
 }
@@ -228,10 +237,10 @@ impl fmt::Display for Shortage {
                 let amount = |amount: u64| resource.format_amount(amount);
                 let (additional, available) = (amount(*additional), amount(*available));
                 write!(f, "the tenant needs {additional} of {name} and {available} are left")?;
-                for (index, (kind, level, used, nominal)) in levels.iter().enumerate() {
+                for (index, (kind, level, reserved, nominal)) in levels.iter().enumerate() {
                     let before = if index == 0 { ": " } else { ", " };
-                    let (used, nominal) = (amount(*used), amount(*nominal));
-                    write!(f, "{before}{kind} {level} uses {used} of {nominal}")?;
+                    let (reserved, nominal) = (amount(*reserved), amount(*nominal));
+                    write!(f, "{before}{kind} {level} has reserved {reserved} of {nominal}")?;
                 }
                 match resource.class_field() {
                     Some(field) => write!(

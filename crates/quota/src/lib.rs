@@ -18,7 +18,7 @@ mod shrinking_tests;
 #[cfg(test)]
 mod tests;
 
-pub use decision::{Amounts, Claim, Decision, Outcome, Shortage, decide};
+pub use decision::{Amounts, Claim, Decision, Outcome, OverQuota, Shortage, decide};
 pub use projects::Projects;
 pub use tree::{Key, LevelKind, Tree};
 pub use usage::{QuotaUse, Usage};

@@ -2,7 +2,7 @@
 
 mod histories;
 
-use crate::{Amounts, Claim, Decision, Key, Outcome, Shortage, Tree, Usage, decide};
+use crate::{Amounts, Claim, Decision, Key, Outcome, OverQuota, Shortage, Tree, Usage, decide};
 use berth_api::{Amount, Organization, OrganizationSpec, Project, ProjectSpec, TreeQuota, TreeResource};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,12 +99,18 @@ fn the_oldest_tenants_get_what_there_is_and_the_others_are_told_what_is_missing(
         .collect();
     let outcome = decide(&tree, &claims);
     assert_eq!(reserved(&outcome), ["t3", "t4"]);
-    let Decision::Waiting { kept: None, shortage } = &outcome.decisions["t0"] else {
+    let Decision::Waiting {
+        kept: None,
+        over,
+        shortage,
+    } = &outcome.decisions["t0"]
+    else {
         panic!("{:?}", outcome.decisions["t0"])
     };
+    assert!(over.is_empty());
     assert_eq!(
         shortage.to_string(),
-        "the tenant needs 1 of tenantclusters and 0 are left: Project p uses 2 of 2; delete tenants, or ask the platform team \
+        "the tenant needs 1 of tenantclusters and 0 are left: Project p has reserved 2 of 2; delete tenants, or ask the platform team \
          for more quota"
     );
 }
@@ -122,7 +128,7 @@ fn a_tenant_gets_all_or_nothing_and_does_not_hold_up_smaller_ones() {
     };
     assert_eq!(shortage.resource(), &PODS);
     assert_eq!(
-        outcome.usage.of_project("p")[0].used,
+        outcome.usage.of_project("p")[0].reserved,
         1,
         "nothing is kept for the large one"
     );
@@ -181,8 +187,60 @@ fn what_exists_stays_when_a_quota_is_lowered_and_the_youngest_is_over() {
         Decision::Reserved { over, .. } => over.clone(),
         other => panic!("{other:?}"),
     };
-    assert_eq!((over("old"), over("new")), (vec![], vec![TENANTS]));
+    assert_eq!(
+        (over("old"), over("new")),
+        (OverQuota::new(), OverQuota::from([(TENANTS, 0)]))
+    );
     assert_eq!(outcome.usage.of_project("p")[0].borrowed(), 1);
+}
+
+#[test]
+fn a_tenant_that_is_over_a_quota_stays_so_when_it_requests_more() {
+    let quotas = [limited(TENANTS, 9), limited(PODS, 4)];
+    let tree = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &quotas)]);
+    let mut tenant = claim("a", 1, "p", &[]);
+    tenant.reserved = Some(Amounts::from([(TENANTS, 1), (PODS, 10)]));
+    let expected = OverQuota::from([(PODS, 4)]);
+    for (requested, waits) in [
+        (Amounts::from([(TENANTS, 1), (PODS, 20)]), true),
+        (Amounts::from([(TENANTS, 2), (PODS, 10)]), false),
+        (Amounts::from([(TENANTS, 1), (PODS, 10)]), false),
+    ] {
+        tenant.requested = Some(requested);
+        let outcome = decide(&tree, std::slice::from_ref(&tenant));
+        match &outcome.decisions["a"] {
+            Decision::Reserved { over, .. } if !waits => assert_eq!(over, &expected),
+            Decision::Waiting { over, .. } if waits => assert_eq!(over, &expected),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_tenants_use_is_summed_up_and_limits_nothing() {
+    let organizations = [organization("lab", &[limited(PODS, 10)])];
+    let projects = [
+        project("a", Some("lab"), 1, &[], &[with_limits(4, Some(1), None)]),
+        project("b", Some("lab"), 2, &[], &[]),
+        project("alone", None, 3, &[], &[limited(PODS, 1)]),
+    ];
+    let tree = Tree::new(&organizations, &projects);
+    let mut usage = Usage::new(&tree);
+    let key = Key::of(PODS);
+    let before = usage.available("a", &key);
+    for (project, amount) in [("a", 3), ("b", 4), ("alone", 5), ("unknown", 9)] {
+        usage.add_used(project, &key, amount);
+        usage.add_used(project, &Key::of(TreeResource::Services), 1);
+    }
+    assert_eq!(usage.available("a", &key), before);
+    assert!(usage.is_limited("b", &key) && !usage.is_limited("b", &Key::of(TENANTS)));
+    let used = |all: Vec<crate::QuotaUse>| {
+        let found = all.into_iter().find(|used| used.key == key);
+        found.map(|used| (used.nominal, used.reserved, used.used))
+    };
+    assert_eq!(used(usage.of_project("a")), Some((0, 0, 3)));
+    assert_eq!(used(usage.of_organization("lab")), Some((10, 0, 7)));
+    assert_eq!(used(usage.of_root()), Some((11, 0, 12)));
 }
 
 #[test]
@@ -227,7 +285,7 @@ fn a_tenant_that_cannot_grow_keeps_what_it_has_and_one_that_shrinks_gives_back()
         panic!()
     };
     assert_eq!(kept.as_ref().unwrap()[&PODS], 5);
-    assert_eq!(outcome.usage.of_project("p")[0].used, 8);
+    assert_eq!(outcome.usage.of_project("p")[0].reserved, 8);
     claims[1].requested = Some(Amounts::from([(PODS, 2)]));
     claims[1].at_most = Amounts::from([(PODS, 2)]);
     assert_eq!(reserved(&decide(&tree, &claims)), ["a", "b"]);
@@ -269,8 +327,8 @@ fn resources_of_the_host_are_reserved_like_others() {
     };
     assert_eq!(
         shortage.to_string(),
-        "the tenant needs 2Gi of requests.memory and 1Gi are left: Project p uses 2Gi of 3Gi; delete tenants, or ask the platform \
-         team for more quota or a class with a lower requests.memory of limits.resources"
+        "the tenant needs 2Gi of requests.memory and 1Gi are left: Project p has reserved 2Gi of 3Gi; delete tenants, or ask the \
+         platform team for more quota or a class with a lower requests.memory of limits.resources"
     );
     // The largest amounts add up without overflow.
     claims[0].reserved = Some(Amounts::from([(memory.clone(), u64::MAX)]));
@@ -278,7 +336,7 @@ fn resources_of_the_host_are_reserved_like_others() {
     for tenant in &mut claims {
         tenant.requested = None;
     }
-    assert_eq!(decide(&tree, &claims).usage.of_project("p")[0].used, u64::MAX);
+    assert_eq!(decide(&tree, &claims).usage.of_project("p")[0].reserved, u64::MAX);
 }
 
 #[test]
@@ -400,7 +458,7 @@ proptest! {
             for project in &projects {
                 let name = project.metadata.name.as_deref().unwrap();
                 for used in outcome.usage.of_project(name) {
-                    prop_assert_eq!(used.used, held.get(name).copied().unwrap_or(0), "Project {}", name);
+                    prop_assert_eq!(used.reserved, held.get(name).copied().unwrap_or(0), "Project {}", name);
                 }
             }
             for organization in &organizations {
@@ -408,7 +466,7 @@ proptest! {
                 let of_it = projects.iter().filter(|project| project.spec.organization_name.as_deref() == Some(name));
                 let sum: u64 = of_it.map(|project| held.get(project.metadata.name.as_deref().unwrap()).copied().unwrap_or(0)).sum();
                 for used in outcome.usage.of_organization(name) {
-                    prop_assert_eq!(used.used, sum, "Organization {}", name);
+                    prop_assert_eq!(used.reserved, sum, "Organization {}", name);
                 }
             }
             // Nothing changes without an event.

@@ -1,7 +1,9 @@
-//! How much each level of the tree uses, and how much more it may: Kueue's rules for a tree of cohorts.
+//! How much each level of the tree has reserved, and how much more it may: Kueue's rules for a tree of cohorts.
 //!
 //! A level keeps what it does not lend and gives the rest of its nominal quota to the level above. What its
-//! tenants use beyond what it keeps counts there, and can be borrowed there as far as the levels beside it lend.
+//! tenants reserve beyond what it keeps counts there, and can be borrowed there as far as the levels beside it lend.
+//!
+//! What tenants use of what they reserved is summed up beside it. Nothing depends on that: it is for people.
 
 use crate::tree::{Key, LevelKind, Limits, ROOT, Tree};
 use std::collections::BTreeMap;
@@ -13,25 +15,27 @@ pub struct QuotaUse {
     pub key: Key,
     /// The nominal quota; at least the sum of the nominal quotas below.
     pub nominal: u64,
-    /// What its tenants have.
+    /// What its tenants have reserved. Of GPUs: those of the nodes that they have.
+    pub reserved: u64,
+    /// What its tenants use, as far as that was added with [`Usage::add_used`].
     pub used: u64,
     /// The most that its tenants may have: the nominal quota and what the level may borrow. None: as much as others lend.
     pub limit: Option<u64>,
 }
 
 impl QuotaUse {
-    /// What is used beyond the nominal quota.
+    /// What is reserved beyond the nominal quota.
     pub const fn borrowed(&self) -> u64 {
-        self.used.saturating_sub(self.nominal)
+        self.reserved.saturating_sub(self.nominal)
     }
 
-    /// Whether more is used than the level may have, whatever others lend: its limit was lowered.
+    /// Whether more is reserved than the level may have, whatever others lend: its limit was lowered.
     pub fn is_over_limit(&self) -> bool {
-        self.limit.is_some_and(|limit| self.used > limit)
+        self.limit.is_some_and(|limit| self.reserved > limit)
     }
 }
 
-/// The use of a whole tree.
+/// What all levels of a tree have.
 #[derive(Debug)]
 pub struct Usage<'t> {
     tree: &'t Tree,
@@ -47,10 +51,12 @@ struct Amounts {
     offered: u64,
     /// The part of `offered` that is not lent to others.
     kept: u64,
-    /// What is used at this level: without what the levels below use of what they keep.
-    used: u64,
-    /// What all tenants below have.
+    /// What is reserved at this level: without what the levels below reserve of what they keep.
+    reserved: u64,
+    /// What all tenants below have reserved.
     total: u64,
+    /// What all tenants below use.
+    used: u64,
 }
 
 impl<'t> Usage<'t> {
@@ -67,7 +73,7 @@ impl<'t> Usage<'t> {
         }
     }
 
-    /// Adds what a tenant of a Project has. Nothing is checked: what exists counts.
+    /// Adds what a tenant of a Project has reserved. Nothing is checked: what exists counts.
     pub fn add(&mut self, project: &str, key: &Key, amount: u64) {
         let tree = self.tree;
         let Some((level, amounts)) = self.find(project, key) else {
@@ -76,7 +82,7 @@ impl<'t> Usage<'t> {
         let (mut number, mut up) = (level, amount);
         loop {
             let kept = amounts[number].free_of_kept();
-            amounts[number].used = amounts[number].used.saturating_add(up);
+            amounts[number].reserved = amounts[number].reserved.saturating_add(up);
             amounts[number].total = amounts[number].total.saturating_add(amount);
             up = up.saturating_sub(kept);
             if number == ROOT {
@@ -86,7 +92,7 @@ impl<'t> Usage<'t> {
         }
     }
 
-    /// Takes away what a tenant of a Project no longer has.
+    /// Takes away what a tenant of a Project no longer reserves.
     pub fn remove(&mut self, project: &str, key: &Key, amount: u64) {
         let tree = self.tree;
         let Some((level, amounts)) = self.find(project, key) else {
@@ -94,8 +100,8 @@ impl<'t> Usage<'t> {
         };
         let (mut number, mut up) = (level, amount);
         loop {
-            let above_kept = amounts[number].used.saturating_sub(amounts[number].kept);
-            amounts[number].used = amounts[number].used.saturating_sub(up);
+            let above_kept = amounts[number].reserved.saturating_sub(amounts[number].kept);
+            amounts[number].reserved = amounts[number].reserved.saturating_sub(up);
             amounts[number].total = amounts[number].total.saturating_sub(amount);
             up = up.min(above_kept);
             if number == ROOT {
@@ -103,6 +109,23 @@ impl<'t> Usage<'t> {
             }
             number = tree.levels[number].parent;
         }
+    }
+
+    /// Adds what a tenant of a Project uses of what it has reserved.
+    pub fn add_used(&mut self, project: &str, key: &Key, amount: u64) {
+        let tree = self.tree;
+        let Some((level, amounts)) = self.find(project, key) else {
+            return;
+        };
+        for number in tree.path(level).chain([ROOT]) {
+            amounts[number].used = amounts[number].used.saturating_add(amount);
+        }
+    }
+
+    /// Whether any level limits a key for a Project.
+    pub fn is_limited(&self, project: &str, key: &Key) -> bool {
+        let level = self.tree.project(project);
+        level.is_some_and(|level| self.tree.is_limited(level, key))
     }
 
     /// How much more a tenant of a Project may have. None: no level limits it.
@@ -119,18 +142,18 @@ impl<'t> Usage<'t> {
         let at = &amounts[number];
         let difference = |a: u64, b: u64| i128::from(a) - i128::from(b);
         if number == ROOT {
-            return difference(at.offered, at.used);
+            return difference(at.offered, at.reserved);
         }
         let level = &self.tree.levels[number];
         let mut above = self.available_at(level.parent, key, amounts);
         if let Some(borrowing) = level.quotas.get(key).and_then(|limits| limits.borrowing) {
-            let lent_and_unused = difference(at.offered - at.kept, at.used.saturating_sub(at.kept));
+            let lent_and_unused = difference(at.offered - at.kept, at.reserved.saturating_sub(at.kept));
             above = above.min(lent_and_unused.saturating_add(i128::from(borrowing)));
         }
         i128::from(at.free_of_kept()) + above.max(0)
     }
 
-    /// The use of every key that a level or one above it lists.
+    /// What a level has of every key that it or one above it lists.
     fn at(&self, level: usize) -> Vec<QuotaUse> {
         let limited = self.by_key.iter().filter(|(key, _)| self.tree.is_limited(level, key));
         limited
@@ -138,19 +161,20 @@ impl<'t> Usage<'t> {
             .collect()
     }
 
-    /// The use of a key at one level.
+    /// What a level has of a key.
     fn use_of(&self, level: usize, key: &Key, amounts: &Amounts) -> QuotaUse {
         let limits = self.tree.levels[level].quotas.get(key);
         let borrowing = limits.and_then(|limits| limits.borrowing);
         QuotaUse {
             key: key.clone(),
             nominal: amounts.nominal,
-            used: amounts.total,
+            reserved: amounts.total,
+            used: amounts.used,
             limit: borrowing.map(|borrowing| amounts.nominal.saturating_add(borrowing)),
         }
     }
 
-    /// The use of every key that an Organization lists.
+    /// What an Organization has of every key that it lists.
     pub fn of_organization(&self, name: &str) -> Vec<QuotaUse> {
         self.tree
             .organization(name)
@@ -158,18 +182,20 @@ impl<'t> Usage<'t> {
             .unwrap_or_default()
     }
 
-    /// The use of every key that a Project or its Organization lists.
+    /// What a Project has of every key that it or its Organization lists.
     pub fn of_project(&self, name: &str) -> Vec<QuotaUse> {
         self.tree.project(name).map(|level| self.at(level)).unwrap_or_default()
     }
 
-    /// What all tenants have of a key, as far as a level limits it for them.
-    #[cfg(test)]
-    pub(crate) fn of_root(&self, key: &Key) -> u64 {
-        self.by_key.get(key).map_or(0, |amounts| amounts[ROOT].total)
+    /// What all Organizations and Projects together have of every key that any of them lists. A tenant counts towards a key that its
+    /// Project or its Organization lists.
+    pub fn of_root(&self) -> Vec<QuotaUse> {
+        let all = self.by_key.iter();
+        all.map(|(key, amounts)| self.use_of(ROOT, key, &amounts[ROOT]))
+            .collect()
     }
 
-    /// The levels that limit a key for a Project, the Project first, with their use.
+    /// The levels that limit a key for a Project, the Project first, with what they have of it.
     pub fn limiting_levels(&self, project: &str, key: &Key) -> Vec<(LevelKind, &'t str, QuotaUse)> {
         let (Some(level), Some(amounts)) = (self.tree.project(project), self.by_key.get(key)) else {
             return Vec::new();
@@ -198,7 +224,7 @@ impl<'t> Usage<'t> {
 impl Amounts {
     /// What is left of what the level keeps for itself.
     const fn free_of_kept(&self) -> u64 {
-        self.kept.saturating_sub(self.used)
+        self.kept.saturating_sub(self.reserved)
     }
 }
 
@@ -219,7 +245,8 @@ fn fill(tree: &Tree, key: &Key, number: usize, amounts: &mut [Amounts]) {
         nominal,
         offered,
         kept,
-        used: 0,
+        reserved: 0,
         total: 0,
+        used: 0,
     };
 }

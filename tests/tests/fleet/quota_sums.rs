@@ -1,8 +1,12 @@
-//! Tenants come, go, grow and shrink, namespaces move between Projects, and quotas change, as a dice says. After each step the sums
-//! agree: what tenants have reserved is what their Projects report, and the sum of these is what their Organization reports.
+//! Tenants come, go, grow and shrink and create pods, namespaces move between Projects, and quotas change, as a dice says. After each step
+//! the sums agree: what tenants have reserved and what they use is what their Projects report, and the sum of these is what their
+//! Organization reports.
 
 use crate::setup::SOON;
-use berth_api::{Organization, Project, TenantClass, TenantCluster, TenantClusterSpec, TreeQuotaStatus};
+use berth_api::{
+    Amount, LIMITS_NAME, Organization, Project, TenantClass, TenantCluster, TenantClusterSpec, TreeQuotaStatus, labels,
+    names::TenantId,
+};
 use berth_tests::{
     dice::Dice,
     objects::apply,
@@ -10,6 +14,7 @@ use berth_tests::{
     test_cluster::TestCluster,
     wait::until,
 };
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -25,19 +30,24 @@ const NAMESPACES: [&str; 5] = ["sums-1", "sums-2", "sums-3", "sums-4", "sums-5"]
 /// Classes with the pods that they let a tenant have.
 const CLASSES: [(&str, u32); 2] = [("sums-small", 3), ("sums-large", 7)];
 
-/// Amounts by resource.
-type Amounts = BTreeMap<String, u64>;
+/// Amounts by resource: what is reserved, and what is used.
+type Amounts = BTreeMap<String, [u64; 2]>;
 
 pub(crate) async fn sums_of_used_quota_agree_whatever_happens(host: Arc<TestCluster>) {
     let mut world = World::create(&host).await;
+    let what = world.create_tenant().await;
+    world.until_sums_agree(&what).await;
+    until("a tenant can create pods", SOON, async || world.create_pod().await).await;
+    world.until_sums_agree("a pod was created").await;
+    assert!(world.most_pods > 0);
     for _ in 0..STEPS {
         let what = world.step().await;
         world.until_sums_agree(&what).await;
     }
     assert!(world.most_used > 2 && world.most_waiting > 0, "{world:?}");
     eprintln!(
-        "at most {} tenants had quota, and {} waited",
-        world.most_used, world.most_waiting
+        "at most {} tenants had quota, and {} waited; at most {} pods existed",
+        world.most_used, world.most_waiting, world.most_pods
     );
     world.delete().await;
 }
@@ -50,6 +60,7 @@ struct World<'a> {
     /// The index of the Project of each namespace.
     owners: [usize; NAMESPACES.len()],
     created: u32,
+    most_pods: u64,
     most_used: u64,
     most_waiting: u32,
 }
@@ -81,6 +92,7 @@ impl<'a> World<'a> {
             tenants: Vec::new(),
             owners: [0, 1, 2, 3, 0],
             created: 0,
+            most_pods: 0,
             most_used: 0,
             most_waiting: 0,
         };
@@ -113,11 +125,15 @@ impl<'a> World<'a> {
     }
 
     async fn step(&mut self) -> String {
-        match self.dice.below(10) {
+        match self.dice.below(13) {
             0..=3 => self.create_tenant().await,
             4 => self.delete_tenant().await,
             5 | 6 => self.change_class().await,
             7 | 8 => self.move_namespace().await,
+            9..=11 => self
+                .create_pod()
+                .await
+                .unwrap_or_else(|why| format!("no pod was created: {why}")),
             _ => {
                 let (index, tenants) = (self.dice.index(ORGANIZATIONS.len()), self.dice.below(5));
                 self.set_organization(index, tenants).await;
@@ -165,6 +181,37 @@ impl<'a> World<'a> {
         format!("{namespace}/{name} is of {class}")
     }
 
+    /// A pod of a tenant that never starts. The error says why there is none: the tenant waits for quota, or has as many as it may.
+    async fn create_pod(&mut self) -> Result<String, String> {
+        if self.tenants.is_empty() {
+            return Err("there is no tenant".into());
+        }
+        let (namespace, name) = self.tenants[self.dice.index(self.tenants.len())].clone();
+        let tenant = self.host.tenants(namespace).get(&name).await;
+        let tenant = tenant.map_err(|error| error.to_string())?;
+        let id = TenantId::new(&name, &tenant.uid().unwrap_or_default());
+        self.created += 1;
+        let pod = json!({
+            "metadata": {
+                "name": format!("p{}", self.created),
+                "labels": {labels::TENANT: id.slug(), labels::MANAGED_BY: labels::MANAGED_BY_SYNCER},
+            },
+            "spec": {
+                "schedulingGates": [{"name": "example.com/never"}],
+                "nodeSelector": {labels::TENANT: id.slug()},
+                "tolerations": [{"key": labels::TENANT, "operator": "Equal", "value": id.slug(), "effect": "NoExecute"}],
+                "automountServiceAccountToken": false, "dnsPolicy": "Default",
+                "containers": [{"name": "main", "image": "train:1"}],
+            },
+        });
+        let pods: Api<Pod> = Api::namespaced(self.host.client.clone(), &id.workload_namespace());
+        let created = pods
+            .create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
+            .await;
+        created.map_err(|error| error.to_string())?;
+        Ok(format!("a pod of {namespace}/{name} was created"))
+    }
+
     /// First both Projects name the namespace, so that it always belongs to one.
     async fn move_namespace(&mut self) -> String {
         let (namespace, to) = (self.dice.index(NAMESPACES.len()), self.dice.index(PROJECTS.len()));
@@ -179,25 +226,26 @@ impl<'a> World<'a> {
 
     async fn until_sums_agree(&mut self, after: &str) {
         let what = format!("the sums agree after {after}");
-        let (used, waiting) = until(&what, SOON, async || self.compare().await).await;
+        let (used, pods, waiting) = until(&what, SOON, async || self.compare().await).await;
+        self.most_pods = self.most_pods.max(pods);
         self.most_used = self.most_used.max(used);
         self.most_waiting = self.most_waiting.max(waiting);
     }
 
-    /// Tenants that have quota, and tenants that wait, if all sums agree.
-    async fn compare(&self) -> Result<(u64, u32), String> {
+    /// Tenants that have quota, their pods, and tenants that wait, if all sums agree.
+    async fn compare(&self) -> Result<(u64, u64, u32), String> {
         let text = |error: kube::Error| error.to_string();
         let client = &self.host.client;
         let all = ListParams::default();
-        let reserved = self.reserved().await?;
+        let held = self.amounts_of_tenants().await?;
         let projects = Api::<Project>::all(client.clone()).list(&all).await.map_err(text)?;
         let organizations = Api::<Organization>::all(client.clone())
             .list(&all)
             .await
             .map_err(text)?;
-        let (mut used, mut waiting) = (0, 0);
+        let (mut used, mut pods, mut waiting) = (0, 0, 0);
         for (index, organization) in ORGANIZATIONS.iter().enumerate() {
-            let mut sums: Amounts = [("pods".to_owned(), 0), ("tenantclusters".to_owned(), 0)].into();
+            let mut sums: Amounts = [("pods".to_owned(), [0; 2]), ("tenantclusters".to_owned(), [0; 2])].into();
             for (name, _) in PROJECTS.iter().filter(|(_, own)| *own == index) {
                 let project = projects.iter().find(|project| project.name_any() == *name);
                 let project = project.ok_or("a Project is missing")?;
@@ -206,13 +254,13 @@ impl<'a> World<'a> {
                     return Err(format!("{name} was not observed"));
                 }
                 let reported = amounts(&status.quotas);
-                let own = reserved.get(*name).cloned().unwrap_or_default();
+                let own = held.get(*name).cloned().unwrap_or_default();
                 for (resource, sum) in &mut sums {
                     let amount = reported.get(resource).copied().unwrap_or_default();
                     if own.get(resource).copied().unwrap_or_default() != amount {
                         return Err(format!("{name} reports {reported:?}, and its tenants have {own:?}"));
                     }
-                    *sum += amount;
+                    add(sum, amount);
                 }
                 waiting += status.waiting_tenants.unwrap_or_default();
             }
@@ -224,30 +272,51 @@ impl<'a> World<'a> {
                     "{organization} reports {reported:?}, and its Projects {sums:?}"
                 ));
             }
-            used += sums["tenantclusters"];
+            used += sums["tenantclusters"][0];
+            pods += sums["pods"][1];
         }
-        Ok((used, waiting))
+        Ok((used, pods, waiting))
     }
 
-    /// What tenants have by their status, by Project.
-    async fn reserved(&self) -> Result<BTreeMap<String, Amounts>, String> {
+    /// What tenants have reserved by their status, and what exists on the host, by Project.
+    async fn amounts_of_tenants(&self) -> Result<BTreeMap<String, Amounts>, String> {
+        let counted = self.count_pods().await?;
         let mut sums: BTreeMap<String, Amounts> = BTreeMap::new();
         for (namespace, owner) in NAMESPACES.iter().zip(self.owners) {
             let list = self.host.tenants(namespace).list(&ListParams::default()).await;
             for tenant in list.map_err(|error| error.to_string())? {
-                let Some(quota) = tenant.status.and_then(|status| status.quota) else {
-                    continue;
-                };
+                let id = TenantId::new(&tenant.name_any(), &tenant.uid().unwrap_or_default());
+                let status = tenant.status.unwrap_or_default();
+                let Some(quota) = status.quota else { continue };
                 if quota.project_name != PROJECTS[owner].0 {
                     return Err(format!("a tenant of {namespace} has quota of {}", quota.project_name));
                 }
                 let of_project = sums.entry(quota.project_name).or_default();
                 for (resource, amount) in quota.reserved {
-                    *of_project.entry(resource).or_default() += amount;
+                    add(of_project.entry(resource).or_default(), [amount, 0]);
+                }
+                let runs = u64::from(status.control_plane_namespace.is_some());
+                let pods = counted.get(&id.workload_namespace()).copied().unwrap_or_default();
+                for (resource, amount) in [("tenantclusters", runs), ("pods", pods)] {
+                    add(of_project.entry(resource.to_owned()).or_default(), [0, amount]);
                 }
             }
         }
         Ok(sums)
+    }
+
+    /// Pods by workload namespace, as the host counts them.
+    async fn count_pods(&self) -> Result<BTreeMap<String, u64>, String> {
+        let quotas = Api::<ResourceQuota>::all(self.host.client.clone());
+        let limits = ListParams::default().fields(&format!("metadata.name={LIMITS_NAME}"));
+        let list = quotas.list(&limits).await.map_err(|error| error.to_string())?;
+        let counted = list.into_iter().map(|quota| {
+            let namespace = quota.namespace().unwrap_or_default();
+            let used = quota.status.and_then(|status| status.used).unwrap_or_default();
+            let pods = used.get("count/pods").map(|pods| Amount::Text(pods.0.clone()));
+            (namespace, pods.and_then(|pods| pods.value()).unwrap_or_default())
+        });
+        Ok(counted.collect())
     }
 
     async fn delete(self) {
@@ -289,8 +358,15 @@ fn quotas(tenants: u64) -> Value {
 }
 
 fn amounts(quotas: &[TreeQuotaStatus]) -> Amounts {
-    let used = quotas
-        .iter()
-        .map(|quota| (quota.resource.as_str().to_owned(), quota.used));
-    used.collect()
+    let amounts = quotas.iter().map(|quota| {
+        let amounts = [quota.reserved, quota.used.unwrap_or_default()];
+        (quota.resource.as_str().to_owned(), amounts)
+    });
+    amounts.collect()
+}
+
+fn add(sum: &mut [u64; 2], amounts: [u64; 2]) {
+    for (sum, amount) in sum.iter_mut().zip(amounts) {
+        *sum += amount;
+    }
 }

@@ -10,7 +10,10 @@ pub(crate) use berth_tests::{
     team::{NAMESPACE, Team, cluster, until_all_free},
     wait::SOON,
 };
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::{
+    sync::{Arc, LazyLock, Mutex, MutexGuard},
+    time::Duration,
+};
 
 /// One runtime for all controls: the tenants' fakes outlive the control that started them.
 static RUNTIME: LazyLock<Arc<FakeRuntime>> = LazyLock::new(Arc::default);
@@ -54,6 +57,8 @@ impl Control {
             runtime: Arc::clone(&RUNTIME) as Arc<_>,
             clock: CLOCK.clone(),
             gpu_metrics,
+            // What tenants use is compared after each step of a test.
+            quota_use_interval: Duration::from_millis(250),
         };
         Self(in_process::Control::start(host, parts))
     }

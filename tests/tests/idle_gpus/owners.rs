@@ -44,6 +44,7 @@ fn start(host: &TestCluster, clock: &Clock, runtime: &Arc<ProcessRuntime>, gpu_m
         runtime: Arc::clone(runtime) as Arc<_>,
         clock: clock.clone(),
         gpu_metrics: Some(gpu_metrics),
+        ..Parts::default()
     };
     Control::start(host, parts)
 }

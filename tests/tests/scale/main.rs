@@ -56,6 +56,7 @@ fn control(host: &TestCluster) -> ControlConfig {
         },
         clock: berth_control::controllers::nodes::clock::Clock::default(),
         gpu_metrics: None,
+        quota_use_interval: berth_control::controllers::QUOTA_USE_INTERVAL,
         runtime: Arc::new(FakeRuntime::default()),
         metrics: Metrics::new(&mut Registry::default()),
     }

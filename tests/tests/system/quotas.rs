@@ -167,12 +167,12 @@ async fn until_decided(host: &TestCluster, namespace: &str) -> BTreeSet<String> 
     .await
 }
 
-async fn until_used(host: &TestCluster, name: &str, used: u64, waiting: u32) {
+async fn until_reserved(host: &TestCluster, name: &str, reserved: u64, waiting: u32) {
     let projects: Api<Project> = Api::all(host.client.clone());
-    until(&format!("Project {name} uses {used}"), SOON, async || {
+    until(&format!("Project {name} has reserved {reserved}"), SOON, async || {
         let project = projects.get(name).await.map_err(|error| error.to_string())?;
         let status = project.status.unwrap_or_default();
-        let is_as_expected = status.quotas.first().map(|quota| quota.used) == Some(used)
+        let is_as_expected = status.quotas.first().map(|quota| quota.reserved) == Some(reserved)
             && status.waiting_tenants == Some(waiting)
             && status.observed_generation == project.metadata.generation;
         if is_as_expected {
@@ -216,7 +216,7 @@ pub(crate) async fn many_tenants_at_once_and_another_leader_do_not_exceed_the_qu
     tokio::join!(create_at_once(&host, first, AT_ONCE), change_leader);
     create_at_once(&host, second, 1).await;
     let running = until_decided(&host, first).await;
-    until_used(&host, second, 0, 1).await;
+    until_reserved(&host, second, 0, 1).await;
     let (built_in_first, built_in_second) = (built(&host, first).await, built(&host, second).await);
     assert!(built_in_first.is_subset(&running), "{built_in_first:?} {running:?}");
     assert!(built_in_second.is_empty(), "{built_in_second:?}");
@@ -226,12 +226,12 @@ pub(crate) async fn many_tenants_at_once_and_another_leader_do_not_exceed_the_qu
 
     // The namespace goes to the other Project with its tenants: they count there, and leave no room.
     delete_others(&host, first, &running).await;
-    until_used(&host, first, QUOTA as u64, 0).await;
+    until_reserved(&host, first, QUOTA as u64, 0).await;
     apply(&host.client, "", &project(first, &[], QUOTA)).await.unwrap();
     let moved = project(second, &[second, first], QUOTA);
     apply(&host.client, "", &moved).await.unwrap();
-    until_used(&host, second, QUOTA as u64, 1).await;
-    until_used(&host, first, 0, 0).await;
+    until_reserved(&host, second, QUOTA as u64, 1).await;
+    until_reserved(&host, first, 0, 0).await;
     assert_eq!(reserved(&host, first).await, running);
     assert!(built(&host, second).await.is_empty());
 

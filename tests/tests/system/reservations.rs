@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{ops::RangeInclusive, sync::Arc};
 
 /// The name of the host's ResourceQuota for Services.
 const SERVICES: &str = "count/services";
@@ -45,6 +45,21 @@ async fn until_counted(quotas: &Api<ResourceQuota>, at_least: u64) -> u64 {
             .ok_or_else(|| format!("{used:?}"))
     })
     .await
+}
+
+/// Waits until the host lets a tenant have so many Services.
+async fn until_limited(quotas: &Api<ResourceQuota>, expected: RangeInclusive<u64>) {
+    until(&format!("the host allows {expected:?} Services"), SOON, async || {
+        let quota = quotas.get("berth-limits").await.map_err(|error| error.to_string())?;
+        let hard = quota.spec.and_then(|spec| spec.hard).unwrap_or_default();
+        let limit = hard.get(SERVICES).and_then(|limit| limit.0.parse::<u64>().ok());
+        if limit.is_some_and(|limit| expected.contains(&limit)) {
+            Ok(())
+        } else {
+            Err(format!("{hard:?}"))
+        }
+    })
+    .await;
 }
 
 /// Waits until this many Services are reserved for a tenant, and this many of them above its limit.
@@ -85,6 +100,7 @@ pub(crate) async fn what_exists_stays_reserved_when_a_class_gets_smaller(host: A
         services.create(&PostParams::default(), &service).await.unwrap();
     }
     let exist = until_counted(&quotas, before + 3).await;
+    a_lowered_quota_stops_growth(&host, name, &quotas, &services, exist).await;
 
     // The smaller class lets the tenant have one more than without them.
     let limit = before + 1;
@@ -99,6 +115,27 @@ pub(crate) async fn what_exists_stays_reserved_when_a_class_gets_smaller(host: A
     tenant.delete(&host).await;
     let projects: Api<Project> = Api::all(host.client.clone());
     projects.delete(name, &DeleteParams::default()).await.unwrap();
+}
+
+/// A quota below what the tenant uses: what exists stays, and nothing is added until the quota is raised again.
+async fn a_lowered_quota_stops_growth(
+    host: &TestCluster,
+    name: &str,
+    quotas: &Api<ResourceQuota>,
+    services: &Api<Service>,
+    exist: u64,
+) {
+    until_limited(quotas, 8..=8).await;
+    apply(&host.client, "", &project(name, "services", 1)).await.unwrap();
+    until_limited(quotas, 0..=exist).await;
+    until_quota_reason(host, name, name, "OverQuota").await;
+    let service = json!({"metadata": {"name": "more"}, "spec": {"ports": [{"port": 80}], "selector": {"app": "a"}}});
+    let service: Service = serde_json::from_value(service).unwrap();
+    let denied = services.create(&PostParams::default(), &service).await;
+    denied.expect_err("it has as many as it may");
+    assert_eq!(until_counted(quotas, exist).await, exist);
+    apply(&host.client, "", &project(name, "services", 8)).await.unwrap();
+    until_limited(quotas, 8..=8).await;
 }
 
 pub(crate) async fn a_project_is_deleted_after_its_tenants(host: Arc<TestCluster>) {

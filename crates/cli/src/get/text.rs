@@ -1,6 +1,6 @@
 //! The text of `berth get`.
 
-use berth_api::{TenantCluster, TenantClusterStatus, TenantNode, conditions};
+use berth_api::{TenantCluster, TenantClusterStatus, TenantNode, TreeResource, conditions};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -118,16 +118,25 @@ fn describe_nodes(nodes: &[TenantNode]) -> Option<String> {
 
 fn describe_quota(status: &TenantClusterStatus) -> Option<String> {
     let quota = status.quota.as_ref()?;
-    let rows = quota
-        .reserved
-        .iter()
-        .map(|(resource, amount)| [resource.clone(), amount.to_string()]);
-    let rows: Vec<_> = rows.collect();
+    let usage = status.usage.clone().unwrap_or_default();
+    let rows = quota.reserved.iter().map(|(name, amount)| {
+        let resource = TreeResource::from(name.clone());
+        let used = usage.resources.get(name).map(|used| resource.format_amount(*used));
+        [name.clone(), resource.format_amount(*amount), used.unwrap_or_default()]
+    });
+    let gpus = usage.gpus.iter().map(|pool| {
+        let name = format!("gpus of {}", pool.pool_name);
+        [name, pool.reserved.to_string(), pool.used.to_string()]
+    });
+    let rows: Vec<_> = rows.chain(gpus).collect();
     let head = format!("Quota of the Project {}:", quota.project_name);
     if rows.is_empty() {
         return Some(format!("{head} nothing is reserved"));
     }
-    Some(format!("{head}\n{}", format_table(["RESOURCE", "RESERVED"], &rows)))
+    Some(format!(
+        "{head}\n{}",
+        format_table(["RESOURCE", "RESERVED", "USED"], &rows)
+    ))
 }
 
 fn describe_violations(status: &TenantClusterStatus) -> Option<String> {
@@ -189,7 +198,10 @@ mod tests {
             "status": {
                 "phase": "Ready", "className": "gold", "endpoint": "https://a:6443", "expiresAt": "2026-01-09T00:00:00Z",
                 "nodes": {"desired": 1, "assigned": 1, "ready": 1},
-                "quota": {"projectName": "vision", "reserved": {"gpus": 8}},
+                "quota": {"projectName": "vision", "reserved": {"datastore.bytes": 536_870_912, "pods": 100, "services": 10}},
+                "usage": {"resources": {"datastore.bytes": 2048, "pods": 7}, "gpus": [
+                    {"poolName": "h100", "reserved": 8, "used": 4},
+                ]},
                 "nodeGroups": [{"name": "train", "poolName": "h100", "mode": "Private", "desired": 1, "assigned": 1}],
                 "violations": [{"reason": "PoolNotAllowed", "object": "HostNodePool/h100", "message": "leave it",
                     "since": "2026-01-01T00:00:00Z", "deadline": "2026-01-02T00:00:00Z"}],
@@ -229,8 +241,11 @@ NODE  GROUP  POOL  STATUS
 n1    train  h100  Ready
 
 Quota of the Project vision:
-RESOURCE  RESERVED
-gpus      8
+RESOURCE         RESERVED  USED
+datastore.bytes  512Mi     2Ki
+pods             100       7
+services         10
+gpus of h100     8         4
 
 Violations:
   PoolNotAllowed (HostNodePool/h100): leave it; Berth withdraws it at 2026-01-02T00:00:00Z

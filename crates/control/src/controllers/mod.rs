@@ -6,6 +6,7 @@ pub mod idle_gpus;
 pub mod nodes;
 pub mod pod_deletion;
 mod pods_on_node;
+pub(crate) mod quota_use;
 pub mod quotas;
 mod recycling_events;
 pub mod schedule_policy;
@@ -16,4 +17,5 @@ pub mod tenant_class;
 pub mod user_quotas;
 mod worker;
 
+pub use quota_use::INTERVAL as QUOTA_USE_INTERVAL;
 pub use worker::{ControllerError, Controllers};

@@ -72,6 +72,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
         // What a tenant may have of each kind on the host.
         rule("", &["resourcequotas", "limitranges"], &["get", "create", "patch"]),
+        // What tenants use of it.
+        rule("", &["resourcequotas"], &["list"]),
         rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         // Placeholder pods are created and deleted with the permissions of syncers.

@@ -3,7 +3,7 @@
 
 use crate::{
     report::{Report, milliseconds, percentile},
-    reservations::{Reservations, Step, quota, set_project},
+    reservations::{Reservations, Step, quota, set_project, until_observed},
 };
 use berth_api::{HostNodePool, NodeGroup, labels};
 use berth_tests::{
@@ -74,17 +74,17 @@ pub(crate) async fn run(options: Options) {
     control.stop();
 }
 
-async fn set_tenants(host: &TestCluster, tenants: usize) {
+async fn set_tenants(host: &TestCluster, tenants: usize) -> Option<i64> {
     set_project(
         &host.client,
         PROJECT,
         NAMESPACE,
         &[quota("tenantclusters", None, tenants)],
     )
-    .await;
+    .await
 }
 
-/// Milliseconds from the answer to the change until the reservation is seen.
+/// Milliseconds from the request for the change until the reservation is seen.
 async fn raise(host: &TestCluster, tries: usize) -> Vec<f64> {
     let tenants = host.tenants(NAMESPACE);
     let reservations = Reservations::follow(tenants.clone());
@@ -102,7 +102,9 @@ async fn raise(host: &TestCluster, tries: usize) -> Vec<f64> {
         durations.push(milliseconds(reserved.saturating_duration_since(begun)));
         tenants.delete(&name, &DeleteParams::default()).await.unwrap();
         until_gone(host, NAMESPACE, &name).await;
-        set_tenants(host, 0).await;
+        let lowered = set_tenants(host, 0).await;
+        // The next tenant has to wait.
+        until_observed(&host.client, PROJECT, lowered).await;
     }
     durations
 }

@@ -1,7 +1,8 @@
 //! Projects with quotas, and when tenants get what they reserve.
 
 use berth_api::{Project, TenantCluster, conditions};
-use futures::{StreamExt, TryStreamExt};
+use berth_tests::wait::{SOON, until};
+use futures::StreamExt;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
@@ -25,15 +26,32 @@ pub(crate) fn quota(resource: &str, pool: Option<&str>, nominal: usize) -> Value
     quota
 }
 
-/// Creates a Project, or changes its quotas.
-pub(crate) async fn set_project(client: &Client, name: &str, namespace: &str, quotas: &[Value]) {
+/// Creates a Project, or changes its quotas. Returns its generation.
+pub(crate) async fn set_project(client: &Client, name: &str, namespace: &str, quotas: &[Value]) -> Option<i64> {
     let projects: Api<Project> = Api::all(client.clone());
     let project = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": name},
         "spec": {"namespaces": [namespace], "quotas": quotas},
     });
     let params = PatchParams::apply("berth-bench").force();
-    projects.patch(name, &params, &Patch::Apply(&project)).await.unwrap();
+    let written = projects.patch(name, &params, &Patch::Apply(&project)).await.unwrap();
+    written.metadata.generation
+}
+
+/// Waits until control has decided with this generation of a Project. A tenant that is created before may still get the quota of an earlier
+/// one.
+pub(crate) async fn until_observed(client: &Client, name: &str, generation: Option<i64>) {
+    let projects: Api<Project> = Api::all(client.clone());
+    until(&format!("the quotas of {name} apply"), SOON, async || {
+        let project = projects.get(name).await.map_err(|error| error.to_string())?;
+        let observed = project.status.and_then(|status| status.observed_generation);
+        if observed >= generation {
+            Ok(())
+        } else {
+            Err(format!("{observed:?} of {generation:?}"))
+        }
+    })
+    .await;
 }
 
 /// What quota says of a tenant.
@@ -67,7 +85,9 @@ impl Reservations {
                 .default_backoff()
                 .applied_objects()
                 .boxed();
-            while let Ok(Some(cluster)) = stream.try_next().await {
+            // An error ends one watch, and the stream begins another one.
+            while let Some(event) = stream.next().await {
+                let Ok(cluster) = event else { continue };
                 if let (Some(name), Some(step)) = (cluster.metadata.name.clone(), step(&cluster)) {
                     let mut moments = moments.lock().unwrap();
                     moments.entry((name, step)).or_insert_with(Instant::now);

@@ -5,6 +5,7 @@
 //! a decision about them triggers.
 
 mod context;
+mod metrics;
 mod observe;
 mod pace;
 mod protection;
@@ -18,7 +19,7 @@ pub use pace::Pace;
 use crate::{
     error::ReconcileError,
     key::Key,
-    quota_ledger::{Basis, Verdict},
+    quota_ledger::{Basis, Measurement, Verdict},
 };
 use berth_api::{QuotaReservation, TreeResource};
 use berth_quota::{Amounts, Claim, Decision, Key as QuotaKey, Outcome, Projects, Shortage, Tree, decide};
@@ -41,6 +42,7 @@ pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, Reco
     if context.stores.organizations.is_empty() && context.stores.projects.is_empty() {
         let is_kept = publish(context, BTreeMap::new(), &basis);
         context.metrics.clear_quotas();
+        context.metrics.clear_tenant_quotas();
         return Ok((!is_kept).then_some(AGAIN));
     }
     let started = Instant::now();
@@ -59,9 +61,11 @@ pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, Reco
     let claims = observe::list_claims(context, (&owners, &tree.resources()), &basis);
     let mut outcome = decide(&tree, &claims);
     let verdicts = build_verdicts(context, &claims, &outcome);
-    add_gpus(context, &claims, &mut outcome);
+    let measured = context.quotas.measured();
+    add_gpus(context, &claims, &measured, &mut outcome);
+    add_used(&claims, &measured, &mut outcome);
     let took = started.elapsed();
-    let report = report::Report::new(&claims, &outcome, observe::tenant_names(context), &projects);
+    let report = report::Report::new(&claims, &outcome, &measured, observe::tenant_names(context), &projects);
     // First: what a tenant gets is limited only as long as its Project exists.
     let protected = protection::update(context, &organizations, &projects, &report).await;
     if !publish(context, verdicts, &basis) {
@@ -133,8 +137,9 @@ fn build_verdict(claim: &Claim, decision: &Decision) -> Option<Verdict> {
             },
             over: over.clone(),
         }),
-        Decision::Waiting { kept, shortage } => Some(Verdict::Waiting {
+        Decision::Waiting { kept, over, shortage } => Some(Verdict::Waiting {
             kept: kept.as_ref().map(reservation),
+            over: over.clone(),
             reason: match shortage {
                 Shortage::NotEnough { .. } => "QuotaExceeded",
                 Shortage::NoLimit { .. } => "ClassWithoutLimit",
@@ -155,23 +160,43 @@ fn above_limits(claim: &Claim, amounts: &Amounts) -> Amounts {
     above.collect()
 }
 
-/// Adds the GPUs that tenants have to the use of their Projects. The planner keeps them within the quotas.
-fn add_gpus(context: &QuotasContext, claims: &[Claim], outcome: &mut Outcome<'_>) {
+/// Adds the GPUs that tenants have, and those that their pods have of these, to their Projects. The planner keeps them within the quotas.
+fn add_gpus(context: &QuotasContext, claims: &[Claim], measured: &Measurement, outcome: &mut Outcome<'_>) {
     let of_tenants = context.quotas.gpu_use();
     let pools = context.stores.pools.state();
+    let keys_of = |pool: &str| {
+        let spec = pools.iter().find(|one| one.name_any() == pool).map(|one| &one.spec);
+        let is_counted = spec.is_some_and(|spec| spec.gpu_resource_name.is_some());
+        let product = spec.and_then(|spec| spec.gpu_product.as_deref());
+        let keys = [
+            Some(QuotaKey::gpus(pool)),
+            product.map(QuotaKey::gpus_of_product),
+            is_counted.then(|| QuotaKey::of(TreeResource::Gpus)),
+        ];
+        keys.into_iter().flatten()
+    };
     for claim in claims {
         for (pool, gpus) in of_tenants.get(&claim.uid).into_iter().flatten() {
-            let spec = pools.iter().find(|one| one.name_any() == *pool).map(|one| &one.spec);
-            let is_counted = spec.is_some_and(|spec| spec.gpu_resource_name.is_some());
-            let product = spec.and_then(|spec| spec.gpu_product.as_deref());
-            let keys = [
-                Some(QuotaKey::gpus(pool)),
-                product.map(QuotaKey::gpus_of_product),
-                is_counted.then(|| QuotaKey::of(TreeResource::Gpus)),
-            ];
-            for key in keys.into_iter().flatten() {
+            for key in keys_of(pool) {
                 outcome.usage.add(&claim.project, &key, *gpus);
             }
+        }
+        let used = measured.tenants.get(&claim.uid);
+        for (pool, gpus) in used.into_iter().flat_map(|used| &used.gpus) {
+            for key in keys_of(pool) {
+                outcome.usage.add_used(&claim.project, &key, *gpus);
+            }
+        }
+    }
+}
+
+/// Adds what tenants use of what they have reserved to their Projects.
+fn add_used(claims: &[Claim], measured: &Measurement, outcome: &mut Outcome<'_>) {
+    for claim in claims {
+        let used = measured.tenants.get(&claim.uid);
+        for (resource, amount) in used.into_iter().flat_map(|used| &used.amounts) {
+            let key = QuotaKey::of(resource.clone());
+            outcome.usage.add_used(&claim.project, &key, *amount);
         }
     }
 }

@@ -100,10 +100,10 @@ fn read_amounts(reservation: &QuotaReservation) -> Amounts {
 }
 
 /// Namespace and name of each tenant, by UID.
-pub(super) fn tenant_names(context: &QuotasContext) -> BTreeMap<String, String> {
+pub(super) fn tenant_names(context: &QuotasContext) -> BTreeMap<String, (String, String)> {
     let tenants = context.stores.tenants.state();
     let names = tenants.iter().filter_map(|cluster| {
-        let name = format!("{}/{}", cluster.namespace().unwrap_or_default(), cluster.name_any());
+        let name = (cluster.namespace().unwrap_or_default(), cluster.name_any());
         Some((cluster.uid()?, name))
     });
     names.collect()

@@ -14,6 +14,8 @@ use tokio::time::Instant;
 pub(super) const RESYNC: Duration = Duration::from_secs(60);
 /// Decisions that take less than this follow each other at once.
 const SHORT: Duration = Duration::from_millis(200);
+/// Shortest time between two updates of the metrics of tenants: there are many of them.
+const TENANT_METRICS: Duration = Duration::from_secs(30);
 /// The longest pause after a decision.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -29,6 +31,8 @@ struct Last {
     digest: Option<u64>,
     /// Number of decisions.
     decisions: u64,
+    /// When the metrics of tenants were updated.
+    tenants_counted: Option<Instant>,
 }
 
 /// Whether to decide now.
@@ -72,12 +76,24 @@ impl Pace {
             took,
             digest: Some(digest),
             decisions: last.decisions + 1,
+            tenants_counted: last.tenants_counted,
         };
     }
 
     /// Notes that not everything that follows from the last decision was written: it is made again.
     pub(super) fn repeat(&self) {
         self.last().digest = None;
+    }
+
+    /// Whether to update the metrics of tenants with this decision.
+    pub(super) fn begin_to_count_tenants(&self, now: Instant) -> bool {
+        let mut last = self.last();
+        let before = last.tenants_counted;
+        let is_due = before.is_none_or(|at| now.saturating_duration_since(at) >= TENANT_METRICS);
+        if is_due {
+            last.tenants_counted = Some(now);
+        }
+        is_due
     }
 
     /// Number of decisions since the process started.
@@ -97,6 +113,7 @@ pub(super) fn digest(context: &QuotasContext, basis: &Basis) -> u64 {
         context.runtime.versions(),
         // They are in the status of Projects.
         context.users.changes(),
+        context.quotas.measured().changes,
     ));
     sum.add(&context.quotas.gpu_use());
     for class in stores.classes.state() {
@@ -156,5 +173,15 @@ mod tests {
         pace.repeat();
         assert_eq!(turn(1), Turn::Decide);
         assert_eq!(pace.decisions(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_metrics_of_tenants_are_not_updated_with_every_decision() {
+        let pace = Pace::default();
+        assert!(pace.begin_to_count_tenants(Instant::now()));
+        pace.decided(Duration::ZERO, 1);
+        assert!(!pace.begin_to_count_tenants(Instant::now()));
+        tokio::time::advance(TENANT_METRICS).await;
+        assert!(pace.begin_to_count_tenants(Instant::now()));
     }
 }

@@ -142,7 +142,7 @@ where
 }
 
 /// The condition of a level whose deletion waits for these tenants.
-pub(super) fn condition<K>(object: &K, tenants: &[&str]) -> Option<ConditionUpdate>
+pub(super) fn condition<K>(object: &K, tenants: &[String]) -> Option<ConditionUpdate>
 where
     K: Resource<DynamicType = ()>,
 {
@@ -222,10 +222,11 @@ mod tests {
     #[test]
     fn a_deletion_that_waits_names_the_tenants_and_what_to_do() {
         let mut project = Project::new("vision", ProjectSpec::default());
-        assert_eq!(condition(&project, &["team/a"]), None);
+        let tenants = ["team/a".to_owned()];
+        assert_eq!(condition(&project, &tenants), None);
         project.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();
         assert_eq!(condition(&project, &[]), None);
-        let message = condition(&project, &["team/a"]).unwrap().message;
+        let message = condition(&project, &tenants).unwrap().message;
         assert!(
             message.contains("until they are gone: team/a. Delete them"),
             "{message}"
@@ -237,6 +238,6 @@ mod tests {
         project
             .annotations_mut()
             .insert(labels::FORCE_DELETE.into(), "true".into());
-        assert_eq!(condition(&project, &["team/a"]), None);
+        assert_eq!(condition(&project, &tenants), None);
     }
 }

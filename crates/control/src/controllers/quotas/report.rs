@@ -1,10 +1,10 @@
 //! The status of Organizations and Projects, and the metrics of quotas.
 
-use super::{QuotasContext, protection};
+use super::{QuotasContext, metrics, protection};
 use crate::{
     apply::is_status,
     error::{ReconcileError, api},
-    metrics::QuotaLabels,
+    quota_ledger::Measurement,
     user_quota_ledger::ProjectUsers,
 };
 use berth_api::{
@@ -12,7 +12,7 @@ use berth_api::{
     conditions::{self, ConditionUpdate, READY, WITHIN_QUOTA},
     labels,
 };
-use berth_quota::{Claim, Decision, LevelKind, Outcome, Projects, QuotaUse, validate_organization, validate_project};
+use berth_quota::{Amounts, Claim, Decision, Outcome, Projects, QuotaUse, validate_organization, validate_project};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
@@ -30,18 +30,20 @@ const MAX_NAMES: usize = 10;
 /// What was decided, for the status.
 pub(super) struct Report<'a> {
     /// The tenants of each Project.
-    claims: BTreeMap<&'a str, Vec<&'a Claim>>,
-    outcome: &'a Outcome<'a>,
+    pub(super) claims: BTreeMap<&'a str, Vec<&'a Claim>>,
+    pub(super) outcome: &'a Outcome<'a>,
+    /// What tenants use.
+    pub(super) measured: &'a Measurement,
     /// Namespace and name of each tenant, by UID.
-    names: BTreeMap<String, String>,
+    pub(super) names: BTreeMap<String, (String, String)>,
     /// The Projects of each Organization.
     projects: BTreeMap<&'a str, Vec<String>>,
 }
 
 /// Tenants of a level.
-struct Tenants<'r> {
+struct Tenants {
     all: u32,
-    names: Vec<&'r str>,
+    names: Vec<String>,
     waiting: u32,
     within: ConditionUpdate,
 }
@@ -54,7 +56,7 @@ pub(super) async fn write(
     owners: &Projects<'_>,
     report: &Report<'_>,
 ) -> Result<(), ReconcileError> {
-    set_all_metrics(context, organizations, projects, report);
+    metrics::set_all_metrics(context, organizations, projects, report);
     let mut written = Ok(());
     for organization in organizations {
         let used = report.outcome.usage.of_organization(&organization.name_any());
@@ -94,7 +96,7 @@ fn organization_status(
         projects: Some(count(own.len())),
         tenants: Some(tenants.all),
         waiting_tenants: Some(tenants.waiting),
-        quotas: used.iter().map(quota_status).collect(),
+        quotas: report.quotas(used, &before.quotas),
         conditions: conditions::merge(&before.conditions, &updates, generation, Timestamp::now()),
     }
 }
@@ -119,7 +121,7 @@ fn project_status(
         observed_generation: generation,
         tenants: Some(tenants.all),
         waiting_tenants: Some(tenants.waiting),
-        quotas: used.iter().map(quota_status).collect(),
+        quotas: report.quotas(used, &before.quotas),
         users,
         users_not_listed: (not_listed > 0).then_some(not_listed),
         conditions: conditions::merge(&before.conditions, &updates, generation, Timestamp::now()),
@@ -127,11 +129,12 @@ fn project_status(
 }
 
 impl<'a> Report<'a> {
-    /// Of a decision. `names` are those of the tenants, by UID.
+    /// Of a decision, and what tenants use. `names` are those of the tenants, by UID.
     pub(super) fn new(
         claims: &'a [Claim],
         outcome: &'a Outcome<'a>,
-        names: BTreeMap<String, String>,
+        measured: &'a Measurement,
+        names: BTreeMap<String, (String, String)>,
         projects: &'a [Arc<Project>],
     ) -> Self {
         let mut by_project: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();
@@ -150,6 +153,7 @@ impl<'a> Report<'a> {
         Self {
             claims: by_project,
             outcome,
+            measured,
             names,
             projects: by_organization,
         }
@@ -166,24 +170,27 @@ impl<'a> Report<'a> {
     }
 
     /// The tenants of some Projects, which have `used` of the quotas of a level.
-    fn tenants<'p>(&self, projects: impl IntoIterator<Item = &'p str>, used: &[QuotaUse]) -> Tenants<'_> {
+    fn tenants<'p>(&self, projects: impl IntoIterator<Item = &'p str>, used: &[QuotaUse]) -> Tenants {
         let (mut all, mut waiting) = (0, 0);
         let mut names = Vec::new();
-        let mut over: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut over: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         let claims = projects.into_iter().filter_map(|project| self.claims.get(project));
         for claim in claims.flatten() {
             all += 1;
-            let name = self.names.get(&claim.uid).map(String::as_str).unwrap_or_default();
-            names.push(name);
-            match self.outcome.decisions.get(&claim.uid) {
-                Some(Decision::Waiting { .. }) => waiting += 1,
-                Some(Decision::Reserved { over: beyond, .. }) => {
-                    for resource in beyond {
-                        over.entry(resource.as_str()).or_default().push(name);
-                    }
+            let (namespace, name) = self.names.get(&claim.uid).cloned().unwrap_or_default();
+            let name = format!("{namespace}/{name}");
+            let beyond = match self.outcome.decisions.get(&claim.uid) {
+                Some(Decision::Waiting { over: beyond, .. }) => {
+                    waiting += 1;
+                    Some(beyond)
                 }
-                Some(Decision::Nothing) | None => {}
+                Some(Decision::Reserved { over: beyond, .. }) => Some(beyond),
+                Some(Decision::Nothing) | None => None,
+            };
+            for resource in beyond.into_iter().flat_map(BTreeMap::keys) {
+                over.entry(resource.as_str()).or_default().push(name.clone());
             }
+            names.push(name);
         }
         Tenants {
             all,
@@ -194,9 +201,39 @@ impl<'a> Report<'a> {
     }
 }
 
+impl Report<'_> {
+    /// The quotas of a level for its status, which said this `before`. What is not measured yet stays as it was.
+    fn quotas(&self, of_level: &[QuotaUse], before: &[TreeQuotaStatus]) -> Vec<TreeQuotaStatus> {
+        let is_measured = self.measured.number > 0;
+        let quotas = of_level.iter().map(|quota| {
+            let status = quota_status(quota);
+            let same = |known: &&TreeQuotaStatus| {
+                (&known.resource, &known.pool_name, &known.gpu_product)
+                    == (&status.resource, &status.pool_name, &status.gpu_product)
+            };
+            let used = if is_measured {
+                Some(quota.used)
+            } else {
+                before.iter().find(same).and_then(|known| known.used)
+            };
+            TreeQuotaStatus { used, ..status }
+        });
+        quotas.collect()
+    }
+
+    /// What a tenant has reserved.
+    pub(super) fn reserved(&self, uid: &str) -> Option<&Amounts> {
+        match self.outcome.decisions.get(uid)? {
+            Decision::Reserved { amounts, .. } => Some(amounts),
+            Decision::Waiting { kept, .. } => kept.as_ref(),
+            Decision::Nothing => None,
+        }
+    }
+}
+
 /// Whether no tenant has more than the quotas allow. `over` has the tenants that do, by resource; `used` what the level uses, also of GPUs,
 /// which are not reserved.
-fn within_condition(over: &BTreeMap<&str, Vec<&str>>, used: &[QuotaUse]) -> ConditionUpdate {
+fn within_condition(over: &BTreeMap<&str, Vec<String>>, used: &[QuotaUse]) -> ConditionUpdate {
     let messages: Vec<String> = describe_reserved(over).into_iter().chain(describe_gpus(used)).collect();
     if messages.is_empty() {
         let message = "no tenant has more than the quotas allow";
@@ -206,15 +243,15 @@ fn within_condition(over: &BTreeMap<&str, Vec<&str>>, used: &[QuotaUse]) -> Cond
 }
 
 /// What is reserved beyond the quotas, and what follows; none if nothing is.
-fn describe_reserved(over: &BTreeMap<&str, Vec<&str>>) -> Option<String> {
+fn describe_reserved(over: &BTreeMap<&str, Vec<String>>) -> Option<String> {
     let resources: Vec<String> = over
         .iter()
         .map(|(resource, tenants)| format!("{resource} ({})", list_names(tenants)))
         .collect();
     (!resources.is_empty()).then(|| {
         format!(
-            "more is reserved than the quotas allow, by the youngest tenants: {}; nothing is taken away, and no tenant gets more until \
-             tenants are deleted or the quota is raised",
+            "more is reserved than the quotas allow, by the youngest tenants: {}; what exists goes on, these tenants create no more than \
+             they use now, and no tenant gets more until tenants are deleted or the quota is raised",
             resources.join(", ")
         )
     })
@@ -233,7 +270,7 @@ fn describe_gpus(used: &[QuotaUse]) -> Option<String> {
                 (None, None) => "of all pools".to_owned(),
             };
             let limit = quota.limit.unwrap_or_default();
-            format!("{} {of}, at most {limit}", quota.used)
+            format!("{} {of}, at most {limit}", quota.reserved)
         })
         .collect();
     (!amounts.is_empty()).then(|| {
@@ -246,7 +283,7 @@ fn describe_gpus(used: &[QuotaUse]) -> Option<String> {
 }
 
 /// Some tenants, in the order of their names so that the text does not change without them, and how many more there are.
-pub(super) fn list_names(tenants: &[&str]) -> String {
+pub(super) fn list_names(tenants: &[String]) -> String {
     let mut tenants = tenants.to_vec();
     tenants.sort_unstable();
     let named = tenants.get(..MAX_NAMES).unwrap_or(&tenants).join(", ");
@@ -269,51 +306,9 @@ fn quota_status(used: &QuotaUse) -> TreeQuotaStatus {
         pool_name: used.key.pool.clone(),
         gpu_product: used.key.product.clone(),
         nominal_quota: used.nominal,
-        used: used.used,
+        reserved: used.reserved,
+        used: Some(used.used),
         borrowed: used.borrowed(),
-    }
-}
-
-/// Sets the metrics of all levels before any status is written: writes take time, in which a scrape would miss levels.
-fn set_all_metrics(
-    context: &QuotasContext,
-    organizations: &[Arc<Organization>],
-    projects: &[Arc<Project>],
-    report: &Report<'_>,
-) {
-    context.metrics.clear_quotas();
-    let usage = &report.outcome.usage;
-    for organization in organizations {
-        let name = organization.name_any();
-        set_metrics(context, LevelKind::Organization, &name, &usage.of_organization(&name));
-    }
-    for project in projects {
-        let name = project.name_any();
-        set_metrics(context, LevelKind::Project, &name, &usage.of_project(&name));
-    }
-}
-
-fn set_metrics(context: &QuotasContext, kind: LevelKind, name: &str, quotas: &[QuotaUse]) {
-    let gauge = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
-    for quota in quotas {
-        let labels = QuotaLabels {
-            level: match kind {
-                LevelKind::Root => "root",
-                LevelKind::Organization => "organization",
-                LevelKind::Project => "project",
-            },
-            name: name.to_owned(),
-            resource: quota.key.resource.as_str().to_owned(),
-            pool: quota.key.pool.clone().unwrap_or_default(),
-            product: quota.key.product.clone().unwrap_or_default(),
-        };
-        let metrics = &context.metrics;
-        metrics.quota_used.get_or_create(&labels).set(gauge(quota.used));
-        metrics.quota_nominal.get_or_create(&labels).set(gauge(quota.nominal));
-        metrics
-            .quota_borrowed
-            .get_or_create(&labels)
-            .set(gauge(quota.borrowed()));
     }
 }
 

@@ -18,7 +18,10 @@ use berth_sleep::activity::ActivityLog;
 use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
 };
 use tokio::time::Instant;
 
@@ -38,6 +41,8 @@ pub struct TenantMemory {
     pub activity: Mutex<ActivityLog>,
     /// Since when its limits are lower than what is reserved for it.
     pub(super) lowered: Mutex<Option<LoweredLimits>>,
+    /// Number of the measurement of its use that its status shows; 0: this process has published none.
+    pub(super) published_use: AtomicU64,
     /// How the tenant customised its DNS, as it was read last.
     pub dns: Mutex<Option<BTreeMap<String, String>>>,
     /// What the platform applied in it. Held during a pass.
@@ -95,6 +100,7 @@ impl Tenants {
                 datastore_usage: Mutex::default(),
                 activity: Mutex::default(),
                 lowered: Mutex::default(),
+                published_use: AtomicU64::new(0),
                 dns: Mutex::new(None),
                 manifests: tokio::sync::Mutex::default(),
                 argo_cd: tokio::sync::Mutex::default(),

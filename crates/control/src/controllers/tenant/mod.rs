@@ -19,6 +19,7 @@ mod fetch;
 mod finalizer;
 mod listed_projects;
 mod manifests;
+mod measured_use;
 mod memory;
 mod node_groups;
 mod quota;
@@ -92,7 +93,8 @@ pub async fn reconcile(
     };
     let (accepted, violations, unknown) = match allowed {
         Ok(Some((settings, assessment))) => {
-            let accepted = Accepted::new(&tenant, settings, restriction);
+            let ceilings = quota::ceilings(context, &uid, verdict.as_ref());
+            let accepted = Accepted::new(&tenant, settings, restriction, ceilings);
             (Some(accepted), assessment.violations, None)
         }
         Ok(None) => (None, Vec::new(), None),
@@ -133,6 +135,7 @@ pub async fn reconcile(
     conditions.extend(sleep.as_deref().map(ObservedSleep::condition));
     let next_deadline = compliance::until_next_deadline(&violations, now);
     let mut wanted = status::build(&tenant, settings, violations, &outcome, &nodes, &conditions);
+    wanted.usage = measured_use::publish(context, &tenant, &uid);
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);
     }

@@ -11,8 +11,9 @@ use berth_api::{
     QuotaReservation, TenantCluster, TenantClusterStatus, TenantLimits, TreeResource,
     conditions::{ConditionUpdate, QUOTA_RESERVED},
 };
+use berth_quota::{Amounts, OverQuota};
 use kube::ResourceExt;
-use std::sync::atomic::Ordering;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 /// The condition that a verdict means. None for a tenant that never belonged to a Project.
 pub(super) fn condition(cluster: &TenantCluster, verdict: &Verdict) -> Option<ConditionUpdate> {
@@ -24,8 +25,15 @@ pub(super) fn condition(cluster: &TenantCluster, verdict: &Verdict) -> Option<Co
             had_one.then(|| ConditionUpdate::mark_true(QUOTA_RESERVED, "NoProject", message))
         }
         Verdict::Reserved { reservation, over } => Some(reserved_condition(reservation, over)),
-        Verdict::Waiting { reason, message, .. } => {
-            Some(ConditionUpdate::mark_false(QUOTA_RESERVED, reason, message.clone()))
+        Verdict::Waiting {
+            kept,
+            over,
+            reason,
+            message,
+        } => {
+            let beyond = kept.as_ref().and_then(|kept| describe_over(kept, over));
+            let message = beyond.map_or_else(|| message.clone(), |beyond| format!("{message}. Besides, {beyond}"));
+            Some(ConditionUpdate::mark_false(QUOTA_RESERVED, reason, message))
         }
     }
 }
@@ -39,10 +47,30 @@ pub(super) fn restrict(limits: &mut TenantLimits, running: &TenantLimits, verdic
     }
 }
 
-fn reserved_condition(reservation: &QuotaReservation, over: &[TreeResource]) -> ConditionUpdate {
+/// The amounts beyond which a tenant may not grow, by the names of the host's `ResourceQuota`: where it has reserved more than the quotas
+/// allow now, what they allow, or what it uses if that is more. None: nothing is decided yet.
+pub(super) fn ceilings(context: &TenantContext, uid: &str, verdict: Option<&Verdict>) -> Option<BTreeMap<String, u64>> {
+    let over = verdict?.over();
+    let measured = context.quotas.measured();
+    let used = measured.tenants.get(uid).map(|used| &used.amounts);
+    Some(build_ceilings(&over, used))
+}
+
+/// Of what is not measured, the tenant gets no more than the quotas allow.
+fn build_ceilings(over: &OverQuota, used: Option<&Amounts>) -> BTreeMap<String, u64> {
+    let mut ceilings = BTreeMap::new();
+    for (resource, allowed) in over {
+        let used = used.and_then(|used| used.get(resource)).copied().unwrap_or_default();
+        let names = resource.counted_names().into_iter();
+        ceilings.extend(names.map(|name| (name.to_owned(), used.max(*allowed))));
+    }
+    ceilings
+}
+
+fn reserved_condition(reservation: &QuotaReservation, over: &OverQuota) -> ConditionUpdate {
     let project = &reservation.project_name;
     let kept = describe_above_limits(reservation);
-    if over.is_empty() {
+    let Some(message) = describe_over(reservation, over) else {
         return match kept {
             None => {
                 let message = format!("Project {project} has quota for the tenant");
@@ -50,12 +78,7 @@ fn reserved_condition(reservation: &QuotaReservation, over: &[TreeResource]) -> 
             }
             Some(kept) => ConditionUpdate::mark_true(QUOTA_RESERVED, "AboveLimits", kept),
         };
-    }
-    let names: Vec<&str> = over.iter().map(berth_api::TreeResource::as_str).collect();
-    let message = format!(
-        "the tenant has more than the quotas of Project {project} allow now: {}; nothing is taken away",
-        names.join(", ")
-    );
+    };
     let message = kept.map_or_else(|| message.clone(), |kept| format!("{message}. Besides, {kept}"));
     ConditionUpdate::mark_true(QUOTA_RESERVED, "OverQuota", message)
 }
@@ -78,6 +101,25 @@ pub(super) async fn has_unseen_project(context: &TenantContext, tenant: &Tenant)
     let is_named = is_named.map_err(in_step(TenantError::Quota))?;
     tenant.memory.is_without_project.store(!is_named, Ordering::Relaxed);
     Ok(is_named)
+}
+
+/// What is reserved beyond the quotas, and what follows; none if nothing is.
+fn describe_over(reservation: &QuotaReservation, over: &OverQuota) -> Option<String> {
+    let beyond = over.iter().map(|(resource, allowed)| {
+        let name = resource.as_str();
+        let reserved = reservation.reserved.get(name).copied().unwrap_or_default();
+        let (reserved, allowed) = (resource.format_amount(reserved), resource.format_amount(*allowed));
+        format!("{name} (reserved {reserved}, allowed {allowed})")
+    });
+    let beyond: Vec<String> = beyond.collect();
+    (!beyond.is_empty()).then(|| {
+        format!(
+            "the tenant has more than the quotas of Project {} allow now: {}; what exists goes on. What the host counts cannot grow until \
+             the tenant is within the quotas: delete objects in the tenant, or ask the platform team for more quota",
+            reservation.project_name,
+            beyond.join(", ")
+        )
+    })
 }
 
 /// What is reserved beyond the limits of the tenant, and what to delete; none if nothing is.
@@ -135,21 +177,57 @@ mod tests {
             reserved: [("pods".to_owned(), 7), ("services".to_owned(), 5)].into(),
             ..QuotaReservation::default()
         };
-        assert_eq!(reserved_condition(&reservation, &[]).reason, "Reserved");
+        let within = OverQuota::new();
+        assert_eq!(reserved_condition(&reservation, &within).reason, "Reserved");
         reservation.above_limits = [("pods".to_owned(), 5)].into();
-        let condition = reserved_condition(&reservation, &[]);
+        let condition = reserved_condition(&reservation, &within);
         assert_eq!((condition.status, condition.reason), (Some(true), "AboveLimits"));
         assert!(
             condition.message.contains("pods (reserved 7, limit 2); delete"),
             "{}",
             condition.message
         );
-        let condition = reserved_condition(&reservation, &[TreeResource::Services]);
+        let over = OverQuota::from([(TreeResource::Services, 2)]);
+        let condition = reserved_condition(&reservation, &over);
         assert_eq!(condition.reason, "OverQuota");
+        for part in ["services (reserved 5, allowed 2)", "pods (reserved 7, limit 2)"] {
+            assert!(condition.message.contains(part), "{}", condition.message);
+        }
+        let waiting = Verdict::Waiting {
+            kept: Some(reservation),
+            over,
+            reason: "QuotaExceeded",
+            message: "no quota is left".into(),
+        };
+        let cluster = TenantCluster::new("vision", berth_api::TenantClusterSpec::default());
+        let message = condition_of(&cluster, &waiting);
         assert!(
-            condition.message.contains("pods (reserved 7, limit 2)"),
-            "{}",
-            condition.message
+            message.contains("no quota is left. Besides, the tenant has more"),
+            "{message}"
         );
+    }
+
+    fn condition_of(cluster: &TenantCluster, verdict: &Verdict) -> String {
+        super::condition(cluster, verdict)
+            .map(|condition| condition.message)
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn a_tenant_over_a_quota_grows_no_more_and_keeps_what_it_uses() {
+        let over = OverQuota::from([
+            (TreeResource::TenantClusters, 0),
+            (TreeResource::Pods, 4),
+            (TreeResource::Services, 4),
+            (TreeResource::Host("requests.cpu".into()), 8),
+        ]);
+        let used = Amounts::from([(TreeResource::Pods, 9), (TreeResource::Services, 1)]);
+        let ceilings = build_ceilings(&over, Some(&used));
+        let expected = [("count/pods", 9), ("count/services", 4), ("requests.cpu", 8)];
+        assert_eq!(
+            ceilings,
+            expected.map(|(name, amount)| (name.to_owned(), amount)).into()
+        );
+        assert_eq!(build_ceilings(&over, None)["count/pods"], 4, "its use is not known");
     }
 }

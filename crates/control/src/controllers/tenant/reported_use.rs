@@ -14,10 +14,10 @@ use super::{
     status,
     target::Tenant,
 };
-use crate::{error::api, key::Key, quota_ledger::Verdict};
+use crate::{controllers::quota_use::whole_units, error::api, key::Key, quota_ledger::Verdict};
 use berth_api::{LIMITS_NAME, ScheduleState, TenantLimits, TreeResource};
 use berth_quota::Amounts;
-use k8s_openapi::{api::core::v1::ResourceQuota, apimachinery::pkg::api::resource::Quantity};
+use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::Api;
 use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 use tokio::time::Instant;
@@ -53,7 +53,14 @@ pub(super) async fn report(
         .map_err(api("read what the tenant uses of its limits"));
     let host = read.map_err(in_step(TenantError::Limits))?;
     // With schedules the limit of pods is lower for a time: what counts is how high it may be.
-    let enforced = limits::resource_quota(&tenant.cluster, &tenant.id, &settings.limits, ScheduleState::Running);
+    let limits = &settings.limits;
+    let enforced = limits::resource_quota(
+        &tenant.cluster,
+        &tenant.id,
+        limits,
+        ScheduleState::Running,
+        &BTreeMap::new(),
+    );
     let used = host.map(|host| read_used(&host, &enforced)).unwrap_or_default();
     let stored = status::observed_usage(outcome).and_then(|observed| observed.complete);
     let stored = stored.filter(|measurement| measurement.at > since);
@@ -94,16 +101,10 @@ fn read_used(host: &ResourceQuota, enforced: &ResourceQuota) -> BTreeMap<String,
     let (hard, used) = (status.hard.unwrap_or_default(), status.used.unwrap_or_default());
     let limits = enforced.spec.iter().flat_map(|spec| &spec.hard).flatten();
     let known = limits.filter_map(|(resource, limit)| {
-        let (hard, used) = (amount(hard.get(resource)?)?, amount(used.get(resource)?)?);
-        (hard <= amount(limit)?).then(|| (resource.clone(), used))
+        let (hard, used) = (whole_units(hard.get(resource)?)?, whole_units(used.get(resource)?)?);
+        (hard <= whole_units(limit)?).then(|| (resource.clone(), used))
     });
     known.collect()
-}
-
-/// Whole units, rounded up: pods may use parts of a CPU.
-fn amount(quantity: &Quantity) -> Option<u64> {
-    let thousandths = berth_api::quantity::parse(&quantity.0)?;
-    u64::try_from(thousandths.max(0).unsigned_abs().div_ceil(1000)).ok()
 }
 
 /// The most that can exist of a tenant with these limits: see [`berth_quota::Claim::at_most`].

@@ -252,6 +252,7 @@ pub(super) fn build(
         workload_namespace: endpoint.as_ref().map(|_| tenant.id.workload_namespace()),
         endpoint,
         quota: before.quota,
+        usage: before.usage,
         datastore: observed_usage(outcome)
             .and_then(|observed| observed.usage)
             .or(before.datastore),

@@ -1,5 +1,6 @@
 //! The whole controller against scripted answers.
 
+mod histories;
 mod protection;
 
 use super::{Pace, QuotasContext, reconcile};
@@ -9,10 +10,10 @@ use crate::{
     key::Key,
     metrics::Metrics,
     network::NetworkConfig,
-    quota_ledger::{GpuUse, QuotaLedger, Verdict},
+    quota_ledger::{GpuUse, MeasuredUse, QuotaLedger, TenantUse, Verdict},
     testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
 };
-use berth_api::{TenantCluster, TenantClusterSpec};
+use berth_api::{TenantCluster, TenantClusterSpec, TreeResource};
 use berth_runtime::queue::Queue;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -154,7 +155,7 @@ async fn of_many_tenants_at_once_the_oldest_get_the_quota() {
         (
             &status["tenants"],
             &status["waitingTenants"],
-            &status["quotas"][0]["used"]
+            &status["quotas"][0]["reserved"]
         ),
         (&json!(50), &json!(40), &json!(10))
     );
@@ -201,7 +202,7 @@ async fn tenants_that_run_count_when_their_namespace_comes_to_a_project() {
     fixture.reconcile().await;
     assert_eq!(fixture.reserved(), ["a", "b"]);
     let status = fixture.status(PROJECT);
-    assert_eq!(status["quotas"][0]["used"], 2);
+    assert_eq!(status["quotas"][0]["reserved"], 2);
     assert_eq!(status["quotas"][0]["borrowed"], 1);
     let conditions = status["conditions"].as_array().unwrap();
     let within = conditions
@@ -211,6 +212,8 @@ async fn tenants_that_run_count_when_their_namespace_comes_to_a_project() {
     assert_eq!(within["reason"], "OverQuota");
     let message = within["message"].as_str().unwrap();
     assert!(message.contains("tenantclusters (team/b)"), "{message}");
+    let allowed = fixture.context.quotas.verdicts()["b"].over();
+    assert_eq!(allowed, [(TreeResource::TenantClusters, 0)].into());
 }
 
 #[tokio::test]
@@ -231,7 +234,7 @@ async fn a_tenant_that_runs_counts_with_the_limits_of_its_class_whatever_its_spe
     cluster["spec"]["version"] = "v1.99.0".into();
     fixture.host.insert(&path, cluster);
     fixture.reconcile().await;
-    assert_eq!(fixture.status(PROJECT)["quotas"][0]["used"], 7);
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 7);
 }
 
 #[tokio::test]
@@ -264,7 +267,7 @@ async fn resources_by_name_are_reserved_and_a_class_without_the_limit_waits() {
         other => panic!("{other:?}"),
     };
     assert_eq!((reason("b"), reason("c")), ("QuotaExceeded", "ClassWithoutLimit"));
-    assert_eq!(fixture.status(PROJECT)["quotas"][0]["used"], 7_u64 << 30);
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 7_u64 << 30);
     // The next process reads what this one wrote.
     let status = json!({"quota": verdicts["a"].reservation()});
     let mut cluster = fixture.host.get(&tenant_path("a", "team")).unwrap();
@@ -328,7 +331,7 @@ async fn gpus_of_assigned_nodes_are_reported() {
     assert!(fixture.context.quotas.set_gpu_use(used));
     fixture.reconcile().await;
     let quota = fixture.status(PROJECT)["quotas"][0].clone();
-    assert_eq!((&quota["used"], &quota["borrowed"]), (&json!(16), &json!(8)));
+    assert_eq!((&quota["reserved"], &quota["borrowed"]), (&json!(16), &json!(8)));
     assert_eq!(fixture.reserved(), ["a"], "the planner limits GPUs");
     let within = fixture.condition(PROJECT, "WithinQuota").unwrap();
     assert_eq!(within["status"], "True", "it may borrow");
@@ -416,7 +419,7 @@ async fn what_a_tenant_still_has_stays_reserved_when_its_limits_get_lower() {
     fixture.reconcile().await;
     assert_eq!(of_pods(&fixture), (Some(3), Some(1)));
     assert_eq!(fixture.reserved(), ["a", "b"]);
-    assert_eq!(fixture.status(PROJECT)["quotas"][0]["used"], 5);
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 5);
 }
 
 #[tokio::test]
@@ -481,16 +484,108 @@ async fn gpus_of_several_pools_are_reported_in_all_and_by_product() {
         .context
         .quotas
         .set_gpu_use(GpuUse::from([("t".to_owned(), BTreeMap::from(used))]));
+    let measured = TenantUse {
+        gpus: [("b".to_owned(), 2), ("c".to_owned(), 1), ("d".to_owned(), 50)].into(),
+        ..TenantUse::default()
+    };
+    fixture.context.quotas.set_measured([("t".to_owned(), measured)].into());
     fixture.reconcile().await;
     let quotas = fixture.status(PROJECT)["quotas"].clone();
-    let used = |product: &Value| {
+    let amounts = |product: &Value| {
         let found = quotas
             .as_array()
             .unwrap()
             .iter()
             .find(|quota| &quota["gpuProduct"] == product);
-        found.unwrap()["used"].clone()
+        let found = found.unwrap();
+        (found["reserved"].clone(), found["used"].clone())
     };
-    assert_eq!(used(&Value::Null), 28);
-    assert_eq!(used(&json!("H100")), 24);
+    assert_eq!(amounts(&Value::Null), (json!(28), json!(3)));
+    assert_eq!(amounts(&json!("H100")), (json!(24), json!(2)));
+}
+
+/// Tenants of the Project use so many pods, by UID.
+fn pods(tenants: &[(&str, u64)]) -> MeasuredUse {
+    let measured = tenants.iter().map(|(uid, pods)| {
+        let used = TenantUse {
+            amounts: [(TreeResource::Pods, *pods), (TreeResource::TenantClusters, 1)].into(),
+            ..TenantUse::default()
+        };
+        ((*uid).to_owned(), used)
+    });
+    measured.collect()
+}
+
+#[tokio::test]
+async fn what_tenants_use_is_shown_beside_what_is_reserved() {
+    let mut fixture = Fixture::new(9);
+    for (path, spec) in [
+        (PROJECT, json!({"organizationName": "lab", "namespaces": ["team"]})),
+        (
+            ORGANIZATION,
+            json!({"quotas": [{"resource": "pods", "nominalQuota": 100_000}]}),
+        ),
+    ] {
+        fixture.change(path, |level| level["spec"] = spec);
+    }
+    for (name, second) in [("a", 1), ("b", 2)] {
+        fixture.add_tenant(name, "team", second, &Value::Null);
+    }
+    fixture.reconcile().await;
+    let reserved = 2 * u64::from(berth_api::TenantLimits::default().pods);
+    let amounts = |fixture: &Fixture, path: &str| {
+        let quota = fixture.status(path)["quotas"][0].clone();
+        (quota["reserved"].clone(), quota["used"].clone())
+    };
+    for path in [PROJECT, ORGANIZATION] {
+        assert_eq!(
+            amounts(&fixture, path),
+            (json!(reserved), Value::Null),
+            "it is not measured yet"
+        );
+    }
+    let decisions = fixture.context.pace.decisions();
+    assert!(fixture.context.quotas.set_measured(pods(&[("a", 3), ("b", 4)])));
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        assert_eq!(amounts(&fixture, path), (json!(reserved), json!(7)), "{path}");
+    }
+    // The same measurement is no reason to decide or to write.
+    let calls = fixture.script.calls().len();
+    fixture.reconcile().await;
+    assert!(!fixture.context.quotas.set_measured(pods(&[("a", 3), ("b", 4)])));
+    fixture.reconcile().await;
+    assert_eq!(fixture.script.calls().len(), calls);
+    assert!(fixture.context.pace.decisions() > decisions);
+    // The next process does not know yet what is used. The status says what it said.
+    fixture.context.quotas = Arc::default();
+    fixture.context.pace = Pace::default();
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        assert_eq!(amounts(&fixture, path).1, json!(7), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_have_all_levels_and_tenants() {
+    let mut fixture = Fixture::new(9);
+    let mut registry = Registry::default();
+    fixture.context.metrics = Metrics::new(&mut registry);
+    fixture.add_tenant("a", "team", 1, &Value::Null);
+    fixture.context.quotas.set_measured(pods(&[("a", 3)]));
+    fixture.reconcile().await;
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    for line in [
+        r#"quota_reserved{level="root",name="",resource="tenantclusters",pool="",product=""} 1"#,
+        r#"quota_used{level="root",name="",resource="tenantclusters",pool="",product=""} 1"#,
+        r#"quota_nominal{level="root",name="",resource="tenantclusters",pool="",product=""} 9"#,
+        r#"quota_used{level="project",name="vision",resource="tenantclusters",pool="",product=""} 1"#,
+        r#"quota_borrowed{level="project",name="vision",resource="tenantclusters",pool="",product=""} 0"#,
+        r#"tenant_quota_reserved{tenant_namespace="team",tenant="a",resource="tenantclusters",pool=""} 1"#,
+        r#"tenant_quota_used{tenant_namespace="team",tenant="a",resource="tenantclusters",pool=""} 1"#,
+    ] {
+        assert!(text.contains(&format!("berth_control_{line}")), "{line}: {text}");
+    }
+    assert!(!text.contains(r#"resource="pods""#), "no level limits pods");
 }

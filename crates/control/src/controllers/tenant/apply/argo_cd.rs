@@ -80,6 +80,7 @@ async fn make_match(
         settings,
         // Argo CD works in a tenant without nodes, too.
         schedule: _,
+        ceilings: _,
     } = prepared.accepted;
     if *recorded == Recorded::Unknown {
         *recorded = load_record(context, &tenant.id).await?;
@@ -126,6 +127,7 @@ async fn register(
         tenant,
         settings,
         schedule: _,
+        ceilings: _,
     } = prepared.accepted;
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
     let name = tenant.id.argo_cd_secret();

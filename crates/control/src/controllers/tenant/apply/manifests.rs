@@ -45,6 +45,7 @@ pub(super) async fn keep_manifests(
         settings,
         // Pods that the manifests make wait like all others.
         schedule: _,
+        ceilings: _,
     } = accepted;
     let find = |name: &str| {
         let reference = ObjectRef::new(name).within(system::NAMESPACE);

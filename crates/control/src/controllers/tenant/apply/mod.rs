@@ -32,6 +32,7 @@ use super::{
     target::Tenant,
 };
 use berth_api::{ScheduleState, SleepState};
+use std::collections::BTreeMap;
 
 /// A tenant with the settings that it was accepted with, now or earlier.
 pub(super) struct Accepted {
@@ -39,14 +40,23 @@ pub(super) struct Accepted {
     pub(super) settings: Settings,
     /// What its schedules let it do now.
     pub(super) schedule: ScheduleState,
+    /// Beyond which amounts it may not grow, because a quota was lowered, by the names of the host's `ResourceQuota`. None: quotas are
+    /// not decided yet, so that its limits stay as they are.
+    pub(super) ceilings: Option<BTreeMap<String, u64>>,
 }
 
 impl Accepted {
-    pub(super) fn new(tenant: &Tenant, settings: Settings, schedule: ScheduleState) -> Self {
+    pub(super) fn new(
+        tenant: &Tenant,
+        settings: Settings,
+        schedule: ScheduleState,
+        ceilings: Option<BTreeMap<String, u64>>,
+    ) -> Self {
         Self {
             tenant: tenant.clone(),
             settings,
             schedule,
+            ceilings,
         }
     }
 }

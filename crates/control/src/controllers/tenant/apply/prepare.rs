@@ -48,6 +48,7 @@ pub(super) async fn prepare<'a>(
         tenant,
         settings,
         schedule: _,
+        ceilings: _,
     } = accepted;
     let host_ranges = fetch::read_service_ranges(&context.client)
         .await
@@ -126,6 +127,7 @@ fn node_ports(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNode
         tenant,
         settings,
         schedule: _,
+        ceilings: _,
     } = accepted;
     let services = &settings.sync.services;
     if !services.node_ports && !services.load_balancers {
@@ -143,6 +145,7 @@ async fn apply_namespaces(
         tenant,
         settings,
         schedule,
+        ceilings,
     }: &Accepted,
     network: &NetworkLimits,
     closed_to_endpoints: &[String],
@@ -173,12 +176,7 @@ async fn apply_namespaces(
     host.apply(&limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits))
         .await
         .map_err(in_step(TenantError::Limits))?;
-    host.apply(&limits::resource_quota(
-        &tenant.cluster,
-        &tenant.id,
-        &settings.limits,
-        *schedule,
-    ))
-    .await
-    .map_err(in_step(TenantError::Limits))
+    let Some(ceilings) = ceilings else { return Ok(()) };
+    let quota = limits::resource_quota(&tenant.cluster, &tenant.id, &settings.limits, *schedule, ceilings);
+    host.apply(&quota).await.map_err(in_step(TenantError::Limits))
 }

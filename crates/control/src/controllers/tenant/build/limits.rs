@@ -1,7 +1,7 @@
 //! What a tenant may have of each kind on the host, at most: enforced by the host's API server, even if the syncer is taken over.
 
 use super::host_objects::metadata;
-use berth_api::{LIMITS_NAME, ScheduleState, TenantCluster, TenantLimits, names::TenantId};
+use berth_api::{Amount, LIMITS_NAME, ScheduleState, TenantCluster, TenantLimits, names::TenantId};
 use k8s_openapi::{
     api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota, ResourceQuotaSpec},
     apimachinery::pkg::api::resource::Quantity,
@@ -9,14 +9,24 @@ use k8s_openapi::{
 use std::collections::BTreeMap;
 
 /// The number of objects in the workload namespace. While schedules let nothing new start, no pod can be created; those that there are
-/// stay.
+/// stay. `ceilings` are amounts by the names of the `ResourceQuota` beyond which the tenant may not grow, because a quota was lowered.
 pub fn resource_quota(
     cluster: &TenantCluster,
     tenant: &TenantId,
     limits: &TenantLimits,
     schedule: ScheduleState,
+    ceilings: &BTreeMap<String, u64>,
 ) -> ResourceQuota {
     let mut hard = limits.quota();
+    for (resource, ceiling) in ceilings {
+        if let Some(limit) = hard.get_mut(resource)
+            && Amount::Text(limit.clone())
+                .value()
+                .is_some_and(|limit| limit > *ceiling)
+        {
+            *limit = ceiling.to_string();
+        }
+    }
     if schedule != ScheduleState::Running {
         hard.insert("count/pods".into(), "0".into());
     }
@@ -78,7 +88,7 @@ mod tests {
             requests_storage: Some("50Ti".into()),
             ..TenantLimits::default()
         };
-        let quota = resource_quota(&cluster, &id, &limits, ScheduleState::Running);
+        let quota = resource_quota(&cluster, &id, &limits, ScheduleState::Running, &BTreeMap::new());
         assert_eq!(quota.metadata.namespace, Some(id.workload_namespace()));
         let hard = quota.spec.and_then(|spec| spec.hard).unwrap();
         assert_eq!(hard["count/pods"].0, "7");
@@ -87,11 +97,48 @@ mod tests {
     }
 
     #[test]
+    fn a_tenant_does_not_grow_beyond_a_lowered_quota() {
+        let (cluster, id) = tenant();
+        let limits = TenantLimits {
+            pods: 100,
+            services: 5,
+            resources: vec![ResourceLimit {
+                resource: "requests.memory".into(),
+                quantity: Amount::Text("1Ti".into()),
+            }],
+            ..TenantLimits::default()
+        };
+        let ceilings = [
+            ("count/pods", 7),
+            ("count/services", 9),
+            ("requests.memory", 3 << 30),
+            ("unknown", 1),
+        ];
+        let ceilings = ceilings
+            .map(|(resource, ceiling)| (resource.to_owned(), ceiling))
+            .into();
+        let hard = |schedule: ScheduleState| {
+            let quota = resource_quota(&cluster, &id, &limits, schedule, &ceilings);
+            quota.spec.and_then(|spec| spec.hard).unwrap()
+        };
+        let running = hard(ScheduleState::Running);
+        let amount = |name: &str| running[name].0.clone();
+        assert_eq!(
+            (amount("count/pods"), amount("count/services")),
+            ("7".into(), "5".into())
+        );
+        assert_eq!(amount("requests.memory"), (3_u64 << 30).to_string());
+        assert_eq!(amount("count/secrets"), limits.quota()["count/secrets"]);
+        assert!(!running.contains_key("unknown"));
+        assert_eq!(hard(ScheduleState::Stopped)["count/pods"].0, "0");
+    }
+
+    #[test]
     fn no_pod_is_created_while_schedules_let_nothing_start() {
         let (cluster, id) = tenant();
         let limits = TenantLimits::default();
         for schedule in [ScheduleState::StartsForbidden, ScheduleState::Stopped] {
-            let quota = resource_quota(&cluster, &id, &limits, schedule);
+            let quota = resource_quota(&cluster, &id, &limits, schedule, &BTreeMap::new());
             let hard = quota.spec.and_then(|spec| spec.hard).unwrap();
             assert_eq!(hard["count/pods"].0, "0");
             // The Secrets of the pods that run go on.
@@ -116,7 +163,7 @@ mod tests {
         let requests = container.default_request.as_ref().unwrap();
         assert_eq!((requests.len(), requests["memory"].0.as_str()), (1, "16Mi"));
         assert_eq!((&container.default, &container.max), (&None, &None));
-        let quota = resource_quota(&cluster, &id, &limits, ScheduleState::Running);
+        let quota = resource_quota(&cluster, &id, &limits, ScheduleState::Running, &BTreeMap::new());
         assert_eq!(
             quota.spec.and_then(|spec| spec.hard).unwrap()["requests.memory"].0,
             "1Ti"

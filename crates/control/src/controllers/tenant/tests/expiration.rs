@@ -163,7 +163,7 @@ async fn the_time_in_which_a_new_tenant_waits_for_quota_does_not_count_as_idle()
     assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotCounted");
     let reserved = Verdict::Reserved {
         reservation: reservation(),
-        over: Vec::new(),
+        over: berth_quota::OverQuota::new(),
     };
     decide(&fixture, reserved);
     fixture.reconcile_until_ready().await;

@@ -4,8 +4,9 @@ use super::{
     super::error::TenantError,
     fixture::{Fixture, TENANT, UID},
 };
-use crate::quota_ledger::Verdict;
+use crate::quota_ledger::{TenantUse, Verdict};
 use berth_api::{QuotaReservation, TenantLimits, TreeResource};
+use berth_quota::OverQuota;
 use serde_json::json;
 
 /// A Project exists, and this was decided about the tenant.
@@ -38,13 +39,14 @@ pub(super) fn reservation() -> QuotaReservation {
 pub(super) fn reserved(reservation: QuotaReservation) -> Verdict {
     Verdict::Reserved {
         reservation,
-        over: Vec::new(),
+        over: OverQuota::new(),
     }
 }
 
 pub(super) fn waiting(kept: Option<QuotaReservation>) -> Verdict {
     Verdict::Waiting {
         kept,
+        over: OverQuota::new(),
         reason: "QuotaExceeded",
         message: "no quota is left".into(),
     }
@@ -228,6 +230,90 @@ async fn what_exists_above_the_limits_is_reported_after_they_are_enforced() {
     let pause = fixture.reconcile().await.unwrap();
     assert_eq!(at_most(&fixture)[&TreeResource::Pods], limit + 3);
     assert!(pause.unwrap() <= super::super::reported_use::PAUSE);
+}
+
+fn hard(fixture: &Fixture, resource: &str) -> serde_json::Value {
+    let path = format!(
+        "/api/v1/namespaces/{}/resourcequotas/berth-limits",
+        fixture.id.workload_namespace()
+    );
+    fixture.host.get(&path).unwrap()["spec"]["hard"][resource].clone()
+}
+
+#[tokio::test]
+async fn a_lowered_quota_stops_growth_at_once_and_takes_nothing_away() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, reserved(reservation()));
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    let limit = hard(&fixture, "count/pods");
+    let uses = |fixture: &Fixture, pods: u64| {
+        let used = TenantUse {
+            amounts: [(TreeResource::Pods, pods)].into(),
+            ..TenantUse::default()
+        };
+        fixture.context.quotas.set_measured([(UID.to_owned(), used)].into());
+    };
+    uses(&fixture, 9);
+    let over = OverQuota::from([(TreeResource::Pods, 4), (TreeResource::TenantClusters, 0)]);
+    let lowered = Verdict::Reserved {
+        reservation: reservation(),
+        over: over.clone(),
+    };
+    decide(&fixture, lowered.clone());
+    fixture.reconcile().await.unwrap();
+    assert_eq!(hard(&fixture, "count/pods"), "9");
+    let condition = fixture.condition("QuotaReserved").unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("True"), &json!("OverQuota"))
+    );
+    assert_eq!(fixture.status()["usage"]["resources"]["pods"], 9);
+    // What is deleted does not come back, down to what the quota allows.
+    for (used, ceiling) in [(6, "6"), (1, "4")] {
+        uses(&fixture, used);
+        fixture.reconcile().await.unwrap();
+        assert_eq!(hard(&fixture, "count/pods"), ceiling);
+    }
+    // Neither a class that allows more, nor a spec that is not accepted, nor a new process raises it again.
+    let mut more = waiting(Some(reservation()));
+    if let Verdict::Waiting { over: of_waiting, .. } = &mut more {
+        of_waiting.clone_from(&over);
+    }
+    decide(&fixture, more);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(hard(&fixture, "count/pods"), "4");
+    decide(&fixture, lowered);
+    fixture.change_tenant(|cluster| cluster["spec"]["version"] = "v1.99.0".into());
+    fixture.reconcile().await.unwrap();
+    assert_eq!(hard(&fixture, "count/pods"), "4");
+    let quotas = &fixture.context.quotas;
+    quotas.replace([].into(), &quotas.basis()).unwrap();
+    fixture.context.tenants.forget(UID);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(hard(&fixture, "count/pods"), "4");
+    // The quota is raised.
+    decide(&fixture, reserved(reservation()));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(hard(&fixture, "count/pods"), limit);
+}
+
+#[tokio::test]
+async fn the_status_follows_use_at_intervals() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, reserved(reservation()));
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    assert!(fixture.status()["usage"].is_null());
+    let mut shown = Vec::new();
+    for pods in 1..=7_u64 {
+        let used = TenantUse {
+            amounts: [(TreeResource::Pods, pods)].into(),
+            ..TenantUse::default()
+        };
+        fixture.context.quotas.set_measured([(UID.to_owned(), used)].into());
+        fixture.reconcile().await.unwrap();
+        shown.push(fixture.status()["usage"]["resources"]["pods"].clone());
+    }
+    assert_eq!(shown, [1, 1, 1, 1, 1, 6, 6].map(|pods| json!(pods)));
 }
 
 #[tokio::test]

@@ -1,0 +1,343 @@
+//! What tenants of Projects really use of what is reserved for them, for people: quotas limit what is reserved.
+//!
+//! Use changes with every pod. So nothing watches it. It is measured at intervals, and all levels are summed up from one measurement: the
+//! host's API server has counted objects in the `ResourceQuota` of each tenant, what a tenant stores is in its status, and GPUs are those
+//! that pods on its nodes request.
+
+use crate::{
+    error::{ReconcileError, api},
+    key::Key,
+    quota_ledger::{MeasuredUse, QuotaLedger, TenantUse},
+    stores::Stores,
+};
+use berth_api::{Amount, LIMITS_NAME, TenantCluster, TreeResource, names::TenantId, quota_resource};
+use berth_node_lifecycle::{
+    Assignment, AssignmentState,
+    demand::{SchedulingState, Workload, needs_node_of},
+};
+use berth_quota::{Amounts, Projects};
+use berth_runtime::queue::Queue;
+use k8s_openapi::{
+    api::core::v1::{Node, ResourceQuota},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Time between two measurements, unless a test sets another one.
+pub const INTERVAL: Duration = Duration::from_secs(60);
+/// `ResourceQuota`s in one answer of the API server.
+const PAGE: u32 = 500;
+
+/// What use is measured with. One per process.
+pub(crate) struct QuotaUseContext {
+    /// The host's API server.
+    pub(crate) client: Client,
+    /// Views of the host.
+    pub(crate) stores: Stores,
+    /// Gets what was measured.
+    pub(crate) quotas: Arc<QuotaLedger>,
+    /// Objects that wait to be reconciled.
+    pub(crate) queue: Queue<Key>,
+    /// Time between two measurements.
+    pub(crate) interval: Duration,
+}
+
+/// What the host's API server has counted in each workload namespace, in whole units.
+type Counted = HashMap<String, BTreeMap<String, u64>>;
+
+/// Measures until `stop`.
+pub(crate) async fn watch(context: QuotaUseContext, stop: CancellationToken) {
+    loop {
+        let pass = async {
+            if let Err(error) = measure(&context).await {
+                tracing::warn!(%error, "cannot measure what tenants use of their quotas; trying again");
+            }
+            tokio::time::sleep(context.interval).await;
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = pass => {}
+        }
+    }
+}
+
+/// Measures once. What cannot be measured stays as it was.
+async fn measure(context: &QuotaUseContext) -> Result<(), ReconcileError> {
+    let measured = if context.stores.projects.is_empty() {
+        MeasuredUse::new()
+    } else {
+        sum_use(&context.stores, &list_counted(&context.client).await?)
+    };
+    if context.quotas.set_measured(measured) {
+        context.queue.add(Key::Quotas);
+    }
+    Ok(())
+}
+
+/// Reads what the host has counted, page by page, so that not all of it is in memory at once.
+async fn list_counted(client: &Client) -> Result<Counted, ReconcileError> {
+    let quotas: Api<ResourceQuota> = Api::all(client.clone());
+    let mut params = ListParams::default()
+        .fields(&format!("metadata.name={LIMITS_NAME}"))
+        .limit(PAGE);
+    let mut counted = Counted::new();
+    loop {
+        let page = quotas
+            .list(&params)
+            .await
+            .map_err(api("list what tenants use of their limits"))?;
+        let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
+        for quota in page {
+            let namespace = quota.namespace().unwrap_or_default();
+            let used = quota.status.and_then(|status| status.used).unwrap_or_default();
+            let used = used
+                .iter()
+                .filter_map(|(name, used)| Some((name.clone(), whole_units(used)?)));
+            counted.insert(namespace, used.collect());
+        }
+        let Some(token) = next else { return Ok(counted) };
+        params = params.continue_token(&token);
+    }
+}
+
+/// An amount in whole units, rounded up: pods may use parts of a CPU. None: it cannot be read.
+pub(crate) fn whole_units(quantity: &Quantity) -> Option<u64> {
+    Amount::Text(quantity.0.clone()).value()
+}
+
+/// What each tenant of a Project uses, by UID.
+fn sum_use(stores: &Stores, counted: &Counted) -> MeasuredUse {
+    let projects = stores.projects.state();
+    let owners = Projects::new(projects.iter().map(AsRef::as_ref));
+    let mut gpus = sum_gpus(stores);
+    let tenants = stores.tenants.state();
+    let all = tenants.iter().filter_map(|cluster| {
+        owners.of(&cluster.namespace().unwrap_or_default())?;
+        let uid = cluster.uid()?;
+        let id = TenantId::new(&cluster.name_any(), &uid);
+        let used = TenantUse {
+            amounts: amounts(cluster, counted.get(&id.workload_namespace())),
+            gpus: gpus.remove(&uid).unwrap_or_default(),
+        };
+        Some((uid, used))
+    });
+    all.collect()
+}
+
+/// What a tenant uses besides GPUs, as far as that is known.
+fn amounts(cluster: &TenantCluster, counted: Option<&BTreeMap<String, u64>>) -> Amounts {
+    let status = cluster.status.as_ref();
+    let datastore = status.and_then(|status| status.datastore);
+    let count = |name: &str| counted?.get(name).copied();
+    let by_name = counted.into_iter().flat_map(BTreeMap::keys);
+    let named = by_name.filter(|name| quota_resource(name).is_none());
+    let resources = TreeResource::RESERVED
+        .into_iter()
+        .chain(named.map(|name| TreeResource::from(name.clone())));
+    let known = resources.filter_map(|resource| {
+        let amount = match &resource {
+            TreeResource::TenantClusters => {
+                let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
+                Some(u64::from(runs))
+            }
+            TreeResource::DatastoreBytes => datastore.map(|stored| stored.bytes),
+            TreeResource::DatastoreObjects => datastore.map(|stored| stored.objects),
+            other => other.used_in(count),
+        };
+        Some((resource, amount?))
+    });
+    known.collect()
+}
+
+/// Devices that tenants' pods have of the nodes of each pool, by UID of the tenant; nodes with such pods, in a pool without GPUs. Only nodes
+/// that count towards quotas.
+fn sum_gpus(stores: &Stores) -> HashMap<String, BTreeMap<String, u64>> {
+    let nodes = stores.nodes.state();
+    let assigned: HashMap<String, Assignment> = nodes.iter().filter_map(|node| read_assigned(node)).collect();
+    let pools: HashMap<String, Option<String>> = stores
+        .pools
+        .state()
+        .iter()
+        .map(|pool| (pool.name_any(), pool.spec.gpu_resource_name.clone()))
+        .collect();
+    let workloads = stores.workloads.all();
+    let resolved = stores.devices.resolve(&workloads);
+    let mut sum: HashMap<String, BTreeMap<String, u64>> = HashMap::new();
+    let mut counted_nodes = BTreeSet::new();
+    for workload in &resolved.workloads {
+        let Some((node, assignment)) = find_own_node(workload, &assigned) else {
+            continue;
+        };
+        let amount = match pools.get(&assignment.pool).and_then(Option::as_ref) {
+            Some(resource) => workload.amounts.get(resource).copied().unwrap_or(0),
+            None => u64::from(needs_node_of(workload, false) && counted_nodes.insert(node)),
+        };
+        if amount > 0 {
+            let of_tenant = sum.entry(assignment.uid.clone()).or_default();
+            *of_tenant.entry(assignment.pool.clone()).or_default() += amount;
+        }
+    }
+    sum
+}
+
+/// A node whose tenant may run pods on it, and that is not given back yet.
+fn read_assigned(node: &Node) -> Option<(String, Assignment)> {
+    let assignment = Assignment::read(node)?;
+    let counts = matches!(assignment.state, AssignmentState::Assigned | AssignmentState::Cordoned);
+    counts.then(|| (node.name_any(), assignment))
+}
+
+/// The node of a pod, if it is one of its tenant's own.
+fn find_own_node<'n>(
+    workload: &Workload,
+    assigned: &'n HashMap<String, Assignment>,
+) -> Option<(&'n String, &'n Assignment)> {
+    let SchedulingState::Bound(node) = &workload.scheduling else {
+        return None;
+    };
+    let found = assigned.get_key_value(node)?;
+    (found.1.slug == workload.tenant).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Script, ScriptedApi, StoreWriters};
+    use berth_api::labels;
+    use serde_json::{Value, json};
+
+    const UID: &str = "u1";
+
+    struct Fixture {
+        host: ScriptedApi,
+        context: QuotaUseContext,
+        writers: StoreWriters,
+    }
+
+    impl Fixture {
+        /// A tenant of a Project, and one of none.
+        fn new() -> Self {
+            let host = ScriptedApi::new("host", &Script::default());
+            let (stores, writers) = StoreWriters::new();
+            for (name, namespace, uid) in [("vision", "team", UID), ("other", "elsewhere", "u2")] {
+                let metadata = json!({"name": name, "namespace": namespace, "uid": uid});
+                let status = json!({"controlPlaneNamespace": "berth-cp", "datastore": {"bytes": 1000, "objects": 7,
+                    "percent": 1, "full": false}});
+                let path = format!("/apis/berth.dev/v1alpha1/namespaces/{namespace}/tenantclusters/{name}");
+                host.insert(&path, json!({"metadata": metadata, "spec": {}, "status": status}));
+            }
+            let project = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"namespaces": ["team"]}});
+            host.insert("/apis/berth.dev/v1alpha1/projects/p", project);
+            let context = QuotaUseContext {
+                client: host.client(),
+                stores,
+                quotas: Arc::default(),
+                queue: Queue::new(),
+                interval: INTERVAL,
+            };
+            Self { host, context, writers }
+        }
+
+        async fn measure(&mut self) -> Result<TenantUse, ReconcileError> {
+            self.writers.update(&self.host);
+            measure(&self.context).await?;
+            let measured = self.context.quotas.measured();
+            assert!(!measured.tenants.contains_key("u2"), "it belongs to no Project");
+            Ok(measured.tenants[UID].clone())
+        }
+
+        fn set_counted(&self, used: &Value) {
+            let namespace = TenantId::new("vision", UID).workload_namespace();
+            let metadata = json!({"name": LIMITS_NAME, "namespace": namespace});
+            let quota = json!({"metadata": metadata, "status": {"used": used}});
+            let list = json!({"kind": "ResourceQuotaList", "apiVersion": "v1", "metadata": {}, "items": [quota]});
+            self.host.serve("/api/v1/resourcequotas", list);
+        }
+    }
+
+    #[tokio::test]
+    async fn use_is_what_the_host_counts_and_what_the_tenant_stores() {
+        let mut fixture = Fixture::new();
+        let used = fixture.measure().await.unwrap();
+        let expected = [
+            (TreeResource::TenantClusters, 1),
+            (TreeResource::DatastoreBytes, 1000),
+            (TreeResource::DatastoreObjects, 7),
+        ];
+        assert_eq!(used.amounts, expected.into(), "the host has not counted yet");
+        assert_eq!(fixture.context.queue.len(), 1);
+        fixture.set_counted(&json!({
+            "count/pods": "3", "count/services": "2", "requests.cpu": "1500m", "requests.storage": "2Gi", "count/secrets": "9",
+        }));
+        let used = fixture.measure().await.unwrap().amounts;
+        assert_eq!((used[&TreeResource::Pods], used[&TreeResource::Services]), (3, 2));
+        assert_eq!(used[&TreeResource::Host("requests.cpu".into())], 2);
+        assert_eq!(used[&TreeResource::RequestsStorage], 2 << 30);
+        assert_eq!(used.len(), 7, "{used:?}");
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_the_last_measurement_counts() {
+        let mut fixture = Fixture::new();
+        fixture.set_counted(&json!({"count/pods": "3"}));
+        let before = fixture.measure().await.unwrap();
+        fixture.set_counted(&json!({"count/pods": "4"}));
+        let script = Script::default();
+        script.fail_call(0);
+        fixture.context.client = ScriptedApi::new("broken", &script).client();
+        assert!(fixture.measure().await.is_err());
+        let measured = fixture.context.quotas.measured();
+        assert_eq!((&measured.tenants[UID], measured.number), (&before, 1));
+    }
+
+    #[tokio::test]
+    async fn gpus_are_those_of_pods_on_the_nodes_of_their_tenant() {
+        let mut fixture = Fixture::new();
+        let id = TenantId::new("vision", UID);
+        for (pool, resource) in [("h100", Some("nvidia.com/gpu")), ("cpu", None)] {
+            let mut spec = json!({"nodeSelector": {"pool": pool}});
+            spec["gpuResourceName"] = resource.into();
+            let path = format!("/apis/berth.dev/v1alpha1/hostnodepools/{pool}");
+            fixture
+                .host
+                .insert(&path, json!({"metadata": {"name": pool, "uid": pool}, "spec": spec}));
+        }
+        for (node, pool, state) in [
+            ("gpu-1", "h100", "Assigned"),
+            ("gpu-2", "h100", "Draining"),
+            ("cpu-1", "cpu", "Cordoned"),
+        ] {
+            let metadata = json!({
+                "name": node, "labels": {labels::TENANT: id.slug(), labels::NODE_STATE: state, labels::POOL: pool},
+                "annotations": {labels::OWNER_UID: UID, labels::NODE_STATE: state, labels::POOL: pool},
+            });
+            let path = format!("/api/v1/nodes/{node}");
+            fixture.host.insert(&path, json!({"metadata": metadata}));
+        }
+        let pod = |tenant: &str, node: &str, gpus: u64| Workload {
+            tenant: tenant.into(),
+            amounts: [("nvidia.com/gpu".to_owned(), gpus)].into(),
+            scheduling: SchedulingState::Bound(node.into()),
+            ..Workload::default()
+        };
+        for (name, pod) in [
+            ("a", pod(id.slug(), "gpu-1", 4)),
+            ("b", pod(id.slug(), "gpu-1", 2)),
+            ("of another tenant", pod("other", "gpu-1", 1)),
+            ("on a node that is given back", pod(id.slug(), "gpu-2", 8)),
+            ("c", pod(id.slug(), "cpu-1", 0)),
+            ("d", pod(id.slug(), "cpu-1", 0)),
+        ] {
+            fixture.context.stores.workloads.put(name, Some(pod));
+        }
+        let used = fixture.measure().await.unwrap().gpus;
+        let expected = [("cpu".to_owned(), 1), ("h100".to_owned(), 6)];
+        assert_eq!(used, expected.into());
+    }
+}

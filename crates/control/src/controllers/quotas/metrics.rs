@@ -1,0 +1,112 @@
+//! The metrics of quotas: what each level and each tenant has reserved, and what it uses of that.
+
+use super::{QuotasContext, report::Report};
+use crate::metrics::{QuotaLabels, TenantQuotaLabels};
+use berth_api::{Organization, Project};
+use berth_quota::{Amounts, Key, LevelKind, QuotaUse};
+use kube::ResourceExt;
+use std::{collections::BTreeMap, sync::Arc};
+use tokio::time::Instant;
+
+/// Sets the metrics of all levels before any status is written: writes take time, in which a scrape would miss levels.
+pub(super) fn set_all_metrics(
+    context: &QuotasContext,
+    organizations: &[Arc<Organization>],
+    projects: &[Arc<Project>],
+    report: &Report<'_>,
+) {
+    context.metrics.clear_quotas();
+    let usage = &report.outcome.usage;
+    set_metrics(context, report, (LevelKind::Root, ""), &usage.of_root());
+    for organization in organizations {
+        let name = organization.name_any();
+        let level = (LevelKind::Organization, name.as_str());
+        set_metrics(context, report, level, &usage.of_organization(&name));
+    }
+    for project in projects {
+        let name = project.name_any();
+        let level = (LevelKind::Project, name.as_str());
+        set_metrics(context, report, level, &usage.of_project(&name));
+    }
+    if context.pace.begin_to_count_tenants(Instant::now()) {
+        set_tenant_metrics(context, report);
+    }
+}
+
+fn gauge(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}
+
+/// Sets what a level has. What is used is missing until it was measured.
+fn set_metrics(context: &QuotasContext, report: &Report<'_>, (kind, name): (LevelKind, &str), quotas: &[QuotaUse]) {
+    for quota in quotas {
+        let labels = QuotaLabels {
+            level: match kind {
+                LevelKind::Root => "root",
+                LevelKind::Organization => "organization",
+                LevelKind::Project => "project",
+            },
+            name: name.to_owned(),
+            resource: quota.key.resource.as_str().to_owned(),
+            pool: quota.key.pool.clone().unwrap_or_default(),
+            product: quota.key.product.clone().unwrap_or_default(),
+        };
+        let metrics = &context.metrics;
+        metrics.quota_nominal.get_or_create(&labels).set(gauge(quota.nominal));
+        metrics.quota_reserved.get_or_create(&labels).set(gauge(quota.reserved));
+        if report.measured.number > 0 {
+            metrics.quota_used.get_or_create(&labels).set(gauge(quota.used));
+        }
+        // There is nothing above the root from which it could borrow.
+        if kind != LevelKind::Root {
+            metrics
+                .quota_borrowed
+                .get_or_create(&labels)
+                .set(gauge(quota.borrowed()));
+        }
+    }
+}
+
+/// Sets what each tenant has and uses of what its Project or Organization limits.
+fn set_tenant_metrics(context: &QuotasContext, report: &Report<'_>) {
+    let metrics = &context.metrics;
+    metrics.clear_tenant_quotas();
+    let usage = &report.outcome.usage;
+    let of_tenants = context.quotas.gpu_use();
+    for claim in report.claims.values().flatten() {
+        let Some((tenant_namespace, tenant)) = report.names.get(&claim.uid) else {
+            continue;
+        };
+        let labels = |key: &Key| TenantQuotaLabels {
+            tenant_namespace: tenant_namespace.clone(),
+            tenant: tenant.clone(),
+            resource: key.resource.as_str().to_owned(),
+            pool: key.pool.clone().unwrap_or_default(),
+        };
+        let used = report.measured.tenants.get(&claim.uid);
+        let amounts = |of: Option<&Amounts>| -> Vec<(Key, u64)> {
+            let all = of.into_iter().flatten();
+            all.map(|(resource, amount)| (Key::of(resource.clone()), *amount))
+                .collect()
+        };
+        let gpus = |of: Option<&BTreeMap<String, u64>>| -> Vec<(Key, u64)> {
+            let all = of.into_iter().flatten();
+            all.map(|(pool, gpus)| (Key::gpus(pool), *gpus)).collect()
+        };
+        let reserved = [amounts(report.reserved(&claim.uid)), gpus(of_tenants.get(&claim.uid))].concat();
+        let used = [
+            amounts(used.map(|used| &used.amounts)),
+            gpus(used.map(|used| &used.gpus)),
+        ]
+        .concat();
+        for (family, known) in [
+            (&metrics.tenant_quota_reserved, reserved),
+            (&metrics.tenant_quota_used, used),
+        ] {
+            let limited = known.iter().filter(|(key, _)| usage.is_limited(&claim.project, key));
+            for (key, amount) in limited {
+                family.get_or_create(&labels(key)).set(gauge(*amount));
+            }
+        }
+    }
+}
