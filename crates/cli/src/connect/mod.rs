@@ -83,6 +83,12 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> R
          back to the context before",
         files.target().display()
     ))?;
+    if files.is_readable_by_others() {
+        eprintln!(
+            "· other users of this machine can read {0}, which has keys: chmod 600 {0}",
+            files.target().display()
+        );
+    }
     if let Some(mut signals) = signals {
         eprintln!("· connections are forwarded until you press Ctrl-C; then the context is removed");
         signals.next().await;

@@ -59,6 +59,11 @@ impl UserFiles {
         &self.target
     }
 
+    /// Whether other users of this machine can read the target, which has keys.
+    pub(crate) fn is_readable_by_others(&self) -> bool {
+        fs::metadata(&self.target).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
+    }
+
     /// The contexts of all files.
     pub(crate) fn read_contexts(&self) -> Result<Value, Error> {
         let documents: Result<Vec<Value>, Error> = self.all.iter().map(|path| read(path)).collect();
@@ -313,6 +318,10 @@ mod tests {
             "clusters": [{"name": "v", "cluster": {"server": "https://v"}}], "users": [{"name": "v", "user": {}}],
         });
         files.add_context("berth/team/v", &tenant, None).unwrap();
+        for (mode, expected) in [(0o600, false), (0o640, true), (0o604, true)] {
+            fs::set_permissions(&paths[1], fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(files.is_readable_by_others(), expected, "{mode:o}");
+        }
         let contexts = files.read_contexts().unwrap();
         assert_eq!(document::current_context(&contexts), Some("berth/team/v"));
         assert_eq!(document::host_context(&contexts), Ok(Some("prod")));
