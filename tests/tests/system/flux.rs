@@ -19,7 +19,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use std::{fs, fs::File, sync::Arc};
+use std::{fmt::Write, fs, fs::File, sync::Arc};
 use tempfile::TempDir;
 use tokio::{
     net::TcpListener,
@@ -185,11 +185,10 @@ async fn serve(revisions: &[Vec<u8>]) -> String {
 /// Writes the status of the GitRepository, as source-controller does when it has fetched a revision.
 async fn publish(host: &TestCluster, address: &str, revisions: &[Vec<u8>], revision: usize) {
     let bytes = &revisions[revision];
-    let hex: String = digest(&SHA256, bytes)
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let mut hex = String::new();
+    for byte in digest(&SHA256, bytes).as_ref() {
+        write!(hex, "{byte:02x}").unwrap();
+    }
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let file = file_name(revision);
     let status = json!({"status": {

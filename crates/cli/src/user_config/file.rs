@@ -186,6 +186,10 @@ impl Lock {
                         lock.display()
                     )));
                 }
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "it reads and writes files, which blocks as well"
+                )]
                 std::thread::sleep(LOCK_INTERVAL);
             }
         }
@@ -268,6 +272,7 @@ mod tests {
         let (file, lock) = (folder.path().join("config"), folder.path().join("config.lock"));
         fs::write(&lock, "").unwrap();
         let other = std::thread::spawn(move || {
+            #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
             std::thread::sleep(LOCK_INTERVAL);
             fs::remove_file(lock).unwrap();
         });
