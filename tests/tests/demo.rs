@@ -55,8 +55,8 @@ fn the_demo_runs_and_leaves_no_trace() {
     // What scripts rely on.
     for file in [
         "host.kubeconfig",
-        "kubeconfigs/team-vision-vision.yaml",
-        "kubeconfigs/team-speech-speech.yaml",
+        "kubeconfigs/team-vision.vision.yaml",
+        "kubeconfigs/team-speech.speech.yaml",
     ] {
         use std::os::unix::fs::PermissionsExt;
         let mode = fs::metadata(home.path().join(file)).unwrap().permissions().mode();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::completion;
 use crate::connect::{ConnectArguments, DisconnectArguments};
 use crate::create::CreateArguments;
 use crate::debug::DebugCommand;
@@ -19,7 +20,7 @@ use crate::kubeconfig::KubeconfigArguments;
 use crate::list::ListArguments;
 use crate::logs::LogsArguments;
 use crate::nodes::NodesArguments;
-use crate::output::OutputFormat;
+use crate::output::{ObjectFormat, OutputFormat};
 use crate::simulate::SimulateArguments;
 use crate::sleep::SleepArguments;
 use crate::token::TokenCommand;
@@ -117,7 +118,7 @@ pub(crate) enum Command {
     Idle {
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
+        output: ObjectFormat,
     },
     /// Start workloads of a tenant again that Berth scaled to zero because their GPUs were idle.
     ///
@@ -127,7 +128,7 @@ pub(crate) enum Command {
     )]
     Restore {
         /// Name of the TenantCluster, or NAMESPACE/NAME.
-        #[arg(value_name = "TENANT")]
+        #[arg(value_name = "TENANT", add = completion::tenant_names())]
         tenant: String,
         /// Kind, namespace in the tenant and name of what to start. [default: everything that Berth stopped in the tenant]
         #[arg(value_name = "KIND/NAMESPACE/NAME")]
@@ -138,7 +139,7 @@ pub(crate) enum Command {
     Quota {
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
+        output: ObjectFormat,
     },
     /// Get a credential for a tenant that expires: of a person, by signing in at an OIDC issuer, or of a ServiceAccount.
     Token {
@@ -231,8 +232,8 @@ mod tests {
             }) => Some(output),
             _ => None,
         };
-        assert_eq!(output("berth dev status"), Some(OutputFormat::Table));
-        assert_eq!(output("berth dev status -o json"), Some(OutputFormat::Json));
+        assert_eq!(output("berth dev status"), Some(ObjectFormat::Table));
+        assert_eq!(output("berth dev status -o json"), Some(ObjectFormat::Json));
         assert_eq!(output("berth dev status -o xml"), None);
     }
 
@@ -246,6 +247,13 @@ mod tests {
             "berth create a --nodes h100",
             "berth create a --timeout soon",
             "berth logs a --component nginx",
+            "berth logs a --tail -1",
+            "berth logs a -f --previous",
+            "berth create a --ttl 5",
+            "berth create a --ttl=-1h",
+            "berth create a --label team",
+            "berth create a -l =x",
+            "berth doctor -o name",
             "berth get",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
@@ -261,6 +269,12 @@ mod tests {
             "berth sleep a --wait --timeout 1m",
             "berth debug bundle a -o b.tar.gz",
             "berth explain pod team/a ml/b",
+            "berth explain tenant team/a -o name",
+            "berth quota -o name",
+            "berth idle -o name",
+            "berth dev status -o name",
+            "berth delete a -i --timeout 1m",
+            "berth create a -l team=vision,stage=prod --annotation note=a=b --ttl 1h30m",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }

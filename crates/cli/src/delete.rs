@@ -1,5 +1,6 @@
 //! `berth delete`: deletes a tenant and waits until nothing of it is left.
 
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,15 +9,17 @@ use clap::Args;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 
+use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::output::print_line;
-use crate::tenant::TenantName;
+use crate::tenant::{TenantName, phase, resource_name};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME.
+    #[arg(add = completion::tenant_names())]
     name: String,
     /// Wait until everything that the tenant had is removed.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
@@ -24,6 +27,9 @@ pub(crate) struct DeleteArguments {
     /// How long to wait.
     #[arg(long, default_value = "15m", value_parser = parse_timeout, value_name = "DURATION")]
     timeout: Duration,
+    /// Ask before the tenant is deleted.
+    #[arg(short, long)]
+    interactive: bool,
     /// Succeed if there is no such tenant.
     #[arg(long)]
     ignore_not_found: bool,
@@ -50,6 +56,10 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Re
         }
         return Err(name.not_found());
     };
+    if arguments.interactive && !confirm(&name, &tenant, &mut io::stdin().lock())? {
+        print_line(format_args!("deletion is cancelled"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let uid = tenant.metadata.uid;
     // The tenant that was found, and not one that got its name meanwhile.
     let parameters = DeleteParams {
@@ -72,10 +82,25 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Re
         "is being deleted"
     };
     match arguments.output {
-        Some(NameOnly::Name) => print_line(format_args!("tenantcluster.berth.dev/{}", name.name))?,
+        Some(NameOnly::Name) => print_line(format_args!("{}", resource_name(&name.name)))?,
         None => print_line(format_args!("TenantCluster {name} {what}."))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks as kubectl does. Anything but `y` or `Y`, and the end of the input, is a no.
+fn confirm(name: &TenantName, tenant: &TenantCluster, answers: &mut impl io::BufRead) -> Result<bool, Error> {
+    let nodes = tenant.status.as_ref().and_then(|status| status.nodes.as_ref());
+    let nodes = nodes.map_or(0, |nodes| nodes.assigned);
+    let noun = if nodes == 1 { "node" } else { "nodes" };
+    eprint!(
+        "You are about to delete TenantCluster {name} ({}, {nodes} {noun}) with everything in it.\nDo you want to continue? (y/N): ",
+        phase(tenant)
+    );
+    let mut answer = String::new();
+    let read = answers.read_line(&mut answer);
+    read.map_err(|error| Error::Failed(format!("cannot read the answer: {error}")))?;
+    Ok(answer.trim().eq_ignore_ascii_case("y"))
 }
 
 /// Prints what remains, which control writes into the condition Deleting, until the object is gone.
@@ -101,4 +126,20 @@ async fn wait_until_gone(
     };
     let message = || format!("{name} is still being deleted; Berth goes on, and `berth get {name}` shows what is left");
     wait_for(timeout, check, message).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_yes_deletes() {
+        let name = TenantName::parse("team/vision", "").unwrap();
+        let tenant = TenantCluster::new("vision", berth_api::TenantClusterSpec::default());
+        let confirm = |mut answer: &[u8]| confirm(&name, &tenant, &mut answer).unwrap();
+        assert!(confirm(b"y\n") && confirm(b" Y \n") && confirm(b"y"));
+        for answer in ["", "\n", "n\n", "yes\n", "no\ny\n"] {
+            assert!(!confirm(answer.as_bytes()), "{answer:?}");
+        }
+    }
 }

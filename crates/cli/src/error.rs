@@ -41,6 +41,9 @@ pub(crate) enum Error {
     /// The host cluster, a tenant or this machine does not do what was asked for.
     #[error("{0}")]
     Failed(String),
+    /// The host cluster does not answer, or not now. Commands that wait try again.
+    #[error("{0}")]
+    Unanswered(String),
     /// The arguments do not fit together; what clap itself refuses does not come here.
     #[error("{0}")]
     Usage(String),
@@ -77,9 +80,42 @@ impl Error {
     }
 }
 
-/// Puts what was tried before an error of the API server.
+/// Puts what was tried before an error of the API server, and what to do behind it.
 pub(crate) fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
-    move |error| Error::Failed(format!("cannot {what}: {}", describe(&error)))
+    move |error| {
+        let text = format!("cannot {what}: {}{}", describe(&error), advise(&error));
+        if is_unanswered(&error) {
+            Error::Unanswered(text)
+        } else {
+            Error::Failed(text)
+        }
+    }
+}
+
+/// Whether the same request may succeed a moment later: there was no answer, or the API server is overloaded or starts.
+fn is_unanswered(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => true,
+        _ => false,
+    }
+}
+
+/// What the user can do about an error of a request.
+fn advise(error: &kube::Error) -> &'static str {
+    match error {
+        kube::Error::Api(status) => match status.code {
+            401 => "; sign in to the host cluster again, or name another context with --context",
+            403 => "; ask the platform for this permission",
+            // Objects that do not exist are reported before: this is a kind that the API server does not know.
+            404 => "; `berth doctor` shows whether Berth is installed there",
+            _ => "",
+        },
+        _ if is_unanswered(error) => {
+            "; does the host cluster run, and is it the one that you mean? --context names another"
+        }
+        _ => "",
+    }
 }
 
 /// An error of a request: what the API server says, or else the error with all its causes.
@@ -112,5 +148,25 @@ mod tests {
         assert_eq!(Error::NotFound(text()).exit_code(), 3);
         assert_eq!(Error::NoCluster("x".into()).exit_code(), 3);
         assert_eq!(Error::Timeout(text()).exit_code(), 4);
+        assert_eq!(Error::Unanswered(text()).exit_code(), 1);
+    }
+
+    #[test]
+    fn errors_of_requests_say_what_to_do_and_whether_to_try_again() {
+        let error = |code: u16| {
+            let status = kube::core::Status {
+                code,
+                message: "no".into(),
+                ..Default::default()
+            };
+            failed("list the nodes")(kube::Error::Api(Box::new(status)))
+        };
+        let text = error(403).to_string();
+        assert_eq!(text, "cannot list the nodes: no; ask the platform for this permission");
+        assert!(matches!(error(403), Error::Failed(_)));
+        assert!(error(401).to_string().contains("--context"));
+        assert!(error(404).to_string().contains("berth doctor"));
+        assert!(matches!(error(503), Error::Unanswered(_)) && matches!(error(429), Error::Unanswered(_)));
+        assert_eq!(error(409).to_string(), "cannot list the nodes: no");
     }
 }

@@ -13,6 +13,8 @@ use crate::user_config::document;
 
 /// Time to establish a connection to the host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that an answer may stand still: an API server that accepts a connection and then says nothing would hold a command forever.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Flags that name the host cluster and a namespace in it. All commands take them, at any place.
 #[derive(Clone, Debug, Args)]
@@ -52,6 +54,18 @@ pub(crate) struct Host {
     pub(crate) client: Client,
     /// The namespace of the command: `--namespace`, or that of the context.
     pub(crate) namespace: String,
+    /// How the host is reached, without a limit for answers.
+    config: Config,
+}
+
+impl Host {
+    /// A connection for streams, in which nothing may come for hours: logs that are followed and forwarded ports.
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be used.
+    pub(crate) fn stream_client(&self) -> Result<Client, Error> {
+        Client::try_from(self.config.clone()).map_err(|error| unusable(&error))
+    }
 }
 
 impl HostArguments {
@@ -62,15 +76,17 @@ impl HostArguments {
         let is_set = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
         let source = choose(self.kubeconfig.as_deref(), self.context.is_some(), is_set, local);
         let mut config = self.read(&source).await?;
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // What fails is said at once: the built-in retry takes minutes.
-        config.default_retry = false;
+        limit_connecting(&mut config);
         let namespace = self
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|error| unusable(&error))?;
-        Ok(Host { client, namespace })
+        let client = Client::try_from(with_answer_timeout(config.clone(), ANSWER_TIMEOUT));
+        Ok(Host {
+            client: client.map_err(|error| unusable(&error))?,
+            namespace,
+            config,
+        })
     }
 
     async fn read(&self, source: &Source) -> Result<Config, Error> {
@@ -100,6 +116,25 @@ impl HostArguments {
     }
 }
 
+/// A configuration whose requests end, also if nobody answers them. For all but streams.
+pub(crate) fn limited(mut config: Config) -> Config {
+    limit_connecting(&mut config);
+    with_answer_timeout(config, ANSWER_TIMEOUT)
+}
+
+fn limit_connecting(config: &mut Config) {
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // What fails is said at once: the built-in retry takes minutes.
+    config.default_retry = false;
+}
+
+/// The same, with a limit for how long an answer may stand still. The time counts from the request: connections are used again.
+fn with_answer_timeout(mut config: Config, timeout: Duration) -> Config {
+    config.read_timeout = Some(timeout);
+    config.reset_reader_on_write = true;
+    config
+}
+
 /// `--kubeconfig`; else what kubectl would use if somebody chose it by `--context` or KUBECONFIG; else the local host cluster if
 /// there is one.
 fn choose(kubeconfig: Option<&Path>, has_context: bool, is_set: bool, local: Option<PathBuf>) -> Source {
@@ -119,6 +154,27 @@ fn unusable(error: &dyn std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::failed;
+
+    /// An API server that accepts connections and answers nothing.
+    #[tokio::test]
+    async fn a_host_that_does_not_answer_ends_the_command() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            let mut open = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                open.push(stream);
+            }
+        });
+        let mut config = Config::new(format!("http://127.0.0.1:{port}").parse().unwrap());
+        config.default_retry = false;
+        let client = Client::try_from(with_answer_timeout(config, Duration::from_millis(50))).unwrap();
+        let error = client.apiserver_version().await.unwrap_err();
+        assert!(matches!(failed("ask")(error), Error::Unanswered(_)));
+        server.abort();
+    }
 
     #[test]
     fn flags_decide_before_the_environment_and_the_local_cluster() {

@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
-use crate::output::{self, OutputFormat, format_table};
+use crate::output::{ObjectFormat, format_table, print_named};
+use crate::tenant::{TenantName, resource_name};
 
 /// What `idle` prints. Programs read it: fields are only ever added.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -67,15 +68,23 @@ struct StoppedView {
     owner: StoppedOwner,
 }
 
-pub(crate) async fn run(host: &HostArguments, format: OutputFormat) -> Result<ExitCode, Error> {
+pub(crate) async fn run(host: &HostArguments, format: ObjectFormat) -> Result<ExitCode, Error> {
     let client = host.connect().await?.client;
     let tenants = Api::<TenantCluster>::all(client)
         .list(&ListParams::default())
         .await
         .map_err(failed("list the tenants"))?;
     let view = build_view(&tenants.items, Timestamp::now());
-    output::print(&view, describe, format)?;
+    let idle = tenants.items.iter().filter(|tenant| has_idle_gpus(tenant));
+    let names: Vec<String> = idle.map(|tenant| resource_name(&tenant.name_any())).collect();
+    print_named(&view, &names, describe, format)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a tenant has idle GPUs, or stopped workloads that had some.
+fn has_idle_gpus(tenant: &TenantCluster) -> bool {
+    let idle = tenant.status.as_ref().and_then(|status| status.idle.as_ref());
+    idle.is_some_and(|idle| !idle.workloads.is_empty() || !idle.stopped_owners.is_empty())
 }
 
 fn build_view(tenants: &[TenantCluster], now: Timestamp) -> IdleView {
@@ -96,7 +105,7 @@ fn build_view(tenants: &[TenantCluster], now: Timestamp) -> IdleView {
             totals.unknown_gpus += u64::from(*gpus);
             *unknown.entry(reason.clone()).or_default() += gpus;
         }
-        let name = format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any());
+        let name = TenantName::of(tenant).to_string();
         view.stopped.extend(idle.stopped_owners.iter().map(|owner| StoppedView {
             tenant: name.clone(),
             owner: owner.clone(),
@@ -282,6 +291,17 @@ mod tests {
         assert_eq!(format!("{:.1}", view.totals.idle_gpu_hours), "10.0");
         assert_eq!(view.totals.worth["EUR"], "25.00");
         assert_eq!(view.workloads[0].workload.name, "train", "the most GPU-hours first");
+    }
+
+    #[test]
+    fn tenants_with_idle_or_stopped_workloads_are_named() {
+        let idle = |idle: &serde_json::Value| has_idle_gpus(&tenant(idle));
+        let nothing = json!({"mode": "DryRun", "lastStep": "StopOwner", "gpus": 8, "idleGPUs": 0, "optedOutGPUs": 0});
+        assert!(!idle(&nothing) && !idle(&json!(null)));
+        let mut stopped = nothing;
+        stopped["stoppedOwners"] = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "namespace": "ml", "name": "web",
+            "uid": "u", "gpus": 4, "stoppedAt": "1970-01-01T01:30:00Z"}]);
+        assert!(idle(&stopped));
     }
 
     #[test]

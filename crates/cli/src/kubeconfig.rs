@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use berth_process::write_atomic;
 use clap::Args;
 
+use crate::completion;
 use crate::error::Error;
 use crate::host::HostArguments;
 use crate::output::print_line;
@@ -14,6 +15,7 @@ use crate::tenant;
 #[derive(Debug, Args)]
 pub(crate) struct KubeconfigArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME.
+    #[arg(add = completion::tenant_names())]
     name: String,
     /// Write it to this file, which only you can read, in place of stdout.
     #[arg(long, value_name = "FILE")]

@@ -13,7 +13,7 @@ use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node::{self, GpuResources};
 use crate::output::{ObjectFormat, format_age_since, format_optional, format_table, list_of, print_objects};
-use crate::tenant::{TenantName, phase};
+use crate::tenant::{TenantName, phase, resource_name};
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArguments {
@@ -37,10 +37,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
         .await
         .map_err(failed("list the tenants"))?
         .items;
-    let names: Vec<String> = tenants
-        .iter()
-        .map(|tenant| format!("tenantcluster.berth.dev/{}", tenant.name_any()))
-        .collect();
+    let names: Vec<String> = tenants.iter().map(|tenant| resource_name(&tenant.name_any())).collect();
     if tenants.is_empty() && arguments.output == ObjectFormat::Table {
         if arguments.all_namespaces {
             eprintln!("There are no TenantClusters.");

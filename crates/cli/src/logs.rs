@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, LogParams};
 
-use crate::error::{Error, failed};
+use crate::completion;
+use crate::error::{Error, describe, failed};
 use crate::host::HostArguments;
 use crate::tenant;
 
@@ -21,6 +22,7 @@ const COMPONENT: &str = "app.kubernetes.io/name";
 #[derive(Debug, Args)]
 pub(crate) struct LogsArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME.
+    #[arg(add = completion::tenant_names())]
     name: String,
     /// Component of the control plane. [default: all]
     #[arg(long, value_parser = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "syncer"])]
@@ -29,8 +31,18 @@ pub(crate) struct LogsArguments {
     #[arg(short, long)]
     follow: bool,
     /// Print only so many of the last lines of each pod.
-    #[arg(long, value_name = "LINES")]
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..))]
     tail: Option<i64>,
+    /// Print the log of the container that ran before, for example the one that crashed.
+    #[arg(short, long, conflicts_with = "follow")]
+    previous: bool,
+}
+
+/// A log: a container of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Source {
+    pod: String,
+    container: String,
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Result<ExitCode, Error> {
@@ -45,51 +57,86 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
         None => COMPONENT.to_owned(),
     };
     let list = pods.list(&ListParams::default().labels(&selector)).await;
-    let names: Vec<String> = list
-        .map_err(failed("list the pods of the control plane"))?
-        .iter()
-        .map(ResourceExt::name_any)
-        .collect();
-    if names.is_empty() {
-        return Err(Error::NotFound(format!(
-            "no pod of {name} runs in {namespace}; on a local host cluster with simulated nodes control planes are processes, and \
-             `berth dev status` names their logs"
-        )));
+    let list = list.map_err(failed("list the pods of the control plane"))?;
+    let sources = find_sources(&list.items);
+    if sources.is_empty() {
+        return Err(Error::NotFound(if tenant::is_asleep(&tenant) {
+            format!("no pod of {name} runs, because it sleeps; `berth wake {name} --wait` wakes it")
+        } else {
+            format!(
+                "no pod of {name} runs in {namespace}; on a local host cluster with simulated nodes control planes are processes, and \
+                 `berth dev status` names their logs"
+            )
+        }));
     }
     let parameters = LogParams {
         follow: arguments.follow,
         tail_lines: arguments.tail,
+        previous: arguments.previous,
         ..LogParams::default()
     };
-    // One pod needs no names before its lines.
-    let has_prefix = names.len() > 1;
+    let pods: Api<Pod> = if arguments.follow {
+        Api::namespaced(host.stream_client()?, &namespace)
+    } else {
+        pods
+    };
     let lock = Mutex::new(());
-    let all = names.iter().map(|pod| {
-        let prefix = if has_prefix { format!("[{pod}] ") } else { String::new() };
-        print_log(&pods, pod, &parameters, prefix, &lock)
+    let all = sources
+        .iter()
+        .map(|source| print_log(&pods, source, &parameters, prefix_of(source, &sources), &lock));
+    let mut failures: Vec<Error> = join_all(all).await.into_iter().filter_map(Result::err).collect();
+    if failures.len() == sources.len() {
+        return Err(failures.swap_remove(0));
+    }
+    // A pod that has not started yet has no log; those of others are of use.
+    for failure in failures {
+        eprintln!("· {failure}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every container of every pod.
+fn find_sources(pods: &[Pod]) -> Vec<Source> {
+    let containers = pods.iter().flat_map(|pod| {
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        containers.map(|container| Source {
+            pod: pod.name_any(),
+            container: container.name.clone(),
+        })
     });
-    let failures: Vec<Error> = join_all(all).await.into_iter().filter_map(Result::err).collect();
-    let (is_total, first) = (failures.len() == names.len(), failures.into_iter().next());
-    match first {
-        Some(error) if is_total => Err(error),
-        _ => Ok(ExitCode::SUCCESS),
+    containers.collect()
+}
+
+/// What stands before the lines of a log: nothing if it is the only one, and the container only where the pod has several.
+fn prefix_of(source: &Source, all: &[Source]) -> String {
+    let Source { pod, container } = source;
+    let of_pod = all.iter().filter(|other| other.pod == *pod).count();
+    match (all.len(), of_pod) {
+        (1, _) => String::new(),
+        (_, 1) => format!("[{pod}] "),
+        _ => format!("[{pod}/{container}] "),
     }
 }
 
 async fn print_log(
     pods: &Api<Pod>,
-    pod: &str,
+    source: &Source,
     parameters: &LogParams,
     prefix: String,
     lock: &Mutex<()>,
 ) -> Result<(), Error> {
-    let failed = |error: &dyn std::fmt::Display| Error::Failed(format!("cannot read the log of {pod}: {error}"));
-    let stream = pods.log_stream(pod, parameters).await;
-    let stream = stream.map_err(|error| {
-        // A pod that has not started yet has no log; those of others are of use.
-        eprintln!("· {pod} has no log: {error}");
-        failed(&error)
-    })?;
+    let Source { pod, container } = source;
+    let failed = |error: &dyn std::fmt::Display| {
+        Error::Failed(format!(
+            "cannot read the log of container {container} of {pod}: {error}"
+        ))
+    };
+    let parameters = LogParams {
+        container: Some(container.clone()),
+        ..parameters.clone()
+    };
+    let stream = pods.log_stream(pod, &parameters).await;
+    let stream = stream.map_err(|error| failed(&describe(&error)))?;
     let mut lines = stream.lines();
     while let Some(line) = lines.try_next().await.map_err(|error| failed(&error))? {
         let _guard = lock.lock();
@@ -98,4 +145,29 @@ async fn print_log(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_container_has_a_log_and_as_short_a_prefix_as_is_clear() {
+        let pod = |name: &str, containers: &[&str]| -> Pod {
+            let containers: Vec<_> = containers.iter().map(|name| json!({ "name": name })).collect();
+            serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"containers": containers}})).unwrap()
+        };
+        let prefixes = |pods: &[Pod]| -> Vec<String> {
+            let sources = find_sources(pods);
+            sources.iter().map(|source| prefix_of(source, &sources)).collect()
+        };
+        assert_eq!(prefixes(&[pod("a", &["x"])]), [""]);
+        assert_eq!(prefixes(&[pod("a", &["x"]), pod("b", &["x"])]), ["[a] ", "[b] "]);
+        assert_eq!(
+            prefixes(&[pod("a", &["x", "y"]), pod("b", &["x"])]),
+            ["[a/x] ", "[a/y] ", "[b] "]
+        );
+        assert!(find_sources(&[]).is_empty());
+    }
 }

@@ -3,6 +3,7 @@
 //! Also works as a kubectl plug-in (`kubectl berth`) when the executable is found as `kubectl-berth`.
 
 mod args;
+mod completion;
 mod connect;
 mod create;
 mod debug;
@@ -34,14 +35,17 @@ mod wait;
 use std::process::ExitCode;
 
 use args::{Arguments, Command};
-use clap::{CommandFactory as _, Parser as _};
+use clap::{CommandFactory as _, FromArgMatches as _};
 use error::Error;
 use host::HostArguments;
 
 fn main() -> ExitCode {
     // Fails only if a provider is installed already, and there is only one.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    match run(Arguments::parse()) {
+    if let Some(code) = completion::answer(Arguments::command) {
+        return code;
+    }
+    match run(parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", output::escape_controls(&error.to_string()));
@@ -50,15 +54,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// The arguments of this process. Wrong ones, `--help` and `--version` end it.
+fn parse() -> Arguments {
+    let mut command = completion::named(Arguments::command());
+    let matches = command.get_matches_mut();
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
 fn run(arguments: Arguments) -> Result<ExitCode, Error> {
     let Arguments { host, command } = arguments;
     let command = match command {
-        Command::Completion { shell } => {
-            let mut command = Arguments::command();
-            let name = command.get_name().to_owned();
-            clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
-            return Ok(ExitCode::SUCCESS);
-        }
+        Command::Completion { shell } => return completion::print_script(shell),
         Command::Man { dir } => return man::run(Arguments::command(), &dir),
         Command::Simulate(arguments) => return simulate::run(&arguments),
         Command::Version { output } => return output::print_version(output),

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 
+use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node::{self, GpuResources};
@@ -19,6 +20,7 @@ use crate::tenant::{self, TenantName};
 #[derive(Debug, Args)]
 pub(crate) struct NodesArguments {
     /// Show the nodes of this TenantCluster only: its name, or NAMESPACE/NAME. [default: all nodes of pools]
+    #[arg(add = completion::tenant_names())]
     name: Option<String>,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]

@@ -72,6 +72,23 @@ pub(crate) fn print<T: Serialize>(found: &T, describe: fn(&T) -> String, format:
     print_line(format_args!("{}", text.trim_end()))
 }
 
+/// Prints a result that is about objects of the API. `names` are their names with the resource.
+pub(crate) fn print_named<T: Serialize>(
+    found: &T,
+    names: &[String],
+    describe: fn(&T) -> String,
+    format: ObjectFormat,
+) -> Result<(), Error> {
+    let format = match format {
+        ObjectFormat::Table => OutputFormat::Table,
+        ObjectFormat::Json => OutputFormat::Json,
+        ObjectFormat::Yaml => OutputFormat::Yaml,
+        ObjectFormat::Name if names.is_empty() => return Ok(()),
+        ObjectFormat::Name => return print_line(format_args!("{}", names.join("\n"))),
+    };
+    print(found, describe, format)
+}
+
 /// Prints objects as their API has them, or in another form. `names` are their names with the resource; `text` is for people.
 pub(crate) fn print_objects<T: Serialize>(
     objects: &T,
@@ -206,6 +223,16 @@ pub(crate) fn format_table<const N: usize>(heading: [&str; N], rows: &[[String; 
     lines.join("\n")
 }
 
+/// A table with a row for each item; none without items.
+pub(crate) fn format_rows<T, const N: usize>(
+    heading: [&str; N],
+    items: &[T],
+    row: impl FnMut(&T) -> [String; N],
+) -> Option<String> {
+    let rows: Vec<_> = items.iter().map(row).collect();
+    (!rows.is_empty()).then(|| format_table(heading, &rows))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,7 +246,10 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = [["a".into(), "long".into()], ["longer".into(), String::new()]];
-        assert_eq!(format_table(["X", "Y"], &rows), "X       Y\na       long\nlonger");
+        let table = "X       Y\na       long\nlonger";
+        assert_eq!(format_table(["X", "Y"], &rows), table);
+        assert_eq!(format_rows(["X", "Y"], &rows, Clone::clone).as_deref(), Some(table));
+        assert_eq!(format_rows(["X"], &[], |row: &[String; 1]| row.clone()), None);
     }
 
     #[test]

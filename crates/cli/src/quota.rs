@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
-use crate::output::{self, OutputFormat};
+use crate::output::{ObjectFormat, print_named};
+use crate::tenant::TenantName;
 
 /// Characters of a bar.
 const BAR: u64 = 20;
@@ -60,7 +61,7 @@ struct WaitingView {
     message: String,
 }
 
-pub(crate) async fn run(host: &HostArguments, format: OutputFormat) -> Result<ExitCode, Error> {
+pub(crate) async fn run(host: &HostArguments, format: ObjectFormat) -> Result<ExitCode, Error> {
     let client = host.connect().await?.client;
     let params = ListParams::default();
     let organizations = Api::<Organization>::all(client.clone()).list(&params).await;
@@ -69,8 +70,18 @@ pub(crate) async fn run(host: &HostArguments, format: OutputFormat) -> Result<Ex
     let projects = projects.map_err(failed("list the Projects"))?.items;
     let tenants = Api::<TenantCluster>::all(client).list(&params).await;
     let tenants = tenants.map_err(failed("list the tenants"))?.items;
-    output::print(&build_view(&organizations, &projects, &tenants), describe, format)?;
+    let view = build_view(&organizations, &projects, &tenants);
+    print_named(&view, &list_names(&view.levels), describe, format)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Resource and name of each level, Projects behind their Organization.
+fn list_names(levels: &[LevelView]) -> Vec<String> {
+    let names = levels.iter().flat_map(|level| {
+        let own = format!("{}.berth.dev/{}", level.kind.to_lowercase(), level.name);
+        std::iter::once(own).chain(list_names(&level.projects))
+    });
+    names.collect()
 }
 
 fn build_view(organizations: &[Organization], projects: &[Project], tenants: &[TenantCluster]) -> QuotaView {
@@ -189,7 +200,7 @@ fn list_waits(tenant: &TenantCluster) -> Vec<WaitingView> {
     let Some(status) = &tenant.status else {
         return Vec::new();
     };
-    let name = format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any());
+    let name = TenantName::of(tenant).to_string();
     let quota = status
         .conditions
         .iter()
@@ -380,6 +391,10 @@ mod tests {
                         team/a: no quota is left\n\
                         Tenants without a Project: 1";
         assert_eq!(describe(&view), expected);
+        assert_eq!(
+            list_names(&view.levels),
+            ["organization.berth.dev/lab", "project.berth.dev/vision"]
+        );
     }
 
     #[test]

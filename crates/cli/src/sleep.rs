@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::output::print_line;
@@ -20,6 +21,7 @@ use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 #[derive(Debug, Args)]
 pub(crate) struct SleepArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME.
+    #[arg(add = completion::tenant_names())]
     name: String,
     /// Wait until it sleeps, or is ready, and print its conditions as they change.
     #[arg(long)]

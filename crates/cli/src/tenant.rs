@@ -1,9 +1,10 @@
 //! TenantClusters as commands name and read them.
 
-use berth_api::TenantCluster;
+use berth_api::{Phase, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::{Client, ResourceExt as _};
+use serde::Serialize;
 
 use crate::error::{Error, failed};
 use crate::host::Host;
@@ -74,6 +75,34 @@ impl TenantName {
     }
 }
 
+/// Resource and name, as `-o name` prints them.
+pub(crate) fn resource_name(name: &str) -> String {
+    format!("tenantcluster.berth.dev/{name}")
+}
+
+/// What names a tenant in results that programs read. Fields are only ever added.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TenantHead {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// None before control has seen it.
+    pub(crate) phase: Option<String>,
+}
+
+impl TenantHead {
+    /// That of an object.
+    pub(crate) fn of(tenant: &TenantCluster) -> Self {
+        let TenantName { namespace, name } = TenantName::of(tenant);
+        let phase = tenant.status.as_ref().and_then(|status| status.phase);
+        Self {
+            namespace,
+            name,
+            phase: phase.map(|phase| format!("{phase:?}")),
+        }
+    }
+}
+
 /// Finds the tenant that a command names, in the namespace of the command unless it names one.
 pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantCluster), Error> {
     let name = TenantName::parse(text, &host.namespace)?;
@@ -117,6 +146,12 @@ pub(crate) async fn read_kubeconfig(host: &Host, name: &TenantName, tenant: &Ten
         ))
     })?;
     Ok(text)
+}
+
+/// Whether nothing of a tenant runs, or not yet again.
+pub(crate) fn is_asleep(tenant: &TenantCluster) -> bool {
+    let phase = tenant.status.as_ref().and_then(|status| status.phase);
+    matches!(phase, Some(Phase::Sleeping | Phase::Waking))
 }
 
 /// The phase of a tenant, as its status has it.

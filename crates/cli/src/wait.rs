@@ -8,25 +8,40 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::Error;
 
-/// Time between two looks at the object.
+/// Time between two reads of the object.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// Time that a read has in any case, even if hardly anything is left of `--timeout`.
+const SHORTEST_READ: Duration = Duration::from_secs(5);
 
-/// Looks again and again until `check` has a result. `message` says what was waited for when `timeout` is over.
+/// Reads again and again until `check` has a result. `message` says what was waited for when `timeout` is over. A host that does not
+/// answer for a while, for example because its API server starts again, is asked again.
 ///
 /// # Errors
-/// [`Error::Timeout`], or what `check` fails with.
+/// [`Error::Timeout`], or what `check` fails with, except [`Error::Unanswered`].
 pub(crate) async fn wait_for<T>(
     timeout: Duration,
     mut check: impl AsyncFnMut() -> Result<Option<T>, Error>,
     message: impl FnOnce() -> String,
 ) -> Result<T, Error> {
     let deadline = Instant::now() + timeout;
+    let mut obstacle = None;
     loop {
-        if let Some(result) = check().await? {
-            return Ok(result);
+        let left = deadline.saturating_duration_since(Instant::now());
+        match tokio::time::timeout(left.max(SHORTEST_READ), check()).await {
+            Ok(Ok(Some(result))) => return Ok(result),
+            Ok(Ok(None)) => obstacle = None,
+            Ok(Err(Error::Unanswered(text))) => {
+                if obstacle.is_none() {
+                    eprintln!("· {text}; trying again");
+                }
+                obstacle = Some(text);
+            }
+            Ok(Err(error)) => return Err(error),
+            Err(_) => obstacle = Some("the host cluster does not answer".into()),
         }
         if Instant::now() + INTERVAL > deadline {
-            return Err(Error::Timeout(message()));
+            let end = obstacle.map(|obstacle| format!("; {obstacle}")).unwrap_or_default();
+            return Err(Error::Timeout(message() + &end));
         }
         sleep(INTERVAL).await;
     }
@@ -126,6 +141,30 @@ mod tests {
         assert_eq!(there.unwrap(), 1);
         let never = wait_for(Duration::ZERO, async || Ok(None::<()>), || "it".into()).await;
         assert!(matches!(never, Err(Error::Timeout(_))));
+    }
+
+    #[tokio::test]
+    async fn a_host_that_does_not_answer_for_a_while_is_asked_again() {
+        let mut asked = 0;
+        let check = async || {
+            asked += 1;
+            if asked == 1 {
+                return Err(Error::Unanswered("refused".into()));
+            }
+            Ok(Some(asked))
+        };
+        assert_eq!(wait_for(Duration::from_mins(1), check, String::new).await.unwrap(), 2);
+        let refused = async || Err::<Option<()>, _>(Error::Unanswered("refused".into()));
+        let error = wait_for(Duration::ZERO, refused, || "not ready".into())
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, Error::Timeout(text) if text == "not ready; refused"),
+            "{error}"
+        );
+        let denied = async || Err::<Option<()>, _>(Error::Failed("denied".into()));
+        let error = wait_for(Duration::from_mins(1), denied, String::new).await;
+        assert!(matches!(error, Err(Error::Failed(_))));
     }
 
     #[test]

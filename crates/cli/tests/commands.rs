@@ -76,6 +76,34 @@ fn a_cluster_that_is_not_up_is_reported() {
 }
 
 #[test]
+fn shells_and_kubectl_complete_commands() {
+    let fixture = Fixture::new();
+    let script = fixture.run("completion bash");
+    assert!(
+        script.contains("BERTH_COMPLETE") && script.contains("complete "),
+        "{script}"
+    );
+    let mut asked = fixture.berth("-- berth dev st");
+    asked.env("BERTH_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "2");
+    let output = asked.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "status", "{output:?}");
+
+    let link = fixture.dir.path().join("kubectl_complete-berth");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_berth"), &link).unwrap();
+    let output = Command::new(&link).args(["dev", "sta"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("status\t") && text.ends_with("\n:4\n"), "{text}");
+    // Without a host cluster there are no names, and no error.
+    let mut asked = Command::new(&link);
+    asked
+        .args(["get", "x"])
+        .env("KUBECONFIG", fixture.dir.path().join("none"));
+    let output = asked.env("BERTH_HOME", fixture.home()).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), ":4\n");
+    assert!(output.status.success() && output.stderr.is_empty());
+}
+
+#[test]
 fn a_directory_with_other_files_is_left_alone() {
     let fixture = Fixture::new();
     std::fs::create_dir(fixture.home()).unwrap();

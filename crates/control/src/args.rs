@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Folder for the logs of tenants' components [default: <runtime-dir>/logs].
     #[arg(long, value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
-    /// Folder into which the kubeconfig of each tenant is written as <namespace>-<name>.yaml.
+    /// Folder into which the kubeconfig of each tenant is written as <namespace>.<name>.yaml.
     #[arg(long, value_name = "DIR")]
     pub(crate) kubeconfig_dir: Option<PathBuf>,
     /// Endpoint of the tenants' shared etcd; may be given several times.

@@ -1,18 +1,32 @@
 //! `berth` from the creation of a tenant to its deletion, as a team and the platform use it.
 
 use berth_process::binaries::{self, Binary};
-use berth_tests::{command_line::CommandLine, tenant::ensure_namespace, test_cluster::TestCluster};
+use berth_tests::{
+    command_line::CommandLine, files::binary, objects::apply, tenant::ensure_namespace, test_cluster::TestCluster,
+};
 use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use std::{fs, os::unix::fs::PermissionsExt, process::Output, sync::Arc};
-use tokio::process::Command;
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::{Output, Stdio},
+    sync::Arc,
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+};
 
 /// Namespace of the tenant.
 const TEAM: &str = "team-cli";
+/// A user who may read the TenantClusters of the namespace and nothing else.
+const MEMBER: &str = "cli-member";
 /// What must not be in a bundle.
 const CANARY: &str = "CANARYq7Zx19KdAA";
 
@@ -22,8 +36,17 @@ pub async fn a_tenant_is_created_used_and_deleted_by_the_command_line(host: Arc<
     create(&user).await;
     look(&user).await;
     connect(&user).await;
+    a_signal_ends_the_command_and_removes_its_kubeconfig(&user).await;
+    kubectl_runs_it_and_completes_names(&user).await;
+    a_member_of_the_team_sees_what_it_may(&host, &user).await;
     bundle(&host, &user).await;
 
+    // Nothing answers the question.
+    let (out, err) = user.run(&["delete", "vision", "-n", TEAM, "-i"], 0).await;
+    assert!(
+        out.contains("deletion is cancelled") && err.contains("team-cli/vision (Ready, 1 node)"),
+        "{out}{err}"
+    );
     let (out, _) = user.run(&["delete", "vision", "-n", TEAM, "--timeout", "10m"], 0).await;
     assert!(out.contains("is deleted with everything"), "{out}");
     assert!(host.tenants(TEAM).get_opt("vision").await.unwrap().is_none());
@@ -144,6 +167,109 @@ async fn connect(user: &CommandLine) {
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let (out, _) = user.run(&["kubeconfig", "vision", "-n", TEAM], 0).await;
     assert_eq!(out, fs::read_to_string(&file).unwrap());
+}
+
+/// berth with the kubeconfig of its user, under another name of the program.
+fn command(user: &CommandLine, program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("KUBECONFIG", user.config())
+        .env("KUBECACHEDIR", user.folder())
+        .env("BERTH_HOME", user.folder().join("none"))
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+async fn a_signal_ends_the_command_and_removes_its_kubeconfig(user: &CommandLine) {
+    let script = "echo $KUBECONFIG; exec sleep 600";
+    let mut child = command(user, &binary("berth"))
+        .args(["connect", "team-cli/vision", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let kubeconfig = lines.next_line().await.unwrap().unwrap();
+    assert_eq!(fs::metadata(&kubeconfig).unwrap().permissions().mode() & 0o777, 0o600);
+    let pid = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    // 128 and the number of the signal, which the command got, too.
+    assert_eq!(child.wait().await.unwrap().code(), Some(143));
+    assert!(!Path::new(&kubeconfig).exists());
+}
+
+async fn kubectl_runs_it_and_completes_names(user: &CommandLine) {
+    let folder = user.folder().join("plugins");
+    fs::create_dir(&folder).unwrap();
+    for name in ["kubectl-berth", "kubectl_complete-berth"] {
+        symlink(binary("berth"), folder.join(name)).unwrap();
+    }
+    let kubectl = binaries::find_pinned(Binary::Kubectl).unwrap();
+    let run = async |program: &Path, arguments: &[&str]| {
+        let mut command = command(user, program);
+        let output = command.args(arguments).env("PATH", &folder).output().await.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let listed = run(&kubectl, &["berth", "list", "-n", TEAM, "-o", "name"]).await;
+    assert_eq!(listed, "tenantcluster.berth.dev/vision\n");
+    let help = run(&kubectl, &["berth", "get", "--help"]).await;
+    assert!(help.contains("Usage: kubectl berth get"), "{help}");
+    let completer = folder.join("kubectl_complete-berth");
+    let names = run(&completer, &["-n", TEAM, "get", "vi"]).await;
+    assert_eq!(names, "vision\tReady\n:4\n");
+    let elsewhere = run(&completer, &["get", "team-c"]).await;
+    assert_eq!(elsewhere, "team-cli/vision\tReady\n:4\n");
+}
+
+async fn a_member_of_the_team_sees_what_it_may(host: &TestCluster, user: &CommandLine) {
+    let rbac = "rbac.authorization.k8s.io";
+    for object in [
+        json!({"apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": {"name": "readers"}, "rules": [
+            {"apiGroups": ["berth.dev"], "resources": ["tenantclusters"], "verbs": ["get", "list"]}]}),
+        json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": {"name": "readers"},
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "readers"},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": MEMBER}]}),
+    ] {
+        apply(&host.client, TEAM, &object).await.unwrap();
+    }
+    let file = user.folder().join("member.kubeconfig");
+    fs::write(&file, host.kubeconfig_for(MEMBER, &[]).unwrap()).unwrap();
+    let file = file.display().to_string();
+    let run = async |arguments: &[&str], status: i32| {
+        let own = ["--kubeconfig", &file, "-n", TEAM];
+        user.run(&[&own[..], arguments].concat(), status).await
+    };
+    let (out, _) = run(&["get", "vision"], 0).await;
+    assert!(out.contains("Phase:     Ready"), "{out}");
+    let (out, _) = run(&["explain", "tenant", "vision"], 0).await;
+    assert!(out.contains("\nNot shown: cannot list the nodes"), "{out}");
+    let (out, _) = run(&["explain", "tenant", "vision", "-o", "name"], 0).await;
+    assert_eq!(out, "tenantcluster.berth.dev/vision\n");
+    let (out, _) = run(&["explain", "pod", "vision", "default/train"], 0).await;
+    assert!(
+        out.contains("On the host: could not be read") && out.contains("In the tenant: could not be read"),
+        "{out}"
+    );
+    for denied in [
+        &["list", "-A"][..],
+        &["kubeconfig", "vision"],
+        &["delete", "vision"],
+        &["debug", "bundle"],
+    ] {
+        let (_, err) = run(denied, 1).await;
+        assert!(
+            err.contains("ask the platform for this permission"),
+            "{denied:?}: {err}"
+        );
+    }
+    // What it may not read is not ok.
+    let (out, _) = run(&["doctor", "-o", "json"], 0).await;
+    let report: Value = serde_json::from_str(&out).unwrap();
+    for result in report["checks"].as_array().unwrap() {
+        let is_public = result["check"] == "host version" || result["check"] == "clock";
+        assert_eq!(result["level"] == "ok", is_public, "{result}");
+    }
 }
 
 async fn bundle(host: &TestCluster, user: &CommandLine) {

@@ -4,6 +4,7 @@ use berth_api::{labels, names::TenantId};
 use berth_control::{
     control_plane::API_SERVER,
     datastore::{Datastore, DatastoreConfig},
+    runtime::kubeconfig_path,
 };
 use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
@@ -82,7 +83,7 @@ async fn remains(host: &TestCluster, namespace: &str, name: &str, id: &TenantId)
     let home = host.home();
     for path in [
         home.tenants().join(id.hash()),
-        home.kubeconfigs().join(format!("{namespace}-{name}.yaml")),
+        kubeconfig_path(&home.kubeconfigs(), namespace, name),
     ] {
         if path.exists() {
             remains.push(path.display().to_string());

@@ -8,6 +8,7 @@ mod control_planes;
 mod deletion;
 mod dns;
 mod expiration;
+mod flux;
 mod gateway;
 mod input;
 mod integrations;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
                 expiration::a_tenant_is_warned_extended_and_deleted,
                 expiration::a_class_limits_how_long_tenants_exist,
                 expiration::the_example_runs_a_command_in_a_tenant_of_its_own,
+                flux::the_example_of_flux_is_applied_in_the_tenant,
                 dns::tenant_resolves_only_its_own_names,
                 dns::dns_customization_is_validated,
                 usage::host_without_metrics_is_reported,

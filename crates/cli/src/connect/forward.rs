@@ -36,13 +36,14 @@ impl Drop for Forward {
 }
 
 impl Forward {
-    /// Listens on a free port of loopback.
+    /// Listens on a free port of loopback. `streams` is a client whose answers may stand still: forwarded connections are often silent.
     ///
     /// # Errors
     /// No pod of the API server runs in the namespace, or the user may not list pods there.
-    pub(super) async fn start(client: Client, namespace: &str) -> Result<Self, Error> {
+    pub(super) async fn start(client: Client, streams: Client, namespace: &str) -> Result<Self, Error> {
         let pods: Api<Pod> = Api::namespaced(client, namespace);
         find_pod(&pods).await?;
+        let streams = Api::namespaced(streams, namespace);
         let fail = |error: std::io::Error| Error::Failed(format!("cannot listen on loopback: {error}"));
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(fail)?;
         let port = listener.local_addr().map_err(fail)?.port();
@@ -51,9 +52,16 @@ impl Forward {
                 url: format!("https://127.0.0.1:{port}"),
                 tls_name: TLS_NAME.into(),
             },
-            task: tokio::spawn(accept_all(listener, Arc::new(pods))),
+            task: tokio::spawn(accept_all(listener, Arc::new(Pods { all: pods, streams }))),
         })
     }
+}
+
+/// The pods of the tenant's control plane.
+struct Pods {
+    all: Api<Pod>,
+    /// The same, for streams.
+    streams: Api<Pod>,
 }
 
 /// A ready pod of the API server, or else one that runs.
@@ -76,7 +84,7 @@ fn is_ready(pod: &Pod) -> bool {
     all.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-async fn accept_all(listener: TcpListener, pods: Arc<Api<Pod>>) {
+async fn accept_all(listener: TcpListener, pods: Arc<Pods>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(PAUSE).await;
@@ -92,9 +100,9 @@ async fn accept_all(listener: TcpListener, pods: Arc<Api<Pod>>) {
 }
 
 /// Copies bytes in both directions until one side closes. A pod that was replaced meanwhile is found again.
-async fn forward(mut stream: TcpStream, pods: &Api<Pod>) -> Result<(), Error> {
-    let pod = find_pod(pods).await?;
-    let mut forwarder = pods.portforward(&pod, &[PORT]).await.map_err(failed(
+async fn forward(mut stream: TcpStream, pods: &Pods) -> Result<(), Error> {
+    let pod = find_pod(&pods.all).await?;
+    let mut forwarder = pods.streams.portforward(&pod, &[PORT]).await.map_err(failed(
         "forward a port; you need the verbs get and create on pods/portforward",
     ))?;
     if let Some(mut remote) = forwarder.take_stream(PORT) {

@@ -1,6 +1,7 @@
 //! `berth connect` and `berth disconnect`: use a tenant with kubectl and other programs.
 
 mod forward;
+mod signals;
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
@@ -13,21 +14,27 @@ use kube::{Client, Config};
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::completion;
 use crate::error::{Error, describe};
 use crate::host::{Host, HostArguments};
 use crate::output::print_line;
 use crate::tenant::{self, TenantName};
-use crate::user_config::{document, file};
+use crate::user_config::document;
+use crate::user_config::file::UserFiles;
 use forward::Forward;
+use signals::Signals;
 
 /// How long the address in the kubeconfig may take for an answer before another way is tried.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a tenant that sleeps: the gateway holds the connection while the tenant wakes.
+const WAKE_TIMEOUT: Duration = Duration::from_mins(1);
 /// What shells add to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
 #[derive(Debug, Args)]
 pub(crate) struct ConnectArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME.
+    #[arg(add = completion::tenant_names())]
     name: String,
     /// Go through the API server of the host, even if the address of the tenant answers.
     #[arg(long)]
@@ -40,6 +47,7 @@ pub(crate) struct ConnectArguments {
 #[derive(Debug, Args)]
 pub(crate) struct DisconnectArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME. [default: the tenant of the current context]
+    #[arg(add = completion::tenant_names())]
     name: Option<String>,
 }
 
@@ -51,8 +59,8 @@ struct Way {
 
 pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> Result<ExitCode, Error> {
     // Before anything else: a file that cannot be written would be noticed late.
-    let path = if arguments.command.is_empty() {
-        Some(file::find()?)
+    let files = if arguments.command.is_empty() {
+        Some(UserFiles::find()?)
     } else {
         None
     };
@@ -62,41 +70,36 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> R
     let kubeconfig = document::parse(&text)
         .map_err(|error| Error::Failed(format!("the kubeconfig of {name} cannot be read: {error}")))?;
     let way = find_way(&host, &name, &tenant, kubeconfig, arguments.forward).await?;
-    let Some(path) = path else {
+    let Some(files) = files else {
         return run_command(&way, &arguments.command).await;
     };
     let context = document::context_name(&name.namespace, &name.name);
     let server = way.forward.as_ref().map(|forward| &forward.server);
-    file::change(&path, |document| {
-        document::add_context(document, &context, &way.kubeconfig, server).map_err(Error::Failed)
-    })?;
+    // From here on a signal does not leave a context behind that leads nowhere.
+    let signals = way.forward.as_ref().map(|_| Signals::listen()).transpose()?;
+    files.add_context(&context, &way.kubeconfig, server)?;
     print_line(format_args!(
         "The current context of {} is {context} now.\n  kubectl get nodes     uses the tenant\n  berth disconnect      goes \
          back to the context before",
-        path.display()
+        files.target().display()
     ))?;
-    if way.forward.is_some() {
+    if files.is_readable_by_others() {
+        eprintln!(
+            "· other users of this machine can read {0}, which has keys: chmod 600 {0}",
+            files.target().display()
+        );
+    }
+    if let Some(mut signals) = signals {
         eprintln!("· connections are forwarded until you press Ctrl-C; then the context is removed");
-        wait_for_signal().await?;
-        file::change(&path, |document| Ok(document::remove_context(document, &context)))?;
+        signals.next().await;
+        files.remove_context(&context)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ctrl-C, or SIGTERM.
-async fn wait_for_signal() -> Result<(), Error> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let fail = |error: std::io::Error| Error::Failed(format!("cannot listen for signals: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(fail)?;
-    tokio::select! {
-        result = tokio::signal::ctrl_c() => result.map_err(fail),
-        _ = terminate.recv() => Ok(()),
-    }
-}
-
 pub(crate) fn disconnect(host: &HostArguments, arguments: &DisconnectArguments) -> Result<ExitCode, Error> {
-    let path = file::find()?;
-    let before = file::read(&path)?;
+    let files = UserFiles::find()?;
+    let before = files.read_contexts()?;
     let context = match &arguments.name {
         None => find_connected(&before)?,
         Some(text) => match (text.contains('/'), &host.namespace) {
@@ -106,11 +109,10 @@ pub(crate) fn disconnect(host: &HostArguments, arguments: &DisconnectArguments) 
             (false, None) => find_context(&before, text)?,
         },
     };
-    let existed = file::change(&path, |document| Ok(document::remove_context(document, &context)))?;
-    if !existed {
-        return Err(Error::NotFound(format!("{} has no context {context}", path.display())));
+    if !files.remove_context(&context)? {
+        return Err(Error::NotFound(format!("your kubeconfig has no context {context}")));
     }
-    let after = file::read(&path)?;
+    let after = files.read_contexts()?;
     let now = match document::current_context(&after) {
         Some(current) => format!("the current context is {current}"),
         None => "there is no current context".to_owned(),
@@ -153,8 +155,13 @@ async fn find_way(
     let status = tenant.status.as_ref();
     let endpoint = status.and_then(|status| status.endpoint.clone()).unwrap_or_default();
     let mut obstacle = String::new();
+    let is_asleep = tenant::is_asleep(tenant);
+    let patience = if is_asleep { WAKE_TIMEOUT } else { ANSWER_TIMEOUT };
+    if is_asleep && !must_forward {
+        eprintln!("· {name} sleeps; a connection through the gateway wakes it");
+    }
     if !must_forward {
-        let Err(error) = reach(&kubeconfig).await else {
+        let Err(error) = reach(&kubeconfig, patience).await else {
             eprintln!("· {name} is reached at its address {endpoint}");
             return Ok(Way {
                 kubeconfig,
@@ -165,16 +172,22 @@ async fn find_way(
         obstacle = format!("not at {endpoint} ({error}), nor ");
     }
     let unreached = |error: &dyn std::fmt::Display| {
+        let fix = if is_asleep {
+            format!("; it sleeps: `berth wake {name} --wait` wakes it")
+        } else {
+            String::new()
+        };
         Error::Failed(format!(
-            "{name} is not reached: {obstacle}through the host's API server ({error})"
+            "{name} is not reached: {obstacle}through the host's API server ({error}){fix}"
         ))
     };
     let namespace = status.and_then(|status| status.control_plane_namespace.as_ref());
     let namespace = namespace.ok_or_else(|| unreached(&"it has no control plane yet"))?;
-    let forward = Forward::start(host.client.clone(), namespace).await;
+    let forward = Forward::start(host.client.clone(), host.stream_client()?, namespace).await;
     let forward = forward.map_err(|error| unreached(&error))?;
     let kubeconfig = document::with_server(&kubeconfig, &forward.server);
-    reach(&kubeconfig).await.map_err(|error| unreached(&error))?;
+    let reached = reach(&kubeconfig, ANSWER_TIMEOUT).await;
+    reached.map_err(|error| unreached(&error))?;
     eprintln!(
         "· {name} is reached through the API server of the host, at {}",
         forward.server.url
@@ -185,21 +198,21 @@ async fn find_way(
     })
 }
 
-/// Asks the tenant's API server for its version.
-async fn reach(kubeconfig: &Value) -> Result<(), String> {
+/// Asks the tenant's API server for its version, which may take so long.
+async fn reach(kubeconfig: &Value, patience: Duration) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig.clone()).map_err(|error| text(&error))?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let mut config = config.map_err(|error| text(&error))?;
-    config.connect_timeout = Some(ANSWER_TIMEOUT);
+    config.connect_timeout = Some(patience);
     config.default_retry = false;
     let client = Client::try_from(config).map_err(|error| text(&error))?;
-    match tokio::time::timeout(ANSWER_TIMEOUT, client.apiserver_version()).await {
+    match tokio::time::timeout(patience, client.apiserver_version()).await {
         Ok(Ok(_)) => Ok(()),
         // The API server answers; what the user may do there is another question.
         Ok(Err(kube::Error::Api(status))) if status.code == 401 || status.code == 403 => Ok(()),
         Ok(Err(error)) => Err(describe(&error)),
-        Err(_) => Err(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", patience.as_secs())),
     }
 }
 
@@ -211,6 +224,8 @@ async fn run_command(way: &Way, command: &[String]) -> Result<ExitCode, Error> {
         path: "a temporary kubeconfig".into(),
         source,
     };
+    // Before the file exists: a signal must not leave it behind.
+    let mut signals = Signals::listen()?;
     // Created for its owner only.
     let file = tempfile::Builder::new()
         .prefix("berth-kubeconfig-")
@@ -225,13 +240,16 @@ async fn run_command(way: &Way, command: &[String]) -> Result<ExitCode, Error> {
     let mut child = command
         .spawn()
         .map_err(|error| Error::Failed(format!("cannot run {program}: {error}")))?;
-    // Ctrl-C reaches the command, too, which decides what to do; this process stays to remove the file.
-    let _interrupts = tokio::spawn(async { while tokio::signal::ctrl_c().await.is_ok() {} });
-    let status = child
-        .wait()
-        .await
-        .map_err(|error| Error::Failed(format!("cannot wait for {program}: {error}")))?;
-    Ok(ExitCode::from(exit_status(status)))
+    // The command decides what to do with a signal; this process stays to remove the file.
+    loop {
+        tokio::select! {
+            status = child.wait() => {
+                let status = status.map_err(|error| Error::Failed(format!("cannot wait for {program}: {error}")))?;
+                return Ok(ExitCode::from(exit_status(status)));
+            }
+            signal = signals.next() => signals::pass_on(signal, &child),
+        }
+    }
 }
 
 /// The exit status as a shell shows it.

@@ -33,20 +33,61 @@ pub(super) fn parse_node_group(text: &str) -> Result<NodeGroup, String> {
     })
 }
 
+/// Reads `72h`, `1h30m` or `90s`, as the API has durations.
+///
+/// # Errors
+/// It is none, or shorter than a minute, which the API refuses.
+pub(super) fn parse_lifetime(text: &str) -> Result<KubeDuration, String> {
+    let mut rest = text;
+    // Digits that the API allows before each unit.
+    for (unit, most) in [('h', 5), ('m', 5), ('s', 6)] {
+        let Some((digits, after)) = rest.split_once(unit) else {
+            continue;
+        };
+        if !(1..=most).contains(&digits.len()) || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+            return Err("expected hours, minutes and seconds such as 72h, 1h30m or 90s".into());
+        }
+        rest = after;
+    }
+    if text.is_empty() || !rest.is_empty() {
+        return Err("expected hours, minutes and seconds such as 72h, 1h30m or 90s".into());
+    }
+    let duration = KubeDuration::from(text);
+    if duration.seconds() < 60 {
+        return Err("expected at least 1m".into());
+    }
+    Ok(duration)
+}
+
+/// Reads `KEY=VALUE`. The value may be empty and may have equals signs.
+///
+/// # Errors
+/// There is no key, or no equals sign.
+pub(super) fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
+        _ => Err(format!("expected KEY=VALUE, got {text:?}")),
+    }
+}
+
 /// The object that the flags describe.
 pub(super) fn from_flags(name: &str, arguments: &CreateArguments) -> TenantCluster {
     let default = TenantClusterSpec::default();
-    TenantCluster::new(
+    let mut object = TenantCluster::new(
         name,
         TenantClusterSpec {
             version: arguments.version.clone().unwrap_or_else(|| default.version.clone()),
             class_name: arguments.class.clone(),
             node_groups: arguments.nodes.clone(),
-            ttl: arguments.ttl.as_deref().map(KubeDuration::from),
-            expire_after_idle: arguments.expire_after_idle.as_deref().map(KubeDuration::from),
+            ttl: arguments.ttl.clone(),
+            expire_after_idle: arguments.expire_after_idle.clone(),
             ..default
         },
-    )
+    );
+    let collect = |pairs: &[(String, String)]| (!pairs.is_empty()).then(|| pairs.iter().cloned().collect());
+    object.metadata.labels = collect(&arguments.labels);
+    object.metadata.annotations = collect(&arguments.annotations);
+    object
 }
 
 /// The object in a file, as it is: the API server refuses what it does not know. `namespace` is that of the command.
@@ -83,6 +124,7 @@ pub(super) fn from_file(text: &str, namespace: &str, is_given: bool) -> Result<V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
 
     #[test]
     fn node_groups_are_private_dynamic_or_shared() {
@@ -98,6 +140,34 @@ mod tests {
             let message = parse_node_group(wrong).unwrap_err();
             assert!(message.contains("POOL=0..8"), "{message}");
         }
+    }
+
+    #[test]
+    fn lifetimes_are_those_that_the_api_takes() {
+        for right in ["72h", "1h30m", "90s", "60s", "1m", "99999h"] {
+            assert_eq!(parse_lifetime(right), Ok(KubeDuration::from(right)), "{right}");
+        }
+        for wrong in [
+            "", "5", "h", "1d", "30m1h", "-1h", "1.5h", "59s", "0h", "100000h", "1h 30m", "1h30",
+        ] {
+            assert!(parse_lifetime(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn labels_and_annotations_are_those_of_the_flags() {
+        assert_eq!(parse_pair("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert_eq!(parse_pair("a="), Ok(("a".into(), String::new())));
+        assert!(parse_pair("a").is_err() && parse_pair("=a").is_err());
+        let line = "berth create vision -l team=vision,stage=prod --annotation note=x,y --ttl 72h";
+        let arguments = crate::args::Arguments::try_parse_from(line.split(' ')).unwrap();
+        let crate::args::Command::Create(arguments) = arguments.command else {
+            panic!("not create")
+        };
+        let object = from_flags("vision", &arguments);
+        assert_eq!(object.metadata.labels.unwrap()["stage"], "prod");
+        assert_eq!(object.metadata.annotations.unwrap()["note"], "x,y");
+        assert_eq!(object.spec.ttl, Some(KubeDuration::from("72h")));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use berth_api::{NodeGroup, TenantCluster, conditions};
+use berth_api::{KubeDuration, NodeGroup, TenantCluster, conditions};
 use clap::{Args, ValueEnum};
 use kube::api::PostParams;
 use kube::core::Request;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::error::{Error, failed};
 use crate::host::{Host, HostArguments};
 use crate::output::{ObjectFormat, print_objects};
-use crate::tenant::{TenantName, phase};
+use crate::tenant::{TenantName, phase, resource_name};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub(crate) struct CreateArguments {
     #[arg(required_unless_present = "file")]
     name: Option<String>,
     /// Create the TenantCluster in this file; - is stdin.
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "class", "version", "nodes", "ttl", "expire_after_idle"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "class", "version", "nodes", "ttl", "expire_after_idle", "labels", "annotations"])]
     file: Option<PathBuf>,
     /// TenantClass. [default: the class `default`]
     #[arg(long, value_name = "NAME")]
@@ -38,11 +38,17 @@ pub(crate) struct CreateArguments {
     #[arg(long, value_name = "[GROUP:]POOL=N|MIN..MAX|shared", value_delimiter = ',', value_parser = build::parse_node_group)]
     nodes: Vec<NodeGroup>,
     /// How long the tenant exists, for example 72h. [default: that of the class]
-    #[arg(long, value_name = "DURATION")]
-    ttl: Option<String>,
+    #[arg(long, value_name = "DURATION", value_parser = build::parse_lifetime)]
+    ttl: Option<KubeDuration>,
     /// How long it may have no pods before it is deleted, for example 8h. [default: that of the class]
-    #[arg(long, value_name = "DURATION")]
-    expire_after_idle: Option<String>,
+    #[arg(long, value_name = "DURATION", value_parser = build::parse_lifetime)]
+    expire_after_idle: Option<KubeDuration>,
+    /// Labels of the TenantCluster.
+    #[arg(short, long = "label", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = build::parse_pair)]
+    labels: Vec<(String, String)>,
+    /// Annotation of the TenantCluster; may be given several times.
+    #[arg(long = "annotation", value_name = "KEY=VALUE", value_parser = build::parse_pair)]
+    annotations: Vec<(String, String)>,
     /// Create nothing: `client` only prints the object, `server` lets the API server check it.
     #[arg(long, value_enum, value_name = "client|server")]
     dry_run: Option<DryRun>,
@@ -163,7 +169,7 @@ async fn create(host: &Host, name: &TenantName, object: &Value, is_dry: bool) ->
 
 fn print(object: &Value, suffix: &str, format: ObjectFormat) -> Result<(), Error> {
     let name = name_of(object);
-    let names = [format!("tenantcluster.berth.dev/{}", name.name)];
+    let names = [resource_name(&name.name)];
     let text = || format!("TenantCluster {name} is created{suffix}.");
     print_objects(object, &names, text, format)
 }

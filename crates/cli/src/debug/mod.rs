@@ -16,6 +16,7 @@ use kube::core::ApiResource;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::completion;
 use crate::error::{Error, describe, failed};
 use crate::host::{Host, HostArguments};
 use crate::output::print_line;
@@ -24,6 +25,11 @@ use archive::Archive;
 
 /// Lines of each log, the last ones.
 const LOG_LINES: i64 = 5000;
+/// Bytes of each log that are kept, the last ones, and that are read at most: lines may be long.
+const LOG_BYTES: usize = 2 << 20;
+const MOST_READ_BYTES: i64 = 16 << 20;
+/// Bytes of all files together, before they are compressed. What comes later is left out, and errors.txt says so.
+const MOST_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DebugCommand {
@@ -40,6 +46,7 @@ pub(crate) enum DebugCommand {
 #[derive(Debug, Args)]
 pub(crate) struct BundleArguments {
     /// Collect only what belongs to this TenantCluster, and Berth itself: its name, or NAMESPACE/NAME. [default: all tenants]
+    #[arg(add = completion::tenant_names())]
     name: Option<String>,
     /// The archive.
     #[arg(short, long, value_name = "FILE", default_value = "berth-debug.tar.gz")]
@@ -50,7 +57,7 @@ pub(crate) async fn run(host: &HostArguments, command: &DebugCommand) -> Result<
     let DebugCommand::Bundle(arguments) = command;
     let host = host.connect().await?;
     let mut bundle = Bundle {
-        archive: Archive::default(),
+        archive: Archive::new(MOST_BYTES),
         failures: Vec::new(),
         client: host.client.clone(),
     };
@@ -73,7 +80,8 @@ async fn find_tenants(host: &Host, name: Option<&str>) -> Result<Vec<TenantClust
     }
     let all = Api::<TenantCluster>::all(host.client.clone());
     let list = all.list(&ListParams::default()).await;
-    Ok(list.map_err(failed("list the tenants"))?.items)
+    let list = list.map_err(failed("list all tenants (name one to collect what belongs to it)"))?;
+    Ok(list.items)
 }
 
 /// The namespaces of Berth itself and of these tenants' control planes. Workload namespaces are not among them: what runs there is
@@ -180,12 +188,14 @@ impl Bundle {
                     let parameters = LogParams {
                         container: Some(status.name.clone()),
                         tail_lines: Some(LOG_LINES),
+                        limit_bytes: Some(MOST_READ_BYTES),
                         previous,
                         ..LogParams::default()
                     };
                     let log = pods.logs(&name, &parameters).await;
                     if let Some(log) = self.note(&path, log) {
-                        self.archive.add(&path, redact::redact_text(&log));
+                        // Cut afterwards: a part of a secret may look like none.
+                        self.add_text(&path, keep_end(&redact::redact_text(&log), LOG_BYTES).to_owned());
                     }
                 }
             }
@@ -212,8 +222,17 @@ impl Bundle {
     fn add_object(&mut self, path: &str, mut value: Value) {
         redact::redact_object(&mut value);
         match serde_saphyr::to_string(&value) {
-            Ok(text) => self.archive.add(path, text),
+            Ok(text) => self.add_text(path, text),
             Err(error) => self.failures.push(format!("{path}: {error}")),
+        }
+    }
+
+    fn add_text(&mut self, path: &str, text: String) {
+        if !self.archive.add(path, text) {
+            let limit = MOST_BYTES >> 20;
+            self.failures.push(format!(
+                "{path}: left out, because the archive has {limit} MiB; name one tenant"
+            ));
         }
     }
 
@@ -229,11 +248,23 @@ impl Bundle {
 
     fn finish(mut self) -> Result<Vec<u8>, Error> {
         if !self.failures.is_empty() {
-            self.archive.add("errors.txt", self.failures.join("\n") + "\n");
+            let text = self.failures.join("\n") + "\n";
+            self.archive.add_beyond("errors.txt", text);
         }
         let failed = |error: std::io::Error| Error::Output(error.to_string());
         self.archive.finish(jiff::Timestamp::now().as_second()).map_err(failed)
     }
+}
+
+/// The last lines of a text, with at most so many bytes.
+fn keep_end(text: &str, most: usize) -> &str {
+    let Some(begin) = text.len().checked_sub(most).filter(|begin| *begin > 0) else {
+        return text;
+    };
+    let begin = (begin..text.len()).find(|index| text.is_char_boundary(*index));
+    let end = begin.map_or("", |begin| &text[begin..]);
+    // The first line is a part of one.
+    end.split_once('\n').map_or(end, |(_, lines)| lines)
 }
 
 fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
@@ -265,5 +296,17 @@ mod tests {
         let own: Vec<String> = own_namespaces(&tenants).into_iter().collect();
         assert_eq!(own, ["berth-a-x-cp", "berth-system"]);
         assert_eq!(team_namespaces(&tenants), BTreeSet::from(["team".to_owned()]));
+    }
+
+    #[test]
+    fn the_last_whole_lines_of_a_log_are_kept() {
+        let log = "first\nsecönd\nthird\n";
+        assert_eq!(keep_end(log, 100), log);
+        assert_eq!(keep_end(log, log.len()), log);
+        assert_eq!(keep_end(log, log.len() - 1), "secönd\nthird\n");
+        assert_eq!(keep_end(log, 12), "third\n");
+        assert_eq!(keep_end(log, 10), "third\n");
+        assert_eq!(keep_end("one long line", 4), "line");
+        assert_eq!(keep_end("", 4), "");
     }
 }

@@ -12,16 +12,25 @@ pub(super) const REMOVED: &str = "[removed]";
 /// The annotation in which kubectl keeps a copy of an object, and the list of who set which field: both only repeat.
 const REPEATED: [&str; 2] = ["kubectl.kubernetes.io/last-applied-configuration", "managedFields"];
 /// Words that make the value of a field secret; as parts of a name, in lower case and without separators.
-const SECRET_WORDS: [&str; 8] = [
+const SECRET_WORDS: [&str; 13] = [
     "token",
     "password",
     "passwd",
+    "passphrase",
     "apikey",
     "accesskey",
     "privatekey",
+    "secretkey",
+    "signingkey",
+    "encryptionkey",
     "credential",
     "keydata",
+    "cookie",
 ];
+/// The same at the end of a name only: `secretName` and `secretRef` name a Secret, and `bypass` is none.
+const SECRET_ENDINGS: [&str; 3] = ["secret", "pwd", "dbpass"];
+/// Field with the environment of a container. Its values are removed whatever their names are: nothing says which of them are secrets.
+const ENVIRONMENT: &str = "env";
 
 /// Patterns of secrets, and what they become. The library is built without tables of Unicode, so classes are spelled out.
 static PATTERNS: LazyLock<Option<Vec<(Regex, &'static str)>>> = LazyLock::new(|| {
@@ -32,6 +41,14 @@ static PATTERNS: LazyLock<Option<Vec<(Regex, &'static str)>>> = LazyLock::new(||
         (r"(?i-u:(bearer|basic))[ \t]+[A-Za-z0-9._~+/=-]{6,}", "$1 [removed]"),
         // Credentials in URLs.
         (r"://[^ \t\r\n/@:]+:[^ \t\r\n/@]+@", "://[removed]@"),
+        // Flags with their value behind a space.
+        (
+            concat!(
+                r"(?i-u:(--[a-z0-9-]*(?:token|password|passwd|passphrase|secret|credential|api-key|access-key|private-key)))",
+                r"[ \t]+[^ \t\r\n-][^ \t\r\n]*",
+            ),
+            "$1 [removed]",
+        ),
         // Keys of well-known services.
         (r"(?-u:\b)(AKIA|ASIA)[0-9A-Z]{16}", REMOVED),
         (
@@ -41,9 +58,10 @@ static PATTERNS: LazyLock<Option<Vec<(Regex, &'static str)>>> = LazyLock::new(||
         // Names and values, as in kubeconfigs, environments, flags, JSON and logs.
         (
             concat!(
-                r#"(?i-u:((?:[a-z0-9_-]*(?:token|password|passwd|secret|credential|api[_-]?key|access[_-]?key|private[_-]?key))"#,
-                r#"|client-key-data|client-certificate-data|certificate-authority-data|authorization))"#,
-                r#"(\\?["']?[ \t]*[:=][ \t]*)(\\?["'][^"'\\\r\n]*|[^ \t\r\n"',;}\]{\[]+)"#,
+                r#"(?i-u:((?:[a-z0-9_-]*(?:token|password|passwd|passphrase|pwd|secret|credential|cookie|api[_-]?key|access[_-]?key"#,
+                r#"|private[_-]?key|signing[_-]?key))|client-key-data|client-certificate-data|certificate-authority-data|authorization))"#,
+                // A backslash within quotation marks escapes what follows it, unless that is the quotation mark at the end.
+                r#"(\\?["']?[ \t]*[:=][ \t]*)(\\?["'](?:[^"'\\\r\n]|\\[^"'\r\n])*|[^ \t\r\n"',;}\]{\[]+)"#,
             ),
             "$1$2[removed]",
         ),
@@ -74,11 +92,12 @@ pub(super) fn redact_text(text: &str) -> String {
     base64.replace_all(&text, replace).into_owned()
 }
 
+const BEGIN: &str = "-----BEGIN ";
+const END: &str = "-----END ";
+const DASHES: &str = "-----";
+
 /// Removes PEM blocks, also those whose line breaks are escaped and those that are cut off.
 fn remove_pem(text: &str) -> String {
-    const BEGIN: &str = "-----BEGIN ";
-    const END: &str = "-----END ";
-    const DASHES: &str = "-----";
     let mut rest = text;
     let mut result = String::with_capacity(text.len());
     while let Some((before, block)) = rest.split_once(BEGIN) {
@@ -88,6 +107,21 @@ fn remove_pem(text: &str) -> String {
         rest = after.map_or("", |(_, after)| after);
     }
     result.push_str(rest);
+    remove_pem_ends(&result)
+}
+
+/// Removes the ends of PEM blocks whose beginnings are not in the text, because only the last lines of a log are read: what may be
+/// base64 with line breaks and indentation, back to the first other character.
+fn remove_pem_ends(text: &str) -> String {
+    let is_base64 = |character: char| character.is_ascii_alphanumeric() || "+/=\\ \t\r\n".contains(character);
+    let mut rest = text;
+    let mut result = String::with_capacity(text.len());
+    while let Some((before, after)) = rest.split_once(END) {
+        result.push_str(before.trim_end_matches(is_base64));
+        result.push_str(REMOVED);
+        rest = after.split_once(DASHES).map_or("", |(_, after)| after);
+    }
+    result.push_str(rest);
     result
 }
 
@@ -95,10 +129,34 @@ fn remove_pem(text: &str) -> String {
 pub(super) fn redact_object(value: &mut Value) {
     match value {
         Value::String(text) => *text = redact_text(text),
-        Value::Array(items) => items.iter_mut().for_each(redact_object),
+        Value::Array(items) => {
+            // `["--token", "x"]`
+            let mut is_value_of_secret = false;
+            for item in items {
+                let flag = item
+                    .as_str()
+                    .filter(|text| text.starts_with('-') && !text.contains('='));
+                let is_secret_flag = flag.is_some_and(is_secret_name);
+                if is_value_of_secret && item.is_string() && flag.is_none() {
+                    *item = Value::from(REMOVED);
+                }
+                is_value_of_secret = is_secret_flag;
+                redact_object(item);
+            }
+        }
         Value::Object(fields) => {
             fields.retain(|key, _| !REPEATED.contains(&key.as_str()));
-            // An environment variable, or an argument of that form.
+            for variable in fields
+                .get_mut(ENVIRONMENT)
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+            {
+                if let Some(value) = variable.get_mut("value") {
+                    *value = Value::from(REMOVED);
+                }
+            }
+            // A header, a parameter, or something else of that form.
             let is_secret = fields.get("name").and_then(Value::as_str).is_some_and(is_secret_name);
             for (key, field) in fields.iter_mut() {
                 let is_secret = (is_secret && key == "value") || (is_secret_name(key) && field.is_string());
@@ -120,7 +178,7 @@ fn is_secret_name(name: &str) -> bool {
         .filter(char::is_ascii_alphanumeric)
         .map(|character| character.to_ascii_lowercase())
         .collect();
-    SECRET_WORDS.iter().any(|word| plain.contains(word))
+    SECRET_WORDS.iter().any(|word| plain.contains(word)) || SECRET_ENDINGS.iter().any(|end| plain.ends_with(end))
 }
 
 #[cfg(test)]
@@ -160,6 +218,12 @@ mod tests {
             format!("-----BEGIN CERTIFICATE-----\\n{CANARY}\\n-----END CERTIFICATE-----\\n"),
             format!("-----BEGIN CERTIFICATE-----\n{CANARY}"),
             format!("data {base64}"),
+            format!("{CANARY}==\n-----END EC PRIVATE KEY-----\n"),
+            format!("MIGHAgEAMBMG\\n{CANARY}\\n-----END PRIVATE KEY-----"),
+            format!("berth-syncer --bootstrap-token {CANARY} --port 1"),
+            format!("PGPASSPHRASE={CANARY}"),
+            format!("Set-Cookie: session={CANARY}"),
+            format!("{{\"password\":\"ab\\n{CANARY}\"}}"),
         ] {
             let redacted = redact_text(&text);
             assert!(!redacted.contains(CANARY), "{text} became {redacted}");
@@ -191,15 +255,19 @@ mod tests {
                 "annotations": {
                     "kubectl.kubernetes.io/last-applied-configuration": CANARY,
                     "example.com/api-key": CANARY,
+                    "example.com/client-secret": CANARY,
                     "note": format!("password={CANARY}"),
                 },
             },
             "spec": {
                 "automountServiceAccountToken": false,
                 "containers": [{
-                    "env": [{"name": "HF_TOKEN", "value": CANARY}, {"name": "MODE", "value": "fast"}],
-                    "args": [format!("--token={CANARY}"), "--port=1"],
+                    "env": [{"name": "HF_TOKEN", "value": CANARY}, {"name": "DSN", "value": CANARY},
+                        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+                    "args": [format!("--token={CANARY}"), "--port=1", "--db-password", CANARY, "--wait"],
                 }],
+                "headers": [{"name": "X-API-Key", "value": CANARY}, {"name": "Accept", "value": "any"}],
+                "volumes": [{"secret": {"secretName": "certificates"}}],
             },
         });
         redact_object(&mut object);
@@ -207,7 +275,14 @@ mod tests {
         assert_eq!(object["metadata"]["name"], "a");
         assert_eq!(object["spec"]["automountServiceAccountToken"], false);
         let container = &object["spec"]["containers"][0];
-        assert_eq!(container["env"][1]["value"], "fast");
+        assert_eq!(container["env"][1]["name"], "DSN");
+        assert_eq!(
+            container["env"][2]["valueFrom"]["fieldRef"]["fieldPath"],
+            "metadata.name"
+        );
         assert_eq!(container["args"][1], "--port=1");
+        assert_eq!(container["args"][4], "--wait");
+        assert_eq!(object["spec"]["headers"][1]["value"], "any");
+        assert_eq!(object["spec"]["volumes"][0]["secret"]["secretName"], "certificates");
     }
 }

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use crate::error::Error;
-use crate::output::OutputFormat;
+use crate::output::ObjectFormat;
 use nodes_argument::NodesArgument;
 
 #[derive(Debug, Subcommand)]
@@ -48,7 +48,7 @@ pub(crate) enum DevCommand {
     Status {
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
+        output: ObjectFormat,
     },
     /// Run the local host cluster in the foreground. `up` starts this in the background.
     #[command(hide = true)]

@@ -21,7 +21,8 @@ use super::probe;
 use super::progress::SupervisorLock;
 use crate::error::{Error, NOT_FOUND};
 use crate::node::is_ready;
-use crate::output::{self, OutputFormat, format_optional, format_table};
+use crate::output::{ObjectFormat, format_optional, format_rows, print_named};
+use crate::tenant::{TenantHead, resource_name};
 
 /// How long the API server may take for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -71,17 +72,19 @@ struct NodeView {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TenantView {
-    namespace: String,
-    name: String,
-    phase: Option<String>,
+    #[serde(flatten)]
+    head: TenantHead,
     version: String,
     endpoint: Option<String>,
     nodes: Option<u32>,
 }
 
-pub(crate) async fn run(home: &Path, format: OutputFormat) -> Result<ExitCode, Error> {
+pub(crate) async fn run(home: &Path, format: ObjectFormat) -> Result<ExitCode, Error> {
     let status = observe(&Home::new(home)).await;
-    output::print(&status, format_status, format)?;
+    let nodes = status.nodes.iter().map(|node| format!("node/{}", node.name));
+    let tenants = status.tenants.iter().map(|tenant| resource_name(&tenant.head.name));
+    let names: Vec<String> = nodes.chain(tenants).collect();
+    print_named(&status, &names, format_status, format)?;
     Ok(if status.up {
         ExitCode::SUCCESS
     } else {
@@ -212,9 +215,7 @@ impl From<&TenantCluster> for TenantView {
     fn from(tenant: &TenantCluster) -> Self {
         let status = tenant.status.as_ref();
         Self {
-            namespace: tenant.namespace().unwrap_or_default(),
-            name: tenant.name_any(),
-            phase: status.and_then(|status| Some(format!("{:?}", status.phase?))),
+            head: TenantHead::of(tenant),
             version: tenant.spec.version.clone(),
             endpoint: status.and_then(|status| status.endpoint.clone()),
             nodes: status.and_then(|status| Some(status.nodes.as_ref()?.assigned)),
@@ -233,67 +234,40 @@ fn format_status(status: &Status) -> String {
         status.home,
         format_optional(status.endpoint.as_ref())
     )];
-    let processes: Vec<_> = status
-        .processes
-        .iter()
-        .map(|process| {
-            let pid = process.pid.map_or("-".into(), |pid| pid.to_string());
-            let state = format!("{:?}", process.state);
-            [
-                process.name.clone(),
-                state,
-                pid,
-                process.restarts.to_string(),
-                process.log.clone(),
-            ]
-        })
-        .collect();
-    if !processes.is_empty() {
-        parts.push(format_table(["PROCESS", "STATE", "PID", "RESTARTS", "LOG"], &processes));
-    }
-    let nodes: Vec<_> = status
-        .nodes
-        .iter()
-        .map(|node| {
-            let ready = if node.ready { "Ready" } else { "NotReady" };
-            let gpus = match (&node.gpus, &node.product) {
-                (Some(count), Some(product)) => format!("{count} × {product}"),
-                _ => "-".into(),
-            };
-            [
-                node.name.clone(),
-                ready.into(),
-                gpus,
-                format_optional(node.tenant.as_ref()),
-                format_optional(node.state.as_ref()),
-            ]
-        })
-        .collect();
-    if !nodes.is_empty() {
-        parts.push(format_table(["NODE", "STATUS", "GPUS", "TENANT", "STATE"], &nodes));
-    }
-    let tenants: Vec<_> = status
-        .tenants
-        .iter()
-        .map(|tenant| {
-            let nodes = tenant.nodes.map_or("-".into(), |nodes| nodes.to_string());
-            let phase = format_optional(tenant.phase.as_ref());
-            let endpoint = format_optional(tenant.endpoint.as_ref());
-            [
-                tenant.namespace.clone(),
-                tenant.name.clone(),
-                phase,
-                tenant.version.clone(),
-                nodes,
-                endpoint,
-            ]
-        })
-        .collect();
-    if !tenants.is_empty() {
-        parts.push(format_table(
-            ["NAMESPACE", "TENANT", "PHASE", "VERSION", "NODES", "ENDPOINT"],
-            &tenants,
-        ));
-    }
+    let heading = ["PROCESS", "STATE", "PID", "RESTARTS", "LOG"];
+    parts.extend(format_rows(heading, &status.processes, |process| {
+        [
+            process.name.clone(),
+            format!("{:?}", process.state),
+            process.pid.map_or("-".into(), |pid| pid.to_string()),
+            process.restarts.to_string(),
+            process.log.clone(),
+        ]
+    }));
+    let heading = ["NODE", "STATUS", "GPUS", "TENANT", "STATE"];
+    parts.extend(format_rows(heading, &status.nodes, |node| {
+        let gpus = match (&node.gpus, &node.product) {
+            (Some(count), Some(product)) => format!("{count} × {product}"),
+            _ => "-".into(),
+        };
+        [
+            node.name.clone(),
+            if node.ready { "Ready" } else { "NotReady" }.into(),
+            gpus,
+            format_optional(node.tenant.as_ref()),
+            format_optional(node.state.as_ref()),
+        ]
+    }));
+    let heading = ["NAMESPACE", "TENANT", "PHASE", "VERSION", "NODES", "ENDPOINT"];
+    parts.extend(format_rows(heading, &status.tenants, |tenant| {
+        [
+            tenant.head.namespace.clone(),
+            tenant.head.name.clone(),
+            format_optional(tenant.head.phase.as_ref()),
+            tenant.version.clone(),
+            tenant.nodes.map_or("-".into(), |nodes| nodes.to_string()),
+            format_optional(tenant.endpoint.as_ref()),
+        ]
+    }));
     parts.join("\n\n")
 }

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 
+use super::CheckResult;
 use super::cluster;
 use super::facts::{Facts, Read};
-use super::{CheckResult, Level};
 
 /// The oldest minor version of Kubernetes that a host may have; as `kubeVersion` of the chart.
 const OLDEST_MINOR: u32 = 34;
@@ -180,6 +180,9 @@ fn check_policies(facts: &Facts) -> Vec<CheckResult> {
 fn check_control(facts: &Facts) -> Vec<CheckResult> {
     const CHECK: &str = "control";
     let mut results = Vec::new();
+    if let Err(error) = &facts.control {
+        results.push(CheckResult::unknown(CHECK, error));
+    }
     if let Ok(Some(deployment)) = &facts.control {
         let status = deployment.status.clone().unwrap_or_default();
         if status.available_replicas.unwrap_or_default() == 0 {
@@ -257,11 +260,12 @@ fn check_certificates(facts: &Facts) -> Vec<CheckResult> {
             results.push(CheckResult::warning(CHECK, message, fix));
         }
     }
-    if results.iter().all(|result| result.level == Level::Ok) {
-        results.push(CheckResult::ok(
-            CHECK,
-            format!("{} are valid and renewed in time", certificates.len()),
-        ));
+    if results.is_empty() {
+        let message = match certificates.len() {
+            0 => "there are none yet".to_owned(),
+            number => format!("{number} are valid and renewed in time"),
+        };
+        results.push(CheckResult::ok(CHECK, message));
     }
     results
 }

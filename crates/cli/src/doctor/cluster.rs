@@ -95,16 +95,14 @@ fn check_etcd(facts: &Facts) -> CheckResult {
         Ok(false) => return CheckResult::problem(CHECK, "the API server says that it is not ready", fix),
         Err(error) => return CheckResult::unknown(CHECK, error),
     }
-    let quantile = facts
-        .metrics
-        .as_ref()
-        .ok()
-        .and_then(|metrics| etcd_quantile(metrics, 0.99));
-    let Some(quantile) = quantile else {
-        return CheckResult::ok(
-            CHECK,
-            "it is ready; its latency is not known, because /metrics cannot be read",
-        );
+    let metrics = match &facts.metrics {
+        Ok(metrics) => metrics,
+        Err(error) => {
+            return CheckResult::unknown(CHECK, &format!("it is ready, and its latency is not known: {error}"));
+        }
+    };
+    let Some(quantile) = etcd_quantile(metrics, 0.99) else {
+        return CheckResult::ok(CHECK, "it is ready; the API server has not measured its latency");
     };
     let took = if quantile.is_finite() {
         format!("99 % of the requests take at most {quantile} s")

@@ -26,7 +26,7 @@ pub(super) struct Facts {
     pub(super) host_time: Read<Timestamp>,
     /// `gitVersion` of the host's API server.
     pub(super) version: Read<String>,
-    /// Answer of `/readyz/etcd`.
+    /// Whether `/readyz/etcd` answers with success.
     pub(super) etcd_ready: Read<bool>,
     /// `/metrics` of the API server.
     pub(super) metrics: Read<String>,

@@ -44,18 +44,39 @@ async fn get_text(client: &Client, path: &str) -> Read<String> {
     within(client.request_text(request)).await
 }
 
-/// The time in the header of an answer, whatever the answer is.
-async fn read_time(client: &Client) -> Read<Timestamp> {
-    let request = http::Request::get("/version")
+/// Sends a request and keeps the answer, whatever its status is.
+async fn send(client: &Client, path: &str) -> Read<http::Response<Body>> {
+    let request = http::Request::get(path)
         .body(Body::empty())
         .map_err(|error| error.to_string())?;
-    let answer = within(client.send(request)).await?;
+    within(client.send(request)).await
+}
+
+/// Whether the API server reaches etcd. One that does not answers with 500, which is no failure of this read.
+async fn read_readiness(client: &Client) -> Read<bool> {
+    let status = send(client, "/readyz/etcd").await?.status();
+    judge_readiness(status)
+}
+
+fn judge_readiness(status: http::StatusCode) -> Read<bool> {
+    match status {
+        status if status.is_success() => Ok(true),
+        status if status.is_server_error() => Ok(false),
+        http::StatusCode::UNAUTHORIZED | http::StatusCode::FORBIDDEN => Err("/readyz/etcd is forbidden".into()),
+        status => Err(format!("/readyz/etcd answers {status}")),
+    }
+}
+
+/// The time in the header of an answer, whatever the answer is, and the time here when it came: other reads may take longer.
+async fn read_time(client: &Client) -> Read<(Timestamp, Timestamp)> {
+    let answer = send(client, "/version").await?;
+    let now = Timestamp::now();
     let header = answer.headers().get(http::header::DATE);
     let text = header
         .and_then(|value| value.to_str().ok())
         .ok_or("the answer has no time")?;
     let time = DateTimeParser::new().parse_timestamp(text);
-    time.map_err(|error| error.to_string())
+    time.map(|time| (time, now)).map_err(|error| error.to_string())
 }
 
 /// The times of all certificates of Berth. Nothing else of the Secrets is kept.
@@ -95,7 +116,7 @@ pub(super) async fn gather(client: &Client) -> Facts {
         tokio::join!(
             read_time(client),
             within(client.apiserver_version()),
-            get_text(client, "/readyz/etcd"),
+            read_readiness(client),
             get_text(client, "/metrics"),
             within(control.get_opt(system::CONTROL)),
             within(lease.get_opt(system::CONTROL)),
@@ -111,15 +132,15 @@ pub(super) async fn gather(client: &Client) -> Facts {
         Box::pin(cluster),
         Box::pin(webhooks)
     );
-    let (host_time, version, etcd_ready, metrics, control, lease, certificates) = basics;
+    let (times, version, etcd_ready, metrics, control, lease, certificates) = basics;
     let (definitions, cluster_roles, policies, pools, classes) = installed;
     let (daemon_sets, nodes, runtime_classes, storage_classes) = cluster;
     let (validating, mutating, endpoints) = webhooks;
     Facts {
-        now: Timestamp::now(),
-        host_time,
+        now: times.as_ref().map_or_else(|_| Timestamp::now(), |(_, now)| *now),
+        host_time: times.map(|(host, _)| host),
         version: version.map(|version| version.git_version),
-        etcd_ready: etcd_ready.map(|text| text.trim() == "ok"),
+        etcd_ready,
         metrics,
         definitions,
         cluster_roles,
@@ -136,5 +157,20 @@ pub(super) async fn gather(client: &Client) -> Facts {
         validating,
         mutating,
         endpoints,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_api_server_without_etcd_is_not_ready_and_a_refusal_says_nothing_about_it() {
+        let judge = |code: u16| judge_readiness(http::StatusCode::from_u16(code).unwrap());
+        assert_eq!(judge(200), Ok(true));
+        assert_eq!(judge(500), Ok(false));
+        for code in [401, 403, 404] {
+            assert!(judge(code).is_err(), "{code}");
+        }
     }
 }

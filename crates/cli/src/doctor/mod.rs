@@ -76,11 +76,12 @@ impl CheckResult {
 
     /// A check for which something could not be read.
     fn unknown(check: &'static str, error: &str) -> Self {
-        Self::warning(
-            check,
-            format!("could not be checked: {error}"),
-            "run it with more permissions on the host",
-        )
+        let fix = if error.contains("forbidden") {
+            "run it with more permissions on the host"
+        } else {
+            "see the log of the host's API server, and run it again"
+        };
+        Self::warning(check, format!("could not be checked: {error}"), fix)
     }
 }
 
@@ -154,16 +155,19 @@ mod tests {
         let report = Report::new(vec![
             CheckResult::ok("version", "v1.37.1"),
             CheckResult::problem("control", "no control runs", "start it"),
-            CheckResult::unknown("certificates", "forbidden"),
+            CheckResult::unknown("certificates", "secrets is forbidden"),
+            CheckResult::unknown("etcd", "no answer within 20 s"),
         ]);
         let expected = "\
 ok       version: v1.37.1
 PROBLEM  control: no control runs
          fix: start it
-warning  certificates: could not be checked: forbidden
+warning  certificates: could not be checked: secrets is forbidden
          fix: run it with more permissions on the host
+warning  etcd: could not be checked: no answer within 20 s
+         fix: see the log of the host's API server, and run it again
 
-1 problem, 1 warning";
+1 problem, 2 warnings";
         assert_eq!(describe(&report), expected);
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::doctor::facts::Certificate;
+use crate::doctor::Level;
+use crate::doctor::facts::{Certificate, Read};
 use jiff::{SignedDuration, Span};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use serde_json::{Value, json};
@@ -164,7 +165,48 @@ fn what_cannot_be_read_is_a_warning() {
     facts.certificates = Err("forbidden".into());
     facts.nodes = Err("forbidden".into());
     facts.metrics = Err("forbidden".into());
-    assert_eq!(faults(&facts), ["certificates: Warning", "GPU nodes: Warning"]);
+    assert_eq!(
+        faults(&facts),
+        ["certificates: Warning", "etcd: Warning", "GPU nodes: Warning"]
+    );
+    // The Lease alone does not say whether the Deployment is well.
+    let mut facts = healthy();
+    facts.control = Err("forbidden".into());
+    assert_eq!(faults(&facts), ["control: Warning"]);
+}
+
+/// A user who may read nothing sees no check that is ok.
+#[test]
+fn nothing_is_ok_for_a_user_who_may_read_nothing() {
+    fn deny<T>() -> Read<T> {
+        Err("it is forbidden".into())
+    }
+    let facts = Facts {
+        now: now(),
+        host_time: deny(),
+        version: deny(),
+        etcd_ready: deny(),
+        metrics: deny(),
+        definitions: deny(),
+        cluster_roles: deny(),
+        policies: deny(),
+        control: deny(),
+        lease: deny(),
+        daemon_sets: deny(),
+        nodes: deny(),
+        pools: deny(),
+        classes: deny(),
+        runtime_classes: deny(),
+        storage_classes: deny(),
+        certificates: deny(),
+        validating: deny(),
+        mutating: deny(),
+        endpoints: deny(),
+    };
+    for result in check(&facts) {
+        assert_eq!(result.level, Level::Warning, "{result:?}");
+        assert_eq!(result.fix.as_deref(), Some("run it with more permissions on the host"));
+    }
 }
 
 #[test]

@@ -14,11 +14,12 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 
+use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node::{self, is_ready};
-use crate::output::{self, OutputFormat};
-use crate::tenant::{self, TenantName};
+use crate::output::{ObjectFormat, print_named};
+use crate::tenant::{self, TenantHead, TenantName};
 
 /// How many of the newest Events are shown.
 const EVENTS: usize = 10;
@@ -27,9 +28,8 @@ const EVENTS: usize = 10;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TenantView {
-    namespace: String,
-    name: String,
-    phase: Option<String>,
+    #[serde(flatten)]
+    head: TenantHead,
     message: String,
     class: Option<String>,
     /// What its schedules let it do, if it has some.
@@ -39,6 +39,9 @@ struct TenantView {
     groups: Vec<NodeGroupStatus>,
     nodes: Vec<NodeView>,
     events: Vec<EventView>,
+    /// What could not be read, and why: teams usually may not list nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
 }
 
 /// The explanation of a node.
@@ -79,11 +82,11 @@ pub(crate) enum ExplainTarget {
     /// Explain the node groups of a tenant, what they wait for, and its nodes.
     Tenant {
         /// Name of the TenantCluster, or NAMESPACE/NAME.
-        #[arg(value_name = "TENANT")]
+        #[arg(value_name = "TENANT", add = completion::tenant_names())]
         tenant: String,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
+        output: ObjectFormat,
     },
     /// Explain to which tenant a host node is assigned, its state and the reason.
     Node {
@@ -92,19 +95,19 @@ pub(crate) enum ExplainTarget {
         node: String,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
+        output: ObjectFormat,
     },
     /// Explain why a pod of a tenant does not run, from its conditions and Events in the tenant and on the host.
     Pod {
         /// Name of the TenantCluster, or NAMESPACE/NAME.
-        #[arg(value_name = "TENANT")]
+        #[arg(value_name = "TENANT", add = completion::tenant_names())]
         tenant: String,
         /// Namespace in the tenant and name of the pod.
         #[arg(value_name = "NAMESPACE/POD")]
         pod: String,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
+        output: ObjectFormat,
     },
 }
 
@@ -113,12 +116,13 @@ pub(crate) async fn run(host: &HostArguments, target: &ExplainTarget) -> Result<
     match target {
         ExplainTarget::Tenant { tenant, output: format } => {
             let (name, tenant) = tenant::find(&host, tenant).await?;
-            let view = explain_tenant(&host.client, &name, &tenant).await?;
-            output::print(&view, text::describe_tenant, *format)?;
+            let view = explain_tenant(&host.client, &name, &tenant).await;
+            let names = [tenant::resource_name(&name.name)];
+            print_named(&view, &names, text::describe_tenant, *format)?;
         }
         ExplainTarget::Node { node, output: format } => {
             let view = explain_node(&host.client, node).await?;
-            output::print(&view, text::describe_node, *format)?;
+            print_named(&view, &[format!("node/{node}")], text::describe_node, *format)?;
         }
         ExplainTarget::Pod {
             tenant,
@@ -126,24 +130,36 @@ pub(crate) async fn run(host: &HostArguments, target: &ExplainTarget) -> Result<
             output: format,
         } => {
             let view = pod::explain(&host, tenant, pod).await?;
-            output::print(&view, pod::describe, *format)?;
+            let name = pod.rsplit('/').next().unwrap_or(pod);
+            print_named(&view, &[format!("pod/{name}")], pod::describe, *format)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn explain_tenant(client: &Client, name: &TenantName, tenant: &TenantCluster) -> Result<TenantView, Error> {
-    let all = Api::<Node>::all(client.clone())
-        .list(&ListParams::default())
-        .await
-        .map_err(failed("list the nodes"))?;
-    let events = list_events(client, &name.namespace, "TenantCluster", &name.name).await?;
+async fn explain_tenant(client: &Client, name: &TenantName, tenant: &TenantCluster) -> TenantView {
+    let all = Api::<Node>::all(client.clone()).list(&ListParams::default()).await;
+    let events = list_events(client, &name.namespace, "TenantCluster", &name.name).await;
+    let mut unreadable = Vec::new();
+    let all = all.map(|list| list.items).map_err(failed("list the nodes"));
+    let all = keep_error(all, &mut unreadable);
+    let events = keep_error(events, &mut unreadable);
     let own = name.to_string();
     let nodes = all
         .iter()
         .filter(|node| node::is_of(node, tenant))
         .map(|node| build_node_view(node, Some(own.clone()), Vec::new()));
-    Ok(build_tenant_view(tenant, nodes.collect(), events))
+    let mut view = build_tenant_view(tenant, nodes.collect(), events);
+    view.unreadable = unreadable;
+    view
+}
+
+/// What was read; nothing if it was not, and the error is kept.
+fn keep_error<T: Default>(read: Result<T, Error>, errors: &mut Vec<String>) -> T {
+    read.unwrap_or_else(|error| {
+        errors.push(error.to_string());
+        T::default()
+    })
 }
 
 async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
@@ -153,15 +169,11 @@ async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
     let owner = match node.annotations().get(labels::OWNER_UID) {
         Some(uid) => {
             let tenants: Api<TenantCluster> = Api::all(client.clone());
-            let tenants = tenants
-                .list(&ListParams::default())
-                .await
-                .map_err(failed("list the tenants"))?;
-            let owner = tenants
-                .items
-                .into_iter()
-                .find(|tenant| tenant.uid().as_ref() == Some(uid));
-            owner.map(|tenant| format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any()))
+            // Without the permission the label of the node names the tenant.
+            let tenants = tenants.list(&ListParams::default()).await;
+            let mut tenants = tenants.map(|list| list.items).unwrap_or_default().into_iter();
+            let owner = tenants.find(|tenant| tenant.uid().as_ref() == Some(uid));
+            owner.map(|tenant| TenantName::of(&tenant).to_string())
         }
         None => None,
     };
@@ -204,9 +216,7 @@ fn build_tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<E
             .map(|condition| condition.message.clone())
     };
     TenantView {
-        namespace: tenant.namespace().unwrap_or_default(),
-        name: tenant.name_any(),
-        phase: status.phase.map(|phase| format!("{phase:?}")),
+        head: TenantHead::of(tenant),
         message: message(conditions::READY).unwrap_or_default(),
         schedule: message(conditions::WITHIN_SCHEDULE),
         class: status.class_name,
@@ -214,6 +224,7 @@ fn build_tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<E
         groups: status.node_groups,
         nodes,
         events,
+        unreadable: Vec::new(),
     }
 }
 

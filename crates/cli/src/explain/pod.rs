@@ -53,22 +53,17 @@ pub(super) async fn explain(host: &Host, tenant: &str, pod: &str) -> Result<PodV
     let wrong = || Error::Usage(format!("{pod:?} is not NAMESPACE/POD"));
     let (namespace, name) = pod.split_once('/').ok_or_else(wrong)?;
     let (tenant_name, tenant) = tenant::find(host, tenant).await?;
-    let in_tenant = match read_in_tenant(host, &tenant_name, &tenant, namespace, name).await {
-        Ok(side) => side,
-        Err(error) => (
-            None,
-            SideView {
-                unreadable: Some(error.to_string()),
-                ..SideView::default()
-            },
-        ),
-    };
+    let in_tenant = read_in_tenant(host, &tenant_name, &tenant, namespace, name).await;
+    let in_tenant = in_tenant.unwrap_or_else(|error| unreadable(&error));
     let on_host = match tenant
         .status
         .as_ref()
         .and_then(|status| status.workload_namespace.as_ref())
     {
-        Some(workloads) => read_side(&host.client, workloads, &host_name("Pod", namespace, name)).await?,
+        Some(workloads) => {
+            let side = read_side(&host.client, workloads, &host_name("Pod", namespace, name)).await;
+            side.unwrap_or_else(|error| unreadable(&error))
+        }
         None => (None, SideView::default()),
     };
     if in_tenant.0.is_none() && on_host.0.is_none() && in_tenant.1.unreadable.is_none() {
@@ -82,6 +77,15 @@ pub(super) async fn explain(host: &Host, tenant: &str, pod: &str) -> Result<PodV
     })
 }
 
+/// A side that cannot be read: teams usually may not read the host's pods, and a tenant may be stopped.
+fn unreadable(error: &Error) -> (Option<Pod>, SideView) {
+    let side = SideView {
+        unreadable: Some(error.to_string()),
+        ..SideView::default()
+    };
+    (None, side)
+}
+
 async fn read_in_tenant(
     host: &Host,
     tenant_name: &TenantName,
@@ -89,6 +93,12 @@ async fn read_in_tenant(
     namespace: &str,
     name: &str,
 ) -> Result<(Option<Pod>, SideView), Error> {
+    if tenant::is_asleep(tenant) {
+        // A request would wake it.
+        return Err(Error::Failed(format!(
+            "it sleeps; `berth wake {tenant_name} --wait` wakes it"
+        )));
+    }
     let text = tenant::read_kubeconfig(host, tenant_name, tenant).await?;
     let unusable = |error: &dyn std::fmt::Display| Error::Failed(format!("its kubeconfig cannot be used: {error}"));
     let kubeconfig = Kubeconfig::from_yaml(&text).map_err(|error| unusable(&error))?;
@@ -150,7 +160,8 @@ fn find_reasons(
 ) -> Vec<String> {
     let mut reasons = Vec::new();
     let is_running = |side: &SideView| matches!(side.phase.as_deref(), Some("Running" | "Succeeded"));
-    if is_running(&on_host.1) {
+    let is_host_hidden = on_host.1.unreadable.is_some();
+    if is_running(&on_host.1) || (is_host_hidden && is_running(&in_tenant.1)) {
         return vec!["it runs, or has ended, on the host".into()];
     }
     let own = tenant
@@ -168,7 +179,7 @@ fn find_reasons(
             .find(|condition| condition.type_ == kind && condition.status == "False");
         reasons.extend(failing.map(|condition| format!("the tenant: {}", format_condition(condition))));
     }
-    if in_tenant.0.is_some() && on_host.0.is_none() {
+    if in_tenant.0.is_some() && on_host.0.is_none() && !is_host_hidden {
         reasons.push(match in_tenant.1.gates.as_slice() {
             [] => "it is not on the host: see its Events in the tenant, which say what Berth refuses or waits for"
                 .to_owned(),
@@ -189,10 +200,15 @@ fn find_reasons(
             .iter()
             .map(|condition| format!("on the host: {condition}")),
     );
+    if is_host_hidden {
+        // The syncer copies the status of the host's pod.
+        let copied = in_tenant.1.conditions.iter();
+        reasons.extend(copied.map(|condition| format!("in the tenant: {condition}")));
+    }
     let groups = tenant.status.iter().flat_map(|status| &status.node_groups);
     let waiting =
         groups.filter(|group| group.pending > 0 || (!group.message.is_empty() && group.assigned < group.desired));
-    if on_host.1.node.is_none() {
+    if on_host.1.node.is_none() && in_tenant.1.node.is_none() {
         reasons.extend(waiting.map(|group| format!("node group {}: {}", group.name, group.message)));
     }
     reasons
@@ -290,6 +306,9 @@ mod tests {
         let reasons = find_reasons(&stopped, &in_tenant, &nothing());
         assert_eq!(reasons[0], "the tenant: WithinSchedule is False (Stopped): night");
         assert!(reasons[1].contains("Events in the tenant"), "{reasons:?}");
+        // A host that cannot be read says nothing about the pod.
+        let denied = unreadable(&Error::Failed("forbidden".into()));
+        assert_eq!(find_reasons(&stopped, &in_tenant, &denied).len(), 1);
         let running = pod(json!({"metadata": {"name": "p"}, "status": {"phase": "Running"}}));
         assert_eq!(
             find_reasons(&stopped, &in_tenant, &running),

@@ -3,14 +3,14 @@
 use berth_api::{NodeMode, labels};
 
 use super::{EventView, NodeView, TenantView};
-use crate::output::{format_optional, format_table};
+use crate::output::{format_optional, format_rows};
 
 pub(super) fn describe_tenant(view: &TenantView) -> String {
     let mut parts = vec![format!(
         "TenantCluster {}/{} is {}: {}\nClass: {}",
-        view.namespace,
-        view.name,
-        view.phase.as_deref().unwrap_or("new"),
+        view.head.namespace,
+        view.head.name,
+        view.head.phase.as_deref().unwrap_or("new"),
         if view.message.is_empty() {
             "no status yet"
         } else {
@@ -23,48 +23,39 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
         first.push_str(project);
     }
     parts.extend(view.schedule.iter().map(|schedule| format!("Schedule: {schedule}")));
-    let groups: Vec<_> = view
-        .groups
-        .iter()
-        .map(|group| {
-            let numbers = [
-                group.desired,
-                group.assigned,
-                group.joining,
-                group.releasing,
-                group.pending,
-                group.borrowed,
-            ];
-            let [desired, assigned, joining, releasing, pending, borrowed] = numbers.map(|number| number.to_string());
-            [
-                group.name.clone(),
-                group.pool_name.clone(),
-                name_mode(group.mode).into(),
-                desired,
-                assigned,
-                joining,
-                releasing,
-                pending,
-                borrowed,
-            ]
-        })
-        .collect();
-    if !groups.is_empty() {
-        parts.push(format_table(
-            [
-                "GROUP",
-                "POOL",
-                "MODE",
-                "DESIRED",
-                "ASSIGNED",
-                "JOINING",
-                "RELEASING",
-                "PENDING",
-                "BORROWED",
-            ],
-            &groups,
-        ));
-    }
+    let heading = [
+        "GROUP",
+        "POOL",
+        "MODE",
+        "DESIRED",
+        "ASSIGNED",
+        "JOINING",
+        "RELEASING",
+        "PENDING",
+        "BORROWED",
+    ];
+    parts.extend(format_rows(heading, &view.groups, |group| {
+        let numbers = [
+            group.desired,
+            group.assigned,
+            group.joining,
+            group.releasing,
+            group.pending,
+            group.borrowed,
+        ];
+        let [desired, assigned, joining, releasing, pending, borrowed] = numbers.map(|number| number.to_string());
+        [
+            group.name.clone(),
+            group.pool_name.clone(),
+            name_mode(group.mode).into(),
+            desired,
+            assigned,
+            joining,
+            releasing,
+            pending,
+            borrowed,
+        ]
+    }));
     let messages: Vec<String> = view
         .groups
         .iter()
@@ -74,23 +65,18 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
     if !messages.is_empty() {
         parts.push(messages.join("\n"));
     }
-    let nodes: Vec<_> = view
-        .nodes
-        .iter()
-        .map(|node| {
-            [
-                node.name.clone(),
-                format_optional(node.group.as_ref()),
-                node.state.clone(),
-                format_optional(node.since.as_ref()),
-                format_optional(node.reason.as_ref()),
-            ]
-        })
-        .collect();
-    if !nodes.is_empty() {
-        parts.push(format_table(["NODE", "GROUP", "STATE", "SINCE", "WHY"], &nodes));
-    }
+    let heading = ["NODE", "GROUP", "STATE", "SINCE", "WHY"];
+    parts.extend(format_rows(heading, &view.nodes, |node| {
+        [
+            node.name.clone(),
+            format_optional(node.group.as_ref()),
+            node.state.clone(),
+            format_optional(node.since.as_ref()),
+            format_optional(node.reason.as_ref()),
+        ]
+    }));
     parts.extend(describe_events(&view.events));
+    parts.extend(view.unreadable.iter().map(|error| format!("Not shown: {error}")));
     parts.join("\n\n")
 }
 
@@ -135,17 +121,13 @@ pub(super) fn describe_node(view: &NodeView) -> String {
 }
 
 pub(super) fn describe_events(events: &[EventView]) -> Option<String> {
-    let rows: Vec<_> = events
-        .iter()
-        .map(|event| {
-            [
-                format_optional(event.at.as_ref()),
-                event.reason.clone(),
-                event.message.clone(),
-            ]
-        })
-        .collect();
-    (!rows.is_empty()).then(|| format_table(["EVENT AT", "REASON", "MESSAGE"], &rows))
+    format_rows(["EVENT AT", "REASON", "MESSAGE"], events, |event| {
+        [
+            format_optional(event.at.as_ref()),
+            event.reason.clone(),
+            event.message.clone(),
+        ]
+    })
 }
 
 #[cfg(test)]
@@ -218,6 +200,28 @@ h100-1  burst  Assigned  2026-01-01T00:00:00Z  ml/train of team-vision/vision wa
         assert!(
             text.contains("\n\nSchedule: stopped by SchedulePolicy nights"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn what_the_user_may_not_read_is_named() {
+        let tenant: TenantCluster = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "vision", "namespace": "team-vision"}, "spec": {},
+        }))
+        .unwrap();
+        let mut view = build_tenant_view(&tenant, Vec::new(), Vec::new());
+        view.unreadable.push("cannot list the nodes: forbidden".into());
+        let expected = "\
+TenantCluster team-vision/vision is new: no status yet
+Class: none; Berth's own defaults
+
+Not shown: cannot list the nodes: forbidden";
+        assert_eq!(describe_tenant(&view), expected);
+        let value = serde_json::to_value(&view).unwrap();
+        assert_eq!(
+            (&value["name"], &value["namespace"]),
+            (&json!("vision"), &json!("team-vision"))
         );
     }
 

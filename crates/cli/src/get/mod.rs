@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 
+use crate::completion;
 use crate::error::Error;
 use crate::host::{Host, HostArguments};
 use crate::output::{ObjectFormat, print_objects};
@@ -21,6 +22,7 @@ const TRANSITIONS: usize = 3;
 #[derive(Debug, Args)]
 pub(crate) struct GetArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME.
+    #[arg(add = completion::tenant_names())]
     name: String,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
@@ -42,7 +44,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Resul
         ObjectFormat::Table => read_details(&host, &tenant, now).await,
         _ => Details::default(),
     };
-    let names = [format!("tenantcluster.berth.dev/{}", tenant.name_any())];
+    let names = [tenant::resource_name(&tenant.name_any())];
     print_objects(
         &tenant,
         &names,

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Details;
-use crate::output::{format_age_since, format_optional, format_table};
+use crate::output::{format_age_since, format_optional, format_rows, format_table};
 use crate::tenant::{TenantName, phase};
 
 pub(super) fn describe(tenant: &TenantCluster, details: &Details, now: Timestamp) -> String {
@@ -63,57 +63,45 @@ fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Time
 }
 
 fn describe_conditions(status: &TenantClusterStatus, now: Timestamp) -> Option<String> {
-    let rows: Vec<_> = status
-        .conditions
-        .iter()
-        .map(|condition| {
-            [
-                condition.type_.clone(),
-                condition.status.clone(),
-                condition.reason.clone(),
-                format_age_since(Some(condition.last_transition_time.0), now),
-                condition.message.clone(),
-            ]
-        })
-        .collect();
-    (!rows.is_empty()).then(|| format_table(["CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"], &rows))
+    let heading = ["CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"];
+    format_rows(heading, &status.conditions, |condition| {
+        [
+            condition.type_.clone(),
+            condition.status.clone(),
+            condition.reason.clone(),
+            format_age_since(Some(condition.last_transition_time.0), now),
+            condition.message.clone(),
+        ]
+    })
 }
 
 fn describe_groups(status: &TenantClusterStatus) -> Option<String> {
-    let rows: Vec<_> = status
-        .node_groups
-        .iter()
-        .map(|group| {
-            [
-                group.name.clone(),
-                group.pool_name.clone(),
-                format!("{:?}", group.mode),
-                group.desired.to_string(),
-                group.assigned.to_string(),
-                group.message.clone(),
-            ]
-        })
-        .collect();
-    (!rows.is_empty()).then(|| format_table(["GROUP", "POOL", "MODE", "DESIRED", "ASSIGNED", "MESSAGE"], &rows))
+    let heading = ["GROUP", "POOL", "MODE", "DESIRED", "ASSIGNED", "MESSAGE"];
+    format_rows(heading, &status.node_groups, |group| {
+        [
+            group.name.clone(),
+            group.pool_name.clone(),
+            format!("{:?}", group.mode),
+            group.desired.to_string(),
+            group.assigned.to_string(),
+            group.message.clone(),
+        ]
+    })
 }
 
 fn describe_nodes(nodes: &[TenantNode]) -> Option<String> {
-    let rows: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            let status = node.status.as_ref().map(|status| &status.node);
-            let conditions = status.and_then(|node| node["conditions"].as_array());
-            let mut conditions = conditions.into_iter().flatten();
-            let is_ready = conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-            [
-                node.spec.node_name.clone(),
-                node.spec.node_group_name.clone(),
-                node.spec.pool_name.clone(),
-                if is_ready { "Ready" } else { "NotReady" }.into(),
-            ]
-        })
-        .collect();
-    (!rows.is_empty()).then(|| format_table(["NODE", "GROUP", "POOL", "STATUS"], &rows))
+    format_rows(["NODE", "GROUP", "POOL", "STATUS"], nodes, |node| {
+        let status = node.status.as_ref().map(|status| &status.node);
+        let conditions = status.and_then(|node| node["conditions"].as_array());
+        let mut conditions = conditions.into_iter().flatten();
+        let is_ready = conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+        [
+            node.spec.node_name.clone(),
+            node.spec.node_group_name.clone(),
+            node.spec.pool_name.clone(),
+            if is_ready { "Ready" } else { "NotReady" }.into(),
+        ]
+    })
 }
 
 fn describe_quota(status: &TenantClusterStatus) -> Option<String> {
@@ -159,19 +147,15 @@ fn describe_violations(status: &TenantClusterStatus) -> Option<String> {
 }
 
 fn describe_transitions(details: &Details) -> Option<String> {
-    let rows: Vec<_> = details
-        .transitions
-        .iter()
-        .map(|period| {
-            [
-                format_time(&period.from),
-                format!("{:?}", period.state),
-                format_optional(period.policy_name.as_ref()),
-                format_optional(period.window_name.as_ref()),
-            ]
-        })
-        .collect();
-    (!rows.is_empty()).then(|| format_table(["SCHEDULE CHANGES AT", "TO", "POLICY", "WINDOW"], &rows))
+    let heading = ["SCHEDULE CHANGES AT", "TO", "POLICY", "WINDOW"];
+    format_rows(heading, &details.transitions, |period| {
+        [
+            format_time(&period.from),
+            format!("{:?}", period.state),
+            format_optional(period.policy_name.as_ref()),
+            format_optional(period.window_name.as_ref()),
+        ]
+    })
 }
 
 /// What the user can do next.

@@ -14,6 +14,7 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use crate::error::Error;
+use crate::host::limited;
 use crate::output::print_line;
 
 /// Shortest lifetime in seconds that API servers give.
@@ -51,7 +52,8 @@ pub(super) async fn run(arguments: &ServiceAccountArguments) -> Result<(), Error
     let kubeconfig = Kubeconfig::read().map_err(|error| unusable(&error))?;
     let cluster = find_cluster(&kubeconfig).map_err(Error::SignIn)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    let client = Client::try_from(config.map_err(|error| unusable(&error))?).map_err(|error| unusable(&error))?;
+    let config = limited(config.map_err(|error| unusable(&error))?);
+    let client = Client::try_from(config).map_err(|error| unusable(&error))?;
     let value = service_account_kubeconfig(&client, &cluster, namespace, name, seconds).await?;
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     let text = serde_saphyr::to_string_with_options(&value, options);

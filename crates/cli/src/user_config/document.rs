@@ -139,8 +139,25 @@ pub(crate) fn host_context(document: &Value) -> Result<Option<&str>, String> {
     ))
 }
 
-/// Adds the context of a tenant to `document`, or replaces it, and switches to it. `tenant` is the tenant's own kubeconfig. A second
-/// call with the same arguments changes nothing.
+/// Kubeconfigs as kubectl merges them, as far as contexts are concerned: the first file that has a context, or says which is the
+/// current one, decides.
+pub(crate) fn merge_contexts(documents: &[Value]) -> Value {
+    let mut contexts: Vec<Value> = Vec::new();
+    for entry in documents
+        .iter()
+        .filter_map(|document| document["contexts"].as_array())
+        .flatten()
+    {
+        if contexts.iter().all(|known| known["name"] != entry["name"]) {
+            contexts.push(entry.clone());
+        }
+    }
+    let current = documents.iter().find_map(current_context).unwrap_or_default();
+    json!({"current-context": current, "contexts": contexts})
+}
+
+/// Adds the context of a tenant to `document`, or replaces it, and switches to it. `tenant` is the tenant's own kubeconfig. `elsewhere`
+/// is the current context if this file does not set one and another does. A second call with the same arguments changes nothing.
 ///
 /// # Errors
 /// The tenant's kubeconfig lacks an entry.
@@ -149,6 +166,7 @@ pub(crate) fn add_context(
     context: &str,
     tenant: &Value,
     server: Option<&Server>,
+    elsewhere: Option<&str>,
 ) -> Result<(), String> {
     let missing = |what: &str| format!("the tenant's kubeconfig has no {what}");
     let own = current_context(tenant).ok_or_else(|| missing("current context"))?;
@@ -169,7 +187,8 @@ pub(crate) fn add_context(
     let current = current_context(document).map(str::to_owned);
     let previous = match current {
         Some(current) if current == context => previous_context(document, context).map(str::to_owned),
-        other => other,
+        Some(other) => Some(other),
+        None => elsewhere.filter(|name| *name != context).map(str::to_owned),
     };
     if let Some(previous) = previous {
         content["extensions"] = json!([{"name": EXTENSION, "extension": {"previousContext": previous}}]);
@@ -193,11 +212,17 @@ fn put(document: &mut Value, list: &str, name: &str, key: &str, content: &Value)
     }
 }
 
-/// Removes the context of a tenant with its cluster and user. If it is the current one, the context before becomes current, if it
-/// still exists. Returns whether the context existed.
-pub(crate) fn remove_context(document: &mut Value, context: &str) -> bool {
-    let existed = find(document, "contexts", context).is_some();
-    let previous = previous_context(document, context).map(str::to_owned);
+/// The context to go back to from this one, if it still exists. `document` has the contexts of all files.
+pub(crate) fn known_previous(document: &Value, context: &str) -> Option<String> {
+    let previous = previous_context(document, context).filter(|previous| *previous != context)?;
+    find(document, "contexts", previous).map(|_| previous.to_owned())
+}
+
+/// Removes the context of a tenant with its cluster and user. If it is the current one, `previous` becomes current. Returns whether
+/// there was anything of the context.
+pub(crate) fn remove_context(document: &mut Value, context: &str, previous: Option<&str>) -> bool {
+    let is_current = current_context(document) == Some(context);
+    let existed = is_current || LISTS.iter().any(|list| find(document, list, context).is_some());
     for list in LISTS {
         if let Some(entries) = document.get_mut(list).and_then(Value::as_array_mut) {
             entries.retain(|entry| entry["name"] != context);
@@ -213,9 +238,8 @@ pub(crate) fn remove_context(document: &mut Value, context: &str) -> bool {
             }
         }
     }
-    if current_context(document) == Some(context) {
-        let known = previous.filter(|name| find(document, "contexts", name).is_some());
-        document["current-context"] = json!(known.unwrap_or_default());
+    if is_current {
+        document["current-context"] = json!(previous.unwrap_or_default());
     }
     existed
 }
@@ -301,40 +325,45 @@ mod tests {
         })
     }
 
+    fn remove(document: &mut Value, context: &str) -> bool {
+        let previous = known_previous(document, context);
+        remove_context(document, context, previous.as_deref())
+    }
+
     #[test]
     fn a_context_is_added_replaced_and_removed_without_a_trace() {
         let mut document = host();
         let name = context_name("team", "vision");
-        add_context(&mut document, &name, &tenant("https://one"), None).unwrap();
+        add_context(&mut document, &name, &tenant("https://one"), None, None).unwrap();
         assert_eq!(current_context(&document), Some("berth/team/vision"));
         assert_eq!(host_context(&document), Ok(Some("prod")));
         assert_eq!(tenant_contexts(&document), ["berth/team/vision"]);
 
         // Again, with another address: one entry, and the context before is still known.
-        add_context(&mut document, &name, &tenant("https://two"), None).unwrap();
+        add_context(&mut document, &name, &tenant("https://two"), None, None).unwrap();
         assert_eq!(document["clusters"].as_array().unwrap().len(), 2);
         assert_eq!(document["clusters"][1]["cluster"]["server"], "https://two");
         assert_eq!(host_context(&document), Ok(Some("prod")));
         let same = document.clone();
-        add_context(&mut document, &name, &tenant("https://two"), None).unwrap();
+        add_context(&mut document, &name, &tenant("https://two"), None, None).unwrap();
         assert_eq!(document, same);
 
-        assert!(remove_context(&mut document, &name));
+        assert!(remove(&mut document, &name));
         assert_eq!(document, host());
-        assert!(!remove_context(&mut document, &name));
+        assert!(!remove(&mut document, &name));
     }
 
     #[test]
     fn the_host_is_found_behind_several_tenants_in_any_order_of_removal() {
         let mut document = host();
         let (one, two) = (context_name("team", "one"), context_name("team", "two"));
-        add_context(&mut document, &one, &tenant("https://one"), None).unwrap();
-        add_context(&mut document, &two, &tenant("https://two"), None).unwrap();
+        add_context(&mut document, &one, &tenant("https://one"), None, None).unwrap();
+        add_context(&mut document, &two, &tenant("https://two"), None, None).unwrap();
         assert_eq!(host_context(&document), Ok(Some("prod")));
-        assert!(remove_context(&mut document, &one));
+        assert!(remove(&mut document, &one));
         assert_eq!(current_context(&document), Some(two.as_str()));
         assert_eq!(host_context(&document), Ok(Some("prod")));
-        assert!(remove_context(&mut document, &two));
+        assert!(remove(&mut document, &two));
         assert_eq!(document, host());
     }
 
@@ -342,14 +371,36 @@ mod tests {
     fn without_a_context_before_the_host_is_not_guessed() {
         let mut document = parse("").unwrap();
         assert_eq!(host_context(&document), Ok(None));
-        add_context(&mut document, "berth/team/one", &tenant("https://one"), None).unwrap();
+        add_context(&mut document, "berth/team/one", &tenant("https://one"), None, None).unwrap();
         assert!(host_context(&document).unwrap_err().contains("--context"));
         // A circle that somebody made by hand ends.
         let circle = json!([{"name": EXTENSION, "extension": {"previousContext": "berth/team/one"}}]);
         document["contexts"][0]["context"]["extensions"] = circle;
         assert!(host_context(&document).is_err());
-        remove_context(&mut document, "berth/team/one");
+        remove(&mut document, "berth/team/one");
         assert_eq!(current_context(&document), None);
+    }
+
+    #[test]
+    fn the_first_of_several_files_decides() {
+        let one = json!({"contexts": [{"name": "a", "context": {"user": "one"}}]});
+        let two =
+            json!({"current-context": "b", "contexts": [{"name": "a", "context": {"user": "two"}}, {"name": "b"}]});
+        let merged = merge_contexts(&[one.clone(), two.clone()]);
+        assert_eq!(current_context(&merged), Some("b"));
+        assert_eq!(merged["contexts"].as_array().unwrap().len(), 2);
+        assert_eq!(merged["contexts"][0]["context"]["user"], "one");
+        assert_eq!(current_context(&merge_contexts(&[])), None);
+
+        // The context before is that of the other file.
+        let mut document = one;
+        add_context(&mut document, "berth/t/v", &tenant("https://one"), None, Some("b")).unwrap();
+        let merged = merge_contexts(&[document.clone(), two]);
+        assert_eq!(host_context(&merged), Ok(Some("b")));
+        let previous = known_previous(&merged, "berth/t/v");
+        assert!(remove_context(&mut document, "berth/t/v", previous.as_deref()));
+        assert_eq!(current_context(&document), Some("b"));
+        assert_eq!(known_previous(&document, "berth/t/v"), None);
     }
 
     #[test]
@@ -362,7 +413,7 @@ mod tests {
         assert_eq!(changed["clusters"][0]["cluster"]["server"], "https://127.0.0.1:4000");
         assert_eq!(changed["clusters"][0]["cluster"]["tls-server-name"], "kubernetes");
         let mut document = host();
-        add_context(&mut document, "berth/a/b", &tenant("https://one"), Some(&server)).unwrap();
+        add_context(&mut document, "berth/a/b", &tenant("https://one"), Some(&server), None).unwrap();
         assert_eq!(document["clusters"][1]["cluster"]["tls-server-name"], "kubernetes");
     }
 
@@ -373,6 +424,6 @@ mod tests {
         assert_eq!(parse(&render(&document).unwrap()).unwrap(), document);
         assert!(parse("- a").is_err());
         let broken = json!({"current-context": "a"});
-        assert!(add_context(&mut host(), "berth/a/b", &broken, None).is_err());
+        assert!(add_context(&mut host(), "berth/a/b", &broken, None, None).is_err());
     }
 }

@@ -2,31 +2,94 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use berth_local::Home;
 use berth_process::write_atomic;
 use serde_json::Value;
 
-use super::document;
+use super::document::{self, Server};
 use crate::error::Error;
 
 /// Mode of a new kubeconfig: it has keys.
 const MODE: u32 = 0o600;
+/// How often a lock of another program is looked at, and the time between: kubectl has it for milliseconds.
+const LOCK_TRIES: u32 = 20;
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The file that kubectl would write to: the first one of KUBECONFIG that exists, else the first one, else `~/.kube/config`.
-pub(crate) fn find() -> Result<PathBuf, Error> {
-    let set = std::env::var_os("KUBECONFIG").unwrap_or_default();
-    let all: Vec<PathBuf> = std::env::split_paths(&set)
-        .filter(|path| !path.as_os_str().is_empty())
-        .collect();
-    let existing = all.iter().find(|path| path.exists()).or(all.first()).cloned();
-    let default = || Some(std::env::home_dir()?.join(".kube/config"));
-    let path = existing
-        .or_else(default)
-        .ok_or_else(|| Error::Failed("there is no home directory; name a kubeconfig in KUBECONFIG".into()))?;
-    check_is_the_users(path)
+/// The kubeconfigs of the user, as kubectl finds them.
+#[derive(Debug)]
+pub(crate) struct UserFiles {
+    /// In the order in which they are merged. Some may not exist.
+    all: Vec<PathBuf>,
+    /// The one to which kubectl would write: the first that exists, else the last.
+    target: PathBuf,
+}
+
+impl UserFiles {
+    /// Those of KUBECONFIG, or else `~/.kube/config`.
+    ///
+    /// # Errors
+    /// There is none that a context can be written to.
+    pub(crate) fn find() -> Result<Self, Error> {
+        let set = std::env::var_os("KUBECONFIG").unwrap_or_default();
+        let mut all: Vec<PathBuf> = std::env::split_paths(&set)
+            .filter(|path| !path.as_os_str().is_empty())
+            .collect();
+        if all.is_empty() {
+            all.extend(std::env::home_dir().map(|home| home.join(".kube/config")));
+        }
+        Self::of(all)
+    }
+
+    fn of(all: Vec<PathBuf>) -> Result<Self, Error> {
+        let existing = all.iter().find(|path| path.exists());
+        let target = existing
+            .or(all.last())
+            .cloned()
+            .ok_or_else(|| Error::Failed("there is no home directory; name a kubeconfig in KUBECONFIG".into()))?;
+        let target = check_is_the_users(target)?;
+        Ok(Self { all, target })
+    }
+
+    /// The file that has new contexts.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Whether other users of this machine can read the target, which has keys.
+    pub(crate) fn is_readable_by_others(&self) -> bool {
+        fs::metadata(&self.target).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
+    }
+
+    /// The contexts of all files.
+    pub(crate) fn read_contexts(&self) -> Result<Value, Error> {
+        let documents: Result<Vec<Value>, Error> = self.all.iter().map(|path| read(path)).collect();
+        Ok(document::merge_contexts(&documents?))
+    }
+
+    /// Adds the context of a tenant to the target and switches to it.
+    pub(crate) fn add_context(&self, context: &str, tenant: &Value, server: Option<&Server>) -> Result<(), Error> {
+        let contexts = self.read_contexts()?;
+        let current = document::current_context(&contexts);
+        change(&self.target, |document| {
+            document::add_context(document, context, tenant, server, current).map_err(Error::Failed)
+        })
+    }
+
+    /// Removes the context of a tenant from every file and goes back to the one before. Returns whether it existed.
+    pub(crate) fn remove_context(&self, context: &str) -> Result<bool, Error> {
+        let previous = document::known_previous(&self.read_contexts()?, context);
+        let mut existed = false;
+        for path in self.all.iter().filter(|path| path.exists()) {
+            existed |= change(path, |document| {
+                Ok(document::remove_context(document, context, previous.as_deref()))
+            })?;
+        }
+        Ok(existed)
+    }
 }
 
 /// The kubeconfig of a local host cluster belongs to `berth dev`: with the context of a tenant in it, `berth dev status` would ask the
@@ -44,7 +107,7 @@ fn check_is_the_users(path: PathBuf) -> Result<PathBuf, Error> {
 }
 
 /// Reads a kubeconfig; a missing file is an empty one.
-pub(crate) fn read(path: &Path) -> Result<Value, Error> {
+fn read(path: &Path) -> Result<Value, Error> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -59,47 +122,101 @@ pub(crate) fn read(path: &Path) -> Result<Value, Error> {
     document::parse(&text).map_err(|error| Error::Failed(format!("{} is not a kubeconfig: {error}", path.display())))
 }
 
-/// Changes a kubeconfig under a lock that kubectl respects too. The file changes at once or not at all and keeps its mode; behind a
-/// symbolic link the file that it leads to changes. Nothing is written if nothing changed.
-pub(crate) fn change<T>(path: &Path, change: impl FnOnce(&mut Value) -> Result<T, Error>) -> Result<T, Error> {
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if let Some(folder) = path.parent() {
+/// Changes a kubeconfig under a lock that kubectl respects too. The file changes at once or not at all and keeps its mode and owner;
+/// behind a symbolic link the file that it leads to changes. Nothing is written if nothing changed.
+fn change<T>(path: &Path, change: impl FnOnce(&mut Value) -> Result<T, Error>) -> Result<T, Error> {
+    let real = follow_link(path);
+    for folder in [path, real.as_path()].into_iter().filter_map(Path::parent) {
         fs::create_dir_all(folder).map_err(|source| Error::File {
             action: "create",
             path: folder.into(),
             source,
         })?;
     }
-    let _lock = Lock::acquire(&path)?;
-    let before = read(&path)?;
+    let _locks = Lock::acquire_all(path, &real)?;
+    let before = read(&real)?;
     let mut after = before.clone();
     let result = change(&mut after)?;
     if after != before {
         let text = document::render(&after).map_err(Error::Output)?;
-        let mode = fs::metadata(&path).map_or(MODE, |metadata| metadata.permissions().mode() & 0o777);
-        write_atomic(&path, text.as_bytes(), mode)?;
+        let metadata = fs::metadata(&real).ok();
+        let mode = metadata
+            .as_ref()
+            .map_or(MODE, |metadata| metadata.permissions().mode() & 0o777);
+        write_atomic(&real, text.as_bytes(), mode)?;
+        if let Some(metadata) = metadata {
+            // Only root can give a file away. For others the new file is theirs, as the folder is.
+            let _ = std::os::unix::fs::chown(&real, Some(metadata.uid()), Some(metadata.gid()));
+        }
     }
     Ok(result)
 }
 
+/// The file behind a symbolic link, even if it does not exist yet.
+fn follow_link(path: &Path) -> PathBuf {
+    let behind = || {
+        let target = fs::read_link(path).ok()?;
+        Some(path.parent().unwrap_or(Path::new("")).join(target))
+    };
+    fs::canonicalize(path)
+        .ok()
+        .or_else(behind)
+        .unwrap_or_else(|| path.to_owned())
+}
+
 /// The lock that kubectl takes on a kubeconfig: a file beside it with the ending `.lock`.
+#[derive(Debug)]
 struct Lock(PathBuf);
 
 impl Lock {
-    fn acquire(path: &Path) -> Result<Self, Error> {
-        let mut lock = path.as_os_str().to_owned();
-        lock.push(".lock");
-        let lock = PathBuf::from(lock);
-        match fs::File::create_new(&lock) {
-            Ok(_) => Ok(Self(lock)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Failed(format!(
-                "another program changes {} at the moment; try again, and delete {} if none does",
-                path.display(),
-                lock.display()
-            ))),
+    /// The lock beside the path, which kubectl takes, and the one beside the file behind a link, which programs take that use
+    /// another path to it. Waits a moment for other programs.
+    fn acquire_all(path: &Path, real: &Path) -> Result<Vec<Self>, Error> {
+        let mut paths = [path, real].map(Self::path_for).to_vec();
+        paths.dedup();
+        let mut locks = Vec::new();
+        for lock in paths {
+            let mut tries = 0;
+            while !Self::try_acquire(&lock, &mut locks)? {
+                tries += 1;
+                if tries == LOCK_TRIES {
+                    return Err(Error::Failed(format!(
+                        "another program changes {} at the moment; try again, and delete {} if none does",
+                        path.display(),
+                        lock.display()
+                    )));
+                }
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "it reads and writes files, which blocks as well"
+                )]
+                std::thread::sleep(LOCK_INTERVAL);
+            }
+        }
+        Ok(locks)
+    }
+
+    /// Where the lock of a file is. Its folder is resolved: the same lock must have the same path.
+    fn path_for(path: &Path) -> PathBuf {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".lock");
+        fs::canonicalize(folder)
+            .unwrap_or_else(|_| folder.to_owned())
+            .join(name)
+    }
+
+    fn try_acquire(path: &Path, locks: &mut Vec<Self>) -> Result<bool, Error> {
+        match fs::File::create_new(path) {
+            Ok(_) => {
+                locks.push(Self(path.to_owned()));
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(source) => Err(Error::File {
                 action: "lock",
-                path: lock,
+                path: path.into(),
                 source,
             }),
         }
@@ -147,6 +264,82 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, MODE);
         fs::write(folder.path().join("new/config.lock"), "").unwrap();
         assert!(change(&file, set).unwrap_err().to_string().contains("config.lock"));
+    }
+
+    #[test]
+    fn a_lock_that_is_soon_released_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, lock) = (folder.path().join("config"), folder.path().join("config.lock"));
+        fs::write(&lock, "").unwrap();
+        let other = std::thread::spawn(move || {
+            #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
+            std::thread::sleep(LOCK_INTERVAL);
+            fs::remove_file(lock).unwrap();
+        });
+        change(&file, |document| {
+            document["x"] = json!(1);
+            Ok(())
+        })
+        .unwrap();
+        other.join().unwrap();
+        assert_eq!(read(&file).unwrap()["x"], 1);
+    }
+
+    #[test]
+    fn both_paths_of_a_linked_file_are_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("real"), folder.path().join("link"));
+        // The file does not exist yet.
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        change(&link, |document| {
+            assert!(folder.path().join("link.lock").exists() && folder.path().join("real.lock").exists());
+            document["x"] = json!(1);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(read(&file).unwrap()["x"], 1);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        // The same folder by two paths has one lock.
+        let other = folder.path().join("folder");
+        std::os::unix::fs::symlink(folder.path(), &other).unwrap();
+        change(&other.join("real"), |_| Ok(())).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_context_of_another_file_is_gone_back_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["missing", "one", "two"].map(|name| folder.path().join(name));
+        fs::write(&paths[1], "users: [{name: mine, user: {token: t}}]\n").unwrap();
+        fs::write(
+            &paths[2],
+            "current-context: prod\ncontexts: [{name: prod, context: {user: mine}}]\n",
+        )
+        .unwrap();
+        let files = UserFiles::of(paths.to_vec()).unwrap();
+        assert_eq!(files.target(), paths[1]);
+        let tenant = json!({
+            "current-context": "v", "contexts": [{"name": "v", "context": {"cluster": "v", "user": "v"}}],
+            "clusters": [{"name": "v", "cluster": {"server": "https://v"}}], "users": [{"name": "v", "user": {}}],
+        });
+        files.add_context("berth/team/v", &tenant, None).unwrap();
+        for (mode, expected) in [(0o600, false), (0o640, true), (0o604, true)] {
+            fs::set_permissions(&paths[1], fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(files.is_readable_by_others(), expected, "{mode:o}");
+        }
+        let contexts = files.read_contexts().unwrap();
+        assert_eq!(document::current_context(&contexts), Some("berth/team/v"));
+        assert_eq!(document::host_context(&contexts), Ok(Some("prod")));
+        assert_eq!(read(&paths[1]).unwrap()["users"][0]["user"]["token"], "t");
+
+        assert!(files.remove_context("berth/team/v").unwrap());
+        assert_eq!(document::current_context(&files.read_contexts().unwrap()), Some("prod"));
+        assert_eq!(read(&paths[2]).unwrap()["contexts"][0]["name"], "prod");
+        assert!(!files.remove_context("berth/team/v").unwrap());
+        assert!(!paths[0].exists());
+        // None exists: kubectl creates the last one.
+        let none = ["a", "b"].map(|name| folder.path().join(name));
+        assert_eq!(UserFiles::of(none.to_vec()).unwrap().target(), none[1]);
     }
 
     #[test]

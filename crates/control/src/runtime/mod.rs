@@ -4,7 +4,7 @@
 pub mod cluster;
 mod process;
 
-pub use process::{ProcessRuntime, ProcessRuntimeConfig};
+pub use process::{ProcessRuntime, ProcessRuntimeConfig, kubeconfig_path};
 
 use crate::{
     apply::{Applier, ApplyError},

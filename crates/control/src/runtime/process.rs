@@ -45,7 +45,7 @@ pub struct ProcessRuntimeConfig {
     pub dir: PathBuf,
     /// Folder of log files.
     pub log_dir: PathBuf,
-    /// Folder into which tenants' kubeconfigs are written as `<namespace>-<name>.yaml`, if any.
+    /// Folder into which tenants' kubeconfigs are written as `<namespace>.<name>.yaml`, if any.
     pub kubeconfig_dir: Option<PathBuf>,
     /// The syncer's executable.
     pub syncer: PathBuf,
@@ -162,9 +162,10 @@ fn process_name(tenant: &TenantId, component: &str) -> String {
     format!("{}.{component}", tenant.slug())
 }
 
-fn kubeconfig_path(dir: &Path, namespace: &str, name: &str) -> PathBuf {
-    // Both are DNS labels or subdomains: they hold no slash and no leading dot.
-    dir.join(format!("{namespace}-{name}.yaml"))
+/// The file of a tenant's kubeconfig in a folder for those of all tenants. Namespace and name of a TenantCluster are DNS labels: they
+/// have no slash, and no dot, so that two tenants never share a file.
+pub fn kubeconfig_path(dir: &Path, namespace: &str, name: &str) -> PathBuf {
+    dir.join(format!("{namespace}.{name}.yaml"))
 }
 
 /// Removes a file or folder that may not exist.

@@ -1,0 +1,278 @@
+//! Completion for shells: commands and flags, and the names of the tenants that the user may see.
+//!
+//! A shell runs `berth` with [`VARIABLE`] set, as the script of `berth completion` says; kubectl runs it as [`KUBECTL_COMPLETER`].
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use berth_api::TenantCluster;
+use clap::Command;
+use clap_complete::Shell;
+use clap_complete::engine::{self, ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::{CompleteEnv, Shells};
+use kube::api::{Api, ListParams};
+
+use crate::error::Error;
+use crate::host::{Host, HostArguments};
+use crate::tenant::{TenantName, phase};
+
+/// Environment variable with the shell that asks.
+const VARIABLE: &str = "BERTH_COMPLETE";
+/// Name of the executable that kubectl runs to complete `kubectl berth`, with the words behind it as arguments.
+/// <https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/>
+const KUBECTL_COMPLETER: &str = "kubectl_complete-berth";
+/// Name of the executable that kubectl runs for `kubectl berth`.
+const KUBECTL_PLUGIN: &str = "kubectl-berth";
+/// The last line of an answer to kubectl: the shell is not to offer files. `ShellCompDirectiveNoFileComp` of cobra.
+const NO_FILES: &str = ":4";
+/// How long the host may take: somebody waits at the keyboard.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// How many tenants are asked for.
+const MOST_TENANTS: u32 = 500;
+
+/// The name by which this program was started.
+fn program_name() -> Option<OsString> {
+    let path = PathBuf::from(std::env::args_os().next()?);
+    path.file_name().map(OsStr::to_owned)
+}
+
+/// The command line with the name that the user typed.
+pub(crate) fn named(command: Command) -> Command {
+    if program_name().is_some_and(|name| name == KUBECTL_PLUGIN) {
+        command.bin_name("kubectl berth")
+    } else {
+        command
+    }
+}
+
+/// Answers a shell or kubectl; none if nobody asks for completion.
+pub(crate) fn answer(command: impl Fn() -> Command) -> Option<ExitCode> {
+    if program_name().is_some_and(|name| name == KUBECTL_COMPLETER) {
+        let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+        let text = complete_for_kubectl(command(), words);
+        // A shell that has gone away reads nothing.
+        let _ = io::stdout().write_all(text.as_bytes());
+        return Some(ExitCode::SUCCESS);
+    }
+    let directory = std::env::current_dir().ok();
+    let environment = CompleteEnv::with_factory(command).var(VARIABLE);
+    match environment.try_complete(std::env::args_os(), directory.as_deref()) {
+        Ok(true) => Some(ExitCode::SUCCESS),
+        Ok(false) => None,
+        Err(_) => Some(ExitCode::FAILURE),
+    }
+}
+
+/// A line for each candidate, with a tab before what it means.
+fn complete_for_kubectl(mut command: Command, words: Vec<OsString>) -> String {
+    let index = words.len().max(1);
+    let mut all = vec![OsString::from(command.get_name())];
+    all.extend(words);
+    all.resize(index + 1, OsString::new());
+    let directory = std::env::current_dir().ok();
+    let candidates = engine::complete(&mut command, all, index, directory.as_deref()).unwrap_or_default();
+    let mut text = String::new();
+    for candidate in candidates {
+        text += &candidate.get_value().to_string_lossy();
+        if let Some(help) = candidate.get_help() {
+            text.push('\t');
+            text += help.to_string().lines().next().unwrap_or_default();
+        }
+        text.push('\n');
+    }
+    text + NO_FILES + "\n"
+}
+
+/// `berth completion`: prints the script of a shell, which runs this program for each completion.
+pub(crate) fn print_script(shell: Shell) -> Result<ExitCode, Error> {
+    let failed = |error: &dyn std::fmt::Display| Error::Output(error.to_string());
+    let shells = Shells::builtins();
+    let shell = shell.to_string();
+    let completer = shells.completer(&shell);
+    let completer = completer.ok_or_else(|| Error::Usage(format!("there is no completion for {shell}")))?;
+    let program = PathBuf::from(std::env::args_os().next().unwrap_or_else(|| "berth".into()));
+    let program = match std::env::current_dir() {
+        // Found in PATH: the shell finds it, too.
+        _ if program.components().count() < 2 => program,
+        Ok(directory) => directory.join(program),
+        Err(_) => program,
+    };
+    let mut script = Vec::new();
+    let written = completer.write_registration(VARIABLE, "berth", "berth", &program.to_string_lossy(), &mut script);
+    written.map_err(|error| failed(&error))?;
+    io::stdout().write_all(&script).map_err(|error| failed(&error))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Completes an argument that names a tenant.
+pub(crate) fn tenant_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_tenants)
+}
+
+/// The tenants that begin with `current`: `NAME` in the namespace of the command, `NAMESPACE/NAME` elsewhere. Nothing if the host
+/// does not answer soon.
+fn complete_tenants(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words: Vec<String> = std::env::args().collect();
+    let host = parse_host_arguments(words_of_user(&words));
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return Vec::new();
+    };
+    let found = runtime.block_on(async {
+        tokio::time::timeout(TIMEOUT, async {
+            let host = host.connect().await.ok()?;
+            let tenants = list_tenants(&host).await?;
+            Some((host.namespace, tenants))
+        })
+        .await
+    });
+    let Ok(Some((namespace, tenants))) = found else {
+        return Vec::new();
+    };
+    candidates_of(&tenants, &namespace, &current.to_string_lossy())
+        .into_iter()
+        .map(|(name, phase)| CompletionCandidate::new(name).help(Some(phase.into())))
+        .collect()
+}
+
+/// The tenants of all namespaces, or of that of the command if the user may not see others.
+async fn list_tenants(host: &Host) -> Option<Vec<TenantCluster>> {
+    let parameters = ListParams::default().limit(MOST_TENANTS);
+    let all: Api<TenantCluster> = Api::all(host.client.clone());
+    if let Ok(list) = all.list(&parameters).await {
+        return Some(list.items);
+    }
+    let own: Api<TenantCluster> = Api::namespaced(host.client.clone(), &host.namespace);
+    own.list(&parameters).await.ok().map(|list| list.items)
+}
+
+/// Names that begin with `current`, and the phases of the tenants.
+fn candidates_of(tenants: &[TenantCluster], namespace: &str, current: &str) -> Vec<(String, String)> {
+    let candidates = tenants.iter().map(|tenant| {
+        let name = TenantName::of(tenant);
+        let is_own = name.namespace == namespace && !current.contains('/');
+        (if is_own { name.name } else { name.to_string() }, phase(tenant))
+    });
+    let mut found: Vec<_> = candidates.filter(|(name, _)| name.starts_with(current)).collect();
+    found.sort();
+    found
+}
+
+/// The words that the user typed: a shell passes them behind `--`, kubectl passes nothing else.
+fn words_of_user(arguments: &[String]) -> &[String] {
+    let program = arguments.first().map(Path::new).and_then(Path::file_name);
+    if program.is_some_and(|name| name == KUBECTL_COMPLETER) {
+        return arguments;
+    }
+    let begin = arguments.iter().position(|word| word == "--");
+    begin.map_or(&[], |begin| arguments.split_at(begin + 1).1)
+}
+
+/// The flags that name the host and the namespace, wherever they are among the words before `--`.
+fn parse_host_arguments(words: &[String]) -> HostArguments {
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let words = words.split_at(end).0;
+    let find = |flag: &str| {
+        words.iter().enumerate().rev().find_map(|(index, word)| {
+            let value = word.strip_prefix(flag)?;
+            if value.is_empty() {
+                // The word that is being completed may be the flag itself.
+                return words.get(index + 1).filter(|next| !next.is_empty()).cloned();
+            }
+            let is_short = !flag.starts_with("--");
+            let value = value.strip_prefix('=').or(is_short.then_some(value))?;
+            Some(value.to_owned())
+        })
+    };
+    let home = find("--home")
+        .map(OsString::from)
+        .or_else(|| std::env::var_os("BERTH_HOME"));
+    HostArguments {
+        kubeconfig: find("--kubeconfig").map(PathBuf::from),
+        context: find("--context"),
+        namespace: find("--namespace").or_else(|| find("-n")),
+        home: home.unwrap_or_else(|| ".berth".into()).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+    use serde_json::json;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    fn complete(line: &str) -> String {
+        let words = line.split(' ').map(OsString::from).collect();
+        complete_for_kubectl(crate::args::Arguments::command(), words)
+    }
+
+    #[test]
+    fn kubectl_gets_candidates_with_their_meaning() {
+        let text = complete("li");
+        assert!(text.starts_with("list\tList the tenants"), "{text}");
+        assert!(text.ends_with("\n:4\n"), "{text}");
+        assert!(complete("").contains("\ncreate\t") || complete("").starts_with("create\t"));
+        assert!(complete("get -o js").starts_with("json\t"), "{}", complete("get -o js"));
+        assert!(complete("dev st").starts_with("status\t"));
+        assert_eq!(complete("nothing-like-this"), ":4\n");
+        assert!(complete_for_kubectl(crate::args::Arguments::command(), Vec::new()).contains("create\t"));
+    }
+
+    #[test]
+    fn flags_before_the_separator_name_the_host() {
+        let parse = |line: &str| parse_host_arguments(&words(line));
+        let found = parse("berth -n team --context=prod get --kubeconfig /k v");
+        assert_eq!(found.namespace.as_deref(), Some("team"));
+        assert_eq!(found.context.as_deref(), Some("prod"));
+        assert_eq!(found.kubeconfig, Some("/k".into()));
+        assert_eq!(parse("berth get -nteam v").namespace.as_deref(), Some("team"));
+        assert_eq!(parse("berth get --namespace=a -n=b").namespace.as_deref(), Some("a"));
+        assert_eq!(parse("berth connect v -- kubectl -n other").namespace, None);
+        assert_eq!(parse("berth get -n").namespace, None);
+        assert_eq!(parse("berth get --home /h").home, PathBuf::from("/h"));
+    }
+
+    #[test]
+    fn the_words_of_the_user_are_behind_the_separator() {
+        assert_eq!(words_of_user(&words("/bin/berth -- berth get v")), words("berth get v"));
+        assert_eq!(
+            words_of_user(&words("/bin/kubectl_complete-berth get v"))[1..],
+            words("get v")
+        );
+        assert!(words_of_user(&words("berth")).is_empty());
+    }
+
+    #[test]
+    fn tenants_of_other_namespaces_have_their_namespace() {
+        let tenant = |namespace: &str, name: &str| -> TenantCluster {
+            serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "spec": {},
+                "metadata": {"name": name, "namespace": namespace}, "status": {"phase": "Ready"},
+            }))
+            .unwrap()
+        };
+        let tenants = [
+            tenant("team", "vision"),
+            tenant("team", "video"),
+            tenant("other", "vision"),
+        ];
+        let names = |current: &str| -> Vec<String> {
+            let found = candidates_of(&tenants, "team", current);
+            found.into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(names(""), ["other/vision", "video", "vision"]);
+        assert_eq!(names("vi"), ["video", "vision"]);
+        assert_eq!(names("ot"), ["other/vision"]);
+        assert_eq!(names("team/v"), ["team/video", "team/vision"]);
+        assert_eq!(
+            candidates_of(&tenants, "team", "vid"),
+            [("video".to_owned(), "Ready".to_owned())]
+        );
+    }
+}
