@@ -123,8 +123,10 @@ fn get_release(work: &Path) -> PathBuf {
         let folder = work.join("release");
         fs::create_dir(&folder).unwrap();
         for entry in fs::read_dir(given).unwrap() {
-            let entry = entry.unwrap();
-            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+            let file = entry.unwrap().path();
+            if file.is_file() {
+                fs::copy(&file, folder.join(file.file_name().unwrap())).unwrap();
+            }
         }
         return folder;
     }

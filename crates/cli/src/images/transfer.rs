@@ -133,18 +133,21 @@ impl Release {
                 env!("CARGO_PKG_VERSION")
             )));
         }
-        let is_same = match &self.checksums {
-            Some(checksums) => checksums.get(&name) == Some(&file_digest(&file)?),
-            None => true,
-        };
-        let stored = read_stored(&file, reference)?;
-        if is_same && stored.map(|stored| stored.digest).as_ref() == self.digests.get(reference) {
-            return Ok(file);
+        let damaged = |reason: String| Error::Images(format!("{}: {reason}; copy the release again", file.display()));
+        if let Some(checksums) = &self.checksums
+            && checksums.get(&name) != Some(&file_digest(&file)?)
+        {
+            return Err(damaged(format!("its checksum is not that in {CHECKSUMS}")));
         }
-        Err(Error::Images(format!(
-            "{} is not the file that {CHECKSUMS} and {LIST} of the release name: copy the release again",
-            file.display()
-        )))
+        let image = ListedImage {
+            reference: reference.to_owned(),
+            digest: self.digests.get(reference).cloned(),
+        };
+        let stored = read_archive(&file).map_err(|error| damaged(error.to_string()))?;
+        match stored.and_then(|stored| find_mismatch(&image, &stored, None)) {
+            Some(mismatch) => Err(damaged(mismatch)),
+            None => Ok(file),
+        }
     }
 }
 
