@@ -2,6 +2,7 @@
 //! nodes Berth is installed by its chart.
 
 use crate::files::{binary, example};
+use crate::helm;
 use berth_api::{HostNodePool, TenantClass, TenantCluster};
 use berth_control::install::install;
 use berth_local::{ChartInstall, HostCluster, HostClusterConfig, NodePlan, TestHost};
@@ -101,7 +102,7 @@ impl TestCluster {
             config.real_nodes = true;
         });
         let host = host.await.unwrap();
-        let mut chart = ChartInstall::new(binary("berth-control").parent().unwrap());
+        let mut chart = ChartInstall::new(helm::chart(), binary("berth-control").parent().unwrap());
         chart.versions = vec![
             berth_kubernetes_versions::KUBERNETES_DEFAULT.into(),
             berth_kubernetes_versions::KUBERNETES_PREVIOUS.into(),

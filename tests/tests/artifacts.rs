@@ -7,7 +7,7 @@ use berth_local::images::{
 };
 use berth_tests::{
     files::{binary, documents},
-    helm::{VERSION as HELM, cache, existing},
+    release::{PUBLIC_KEY, VERSION, make_key, run, write},
 };
 use serde_json::{Value, json};
 use std::{
@@ -16,46 +16,16 @@ use std::{
     io::Read as _,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::Command,
 };
 use tempfile::TempDir;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-fn checkout() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// A folder with the programs of a release. All are the smallest one: large ones take minutes to compress.
+/// A folder with the programs of a release. All are the smallest one: the others only take longer.
 fn link_programs(folder: PathBuf) -> PathBuf {
     std::fs::create_dir(&folder).unwrap();
     for name in BERTH_PROGRAMS.iter().chain([&"berth"]) {
         symlink(binary("berth-scrub"), folder.join(name)).unwrap();
     }
     folder
-}
-
-/// Writes the artifacts below `output`; returns their folder.
-fn write(programs: &Path, output: &Path, key: Option<&Path>) -> PathBuf {
-    let mut command = Command::new(binary("artifacts"));
-    command
-        .arg(format!("--programs={}={}", host_architecture(), programs.display()))
-        .arg(format!("--output={}", output.display()))
-        .arg(format!("--root={}", checkout().display()))
-        .arg(format!(
-            "--helm={}",
-            existing(cache().join("bin/helm").join(HELM).join("helm")).display()
-        ))
-        .env("SOURCE_DATE_EPOCH", "1700000000")
-        .env_remove("BERTH_SIGNING_KEY");
-    if let Some(key) = key {
-        command.env("BERTH_SIGNING_KEY", key);
-    }
-    let outcome = command.output().unwrap();
-    let errors = String::from_utf8_lossy(&outcome.stderr);
-    assert!(outcome.status.success(), "{errors}");
-    assert_eq!(errors.contains("not signed"), key.is_none(), "{errors}");
-    output.join(VERSION)
 }
 
 /// Small files of a tar file by path, and the lengths of all.
@@ -100,37 +70,10 @@ fn read_layout(path: &Path) -> (String, Vec<Value>) {
     (top["digest"].as_str().unwrap().to_owned(), manifests)
 }
 
-/// Runs a command that must succeed in a folder.
-fn run(folder: &Path, program: &str, arguments: &[&str]) -> String {
-    let outcome = Command::new(program)
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&outcome.stderr);
-    assert!(outcome.status.success(), "{program} {arguments:?}: {errors}");
-    String::from_utf8(outcome.stdout).unwrap()
-}
-
 #[test]
 fn artifacts_are_the_same_twice_and_can_be_read() {
     let dir = TempDir::new().unwrap();
-    let key = dir.path().join("key.pem");
-    let curve = [
-        "genpkey",
-        "-algorithm",
-        "EC",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-out",
-        "key.pem",
-    ];
-    run(dir.path(), "openssl", &curve);
-    run(
-        dir.path(),
-        "openssl",
-        &["pkey", "-in", "key.pem", "-pubout", "-out", "key.pub"],
-    );
+    let key = make_key(dir.path());
 
     let programs = link_programs(dir.path().join("programs"));
     let first = write(&programs, &dir.path().join("first"), None);
@@ -155,11 +98,12 @@ fn artifacts_are_the_same_twice_and_can_be_read() {
         &["base64", "-d", "-A", "-in", "SHA256SUMS.sig", "-out", "signature"],
     );
     assert_eq!(signature, "");
+    let public_key = format!("../../{PUBLIC_KEY}");
     let verify = [
         "dgst",
         "-sha256",
         "-verify",
-        "../../key.pub",
+        &public_key,
         "-signature",
         "signature",
         "SHA256SUMS",

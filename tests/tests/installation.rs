@@ -7,6 +7,7 @@ use berth_control::{control_plane::CONTROLLER_MANAGER, runtime::cluster::APP_NAM
 use berth_local::{ChartInstall, TestHost, obstacle_to_real_nodes};
 use berth_tests::{
     files::{binary, example},
+    helm::chart,
     tenant::{Tenant, cluster, ensure_namespace},
     wait::{SOON, until},
 };
@@ -176,7 +177,7 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
     let client = host.client().await.unwrap();
     let before = left(&client).await;
     let programs = binary("berth-control").parent().unwrap().to_owned();
-    let mut install = ChartInstall::new(programs);
+    let mut install = ChartInstall::new(chart(), programs);
     install.versions.truncate(1);
     // Nothing is to be left at the end, not even the definitions.
     install.values = json!({"crds": {"keep": false}});

@@ -53,7 +53,7 @@ fn collect(folder: &Path, below: &str, ignored: &str, files: &mut BTreeMap<Strin
     for entry in fs::read_dir(folder).map_err(&failed)? {
         let path = entry.map_err(&failed)?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-            continue;
+            return Err(Error::Chart(format!("{} has a name that is not UTF-8", path.display())));
         };
         let relative = format!("{below}{name}");
         if is_ignored(ignored, name, path.is_dir()) {

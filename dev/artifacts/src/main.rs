@@ -1,6 +1,7 @@
 //! `artifacts`: writes the artifacts of a release. `make release` builds the programs and runs it.
 #![expect(clippy::print_stdout, reason = "it prints what it wrote")]
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,6 +42,20 @@ fn parse_programs(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
+/// Folders by architecture.
+fn collect_programs(given: Vec<(String, PathBuf)>) -> Result<BTreeMap<String, PathBuf>, Error> {
+    let mut programs = BTreeMap::new();
+    for (architecture, folder) in given {
+        if let Some(other) = programs.insert(architecture.clone(), folder) {
+            return Err(Error::Program {
+                path: other,
+                reason: format!("there is another folder with programs for {architecture}: name one of them"),
+            });
+        }
+    }
+    Ok(programs)
+}
+
 fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,7 +73,7 @@ fn run(arguments: Arguments) -> Result<(), Error> {
     };
     let release = Release {
         root: arguments.root,
-        programs: arguments.programs.into_iter().collect(),
+        programs: collect_programs(arguments.programs)?,
         epoch: arguments.source_date_epoch,
         helm,
         // An empty variable is as good as none.
@@ -70,4 +85,23 @@ fn run(arguments: Arguments) -> Result<(), Error> {
         eprintln!("not signed: set BERTH_SIGNING_KEY to the file of a private key to sign SHA256SUMS");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_architecture_has_one_folder() {
+        let pair = |text: &str| parse_programs(text).unwrap();
+        let programs = collect_programs(vec![pair("amd64=/a"), pair("arm64=/b")]).unwrap();
+        assert_eq!(programs.len(), 2);
+        let error = collect_programs(vec![pair("amd64=/a"), pair("amd64=/b")])
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("/a: ") && error.contains("another folder"), "{error}");
+        for text in ["amd64", "amd64=", "riscv64=/a"] {
+            assert!(parse_programs(text).is_err(), "{text}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Berth on a host cluster with real nodes, as users install it: by its Helm chart, with control planes that are pods.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use berth_process::binaries::{self, Binary};
@@ -38,9 +38,9 @@ pub struct ChartInstall {
 }
 
 impl ChartInstall {
-    /// The chart of this checkout with programs from a folder; one replica of control, and tenants of every Kubernetes
-    /// version whose binaries are there.
-    pub fn new(programs: impl Into<PathBuf>) -> Self {
+    /// A chart in a folder with programs from another; one replica of control, and tenants of every Kubernetes version whose
+    /// binaries are there.
+    pub fn new(chart: impl Into<PathBuf>, programs: impl Into<PathBuf>) -> Self {
         let mut versions = binaries::available_versions();
         versions.retain(|version| {
             catalog::CONTROL_PLANE
@@ -48,7 +48,7 @@ impl ChartInstall {
                 .all(|component| binaries::find(*component, version).is_ok())
         });
         Self {
-            chart: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/berth"),
+            chart: chart.into(),
             programs: programs.into(),
             versions,
             replicas: 1,

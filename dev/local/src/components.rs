@@ -292,9 +292,11 @@ impl Components<'_> {
         }
     }
 
-    /// Settings for scheduling groups of pods; none for a program that emulates another version, which may lack the feature.
+    /// Settings for scheduling groups of pods; none in a cluster that is not prepared for Berth, and for a program that emulates another
+    /// version, which may lack the feature.
     fn group_scheduling(&self) -> Option<GroupScheduling> {
-        group_scheduling(&self.config.kubernetes_version).filter(|_| self.config.emulated_version.is_none())
+        let is_wanted = self.config.prepared && self.config.emulated_version.is_none();
+        group_scheduling(&self.config.kubernetes_version).filter(|_| is_wanted)
     }
 
     /// What controller manager and scheduler have in common.

@@ -18,6 +18,10 @@ pub struct HostClusterConfig {
     /// Whether its nodes are real ones: kubelets and container runtimes in namespaces of this machine. It cannot change in
     /// the life of a cluster.
     pub real_nodes: bool,
+    /// Whether the cluster is prepared for Berth: an etcd for tenants, a label on the nodes that no tenant gets, the features of
+    /// Kubernetes that Berth can use, and on real nodes a network that enforces policies. Tests of an installation turn it off, to
+    /// get a cluster as others make theirs.
+    pub prepared: bool,
     /// Whether every process is killed when this program ends. For tests.
     pub die_with_parent: bool,
     /// The addresses of services: one range, or one of each family with a comma between. The IPv4 range comes first and
@@ -40,6 +44,7 @@ impl HostClusterConfig {
             emulated_version: None,
             nodes: NodePlan::default(),
             real_nodes: false,
+            prepared: true,
             die_with_parent: false,
             service_ranges: SERVICE_RANGE.into(),
             apiserver_flags: Vec::new(),

@@ -81,7 +81,7 @@ impl HostCluster {
         let ports = Ports::load_or_choose(&home)?;
         let real = if config.real_nodes {
             progress("making namespaces and links for the nodes");
-            let real = RealNodes::create(&home, &config.nodes, &config.kubernetes_version)?;
+            let real = RealNodes::create(&home, &config)?;
             // A range of its own, so that several clusters can be reached from this machine.
             config.service_ranges = real.services();
             Some(real)
@@ -114,7 +114,7 @@ impl HostCluster {
         let home = Home::new(&config.home);
         let ports = Ports::load_or_choose(&home)?;
         let real = if config.real_nodes {
-            Some(RealNodes::load(&home, &config.nodes, &config.kubernetes_version)?)
+            Some(RealNodes::load(&home, config)?)
         } else {
             None
         };
@@ -159,7 +159,10 @@ impl HostCluster {
             pki.ensure_kubeconfig(&components.kubeconfig(component), &server, user, &[])?;
         }
         // Found before anything is started: a missing binary must not leave half a cluster.
-        let first = [components.etcd()?, components.apiserver()?, components.datastore()?];
+        let mut first = vec![components.etcd()?, components.apiserver()?];
+        if config.prepared {
+            first.push(components.datastore()?);
+        }
         let then = [components.controller_manager()?, components.scheduler()?];
         let nodes = if let Some(real) = real {
             real.write_files(pki, &server)?;
@@ -182,11 +185,13 @@ impl HostCluster {
         let begin = async {
             if let Some(real) = real {
                 real.apply_objects(&client).await?;
-                bootstrap::create_nodes(
-                    &client,
-                    config.nodes.build_real_nodes(real.pod_ranges(), &real.system_nodes()),
-                )
-                .await?;
+                let system = if config.prepared {
+                    real.system_nodes()
+                } else {
+                    Vec::new()
+                };
+                let nodes = config.nodes.build_real_nodes(real.pod_ranges(), &system);
+                bootstrap::create_nodes(&client, nodes).await?;
             } else {
                 bootstrap::apply_kwok_role(&client).await?;
                 bootstrap::create_nodes(&client, config.nodes.build_nodes(&config.kubernetes_version)).await?;
@@ -212,7 +217,7 @@ impl HostCluster {
             async || bootstrap::default_service_account_exists(&client).await,
         );
         let datastore = wait_until("the tenants' etcd", home.log(process::DATASTORE), async || {
-            Ok(TcpStream::connect(("127.0.0.1", ports.datastore)).await.is_ok())
+            Ok(!config.prepared || TcpStream::connect(("127.0.0.1", ports.datastore)).await.is_ok())
         });
         let scheduler = wait_until("kube-scheduler", home.log(process::SCHEDULER), async || {
             Ok(TcpStream::connect(("127.0.0.1", ports.scheduler)).await.is_ok())
@@ -306,6 +311,20 @@ impl HostCluster {
             Some(real) => real.ctr(node, arguments),
             None => Err(Error::NoRealNodes("simulated nodes have no container runtime".into())),
         }
+    }
+
+    /// A command that runs a program as on a real node: with the node's directories and its network. Its arguments follow. The
+    /// working directory is `/`.
+    ///
+    /// # Errors
+    /// [`Error::NoRealNodes`] when there is no such node.
+    pub fn command_on_node(&self, node: &str, program: &str) -> Result<std::process::Command, Error> {
+        let Some(real) = &self.inner.real else {
+            return Err(Error::NoRealNodes("simulated nodes run no programs".into()));
+        };
+        let mut command = std::process::Command::new("nsenter");
+        command.args(real.enter(node)?).arg(program);
+        Ok(command)
     }
 
     /// Names of the real nodes that run the cluster's own pods; none if nodes are simulated.
@@ -418,7 +437,7 @@ async fn import_images(real: &RealNodes) -> Result<(), Error> {
     let all: Vec<String> = real.names().map(str::to_owned).collect();
     // First those that other pods wait for.
     real.import(&catalog::for_workloads()?, &all).await?;
-    real.import(&system, &real.system_nodes()).await
+    real.import(&system, &real.addon_nodes()).await
 }
 
 /// Whether the API server says that it is ready.

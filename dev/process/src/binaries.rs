@@ -62,6 +62,8 @@ pub enum Binary {
     Loopback,
     /// The CNI plugin for host ports.
     Portmap,
+    /// The CNI plugin that connects each pod with its node by a link and a route.
+    Ptp,
     /// Calico's CNI plugin.
     CalicoCni,
     /// Calico's agent on each node.
@@ -113,6 +115,7 @@ impl Binary {
             Self::HostLocal => ("cni-plugins", "host-local", CNI_PLUGINS),
             Self::Loopback => ("cni-plugins", "loopback", CNI_PLUGINS),
             Self::Portmap => ("cni-plugins", "portmap", CNI_PLUGINS),
+            Self::Ptp => ("cni-plugins", "ptp", CNI_PLUGINS),
             Self::CalicoCni => ("calico", "calico", CALICO),
             Self::CalicoFelix => ("calico", "calico-felix", CALICO),
             Self::Coredns => ("coredns", "coredns", COREDNS),

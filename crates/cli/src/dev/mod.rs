@@ -1,5 +1,6 @@
 //! `berth dev`: a host cluster on this machine, for development and to try Berth out.
 
+mod chart;
 mod down;
 mod kubeconfigs;
 mod load;

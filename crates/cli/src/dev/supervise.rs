@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use tracing_subscriber::EnvFilter;
 
+use super::chart;
 use super::kubeconfigs;
 use super::options::Options;
 use super::probe;
@@ -92,7 +93,8 @@ async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> 
         let programs = find_beside(CONTROL)?;
         find_beside("berth-syncer")?;
         let programs = programs.parent().unwrap_or(Path::new("/"));
-        cluster.install_chart(&ChartInstall::new(programs)).await?;
+        let chart = chart::write(home.root().join("chart"))?;
+        cluster.install_chart(&ChartInstall::new(chart, programs)).await?;
         return Ok(cluster);
     }
     report("starting berth-control");

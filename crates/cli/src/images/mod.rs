@@ -24,7 +24,7 @@ pub(crate) enum ImagesCommand {
         #[command(flatten)]
         versions: VersionsArgument,
         /// Show the names that the images have in this registry.
-        #[arg(long, value_name = "REGISTRY")]
+        #[arg(long, value_name = "REGISTRY", value_parser = parse_registry)]
         registry: Option<String>,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
@@ -60,7 +60,7 @@ pub(crate) enum ImagesCommand {
         #[arg(value_name = "DIR")]
         folder: PathBuf,
         /// Registry to push the images to, with a path if it has one: the value of global.imageRegistry of the chart.
-        #[arg(long, value_name = "REGISTRY", required_unless_present = "containerd")]
+        #[arg(long, value_name = "REGISTRY", required_unless_present = "containerd", value_parser = parse_registry)]
         registry: Option<String>,
         /// Import the images on this node with ctr, for the kubelet. Needs root.
         #[arg(long, conflicts_with = "registry")]
@@ -123,6 +123,18 @@ fn parse_version(text: &str) -> Result<String, String> {
         Some(parts) if parts.len() == 3 && parts.iter().all(|part| number(part)) => Ok(text.to_owned()),
         _ => Err(format!("use a version such as {KUBERNETES_DEFAULT}")),
     }
+}
+
+fn parse_registry(text: &str) -> Result<String, String> {
+    let name = text.trim_end_matches('/');
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-:/".contains(letter);
+    if name.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+        && name.chars().all(is_allowed)
+        && !name.contains("//")
+    {
+        return Ok(name.to_owned());
+    }
+    Err("use a registry without https://, such as harbor.example.com/mirror".into())
 }
 
 fn parse_platform(text: &str) -> Result<String, String> {
@@ -247,5 +259,9 @@ mod tests {
             assert!(parse_version(version).is_err(), "{version}");
         }
         assert!(parse_platform("linux").is_err() && parse_platform("/arm64").is_err());
+        assert_eq!(parse_registry("localhost:5000/a/").as_deref(), Ok("localhost:5000/a"));
+        for registry in ["", "/", "https://harbor.example.com", "-v", "a b", "a//b"] {
+            assert!(parse_registry(registry).is_err(), "{registry}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use berth_local::images::StoredImage;
 use clap::ValueEnum;
 
 /// A program that talks to registries.
@@ -36,19 +37,26 @@ pub(crate) struct ListedImage {
 
 impl ListedImage {
     /// Reads the lines of `images.txt`. Empty lines and comments are left out.
-    pub(crate) fn parse_list(text: &str) -> Vec<Self> {
+    ///
+    /// # Errors
+    /// A line names no image. Names become file names and arguments of other programs, so what is none goes no further.
+    pub(crate) fn parse_list(text: &str) -> Result<Vec<Self>, String> {
         let lines = text.lines().map(str::trim);
         lines
             .filter(|line| !line.is_empty() && !line.starts_with('#'))
-            .map(|line| match line.split_once('@') {
-                Some((reference, digest)) => Self {
-                    reference: reference.to_owned(),
-                    digest: Some(digest.to_owned()),
-                },
-                None => Self {
-                    reference: line.to_owned(),
-                    digest: None,
-                },
+            .map(|line| {
+                let (reference, digest) = match line.split_once('@') {
+                    Some((reference, digest)) => (reference, Some(digest)),
+                    None => (line, None),
+                };
+                if is_reference(reference) && digest.is_none_or(is_digest) {
+                    Ok(Self {
+                        reference: reference.to_owned(),
+                        digest: digest.map(str::to_owned),
+                    })
+                } else {
+                    Err(format!("{line:?} is not the name of an image with a tag"))
+                }
             })
             .collect()
     }
@@ -60,6 +68,44 @@ impl ListedImage {
             None => self.reference.clone(),
         }
     }
+}
+
+/// Whether this is the name of an image with a registry and a tag (OCI distribution specification).
+fn is_reference(text: &str) -> bool {
+    let is_word = |word: &str| {
+        word.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    };
+    let Some((name, tag)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let Some((registry, path)) = name.split_once('/') else {
+        return false;
+    };
+    let (host, port) = registry.split_once(':').unwrap_or((registry, "443"));
+    is_word(host) && port.parse::<u16>().is_ok() && path.split('/').all(is_word) && is_word(tag)
+}
+
+/// Whether this is a digest of an image.
+fn is_digest(text: &str) -> bool {
+    let digits = text.strip_prefix("sha256:").unwrap_or_default();
+    digits.len() == 64 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// What is wrong with an archive that is to be loaded as this image; nothing if it fits. With `node`, the platform of a node
+/// (`linux/amd64`), the archive must have that one.
+pub(crate) fn find_mismatch(image: &ListedImage, stored: &StoredImage, node: Option<&str>) -> Option<String> {
+    if let Some(name) = stored.name.as_ref().filter(|name| **name != image.reference) {
+        return Some(format!("it has the image {name}, not {}", image.reference));
+    }
+    if let Some(digest) = image.digest.as_ref().filter(|digest| **digest != stored.digest) {
+        return Some(format!("its image has the digest {}, not {digest}", stored.digest));
+    }
+    let node = node.filter(|node| !stored.platforms.contains(*node))?;
+    let platforms: Vec<&str> = stored.platforms.iter().map(String::as_str).collect();
+    Some(format!("it is for {}, and this node is {node}", platforms.join(", ")))
 }
 
 /// The name that an image has in another registry: as with the value `global.imageRegistry` of the chart, the registry is replaced
@@ -158,6 +204,12 @@ mod tests {
     use super::*;
 
     const ETCD: &str = "registry.k8s.io/etcd:3.6.16-0";
+    const CONTROL: &str = "ghcr.io/berth-dev/berth-control:0.1.0";
+
+    /// A digest of one digit.
+    fn digest(digit: char) -> String {
+        format!("sha256:{}", digit.to_string().repeat(64))
+    }
 
     fn lines(commands: &[Vec<String>]) -> Vec<String> {
         commands.iter().map(|command| command.join(" ")).collect()
@@ -182,11 +234,67 @@ mod tests {
 
     #[test]
     fn lists_are_read_and_written() {
-        let text = "# images\n\nregistry.k8s.io/etcd:3.6.16-0\nghcr.io/berth-dev/berth-control:0.1.0@sha256:1\n";
-        let list = ListedImage::parse_list(text);
+        let digest = digest('1');
+        let control = format!("{CONTROL}@{digest}");
+        let list = ListedImage::parse_list(&format!("# images\n\n{ETCD}\n{control}\n")).unwrap();
         let written: Vec<String> = list.iter().map(ListedImage::line).collect();
-        assert_eq!(written, [ETCD, "ghcr.io/berth-dev/berth-control:0.1.0@sha256:1"]);
-        assert_eq!(list[1].digest.as_deref(), Some("sha256:1"));
+        assert_eq!(written, [ETCD.to_owned(), control]);
+        assert_eq!(list[1].digest, Some(digest));
+        assert!(ListedImage::parse_list("localhost:5000/a/b_c:v1.0-x").is_ok());
+    }
+
+    #[test]
+    fn what_is_no_image_goes_no_further() {
+        for line in [
+            "etcd",
+            "etcd:3",
+            "registry.k8s.io/etcd",
+            "registry.k8s.io/../etcd:3",
+            "registry.k8s.io/etcd:../../3",
+            "--address=x/y:z",
+            "registry.k8s.io/--all:3",
+            "registry.k8s.io//etcd:3",
+            "registry.k8s.io:port/etcd:3",
+            "registry.k8s.io/etcd:3 --all",
+            "registry.k8s.io/etcd:3@sha256:1",
+            "registry.k8s.io/etcd:3@",
+        ] {
+            let error = ListedImage::parse_list(line).unwrap_err();
+            assert!(error.contains(line), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_archive_must_be_of_the_image_and_for_the_node() {
+        let image = ListedImage {
+            reference: CONTROL.into(),
+            digest: Some(digest('1')),
+        };
+        let stored = StoredImage {
+            name: Some(CONTROL.into()),
+            digest: digest('1'),
+            platforms: ["linux/amd64".to_owned()].into(),
+        };
+        let check = |stored: &StoredImage, node| find_mismatch(&image, stored, node);
+        assert_eq!(check(&stored, None), None);
+        assert_eq!(check(&stored, Some("linux/amd64")), None);
+        let message = check(&stored, Some("linux/arm64")).unwrap();
+        assert!(
+            message.contains("for linux/amd64, and this node is linux/arm64"),
+            "{message}"
+        );
+        let other = StoredImage {
+            digest: digest('2'),
+            ..stored.clone()
+        };
+        assert!(check(&other, None).unwrap().contains(&digest('2')));
+        let other = StoredImage {
+            name: Some(ETCD.into()),
+            ..stored.clone()
+        };
+        assert!(check(&other, None).unwrap().contains(ETCD));
+        // docker saves no name in some versions.
+        assert_eq!(check(&StoredImage { name: None, ..stored }, None), None);
     }
 
     #[test]
@@ -232,17 +340,22 @@ mod tests {
 
     #[test]
     fn nodes_find_an_imported_image_by_its_digest() {
-        let image = &ListedImage::parse_list("ghcr.io/berth-dev/berth-control:0.1.0@sha256:1")[0];
+        let digest = digest('1');
+        let image = ListedImage {
+            reference: CONTROL.into(),
+            digest: Some(digest.clone()),
+        };
         assert_eq!(
-            lines(&import_commands(image, Path::new("/tmp/c.tar"))),
+            lines(&import_commands(&image, Path::new("/tmp/c.tar"))),
             [
-                "ctr --namespace k8s.io images import --label io.cri-containerd.pinned=pinned /tmp/c.tar",
-                "ctr --namespace k8s.io images tag --force ghcr.io/berth-dev/berth-control:0.1.0 ghcr.io/berth-dev/berth-control@sha256:1"
+                "ctr --namespace k8s.io images import --label io.cri-containerd.pinned=pinned /tmp/c.tar".to_owned(),
+                format!("ctr --namespace k8s.io images tag --force {CONTROL} ghcr.io/berth-dev/berth-control@{digest}")
             ]
         );
-        assert_eq!(
-            import_commands(&ListedImage::parse_list(ETCD)[0], Path::new("/tmp/e.tar")).len(),
-            1
-        );
+        let image = ListedImage {
+            reference: ETCD.into(),
+            digest: None,
+        };
+        assert_eq!(import_commands(&image, Path::new("/tmp/e.tar")).len(), 1);
     }
 }

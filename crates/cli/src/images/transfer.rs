@@ -6,15 +6,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use berth_local::images::catalog::archive_name;
+use berth_local::images::catalog::{BERTH_PROGRAMS, archive_name, berth_reference};
+use berth_local::images::{StoredImage, file_digest, host_architecture, read_archive};
+use berth_process::write_atomic;
 use tokio::process::Command;
 
-use super::plan::{ListedImage, Tool, import_commands, in_registry, pull_commands, push_commands};
+use super::plan::{ListedImage, Tool, find_mismatch, import_commands, in_registry, pull_commands, push_commands};
 use crate::error::Error;
 use crate::output::print_line;
 
 /// The list beside the archives.
 const LIST: &str = "images.txt";
+/// The checksums beside the files of a release.
+const CHECKSUMS: &str = "SHA256SUMS";
+/// containerd's client.
+const CTR: &str = "ctr";
 
 /// Where the images of a folder go.
 #[derive(Clone, Debug)]
@@ -25,7 +31,7 @@ pub(super) enum Destination {
     Containerd,
 }
 
-/// Puts archives of `references` into `folder`: those that a folder with the artifacts of a release has are copied, others are
+/// Puts archives of `references` into `folder`: Berth's images are copied from a folder with the artifacts of a release, others are
 /// pulled. An archive that is there already stays, so that the command can be run again after it failed.
 pub(super) async fn save(
     references: Vec<String>,
@@ -34,67 +40,212 @@ pub(super) async fn save(
     tool: Option<Tool>,
     platform: Option<&str>,
 ) -> Result<(), Error> {
+    check_folder(folder)?;
     fs::create_dir_all(folder).map_err(failed("create", folder))?;
-    let released = artifacts.map(read_digests).transpose()?.unwrap_or_default();
-    let saved = if folder.join(LIST).is_file() {
-        read_digests(folder)?
-    } else {
-        BTreeMap::new()
-    };
+    let release = artifacts
+        .map(|artifacts| Release::read(artifacts, folder))
+        .transpose()?;
     let mut list = String::new();
     for reference in references {
         let name = archive_name(&reference);
         let file = folder.join(&name);
         let partial = folder.join(format!("{name}.part"));
-        let source = artifacts.map(|artifacts| artifacts.join(&name));
-        let digest = if let Some(source) = source.filter(|source| source.is_file()) {
+        let is_own = is_own(&reference);
+        if let Some(release) = release.as_ref().filter(|_| is_own) {
             // Also in place of one that is there: it may be of another build.
+            let source = release.check_archive(&reference)?;
             fs::copy(&source, &partial).map_err(failed("copy", &source))?;
             fs::rename(&partial, &file).map_err(failed("write", &file))?;
-            released.get(&reference).cloned()
-        } else if file.is_file() {
-            saved.get(&reference).cloned()
-        } else {
+        } else if !file.is_file() {
             let tool = find_tool(tool).await?;
             // skopeo adds to an archive that is there.
             remove_file(&partial)?;
             run_all(&pull_commands(tool, &reference, &partial, platform)).await?;
             fs::rename(&partial, &file).map_err(failed("write", &file))?;
-            None
-        };
+        }
+        let stored = read_stored(&file, &reference)?;
+        // Registries may have others of upstream's images: many of them are converted when they are saved.
+        let digest = stored.map(|stored| stored.digest).filter(|_| is_own);
         print_line(format_args!("{}", file.display()))?;
         list.push_str(&ListedImage { reference, digest }.line());
         list.push('\n');
     }
-    let file = folder.join(LIST);
-    fs::write(&file, list).map_err(failed("write", &file))
+    Ok(write_atomic(&folder.join(LIST), list.as_bytes(), 0o644)?)
+}
+
+/// Whether this is one of Berth's own images.
+fn is_own(reference: &str) -> bool {
+    BERTH_PROGRAMS
+        .iter()
+        .any(|program| berth_reference(program) == reference)
+}
+
+/// A folder with the artifacts of a release.
+struct Release {
+    folder: PathBuf,
+    /// Digests by reference.
+    digests: BTreeMap<String, String>,
+    /// Checksums by file name; none if the release has no list of them.
+    checksums: Option<BTreeMap<String, String>>,
+}
+
+impl Release {
+    /// Reads the lists of a release whose images go into another folder, `destination`.
+    fn read(folder: &Path, destination: &Path) -> Result<Self, Error> {
+        let real = |path: &Path| path.canonicalize().map_err(failed("read", path));
+        if real(folder)? == real(destination)? {
+            return Err(Error::Usage(format!(
+                "{} has the release: save the images into another folder, such as {}",
+                folder.display(),
+                folder.join("images").display()
+            )));
+        }
+        let images = read_list(folder)?.into_iter();
+        let sums = folder.join(CHECKSUMS);
+        let checksums: Option<BTreeMap<String, String>> = if sums.is_file() {
+            let text = fs::read_to_string(&sums).map_err(failed("read", &sums))?;
+            let lines = text.lines().filter_map(|line| line.split_once("  "));
+            Some(
+                lines
+                    .map(|(sum, name)| (name.to_owned(), format!("sha256:{sum}")))
+                    .collect(),
+            )
+        } else {
+            None
+        };
+        Ok(Self {
+            folder: folder.to_owned(),
+            digests: images
+                .filter_map(|image| Some((image.reference, image.digest?)))
+                .collect(),
+            checksums,
+        })
+    }
+
+    /// The archive of one of Berth's images, if it is that of the release and complete.
+    fn check_archive(&self, reference: &str) -> Result<PathBuf, Error> {
+        let name = archive_name(reference);
+        let file = self.folder.join(&name);
+        let folder = self.folder.display();
+        if !file.is_file() {
+            return Err(Error::Images(format!(
+                "{folder} has no {name}: use the artifacts of version {}, which this program has",
+                env!("CARGO_PKG_VERSION")
+            )));
+        }
+        let damaged = |reason: String| Error::Images(format!("{}: {reason}; copy the release again", file.display()));
+        if let Some(checksums) = &self.checksums
+            && checksums.get(&name) != Some(&file_digest(&file)?)
+        {
+            return Err(damaged(format!("its checksum is not that in {CHECKSUMS}")));
+        }
+        let image = ListedImage {
+            reference: reference.to_owned(),
+            digest: self.digests.get(reference).cloned(),
+        };
+        let stored = read_archive(&file).map_err(|error| damaged(error.to_string()))?;
+        match stored.and_then(|stored| find_mismatch(&image, &stored, None)) {
+            Some(mismatch) => Err(damaged(mismatch)),
+            None => Ok(file),
+        }
+    }
+}
+
+/// Reads an archive that must have this image.
+fn read_stored(file: &Path, reference: &str) -> Result<Option<StoredImage>, Error> {
+    let again = |reason: String| {
+        Error::Images(format!(
+            "{reason}\nremove {} and run `berth images save` again",
+            file.display()
+        ))
+    };
+    let stored = read_archive(file).map_err(|error| again(error.to_string()))?;
+    let image = ListedImage {
+        reference: reference.to_owned(),
+        digest: None,
+    };
+    match stored.as_ref().and_then(|stored| find_mismatch(&image, stored, None)) {
+        Some(mismatch) => Err(again(format!("{}: {mismatch}", file.display()))),
+        None => Ok(stored),
+    }
 }
 
 /// Brings the images of a folder that [`save`] wrote to where they go.
 pub(super) async fn load(folder: &Path, destination: &Destination, tool: Option<Tool>) -> Result<(), Error> {
+    check_folder(folder)?;
     let images = read_list(folder)?;
-    let missing = find_missing(&images, folder);
-    if !missing.is_empty() {
+    let node = match destination {
+        Destination::Registry(_) => None,
+        Destination::Containerd => Some(format!("linux/{}", host_architecture())),
+    };
+    check_archives(&images, folder, node.as_deref())?;
+    let tool = match destination {
+        Destination::Registry(_) => Some(find_tool(tool).await?),
+        Destination::Containerd => {
+            check_ctr().await?;
+            None
+        }
+    };
+    for image in images {
+        let file = folder.join(archive_name(&image.reference));
+        if let (Destination::Registry(registry), Some(tool)) = (destination, tool) {
+            let target = in_registry(&image.reference, registry);
+            run_all(&push_commands(tool, &image.reference, &target, &file)).await?;
+            print_line(format_args!("{target}"))?;
+        } else {
+            run_all(&import_commands(&image, &file)).await?;
+            print_line(format_args!("{}", image.reference))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether all archives of a list are there, complete, of these images, and for the node that they are loaded on. Nothing is loaded
+/// before.
+fn check_archives(images: &[ListedImage], folder: &Path, node: Option<&str>) -> Result<(), Error> {
+    let save = format!("run `berth images save {}` where there is a registry", folder.display());
+    if images.is_empty() {
         return Err(Error::Images(format!(
-            "{} lacks archives of {}; run `berth images save {}` where there is a registry",
-            folder.display(),
-            missing.join(", "),
+            "{} lists no image; {save}",
+            folder.join(LIST).display()
+        )));
+    }
+    let missing = find_missing(images, folder);
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        return Err(Error::Images(format!(
+            "{} lacks archives of {missing}; {save}",
             folder.display()
         )));
     }
     for image in images {
         let file = folder.join(archive_name(&image.reference));
-        match destination {
-            Destination::Registry(registry) => {
-                let target = in_registry(&image.reference, registry);
-                run_all(&push_commands(find_tool(tool).await?, &image.reference, &target, &file)).await?;
-                print_line(format_args!("{target}"))?;
-            }
-            Destination::Containerd => {
-                run_all(&import_commands(&image, &file)).await?;
-                print_line(format_args!("{}", image.reference))?;
-            }
+        let stored = read_archive(&file)?;
+        if let Some(mismatch) = stored.and_then(|stored| find_mismatch(image, &stored, node)) {
+            return Err(Error::Images(format!("{}: {mismatch}; {save}", file.display())));
         }
+    }
+    Ok(())
+}
+
+/// Whether containerd's client can be run.
+async fn check_ctr() -> Result<(), Error> {
+    let probe = Command::new(CTR).arg("--version").stdin(Stdio::null()).output().await;
+    match probe {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Images(format!(
+            "{CTR}, the client of containerd, is not in PATH: run this command on a node that runs containerd"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A colon in a path separates parts of the arguments of skopeo.
+fn check_folder(folder: &Path) -> Result<(), Error> {
+    if folder.to_string_lossy().contains(':') {
+        let folder = folder.display();
+        return Err(Error::Usage(format!(
+            "{folder}: use a folder without a colon in its path"
+        )));
     }
     Ok(())
 }
@@ -109,16 +260,16 @@ fn find_missing(images: &[ListedImage], folder: &Path) -> Vec<String> {
 
 fn read_list(folder: &Path) -> Result<Vec<ListedImage>, Error> {
     let file = folder.join(LIST);
-    let text = fs::read_to_string(&file).map_err(failed("read", &file))?;
-    Ok(ListedImage::parse_list(&text))
-}
-
-/// Digests by reference in the artifacts of a release.
-fn read_digests(artifacts: &Path) -> Result<BTreeMap<String, String>, Error> {
-    let images = read_list(artifacts)?.into_iter();
-    Ok(images
-        .filter_map(|image| Some((image.reference, image.digest?)))
-        .collect())
+    let text = match fs::read_to_string(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::Images(format!(
+                "{} is missing: this is neither a release nor a folder that `berth images save` has completed",
+                file.display()
+            )));
+        }
+        other => other.map_err(failed("read", &file))?,
+    };
+    ListedImage::parse_list(&text).map_err(|error| Error::Images(format!("{}: {error}", file.display())))
 }
 
 /// The tool that was asked for, or the first that is installed.
@@ -173,75 +324,5 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tempfile::TempDir;
-
-    const CONTROL: &str = "ghcr.io/berth-dev/berth-control:0.1.0";
-
-    #[tokio::test]
-    async fn archives_of_a_release_are_copied_with_their_digests() {
-        let dir = TempDir::new().unwrap();
-        let (artifacts, folder) = (dir.path().join("artifacts"), dir.path().join("images"));
-        fs::create_dir(&artifacts).unwrap();
-        fs::write(
-            artifacts.join(LIST),
-            format!("{CONTROL}@sha256:1\nregistry.k8s.io/etcd:3.6.16-0\n"),
-        )
-        .unwrap();
-        fs::write(artifacts.join("berth-control-0.1.0.oci.tar"), "archive").unwrap();
-        // A run without the artifacts finds what the first has written.
-        for artifacts in [Some(artifacts.as_path()), None] {
-            save(vec![CONTROL.into()], &folder, artifacts, None, None)
-                .await
-                .unwrap();
-        }
-        let copied = fs::read_to_string(folder.join("berth-control-0.1.0.oci.tar")).unwrap();
-        assert_eq!(copied, "archive");
-        let list = read_list(&folder).unwrap();
-        assert_eq!(list, ListedImage::parse_list(&format!("{CONTROL}@sha256:1")));
-        assert_eq!(find_missing(&list, &folder), Vec::<String>::new());
-    }
-
-    #[tokio::test]
-    async fn an_archive_that_is_there_is_not_pulled_again() {
-        let dir = TempDir::new().unwrap();
-        fs::write(dir.path().join("etcd-3.6.16-0.oci.tar"), "archive").unwrap();
-        save(
-            vec!["registry.k8s.io/etcd:3.6.16-0".into()],
-            dir.path(),
-            None,
-            None,
-            None,
-        )
-        .await
-        .unwrap();
-        assert_eq!(read_list(dir.path()).unwrap()[0].digest, None);
-    }
-
-    #[tokio::test]
-    async fn nothing_is_loaded_while_an_archive_is_missing() {
-        let dir = TempDir::new().unwrap();
-        fs::write(dir.path().join(LIST), CONTROL).unwrap();
-        let error = load(dir.path(), &Destination::Containerd, None)
-            .await
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains(CONTROL) && error.contains("berth images save"),
-            "{error}"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_command_that_fails_or_is_missing_is_named() {
-        for (command, message) in [
-            ("false now", "`false now` failed"),
-            ("berth-no-such-program", "cannot run"),
-        ] {
-            let words = command.split(' ').map(ToOwned::to_owned).collect();
-            let error = run_all(&[words]).await.unwrap_err().to_string();
-            assert!(error.contains(message), "{error}");
-        }
-    }
-}
+#[path = "transfer_tests.rs"]
+mod tests;

@@ -43,6 +43,11 @@ impl Blob {
         Self::new(json.to_string().into_bytes())
     }
 
+    /// The JSON document that the bytes are.
+    pub(super) fn json(&self) -> serde_json::Result<Value> {
+        serde_json::from_slice(&self.content)
+    }
+
     /// `sha256:` and the digest of the bytes.
     pub fn digest(&self) -> &str {
         &self.digest

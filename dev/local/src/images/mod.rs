@@ -9,6 +9,7 @@ pub mod catalog;
 mod layer;
 pub mod layout;
 mod libraries;
+mod stored;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,6 +23,7 @@ use layer::{Content, Entry, Hashing, Layer};
 
 pub use archive::Archive;
 pub use layer::file_header;
+pub use stored::{StoredImage, read as read_archive};
 
 /// The user and group of images, which every security policy accepts as non-root.
 pub const USER: u32 = 65532;

@@ -5,14 +5,13 @@ use std::net::Ipv4Addr;
 use serde_json::{Value, json};
 
 use crate::images::{USER, catalog};
-use crate::nodes::SYSTEM_NODE;
 
 const NAMESPACE: &str = "kube-system";
 
-/// DNS and the metrics API.
-pub(super) fn objects(dns: Ipv4Addr) -> Vec<Value> {
-    let mut all = coredns(dns);
-    all.extend(metrics_server());
+/// DNS and the metrics API, in pods with this node selector.
+pub(super) fn objects(dns: Ipv4Addr, node_selector: &Value) -> Vec<Value> {
+    let mut all = coredns(dns, node_selector);
+    all.extend(metrics_server(node_selector));
     all
 }
 
@@ -20,7 +19,7 @@ fn meta(name: &str) -> Value {
     json!({"name": name, "namespace": NAMESPACE, "labels": {"k8s-app": name}})
 }
 
-/// A Deployment of one replica on a system node.
+/// A Deployment of one replica.
 fn deployment(name: &str, pod: &Value) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta(name),
@@ -52,7 +51,7 @@ fn cluster_role(name: &str, rules: &Value) -> Value {
     })
 }
 
-fn coredns(address: Ipv4Addr) -> Vec<Value> {
+fn coredns(address: Ipv4Addr, node_selector: &Value) -> Vec<Value> {
     const NAME: &str = "kube-dns";
     // Nothing outside the cluster is reachable: other names do not exist. They have a block of their own, since CoreDNS runs
     // `template` before `kubernetes`, in whatever order they are written.
@@ -98,7 +97,7 @@ cluster.local:5353 in-addr.arpa:5353 ip6.arpa:5353 {
             NAME,
             &json!({
                 "serviceAccountName": NAME,
-                "nodeSelector": {SYSTEM_NODE: ""},
+                "nodeSelector": node_selector,
                 "containers": [{
                     "name": "coredns",
                     "image": catalog::COREDNS,
@@ -113,7 +112,7 @@ cluster.local:5353 in-addr.arpa:5353 ip6.arpa:5353 {
     ]
 }
 
-fn metrics_server() -> Vec<Value> {
+fn metrics_server(node_selector: &Value) -> Vec<Value> {
     const NAME: &str = "metrics-server";
     let role = "system:metrics-server";
     vec![
@@ -149,7 +148,7 @@ fn metrics_server() -> Vec<Value> {
             NAME,
             &json!({
                 "serviceAccountName": NAME,
-                "nodeSelector": {SYSTEM_NODE: ""},
+                "nodeSelector": node_selector,
                 "containers": [{
                     "name": NAME,
                     "image": catalog::METRICS_SERVER,

@@ -95,8 +95,8 @@ pub(super) fn kubelet(kubelet: &Kubelet<'_>) -> String {
     format!("{config:#}")
 }
 
-/// The chain of network plugins of a node.
-pub(super) fn cni(node: &str, pods: &str, kubeconfig: &Path) -> String {
+/// The chain of network plugins of a node whose network enforces policies.
+pub(super) fn calico_cni(node: &str, pods: &str, kubeconfig: &Path) -> String {
     let config = json!({
         "name": "berth",
         "cniVersion": "1.0.0",
@@ -115,6 +115,23 @@ pub(super) fn cni(node: &str, pods: &str, kubeconfig: &Path) -> String {
                 // A container starts only when its policies are in force. After this time it would start without a network.
                 "policy_setup_timeout_seconds": 60,
                 "endpoint_status_dir": "/var/run/calico/endpoint-status",
+            },
+            {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
+        ],
+    });
+    format!("{config:#}")
+}
+
+/// The chain of network plugins of a node in a cluster that is not prepared for Berth: those of the CNI project, which enforce no
+/// policies.
+pub(super) fn plain_cni(pods: &str) -> String {
+    let config = json!({
+        "name": "plain",
+        "cniVersion": "1.0.0",
+        "plugins": [
+            {
+                "type": "ptp",
+                "ipam": {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": [{"dst": "0.0.0.0/0"}]},
             },
             {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
         ],

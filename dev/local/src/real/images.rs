@@ -89,7 +89,8 @@ impl RealNodes {
         command::run("nsenter", &self.node(place, files).ctr(arguments)?)
     }
 
-    fn find(&self, node: &str) -> Result<&(Place, NodePlace), Error> {
+    /// The node of this name.
+    pub(super) fn find(&self, node: &str) -> Result<&(Place, NodePlace), Error> {
         let found = self.nodes.iter().find(|(_, files)| files.name() == node);
         found.ok_or_else(|| Error::NoRealNodes(format!("there is no real node {node}")))
     }

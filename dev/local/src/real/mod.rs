@@ -23,12 +23,14 @@ use berth_process::{
     write_atomic,
 };
 use kube::Client;
+use serde_json::{Value, json};
 
 use self::network::{MOST_NODES, Network, Place};
 use self::place::NodePlace;
 use self::programs::Node;
+use crate::nodes::SYSTEM_NODE;
 use crate::pki::{HostPki, file};
-use crate::{Error, Home, NodePlan, dra_driver};
+use crate::{Error, Home, HostClusterConfig, dra_driver};
 
 /// User name of kube-proxy, which Kubernetes binds to a role by itself.
 const PROXY_USER: &str = "system:kube-proxy";
@@ -42,22 +44,24 @@ pub(crate) struct RealNodes {
     nodes: Vec<(Place, NodePlace)>,
     /// GPUs by node name, without the nodes that have none.
     gpus: BTreeMap<String, u32>,
+    /// As [`crate::HostClusterConfig::prepared`].
+    is_prepared: bool,
 }
 
 impl RealNodes {
     /// Chooses the network, and makes namespaces, links and folders for every node of the plan.
-    pub(crate) fn create(home: &Home, plan: &NodePlan, kubernetes_version: &str) -> Result<Self, Error> {
+    pub(crate) fn create(home: &Home, config: &HostClusterConfig) -> Result<Self, Error> {
         if let Some(why) = obstacle_to_real_nodes() {
             return Err(Error::NoRealNodes(why));
         }
-        let count = plan.names().len();
+        let count = config.nodes.names().len();
         if count > MOST_NODES {
             return Err(Error::NoRealNodes(format!(
                 "one machine has at most {MOST_NODES} of them"
             )));
         }
         let network = Network::load_or_choose(home)?;
-        let nodes = Self::of_network(home, network, plan, kubernetes_version);
+        let nodes = Self::of_network(home, network, config);
         for (place, files) in &nodes.nodes {
             nodes.network.create_node(place)?;
             files.create()?;
@@ -68,20 +72,22 @@ impl RealNodes {
     }
 
     /// The nodes of the plan, which exist already.
-    pub(crate) fn load(home: &Home, plan: &NodePlan, kubernetes_version: &str) -> Result<Self, Error> {
+    pub(crate) fn load(home: &Home, config: &HostClusterConfig) -> Result<Self, Error> {
         let network = Network::load(home)?
             .ok_or_else(|| Error::NoRealNodes(format!("{} was started without real nodes", home.root().display())))?;
-        Ok(Self::of_network(home, network, plan, kubernetes_version))
+        Ok(Self::of_network(home, network, config))
     }
 
-    fn of_network(home: &Home, network: Network, plan: &NodePlan, kubernetes_version: &str) -> Self {
+    fn of_network(home: &Home, network: Network, config: &HostClusterConfig) -> Self {
+        let plan = &config.nodes;
         let node = |(index, name): (usize, &String)| (network.place(index), NodePlace::new(home, &network, name));
         Self {
             home: home.clone(),
-            kubernetes_version: kubernetes_version.into(),
+            kubernetes_version: config.kubernetes_version.clone(),
             nodes: plan.names().iter().enumerate().map(node).collect(),
             gpus: plan.gpus_by_node(),
             network,
+            is_prepared: config.prepared,
         }
     }
 
@@ -131,17 +137,56 @@ impl RealNodes {
 
     /// Objects that must exist before the nodes' programs start.
     pub(crate) async fn apply_objects(&self, client: &Client) -> Result<(), Error> {
-        let crds = binaries::manifests("calico", berth_kubernetes_versions::CALICO)
-            .ok_or_else(|| Error::NoRealNodes("Calico's CRDs are missing (`make nodes` copies them)".into()))?;
         let mut further = vec![
             // The API server reads logs and runs commands in containers through kubelets.
             calico::bind("kube-apiserver-kubelet-client", "system:kubelet-api-admin"),
             calico::bind(PROXY_USER, "system:node-proxier"),
         ];
         further.extend(dra_driver::objects());
-        further.extend(addons::objects(self.dns()));
+        further.extend(addons::objects(self.dns(), &self.addon_selector()));
+        if !self.is_prepared {
+            return calico::apply_all(client, further).await;
+        }
+        let crds = binaries::manifests("calico", berth_kubernetes_versions::CALICO)
+            .ok_or_else(|| Error::NoRealNodes("Calico's CRDs are missing (`make nodes` copies them)".into()))?;
         let (calico, further) = tokio::join!(calico::apply(client, &crds), calico::apply_all(client, further));
         calico.and(further)
+    }
+
+    /// Labels of the nodes that the cluster's own pods run on: of those that no tenant gets, if they are known.
+    fn addon_selector(&self) -> Value {
+        if self.is_prepared {
+            json!({SYSTEM_NODE: ""})
+        } else {
+            json!({})
+        }
+    }
+
+    /// Names of the nodes that the cluster's own pods can run on.
+    pub(crate) fn addon_nodes(&self) -> Vec<String> {
+        if self.is_prepared {
+            self.system_nodes()
+        } else {
+            self.names().map(str::to_owned).collect()
+        }
+    }
+
+    /// Arguments of `nsenter` with which a command runs as on a node, with its directories and its network.
+    pub(crate) fn enter(&self, node: &str) -> Result<Vec<String>, Error> {
+        let (place, files) = self.find(node)?;
+        Ok(programs::enter(place, files))
+    }
+
+    /// The network plugins of a node, and the file that configures them.
+    fn network_plugins(&self, place: &Place, node: &Node<'_>) -> ([Binary; 4], &'static str, String) {
+        if self.is_prepared {
+            let plugins = [Binary::CalicoCni, Binary::HostLocal, Binary::Loopback, Binary::Portmap];
+            let text = config_files::calico_cni(node.files.name(), &place.pods, &node.kubeconfig("cni"));
+            (plugins, "10-calico.conflist", text)
+        } else {
+            let plugins = [Binary::Ptp, Binary::HostLocal, Binary::Loopback, Binary::Portmap];
+            (plugins, "10-plain.conflist", config_files::plain_cni(&place.pods))
+        }
     }
 
     /// Writes every node's configuration.
@@ -178,13 +223,9 @@ impl RealNodes {
             ] {
                 write_atomic(&files.config(file), text.as_bytes(), 0o600)?;
             }
-            let cni = config_files::cni(name, &place.pods, &node.kubeconfig("cni"));
-            write_atomic(
-                &files.own("cni-config").join("10-calico.conflist"),
-                cni.as_bytes(),
-                0o600,
-            )?;
-            for binary in [Binary::CalicoCni, Binary::HostLocal, Binary::Loopback, Binary::Portmap] {
+            let (plugins, file, text) = self.network_plugins(place, &node);
+            write_atomic(&files.own("cni-config").join(file), text.as_bytes(), 0o600)?;
+            for binary in plugins {
                 let program = binaries::find(binary, binary.pinned_version())?;
                 link(&program, &files.own("cni-bin").join(binary.name()))?;
             }
@@ -200,7 +241,10 @@ impl RealNodes {
         let mut specs = Vec::new();
         for (place, files) in &self.nodes {
             let node = self.node(place, files);
-            specs.extend([node.containerd()?, node.felix()?, node.kube_proxy()?, node.kubelet()?]);
+            specs.extend([node.containerd()?, node.kube_proxy()?, node.kubelet()?]);
+            if self.is_prepared {
+                specs.push(node.felix()?);
+            }
             if let Some(gpus) = self.gpus.get(files.name()) {
                 specs.extend([node.device_plugin(*gpus)?, node.dra_driver(*gpus)?]);
             }

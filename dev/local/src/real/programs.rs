@@ -39,12 +39,8 @@ impl Node<'_> {
     fn spec(&self, name: &str, program: &Path, args: Vec<String>, read_once: &[PathBuf]) -> Result<ProcessSpec, Error> {
         let process = process_name(self.files.name(), name);
         let mut spec = ProcessSpec::new(&process, NSENTER, self.home.log(&process));
-        spec.args = vec![
-            format!("--net={}", namespace_file(&self.place.namespace).display()),
-            format!("--mount={}", self.files.mounts().display()),
-            "--".into(),
-            program.display().to_string(),
-        ];
+        spec.args = enter(self.place, self.files);
+        spec.args.push(program.display().to_string());
         spec.args.extend(args);
         spec.revision = revision_of_files(read_once)?;
         Ok(spec)
@@ -162,6 +158,15 @@ impl Node<'_> {
         all.extend(args.iter().map(ToString::to_string));
         Ok(all)
     }
+}
+
+/// Arguments of `nsenter` with which a program runs in a node's namespaces: the program's own follow.
+pub(super) fn enter(place: &Place, files: &NodePlace) -> Vec<String> {
+    vec![
+        format!("--net={}", namespace_file(&place.namespace).display()),
+        format!("--mount={}", files.mounts().display()),
+        "--".into(),
+    ]
 }
 
 /// A program of Berth's own, which lies beside this one.
