@@ -14,7 +14,7 @@ use crate::model::{
     Cache, Dependency, Direction, HostNamespace, HostWatch, Kind, KindId, QueuePriority, json,
     kind::WRITE,
     resource::{self, Name},
-    store::WatchSpec,
+    store::{Stored, WatchSpec},
 };
 use berth_api::labels;
 use jiff::{SignedDuration, Timestamp};
@@ -78,10 +78,15 @@ fn waits_for_node(cache: &Cache, pod: &Name) -> bool {
     ) else {
         return false;
     };
-    if pod.mentions(certificate::MENTION) {
-        return true;
+    pod.has_node && (!names_node(&secret.object()) || requests_certificates(&pod))
+}
+
+/// Whether a pod requests certificates, or may do so: it is not unpacked to know that.
+fn requests_certificates(pod: &Stored) -> bool {
+    match pod.fresh_object() {
+        Some(pod) => !certificate::asked(&pod).is_empty(),
+        None => pod.mentions(certificate::MENTION),
     }
-    !names_node(&secret.object()) && node_of(&pod.object()).is_some()
 }
 
 /// The node of a tenant's pod.
@@ -103,11 +108,15 @@ fn trim(secret: &mut Value) {
         labels::TRUST_HASH: annotation(labels::TRUST_HASH),
         labels::CERTIFICATES: annotation(labels::CERTIFICATES),
     });
-    let meta = |key: &str| secret["metadata"].get(key).cloned().unwrap_or_default();
-    *secret = json!({"metadata": {
-        "name": meta("name"), "uid": meta("uid"), "resourceVersion": meta("resourceVersion"),
-        "annotations": annotations, "ownerReferences": meta("ownerReferences"),
-    }});
+    let mut meta = |key: &str| secret["metadata"].get_mut(key).map(Value::take).unwrap_or_default();
+    let metadata = json::object([
+        ("name", meta("name")),
+        ("uid", meta("uid")),
+        ("resourceVersion", meta("resourceVersion")),
+        ("ownerReferences", meta("ownerReferences")),
+        ("annotations", annotations),
+    ]);
+    *secret = json::object([("metadata", metadata)]);
 }
 
 /// The owner of a host pod's Secret.
