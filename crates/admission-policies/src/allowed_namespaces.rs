@@ -47,6 +47,7 @@ fn policy(
         scope: Scope::AllNamespaces,
         subjects: Subjects::Everyone,
         parameters: Some(parameters),
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,

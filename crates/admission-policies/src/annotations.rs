@@ -59,6 +59,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule::writes_of_every_kind()],
         variables,
         validations: vec![
@@ -75,9 +76,10 @@ fn validate_pods() -> Validation {
     let always = pod::ANNOTATIONS.iter().chain(ADDED_TO_PODS).copied();
     validation(
         format!(
-            "variables.resource != 'pods' || variables.annotations.all(k, k in {} || k.startsWith('{PROFILES}') || {})",
-            cel::string_list(always),
-            cel::annotation_allowed("ofPods")
+            "variables.resource != 'pods' || variables.annotations.all(k, {} || k in {} || k.startsWith('{PROFILES}'))",
+            // First: most are Berth's own.
+            cel::annotation_allowed("ofPods"),
+            cel::string_list(always)
         ),
         "metadata.annotations of pods may hold only keys that the tenant's class lists",
     )

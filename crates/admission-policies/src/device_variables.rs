@@ -41,6 +41,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

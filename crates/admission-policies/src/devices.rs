@@ -34,6 +34,7 @@ fn build_claim_policy(
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: "v1",

@@ -23,6 +23,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         scope: Scope::Everywhere,
         subjects: Subjects::Gateway,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: "*",

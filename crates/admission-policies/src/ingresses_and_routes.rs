@@ -51,6 +51,7 @@ fn build_ingress_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "networking.k8s.io",
             version: "v1",
@@ -128,6 +129,7 @@ fn build_route_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "gateway.networking.k8s.io",
             // Hosts with an older Gateway API serve TLSRoutes in alpha versions only. What is validated is the same in all versions.

@@ -149,6 +149,9 @@ pub struct AdmissionPolicy {
     pub subjects: Subjects,
     /// Objects that the expressions read as `params`, if they read some.
     pub parameters: Option<ParameterKind>,
+    /// What must hold besides, by name, for a request to be validated: an API server evaluates nothing else for other requests. Conditions
+    /// read neither variables nor the namespace.
+    pub conditions: Vec<(&'static str, String)>,
     /// Which requests are validated.
     pub resource_rules: Vec<ResourceRule>,
     /// Expressions that validations share, by name.
@@ -250,14 +253,22 @@ impl AdmissionPolicy {
                 .into(),
             ),
         });
-        let conditions = match self.subjects {
-            Subjects::Everyone => vec![match_condition(
+        let (name, is_subject) = match self.subjects {
+            // Most requests in these namespaces are a syncer's: RBAC, which compares the user with every ClusterRoleBinding, is not asked
+            // about it.
+            Subjects::Everyone if self.scope == Scope::WorkloadNamespaces => (
                 "may-not-bypass",
-                format!("!{}", cel::may_bypass_policies()),
-            )],
-            Subjects::TenantIdentities => vec![match_condition("is-tenant-identity", cel::is_tenant_identity())],
-            Subjects::Gateway => vec![match_condition("is-gateway", cel::is_gateway())],
+                format!("{} || !{}", cel::is_tenant_identity(), cel::may_bypass_policies()),
+            ),
+            Subjects::Everyone => ("may-not-bypass", format!("!{}", cel::may_bypass_policies())),
+            Subjects::TenantIdentities => ("is-tenant-identity", cel::is_tenant_identity()),
+            Subjects::Gateway => ("is-gateway", cel::is_gateway()),
         };
+        let further = self.conditions.iter();
+        let further = further.map(|(name, expression)| match_condition(name, expression.clone()));
+        let conditions = std::iter::once(match_condition(name, is_subject))
+            .chain(further)
+            .collect();
         let validations = self.validations.iter().map(|validation| v1::Validation {
             expression: validation.expression.clone(),
             message: Some(validation.message.to_string()),
@@ -350,6 +361,40 @@ mod tests {
             let kind = policy.build_policy().spec.and_then(|spec| spec.param_kind);
             let reference = policy.build_binding().spec.param_ref;
             assert_eq!((kind.is_some(), reference.is_some()), (reads, reads), "{}", policy.name);
+        }
+    }
+
+    #[test]
+    fn conditions_are_evaluated_for_every_policy_that_has_some() {
+        for policy in all_policies() {
+            let conditions = policy.build_policy().spec.and_then(|spec| spec.match_conditions);
+            let subjects = usize::from(policy.scope != Scope::Cluster);
+            let count = conditions.as_ref().map_or(0, Vec::len);
+            assert_eq!(count, subjects + policy.conditions.len(), "{}", policy.name);
+            for (_, expression) in &policy.conditions {
+                for unknown in ["variables.", "namespaceObject"] {
+                    assert!(!expression.contains(unknown), "{}", policy.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rbac_is_asked_about_everyone_but_the_tenants_own_identities() {
+        for policy in all_policies() {
+            let conditions = policy.build_policy().spec.and_then(|spec| spec.match_conditions);
+            let Some(first) = conditions.and_then(|all| all.into_iter().next()) else {
+                continue;
+            };
+            let asks = first.expression.ends_with(&format!("!{}", cel::may_bypass_policies()));
+            assert_eq!(asks, policy.subjects == Subjects::Everyone, "{}", policy.name);
+            let is_exempt = first.expression.starts_with(&cel::is_tenant_identity());
+            assert_eq!(
+                asks && is_exempt,
+                policy.subjects == Subjects::Everyone && policy.scope == Scope::WorkloadNamespaces,
+                "{}",
+                policy.name
+            );
         }
     }
 

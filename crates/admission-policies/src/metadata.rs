@@ -24,6 +24,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule::writes_of_every_kind()],
         variables,
         validations: vec![

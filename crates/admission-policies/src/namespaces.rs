@@ -18,6 +18,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         scope: Scope::Cluster,
         subjects: Subjects::Everyone,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

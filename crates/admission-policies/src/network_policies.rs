@@ -58,6 +58,7 @@ fn build_write_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "networking.k8s.io",
             version: "v1",
@@ -114,6 +115,7 @@ fn build_delete_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "networking.k8s.io",
             version: "v1",

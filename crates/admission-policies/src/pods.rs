@@ -29,6 +29,7 @@ fn build_pod_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
@@ -77,6 +78,7 @@ fn build_new_pod_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
@@ -184,6 +186,7 @@ fn build_pod_deletion_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",

@@ -60,6 +60,8 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
+        // All validations hold for other pods.
+        conditions: vec![("may-be-shared", may_be_shared())],
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
@@ -69,6 +71,23 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         variables,
         validations,
     }
+}
+
+/// Whether a pod has the label of those that may run on shared nodes, or names a shared pool: if not, `variables.mayShare` is false.
+fn may_be_shared() -> String {
+    format!(
+        "'{}' in object.metadata.?labels.orValue({{}}) || {TERMS}.orValue([]).exists(t, {})",
+        labels::SHARED_NODES,
+        names_shared_pool("t")
+    )
+}
+
+/// Whether a term of node affinity names a shared pool.
+fn names_shared_pool(term: &str) -> String {
+    format!(
+        "{term}.?matchExpressions.orValue([]).exists(e, e.key == '{}')",
+        labels::SHARED_POOL
+    )
 }
 
 fn validate_pods() -> Vec<Validation> {
@@ -169,8 +188,8 @@ fn policy_variables() -> Vec<(&'static str, String)> {
     all.push((
         "mayShare",
         format!(
-            "!variables.ownNodesOnly && variables.terms.exists(t, t.?matchExpressions.orValue([]).exists(e, e.key == '{}'))",
-            labels::SHARED_POOL
+            "!variables.ownNodesOnly && variables.terms.exists(t, {})",
+            names_shared_pool("t")
         ),
     ));
     all.push(cel::allowed_names_variable(
@@ -203,4 +222,34 @@ fn when_denied(feature: &str, expression: &str, message: &'static str) -> Valida
         &format!("!('{feature}' in variables.denied) || ({expression})"),
         message,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_validates_every_pod_that_may_share_or_says_so() {
+        let policy = build_policy();
+        let [(_, condition)] = &policy.conditions[..] else {
+            panic!("{:?}", policy.conditions)
+        };
+        let may_share = policy.variables.iter().find(|(name, _)| *name == "mayShare").unwrap();
+        let [_, terms, _] = placement_variables();
+        let of_terms = may_share.1.split_once("variables.terms.exists").unwrap().1;
+        assert!(
+            condition.ends_with(&format!("{}.exists{of_terms}", terms.1)),
+            "{condition}"
+        );
+        // The first validation is about the label, all others about pods that may share.
+        let (label, others) = policy.validations.split_first().unwrap();
+        assert!(label.expression.contains(labels::SHARED_NODES) && condition.contains(labels::SHARED_NODES));
+        for other in others {
+            assert!(
+                other.expression.starts_with("!variables.mayShare || "),
+                "{}",
+                other.expression
+            );
+        }
+    }
 }

@@ -58,6 +58,7 @@ fn build_policy(
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![resource_rule],
         variables: Vec::new(),
         validations: limits.iter().copied().flatten().map(validate).collect(),
@@ -95,14 +96,39 @@ fn validate(limit: &SizeLimit) -> Validation {
         // For the tenant; intact syncers do not get this far.
         why: _,
     } = limit;
+    let unless_absent = common_field(measure)
+        .map(|field| format!("!object.?spec.?{field}.hasValue() || "))
+        .unwrap_or_default();
     validation(
         format!(
-            "{0} <= {on_host} || (oldObject != null && {1} >= {0})",
+            "{unless_absent}{0} <= {on_host} || (oldObject != null && {1} >= {0})",
             count("object", measure),
             count("oldObject", measure)
         ),
         format!("{field}: one object may have at most {on_host} on the host"),
     )
+}
+
+/// The field of the spec that has all entries which a measure counts at several paths: without it there are none. Most pods have no
+/// affinity, and more paths go through it than through the rest of a pod.
+fn common_field(measure: &Measure) -> Option<String> {
+    let Measure::Total { parents, entries } = *measure else {
+        return None;
+    };
+    let field_of = |path: String| {
+        let below = path.strip_prefix("spec.")?;
+        let field = below.split('.').next()?;
+        Some(field.trim_end_matches(['[', ']', '{', '}']).to_owned())
+    };
+    let paths = parents
+        .iter()
+        .flat_map(|parent| entries.iter().map(move |entry| format!("{parent}.{entry}")));
+    let fields: Vec<_> = paths.map(field_of).collect();
+    let (first, further) = fields.split_first()?;
+    if further.is_empty() || further.iter().any(|field| field != first) {
+        return None;
+    }
+    first.clone()
 }
 
 /// Names of the items of lists within lists.
@@ -169,6 +195,34 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_there_is_not_counted() {
+        let fields = |limits: &[SizeLimit]| -> Vec<_> {
+            let measured = limits.iter().map(|limit| (limit.field, common_field(&limit.measure)));
+            measured.filter_map(|(limit, field)| Some((limit, field?))).collect()
+        };
+        let expected = |limit, field: &str| (limit, field.to_owned());
+        let affinity = POD.iter().filter(|limit| limit.field.starts_with("spec.affinity"));
+        let affinity: Vec<_> = affinity.map(|limit| expected(limit.field, "affinity")).collect();
+        let mut of_pod = vec![
+            expected("spec.volumes", "volumes"),
+            expected("spec.hostAliases", "hostAliases"),
+        ];
+        of_pod.extend(affinity);
+        of_pod.push(expected(
+            "spec.topologySpreadConstraints: selectors",
+            "topologySpreadConstraints",
+        ));
+        assert_eq!((fields(POD), of_pod.len()), (of_pod.clone(), 9));
+        assert!(fields(RUNNING_POD).is_empty(), "one path is counted at once");
+        let terms = expression(POD, "spec.affinity.nodeAffinity: terms");
+        let counted = "object.?spec.?affinity.?nodeAffinity.?requiredDuringSchedulingIgnoredDuringExecution.";
+        assert!(
+            terms.starts_with(&format!("!object.?spec.?affinity.hasValue() || {counted}")),
+            "{terms}"
+        );
+    }
+
+    #[test]
     fn objects_beyond_a_limit_may_not_grow() {
         let tolerations = RUNNING_POD
             .iter()
@@ -203,12 +257,12 @@ mod tests {
         );
         assert_eq!(
             expression(POD, "spec.volumes"),
-            "object.?spec.?volumes.orValue([]).size() + \
+            "!object.?spec.?volumes.hasValue() || object.?spec.?volumes.orValue([]).size() + \
              object.?spec.?volumes.orValue([]).map(a, a.?projected.?sources.orValue([]).size()).sum() <= 600"
         );
         assert_eq!(
             expression(NETWORK_POLICY_SELECTOR, "spec.podSelector"),
-            "object.?spec.?podSelector.?matchLabels.orValue({}).size() + \
+            "!object.?spec.?podSelector.hasValue() || object.?spec.?podSelector.?matchLabels.orValue({}).size() + \
              object.?spec.?podSelector.?matchExpressions.orValue([]).size() + \
              object.?spec.?podSelector.?matchExpressions.orValue([]).map(a, a.?values.orValue([]).size()).sum() <= 510"
         );

@@ -43,6 +43,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         scope: Scope::AllNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,
@@ -89,6 +90,7 @@ pub(super) fn build_status_policy() -> AdmissionPolicy {
         scope: Scope::AllNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,

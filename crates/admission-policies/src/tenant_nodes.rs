@@ -11,6 +11,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         scope: Scope::ControlPlaneNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
+        conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,

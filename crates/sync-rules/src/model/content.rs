@@ -36,6 +36,14 @@ impl Content {
         }
     }
 
+    /// The tree, if it is one now.
+    pub(super) fn fresh_tree(&self) -> Option<Arc<Value>> {
+        match &*self.state() {
+            State::Tree(object) => Some(Arc::clone(object)),
+            State::Packed(_) => None,
+        }
+    }
+
     /// Whether `text` occurs in a key or string.
     pub(super) fn mentions(&self, text: &str) -> bool {
         match &*self.state() {
@@ -50,7 +58,7 @@ impl Content {
     pub(super) fn pack(&self, dictionary: &Dictionary) {
         let mut state = self.state();
         if let State::Tree(object) = &*state {
-            *state = State::Packed(Text::new(object.to_string()).packed(dictionary, is_typical(object)));
+            *state = State::Packed(Text::new(json::to_text(object)).packed(dictionary, is_typical(object)));
         }
     }
 
@@ -87,9 +95,13 @@ mod tests {
             assert!(!content.mentions("gpu-2"));
         };
         check();
-        assert_eq!(content.packed_bytes(), 0);
+        assert_eq!(
+            (content.packed_bytes(), content.fresh_tree()),
+            (0, Some(Arc::clone(&object)))
+        );
         content.pack(&Dictionary::default());
         check();
+        assert_eq!(content.fresh_tree(), None);
         assert!((1..200).contains(&content.packed_bytes()), "{}", content.packed_bytes());
     }
 }

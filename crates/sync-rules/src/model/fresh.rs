@@ -24,6 +24,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// Whether the object was replaced or forgotten.
+    fn is_gone(&self) -> bool {
+        self.object.strong_count() == 0
+    }
+
     fn pack(&self) {
         // Most objects are replaced before their turn comes.
         if let Some(object) = self.object.upgrade() {
@@ -46,6 +51,10 @@ impl Fresh {
         };
         let mut entries = self.entries();
         entries.push_back(entry);
+        // Most objects are replaced within a second: what is gone takes no place of one that is read again.
+        if entries.len() > MOST && entries.pop_front_if(|oldest| oldest.is_gone()).is_none() {
+            entries.retain(|entry| !entry.is_gone());
+        }
         let oldest = (entries.len() > MOST).then(|| entries.pop_front()).flatten();
         drop(entries);
         if let Some(oldest) = oldest {
@@ -79,6 +88,22 @@ mod tests {
         Arc::new(Stored::from(
             json!({"metadata": {"name": name.to_string()}, "spec": "x".repeat(300)}),
         ))
+    }
+
+    #[test]
+    fn replaced_objects_take_no_places() {
+        let (fresh, dictionary) = (Fresh::default(), Arc::default());
+        let keep = |object: &Arc<Stored>| fresh.keep(object, &dictionary);
+        let first = stored(0);
+        keep(&first);
+        for replaced in 1..10 * MOST {
+            keep(&stored(replaced));
+            assert!(fresh.entries().len() <= MOST);
+        }
+        assert!(!first.is_packed());
+        let kept: Vec<_> = (0..MOST).map(stored).collect();
+        kept.iter().for_each(keep);
+        assert!(first.is_packed() && kept.iter().all(|object| !object.is_packed()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Small helpers for Kubernetes objects as JSON values. The syncer translates JSON, not typed structs, so that fields
 //! newer than this build are seen (and denied by name) instead of lost.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
@@ -28,6 +29,34 @@ pub fn strings(value: &Value, path: &[&str]) -> BTreeMap<String, String> {
         .flatten()
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect()
+}
+
+/// An object with these fields. The macro `json!` copies the values that it is given, to the last text; this takes them.
+pub fn object<const COUNT: usize>(fields: [(&str, Value); COUNT]) -> Value {
+    let fields = fields.into_iter().map(|(key, value)| (key.to_owned(), value));
+    Value::Object(fields.collect())
+}
+
+/// The JSON text of a value. `to_string` makes the same, piece by piece through a formatter.
+pub fn to_text(value: &Value) -> String {
+    // No key of a `Value` is anything but a text, so that it can always be written.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// Whether two values are the same but for some of their fields. Values that are no objects have no fields.
+pub fn is_same_except(one: &Value, other: &Value, fields: &[&str]) -> bool {
+    let nothing = Map::new();
+    let (one, other) = (
+        one.as_object().unwrap_or(&nothing),
+        other.as_object().unwrap_or(&nothing),
+    );
+    let is_in = |(key, value): (&String, &Value), map: &Map<String, Value>| {
+        fields.contains(&key.as_str()) || map.get(key) == Some(value)
+    };
+    one.iter().all(|field| is_in(field, other))
+        && other
+            .keys()
+            .all(|key| fields.contains(&key.as_str()) || one.contains_key(key))
 }
 
 /// Sets the value at a path, making objects on the way.
@@ -198,7 +227,7 @@ fn added_all(changes: &Map<String, Value>, after: &Map<String, Value>) -> bool {
 /// A hash of a JSON value that does not depend on the order of keys: 26 lower-case hexadecimal characters (104 bits).
 pub fn hash(value: &Value) -> String {
     let mut digest = Sha256::new();
-    feed(value, &mut digest);
+    feed(value, &mut digest, &mut Vec::new());
     let mut text = String::with_capacity(26);
     for byte in digest.finalize().iter().take(13) {
         // Writing to a String cannot fail.
@@ -207,31 +236,37 @@ pub fn hash(value: &Value) -> String {
     text
 }
 
-fn feed(value: &Value, digest: &mut Sha256) {
+/// Feeds a value to a digest. `text` is a buffer.
+fn feed(value: &Value, digest: &mut Sha256, text: &mut Vec<u8>) {
     match value {
         Value::Object(fields) => {
-            let mut keys: Vec<_> = fields.keys().collect();
-            keys.sort();
-            digest.update([b'{']);
-            for key in keys {
-                feed(&Value::String(key.clone()), digest);
-                feed(&fields[key], digest);
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+            digest.update(b"{");
+            for (key, value) in fields {
+                feed_scalar(key, digest, text);
+                feed(value, digest, text);
             }
-            digest.update([b'}']);
+            digest.update(b"}");
         }
         Value::Array(items) => {
-            digest.update([b'[']);
+            digest.update(b"[");
             for item in items {
-                feed(item, digest);
+                feed(item, digest, text);
             }
-            digest.update([b']']);
+            digest.update(b"]");
         }
-        scalar => {
-            let text = scalar.to_string();
-            digest.update((text.len() as u64).to_be_bytes());
-            digest.update(text.as_bytes());
-        }
+        scalar => feed_scalar(scalar, digest, text),
     }
+}
+
+/// Feeds the JSON text of a key or scalar to a digest, with its length before it.
+fn feed_scalar(scalar: &impl Serialize, digest: &mut Sha256, text: &mut Vec<u8>) {
+    text.clear();
+    // Writing a scalar to a Vec cannot fail.
+    let _: serde_json::Result<()> = serde_json::to_writer(&mut *text, scalar);
+    digest.update((text.len() as u64).to_be_bytes());
+    digest.update(&*text);
 }
 
 #[cfg(test)]
@@ -314,6 +349,32 @@ mod tests {
         assert_eq!(hash(&one), hash(&two));
         assert_ne!(hash(&one), hash(&json!({"a": 1, "b": [2, 1]})));
         assert_ne!(hash(&json!(["a", "b"])), hash(&json!(["ab"])));
+    }
+
+    #[test]
+    fn a_hash_that_is_on_record_stays_valid() {
+        // Host objects have it as an annotation: another one would write all of them again after an upgrade.
+        let value = json!({"z": [true, "é\n", null, -7], "a\"b": 1.5});
+        assert_eq!(hash(&value), "efa68dbfcc1ac6154a21ee5e9f");
+    }
+
+    #[test]
+    fn values_are_compared_but_for_some_fields() {
+        let same = |one: Value, other: Value| is_same_except(&one, &other, &["x", "y"]);
+        assert!(same(json!({"a": {"x": 1}, "x": 1}), json!({"a": {"x": 1}, "y": 2})));
+        assert!(
+            !same(json!({"a": {"x": 1}}), json!({"a": {"x": 2}})),
+            "fields further down count"
+        );
+        assert!(!same(json!({"a": 1}), json!({})));
+        assert!(!same(json!({}), json!({"a": null})));
+        assert!(same(json!(null), json!({"x": 1})));
+    }
+
+    #[test]
+    fn the_text_of_a_value_is_that_of_its_formatter() {
+        let value = json!({"é\n": [null, 1.5, "\u{1f600}\"\\"], "b": {}});
+        assert_eq!(to_text(&value), value.to_string());
     }
 
     #[test]

@@ -183,18 +183,14 @@ impl Store {
         is_expected
     }
 
-    /// Stores a state that the watch reports. Returns whether it differs from the one before in nothing but what the host says of the
-    /// object: its status and its node.
-    pub fn watched(&self, name: Name, stored: Stored) -> bool {
+    /// Stores a state that the watch reports.
+    pub fn watched(&self, name: Name, stored: Stored) {
         let mut inner = self.inner();
-        let known = inner.objects.get(&name);
-        let only_status = known.is_some_and(|known| known.is_for_the_same(&stored));
         inner.seen_up_to = inner.seen_up_to.max(stored.version);
         if let Some(unlisted) = &mut inner.unlisted {
             unlisted.remove(&name);
         }
         self.put(&mut inner, name, stored);
-        only_status
     }
 
     fn put(&self, inner: &mut Inner, name: Name, stored: Stored) {
@@ -224,7 +220,15 @@ impl Store {
         }
     }
 
-    /// Handles a deletion that the watch reports, with the last state.
+    /// Handles a deletion that the watch reports, of an object whose last state is not needed. `version` is that of the deletion.
+    pub fn gone(&self, name: &Name, version: u64) {
+        let mut inner = self.inner();
+        inner.seen_up_to = inner.seen_up_to.max(version);
+        inner.remove(name);
+    }
+
+    /// Handles a deletion of a host object that the watch reports, with the last state, which must be taken with
+    /// [`Store::take_tombstone`].
     pub fn deleted(&self, name: &Name, last: Stored) {
         let mut inner = self.inner();
         inner.seen_up_to = inner.seen_up_to.max(last.version);
@@ -393,6 +397,17 @@ mod tests {
         assert!(!store.contains(&name));
         store.written(name.clone(), stored("b", 13));
         assert!(store.contains(&name));
+    }
+
+    #[test]
+    fn an_object_that_is_gone_leaves_no_last_state() {
+        let store = Store::default();
+        let name = Name::new("a", "b");
+        store.watched(name.clone(), stored("b", 5));
+        store.gone(&name, 12);
+        assert!(store.take_tombstone(&name).is_none(), "whatever annotations it had");
+        store.written(name.clone(), stored("b", 11));
+        assert!(!store.contains(&name));
     }
 
     #[test]

@@ -74,22 +74,40 @@ impl Stored {
         self.content.tree()
     }
 
+    /// The trimmed object, if it need not be unpacked: objects that changed a short while ago.
+    pub fn fresh_object(&self) -> Option<Arc<Value>> {
+        self.content.fresh_tree()
+    }
+
     /// Whether `text` occurs in a key or string of the object, or may occur: far cheaper than parsing it.
     pub fn mentions(&self, text: &str) -> bool {
         self.content.mentions(text)
     }
 
-    /// Whether two states of a host object were made for the same state of the tenant's object.
-    pub(super) fn is_for_the_same(&self, other: &Self) -> bool {
-        let made_for = |of: &Self| {
-            (
-                of.uid.clone(),
-                of.origin_uid.clone(),
-                of.applied_hash.clone(),
-                of.reserved_at,
-            )
+    /// Whether two states of a host object were made for the same state of the tenant's object, and differ in nothing but what the host
+    /// says of it: its status and its node.
+    pub fn is_for_the_same(&self, other: &Self) -> bool {
+        self.applied_hash.is_some()
+            && self.uid == other.uid
+            && self.origin_uid == other.origin_uid
+            && self.applied_hash == other.applied_hash
+            && self.reserved_at == other.reserved_at
+            && self.deletion == other.deletion
+    }
+
+    /// Whether two states of a tenant's object differ in nothing but its status, its node and what the API server counts. False as well if
+    /// one of them had to be unpacked to know that.
+    pub fn requests_the_same(&self, other: &Self) -> bool {
+        const COUNTERS: &[&str] = &["generation", "resourceVersion"];
+        if self.uid != other.uid || self.deletion != other.deletion {
+            return false;
+        }
+        let (Some(one), Some(other)) = (self.fresh_object(), other.fresh_object()) else {
+            return false;
         };
-        self.applied_hash.is_some() && made_for(self) == made_for(other) && self.deletion == other.deletion
+        json::is_same_except(&one, &other, &["metadata", "spec", "status"])
+            && json::is_same_except(&one["metadata"], &other["metadata"], COUNTERS)
+            && json::is_same_except(&one["spec"], &other["spec"], &["nodeName"])
     }
 
     /// Packs the object.
@@ -155,6 +173,45 @@ pub fn is_origin(tenant: &Stored, host: &Stored) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_binding_and_a_status_change_nothing_that_is_requested() {
+        let pod = || {
+            json!({
+                "metadata": {"name": "a", "uid": "u", "resourceVersion": "1", "generation": 1, "labels": {"app": "a"}},
+                "spec": {"containers": [{"image": "a:1"}]},
+                "status": {"phase": "Pending"},
+            })
+        };
+        let requests_the_same = |path: &[&str], value: &str| {
+            let mut other = pod();
+            json::set(&mut other, path, value);
+            Stored::from(pod()).requests_the_same(&Stored::from(other))
+        };
+        for path in [
+            &["metadata", "resourceVersion"][..],
+            &["metadata", "generation"],
+            &["spec", "nodeName"],
+            &["status", "phase"],
+        ] {
+            assert!(requests_the_same(path, "2"), "{path:?}");
+        }
+        for path in [
+            &["metadata", "uid"][..],
+            &["metadata", "labels", "app"],
+            &["metadata", "annotations", "note"],
+            &["metadata", "deletionTimestamp"],
+            &["spec", "containers"],
+            &["spec", "tolerations"],
+            &["data"],
+        ] {
+            assert!(!requests_the_same(path, "2"), "{path:?}");
+        }
+        let packed = Stored::from(pod());
+        packed.pack(&Dictionary::default());
+        assert!(!packed.requests_the_same(&Stored::from(pod())), "it is not unpacked");
+    }
 
     #[test]
     fn a_limit_lowers_only_a_longer_grace() {

@@ -235,8 +235,8 @@ pub trait ToHost: Sync {
         None
     }
 
-    /// Whether the host object for a tenant object may change with the status of that very host object. If not, it need not be translated
-    /// again when only the status has changed.
+    /// Whether what may change in the host object depends on the status of either object, or on the node in its spec. If not, it is not
+    /// translated again when nothing else has changed.
     fn follows_own_status(&self) -> bool {
         true
     }

@@ -25,6 +25,8 @@ pub struct WatchSpec {
     pub name: fn(&Value) -> Option<Name>,
     /// Drops what need not be kept.
     pub trim: fn(&mut Value),
+    /// The only fields of the spec that are kept, so that no others are parsed; none means all.
+    pub spec_fields: Option<&'static [&'static str]>,
 }
 
 impl WatchSpec {
@@ -36,6 +38,7 @@ impl WatchSpec {
             labels: "",
             name: own_name,
             trim: |_| {},
+            spec_fields: None,
         }
     }
 
@@ -65,6 +68,15 @@ impl WatchSpec {
     pub const fn metadata_only(self) -> Self {
         Self {
             detail: Detail::Metadata,
+            ..self
+        }
+    }
+
+    /// The same with these fields of the spec only.
+    #[must_use]
+    pub const fn with_spec_fields(self, fields: &'static [&'static str]) -> Self {
+        Self {
+            spec_fields: Some(fields),
             ..self
         }
     }

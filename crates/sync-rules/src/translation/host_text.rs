@@ -24,6 +24,23 @@ pub fn to_tenant_names(cache: &Cache, about: &Name, text: &str) -> String {
     result
 }
 
+/// The same in place. Most texts have no such names, and stay as they are.
+pub fn map_to_tenant_names(cache: &Cache, about: &Name, text: &mut String) {
+    if may_have_host_names(cache, text) {
+        *text = to_tenant_names(cache, about, text);
+    }
+}
+
+/// Whether [`to_tenant_names`] may change a text.
+fn may_have_host_names(cache: &Cache, text: &str) -> bool {
+    let tenant = &cache.tenant;
+    let may_change =
+        |word: &str| looks_derived(word) || word == tenant.workload_namespace || word == tenant.control_plane_namespace;
+    text.starts_with(UNSCHEDULABLE)
+        || !cache.mirror_sources().is_empty()
+        || text.split(|c| !is_name_character(c)).any(may_change)
+}
+
 fn is_name_character(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'
 }
@@ -67,10 +84,13 @@ pub fn generated_claim_name(cache: &Cache, host_name: &str) -> Option<Name> {
     mirrored.of(&source).pop().map(|key| key.name)
 }
 
+/// How the scheduler's messages begin about a pod that fits nowhere.
+const UNSCHEDULABLE: &str = "0/";
+
 /// The scheduler counts all nodes of the host and names taints of other tenants. A tenant sees its own nodes only.
 fn scheduling(text: &str, own_nodes: usize) -> String {
     let Some((_, list)) = text
-        .strip_prefix("0/")
+        .strip_prefix(UNSCHEDULABLE)
         .and_then(|rest| rest.split_once(" nodes are available: "))
     else {
         return text.to_owned();
@@ -110,7 +130,7 @@ pub fn translate_texts(cache: &Cache, about: &Name, value: &mut Value) {
             .values_mut()
             .for_each(|value| translate_texts(cache, about, value)),
         Value::Array(items) => items.iter_mut().for_each(|item| translate_texts(cache, about, item)),
-        Value::String(text) => *text = to_tenant_names(cache, about, text),
+        Value::String(text) => map_to_tenant_names(cache, about, text),
         _ => {}
     }
 }
@@ -195,6 +215,28 @@ mod tests {
             to_tenant_names(&cache, &name, &text),
             "pods \"train-0\" in research: see other-aaaaaaaaaaaaa"
         );
+    }
+
+    #[test]
+    fn texts_without_host_names_are_not_copied() {
+        let cache = cache();
+        let name = Name::new("research", "train-0");
+        let host = host_name(KindId::Pod, &name);
+        for (text, has_names) in [
+            ("Running", false),
+            ("2026-11-24T03:50:00Z", false),
+            ("Back-off pulling image \"registry.example.com/train:1\"", false),
+            (host.as_str(), true),
+            ("in berth-vision-aaaaaaaaaaaaa.", true),
+            ("berth-vision-aaaaaaaaaaaaa-cp", true),
+            ("0/3 nodes are available: 3 node(s) had untolerated taint(s).", true),
+        ] {
+            assert_eq!(may_have_host_names(&cache, text), has_names, "{text}");
+            let mut mapped = text.to_owned();
+            map_to_tenant_names(&cache, &name, &mut mapped);
+            let expected = to_tenant_names(&cache, &name, text);
+            assert_eq!((&mapped, has_names), (&expected, expected != text));
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::model::{DeniedField, json};
 use berth_api::{labels::is_reserved, sync_policy::lists_annotation};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// Domains whose labels and annotations steer schedulers and queues of the host.
 const SCHEDULER_DOMAINS: &[&str] = &[
@@ -70,13 +70,17 @@ pub fn crosses(key: &str) -> bool {
 
 /// Trims a host object of which only its existence and origin matter.
 pub fn only(object: &mut Value) {
-    *object = json!({"metadata": object.get_mut("metadata").map(Value::take).unwrap_or_default()});
+    *object = json::object([("metadata", take(object, "metadata"))]);
 }
 
 /// Trims a host object of which only its origin and its status matter.
 pub fn with_status(object: &mut Value) {
-    let mut take = |field: &str| object.get_mut(field).map(Value::take).unwrap_or_default();
-    *object = json!({"metadata": take("metadata"), "status": take("status")});
+    let (metadata, status) = (take(object, "metadata"), take(object, "status"));
+    *object = json::object([("metadata", metadata), ("status", status)]);
+}
+
+fn take(object: &mut Value, field: &str) -> Value {
+    object.get_mut(field).map(Value::take).unwrap_or_default()
 }
 
 /// Removes kubectl's annotation, which is as long as the object itself.
@@ -178,6 +182,7 @@ pub fn mirrored_annotations(host: &Value) -> Map<String, Value> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::json;
 
     const POD: AnnotationRules<'static> = AnnotationRules {
         always: &["kubernetes.io/egress-bandwidth"],

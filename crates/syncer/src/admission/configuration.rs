@@ -2,7 +2,7 @@
 
 use crate::{
     engine::api::{Api, CallError},
-    store::Object,
+    store::{Object, Parts},
 };
 use berth_sync_rules::{
     admission::configuration::NAME,
@@ -47,9 +47,9 @@ pub(crate) async fn keep(tenant: Api, wanted: &MutatingWebhookConfiguration) {
             }
             Ok(Event::InitApply(object)) => {
                 listed = true;
-                Some(object.parse())
+                Some(object.parse(Parts::All))
             }
-            Ok(Event::Apply(object)) => Some(object.parse()),
+            Ok(Event::Apply(object)) => Some(object.parse(Parts::All)),
             Ok(Event::InitDone) if listed => continue,
             Ok(Event::Delete(_) | Event::InitDone) => None,
             Err(error) => {

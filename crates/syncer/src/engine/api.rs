@@ -7,7 +7,10 @@ use crate::{
 };
 use berth_api::labels::SYNCER_MANAGER;
 use berth_sync_rules::{
-    model::resource::{self, Resource, Side},
+    model::{
+        json,
+        resource::{self, Resource, Side},
+    },
     translation::quota::{self, QuotaExceeded},
 };
 use kube::{
@@ -16,7 +19,7 @@ use kube::{
     core::{Request, Status},
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::{
     fmt::Debug,
     time::{Duration, Instant},
@@ -175,7 +178,7 @@ impl Api {
         let parameters = ListParams::default().labels(labels).limit(1);
         let request = Request::new(resource.path(namespace)).list_metadata(&parameters);
         let list = self.call("list", resource.plural, request).await?;
-        Ok(!berth_sync_rules::model::json::items(&list, &["items"]).is_empty())
+        Ok(!json::items(&list, &["items"]).is_empty())
     }
 
     /// A page of a list over all namespaces, of at most `most` objects: the first one, or the one that `after`, the token of the page
@@ -195,7 +198,8 @@ impl Api {
     /// # Errors
     /// As [`CallError`] says; [`CallError::Conflict`] if the name is taken.
     pub async fn create(&self, resource: Resource, namespace: &str, object: &Value) -> Result<Value, CallError> {
-        let request = Request::new(resource.path(namespace)).create(&as_syncer(), object.to_string().into_bytes());
+        let body = json::to_text(object).into_bytes();
+        let request = Request::new(resource.path(namespace)).create(&as_syncer(), body);
         let request = request.map(|request| {
             if self.side == Side::Host {
                 strict(request)
@@ -218,7 +222,7 @@ impl Api {
         subresource: &'static str,
         object: &Value,
     ) -> Result<Value, CallError> {
-        let body = object.to_string().into_bytes();
+        let body = json::to_text(object).into_bytes();
         let request =
             Request::new(resource.path(namespace)).create_subresource(subresource, name, &PostParams::default(), body);
         self.call("create", subresource, request).await
@@ -229,7 +233,7 @@ impl Api {
     /// # Errors
     /// As [`CallError`] says; [`CallError::Protected`] if a budget keeps the pod, [`CallError::Conflict`] if it is another pod than `uid`.
     pub async fn evict(&self, namespace: &str, name: &str, uid: &str) -> Result<Value, CallError> {
-        let eviction = json!({
+        let eviction = serde_json::json!({
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
@@ -250,7 +254,7 @@ impl Api {
         name: &str,
         object: &Value,
     ) -> Result<Value, CallError> {
-        let body = object.to_string().into_bytes();
+        let body = json::to_text(object).into_bytes();
         let request = Request::new(resource.path(namespace)).replace(name, &as_syncer(), body);
         self.call("replace", resource.plural, request).await
     }

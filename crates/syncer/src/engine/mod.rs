@@ -22,6 +22,7 @@ mod dropped;
 mod host_events;
 mod mirror;
 mod nodes;
+mod own_writes;
 mod queued_key;
 mod queues;
 mod quota;
@@ -44,16 +45,14 @@ use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{
     kinds::pod::gang,
     model::{
-        Cache, Direction, KindId, json,
+        Cache, Direction, KindId,
         resource::{Key, Name, Side},
-        store::Stored,
     },
     translation::host_text,
 };
 use queued_key::QueuedKey;
 use queues::PRIORITIES;
 use recorder::{Level, Recorder, Subject};
-use serde_json::Value;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -344,52 +343,6 @@ impl Engine {
             _ => wait,
         };
         wait + wait.mul_f64(jitter(key))
-    }
-
-    /// Stores what a write returned, and adds the keys that depend on it.
-    fn store_written(&self, side: Side, id: KindId, name: &Name, mut object: Value) {
-        let kind = self.cache.kind(id);
-        let spec = match side {
-            Side::Tenant => kind.tenant,
-            Side::Host => kind.host.map(|(_, spec)| spec),
-        };
-        if let Some(spec) = spec {
-            (spec.trim)(&mut object);
-            self.cache
-                .stores
-                .of(side, id)
-                .written(name.clone(), Stored::from(object));
-            self.add_dependents(side, id, name);
-        }
-    }
-
-    /// Stores what a patch of the syncer returned. If it contains nothing but that patch, the watch reports nothing new.
-    fn store_patched(&self, side: Side, id: KindId, name: &Name, (before, patch): (&Value, &Value), after: Value) {
-        self.store_written(side, id, name, after);
-        let store = self.cache.stores.of(side, id);
-        let Some(after) = store.get(name) else { return };
-        let object = after.object();
-        let mut changes = patch.clone();
-        for counter in ["generation", "resourceVersion"] {
-            if let Some(value) = object["metadata"].get(counter) {
-                changes["metadata"][counter] = value.clone();
-            }
-        }
-        let version = json::text(before, &["metadata", "resourceVersion"]).and_then(|version| version.parse().ok());
-        if let Some(version) = version
-            && json::is_merged(before, &changes, &object)
-        {
-            store.expect(&after.uid, version, after.version);
-        }
-    }
-
-    /// Stores an object that the syncer has created: the watch reports nothing new.
-    fn store_created(&self, side: Side, id: KindId, name: &Name, created: Value) {
-        self.store_written(side, id, name, created);
-        let store = self.cache.stores.of(side, id);
-        if let Some(created) = store.get(name) {
-            store.expect(&created.uid, 0, created.version);
-        }
     }
 
     fn add_dependents(&self, side: Side, id: KindId, name: &Name) {

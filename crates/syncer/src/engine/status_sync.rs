@@ -94,7 +94,7 @@ impl ObjectSync<'_> {
             .patch(kind.resource(), &name.namespace, &name.name, "", &body)
             .await;
         if let Some(written) = CallError::found(result)? {
-            engine.store_patched(Side::Tenant, *id, name, (object, &patch), written);
+            engine.store_patched(Side::Tenant, *id, name, (object, patch), written);
         }
         Ok(true)
     }
@@ -113,7 +113,7 @@ impl ObjectSync<'_> {
         let Some(difference) = status_patch(object, status) else {
             return Ok(false);
         };
-        let patch = json!({"metadata": {"uid": stored.uid}, "status": difference});
+        let patch = json::object([("metadata", json!({"uid": stored.uid})), ("status", difference)]);
         let result = engine
             .tenant
             .patch(
@@ -125,7 +125,7 @@ impl ObjectSync<'_> {
             )
             .await;
         if let Some(written) = CallError::found(result)? {
-            engine.store_patched(Side::Tenant, *id, name, (object, &patch), written);
+            engine.store_patched(Side::Tenant, *id, name, (object, patch), written);
         }
         Ok(true)
     }

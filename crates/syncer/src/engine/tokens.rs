@@ -244,9 +244,12 @@ async fn patch(engine: &Engine, name: &Name, secret: &Stored, mut body: Value) -
     let namespace = &engine.cache.tenant.workload_namespace;
     let written = engine
         .host
-        .patch(resource::SECRET, namespace, &secret.name, "", &Patch::Merge(body))
+        .patch(resource::SECRET, namespace, &secret.name, "", &Patch::Merge(&body))
         .await?;
-    engine.store_written(Side::Host, KindId::PodToken, name, written);
+    // The store has no content. What follows from the metadata is decided after this.
+    let metadata = json::object([("metadata", body["metadata"].take())]);
+    let before = secret.object();
+    engine.store_patched(Side::Host, KindId::PodToken, name, (&before, metadata), written);
     Ok(())
 }
 

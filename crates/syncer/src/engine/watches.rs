@@ -13,7 +13,7 @@ use berth_api::SyncPolicy;
 use berth_sync_rules::model::{
     Direction, HostNamespace, HostWatch, Kind, KindId,
     resource::{Key, Name, Side},
-    store::{Unavailable, WatchSpec},
+    store::{Stored, Unavailable, WatchSpec},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -27,6 +27,16 @@ fn is_offered(kind: &Kind, policy: &SyncPolicy) -> bool {
     match kind.direction {
         Direction::Mirror(rules) => rules.is_offered(policy),
         _ => true,
+    }
+}
+
+/// How to know that of an object nothing but its status and its node has changed, so that both objects need not be compared as a whole:
+/// none if what should be on the host may depend on them.
+fn differs_in_status(side: Side, kind: &Kind) -> Option<fn(&Stored, &Stored) -> bool> {
+    match (side, kind.direction) {
+        (Side::Host, _) => Some(Stored::is_for_the_same),
+        (Side::Tenant, Direction::ToHost(rules)) if !rules.follows_own_status() => Some(Stored::requests_the_same),
+        (Side::Tenant, _) => None,
     }
 }
 
@@ -62,12 +72,15 @@ impl Engine {
             Side::Host => &self.host,
         };
         let hooks = Hooks {
+            side,
+            keeps_last: side == Side::Host && self.cache.rules_to_host(id).is_some(),
+            differs_in_status: differs_in_status(side, self.cache.kind(id)),
             changed: &|name: Name, only_status: bool| {
                 if side == Side::Host && !store.contains(&name) {
                     self.refused_kinds.allow(id);
                 }
                 self.add_dependents(side, id, &name);
-                if side == Side::Host && only_status {
+                if only_status {
                     self.add_for_status(id.key(name));
                 } else {
                     self.add(id.key(name));
@@ -164,5 +177,27 @@ fn describe_unavailable(why: Unavailable) -> &'static str {
     match why {
         Unavailable::NotServed => "the host cluster does not serve this kind",
         Unavailable::Forbidden => "the host cluster does not allow this kind",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::test_engine::engine;
+
+    #[tokio::test]
+    async fn only_pods_of_the_tenant_are_compared_without_their_status() {
+        let engine = engine();
+        let cache = &engine.cache;
+        for id in cache.kinds.iter().copied() {
+            let kind = cache.kind(id);
+            assert!(differs_in_status(Side::Host, kind).is_some(), "{}", id.label());
+            assert_eq!(
+                differs_in_status(Side::Tenant, kind).is_some(),
+                id == KindId::Pod,
+                "{}",
+                id.label()
+            );
+        }
     }
 }

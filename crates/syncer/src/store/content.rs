@@ -1,4 +1,5 @@
-//! Parses objects without `managedFields`, which are half of many objects and are never read.
+//! Parses objects without what is never read, such as `managedFields`, which are half of many objects. What is left out costs no memory
+//! for a tree.
 
 use serde::{
     Deserialize, Deserializer,
@@ -12,15 +13,73 @@ pub(crate) struct Content(pub(crate) Value);
 
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Fields { depth: 0 }).map(Self)
+        let all = Fields {
+            level: Level::Object,
+            parts: Parts::All,
+        };
+        deserializer.deserialize_map(all).map(Self)
     }
 }
 
-/// Reads an object, or its metadata.
+/// Which parts of an object are parsed. `metadata.managedFields` never is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// All.
+    All,
+    /// All, but of the spec only these fields.
+    SpecFields(&'static [&'static str]),
+    /// Only the metadata.
+    Metadata,
+}
+
+impl Parts {
+    /// These parts of an object with this JSON text; null if the text is no object.
+    pub(crate) fn parse(self, text: &str) -> Value {
+        let parts = Fields {
+            level: Level::Object,
+            parts: self,
+        };
+        let mut json = serde_json::Deserializer::from_str(text);
+        parts.deserialize(&mut json).unwrap_or_default()
+    }
+
+    /// Whether a field of an object, its metadata or its spec is left out.
+    fn leave_out(self, level: Level, field: &str) -> bool {
+        match (level, self) {
+            (Level::Object, Self::Metadata) => field != "metadata",
+            (Level::Object, Self::All | Self::SpecFields(_)) => false,
+            (Level::Metadata, _) => field == "managedFields",
+            (Level::Spec, Self::SpecFields(kept)) => !kept.contains(&field),
+            (Level::Spec, Self::All | Self::Metadata) => false,
+        }
+    }
+}
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Object,
+    Metadata,
+    Spec,
+}
+
+/// Reads an object, its metadata or its spec.
 #[derive(Clone, Copy)]
 struct Fields {
-    /// 0: the object; 1: its metadata.
-    depth: u8,
+    level: Level,
+    parts: Parts,
+}
+
+impl Fields {
+    /// How the value of a field is read, if its own fields count.
+    fn within(self, field: &str) -> Option<Self> {
+        let level = match (self.level, field) {
+            (Level::Object, "metadata") => Level::Metadata,
+            (Level::Object, "spec") if matches!(self.parts, Parts::SpecFields(_)) => Level::Spec,
+            _ => return None,
+        };
+        Some(Self { level, ..self })
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Fields {
@@ -41,17 +100,13 @@ impl<'de> Visitor<'de> for Fields {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
-            match (self.depth, key.as_str()) {
-                (0, "metadata") => {
-                    let metadata = fields.next_value_seed(Self { depth: 1 })?;
-                    object.insert(key, metadata);
-                }
-                (1, "managedFields") => {
-                    fields.next_value::<IgnoredAny>()?;
-                }
-                _ => {
-                    object.insert(key, fields.next_value()?);
-                }
+            if self.parts.leave_out(self.level, &key) {
+                fields.next_value::<IgnoredAny>()?;
+            } else if let Some(inner) = self.within(&key) {
+                let value = fields.next_value_seed(inner)?;
+                object.insert(key, value);
+            } else {
+                object.insert(key, fields.next_value()?);
             }
         }
         Ok(Value::Object(object))
@@ -59,5 +114,42 @@ impl<'de> Visitor<'de> for Fields {
 
     fn visit_unit<E>(self) -> Result<Value, E> {
         Ok(Value::Null)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_the_wanted_parts_are_parsed() {
+        let text = json!({
+            "kind": "Pod",
+            "metadata": {"name": "a", "managedFields": [{"spec": 1}], "spec": 2},
+            "spec": {"nodeName": "n", "containers": [{"nodeName": "x"}], "metadata": {"managedFields": 1}},
+            "status": {"spec": {"containers": 1}},
+        })
+        .to_string();
+        let metadata = json!({"name": "a", "spec": 2});
+        let status = json!({"spec": {"containers": 1}});
+        let spec = json!({"nodeName": "n", "containers": [{"nodeName": "x"}], "metadata": {"managedFields": 1}});
+        assert_eq!(
+            Parts::All.parse(&text),
+            json!({"kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
+        );
+        assert_eq!(
+            Parts::SpecFields(&["nodeName"]).parse(&text),
+            json!({"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n"}, "status": status})
+        );
+        assert_eq!(Parts::Metadata.parse(&text), json!({"metadata": metadata}));
+    }
+
+    #[test]
+    fn an_empty_spec_is_parsed_and_what_is_no_object_is_not() {
+        let parts = Parts::SpecFields(&["nodeName"]);
+        assert_eq!(parts.parse(r#"{"spec":null}"#), json!({"spec": null}));
+        assert_eq!(parts.parse(r#"{"spec":{}}"#), json!({"spec": {}}));
+        assert_eq!(parts.parse("[1]"), Value::Null);
     }
 }

@@ -4,6 +4,6 @@ mod content;
 mod object;
 mod watch;
 
-pub(crate) use content::Content;
+pub(crate) use content::{Content, Parts};
 pub(crate) use object::Object;
 pub use watch::{Hooks, run as watch};

@@ -1,8 +1,8 @@
 //! Fills a store from a watch.
 
-use super::object::Object;
+use super::{Parts, object::Object};
 use berth_sync_rules::model::{
-    resource::Name,
+    resource::{Name, Side},
     store::{Detail, Store, Stored, Unavailable, WatchSpec},
 };
 use futures::{Stream, StreamExt, pin_mut};
@@ -21,7 +21,13 @@ const PAGE_SIZE: u32 = 100;
 /// Callbacks of a watch.
 #[derive(Clone, Copy)]
 pub struct Hooks<'a> {
-    /// Called with the tenant name of every object that was added, changed or deleted, and whether nothing but what the host says of it
+    /// The side that is watched.
+    pub side: Side,
+    /// Whether the last state of a deleted object is kept until its key is reconciled.
+    pub keeps_last: bool,
+    /// Whether two states of an object differ in nothing but its status and its node; none if that makes no difference.
+    pub differs_in_status: Option<fn(&Stored, &Stored) -> bool>,
+    /// Called with the tenant name of every object that was added, changed or deleted, and whether nothing but its status and its node
     /// has changed.
     pub changed: &'a (dyn Fn(Name, bool) + Send + Sync),
     /// Called when objects of this kind become available or unavailable.
@@ -75,6 +81,7 @@ async fn follow<const METADATA_ONLY: bool>(
     store: &Store,
     hooks: Hooks<'_>,
 ) -> Ended {
+    let parts = spec.spec_fields.map_or(Parts::All, Parts::SpecFields);
     let events = events.default_backoff();
     pin_mut!(events);
     while let Some(event) = events.next().await {
@@ -82,14 +89,27 @@ async fn follow<const METADATA_ONLY: bool>(
             Ok(Event::Init) => store.list_begins(),
             Ok(Event::Apply(object)) if store.is_expected(object.uid(), object.version()) => {}
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                if let Some((name, stored)) = keep(spec, object.parse()) {
-                    let only_status = store.watched(name.clone(), stored);
+                if let Some((name, stored)) = keep(spec, object.parse(parts)) {
+                    let only_status = hooks
+                        .differs_in_status
+                        .zip(store.get(&name))
+                        .is_some_and(|(differs_in_status, known)| differs_in_status(&known, &stored));
+                    store.watched(name.clone(), stored);
                     (hooks.changed)(name, only_status);
                 }
             }
             Ok(Event::Delete(object)) => {
-                if let Some((name, stored)) = keep(spec, object.parse()) {
-                    store.deleted(&name, stored);
+                // Tenants' objects have their own names, so that nothing else of them is needed.
+                let parts = match hooks.side {
+                    Side::Tenant => Parts::Metadata,
+                    Side::Host => parts,
+                };
+                if let Some((name, last)) = keep(spec, object.parse(parts)) {
+                    if hooks.keeps_last {
+                        store.deleted(&name, last);
+                    } else {
+                        store.gone(&name, last.version);
+                    }
                     (hooks.changed)(name, false);
                 }
             }
@@ -141,4 +161,106 @@ fn keep(spec: WatchSpec, mut json: Value) -> Option<(Name, Stored)> {
     let name = (spec.name)(&json)?;
     (spec.trim)(&mut json);
     Some((name, Stored::from(json)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::labels;
+    use berth_sync_rules::model::{
+        KindId,
+        resource::{POD, SECRET},
+    };
+    use serde_json::json;
+    use std::sync::Mutex;
+
+    fn object(json: &Value) -> Object<false> {
+        serde_json::from_str(&json.to_string()).unwrap()
+    }
+
+    /// What a watch with these events calls `changed` with.
+    async fn changes(
+        spec: WatchSpec,
+        store: &Store,
+        side: Side,
+        keeps_last: bool,
+        events: Vec<Event<Object<false>>>,
+    ) -> Vec<(Name, bool)> {
+        let changes = Mutex::new(Vec::new());
+        let hooks = Hooks {
+            side,
+            keeps_last,
+            differs_in_status: Some(match side {
+                Side::Host => Stored::is_for_the_same,
+                Side::Tenant => Stored::requests_the_same,
+            }),
+            changed: &|name, only_status| changes.lock().unwrap().push((name, only_status)),
+            availability: &|| {},
+        };
+        let events = futures::stream::iter(events.into_iter().map(Ok));
+        follow(events, spec, store, hooks).await;
+        changes.into_inner().unwrap()
+    }
+
+    fn host_object(name: &str, version: &str) -> Value {
+        json!({"metadata": {"name": name, "uid": "h", "resourceVersion": version, "annotations": {
+            labels::ORIGIN_NAMESPACE: "team", labels::ORIGIN_NAME: "train", labels::ORIGIN_UID: "t"}}})
+    }
+
+    #[tokio::test]
+    async fn the_last_state_is_kept_only_where_it_is_used() {
+        let name = Name::new("team", "train");
+        for (resource, keeps_last) in [(POD, true), (SECRET, false)] {
+            let store = Store::default();
+            let events = vec![
+                Event::Apply(object(&host_object("train-x", "7"))),
+                Event::Delete(object(&host_object("train-x", "9"))),
+            ];
+            let spec = WatchSpec::synced(resource);
+            let seen = changes(spec, &store, Side::Host, keeps_last, events).await;
+            assert_eq!(seen, [(name.clone(), false), (name.clone(), false)]);
+            assert!(!store.contains(&name));
+            assert_eq!(store.take_tombstone(&name).is_some(), keeps_last);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_binding_changes_only_the_status_of_a_tenants_pod() {
+        let pod = |version: &str, node: Option<&str>, image: &str| {
+            object(&json!({
+                "metadata": {"name": "train", "namespace": "team", "uid": "t", "resourceVersion": version},
+                "spec": {"containers": [{"image": image}], "nodeName": node},
+                "status": {"conditions": [{"type": "PodScheduled", "status": node}]},
+            }))
+        };
+        let (store, name) = (Store::default(), Name::new("team", "train"));
+        let events = vec![
+            Event::Apply(pod("5", None, "a:1")),
+            Event::Apply(pod("7", Some("gpu-1"), "a:1")),
+            Event::Apply(pod("9", Some("gpu-1"), "a:2")),
+            Event::Delete(pod("11", Some("gpu-1"), "a:2")),
+        ];
+        let seen = changes(WatchSpec::own(POD), &store, Side::Tenant, false, events).await;
+        let only_status: Vec<bool> = seen.iter().map(|(_, only_status)| *only_status).collect();
+        assert_eq!(only_status, [false, true, false, false]);
+        assert!(seen.iter().all(|(changed, _)| *changed == name) && !store.contains(&name));
+    }
+
+    #[test]
+    fn names_of_tenants_objects_need_only_their_metadata() {
+        let settings = crate::engine::test_engine::tenant(berth_api::SyncPolicy::default());
+        let cache = berth_sync_rules::registry::new_cache(settings);
+        let metadata = json!({"metadata": {"name": "a", "namespace": "b"}});
+        let tenants: Vec<(KindId, WatchSpec)> = cache
+            .kinds
+            .iter()
+            .filter_map(|id| Some((*id, cache.kind(*id).tenant?)))
+            .collect();
+        assert!(!tenants.is_empty());
+        for (id, spec) in tenants {
+            assert_eq!((spec.name)(&metadata), Some(Name::new("b", "a")), "{}", id.label());
+            let kept = keep(spec, metadata.clone()).map(|(name, _)| name);
+            assert_eq!(kept, Some(Name::new("b", "a")), "{}", id.label());
+        }
+    }
 }

@@ -18,11 +18,12 @@ use crate::{
     model::{
         Cache, Dependency, HostNamespace, HostWatch, Kind, KindId, Mirror, json,
         resource::{Key, Name, Resource},
-        store::WatchSpec,
+        store::{Stored, WatchSpec},
     },
     translation::metadata,
 };
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// The kind.
 pub const KIND: Kind = Kind::mirror(RESOURCE_CLAIM, &Generated)
@@ -101,7 +102,9 @@ pub fn changed(cache: &Cache, host_name: &Name) -> Vec<Key> {
 /// before it was observed.
 pub fn of_pod(cache: &Cache, pod: &Name) -> Vec<Key> {
     let pod = cache.stores.host(KindId::Pod).get(pod);
-    let Some(pod) = pod.filter(|pod| pod.mentions("resourceClaimName")) else {
+    // Most pods have none: to know that, they are not unpacked.
+    let may_name_some = |pod: &Arc<Stored>| pod.fresh_object().is_some() || pod.mentions("resourceClaimName");
+    let Some(pod) = pod.filter(may_name_some) else {
         return Vec::new();
     };
     let mut keys = Vec::new();

@@ -76,11 +76,13 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Slices)
             let pod = cache.stores.host(KindId::Pod).get(name).map(|stored| stored.object());
             let addresses = pod.as_deref().map(pod_addresses::of).unwrap_or_default();
             let changed = cache.pod_addresses().set(name, addresses);
-            if changed {
-                cache.keys_of(KindId::EndpointSlice)
-            } else {
-                Vec::new()
+            if !changed {
+                return Vec::new();
             }
+            let mut keys = cache.keys_of(KindId::EndpointSlice);
+            let (references, own) = (cache.references(), [KindId::Service.key(api_server())]);
+            keys.retain(|slice| references.targets(slice) != own);
+            keys
         }),
     ]);
 
@@ -112,6 +114,11 @@ const PORT: Fields = &[
 ];
 
 struct Slices;
+
+/// The Service of the tenant's API server, whose slice never goes to the host.
+fn api_server() -> Name {
+    Name::new("default", "kubernetes")
+}
 
 /// The Service that a slice is for.
 pub(crate) fn service(name: &Name, slice: &Value) -> Option<Name> {
@@ -150,8 +157,7 @@ impl ToHost for Slices {
     }
 
     fn desired_state(&self, cache: &Cache, name: &Name, slice: &Value) -> DesiredState {
-        let own = Name::new("default", "kubernetes");
-        let service = service(name, slice).filter(|service| *service != own);
+        let service = service(name, slice).filter(|service| *service != api_server());
         let Some(service) = service.and_then(|service| cache.stores.tenant(KindId::Service).get(&service)) else {
             return DesiredState::Absent;
         };
@@ -279,6 +285,21 @@ mod tests {
         let endpoints = json::items(&translated.object, &["endpoints"]).iter();
         let addresses = endpoints.map(|endpoint| endpoint["addresses"][0].clone()).collect();
         (addresses, translated.ignored.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn the_slice_of_the_api_server_does_not_follow_pods() {
+        let cache = cache();
+        let own = json!({"metadata": {"name": "kubernetes", "namespace": "default", "resourceVersion": "1", "labels": {
+            SERVICE: "kubernetes"}}});
+        for (slice_name, slice) in [(api_server(), own), (name(), slice("db", &[]))] {
+            let slices = cache.stores.tenant(KindId::EndpointSlice);
+            slices.written(slice_name.clone(), Stored::new(&slice));
+            cache.update_dependents(Side::Tenant, KindId::EndpointSlice, &slice_name);
+        }
+        let mut keys = pod(&cache, 2, "Running");
+        keys.retain(|key| key.kind == KindId::EndpointSlice);
+        assert_eq!(keys, [KindId::EndpointSlice.key(name())]);
     }
 
     #[test]

@@ -88,7 +88,9 @@ pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
     .watch_tenant(WatchSpec::own(resource::POD).trimmed(trim_tenant))
     .watch_host(
         HostNamespace::Workloads,
-        WatchSpec::synced(resource::POD).trimmed(trim_host),
+        WatchSpec::synced(resource::POD)
+            .with_spec_fields(HOST_SPEC)
+            .trimmed(trim_host),
     )
     .watch_host_when(HostWatch::Always)
     .with_tenant_rights(&[
@@ -147,6 +149,9 @@ fn trim_tenant(pod: &mut Value) {
     }
 }
 
+/// Fields of a host pod's spec that rules and decisions read.
+const HOST_SPEC: &[&str] = &["nodeName", "schedulingGates"];
+
 /// Only the state of a host pod matters, and its scheduling gates, some of which are the platform's: the rest of its spec is in the
 /// tenant's pod.
 fn trim_host(pod: &mut Value) {
@@ -163,15 +168,14 @@ fn trim_host(pod: &mut Value) {
     if let Some(created) = created {
         pod["metadata"]["creationTimestamp"] = created;
     }
-    let mut spec = json!({});
-    for field in ["nodeName", "schedulingGates"] {
-        if let Some(value) = pod["spec"].get(field) {
-            spec[field] = value.clone();
-        }
+    if !pod["spec"].is_object() {
+        pod["spec"] = json!({});
+    }
+    if let Some(spec) = pod["spec"].as_object_mut() {
+        spec.retain(|field, _| HOST_SPEC.contains(&field.as_str()));
     }
     // It says which gates are the tenant's, and is long.
-    let has_gates = spec.get("schedulingGates").is_some();
-    pod["spec"] = spec;
+    let has_gates = pod["spec"].get("schedulingGates").is_some();
     if let Some(metadata) = pod["metadata"].as_object_mut() {
         metadata.remove("labels");
         metadata.remove("namespace");
@@ -214,18 +218,15 @@ fn build(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> V
         annotations.insert(downward::annotation(&field), value.into());
     }
     annotations.extend(gang::annotations(cache, name, pod));
-    let mut object = json!({
-        "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
-        "spec": spec.spec,
-    });
+    let mut host_labels = metadata::labels(pod);
     if !spec.shared_pools.is_empty() {
-        object["metadata"]["labels"][labels::SHARED_NODES] = labels::SHARED_NODES_ALLOWED.into();
-        object["metadata"]["annotations"][labels::SHARED_POOLS] = spec.shared_pools.join(",").into();
+        host_labels.insert(labels::SHARED_NODES.into(), labels::SHARED_NODES_ALLOWED.into());
+        annotations.insert(labels::SHARED_POOLS.into(), spec.shared_pools.join(",").into());
     }
-    let of_namespace = namespace_labels::labels_of(cache, &name.namespace);
-    for (key, value) in of_namespace.into_iter().chain(isolation::labels_of(cache, name, pod)) {
-        object["metadata"]["labels"][key] = value;
-    }
+    host_labels.extend(namespace_labels::labels_of(cache, &name.namespace));
+    host_labels.extend(isolation::labels_of(cache, name, pod));
+    let metadata = json::object([("labels", host_labels.into()), ("annotations", annotations.into())]);
+    let mut object = json::object([("metadata", metadata), ("spec", spec.spec.into())]);
     object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
     if cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some() {
         // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.

@@ -95,11 +95,11 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
         fields.insert("observedGeneration".into(), generation);
     }
     let gates = gates(observation.tenant);
-    let mut conditions: Vec<Value> = json::items(&observation.host["status"], &["conditions"])
-        .iter()
-        .filter(|condition| !gates.contains(&json::text(condition, &["type"]).unwrap_or_default()))
-        .cloned()
-        .collect();
+    let mut conditions = match fields.remove("conditions") {
+        Some(Value::Array(conditions)) => conditions,
+        _ => Vec::new(),
+    };
+    conditions.retain(|condition| !gates.contains(&json::text(condition, &["type"]).unwrap_or_default()));
     for condition in &mut conditions {
         let old = self::condition(before, json::text(condition, &["type"]).unwrap_or_default());
         // Both API servers note the time of the binding; only a flip matters.
@@ -202,7 +202,7 @@ fn map_texts(cache: &Cache, name: &Name, value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| map_texts(cache, name, item)),
-        Value::String(text) => *text = host_text::to_tenant_names(cache, name, text),
+        Value::String(text) => host_text::map_to_tenant_names(cache, name, text),
         _ => {}
     }
 }

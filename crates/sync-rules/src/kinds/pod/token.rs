@@ -14,7 +14,7 @@ use crate::model::{
     Cache, Dependency, Direction, HostNamespace, HostWatch, Kind, KindId, QueuePriority, json,
     kind::WRITE,
     resource::{self, Name},
-    store::WatchSpec,
+    store::{Stored, WatchSpec},
 };
 use berth_api::labels;
 use jiff::{SignedDuration, Timestamp};
@@ -44,12 +44,8 @@ pub const KIND: Kind = Kind::new(Direction::Tokens)
     // node they name none, so they are minted again when the pod has one.
     .depends_on(&[
         Dependency::on_host(KindId::Pod, |cache, pod| {
-            let host = |kind| cache.stores.host(kind).get(pod);
-            let is_owned = match (host(KindId::PodToken), host(KindId::Pod)) {
-                (Some(secret), Some(pod)) => is_owned_by(&secret.object(), &pod.uid),
-                _ => false,
-            };
-            (!is_owned)
+            let concerns = concerns_secret(cache, pod);
+            concerns
                 .then(|| KindId::PodToken.key(pod.clone()))
                 .into_iter()
                 .collect()
@@ -69,6 +65,24 @@ pub const KIND: Kind = Kind::new(Direction::Tokens)
         }),
     ]);
 
+/// Whether something follows for a pod's Secret from a change of its host pod: the Secret is missing, has no owner or another one, or its
+/// host pod is gone.
+fn concerns_secret(cache: &Cache, name: &Name) -> bool {
+    let stores = &cache.stores;
+    let (Some(secret), Some(host)) = (
+        stores.host(KindId::PodToken).get(name),
+        stores.host(KindId::Pod).get(name),
+    ) else {
+        return true;
+    };
+    if is_owned_by(&secret.object(), &host.uid) {
+        return false;
+    }
+    // With its node it gets tokens that name the node, and its owner in the same write. Until then there is nothing to do.
+    let waits_for_binding = || stores.tenant(KindId::Pod).get(name).is_some_and(|pod| !pod.has_node);
+    !host.has_node || !waits_for_binding()
+}
+
 /// Whether something in a pod's Secret can be made only now that the pod has a node: tokens that name it, and certificates.
 fn waits_for_node(cache: &Cache, pod: &Name) -> bool {
     let stores = &cache.stores;
@@ -78,10 +92,15 @@ fn waits_for_node(cache: &Cache, pod: &Name) -> bool {
     ) else {
         return false;
     };
-    if pod.mentions(certificate::MENTION) {
-        return true;
+    pod.has_node && (!names_node(&secret.object()) || requests_certificates(&pod))
+}
+
+/// Whether a pod requests certificates, or may do so: it is not unpacked to know that.
+fn requests_certificates(pod: &Stored) -> bool {
+    match pod.fresh_object() {
+        Some(pod) => !certificate::asked(&pod).is_empty(),
+        None => pod.mentions(certificate::MENTION),
     }
-    !names_node(&secret.object()) && node_of(&pod.object()).is_some()
 }
 
 /// The node of a tenant's pod.
@@ -103,11 +122,15 @@ fn trim(secret: &mut Value) {
         labels::TRUST_HASH: annotation(labels::TRUST_HASH),
         labels::CERTIFICATES: annotation(labels::CERTIFICATES),
     });
-    let meta = |key: &str| secret["metadata"].get(key).cloned().unwrap_or_default();
-    *secret = json!({"metadata": {
-        "name": meta("name"), "uid": meta("uid"), "resourceVersion": meta("resourceVersion"),
-        "annotations": annotations, "ownerReferences": meta("ownerReferences"),
-    }});
+    let mut meta = |key: &str| secret["metadata"].get_mut(key).map(Value::take).unwrap_or_default();
+    let metadata = json::object([
+        ("name", meta("name")),
+        ("uid", meta("uid")),
+        ("resourceVersion", meta("resourceVersion")),
+        ("ownerReferences", meta("ownerReferences")),
+        ("annotations", annotations),
+    ]);
+    *secret = json::object([("metadata", metadata)]);
 }
 
 /// The owner of a host pod's Secret.
@@ -200,6 +223,7 @@ pub fn renew_at(now: Timestamp, expiries: &[Timestamp]) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::resource::Side;
 
     #[test]
     fn a_secret_is_owned_with_the_tokens_that_name_the_node() {
@@ -222,6 +246,39 @@ mod tests {
             None,
             "its tokens are written now"
         );
+    }
+
+    #[test]
+    fn a_secret_waits_for_the_binding_in_the_tenant() {
+        let cache = crate::registry::new_cache(crate::model::tenant::test_tenant());
+        let name = Name::new("team", "train");
+        let version = std::cell::Cell::new(0);
+        let put = |side: Side, kind: KindId, mut object: Value| {
+            version.set(version.get() + 1);
+            object["metadata"]["resourceVersion"] = version.get().to_string().into();
+            cache.stores.of(side, kind).watched(name.clone(), Stored::from(object));
+        };
+        let pod = |node: Option<&str>| json!({"metadata": {"name": "train", "uid": "h"}, "spec": {"nodeName": node}});
+        let secret = |owners: Value| json!({"metadata": {"name": "train", "uid": "s", "ownerReferences": owners}});
+        put(Side::Tenant, KindId::Pod, pod(None));
+        put(Side::Host, KindId::Pod, pod(None));
+        assert!(concerns_secret(&cache, &name), "it is missing");
+        put(Side::Host, KindId::PodToken, secret(json!([])));
+        assert!(concerns_secret(&cache, &name), "the host pod is new");
+        put(Side::Host, KindId::Pod, pod(Some("gpu-1")));
+        assert!(!concerns_secret(&cache, &name), "the binding follows");
+        put(Side::Tenant, KindId::Pod, pod(Some("gpu-1")));
+        assert!(concerns_secret(&cache, &name), "it has no owner");
+        put(Side::Host, KindId::PodToken, secret(owner_references("train", "h")));
+        assert!(!concerns_secret(&cache, &name));
+        put(
+            Side::Host,
+            KindId::PodToken,
+            secret(owner_references("train", "earlier")),
+        );
+        assert!(concerns_secret(&cache, &name), "its owner is an earlier host pod");
+        cache.stores.host(KindId::Pod).forget(&name);
+        assert!(concerns_secret(&cache, &name), "the host pod is gone");
     }
 
     #[test]

@@ -34,25 +34,41 @@ pub fn mutable_part(pod: &Value) -> Value {
         annotations.remove(labels::PLACEMENT);
         annotations.remove(labels::CREATED_BY);
     }
-    let gates: Vec<&Value> = json::items(spec, &["schedulingGates"])
+    let gates: Vec<Value> = json::items(spec, &["schedulingGates"])
         .iter()
         .filter(|gate| gate["name"] != labels::USER_QUOTA_GATE)
+        .cloned()
         .collect();
-    let mut part = json!({
-        "labels": pod["metadata"].get("labels"),
-        "annotations": annotations,
-        "images": [of_containers("initContainers", "image"), of_containers("containers", "image")],
-        "resources": [
-            Value::from(of_containers("initContainers", "resources")),
-            Value::from(of_containers("containers", "resources")),
-            spec.get("resources").cloned().unwrap_or_default(),
-        ],
-        "activeDeadlineSeconds": spec.get("activeDeadlineSeconds"),
-        "tolerations": spec.get("tolerations"),
-        "schedulingGates": (!gates.is_empty()).then_some(&gates),
-        "ephemeralContainers": spec.get("ephemeralContainers"),
-    });
-    if !gates.is_empty() {
+    let has_gates = !gates.is_empty();
+    let cloned = |field: &str| spec.get(field).cloned().unwrap_or_default();
+    let mut part = json::object([
+        ("labels", pod["metadata"].get("labels").cloned().unwrap_or_default()),
+        ("annotations", annotations.unwrap_or_default()),
+        (
+            "images",
+            [
+                of_containers("initContainers", "image"),
+                of_containers("containers", "image"),
+            ]
+            .map(Value::from)
+            .to_vec()
+            .into(),
+        ),
+        (
+            "resources",
+            vec![
+                Value::from(of_containers("initContainers", "resources")),
+                Value::from(of_containers("containers", "resources")),
+                cloned("resources"),
+            ]
+            .into(),
+        ),
+        ("activeDeadlineSeconds", cloned("activeDeadlineSeconds")),
+        ("tolerations", cloned("tolerations")),
+        ("schedulingGates", if has_gates { gates.into() } else { Value::Null }),
+        ("ephemeralContainers", cloned("ephemeralContainers")),
+    ]);
+    if has_gates {
         part["nodeSelector"] = spec["nodeSelector"].clone();
         part["affinity"] = spec.get("affinity").cloned().unwrap_or_default();
     }

@@ -27,7 +27,7 @@ use berth_sync_rules::admission::configuration::configuration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -41,6 +41,8 @@ pub(crate) struct Started {
     pub(crate) api_server: ApiServer,
     /// What the tenant stores, as far as that is known.
     pub(crate) datastore: ObservedUsage,
+    /// Whether that is measured only now that the components run.
+    is_unmeasured: bool,
     components: Vec<Component>,
     dns: Option<DnsInput>,
     kubeconfig: String,
@@ -109,20 +111,13 @@ pub(super) async fn start(
     let dns = dns::prepare_dns(context, prepared, connected.as_ref())
         .await
         .map_err(in_step(TenantError::Dns))?;
-    let limits = &prepared.accepted.settings.limits;
-    let source = datastore_usage::Source {
-        tenant: &tenant.id,
-        datastore: context.datastore.as_ref(),
-        api_server: connected.as_deref(),
-        slot: &tenant.slot,
-        size_reading: &context.tenants.size_reading,
-        activity: &tenant.memory.activity,
+    // Of a new tenant nothing is known, and its metrics are a few megabytes: what waits for its API server comes first.
+    let is_unmeasured = connected.is_some() && published_usage(tenant).is_none() && is_unknown(tenant);
+    let datastore = if is_unmeasured {
+        ObservedUsage::default()
+    } else {
+        observe_usage(context, prepared, connected.as_deref()).await
     };
-    let published = tenant.cluster.status.as_ref().and_then(|status| status.datastore);
-    let datastore = datastore_usage::observe(&source, &tenant.memory.datastore_usage, published, limits).await;
-    if datastore.is_reading {
-        context.queue.add_after(tenant.key(), datastore_usage::INTERVAL);
-    }
     let usage = datastore.usage.unwrap_or_default();
     let components = render_control_plane(context, prepared, dns.as_ref(), usage)
         .await
@@ -143,10 +138,56 @@ pub(super) async fn start(
             (None, ComponentState::Down(why)) => ApiServer::Down(why),
         },
         datastore,
+        is_unmeasured,
         components,
         dns,
         kubeconfig,
     })
+}
+
+/// Measures what a new tenant stores, after its components were started.
+pub(super) async fn measure_new(context: &TenantContext, prepared: &Prepared<'_>, started: &mut Started) {
+    if !started.is_unmeasured {
+        return;
+    }
+    started.datastore = observe_usage(context, prepared, started.api_server.applier()).await;
+    // The API server was rendered without knowing it.
+    context.queue.add_after(prepared.accepted.tenant.key(), SYNCER_PROBE);
+}
+
+/// What the tenant stores: measured if that is due.
+async fn observe_usage(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    api_server: Option<&Applier>,
+) -> ObservedUsage {
+    let (tenant, limits) = (&prepared.accepted.tenant, &prepared.accepted.settings.limits);
+    let source = datastore_usage::Source {
+        tenant: &tenant.id,
+        datastore: context.datastore.as_ref(),
+        api_server,
+        slot: &tenant.slot,
+        size_reading: &context.tenants.size_reading,
+        activity: &tenant.memory.activity,
+    };
+    let memory = &tenant.memory.datastore_usage;
+    let observed = datastore_usage::observe(&source, memory, published_usage(tenant), limits).await;
+    if observed.is_reading {
+        context.queue.add_after(tenant.key(), datastore_usage::INTERVAL);
+    }
+    observed
+}
+
+/// What the status says that the tenant stores.
+fn published_usage(tenant: &Tenant) -> Option<DatastoreUsage> {
+    tenant.cluster.status.as_ref().and_then(|status| status.datastore)
+}
+
+/// Whether this process has never measured what the tenant stores.
+fn is_unknown(tenant: &Tenant) -> bool {
+    let memory = &tenant.memory.datastore_usage;
+    let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+    memory.is_unknown()
 }
 
 /// Stops everything of a tenant that sleeps. Its certificates and its kubeconfig stay valid meanwhile.
@@ -161,11 +202,15 @@ pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>
     let dns = dns::prepare_dns(context, prepared, None)
         .await
         .map_err(in_step(TenantError::Dns))?;
-    let published = tenant.cluster.status.as_ref().and_then(|status| status.datastore);
     // Only for the certificates in it: what is rendered runs when the tenant wakes.
-    render_control_plane(context, prepared, dns.as_ref(), published.unwrap_or_default())
-        .await
-        .map_err(in_step(TenantError::Certificates))?;
+    render_control_plane(
+        context,
+        prepared,
+        dns.as_ref(),
+        published_usage(tenant).unwrap_or_default(),
+    )
+    .await
+    .map_err(in_step(TenantError::Certificates))?;
     kubeconfig::apply_kubeconfig(context, prepared)
         .await
         .map_err(in_step(TenantError::Kubeconfig))?;

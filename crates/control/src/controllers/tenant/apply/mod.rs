@@ -146,10 +146,14 @@ async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nod
         return stopped.map_or_else(ControlPlane::NotStarted, |()| ControlPlane::Asleep);
     }
     match control_plane::start(context, prepared, nodes).await {
-        Ok(started) => ControlPlane::Started {
-            serving: control_plane::serve(context, prepared, &started).await,
-            started: Box::new(started),
-        },
+        Ok(mut started) => {
+            let serving = control_plane::serve(context, prepared, &started).await;
+            control_plane::measure_new(context, prepared, &mut started).await;
+            ControlPlane::Started {
+                serving,
+                started: Box::new(started),
+            }
+        }
         Err(error) => ControlPlane::NotStarted(error),
     }
 }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     control_plane::{Authorities, Endpoints, ServiceRange},
-    network::{self, NetworkIsolation, NodePortAccess},
+    network::{self, HostNetwork, NetworkIsolation, NodePortAccess},
 };
 use berth_api::{NetworkLimits, dns_server, policy_annotations, ranges};
 use ipnet::IpNet;
@@ -64,15 +64,57 @@ pub(super) async fn prepare<'a>(
     recorded_settings::record(tenant, settings)
         .await
         .map_err(in_step(TenantError::Settings))?;
-    let authorities = keys::load_authorities(context, tenant)
-        .await
-        .map_err(in_step(TenantError::Authorities))?;
-    context
-        .datastore
-        .create_tenant(&tenant.id)
-        .await
-        .map_err(in_step(TenantError::Datastore))?;
-    let (mut endpoints, service_range) = endpoint::reserve_address(context, tenant, &host_ranges)
+    // None of these needs another one.
+    let (authorities, identity, network) = futures::join!(
+        keys::load_authorities(context, tenant),
+        context.datastore.create_tenant(&tenant.id),
+        prepare_network(
+            context,
+            accepted,
+            nodes,
+            (&host_ranges, &host_network, blocked.as_slice())
+        ),
+    );
+    let authorities = authorities.map_err(in_step(TenantError::Authorities))?;
+    identity.map_err(in_step(TenantError::Datastore))?;
+    let PreparedNetwork {
+        endpoints,
+        service_range,
+        public,
+    } = network?;
+    Ok(Prepared {
+        accepted,
+        authorities,
+        host_ranges,
+        blocked,
+        limits,
+        service_range,
+        endpoints,
+        public,
+    })
+}
+
+/// Addresses of a tenant whose NetworkPolicies exist.
+struct PreparedNetwork {
+    endpoints: Endpoints,
+    service_range: ServiceRange,
+    public: Option<PublicState>,
+}
+
+/// Reserves the addresses and applies the NetworkPolicies.
+async fn prepare_network(
+    context: &TenantContext,
+    accepted: &Accepted,
+    nodes: &ObservedNodes,
+    (host_ranges, host_network, blocked): (&HostRanges, &HostNetwork, &[IpNet]),
+) -> Result<PreparedNetwork, TenantError> {
+    let Accepted {
+        tenant,
+        settings,
+        schedule: _,
+    } = accepted;
+    let class_network = settings.authentication.open_hosts(&settings.class_network);
+    let (mut endpoints, service_range) = endpoint::reserve_address(context, tenant, host_ranges)
         .await
         .map_err(in_step(TenantError::Address))?;
     let public = endpoint::apply_public_endpoint(context, tenant, settings, &mut endpoints)
@@ -82,8 +124,8 @@ pub(super) async fn prepare<'a>(
         tenant: &tenant.id,
         labels: tenant.labels.clone(),
         allowed: &settings.network,
-        host: &host_network,
-        blocked: &blocked,
+        host: host_network,
+        blocked,
         node_ports: node_ports(context, accepted, nodes),
         uses_pods: context.runtime.uses_pods(),
         endpoints: &endpoints,
@@ -100,14 +142,9 @@ pub(super) async fn prepare<'a>(
     network::apply_policies(context.network(), &tenant.memory.host, &isolation)
         .await
         .map_err(in_step(TenantError::NetworkPolicies))?;
-    Ok(Prepared {
-        accepted,
-        authorities,
-        host_ranges,
-        blocked,
-        limits,
-        service_range,
+    Ok(PreparedNetwork {
         endpoints,
+        service_range,
         public,
     })
 }

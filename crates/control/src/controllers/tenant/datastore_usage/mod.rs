@@ -52,6 +52,11 @@ pub struct UsageMemory {
 }
 
 impl UsageMemory {
+    /// Whether nothing was measured yet.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.measured.is_none()
+    }
+
     fn fail(&mut self, now: Instant, why: String) {
         let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
         self.failing = Some((since, why));

@@ -204,6 +204,10 @@ async fn nothing_runs_before_the_network_policies_and_the_syncers_rights_exist()
     assert!(first("datastore prepare") < first("runtime run kube-apiserver"));
     assert!(first(&format!("{workloads}/rolebindings/")) < first("runtime run syncer"));
     assert!(first("runtime run syncer") < first("/apiservices/"));
+    assert!(
+        first("runtime run syncer") < first("GET /metrics"),
+        "they take time that the team waits for"
+    );
 }
 
 #[tokio::test]
