@@ -8,6 +8,7 @@ mod api_server;
 mod authentication;
 mod authorization;
 mod certificates;
+mod client_authority;
 mod component;
 mod controller_manager;
 mod coredns;
@@ -25,8 +26,9 @@ mod scheduler;
 mod static_policies;
 mod syncer;
 
-pub use api_server::ISSUER as SERVICE_ACCOUNT_ISSUER;
+pub use api_server::{ISSUER as SERVICE_ACCOUNT_ISSUER, has_public_discovery};
 pub use certificates::{Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore};
+pub use client_authority::{Rotation, RotationFacts, RotationStep, due_request, next_step};
 pub use component::{
     API_SERVER, COMPONENTS, CONTROLLER_MANAGER, COREDNS, Component, FILES, Form, Health, Program, SCHEDULER, SYNCER,
 };
