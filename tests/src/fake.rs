@@ -150,6 +150,10 @@ impl ControlPlaneRuntime for FakeRuntime {
         Ok(ComponentState::Running)
     }
 
+    async fn is_rolled_out(&self, _owner: Owner<'_>, _component: &Component) -> Result<bool, RuntimeError> {
+        Ok(true)
+    }
+
     fn publish_kubeconfig(&self, _namespace: &str, _name: &str, _kubeconfig: &str) -> Result<(), RuntimeError> {
         Ok(())
     }

@@ -59,7 +59,6 @@ impl Control {
         let config = ControlConfig {
             network: NetworkConfig::default(),
             without_class: WithoutClass::BuiltInDefaults,
-            gateway: None,
             argo_cd_namespace: None,
             node_jobs: NodeJobs {
                 image: "berth:test".into(),

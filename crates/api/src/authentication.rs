@@ -33,6 +33,26 @@ pub struct TenantAuthentication {
     /// How kubeconfigs for people sign in. Has no effect on the API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<KubeconfigSignIn>,
+    /// Which issuer the tokens of the tenant's ServiceAccounts name. A change replaces the API server; tokens that exist stay valid.
+    #[serde(default, skip_serializing_if = "ServiceAccountIssuer::is_default")]
+    pub service_account_issuer: ServiceAccountIssuer,
+}
+
+/// The issuer of the tokens of a tenant's ServiceAccounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ServiceAccountIssuer {
+    /// That of every cluster, which only the tenant itself reaches: `https://kubernetes.default.svc.cluster.local`.
+    #[default]
+    Cluster,
+    /// The tenant's host name at the gateway. Everybody who reaches the gateway can read the discovery document and the public keys
+    /// there, without credentials.
+    Gateway,
+}
+
+impl ServiceAccountIssuer {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What a kubeconfig needs to sign in with `berth token`.
@@ -328,6 +348,19 @@ mod tests {
     fn a_tenant_can_say_that_it_accepts_no_issuer() {
         let none: Option<TenantAuthentication> = serde_json::from_value(json!({})).unwrap();
         assert_eq!(none, Some(TenantAuthentication::default()));
+    }
+
+    #[test]
+    fn the_issuer_of_service_accounts_is_that_of_every_cluster_by_default() {
+        let read = |value| serde_json::from_value::<TenantAuthentication>(value).unwrap();
+        assert_eq!(read(json!({})).service_account_issuer, ServiceAccountIssuer::Cluster);
+        assert_eq!(serde_json::to_value(read(json!({}))).unwrap(), json!({}));
+        let gateway = json!({"serviceAccountIssuer": "Gateway"});
+        assert_eq!(
+            read(gateway.clone()).service_account_issuer,
+            ServiceAccountIssuer::Gateway
+        );
+        assert_eq!(serde_json::to_value(read(gateway.clone())).unwrap(), gateway);
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub const AWAKE: &str = "Awake";
 pub const MANIFESTS_APPLIED: &str = "ManifestsApplied";
 /// `TenantCluster`: the tenant is a cluster in the platform's Argo CD. Not part of [`READY`].
 pub const ARGO_CD_REGISTERED: &str = "ArgoCDRegistered";
+/// `TenantCluster`: client certificates from before the last request for new credentials are refused. Only if there was one. Not part
+/// of [`READY`].
+pub const CREDENTIALS_ROTATED: &str = "CredentialsRotated";
 /// `TenantCluster`: the tenant's API server answers and its bootstrap objects exist.
 pub const CONTROL_PLANE_READY: &str = "ControlPlaneReady";
 /// `TenantCluster`: the address that the team was given leads to the API server, as far as the host is concerned.

@@ -186,6 +186,9 @@ pub const RESTORE_WANTED: &str = "true";
 pub const WAKE_REQUESTED_AT: &str = "berth.dev/wake-requested-at";
 /// Annotation on a `TenantCluster`: when somebody asked it to sleep now (RFC 3339), whatever `spec.sleep.afterIdle` says. Later requests to wake win.
 pub const SLEEP_REQUESTED_AT: &str = "berth.dev/sleep-requested-at";
+/// Annotation on a `TenantCluster`: when somebody asked for new credentials (RFC 3339). If that is later than the last such request, Berth replaces the
+/// authority that signs the tenant's client certificates, and those that were issued before are refused.
+pub const CREDENTIALS_ROTATION_REQUESTED_AT: &str = "berth.dev/credentials-rotation-requested-at";
 
 /// Label that the API server itself puts on every namespace: its name.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";

@@ -10,6 +10,7 @@ mod authentication;
 pub mod conditions;
 mod control_plane;
 pub mod crd;
+mod credentials;
 mod dns_policy;
 mod duration;
 mod expiration;
@@ -49,11 +50,12 @@ pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement,
 pub use authentication::{
     AccessSubject, AudienceMatchPolicy, ClaimMappings, ClaimOrExpression, ClaimValidationRule, ClassAuthentication,
     ExtraMapping, Issuer, JwtAuthenticator, KubeconfigSignIn, PrefixedClaimOrExpression, RESERVED_PREFIXES,
-    SubjectKind, TenantAccess, TenantAuthentication, UserValidationRule, is_reserved_identity,
+    ServiceAccountIssuer, SubjectKind, TenantAccess, TenantAuthentication, UserValidationRule, is_reserved_identity,
 };
 pub use control_plane::{
     ClassControlPlane, ControlPlaneService, ControlPlaneServicePolicy, ControlPlaneServiceType, ControlPlaneSpec,
 };
+pub use credentials::{CredentialsStatus, RotationPhase, RotationRequest};
 pub use dns_policy::{DnsPolicy, dns_server};
 pub use duration::KubeDuration;
 pub use expiration::{ExpirationLimit, ExpirationLimits, ExpirationPolicy};

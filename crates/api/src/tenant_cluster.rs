@@ -1,9 +1,9 @@
 //! `TenantCluster`: the Kubernetes cluster that a team requests.
 
 use crate::{
-    ControlPlaneService, ControlPlaneSpec, ExpirationLimits, IdleStatus, KubeDuration, ManifestStatus,
-    QuotaReservation, SleepSpec, SleepStatus, TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork,
-    TenantUsage,
+    ControlPlaneService, ControlPlaneSpec, CredentialsStatus, ExpirationLimits, IdleStatus, KubeDuration,
+    ManifestStatus, QuotaReservation, SleepSpec, SleepStatus, TenantAccess, TenantAuthentication, TenantIntegrations,
+    TenantNetwork, TenantUsage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -307,6 +307,9 @@ pub struct TenantClusterStatus {
     /// Whether the tenant sleeps, and until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleep: Option<SleepStatus>,
+    /// The last time that the tenant's credentials were replaced, if somebody asked for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<CredentialsStatus>,
     /// The manifests of the class that were applied in the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -326,8 +329,8 @@ pub struct TenantClusterStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
     /// Accepted, QuotaReserved, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
-    /// DatastoreWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied and ArgoCDRegistered where they apply; Deleting while
-    /// it is deleted.
+    /// DatastoreWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, ArgoCDRegistered and CredentialsRotated where they
+    /// apply; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use crate::completion;
 use crate::connect::{ConnectArguments, DisconnectArguments};
 use crate::create::CreateArguments;
+use crate::credentials::CredentialsCommand;
 use crate::debug::DebugCommand;
 use crate::delete::DeleteArguments;
 use crate::dev::DevCommand;
@@ -64,9 +65,16 @@ pub(crate) enum Command {
     /// Delete a tenant with everything in it, and wait until nothing is left.
     #[command(after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete vision --wait=false")]
     Delete(DeleteArguments),
-    /// Print the kubeconfig of a tenant.
-    #[command(after_help = "Example:\n  berth kubeconfig vision -n team-vision --output-file vision.kubeconfig")]
+    /// Print the kubeconfig of a tenant: that of its administrators, or one for a machine that expires.
+    #[command(
+        after_help = "Examples:\n  berth kubeconfig vision -n team-vision --output-file vision.kubeconfig\n  berth kubeconfig vision --ttl 1h --service-account ci/deploy"
+    )]
     Kubeconfig(KubeconfigArguments),
+    /// Replace the client certificates of a tenant.
+    Credentials {
+        #[command(subcommand)]
+        command: CredentialsCommand,
+    },
     /// Use a tenant: add a context to your kubeconfig and switch to it, or run a command with it.
     ///
     /// If the address of the tenant is not reached from here, connections go through the API server of the host, for which you need
@@ -255,6 +263,8 @@ mod tests {
             "berth create a -l =x",
             "berth doctor -o name",
             "berth get",
+            "berth kubeconfig a --ttl 1h",
+            "berth kubeconfig a --service-account ci/deploy",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
@@ -267,6 +277,8 @@ mod tests {
             "berth connect a -- kubectl get ns -o name",
             "berth disconnect",
             "berth sleep a --wait --timeout 1m",
+            "berth credentials rotate team/a --wait",
+            "berth kubeconfig a --ttl 1h --service-account ci/deploy",
             "berth debug bundle a -o b.tar.gz",
             "berth explain pod team/a ml/b",
             "berth explain tenant team/a -o name",

@@ -1,16 +1,18 @@
-//! `berth kubeconfig`: the kubeconfig of a tenant.
+//! `berth kubeconfig`: the kubeconfig of a tenant's administrators, or one with a token that expires.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use berth_process::write_atomic;
 use clap::Args;
+use kube::config::Kubeconfig;
 
 use crate::completion;
 use crate::error::Error;
 use crate::host::HostArguments;
 use crate::output::print_line;
 use crate::tenant;
+use crate::token::service_account::{expiring_kubeconfig, read_account};
 
 #[derive(Debug, Args)]
 pub(crate) struct KubeconfigArguments {
@@ -20,12 +22,26 @@ pub(crate) struct KubeconfigArguments {
     /// Write it to this file, which only you can read, in place of stdout.
     #[arg(long, value_name = "FILE")]
     output_file: Option<PathBuf>,
+    /// Print a kubeconfig for a machine in place of that of the administrators: with a token of this ServiceAccount in the tenant, which
+    /// must exist. Delete it to revoke its tokens.
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "ttl")]
+    service_account: Option<String>,
+    /// How long the token of the ServiceAccount is valid: at least 10m.
+    #[arg(long, value_name = "DURATION", requires = "service_account")]
+    ttl: Option<String>,
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &KubeconfigArguments) -> Result<ExitCode, Error> {
+    let account = arguments.service_account.as_deref().map(read_account).transpose()?;
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
-    let text = tenant::read_kubeconfig(&host, &name, &tenant).await?;
+    let mut text = tenant::read_kubeconfig(&host, &name, &tenant).await?;
+    if let (Some(account), Some(ttl)) = (account, &arguments.ttl) {
+        let administrators = Kubeconfig::from_yaml(&text);
+        let administrators = administrators
+            .map_err(|error| Error::Failed(format!("the kubeconfig of {name} cannot be read: {error}")))?;
+        text = expiring_kubeconfig(administrators, account, ttl).await?;
+    }
     match &arguments.output_file {
         None => print_line(format_args!("{}", text.trim_end()))?,
         Some(path) => {

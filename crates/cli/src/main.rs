@@ -6,6 +6,7 @@ mod args;
 mod completion;
 mod connect;
 mod create;
+mod credentials;
 mod debug;
 mod delete;
 mod dev;
@@ -89,6 +90,7 @@ async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Er
         Command::Get(arguments) => get::run(host, &arguments).await,
         Command::Delete(arguments) => delete::run(host, &arguments).await,
         Command::Kubeconfig(arguments) => kubeconfig::run(host, &arguments).await,
+        Command::Credentials { command } => credentials::run(host, &command).await,
         Command::Connect(arguments) => connect::run(host, &arguments).await,
         Command::Disconnect(arguments) => connect::disconnect(host, &arguments),
         Command::Sleep(arguments) => sleep::run(host, sleep::Request::Sleep, &arguments).await,

@@ -29,7 +29,7 @@ pub mod user_quota_ledger;
 mod watches;
 
 use berth_runtime::queue::Queue;
-use control_plane::{GatewayConfig, HostInput};
+use control_plane::HostInput;
 use controllers::{
     Controllers,
     host_node_pool::HostNodePoolContext,
@@ -68,8 +68,6 @@ pub struct ControlConfig {
     pub network: network::NetworkConfig,
     /// What a TenantCluster without a class gets.
     pub without_class: controllers::tenant::WithoutClass,
-    /// Where teams reach the gateway; none: there is no gateway.
-    pub gateway: Option<GatewayConfig>,
     /// Namespace of the platform's Argo CD; none: no tenant is registered there.
     pub argo_cd_namespace: Option<String>,
     /// How nodes are cleaned and checked.
@@ -198,7 +196,6 @@ fn build_controllers(
         datastore: _,
         network,
         without_class,
-        gateway,
         argo_cd_namespace,
         node_jobs,
         clock,
@@ -221,7 +218,6 @@ fn build_controllers(
         tenant: TenantContext {
             network_config: network.clone(),
             without_class,
-            gateway,
             argo_cd_namespace,
             administrative_tier: AdministrativeTier::default(),
             client: client.clone(),
@@ -236,6 +232,7 @@ fn build_controllers(
             quotas: Arc::clone(&quotas),
             queue: queue.clone(),
             metrics: metrics.sleep.clone(),
+            rotations: metrics.rotations.clone(),
             recorder: recorder.clone(),
         },
         host_node_pool: HostNodePoolContext {

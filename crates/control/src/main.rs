@@ -122,9 +122,9 @@ async fn lead(
         network: NetworkConfig {
             blocked: args.blocked_cidr.clone(),
             api_server_clients: args.api_server_client.clone(),
+            gateway: args.gateway(),
         },
         without_class: args.without_class.into(),
-        gateway: args.gateway(),
         argo_cd_namespace: args.argo_cd_namespace.clone(),
         node_jobs: NodeJobs {
             image: args.scrub_image.clone(),

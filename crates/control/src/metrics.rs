@@ -208,6 +208,8 @@ pub struct Metrics {
     pub tenants: Gauge,
     /// How tenants sleep and wake.
     pub sleep: SleepMetrics,
+    /// Rotations of credentials of tenants that are complete.
+    pub rotations: Counter,
     /// Percent of its share of the datastore that each tenant uses.
     pub datastore_used: Family<TenantLabels, Gauge>,
     /// Bytes that all tenants together may store.
@@ -263,6 +265,7 @@ impl Metrics {
             placeholders: Family::default(),
             tenants: Gauge::default(),
             sleep: SleepMetrics::default(),
+            rotations: Counter::default(),
             datastore_used: Family::default(),
             datastore_limits: Gauge::default(),
             datastore_quota: Gauge::default(),
@@ -338,6 +341,11 @@ impl Metrics {
             metrics.datastore_compactions.clone(),
         );
         metrics.sleep.register(registry);
+        registry.register(
+            "credential_rotations",
+            "Rotations of the credentials of tenants that are complete",
+            metrics.rotations.clone(),
+        );
         metrics.register_quotas(registry);
         metrics.register_idle_reclaim(registry);
         metrics

@@ -204,8 +204,23 @@ pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(host: Arc<TestClust
     let renewed = scene
         .render(1, &mut LeafStore::new(BTreeMap::new(), Timestamp::now()))
         .await;
+    let is_rolled_out = async |components: &[Component]| {
+        let component = components
+            .iter()
+            .find(|component| component.name == API_SERVER)
+            .unwrap();
+        scene.runtime.is_rolled_out(scene.owner(), component).await.unwrap()
+    };
+    assert!(!is_rolled_out(&renewed).await, "these files are not applied yet");
     let second = scene.rolled_out(&renewed, API_SERVER).await;
     assert_ne!(first, second);
+    until_true(
+        "no pod with the earlier files is left, not even one that ends",
+        SOON,
+        async || is_rolled_out(&renewed).await,
+    )
+    .await;
+    assert!(!is_rolled_out(&components).await);
 
     // Several replicas may not all be evicted at once; a single one may.
     let three = scene.render(3, &mut leaves).await;

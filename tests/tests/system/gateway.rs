@@ -1,6 +1,7 @@
 //! A team that reaches its API server by way of the gateway, while the gateway and the team's tenant come and go. The tests start
 //! control anew with the gateway's domain, so they need the cluster for themselves.
 
+use crate::credentials::tokens_are_verified_by_the_document_at_the_gateway;
 use berth_api::labels;
 use berth_tests::{
     gateway::{Gateway, control_flags, host_name},
@@ -122,6 +123,7 @@ pub(crate) async fn a_team_works_through_the_gateway(host: Arc<TestCluster>) {
     let client = patient_with(gateway.kubeconfig(&tenant)).await;
     watch_once(&client).await;
 
+    tokens_are_verified_by_the_document_at_the_gateway(&host, &tenant, &gateway).await;
     wrong_names_are_refused(&tenant, &gateway).await;
     sleeper_is_woken(&host, &tenant, &gateway, port).await;
     silent_client_is_dropped(&gateway).await;

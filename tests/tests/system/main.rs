@@ -5,6 +5,7 @@ mod access;
 mod classes;
 mod cli;
 mod control_planes;
+mod credentials;
 mod deletion;
 mod dns;
 mod expiration;
@@ -106,6 +107,7 @@ fn main() -> ExitCode {
                 sleep::control_is_killed_while_a_tenant_falls_asleep_and_wakes,
                 quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
                 gateway::a_team_works_through_the_gateway,
+                credentials::old_certificates_are_refused_after_a_rotation_while_control_is_killed,
                 integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,
                 user_quotas::many_pods_at_once_do_not_exceed_the_limit_of_their_user,
             ]),

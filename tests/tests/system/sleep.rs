@@ -206,7 +206,7 @@ pub(crate) async fn a_tenant_is_deleted_while_it_sleeps_and_while_it_wakes(host:
 }
 
 /// Kills control at ever later moments, and waits until it runs again.
-async fn kill_control(host: &TestCluster) {
+pub(crate) async fn kill_control(host: &TestCluster) {
     for milliseconds in [20, 150, 600, 1500] {
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         let control = find(&host.control_records(), "berth-control-first").unwrap();

@@ -7,6 +7,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use form_urlencoded::Serializer;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,6 +21,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// Time within which a browser must send its request, and its largest size in bytes.
 const REQUEST: Duration = Duration::from_secs(5);
 const MAX_REQUEST: usize = 16 * 1024;
+/// Connections that are served at the same time.
+const MAX_CONNECTIONS: usize = 64;
 /// Path to which the issuer sends the browser.
 const PATH: &str = "/callback";
 const DONE: &str = "You are signed in. You can close this page.";
@@ -115,35 +119,51 @@ fn open(url: &str) {
     drop(started);
 }
 
-/// Serves the port until the browser comes back.
+/// Serves the port until the browser comes back. Connections are served at the same time: browsers open some in which they send nothing, and
+/// other programs of this machine may connect as well.
 async fn wait_for_code(listener: &TcpListener, state: &str, issuer: &str) -> Result<String, SignInError> {
+    let mut connections = FuturesUnordered::new();
     loop {
-        let accepted = listener.accept().await;
-        let (mut stream, _) =
-            accepted.map_err(|error| SignInError::Local(format!("cannot serve the browser: {error}")))?;
-        // Whatever is wrong with one connection, another may be the browser's.
-        let Ok(Ok(request)) = tokio::time::timeout(REQUEST, read_request(&mut stream)).await else {
-            continue;
+        let callback = tokio::select! {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
+                let (stream, _) =
+                    accepted.map_err(|error| SignInError::Local(format!("cannot serve the browser: {error}")))?;
+                connections.push(serve(stream, state, issuer));
+                continue;
+            }
+            Some(callback) = connections.next() => callback,
         };
-        let callback = read_callback(&request, state, issuer);
-        let (status, text) = match &callback {
-            Callback::Code(_) => ("200 OK", DONE),
-            Callback::Refused(_) => ("200 OK", FAILED),
-            Callback::Other => ("404 Not Found", ""),
-        };
-        let answer = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nReferrer-Policy: no-referrer\r\n\
-             Connection: close\r\n\r\n{text}",
-            text.len()
-        );
-        let _ = stream.write_all(answer.as_bytes()).await;
-        let _ = stream.shutdown().await;
         match callback {
             Callback::Code(code) => return Ok(code),
             Callback::Refused(error) => return Err(error.into()),
             Callback::Other => {}
         }
     }
+}
+
+/// Reads one request and answers it. Whatever is wrong with one connection, another may be the browser's.
+async fn serve(mut stream: TcpStream, state: &str, issuer: &str) -> Callback {
+    let Ok(Ok(request)) = tokio::time::timeout(REQUEST, read_request(&mut stream)).await else {
+        return Callback::Other;
+    };
+    let callback = read_callback(&request, state, issuer);
+    let (status, text) = match &callback {
+        Callback::Code(_) => ("200 OK", DONE),
+        Callback::Refused(_) => ("200 OK", FAILED),
+        Callback::Other => ("404 Not Found", ""),
+    };
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nReferrer-Policy: no-referrer\r\n\
+         Cache-Control: no-store\r\nConnection: close\r\n\r\n{text}",
+        text.len()
+    );
+    // The answer is only for the user's eyes: what matters has been read.
+    let write = async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    let _ = tokio::time::timeout(REQUEST, write).await;
+    callback
 }
 
 async fn read_request(stream: &mut TcpStream) -> std::io::Result<String> {
@@ -220,6 +240,41 @@ mod tests {
         }
         let posted = read_callback("POST /callback?code=c&state=s-1 HTTP/1.1\r\n\r\n", "s-1", ISSUER);
         assert!(matches!(posted, Callback::Other));
+    }
+
+    #[tokio::test]
+    async fn silent_connections_do_not_delay_the_browser() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(address.ip().is_loopback());
+        // As many as are served, but one.
+        let mut silent = Vec::new();
+        for _ in 1..MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let browser = async {
+            for (target, expected) in [
+                ("/callback?code=x&state=other", "404"),
+                ("/callback?code=c&state=s-1", "200"),
+            ] {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+                stream.write_all(request.as_bytes()).await.unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.unwrap();
+                assert!(answer.starts_with(&format!("HTTP/1.1 {expected} ")), "{answer}");
+                assert!(!answer.contains("s-1"), "{answer}");
+            }
+        };
+        let signed_in = async { tokio::join!(wait_for_code(&listener, "s-1", ISSUER), browser) };
+        // The first of them is given up after a while.
+        let mut rest = [0];
+        let code = tokio::select! {
+            biased;
+            (code, ()) = signed_in => code,
+            end = silent[0].read(&mut rest) => panic!("a silent connection was waited for: {end:?}"),
+        };
+        assert_eq!(code.unwrap(), "c");
     }
 
     #[test]

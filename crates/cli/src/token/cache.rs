@@ -69,6 +69,10 @@ impl Cache {
 
     /// Keeps tokens. Readers see the old ones or the new ones.
     pub(super) fn write(&self, tokens: &Tokens) -> Result<(), SignInError> {
+        // The user may have removed it while signing in.
+        if let Some(dir) = self.path.parent() {
+            create_private_dir(dir)?;
+        }
         let text = serde_json::to_vec(tokens).map_err(|error| SignInError::Local(error.to_string()))?;
         Ok(write_atomic(&self.path, &text, PRIVATE)?)
     }
@@ -130,6 +134,18 @@ mod tests {
         assert!(open(&dir, "a", &["x"]).read().is_none());
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&dir), mode(&cache.path)), (0o700, 0o600));
+    }
+
+    #[test]
+    fn tokens_are_kept_also_if_the_directory_was_removed_meanwhile() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("tokens");
+        let cache = open(&dir, "a", &[]);
+        std::fs::remove_dir_all(&dir).unwrap();
+        cache.write(&tokens("1")).unwrap();
+        assert!(cache.read().is_some());
+        let mode = std::fs::metadata(&dir).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use super::provider::SignInError;
 pub(super) struct Claims {
     /// The issuer.
     pub(super) iss: String,
+    /// The user, by the issuer's name.
+    pub(super) sub: Option<String>,
     /// Whom the token is for.
     pub(super) aud: Audience,
     /// When it expires, in seconds since the epoch.

@@ -1,33 +1,44 @@
 //! What kubectl reads: the user of a kubeconfig, and the credential that a plug-in prints.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+
+use super::Flow;
 
 /// API version of credential plug-ins.
 const API_VERSION: &str = "client.authentication.k8s.io/v1";
 
 /// Where and as what a kubeconfig signs in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SignIn<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct SignIn<'a> {
     /// URL of the issuer.
-    pub(crate) issuer: &'a str,
+    pub(super) issuer: &'a str,
     /// ID of the client at the issuer.
-    pub(crate) client_id: &'a str,
+    pub(super) client_id: &'a str,
     /// Scopes besides `openid` and `offline_access`.
-    pub(crate) scopes: &'a [String],
-    /// Certificates (PEM) that the issuer is verified with; none for those of the system.
-    pub(crate) ca_file: Option<&'a Path>,
+    pub(super) scopes: &'a [String],
+    /// The flow, if it is not to be chosen.
+    pub(super) flow: Option<Flow>,
+    /// Port at which the browser returns; 0 for a free one.
+    pub(super) redirect_port: u16,
+    /// File with certificates (PEM) that the issuer is verified with; none for those of the system.
+    pub(super) ca_file: Option<PathBuf>,
+    /// File with the secret of the client, if it has one.
+    pub(super) client_secret_file: Option<PathBuf>,
 }
 
 /// The entry `users[].user` of a kubeconfig that signs in with `berth token oidc`. It holds no secret.
-pub(crate) fn exec_user(sign_in: &SignIn<'_>) -> Value {
+pub(super) fn exec_user(sign_in: &SignIn<'_>) -> Value {
     let SignIn {
         issuer,
         client_id,
         scopes,
+        flow,
+        redirect_port,
         ca_file,
+        client_secret_file,
     } = sign_in;
     let mut args = vec![
         "token".to_owned(),
@@ -36,7 +47,11 @@ pub(crate) fn exec_user(sign_in: &SignIn<'_>) -> Value {
         format!("--client-id={client_id}"),
     ];
     args.extend(scopes.iter().map(|scope| format!("--scope={scope}")));
-    args.extend(ca_file.map(|file| format!("--ca-file={}", file.display())));
+    args.extend(flow.map(|flow| format!("--flow={}", flow.name())));
+    args.extend((*redirect_port != 0).then(|| format!("--redirect-port={redirect_port}")));
+    for (flag, file) in [("ca-file", ca_file), ("client-secret-file", client_secret_file)] {
+        args.extend(file.as_ref().map(|file| format!("--{flag}={}", file.display())));
+    }
     json!({"exec": {
         "apiVersion": API_VERSION,
         "command": "berth",
@@ -67,7 +82,10 @@ mod tests {
             issuer: "https://id.example.com",
             client_id: "berth",
             scopes: &["groups".into()],
-            ca_file: Some(Path::new("/etc/ca.pem")),
+            flow: None,
+            redirect_port: 0,
+            ca_file: Some("/etc/ca.pem".into()),
+            client_secret_file: None,
         });
         let expected = [
             "token",

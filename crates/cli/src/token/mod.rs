@@ -14,7 +14,7 @@ mod exec;
 mod provider;
 pub(crate) mod service_account;
 
-pub(crate) use exec::{SignIn, exec_user};
+use exec::{SignIn, exec_user};
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -88,10 +88,20 @@ pub(crate) enum Flow {
     Device,
 }
 
+impl Flow {
+    /// Its name on the command line.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Browser => "browser",
+            Self::Device => "device",
+        }
+    }
+}
+
 pub(crate) async fn run(command: TokenCommand) -> Result<ExitCode, Error> {
     match command {
         TokenCommand::Oidc(arguments) if arguments.print_user => {
-            let user = exec_user(&arguments.sign_in());
+            let user = exec_user(&arguments.sign_in()?);
             let text = serde_json::to_string_pretty(&user).map_err(|error| Error::Output(error.to_string()))?;
             print_line(format_args!("{text}"))?;
         }
@@ -106,13 +116,21 @@ pub(crate) async fn run(command: TokenCommand) -> Result<ExitCode, Error> {
 }
 
 impl OidcArguments {
-    fn sign_in(&self) -> SignIn<'_> {
-        SignIn {
+    /// How a kubeconfig signs in as these arguments do. It is used from any directory, so paths are absolute.
+    fn sign_in(&self) -> Result<SignIn<'_>, Error> {
+        let absolute = |path: &Option<PathBuf>| {
+            let absolute = path.as_ref().map(std::path::absolute).transpose();
+            absolute.map_err(|error| Error::SignIn(format!("cannot find the current directory: {error}")))
+        };
+        Ok(SignIn {
             issuer: &self.issuer,
             client_id: &self.client_id,
             scopes: &self.scopes,
-            ca_file: self.ca_file.as_deref(),
-        }
+            flow: self.flow,
+            redirect_port: self.redirect_port,
+            ca_file: absolute(&self.ca_file)?,
+            client_secret_file: absolute(&self.client_secret_file)?,
+        })
     }
 }
 
@@ -133,15 +151,24 @@ async fn get_tokens(arguments: &OidcArguments) -> Result<Tokens, SignInError> {
         return Ok(tokens);
     }
     let provider = Provider::discover(arguments).await?;
-    let refreshed = match cache.read().and_then(|tokens| tokens.refresh_token) {
-        Some(refresh_token) => provider.refresh(&refresh_token).await?,
-        None => None,
+    let refreshed = match cache.read() {
+        Some(Tokens {
+            id_token,
+            refresh_token: Some(refresh_token),
+        }) => {
+            let subject = claims::read(&id_token).ok().and_then(|claims| claims.sub);
+            provider.refresh(&refresh_token, subject.as_deref()).await?
+        }
+        _ => None,
     };
     let tokens = match refreshed {
         Some(tokens) => tokens,
         None => sign_in(&provider, arguments).await?,
     };
-    cache.write(&tokens)?;
+    if let Err(error) = cache.write(&tokens) {
+        // The user has signed in, so the token is used.
+        eprintln!("The sign-in is not kept for later: {error}");
+    }
     Ok(tokens)
 }
 
@@ -174,6 +201,34 @@ fn has_display() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kubeconfig_signs_in_as_the_arguments_say_from_any_directory() {
+        let arguments = OidcArguments {
+            issuer: "https://id.example.com".into(),
+            client_id: "berth".into(),
+            scopes: vec!["groups".into()],
+            flow: Some(Flow::Browser),
+            redirect_port: 8000,
+            ca_file: Some("ca.pem".into()),
+            client_secret_file: Some("/etc/secret".into()),
+            print_user: true,
+        };
+        let user = exec_user(&arguments.sign_in().unwrap());
+        let here = std::env::current_dir().unwrap();
+        let expected = [
+            "token".to_owned(),
+            "oidc".into(),
+            "--issuer=https://id.example.com".into(),
+            "--client-id=berth".into(),
+            "--scope=groups".into(),
+            "--flow=browser".into(),
+            "--redirect-port=8000".into(),
+            format!("--ca-file={}", here.join("ca.pem").display()),
+            "--client-secret-file=/etc/secret".into(),
+        ];
+        assert_eq!(user["exec"]["args"], serde_json::json!(expected));
+    }
 
     #[test]
     fn without_a_display_a_code_is_entered_elsewhere() {

@@ -55,15 +55,30 @@ impl From<SignInError> for Error {
 }
 
 fn describe(error: &str, description: Option<&str>) -> String {
-    let line = |text: &str| {
-        text.chars()
-            .filter(|letter| !letter.is_control())
-            .take(300)
-            .collect::<String>()
-    };
     match description {
-        Some(description) => format!("{} ({})", line(description), line(error)),
-        None => line(error),
+        Some(description) => format!("{} ({})", printable(description), printable(error)),
+        None => printable(error),
+    }
+}
+
+/// A text of an issuer as it may be shown on a terminal: one line, and nothing that controls the terminal.
+fn printable(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(300).collect()
+}
+
+/// Whether an address that an issuer sent may be shown on a terminal and opened in a browser.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check_page(url: &str) -> Result<(), String> {
+    let is_plain = |letter: char| letter.is_ascii_graphic();
+    if !url.starts_with("https://") || !url.chars().all(is_plain) || url.contains('#') {
+        return Err("is not a plain URL that begins with https://".into());
+    }
+    let uri: Result<Uri, _> = url.parse();
+    match uri {
+        Ok(uri) if uri.host().is_some_and(|host| !host.is_empty()) => Ok(()),
+        _ => Err("is not a URL".into()),
     }
 }
 
@@ -132,6 +147,10 @@ impl Provider {
                 discovery.issuer
             )));
         }
+        // A browser opens it: another scheme would start another program.
+        if let Some(endpoint) = discovery.authorization_endpoint.as_deref() {
+            check_page(endpoint).map_err(|why| invalid(format!("authorization_endpoint {why}")))?;
+        }
         let secret = arguments.client_secret_file.as_ref().map(|path| {
             let text = std::fs::read_to_string(path);
             text.map(|text| text.trim().to_owned())
@@ -197,11 +216,11 @@ impl Provider {
             let read = serde_json::from_slice(&body);
             return read
                 .map(Ok)
-                .map_err(|_| SignInError::Provider(format!("{url} sent an answer that cannot be read")));
+                .map_err(|_| SignInError::Provider(format!("{} sent an answer that cannot be read", printable(url))));
         }
         match serde_json::from_slice::<OAuthError>(&body) {
             Ok(error) => Ok(Err(error)),
-            Err(_) => Err(SignInError::Provider(format!("{url} answered {status}"))),
+            Err(_) => Err(SignInError::Provider(format!("{} answered {status}", printable(url)))),
         }
     }
 
@@ -236,8 +255,12 @@ impl Provider {
         }))
     }
 
-    /// Asks for other tokens without the user. None: the issuer wants the user to sign in again.
-    pub(super) async fn refresh(&self, refresh_token: &str) -> Result<Option<Tokens>, SignInError> {
+    /// Asks for other tokens of the same user without the user. `subject` is whom the earlier token is of. None: the user has to sign in again.
+    pub(super) async fn refresh(
+        &self,
+        refresh_token: &str,
+        subject: Option<&str>,
+    ) -> Result<Option<Tokens>, SignInError> {
         let fields = [("grant_type", "refresh_token"), ("refresh_token", refresh_token)];
         match self
             .post::<TokenAnswer>(&self.discovery.token_endpoint, &fields)
@@ -256,22 +279,35 @@ impl Provider {
                     None,
                     Timestamp::now().as_second(),
                 )?;
+                // OpenID Connect Core, 12.2: nobody becomes another user without signing in.
+                if subject.is_some() && claims.sub.as_deref() != subject {
+                    return Ok(None);
+                }
                 Ok(Some(Tokens {
                     id_token,
                     // Without another one the old one stays valid.
                     refresh_token: answer.refresh_token.or_else(|| Some(refresh_token.to_owned())),
                 }))
             }
-            Err(error) if error.error == "invalid_grant" => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(error) if is_temporary(&error) => Err(error.into()),
+            // The refresh token has ended, or the client may not use it any more: to sign in again works, or says why not.
+            Err(_) => Ok(None),
         }
     }
+}
+
+/// Whether an issuer that sends this error may answer later.
+fn is_temporary(error: &OAuthError) -> bool {
+    matches!(
+        error.error.as_str(),
+        "temporarily_unavailable" | "server_error" | "slow_down"
+    )
 }
 
 /// Sends a form, or gets a document. Only over TLS.
 async fn send(ca_file: Option<&Path>, url: &str, form: Option<String>) -> Result<(StatusCode, Vec<u8>), SignInError> {
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-    let failed = |why: String| SignInError::Provider(format!("cannot reach {url}: {why}"));
+    let failed = |why: String| SignInError::Provider(format!("cannot reach {}: {why}", printable(url)));
     let uri: Uri = url.parse().map_err(|_| failed("it is no URL".into()))?;
     let (Some("https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
         return Err(failed("its URL must begin with https://".into()));
@@ -317,4 +353,76 @@ async fn send(ca_file: Option<&Path>, url: &str, form: Option<String>) -> Result
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_pages_are_shown_and_opened() {
+        for page in [
+            "https://id.example.com/auth",
+            "https://id.example.com:8443/a?tenant=x&y=%20",
+        ] {
+            assert_eq!(check_page(page), Ok(()), "{page}");
+        }
+        for other in [
+            "",
+            "http://id.example.com/auth",
+            "file:///etc/passwd",
+            "javascript:alert(1)",
+            "vscode://x/y",
+            "--help",
+            "https://",
+            "https:///path",
+            "https://id.example.com/a b",
+            "https://id.example.com/\u{1b}[2J",
+            "https://id.example.com/\nCode: 1",
+            "https://id.example.com/#x",
+            "https://\u{202e}moc.elpmaxe",
+        ] {
+            assert!(check_page(other).is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn errors_that_pass_do_not_make_the_user_sign_in_again() {
+        let is_temporary = |error: &str| {
+            is_temporary(&OAuthError {
+                error: error.into(),
+                error_description: None,
+            })
+        };
+        assert!(is_temporary("temporarily_unavailable") && is_temporary("server_error"));
+        for final_error in [
+            "invalid_grant",
+            "invalid_request",
+            "unauthorized_client",
+            "interaction_required",
+        ] {
+            assert!(!is_temporary(final_error), "{final_error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_that_is_no_url_is_reported_without_what_controls_the_terminal() {
+        for url in ["https://id.example.com/\u{1b}[2J", "http://id.example.com/"] {
+            let error = send(None, url, Some("secret=1".into()))
+                .await
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(
+                error.contains("id.example.com") && !error.contains(['\u{1b}', '=']),
+                "{error:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_an_issuer_says_cannot_control_the_terminal() {
+        let text = describe("access_denied\u{1b}[2J", Some("no\r\nfake: line"));
+        assert_eq!(text, "nofake: line (access_denied[2J)");
+    }
 }

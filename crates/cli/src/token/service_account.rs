@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use crate::host::limited;
 use crate::output::print_line;
+use crate::user_config::document;
 
 /// Shortest lifetime in seconds that API servers give.
 const SHORTEST: i64 = 600;
@@ -40,25 +41,45 @@ pub(crate) struct Cluster {
     pub(crate) server: String,
     /// Certificates (PEM, in base64) that the server is verified with.
     pub(crate) ca_data: Option<String>,
+    /// The name that its certificate is checked against, if that is not the host of the URL.
+    pub(crate) tls_name: Option<String>,
+    /// URL of the proxy on the way to it.
+    pub(crate) proxy: Option<String>,
 }
 
 pub(super) async fn run(arguments: &ServiceAccountArguments) -> Result<(), Error> {
-    let (namespace, name) = arguments
-        .account
-        .split_once('/')
-        .ok_or_else(|| Error::SignIn(format!("{:?} is not NAMESPACE/NAME", arguments.account)))?;
-    let seconds = read_ttl(&arguments.ttl).map_err(Error::SignIn)?;
-    let unusable = |error: &dyn std::fmt::Display| Error::SignIn(format!("cannot use KUBECONFIG: {error}"));
-    let kubeconfig = Kubeconfig::read().map_err(|error| unusable(&error))?;
+    // Before anything is read, so that wrong arguments are reported first.
+    let account = read_account(&arguments.account)?;
+    let kubeconfig = Kubeconfig::read().map_err(|error| Error::SignIn(format!("cannot use KUBECONFIG: {error}")))?;
+    let text = expiring_kubeconfig(kubeconfig, account, &arguments.ttl).await?;
+    print_line(format_args!("{}", text.trim_end()))
+}
+
+/// Namespace and name of a ServiceAccount, from `NAMESPACE/NAME`.
+pub(crate) fn read_account(text: &str) -> Result<(&str, &str), Error> {
+    let parts = text.split_once('/');
+    let parts = parts.filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty() && !name.contains('/'));
+    parts.ok_or_else(|| Error::SignIn(format!("{text:?} is not NAMESPACE/NAME of a ServiceAccount")))
+}
+
+/// Requests a token of a ServiceAccount with the credentials of `kubeconfig`, that is valid for `ttl`, and returns a kubeconfig with it. Secret.
+/// Says on stderr until when it is valid.
+///
+/// # Errors
+/// The lifetime or the kubeconfig cannot be used, or the API server gives no token.
+pub(crate) async fn expiring_kubeconfig(
+    kubeconfig: Kubeconfig,
+    (namespace, name): (&str, &str),
+    ttl: &str,
+) -> Result<String, Error> {
+    let seconds = read_ttl(ttl).map_err(Error::SignIn)?;
+    let unusable = |error: &dyn std::fmt::Display| Error::SignIn(format!("cannot use the kubeconfig: {error}"));
     let cluster = find_cluster(&kubeconfig).map_err(Error::SignIn)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let config = limited(config.map_err(|error| unusable(&error))?);
     let client = Client::try_from(config).map_err(|error| unusable(&error))?;
     let value = service_account_kubeconfig(&client, &cluster, namespace, name, seconds).await?;
-    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    let text = serde_saphyr::to_string_with_options(&value, options);
-    let text = text.map_err(|error| Error::Output(error.to_string()))?;
-    print_line(format_args!("{}", text.trim_end()))
+    document::render(&value).map_err(Error::Output)
 }
 
 /// The lifetime in seconds.
@@ -71,7 +92,7 @@ fn read_ttl(text: &str) -> Result<i64, String> {
 }
 
 /// Requests a token of a ServiceAccount that is valid for so many `seconds`, and returns a kubeconfig with it. Secret.
-pub(crate) async fn service_account_kubeconfig(
+async fn service_account_kubeconfig(
     tenant: &Client,
     cluster: &Cluster,
     namespace: &str,
@@ -90,19 +111,33 @@ pub(crate) async fn service_account_kubeconfig(
         .create_token_request(name, &PostParams::default(), &request)
         .await;
     let answer = answer.map_err(|error| Error::SignIn(format!("cannot get a token of the ServiceAccount: {error}")))?;
-    let token = answer
-        .status
-        .and_then(|status| status.token)
-        .filter(|token| !token.is_empty());
+    let status = answer.status.unwrap_or_default();
+    let token = status.token.filter(|token| !token.is_empty());
     let token = token.ok_or_else(|| Error::SignIn(format!("the API server gave no token for {namespace}/{name}")))?;
+    if let Some(expires) = status.expiration_timestamp {
+        // The API server may have shortened it.
+        eprintln!("The token of {namespace}/{name} is valid until {}.", expires.0);
+    }
     Ok(kubeconfig(cluster, namespace, name, &token))
 }
 
 fn kubeconfig(cluster: &Cluster, namespace: &str, account: &str, token: &str) -> Value {
-    let Cluster { name, server, ca_data } = cluster;
+    let Cluster {
+        name,
+        server,
+        ca_data,
+        tls_name,
+        proxy,
+    } = cluster;
     let mut server = json!({ "server": server });
-    if let Some(data) = ca_data {
-        server["certificate-authority-data"] = data.clone().into();
+    for (field, text) in [
+        ("certificate-authority-data", ca_data),
+        ("tls-server-name", tls_name),
+        ("proxy-url", proxy),
+    ] {
+        if let Some(text) = text {
+            server[field] = text.clone().into();
+        }
     }
     let user = format!("{namespace}-{account}");
     json!({
@@ -120,10 +155,10 @@ fn find_cluster(kubeconfig: &Kubeconfig) -> Result<Cluster, String> {
     let name = kubeconfig.current_context.clone().unwrap_or_default();
     let context = kubeconfig.contexts.iter().find(|context| context.name == name);
     let context = context.and_then(|context| context.context.as_ref());
-    let context = context.ok_or("KUBECONFIG has no current context; set one with kubectl config use-context")?;
+    let context = context.ok_or("the kubeconfig has no current context; set one with kubectl config use-context")?;
     let found = kubeconfig.clusters.iter().find(|one| one.name == context.cluster);
     let found = found.and_then(|one| one.cluster.as_ref());
-    let found = found.ok_or_else(|| format!("KUBECONFIG has no cluster {:?}", context.cluster))?;
+    let found = found.ok_or_else(|| format!("the kubeconfig has no cluster {:?}", context.cluster))?;
     let from_file = found.certificate_authority.as_ref().map(|path| {
         let read = fs::read(path).map_err(|error| format!("cannot read {path}: {error}"));
         read.map(|pem| STANDARD.encode(pem))
@@ -135,6 +170,8 @@ fn find_cluster(kubeconfig: &Kubeconfig) -> Result<Cluster, String> {
             Some(data) => Some(data.clone()),
             None => from_file.transpose()?,
         },
+        tls_name: found.tls_server_name.clone(),
+        proxy: found.proxy_url.clone(),
     })
 }
 
@@ -151,10 +188,18 @@ mod tests {
     }
 
     #[test]
+    fn an_account_has_a_namespace_and_a_name() {
+        assert_eq!(read_account("ci/deploy").unwrap(), ("ci", "deploy"));
+        for bad in ["", "deploy", "/deploy", "ci/", "ci/deploy/token", "ci//x"] {
+            assert!(matches!(read_account(bad), Err(Error::SignIn(_))), "{bad}");
+        }
+    }
+
+    #[test]
     fn the_kubeconfig_has_the_token_and_no_other_credential() {
         let read = Kubeconfig::from_yaml(
             "apiVersion: v1\nkind: Config\ncurrent-context: vision\ncontexts: [{name: vision, context: {cluster: c, user: admin}}]\n\
-             clusters: [{name: c, cluster: {server: 'https://a', certificate-authority-data: Y2E=}}]\n\
+             clusters: [{name: c, cluster: {server: 'https://a', certificate-authority-data: Y2E=, tls-server-name: b, proxy-url: 'http://p'}}]\n\
              users: [{name: admin, user: {client-key-data: a2V5}}]\n",
         )
         .unwrap();
@@ -162,7 +207,11 @@ mod tests {
         assert_eq!(cluster.ca_data.as_deref(), Some("Y2E="));
         let value = kubeconfig(&cluster, "ci", "deploy", "t");
         assert_eq!(value["users"], json!([{"name": "ci-deploy", "user": {"token": "t"}}]));
-        assert_eq!(value["clusters"][0]["cluster"]["server"], "https://a");
+        // How the server is reached and verified is the same.
+        let expected = json!({
+            "server": "https://a", "certificate-authority-data": "Y2E=", "tls-server-name": "b", "proxy-url": "http://p",
+        });
+        assert_eq!(value["clusters"][0]["cluster"], expected);
         assert!(!value.to_string().contains("a2V5"));
         let again = Kubeconfig::from_yaml(&value.to_string()).unwrap();
         assert_eq!(again.current_context.as_deref(), Some("vision"));

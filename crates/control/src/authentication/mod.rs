@@ -13,7 +13,7 @@ use berth_sync_rules::egress::target::{Host, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::control_plane::CLUSTER_DOMAIN;
-pub use validate::{find_error, find_unusable_issuer};
+pub use validate::{check_service_account_issuer, find_error, find_unusable_issuer};
 
 /// What a tenant has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +94,13 @@ pub fn check(own: &TenantAuthentication, class: &TenantClassSpec) -> Result<(), 
             ));
         }
         let target = discovery_host(issuer).map_err(|error| format!("{field}.{error}"))?;
+        // What serves the keys decides who signs in, so it must be the issuer that the class lists.
+        if !rules.allowed_issuers.is_empty() && !is_served_by_issuer(issuer, &target, class) {
+            return Err(format!(
+                "{field}.discoveryURL: the class lists the issuer {url}, not another host that serves its keys; remove the field, or ask the \
+                 platform team to list the issuer with this discoveryURL in the class's spec.authentication.default"
+            ));
+        }
         let is_own = rules.allowed_issuers.is_empty() && is_in_tenant(&target);
         if !is_own && !may_reach(&target, class) {
             return Err(format!(
@@ -115,6 +122,17 @@ fn discovery_host(issuer: &Issuer) -> Result<Target, String> {
         None => ("url", &issuer.url),
     };
     validate::host_of(url).map_err(|error| format!("{field}: {url:?} {error}"))
+}
+
+/// Whether the discovery document of an issuer comes from the host of its URL, or from where the class itself says.
+fn is_served_by_issuer(issuer: &Issuer, target: &Target, class: &TenantClassSpec) -> bool {
+    let is_own = validate::host_of(&issuer.url).is_ok_and(|own| own == *target);
+    let of_class = |jwt: &JwtAuthenticator| {
+        jwt.issuer.url == issuer.url
+            && jwt.issuer.discovery_url == issuer.discovery_url
+            && jwt.issuer.certificate_authority == issuer.certificate_authority
+    };
+    is_own || class.authentication.default.jwt.iter().any(of_class)
 }
 
 /// Whether a class lets API servers connect to a host: as a host of webhooks, of an issuer that it lists, or of its default.

@@ -68,28 +68,47 @@ fn api_servers_connect_only_to_issuers_that_the_class_lists_and_to_the_tenants_o
         let error = check(&at(other), &issuers).unwrap_err();
         assert!(error.contains("does not allow the issuer"), "{other}: {error}");
     }
-    // The document may come from another host only if that is listed.
-    let elsewhere = |url: &str| rules(&json!({"url": "https://id.example.com/a", "discoveryURL": url}));
+    // Who serves the keys can sign in anybody: another host is not the issuer that the class lists, also if webhooks may be there.
+    let elsewhere = |host: &str| {
+        let url = format!("https://{host}/.well-known/openid-configuration");
+        rules(&json!({"url": "https://id.example.com/a", "discoveryURL": url}))
+    };
+    assert_eq!(check(&elsewhere("id.example.com"), &issuers), Ok(()));
+    for host in [
+        "hooks.example.com",
+        "evil.example.com",
+        "dex.auth.svc",
+        "id.example.com:8443",
+    ] {
+        let error = check(&elsewhere(host), &issuers).unwrap_err();
+        assert!(error.contains("issuer.discoveryURL"), "{host}: {error}");
+    }
+    // The platform may say that it is there.
+    let mut vouched = issuers.clone();
+    vouched.authentication.default = elsewhere("hooks.example.com");
+    assert_eq!(check(&elsewhere("hooks.example.com"), &vouched), Ok(()));
+    let mut other_keys = elsewhere("hooks.example.com");
+    let authority = berth_pki::CertificateAuthority::create("other", std::time::Duration::from_secs(3600)).unwrap();
+    other_keys.jwt[0].issuer.certificate_authority = Some(authority.cert_pem().into());
+    let error = check(&other_keys, &vouched).unwrap_err();
+    assert!(error.contains("issuer.discoveryURL"), "{error}");
+}
+
+#[test]
+fn service_accounts_have_the_issuer_at_the_gateway_only_if_there_is_one_and_it_is_nobody_elses() {
+    const OWN: &str = "https://vision.team.clusters.example.com";
+    let gateway: TenantAuthentication = serde_json::from_value(json!({"serviceAccountIssuer": "Gateway"})).unwrap();
+    assert_eq!(check_service_account_issuer(&gateway, Some(OWN)), Ok(()));
+    let error = check_service_account_issuer(&gateway, None).unwrap_err();
+    assert!(error.contains("gateway.domain"), "{error}");
+    for rules in [at(OWN), at(&format!("{OWN}/"))] {
+        let error = check_service_account_issuer(&rules, Some(OWN)).unwrap_err();
+        assert!(error.contains("jwt[0].issuer.url"), "{error}");
+        assert_eq!(check_service_account_issuer(&rules, None), Ok(()));
+    }
     assert_eq!(
-        check(
-            &elsewhere("https://hooks.example.com/.well-known/openid-configuration"),
-            &issuers
-        ),
+        check_service_account_issuer(&at("https://id.example.com"), Some(OWN)),
         Ok(())
-    );
-    assert!(
-        check(
-            &elsewhere("https://evil.example.com/.well-known/openid-configuration"),
-            &issuers
-        )
-        .is_err()
-    );
-    assert!(
-        check(
-            &elsewhere("https://dex.auth.svc/.well-known/openid-configuration"),
-            &issuers
-        )
-        .is_err()
     );
 }
 

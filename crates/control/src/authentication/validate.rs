@@ -2,7 +2,7 @@
 
 use berth_api::{
     ClaimMappings, ClaimOrExpression, ClaimValidationRule, ExtraMapping, Issuer, JwtAuthenticator, KubeconfigSignIn,
-    PrefixedClaimOrExpression, TenantAuthentication, is_reserved_identity,
+    PrefixedClaimOrExpression, ServiceAccountIssuer, TenantAuthentication, is_reserved_identity,
 };
 use berth_sync_rules::{
     egress::target::{Host, Target},
@@ -17,7 +17,12 @@ const RESERVED_DOMAINS: [&str; 3] = ["k8s.io", "kubernetes.io", berth_api::GROUP
 
 /// The first error in what a class or a tenant sets: the field below `authentication`, and what is wrong.
 pub fn find_error(rules: &TenantAuthentication) -> Option<String> {
-    let TenantAuthentication { jwt, kubeconfig } = rules;
+    let TenantAuthentication {
+        jwt,
+        kubeconfig,
+        // Whether there is a gateway is not known here: see [`check_service_account_issuer`].
+        service_account_issuer: _,
+    } = rules;
     let mut urls = BTreeSet::new();
     for (index, authenticator) in jwt.iter().enumerate() {
         let Issuer { url, discovery_url, .. } = &authenticator.issuer;
@@ -46,6 +51,30 @@ pub fn find_error(rules: &TenantAuthentication) -> Option<String> {
              among its audiences"
         )
     })
+}
+
+/// Whether ServiceAccounts of a tenant can have the issuer that its settings ask for, and no issuer of people is also theirs. `gateway` is the
+/// URL of the tenant at the gateway, if there is one.
+///
+/// # Errors
+/// Why not, and what to do.
+pub fn check_service_account_issuer(rules: &TenantAuthentication, gateway: Option<&str>) -> Result<(), String> {
+    if rules.service_account_issuer == ServiceAccountIssuer::Gateway && gateway.is_none() {
+        return Err(
+            "spec.authentication.serviceAccountIssuer: Gateway needs a gateway, and the platform has none; remove the field, or ask the \
+             platform team to set the chart's gateway.domain"
+                .into(),
+        );
+    }
+    let is_own = |one: &JwtAuthenticator| gateway.is_some_and(|own| own == one.issuer.url.trim_end_matches('/'));
+    match rules.jwt.iter().position(is_own) {
+        Some(index) => Err(format!(
+            "spec.authentication.jwt[{index}].issuer.url: {} is the issuer of the tenant's own ServiceAccounts, whose tokens are accepted \
+             anyway; remove it",
+            rules.jwt[index].issuer.url
+        )),
+        None => Ok(()),
+    }
 }
 
 fn find_error_in(authenticator: &JwtAuthenticator) -> Option<String> {

@@ -4,9 +4,12 @@ use super::{
     admission, authentication, authorization,
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{API_SERVER, Component, Health, file_flag, flag, kubernetes_program, version_flags},
-    egress, garbage_collection,
+    egress,
+    endpoints::Endpoints,
+    garbage_collection,
     input::ControlPlaneInput,
 };
+use berth_api::{ServiceAccountIssuer, TenantAuthentication};
 use berth_pki::Usage;
 use std::collections::BTreeMap;
 
@@ -22,11 +25,33 @@ const IN_CLUSTER_NAMES: [&str; 5] = [
 /// Issuer of service account tokens.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
+/// The issuers whose tokens of ServiceAccounts are accepted; the first one is in new tokens. With a gateway both are accepted always, so that
+/// tokens that exist stay valid when the tenant's setting changes.
+fn issuers<'a>(rules: &TenantAuthentication, endpoints: &'a Endpoints) -> Vec<&'a str> {
+    let mut issuers = vec![ISSUER];
+    // An API server does not start if an issuer of people has the same URL; control does not accept such a spec.
+    let is_free = |url: &&str| rules.jwt.iter().all(|jwt| jwt.issuer.url != **url);
+    if let Some(gateway) = endpoints.gateway.as_deref().filter(is_free) {
+        let at = match rules.service_account_issuer {
+            ServiceAccountIssuer::Cluster => 1,
+            ServiceAccountIssuer::Gateway => 0,
+        };
+        issuers.insert(at, gateway);
+    }
+    issuers
+}
+
+/// Whether everybody may read the discovery document and the public keys of the tenant's ServiceAccounts: its tokens name its URL at the gateway.
+pub fn has_public_discovery(rules: &TenantAuthentication, endpoints: &Endpoints) -> bool {
+    issuers(rules, endpoints).first() != Some(&ISSUER)
+}
+
 pub(super) fn render(
     input: &ControlPlaneInput<'_>,
     authorities: &Authorities,
     leaves: &mut LeafStore,
 ) -> Result<Component, CertificateError> {
+    let issuers = issuers(input.authentication, input.endpoints);
     let mut files = BTreeMap::new();
     let mut names: Vec<String> = IN_CLUSTER_NAMES.iter().map(ToString::to_string).collect();
     names.push(format!("{API_SERVER}.{}.svc", input.tenant.control_plane_namespace()));
@@ -49,11 +74,14 @@ pub(super) fn render(
     admission::for_api_server(input, authorities, leaves, &mut files)?;
     files.insert(
         authentication::FILE.into(),
-        authentication::configuration(input.authentication),
+        authentication::configuration(
+            input.authentication,
+            has_public_discovery(input.authentication, input.endpoints),
+        ),
     );
     let authorization = authorization::for_api_server(&mut files);
     let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
-    files.insert("client-ca.crt".into(), authorities.client.cert_pem().into());
+    files.insert("client-ca.crt".into(), authorities.trusted_clients.clone());
     files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
     files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
     files.insert(
@@ -65,8 +93,8 @@ pub(super) fn render(
         authorities.service_account.public_pem.clone(),
     );
 
-    // The API server serves OIDC discovery at its root only, so the issuer has no path and is that of every cluster. The key and the
-    // audience of a tenant's tokens are its own.
+    // The API server serves OIDC discovery at its root only, so an issuer has no path: it is that of every cluster, or the tenant's host name at
+    // the gateway. The key and the audience of a tenant's tokens are its own.
     let audience = format!("{ISSUER}/{}", input.tenant.hash());
     let mut args = vec![
         flag("etcd-servers", input.datastore.endpoints.join(",")),
@@ -87,9 +115,9 @@ pub(super) fn render(
         file_flag("client-ca-file", "client-ca.crt"),
         file_flag("authentication-config", authentication::FILE),
         authorization,
-        flag("service-account-issuer", ISSUER),
-        // Without it, the discovery document names an address that pods do not reach.
-        flag("service-account-jwks-uri", format!("{ISSUER}/openid/v1/jwks")),
+        flag("service-account-issuer", issuers[0]),
+        // Without it, the discovery document names an address that its readers do not reach.
+        flag("service-account-jwks-uri", format!("{}/openid/v1/jwks", issuers[0])),
         flag("api-audiences", &audience),
         // A pod's token expires when it says, not after a year.
         flag("service-account-extend-token-expiration", "false"),
@@ -115,6 +143,12 @@ pub(super) fn render(
         flag("allow-privileged", "true"),
         flag("profiling", "false"),
     ];
+    args.extend(
+        issuers
+            .iter()
+            .skip(1)
+            .map(|issuer| flag("service-account-issuer", issuer)),
+    );
     args.extend(egress);
     args.extend(version_flags(input.version));
     args.extend(

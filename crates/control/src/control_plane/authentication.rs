@@ -1,5 +1,6 @@
 //! Who authenticates to the tenant's API server, besides client certificates and tokens of ServiceAccounts: OIDC issuers. And anonymous
-//! requests: only its health endpoints accept them, for the probes of the kubelet.
+//! requests: only its health endpoints accept them, for the probes of the kubelet, and the discovery document of its ServiceAccounts if that is
+//! public.
 //!
 //! The file is one of the files that a runtime never changes for a running API server: other issuers are another API server. API servers
 //! read it again by themselves, but they keep the issuers that they had if one of the new ones does not answer for a minute, so that an
@@ -14,14 +15,20 @@ pub(super) const FILE: &str = "authentication.conf";
 pub(super) const LIVE: &str = "/livez";
 /// Path of the readiness probe.
 pub(super) const READY: &str = "/readyz";
+/// Paths of the discovery document of ServiceAccounts, and of the public keys that it names (OpenID Connect Discovery, 4).
+const DISCOVERY: [&str; 2] = ["/.well-known/openid-configuration", "/openid/v1/jwks"];
 /// The connections of the egress selector by which the API server gets the keys of issuers: through the syncer's broker.
 const EGRESS: &str = "cluster";
 
-pub(super) fn configuration(rules: &TenantAuthentication) -> String {
+/// The file. `is_discovery_public`: everybody may read the discovery document and the public keys of the tenant's ServiceAccounts.
+pub(super) fn configuration(rules: &TenantAuthentication, is_discovery_public: bool) -> String {
+    let discovery = DISCOVERY.iter().filter(|_| is_discovery_public);
+    let paths = [LIVE, READY].iter().chain(discovery);
+    let conditions: Vec<Value> = paths.map(|path| json!({ "path": path })).collect();
     let mut configuration = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "AuthenticationConfiguration",
-        "anonymous": {"enabled": true, "conditions": [{"path": LIVE}, {"path": READY}]},
+        "anonymous": {"enabled": true, "conditions": conditions},
     });
     if !rules.jwt.is_empty() {
         configuration["jwt"] = rules.jwt.iter().map(authenticator).collect();
@@ -70,12 +77,25 @@ mod tests {
 
     #[test]
     fn without_issuers_only_probes_are_anonymous() {
-        let read: Value = serde_json::from_str(&configuration(&TenantAuthentication::default())).unwrap();
+        let read: Value = serde_json::from_str(&configuration(&TenantAuthentication::default(), false)).unwrap();
         assert!(read.get("jwt").is_none());
         assert_eq!(
             read["anonymous"]["conditions"],
             json!([{"path": "/livez"}, {"path": "/readyz"}])
         );
+    }
+
+    #[test]
+    fn a_public_discovery_document_is_read_without_credentials_and_nothing_else_is() {
+        let read: Value = serde_json::from_str(&configuration(&TenantAuthentication::default(), true)).unwrap();
+        let paths = [
+            "/livez",
+            "/readyz",
+            "/.well-known/openid-configuration",
+            "/openid/v1/jwks",
+        ];
+        let expected: Vec<Value> = paths.iter().map(|path| json!({ "path": path })).collect();
+        assert_eq!(read["anonymous"]["conditions"], json!(expected));
     }
 
     #[test]
@@ -95,7 +115,7 @@ mod tests {
             },
         ]}))
         .unwrap();
-        let read: Value = serde_json::from_str(&configuration(&rules)).unwrap();
+        let read: Value = serde_json::from_str(&configuration(&rules, false)).unwrap();
         for issuer in read["jwt"].as_array().unwrap() {
             assert_eq!(issuer["issuer"]["egressSelectorType"], "cluster");
             assert_eq!(issuer["issuer"]["audienceMatchPolicy"], "MatchAny");

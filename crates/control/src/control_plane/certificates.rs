@@ -1,9 +1,13 @@
 //! Certificate authorities of a tenant, one for each purpose, and the leaf certificates issued by them.
 //!
-//! Authorities live as long as the tenant. Leaves are short-lived and renewed after two thirds of their life; they are
-//! kept in a [`LeafStore`] so that rendering again gives the same bytes and no process restarts without need.
+//! Authorities live as long as the tenant, but for that of client certificates, which may be [replaced](super::client_authority).
+//! Leaves are short-lived and renewed after two thirds of their life; they are kept in a [`LeafStore`] so that rendering again gives the
+//! same bytes and no process restarts without need.
 
-use super::component::FILES;
+use super::{
+    client_authority::{Rotation, trusted_bundle},
+    component::FILES,
+};
 use berth_pki::{
     Certificate, CertificateAuthority, Error as PkiError, LeafRequest, ServiceAccountKey, Usage,
     kubeconfig::{Credential, KubeconfigRequest, kubeconfig},
@@ -13,7 +17,7 @@ use jiff::Timestamp;
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 /// Life of a certificate authority: ten years, as kubeadm does.
-const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+pub(super) const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Life of a leaf certificate: 90 days, renewed after 60.
 const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
@@ -31,6 +35,12 @@ pub enum CertificateError {
         "the stored PKI lacks {0}; restore the Secret `pki` of the control-plane namespace, or recreate the tenant"
     )]
     Missing(String),
+    /// What is stored of the rotation of the authority of client certificates is damaged.
+    #[error(
+        "the state of the rotation in the Secret `pki` of the control-plane namespace cannot be read ({0}); remove its key \
+         client-rotation.json, and ask for another rotation"
+    )]
+    Rotation(String),
 }
 
 /// The certificate authorities of a tenant. Their private keys stay in the control-plane namespace, and with the
@@ -41,6 +51,11 @@ pub struct Authorities {
     pub server: CertificateAuthority,
     /// Signs the client certificates that the API server accepts.
     pub client: CertificateAuthority,
+    /// Certificates (PEM) of the authorities whose client certificates the API server accepts: that of `client`, and during a rotation
+    /// another one.
+    pub trusted_clients: String,
+    /// The last rotation of `client`.
+    pub rotation: Option<Rotation>,
     /// Signs the API server's own certificate towards aggregated API servers.
     pub front_proxy: CertificateAuthority,
     /// Signs both ends between the API server and the syncer's admission server: it signs no other certificates.
@@ -107,6 +122,8 @@ impl Authorities {
         Ok(Self {
             server: authority("server")?,
             client: authority("client")?,
+            trusted_clients: trusted_bundle(stored),
+            rotation: Rotation::read(stored)?,
             front_proxy: authority("front-proxy")?,
             admission: authority("admission")?,
             egress: authority("egress")?,

@@ -6,6 +6,9 @@ use berth_api::{GatewayDomain, TenantCluster};
 use kube::ResourceExt;
 use std::net::{IpAddr, SocketAddr};
 
+/// The port of URLs that name none.
+const HTTPS: u16 = 443;
+
 /// The ports that servers of one control plane listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports {
@@ -94,6 +97,15 @@ impl GatewayConfig {
         let namespace = cluster.namespace().unwrap_or_default();
         self.domain.host_name(&namespace, &cluster.name_any())
     }
+
+    /// URL of a tenant's API server at the gateway, as it stands in tokens: without the port that URLs have anyway.
+    pub fn url(&self, cluster: &TenantCluster) -> String {
+        let host = self.host_name(cluster);
+        match self.port {
+            HTTPS => format!("https://{host}"),
+            port => format!("https://{}", authority(&host, port)),
+        }
+    }
 }
 
 /// Where a tenant's servers listen and are reached.
@@ -111,6 +123,8 @@ pub struct Endpoints {
     pub dns: Endpoint,
     /// The API server, for teams.
     pub public: PublicEndpoint,
+    /// URL of the API server at the gateway, if there is one.
+    pub gateway: Option<String>,
 }
 
 impl Endpoints {
@@ -128,6 +142,7 @@ impl Endpoints {
             admission: at(ports.admission),
             egress: at(ports.egress),
             dns: at(ports.dns),
+            gateway: None,
         }
     }
 }
@@ -158,5 +173,17 @@ mod tests {
         let process = Endpoint::direct(([127, 0, 0, 1], 16000).into());
         assert_eq!(process.https_url(), "https://127.0.0.1:16000");
         assert_eq!(authority("fd00::1", 443), "[fd00::1]:443");
+    }
+
+    #[test]
+    fn the_url_at_the_gateway_has_a_port_only_if_it_is_another_one() {
+        let mut cluster = TenantCluster::new("vision", berth_api::TenantClusterSpec::default());
+        cluster.metadata.namespace = Some("team".into());
+        let url = |port| {
+            let domain = "clusters.example.com".parse().unwrap();
+            GatewayConfig { domain, port }.url(&cluster)
+        };
+        assert_eq!(url(443), "https://vision.team.clusters.example.com");
+        assert_eq!(url(8443), "https://vision.team.clusters.example.com:8443");
     }
 }

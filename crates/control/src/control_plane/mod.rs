@@ -8,6 +8,7 @@ mod api_server;
 mod authentication;
 mod authorization;
 mod certificates;
+mod client_authority;
 mod component;
 mod controller_manager;
 mod coredns;
@@ -27,8 +28,9 @@ mod static_policies;
 mod syncer;
 mod write_pace;
 
-pub use api_server::ISSUER as SERVICE_ACCOUNT_ISSUER;
+pub use api_server::{ISSUER as SERVICE_ACCOUNT_ISSUER, has_public_discovery};
 pub use certificates::{Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore};
+pub use client_authority::{Rotation, RotationFacts, RotationStep, due_request, next_step};
 pub use component::{
     API_SERVER, COMPONENTS, CONTROLLER_MANAGER, COREDNS, Component, FILES, Form, Health, Program, SCHEDULER, SYNCER,
 };

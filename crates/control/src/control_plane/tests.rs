@@ -1,7 +1,7 @@
 mod policies;
 
 use super::{dns_customization::DnsCustomization, *};
-use berth_api::{DatastoreUsage, NetworkLimits, SyncPolicy, TenantLimits, names::TenantId};
+use berth_api::{DatastoreUsage, NetworkLimits, SyncPolicy, TenantAuthentication, TenantLimits, names::TenantId};
 use berth_pki::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
 use std::{
@@ -32,6 +32,7 @@ struct Fixture {
     host: HostInput,
     dns: DnsInput,
     authorities: Authorities,
+    authentication: TenantAuthentication,
 }
 
 impl Fixture {
@@ -68,6 +69,7 @@ impl Fixture {
                 customization: Some(DnsCustomization::default()),
             },
             authorities: Authorities::load(&stored, datastore_ca.cert_pem(), datastore_ca.key_pem()).unwrap(),
+            authentication: TenantAuthentication::default(),
         }
     }
 
@@ -86,7 +88,7 @@ impl Fixture {
             limits: &TenantLimits::default(),
             datastore_usage: self.datastore_usage,
             limits_users: self.limits_users,
-            authentication: &berth_api::TenantAuthentication::default(),
+            authentication: &self.authentication,
             form: self.form,
             network: &NetworkLimits::default(),
             endpoints: &self.endpoints,
@@ -149,6 +151,63 @@ fn rendering_again_gives_the_same_bytes_until_a_renewal_is_due() {
     let renewed = fixture.render(&mut late);
     assert_ne!(renewed[0].files["tls.crt"], first[0].files["tls.crt"]);
     assert_eq!(renewed[0].files["client-ca.crt"], first[0].files["client-ca.crt"]);
+}
+
+#[test]
+fn tokens_name_the_gateway_if_the_tenant_says_so_and_those_that_exist_stay_valid() {
+    const GATEWAY: &str = "https://vision.team.clusters.example.com";
+    let mut fixture = Fixture::new();
+    let mut args = |gateway: Option<&str>, authentication: &str| {
+        fixture.endpoints.gateway = gateway.map(Into::into);
+        fixture.authentication = serde_json::from_str(authentication).unwrap();
+        let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+        let values = |name: &str| -> Vec<String> {
+            let args = components[0].args.iter();
+            args.filter_map(|arg| arg.strip_prefix(name)).map(Into::into).collect()
+        };
+        let is_public = components[0].files["authentication.conf"].contains("/openid/v1/jwks");
+        (
+            values("--service-account-issuer="),
+            values("--service-account-jwks-uri="),
+            is_public,
+        )
+    };
+    let (at_gateway, at_cluster) = (
+        format!("{GATEWAY}/openid/v1/jwks"),
+        format!("{SERVICE_ACCOUNT_ISSUER}/openid/v1/jwks"),
+    );
+    let gateway = r#"{"serviceAccountIssuer": "Gateway"}"#;
+    for (url, authentication, issuers, keys, is_public) in [
+        (None, "{}", vec![SERVICE_ACCOUNT_ISSUER], &at_cluster, false),
+        (None, gateway, vec![SERVICE_ACCOUNT_ISSUER], &at_cluster, false),
+        (
+            Some(GATEWAY),
+            "{}",
+            vec![SERVICE_ACCOUNT_ISSUER, GATEWAY],
+            &at_cluster,
+            false,
+        ),
+        (
+            Some(GATEWAY),
+            gateway,
+            vec![GATEWAY, SERVICE_ACCOUNT_ISSUER],
+            &at_gateway,
+            true,
+        ),
+    ] {
+        let issuers: Vec<String> = issuers.into_iter().map(String::from).collect();
+        assert_eq!(
+            args(url, authentication),
+            (issuers, vec![keys.clone()], is_public),
+            "{url:?} {authentication}"
+        );
+    }
+    // An issuer of people with the same URL would keep the API server from starting.
+    let taken = format!(
+        r#"{{"serviceAccountIssuer": "Gateway", "jwt": [{{"issuer": {{"url": "{GATEWAY}", "audiences": ["a"]}},
+            "claimMappings": {{"username": {{"claim": "sub", "prefix": ""}}}}}}]}}"#
+    );
+    assert_eq!(args(Some(GATEWAY), &taken).0, [SERVICE_ACCOUNT_ISSUER]);
 }
 
 #[test]

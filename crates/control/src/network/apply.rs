@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     apply::{Applier, ApplyError, is_status, optional},
+    control_plane::GatewayConfig,
     error::{ReconcileError, api},
 };
 use berth_api::{labels, names::TenantId};
@@ -35,6 +36,8 @@ pub struct NetworkConfig {
     pub blocked: Vec<IpNet>,
     /// Namespaces of the host whose pods may connect to the API servers of all tenants.
     pub api_server_clients: Vec<String>,
+    /// Where teams reach the gateway; none: there is no gateway.
+    pub gateway: Option<GatewayConfig>,
 }
 
 /// What [`apply_policies`] and [`read_host_network`] work with.

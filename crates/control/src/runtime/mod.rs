@@ -131,6 +131,12 @@ pub trait ControlPlaneRuntime: Send + Sync {
     /// It cannot be started.
     async fn apply_component(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError>;
 
+    /// Whether every instance of a component that runs, also one that is ending, has the files of `component`, which was applied before.
+    ///
+    /// # Errors
+    /// The host refuses or does not answer.
+    async fn is_rolled_out(&self, owner: Owner<'_>, component: &Component) -> Result<bool, RuntimeError>;
+
     /// Publishes the admin kubeconfig of a tenant in a place that suits this runtime, beside the Secret.
     ///
     /// # Errors

@@ -284,6 +284,12 @@ impl ControlPlaneRuntime for ProcessRuntime {
         })
     }
 
+    async fn is_rolled_out(&self, owner: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
+        // The one with other files had ended before this one was started.
+        let status = self.supervisor.status(&process_name(owner.tenant, component.name));
+        Ok(status.is_some_and(|status| status.state == ProcessState::Running && !is_flapping(&status)))
+    }
+
     fn publish_kubeconfig(&self, namespace: &str, name: &str, kubeconfig: &str) -> Result<(), RuntimeError> {
         let Some(dir) = &self.config.kubeconfig_dir else {
             return Ok(());

@@ -63,6 +63,11 @@ impl ControlPlaneRuntime for ScriptedRuntime {
         Ok(ComponentState::Running)
     }
 
+    async fn is_rolled_out(&self, _: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
+        self.call(&format!("check {}", component.name))?;
+        Ok(true)
+    }
+
     fn publish_kubeconfig(&self, _: &str, _: &str, _: &str) -> Result<(), RuntimeError> {
         self.call("publish the kubeconfig")
     }

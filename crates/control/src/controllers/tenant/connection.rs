@@ -120,6 +120,8 @@ pub struct Connection(Mutex<State>);
 #[derive(Default)]
 struct State {
     server: String,
+    /// The authority (PEM) of control's certificate.
+    authority: String,
     since: Option<Instant>,
     applier: Option<Arc<Applier>>,
     probe: Option<Probe>,
@@ -151,13 +153,14 @@ impl Connection {
         queue: &Queue<Key>,
         key: &Key,
     ) -> Result<Option<Arc<Applier>>, ConnectionError> {
-        if !self.is_current(server) {
+        if !self.is_current(server, authorities) {
             let client = remote.connect(&authorities.control_kubeconfig(server)?).await?;
             let (sender, ready) = tokio::sync::watch::channel(false);
             let task = tokio::spawn(probe(client.clone(), sender, queue.clone(), key.clone()));
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             *state = State {
                 server: server.to_owned(),
+                authority: authorities.client.cert_pem().to_owned(),
                 since: Some(Instant::now()),
                 applier: Some(Arc::new(Applier::new(client))),
                 probe: Some(Probe { task, ready }),
@@ -192,15 +195,19 @@ impl Connection {
         let task = tokio::spawn(std::future::ready(()));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State {
             server: String::new(),
+            authority: String::new(),
             since: None,
             applier: client.map(|client| Arc::new(Applier::new(client))),
             probe: Some(Probe { task, ready }),
         };
     }
 
-    fn is_current(&self, server: &str) -> bool {
+    /// Whether the connection leads to this server with a certificate of the authority that signs now.
+    fn is_current(&self, server: &str, authorities: &Authorities) -> bool {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.server == server && state.since.is_some_and(|since| since.elapsed() < CLIENT_AGE)
+        state.server == server
+            && state.authority == authorities.client.cert_pem()
+            && state.since.is_some_and(|since| since.elapsed() < CLIENT_AGE)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{access::WithoutClass, connection::Remote, memory::Tenants};
 use crate::{
-    control_plane::{GatewayConfig, HostInput},
+    control_plane::HostInput,
     controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
     datastore::TenantDatastore,
     events::EventRecorder,
@@ -15,6 +15,7 @@ use crate::{
 };
 use berth_runtime::queue::Queue;
 use kube::Client;
+use prometheus_client::metrics::counter::Counter;
 use std::sync::Arc;
 
 /// What the tenant controller works with. One per process.
@@ -27,8 +28,6 @@ pub struct TenantContext {
     pub network_config: NetworkConfig,
     /// What a TenantCluster without a class gets.
     pub without_class: WithoutClass,
-    /// Where teams reach the gateway, if there is one.
-    pub gateway: Option<GatewayConfig>,
     /// Namespace of the platform's Argo CD, if tenants may be registered there.
     pub argo_cd_namespace: Option<String>,
     /// Which cluster-wide network policies the host serves.
@@ -53,6 +52,8 @@ pub struct TenantContext {
     pub queue: Queue<Key>,
     /// Counts wakes.
     pub metrics: SleepMetrics,
+    /// Counts rotations of credentials that are complete.
+    pub rotations: Counter,
     /// Writes Events.
     pub recorder: EventRecorder,
 }

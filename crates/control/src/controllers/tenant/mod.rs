@@ -26,6 +26,7 @@ mod quota;
 mod recorded_settings;
 mod remaining;
 mod reported_use;
+mod rotation;
 mod schedule;
 mod settings;
 mod sleep;

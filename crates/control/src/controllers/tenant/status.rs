@@ -12,6 +12,7 @@ use super::{
     manifests::ObservedManifests,
     node_groups,
     remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
+    rotation::ObservedRotation,
     schedule::STOPS_SOON,
     settings::Settings,
     target::Tenant,
@@ -20,9 +21,9 @@ use crate::{error::api, runtime::ComponentState};
 use berth_api::{
     Phase, SecretReference, SleepState, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{
-        self, ACCEPTED, ARGO_CD_REGISTERED, AWAKE, COMPLIANT, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY,
-        DATASTORE_WITHIN_LIMITS, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY,
-        QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
+        self, ACCEPTED, ARGO_CD_REGISTERED, AWAKE, COMPLIANT, CONTROL_PLANE_READY, CREDENTIALS_ROTATED,
+        ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY,
+        MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
     },
     labels,
 };
@@ -52,8 +53,8 @@ pub(super) const SLEEPING: &str = "Sleeping";
 /// Message of conditions of a tenant that sleeps.
 pub(super) const SLEEPS: &str = "the tenant sleeps, and nothing of it runs; the condition Awake says what wakes it";
 /// Conditions that Ready does not depend on: how full the datastore is, what the tenant may not keep, what its schedules say, when it
-/// ends, whether it sleeps, what the platform applies in it, and whether Argo CD knows it.
-const NOT_PART_OF_READY: [&str; 7] = [
+/// ends, whether it sleeps, what the platform applies in it, whether Argo CD knows it, and whether its credentials were replaced.
+const NOT_PART_OF_READY: [&str; 8] = [
     DATASTORE_WITHIN_LIMITS,
     COMPLIANT,
     WITHIN_SCHEDULE,
@@ -61,6 +62,7 @@ const NOT_PART_OF_READY: [&str; 7] = [
     AWAKE,
     MANIFESTS_APPLIED,
     ARGO_CD_REGISTERED,
+    CREDENTIALS_ROTATED,
 ];
 /// Characters of a message that an Event carries.
 const MAX_MESSAGE_LENGTH: usize = 1000;
@@ -86,6 +88,7 @@ pub(super) fn conditions(
         schedule: _,
         // Not among those that Ready depends on.
         argo_cd: _,
+        rotation: _,
     } = outcome
     {
         all.push(ConditionUpdate::mark_true(
@@ -126,6 +129,7 @@ pub(super) fn conditions(
     all.extend(observed_usage(outcome).and_then(datastore_usage::condition));
     all.extend(observed_manifests(outcome).and_then(ObservedManifests::condition));
     all.extend(observed_registration(outcome).and_then(ObservedRegistration::condition));
+    all.extend(observed_rotation(outcome).and_then(ObservedRotation::condition));
     all.extend(quota_for_more);
     all
 }
@@ -158,6 +162,14 @@ fn observed_manifests<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedManife
 fn observed_registration<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedRegistration> {
     match outcome {
         Outcome::Prepared { argo_cd, .. } => Some(argo_cd),
+        Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => None,
+    }
+}
+
+/// What is known of the rotation of the credentials, if the tenant was looked at.
+fn observed_rotation<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedRotation> {
+    match outcome {
+        Outcome::Prepared { rotation, .. } => Some(rotation),
         Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => None,
     }
 }
@@ -223,6 +235,7 @@ pub(super) fn build(
             nodes: _,
             schedule: _,
             argo_cd: _,
+            rotation: _,
         } => (
             Some(prepared.endpoints.public.url.clone()),
             matches!(**control_plane, ControlPlane::Started { .. }),
@@ -260,6 +273,7 @@ pub(super) fn build(
         idle_since: before.idle_since,
         expiration_limits: before.expiration_limits,
         sleep: before.sleep,
+        credentials: before.credentials,
         manifests: before.manifests,
         nodes: Some(TenantNodeCounts {
             desired: desired.fold(0, u32::saturating_add),
@@ -282,6 +296,9 @@ pub(super) fn build(
     }
     if let Some(registration) = observed_registration(outcome) {
         registration.write_to(&mut status);
+    }
+    if let Some(rotation) = observed_rotation(outcome) {
+        rotation.write_to(&mut status);
     }
     status
 }
@@ -427,7 +444,7 @@ fn changed_conditions<'a>(
 fn is_transient(reason: &str) -> bool {
     matches!(
         reason,
-        "Starting" | "Assigning" | "Draining" | "Waiting" | "Pruning" | REVOKING | SLEEPING
+        "Starting" | "Assigning" | "Draining" | "Waiting" | "Pruning" | "Trusting" | "Issuing" | REVOKING | SLEEPING
     )
 }
 

@@ -7,6 +7,8 @@ use super::{
     settings::{self, Settings},
 };
 use crate::{
+    authentication,
+    control_plane::GatewayConfig,
     controllers::tenant_class::{self, class_of},
     network::{NetworkConfig, host_network},
     runtime::ControlPlaneRuntime,
@@ -32,6 +34,17 @@ pub struct Validator<'a> {
     without_class: WithoutClass,
     available: AvailableCapacity,
     blocked: OnceCell<Vec<IpNet>>,
+}
+
+/// Whether the tenant's ServiceAccounts can have the issuer of its settings, and no issuer of people has their URL.
+fn check_issuer(
+    settings: &Settings,
+    cluster: &TenantCluster,
+    gateway: Option<&GatewayConfig>,
+) -> Result<(), ConditionUpdate> {
+    let url = gateway.map(|gateway| gateway.url(cluster));
+    authentication::check_service_account_issuer(&settings.authentication.rules, url.as_deref())
+        .map_err(|why| ConditionUpdate::mark_false(ACCEPTED, settings::AUTHENTICATION_NOT_ALLOWED, why))
 }
 
 impl<'a> Validator<'a> {
@@ -105,6 +118,7 @@ impl<'a> Validator<'a> {
         };
         access::check_class(&applied, &namespace, self.without_class)?;
         let settings = settings::resolve(cluster, |name| self.class(name), blocked)?;
+        check_issuer(&settings, cluster, self.network.gateway.as_ref())?;
         validate(&cluster.spec, settings.scheduling, &self.available)?;
         access::check_pools(&cluster.spec.node_groups, &self.available.pools, &namespace)?;
         Ok(settings)

@@ -15,6 +15,7 @@ mod tests;
 pub use settings::ClusterSettings;
 
 use super::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError};
+use crate::apply::optional;
 pub use build::APP_NAME;
 
 use crate::control_plane::{Component, Endpoint, Endpoints, Form, Ports, PublicEndpoint, ServiceRange};
@@ -139,6 +140,7 @@ impl ControlPlaneRuntime for ClusterRuntime {
             admission: at_syncer(ports.admission),
             egress: at_syncer(ports.egress),
             dns: Endpoint::behind(ports.dns, dns, DNS_PORT),
+            gateway: None,
         })
     }
 
@@ -161,6 +163,22 @@ impl ControlPlaneRuntime for ClusterRuntime {
             .list_pods(tenant, &objects::select(&pod_selector(tenant, component.name)))
             .await?;
         Ok(state::state(&deployment, &pods))
+    }
+
+    async fn is_rolled_out(&self, owner: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
+        let files = build::files(owner, component).name_any();
+        let deployments: Api<Deployment> = self.api(owner.tenant);
+        let found =
+            optional(deployments.get(component.name).await).map_err(objects::host_error("read a Deployment"))?;
+        if !found.as_ref().is_some_and(state::is_rolled_out) {
+            return Ok(false);
+        }
+        // A Deployment does not count pods that are ending, which still serve for a while.
+        let selector = objects::select(&pod_selector(owner.tenant, component.name));
+        let pods = self.list_pods(owner.tenant, &selector).await?;
+        Ok(pods
+            .iter()
+            .all(|pod| state::has_ended(pod) || state::has_files(pod, &files)))
     }
 
     fn publish_kubeconfig(&self, _namespace: &str, _name: &str, _kubeconfig: &str) -> Result<(), RuntimeError> {

@@ -24,7 +24,7 @@ pub(super) fn select(labels: &BTreeMap<String, String>) -> ListParams {
     ListParams::default().labels(&parts.join(","))
 }
 
-fn host_error(what: &'static str) -> impl FnOnce(kube::Error) -> RuntimeError {
+pub(super) fn host_error(what: &'static str) -> impl FnOnce(kube::Error) -> RuntimeError {
     move |source| RuntimeError::Host {
         what,
         source: Box::new(source),

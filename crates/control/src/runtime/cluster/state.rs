@@ -35,6 +35,22 @@ pub(super) fn is_rolled_out(deployment: &Deployment) -> bool {
         })
 }
 
+/// Whether no container of a pod runs any more.
+pub(super) fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Whether the files of a pod are those in the Secret `files`.
+pub(super) fn has_files(pod: &Pod, files: &str) -> bool {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let sources = volumes
+        .filter_map(|volume| volume.projected.as_ref())
+        .flat_map(|projected| projected.sources.iter().flatten());
+    let mut secrets = sources.filter_map(|source| source.secret.as_ref());
+    secrets.any(|secret| secret.name == files)
+}
+
 fn available(deployment: &Deployment) -> i32 {
     let status = deployment.status.as_ref();
     status.and_then(|status| status.available_replicas).unwrap_or_default()
@@ -140,6 +156,26 @@ mod tests {
         assert_eq!(describe(1, "True", &json!({})), "running");
         assert!(is_rolled_out(&deployment(1, "True")));
         assert!(!is_rolled_out(&deployment(0, "True")));
+    }
+
+    #[test]
+    fn pods_with_earlier_files_are_known_also_while_they_end() {
+        let pod = |files: &str, phase: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {"containers": [], "volumes": [
+                    {"name": "cache", "emptyDir": {}},
+                    {"name": "files", "projected": {"sources": [{"secret": {"name": files}}, {"serviceAccountToken": {"path": "token"}}]}},
+                ]},
+                "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        assert!(has_files(&pod("new", "Running"), "new"));
+        assert!(!has_files(&pod("old", "Running"), "new"));
+        assert!(!has_files(&Pod::default(), "new"));
+        assert!(has_ended(&pod("old", "Failed")) && has_ended(&pod("old", "Succeeded")));
+        assert!(!has_ended(&pod("old", "Running")) && !has_ended(&Pod::default()));
     }
 
     #[test]

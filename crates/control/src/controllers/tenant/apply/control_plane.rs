@@ -16,7 +16,7 @@ use crate::{
     apply::Applier,
     control_plane::{
         API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, ControlPlaneInput, DatastoreInput, DnsInput, Endpoints,
-        Leaf, SCHEDULER, SYNCER, render_components,
+        Leaf, SCHEDULER, SYNCER, has_public_discovery, render_components,
     },
     error::ReconcileError,
     runtime::ComponentState,
@@ -43,8 +43,8 @@ pub(crate) struct Started {
     pub(crate) datastore: ObservedUsage,
     /// Whether that is measured only now that the components run.
     is_unmeasured: bool,
-    components: Vec<Component>,
-    dns: Option<DnsInput>,
+    pub(super) components: Vec<Component>,
+    pub(super) dns: Option<DnsInput>,
     kubeconfig: String,
 }
 
@@ -74,6 +74,13 @@ pub(crate) struct Serving {
     pub(crate) running: Option<Running>,
     pub(crate) syncer: SyncerState,
     pub(in super::super) manifests: ObservedManifests,
+}
+
+impl Serving {
+    /// Whether the API server answers, every component runs, and the syncer has listed both sides.
+    pub(super) fn is_complete(&self) -> bool {
+        self.running.as_ref().is_some_and(Running::is_complete) && self.syncer == SyncerState::Ready
+    }
 }
 
 /// The components that need the API server.
@@ -397,7 +404,12 @@ async fn apply_bootstrap_objects(
         bindings,
         service_account,
         service_cidrs,
-    } = bootstrap::bootstrap_objects(&rules, &prepared.host_ranges, &prepared.accepted.settings.access);
+    } = bootstrap::bootstrap_objects(
+        &rules,
+        &prepared.host_ranges,
+        &prepared.accepted.settings.access,
+        has_public_discovery(&prepared.accepted.settings.authentication.rules, &prepared.endpoints),
+    );
     let watch_schemas = count_use(prepared).then(flow_schemas::watch_schemas);
     let flow_schemas: Vec<_> = std::iter::once(flow_schemas::platform_schema())
         .chain(watch_schemas.into_iter().flatten())

@@ -131,9 +131,10 @@ pub(super) async fn apply_public_endpoint(
     endpoints: &mut Endpoints,
 ) -> Result<Option<PublicState>, ReconcileError> {
     let state = apply_external_service(context, tenant, settings, endpoints).await?;
-    let Some(gateway) = &context.gateway else {
+    let Some(gateway) = &context.network_config.gateway else {
         return Ok(state);
     };
+    endpoints.gateway = Some(gateway.url(&tenant.cluster));
     external::add_gateway(&mut endpoints.public, gateway, &tenant.cluster, &settings.endpoint);
     Ok(state.map(|state| match state {
         PublicState::Reachable(_) => PublicState::Reachable(endpoints.public.url.clone()),

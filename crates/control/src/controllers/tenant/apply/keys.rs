@@ -1,11 +1,11 @@
 //! The tenant's keys and certificates, kept in Secrets of the control-plane namespace.
 //!
-//! `pki` holds the authorities and is created exactly once; `certificates` holds the leaves and follows renewals.
+//! `pki` holds the authorities. It is created exactly once, and changed when a rotation replaces one; `certificates` holds the leaves and follows renewals.
 
 use super::super::{build::host_objects, context::TenantContext, target::Tenant};
 use crate::{
     apply::{is_status, optional},
-    control_plane::{Authorities, LeafStore},
+    control_plane::{Authorities, LeafStore, Rotation, RotationStep},
     error::{ReconcileError, api},
 };
 use jiff::Timestamp;
@@ -83,6 +83,36 @@ async fn add_authorities(
     }
     let stored = secrets.replace(AUTHORITIES, &PostParams::default(), &secret).await;
     Ok(read_texts(stored.map_err(api("store the tenant's PKI"))?))
+}
+
+/// Takes a step of the rotation that is recorded as `expected`, in one write. Returns the rotation as it is then: if another process has taken a
+/// step meanwhile, that one's. Whatever happens, the next reconcile reads the authorities again.
+///
+/// # Errors
+/// The host refuses or does not answer, the Secret was changed at the same time, or what is stored is damaged.
+pub(super) async fn record_rotation(
+    context: &TenantContext,
+    tenant: &Tenant,
+    expected: Option<Rotation>,
+    step: &RotationStep,
+) -> Result<Option<Rotation>, ReconcileError> {
+    *tenant.memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
+    let mut secret = secrets.get(AUTHORITIES).await.map_err(api("read the tenant's PKI"))?;
+    let mut stored = read_texts(secret.clone());
+    let recorded = Rotation::read(&stored)?;
+    if recorded != expected {
+        return Ok(recorded);
+    }
+    let after = step.carry_out(&mut stored, tenant.id.hash(), Timestamp::now())?;
+    let data = stored
+        .into_iter()
+        .map(|(name, text)| (name, ByteString(text.into_bytes())));
+    secret.data = Some(data.collect());
+    // With the version that was read: a change at the same time is a conflict.
+    let replaced = secrets.replace(AUTHORITIES, &PostParams::default(), &secret).await;
+    replaced.map_err(api("store the tenant's PKI"))?;
+    Ok(after)
 }
 
 /// The tenant's leaf certificates as they are stored.

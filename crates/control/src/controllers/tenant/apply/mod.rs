@@ -15,6 +15,7 @@ mod kubeconfig;
 mod manifests;
 mod metrics_api;
 mod prepare;
+mod rotation;
 mod tenant_nodes;
 mod tenant_schedule;
 
@@ -28,6 +29,7 @@ use super::{
     context::TenantContext,
     error::{TenantError, in_step},
     fetch::ObservedNodes,
+    rotation::ObservedRotation,
     settings::Settings,
     target::Tenant,
 };
@@ -79,6 +81,8 @@ pub(super) enum Outcome<'a> {
         schedule: Result<(), TenantError>,
         /// Whether Argo CD knows it. A failure fails nothing else.
         argo_cd: ObservedRegistration,
+        /// The rotation of its credentials. A failure fails nothing else.
+        rotation: ObservedRotation,
     },
 }
 
@@ -107,6 +111,7 @@ impl Outcome<'_> {
                 nodes,
                 schedule,
                 argo_cd: _,
+                rotation: _,
             } => {
                 let failed = match control_plane.as_ref() {
                     ControlPlane::NotStarted(error) => Some(error),
@@ -130,6 +135,7 @@ impl Outcome<'_> {
                 nodes,
                 schedule,
                 argo_cd: _,
+                rotation: _,
             } => match *control_plane {
                 ControlPlane::NotStarted(error) => Err(error),
                 ControlPlane::Asleep => nodes.and(schedule),
@@ -173,6 +179,7 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
         ControlPlane::NotStarted(_) | ControlPlane::Asleep => None,
     };
     let argo_cd = Box::pin(argo_cd::keep_registration(context, &prepared, applier)).await;
+    let rotation = Box::pin(rotation::follow_rotation(context, &prepared, &control_plane, &argo_cd)).await;
     let published = tenant_nodes::publish_nodes(context, accepted, nodes).await;
     Outcome::Prepared {
         prepared,
@@ -180,5 +187,6 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
         nodes: published.map_err(in_step(TenantError::TenantNodes)),
         schedule: schedule.map_err(in_step(TenantError::TenantSchedule)),
         argo_cd,
+        rotation,
     }
 }

@@ -5,7 +5,7 @@
 //! next reconcile, whatever was applied before.
 
 use super::team_roles::{EDITOR, VIEWER};
-use berth_api::{AccessSubject, TenantAccess, labels};
+use berth_api::{AccessSubject, SubjectKind, TenantAccess, labels};
 use k8s_openapi::{
     api::rbac::v1::{ClusterRoleBinding, RoleRef, Subject},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -26,6 +26,25 @@ pub fn access_bindings(access: &TenantAccess) -> [ClusterRoleBinding; 3] {
         binding("berth:access:editors", EDITOR, editors),
         binding("berth:access:viewers", VIEWER, viewers),
     ]
+}
+
+/// The binding that lets everybody read the discovery document and the public keys of the tenant's ServiceAccounts, without credentials. Like the
+/// others it always exists, and has no subject if they are not public.
+pub fn issuer_discovery_binding(is_public: bool) -> ClusterRoleBinding {
+    let everybody = Subject {
+        api_group: Some(GROUP.into()),
+        kind: SubjectKind::Group.as_str().into(),
+        name: "system:unauthenticated".into(),
+        namespace: None,
+    };
+    ClusterRoleBinding {
+        subjects: Some(is_public.then_some(everybody).into_iter().collect()),
+        ..binding(
+            "berth:service-account-issuer-discovery",
+            "system:service-account-issuer-discovery",
+            &[],
+        )
+    }
 }
 
 fn binding(name: &str, role: &str, subjects: &[AccessSubject]) -> ClusterRoleBinding {
@@ -55,6 +74,17 @@ fn binding(name: &str, role: &str, subjects: &[AccessSubject]) -> ClusterRoleBin
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn keys_are_public_only_if_the_tenant_says_so() {
+        let [public, private] = [true, false].map(issuer_discovery_binding);
+        let names = |binding: &ClusterRoleBinding| -> Vec<String> {
+            binding.subjects.iter().flatten().map(|one| one.name.clone()).collect()
+        };
+        assert_eq!(names(&public), ["system:unauthenticated"]);
+        assert_eq!(private.subjects, Some(Vec::new()));
+        assert_eq!(private.role_ref.name, "system:service-account-issuer-discovery");
+    }
 
     #[test]
     fn each_list_has_its_role_and_all_are_the_platforms() {

@@ -1,6 +1,11 @@
 //! Objects that Berth puts into every tenant before it is called ready.
 
-use super::{super::fetch::HostRanges, access_bindings::access_bindings, dns::dns_role, team_roles::team_roles};
+use super::{
+    super::fetch::HostRanges,
+    access_bindings::{access_bindings, issuer_discovery_binding},
+    dns::dns_role,
+    team_roles::team_roles,
+};
 use crate::{
     control_plane::{DNS_USER, TENANT_USER},
     controllers::tenant_class::SyncerRules,
@@ -34,8 +39,14 @@ pub struct BootstrapObjects {
     pub service_cidrs: Vec<ServiceCIDR>,
 }
 
-/// The bootstrap objects. `rules` is what the syncer may do, `access` who has a role in the whole tenant.
-pub fn bootstrap_objects(rules: &SyncerRules, host_ranges: &HostRanges, access: &TenantAccess) -> BootstrapObjects {
+/// The bootstrap objects. `rules` is what the syncer may do, `access` who has a role in the whole tenant, and `is_discovery_public` whether
+/// everybody may read the public keys of its ServiceAccounts.
+pub fn bootstrap_objects(
+    rules: &SyncerRules,
+    host_ranges: &HostRanges,
+    access: &TenantAccess,
+    is_discovery_public: bool,
+) -> BootstrapObjects {
     BootstrapObjects {
         roles: [syncer_role(rules), dns_role()]
             .into_iter()
@@ -48,6 +59,7 @@ pub fn bootstrap_objects(rules: &SyncerRules, host_ranges: &HostRanges, access: 
         ]
         .into_iter()
         .chain(access_bindings(access))
+        .chain([issuer_discovery_binding(is_discovery_public)])
         .collect(),
         service_account: default_service_account(),
         service_cidrs: service_cidrs(host_ranges),

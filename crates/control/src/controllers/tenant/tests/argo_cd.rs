@@ -42,7 +42,7 @@ fn asking() -> Fixture {
     fixture
 }
 
-async fn registered() -> Fixture {
+pub(super) async fn registered() -> Fixture {
     let mut fixture = asking();
     assert!(Box::pin(fixture.reconcile_until_ready()).await.is_empty());
     Box::pin(fixture.reconcile()).await.unwrap();

@@ -225,7 +225,6 @@ fn context(
         client: host.client(),
         network_config: NetworkConfig::default(),
         without_class: WithoutClass::BuiltInDefaults,
-        gateway: None,
         argo_cd_namespace: None,
         administrative_tier: AdministrativeTier::default(),
         stores,
@@ -251,6 +250,7 @@ fn context(
         quotas: Arc::new(QuotaLedger::default()),
         queue: Queue::new(),
         metrics: SleepMetrics::default(),
+        rotations: prometheus_client::metrics::counter::Counter::default(),
         recorder: EventRecorder::new(host.client()),
     }
 }

@@ -7,6 +7,7 @@ mod fixture;
 mod kubeconfig;
 mod manifests;
 mod quota;
+mod rotation;
 mod schedule;
 mod sleep;
 mod violations;

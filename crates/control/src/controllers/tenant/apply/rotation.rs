@@ -1,0 +1,135 @@
+//! Follows the rotation of a tenant's credentials: observes what runs, and records the next step.
+//!
+//! A step is one write of the Secret with the authorities. What follows from it is rendered and applied by the next reconcile, as everything
+//! else is. What fails here is in the condition `CredentialsRotated` and stops nothing else.
+
+use super::{
+    super::{
+        argo_cd::ObservedRegistration,
+        context::TenantContext,
+        rotation::{Finding, ObservedRotation, check_registration},
+    },
+    ControlPlane, Prepared, keys,
+};
+use crate::{
+    control_plane::{API_SERVER, COREDNS, Component, RotationFacts, RotationStep, due_request, next_step},
+    error::ReconcileError,
+};
+use berth_api::RotationPhase;
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// Pause before a rotation under way is looked at again.
+const POLL: Duration = Duration::from_secs(2);
+/// Pause before a step that failed is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Takes the next step of the rotation of the tenant, if there is one and what it waits for was observed in this reconcile.
+pub(super) async fn follow_rotation(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    control_plane: &ControlPlane,
+    registration: &ObservedRegistration,
+) -> ObservedRotation {
+    let tenant = &prepared.accepted.tenant;
+    let request = tenant.cluster.rotation_request();
+    let recorded = prepared.authorities.rotation;
+    let now = Timestamp::now();
+    let due = due_request(recorded.as_ref(), request, now);
+    let is_under_way = recorded.is_some_and(|recorded| recorded.is_under_way());
+    let observed = |recorded, finding| ObservedRotation::new(request, recorded, finding);
+    if due.is_none() && !is_under_way {
+        return observed(recorded, Finding::Done);
+    }
+    if matches!(control_plane, ControlPlane::Asleep) {
+        return observed(recorded, Finding::Sleeps);
+    }
+    match take_step(context, prepared, control_plane, registration, due).await {
+        Ok((recorded, finding)) => {
+            let pause = if finding == Finding::Done { Duration::ZERO } else { POLL };
+            context.queue.add_after(tenant.key(), pause);
+            observed(recorded, finding)
+        }
+        Err(error) => {
+            context.queue.add_after(tenant.key(), RETRY);
+            observed(recorded, Finding::Failed(error.to_string()))
+        }
+    }
+}
+
+/// Decides the next step and records it. Returns the rotation as it is then.
+async fn take_step(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    control_plane: &ControlPlane,
+    registration: &ObservedRegistration,
+    due: Option<Timestamp>,
+) -> Result<(Option<crate::control_plane::Rotation>, Finding), ReconcileError> {
+    let tenant = &prepared.accepted.tenant;
+    let recorded = prepared.authorities.rotation;
+    let facts = observe(context, prepared, control_plane, registration).await?;
+    let step = next_step(recorded.as_ref(), due, &facts);
+    match &step {
+        RotationStep::Rest => Ok((recorded, Finding::Done)),
+        RotationStep::Wait(missing) => Ok((recorded, Finding::Waits(missing.clone()))),
+        RotationStep::Begin(_) | RotationStep::Enter(_) => {
+            let after = keys::record_rotation(context, tenant, recorded, &step).await?;
+            if step == RotationStep::Enter(RotationPhase::Completed) {
+                context.rotations.inc();
+            }
+            Ok((after, Finding::Done))
+        }
+    }
+}
+
+/// What runs, as far as the phase needs it.
+async fn observe(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    control_plane: &ControlPlane,
+    registration: &ObservedRegistration,
+) -> Result<RotationFacts, ReconcileError> {
+    let ControlPlane::Started { started, serving } = control_plane else {
+        let missing = || Err("the API server does not run; the condition ControlPlaneReady says why".to_owned());
+        return Ok(RotationFacts {
+            api_servers: missing(),
+            clients: missing(),
+        });
+    };
+    let is_api_server = |component: &&Component| component.name == API_SERVER;
+    let (api_servers, clients): (Vec<&Component>, Vec<&Component>) = started.components.iter().partition(is_api_server);
+    let mut facts = RotationFacts {
+        api_servers: find_outdated(context, prepared, &api_servers).await?,
+        clients: check_registration(registration),
+    };
+    let is_issuing = prepared
+        .authorities
+        .rotation
+        .is_some_and(|rotation| rotation.phase == RotationPhase::Issuing);
+    if !is_issuing || facts.clients.is_err() {
+        return Ok(facts);
+    }
+    let serves = serving.as_ref().is_ok_and(super::Serving::is_complete);
+    let is_dns_missing = started.dns.is_some() && !clients.iter().any(|component| component.name == COREDNS);
+    facts.clients = if !serves || is_dns_missing {
+        Err("the control plane is not ready; its other conditions say why".into())
+    } else {
+        find_outdated(context, prepared, &clients).await?
+    };
+    Ok(facts)
+}
+
+/// The first component of which an instance runs with other files than those that were rendered now.
+async fn find_outdated(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    components: &[&Component],
+) -> Result<Result<(), String>, ReconcileError> {
+    for component in components {
+        let owner = prepared.accepted.tenant.owner();
+        if !context.runtime.is_rolled_out(owner, component).await? {
+            return Ok(Err(format!("{} is being replaced", component.name)));
+        }
+    }
+    Ok(Ok(()))
+}

@@ -1,0 +1,262 @@
+//! What is known of the rotation of a tenant's credentials, and what the status says of it: pure.
+
+use super::argo_cd::ObservedRegistration;
+use crate::control_plane::Rotation;
+use berth_api::{
+    CredentialsStatus, RotationPhase, RotationRequest, SleepState, TenantClusterStatus,
+    conditions::{CREDENTIALS_ROTATED, ConditionUpdate},
+    labels,
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// Reason while a request is not carried out yet.
+const WAITING: &str = "Waiting";
+
+/// The rotation of a tenant's credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ObservedRotation {
+    /// The request, as the annotation has it.
+    request: RotationRequest,
+    /// What is recorded.
+    recorded: Option<Rotation>,
+    /// What was found besides.
+    finding: Finding,
+}
+
+/// What was found of a rotation, besides its phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// Nothing is to be done, or a step was done.
+    Done,
+    /// This is waited for.
+    Waits(String),
+    /// The tenant sleeps, and nothing is done until it is awake.
+    Sleeps,
+    /// A step failed, and is tried again.
+    Failed(String),
+}
+
+impl ObservedRotation {
+    /// A tenant with this request, of which this is recorded.
+    pub(super) fn new(request: RotationRequest, recorded: Option<Rotation>, finding: Finding) -> Self {
+        Self {
+            request,
+            recorded,
+            finding,
+        }
+    }
+
+    /// The condition CredentialsRotated; none if there never was a request.
+    pub(super) fn condition(&self) -> Option<ConditionUpdate> {
+        let unmet = |reason, message: String| Some(ConditionUpdate::mark_false(CREDENTIALS_ROTATED, reason, message));
+        if let Finding::Failed(message) = &self.finding {
+            return unmet("RotationFailed", format!("{message}; Berth tries again"));
+        }
+        let is_new = |at: Timestamp| self.recorded.is_none_or(|recorded| at > recorded.requested_at);
+        match (&self.recorded, self.request, &self.finding) {
+            (Some(recorded), _, Finding::Sleeps) if recorded.is_under_way() => unmet(
+                SleepState::Sleeping.name(),
+                "the rotation goes on when the tenant is awake".into(),
+            ),
+            (Some(recorded), _, finding) if recorded.is_under_way() => {
+                unmet(recorded.phase.name(), describe(recorded.phase, finding))
+            }
+            (_, RotationRequest::Invalid, _) => unmet(
+                "InvalidRequest",
+                format!(
+                    "the annotation {} is not a time; set it to one such as 2026-05-05T12:00:00Z, or remove it",
+                    labels::CREDENTIALS_ROTATION_REQUESTED_AT
+                ),
+            ),
+            (_, RotationRequest::At(at), Finding::Sleeps) if is_new(at) => unmet(
+                SleepState::Sleeping.name(),
+                "the rotation begins when the tenant is awake".into(),
+            ),
+            (_, RotationRequest::At(at), _) if is_new(at) => unmet(WAITING, format!("the rotation begins at {at}")),
+            (Some(recorded), _, _) => Some(ConditionUpdate::mark_true(
+                CREDENTIALS_ROTATED,
+                "Rotated",
+                format!(
+                    "client certificates from before the request of {} are refused; take the kubeconfig from the Secret again",
+                    recorded.requested_at
+                ),
+            )),
+            (None, _, _) => None,
+        }
+    }
+
+    /// Sets what the status says of the rotation, and removes the condition if there is none.
+    pub(super) fn write_to(&self, status: &mut TenantClusterStatus) {
+        status.credentials = self.recorded.map(|recorded| CredentialsStatus {
+            requested_at: whole_seconds(recorded.requested_at),
+            phase: recorded.phase,
+            since: whole_seconds(recorded.since),
+        });
+        if self.condition().is_none() {
+            let conditions = &mut status.conditions;
+            conditions.retain(|condition| condition.type_ != CREDENTIALS_ROTATED);
+        }
+    }
+}
+
+/// Times of the API have no fractions of a second.
+fn whole_seconds(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
+}
+
+fn describe(phase: RotationPhase, finding: &Finding) -> String {
+    let what = match phase {
+        RotationPhase::Trusting => "the API server is made to trust a new authority of client certificates",
+        RotationPhase::Issuing => "client certificates are issued by the new authority",
+        RotationPhase::Revoking | RotationPhase::Completed => {
+            "the API server is made to refuse certificates of the old authority"
+        }
+    };
+    match finding {
+        Finding::Waits(missing) => format!("{what}: {missing}"),
+        Finding::Done | Finding::Sleeps | Finding::Failed(_) => what.to_owned(),
+    }
+}
+
+/// Whether the Secret for Argo CD, if there is one, has the certificate that is rendered now. An error says what is waited for.
+pub(super) fn check_registration(registration: &ObservedRegistration) -> Result<(), String> {
+    match registration {
+        ObservedRegistration::NotRegistered
+        | ObservedRegistration::NotConfigured
+        | ObservedRegistration::Registered { .. }
+        // The Secret is deleted.
+        | ObservedRegistration::Revoking => Ok(()),
+        ObservedRegistration::NotObserved => Err("the Secret for Argo CD is not written yet".into()),
+        ObservedRegistration::Failed { .. } => Err(
+            "the Secret for Argo CD cannot be written; the condition ArgoCDRegistered says why. Resolve it, or end the registration"
+                .into(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::conditions;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn recorded(phase: RotationPhase) -> Option<Rotation> {
+        Some(Rotation {
+            requested_at: at("2026-05-05T12:00:00.5Z"),
+            phase,
+            since: at("2026-05-05T12:00:01.5Z"),
+        })
+    }
+
+    fn reason(
+        request: RotationRequest,
+        recorded: Option<Rotation>,
+        finding: Finding,
+    ) -> Option<(Option<bool>, String)> {
+        let condition = ObservedRotation::new(request, recorded, finding).condition()?;
+        Some((condition.status, condition.reason.to_owned()))
+    }
+
+    #[test]
+    fn the_condition_follows_the_phase_and_the_request() {
+        use RotationPhase::{Completed, Issuing, Trusting};
+        let later = RotationRequest::At(at("2099-01-01T00:00:00Z"));
+        let same = RotationRequest::At(at("2026-05-05T12:00:00.5Z"));
+        let no = |text: &str| Some((Some(false), text.to_owned()));
+        for (request, recorded, finding, expected) in [
+            (RotationRequest::None, None, Finding::Done, None),
+            (RotationRequest::Invalid, None, Finding::Done, no("InvalidRequest")),
+            (later, None, Finding::Done, no("Waiting")),
+            (same, None, Finding::Sleeps, no("Sleeping")),
+            (same, recorded(Trusting), Finding::Done, no("Trusting")),
+            (
+                RotationRequest::Invalid,
+                recorded(Issuing),
+                Finding::Done,
+                no("Issuing"),
+            ),
+            (
+                RotationRequest::None,
+                recorded(Issuing),
+                Finding::Sleeps,
+                no("Sleeping"),
+            ),
+            (
+                same,
+                recorded(Completed),
+                Finding::Sleeps,
+                Some((Some(true), "Rotated".into())),
+            ),
+            (
+                RotationRequest::None,
+                recorded(Completed),
+                Finding::Done,
+                Some((Some(true), "Rotated".into())),
+            ),
+            (later, recorded(Completed), Finding::Done, no("Waiting")),
+            (
+                same,
+                recorded(Completed),
+                Finding::Failed("no".into()),
+                no("RotationFailed"),
+            ),
+        ] {
+            assert_eq!(
+                reason(request, recorded, finding.clone()),
+                expected,
+                "{request:?} {recorded:?} {finding:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_message_says_what_is_waited_for() {
+        let waits = Finding::Waits("syncer is being replaced".into());
+        let observed = ObservedRotation::new(RotationRequest::None, recorded(RotationPhase::Issuing), waits);
+        let message = observed.condition().unwrap().message;
+        assert!(
+            message.ends_with("by the new authority: syncer is being replaced"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn the_status_has_whole_seconds_and_no_condition_without_a_rotation() {
+        let observed = ObservedRotation::new(RotationRequest::None, recorded(RotationPhase::Completed), Finding::Done);
+        let mut status = TenantClusterStatus::default();
+        observed.write_to(&mut status);
+        let credentials = status.credentials.clone().unwrap();
+        assert_eq!(credentials.requested_at.0, at("2026-05-05T12:00:00Z"));
+        assert_eq!(credentials.since.0, at("2026-05-05T12:00:01Z"));
+        status.conditions = conditions::merge(&[], &[observed.condition().unwrap()], None, Timestamp::UNIX_EPOCH);
+        let invalid_and_removed = ObservedRotation::new(RotationRequest::None, None, Finding::Done);
+        invalid_and_removed.write_to(&mut status);
+        assert_eq!(status, TenantClusterStatus::default());
+    }
+
+    #[test]
+    fn a_registration_that_fails_is_waited_for() {
+        let failed = ObservedRegistration::Failed {
+            reason: "SecretExists",
+            message: String::new(),
+        };
+        for waits in [ObservedRegistration::NotObserved, failed] {
+            assert!(check_registration(&waits).is_err(), "{waits:?}");
+        }
+        let registered = ObservedRegistration::Registered {
+            secret: "argocd/a".into(),
+            name: "a".into(),
+        };
+        for fine in [
+            registered,
+            ObservedRegistration::NotRegistered,
+            ObservedRegistration::Revoking,
+        ] {
+            assert_eq!(check_registration(&fine), Ok(()));
+        }
+    }
+}

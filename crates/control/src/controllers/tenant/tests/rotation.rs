@@ -1,0 +1,214 @@
+//! A tenant gets new credentials. What decides is tested in `control_plane/client_authority`.
+
+use super::{super::memory::Tenants, argo_cd::registered, fixture::Fixture};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const REQUEST: &str = "berth.dev/credentials-rotation-requested-at";
+/// Enough reconciles for each step.
+const MAX_RECONCILES: usize = 24;
+/// All phases in their order.
+const PHASES: [&str; 4] = ["Trusting", "Issuing", "Revoking", "Completed"];
+
+fn request(fixture: &Fixture, at: Timestamp) {
+    fixture.change_tenant(|cluster| cluster["metadata"]["annotations"][REQUEST] = at.to_string().into());
+}
+
+fn phase(fixture: &Fixture) -> Value {
+    fixture.status()["credentials"]["phase"].clone()
+}
+
+fn reason(fixture: &Fixture) -> Option<String> {
+    let condition = fixture.condition("CredentialsRotated")?;
+    Some(condition["reason"].as_str().unwrap_or_default().to_owned())
+}
+
+/// The data of a Secret of the control-plane namespace.
+fn stored(fixture: &Fixture, name: &str) -> Value {
+    let path = format!(
+        "/api/v1/namespaces/{}/secrets/{name}",
+        fixture.id.control_plane_namespace()
+    );
+    fixture.host.get(&path).unwrap()["data"].clone()
+}
+
+/// The certificate in the team's kubeconfig.
+fn admin(fixture: &Fixture) -> String {
+    let secret = fixture
+        .host
+        .get("/api/v1/namespaces/team/secrets/vision-kubeconfig")
+        .unwrap();
+    let text = STANDARD.decode(secret["data"]["kubeconfig"].as_str().unwrap()).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.contains("client-certificate-data"))
+        .unwrap();
+    line.to_owned()
+}
+
+/// Reconciles until the rotation is completed, and returns the phases on the way. `between` happens before each reconcile.
+async fn reconcile_until_completed(fixture: &mut Fixture, between: impl Fn(&mut Fixture, usize)) -> Vec<Value> {
+    let mut phases: Vec<Value> = Vec::new();
+    for number in 0..MAX_RECONCILES {
+        between(fixture, number);
+        // A call that fails is an error of the reconcile, or in the condition.
+        drop(Box::pin(fixture.reconcile()).await);
+        if !phase(fixture).is_null() && phases.last() != Some(&phase(fixture)) {
+            phases.push(phase(fixture));
+        }
+        if phase(fixture) == "Completed" && reason(fixture).as_deref() == Some("Rotated") {
+            return phases;
+        }
+    }
+    panic!("not completed: {:#}", fixture.status());
+}
+
+#[tokio::test]
+async fn a_tenant_without_a_request_keeps_its_credentials_and_says_nothing() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let (before, pki) = (admin(&fixture), stored(&fixture, "pki"));
+    fixture.reconcile().await.unwrap();
+    assert_eq!((admin(&fixture), stored(&fixture, "pki")), (before, pki));
+    assert_eq!((reason(&fixture), phase(&fixture)), (None, json!(null)));
+    assert_eq!(fixture.script.first("runtime check"), None);
+}
+
+#[tokio::test]
+async fn a_request_is_carried_out_once_in_all_phases() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let (before, pki) = (admin(&fixture), stored(&fixture, "pki"));
+    request(&fixture, Timestamp::now());
+    let phases = reconcile_until_completed(&mut fixture, |_, _| {}).await;
+    assert_eq!(phases, PHASES);
+    assert_ne!(admin(&fixture), before);
+    let after = stored(&fixture, "pki");
+    assert_ne!(after["client-ca.crt"], pki["client-ca.crt"]);
+    assert_eq!(after["server-ca.crt"], pki["server-ca.crt"]);
+    assert_eq!(after["service-account.key"], pki["service-account.key"]);
+    assert_eq!(fixture.context.rotations.get(), 1);
+    assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
+
+    let rotated = admin(&fixture);
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!((admin(&fixture), stored(&fixture, "pki")), (rotated, after));
+    assert_eq!(fixture.context.rotations.get(), 1);
+}
+
+#[tokio::test]
+async fn control_that_is_killed_and_remembers_nothing_completes_a_rotation() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let before = admin(&fixture);
+    request(&fixture, Timestamp::now());
+    let phases = reconcile_until_completed(&mut fixture, |fixture, number| {
+        // The first reconcile connects to the tenant again, and the second knows that it is ready.
+        if number % 3 == 0 {
+            fixture.context.tenants = Arc::new(Tenants::default());
+        }
+    })
+    .await;
+    assert_eq!(phases, PHASES);
+    assert_ne!(admin(&fixture), before);
+}
+
+#[tokio::test]
+async fn each_call_of_a_rotation_may_fail_once_and_it_is_still_completed() {
+    let calls: Vec<usize> = {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        let first = fixture.count_calls();
+        request(&fixture, Timestamp::now());
+        reconcile_until_completed(&mut fixture, |_, _| {}).await;
+        let calls = fixture.script.calls().into_iter().enumerate().skip(first);
+        // Of what a rotation reads, writes and runs. That all others may fail is tested with a new tenant.
+        let parts = ["/secrets", "/tenantclusters/", "runtime "];
+        calls
+            .filter(|(_, call)| parts.iter().any(|part| call.text.contains(part)))
+            .map(|(number, _)| number)
+            .collect()
+    };
+    assert!(!calls.is_empty());
+    for number in calls {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        let before = admin(&fixture);
+        request(&fixture, Timestamp::now());
+        fixture.script.fail_call(number);
+        let phases = reconcile_until_completed(&mut fixture, |_, _| {}).await;
+        let failed = fixture.script.failed();
+        // A status that could not be written leaves out a phase.
+        let places = phases
+            .iter()
+            .filter_map(|phase| PHASES.iter().position(|known| phase == known));
+        assert!(places.is_sorted(), "{failed:?}: {phases:?}");
+        assert_ne!(admin(&fixture), before, "{failed:?}");
+        let pki = stored(&fixture, "pki");
+        for left in ["client-next-ca.crt", "client-next-ca.key", "client-previous-ca.crt"] {
+            assert_eq!(pki.get(left), None, "{failed:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_waits_for_its_time_and_for_a_tenant_that_sleeps() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let before = admin(&fixture);
+    request(&fixture, Timestamp::now() + SignedDuration::from_hours(1));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture).as_deref(), Some("Waiting"));
+    fixture.change_tenant(|cluster| cluster["metadata"]["annotations"][REQUEST] = "soon".into());
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture).as_deref(), Some("InvalidRequest"));
+
+    let sleep = Timestamp::now().to_string();
+    fixture.change_tenant(|cluster| cluster["metadata"]["annotations"]["berth.dev/sleep-requested-at"] = sleep.into());
+    for _ in 0..MAX_RECONCILES {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!(fixture.status()["phase"], "Sleeping");
+    request(&fixture, Timestamp::now());
+    fixture.reconcile().await.unwrap();
+    fixture.reconcile().await.unwrap();
+    assert_eq!(
+        (reason(&fixture).as_deref(), phase(&fixture)),
+        (Some("Sleeping"), json!(null))
+    );
+    assert_eq!(admin(&fixture), before);
+    let phases = reconcile_until_completed(&mut fixture, |fixture, _| {
+        let wake = Timestamp::now().to_string();
+        fixture
+            .change_tenant(|cluster| cluster["metadata"]["annotations"]["berth.dev/wake-requested-at"] = wake.into());
+    })
+    .await;
+    assert_eq!(phases, PHASES);
+    assert_ne!(admin(&fixture), before);
+}
+
+#[tokio::test]
+async fn nothing_is_revoked_before_argo_cd_has_its_new_certificate() {
+    let mut fixture = Box::pin(registered()).await;
+    let path = format!("/api/v1/namespaces/argocd/secrets/{}", fixture.id.argo_cd_secret());
+    let before = fixture.host.get(&path).unwrap();
+    // Another Secret is in the way.
+    let mut foreign = before.clone();
+    foreign["metadata"]["annotations"] = json!({});
+    fixture.host.insert(&path, foreign);
+    request(&fixture, Timestamp::now());
+    for _ in 0..MAX_RECONCILES {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!(phase(&fixture), "Issuing");
+    let message = fixture.condition("CredentialsRotated").unwrap()["message"].clone();
+    assert!(message.as_str().unwrap().contains("ArgoCDRegistered"), "{message}");
+    fixture.host.remove(&path);
+    reconcile_until_completed(&mut fixture, |_, _| {}).await;
+    assert_ne!(fixture.host.get(&path).unwrap()["data"], before["data"]);
+}
