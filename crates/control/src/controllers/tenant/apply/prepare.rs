@@ -112,6 +112,7 @@ async fn prepare_network(
         tenant,
         settings,
         schedule: _,
+        ceilings: _,
     } = accepted;
     let class_network = settings.authentication.open_hosts(&settings.class_network);
     let (mut endpoints, service_range) = endpoint::reserve_address(context, tenant, host_ranges)
