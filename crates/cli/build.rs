@@ -1,5 +1,4 @@
 //! Puts the chart of this checkout into the program, so that `berth dev up` installs it wherever the program is.
-#![expect(clippy::print_stdout, reason = "cargo reads what a build script prints")]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,8 +14,12 @@ fn main() -> io::Result<()> {
     files.sort();
     let mut code = String::from("&[\n");
     for file in files {
-        // Writing to a string cannot fail.
-        let _ = writeln!(code, "({file:?}, include_bytes!({:?}) as &[u8]),", chart.join(&file));
+        let path = chart.join(&file);
+        let (Some(file), Some(path)) = (file.to_str(), path.to_str()) else {
+            return Err(io::Error::other(format!("{} is no text", path.display())));
+        };
+        // As literals of strings. Writing to one cannot fail.
+        let _ = writeln!(code, "({file:?}, include_bytes!({path:?}) as &[u8]),");
     }
     code.push_str("]\n");
     fs::write(folder("OUT_DIR").join("chart.rs"), code)

@@ -10,7 +10,7 @@
 use berth_api::{TenantCluster, names::TenantId};
 use berth_kubernetes_versions::KUBERNETES_DEFAULT;
 use berth_local::{
-    TestHost,
+    Purpose, TestHost,
     images::{
         USER,
         catalog::{BERTH_PROGRAMS, PAUSE, archive_name, for_control_planes, for_workloads},
@@ -242,7 +242,7 @@ async fn the_quick_start_works_on_a_cluster_of_others() {
     let host = TestHost::start_with(|config| {
         config.nodes = "cpu=1,l40s=1".parse().unwrap();
         config.real_nodes = true;
-        config.prepared = false;
+        config.purpose = Purpose::Anybody;
     });
     let host = host.await.unwrap();
     let client = host.client().await.unwrap();

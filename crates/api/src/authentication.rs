@@ -50,6 +50,7 @@ pub enum ServiceAccountIssuer {
 }
 
 impl ServiceAccountIssuer {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -7,7 +7,7 @@ use berth_kubernetes_versions::features::{GroupScheduling, group_scheduling};
 use berth_process::ProcessSpec;
 use berth_process::binaries::{self, Binary};
 
-use crate::config::{HostClusterConfig, POD_RANGE};
+use crate::config::{HostClusterConfig, POD_RANGE, Purpose};
 use crate::nodes::SIMULATED;
 use crate::pki::{HostPki, file};
 use crate::revision::revision_of_files;
@@ -295,7 +295,7 @@ impl Components<'_> {
     /// Settings for scheduling groups of pods; none in a cluster that is not prepared for Berth, and for a program that emulates another
     /// version, which may lack the feature.
     fn group_scheduling(&self) -> Option<GroupScheduling> {
-        let is_wanted = self.config.prepared && self.config.emulated_version.is_none();
+        let is_wanted = self.config.purpose == Purpose::Berth && self.config.emulated_version.is_none();
         group_scheduling(&self.config.kubernetes_version).filter(|_| is_wanted)
     }
 

@@ -4,6 +4,16 @@ use std::path::PathBuf;
 
 use crate::NodePlan;
 
+/// For whom a cluster is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// For Berth: with an etcd for tenants, a label on the nodes that no tenant gets, the features of Kubernetes that Berth can use, and on real
+    /// nodes a network that enforces policies.
+    Berth,
+    /// For anybody, as others make theirs: for tests of an installation.
+    Anybody,
+}
+
 /// The configuration of a host cluster.
 #[derive(Clone, Debug)]
 pub struct HostClusterConfig {
@@ -18,10 +28,8 @@ pub struct HostClusterConfig {
     /// Whether its nodes are real ones: kubelets and container runtimes in namespaces of this machine. It cannot change in
     /// the life of a cluster.
     pub real_nodes: bool,
-    /// Whether the cluster is prepared for Berth: an etcd for tenants, a label on the nodes that no tenant gets, the features of
-    /// Kubernetes that Berth can use, and on real nodes a network that enforces policies. Tests of an installation turn it off, to
-    /// get a cluster as others make theirs.
-    pub prepared: bool,
+    /// For whom the cluster is made.
+    pub purpose: Purpose,
     /// Whether every process is killed when this program ends. For tests.
     pub die_with_parent: bool,
     /// The addresses of services: one range, or one of each family with a comma between. The IPv4 range comes first and
@@ -44,7 +52,7 @@ impl HostClusterConfig {
             emulated_version: None,
             nodes: NodePlan::default(),
             real_nodes: false,
-            prepared: true,
+            purpose: Purpose::Berth,
             die_with_parent: false,
             service_ranges: SERVICE_RANGE.into(),
             apiserver_flags: Vec::new(),

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::bootstrap::{self, KWOK_USER};
 use crate::components::{Components, process};
-use crate::config::{HostClusterConfig, SERVICE_ADDRESS};
+use crate::config::{HostClusterConfig, Purpose, SERVICE_ADDRESS};
 use crate::images::{Image, catalog};
 use crate::pki::{HostPki, file};
 use crate::real::{self, RealNodes};
@@ -160,7 +160,7 @@ impl HostCluster {
         }
         // Found before anything is started: a missing binary must not leave half a cluster.
         let mut first = vec![components.etcd()?, components.apiserver()?];
-        if config.prepared {
+        if config.purpose == Purpose::Berth {
             first.push(components.datastore()?);
         }
         let then = [components.controller_manager()?, components.scheduler()?];
@@ -185,7 +185,7 @@ impl HostCluster {
         let begin = async {
             if let Some(real) = real {
                 real.apply_objects(&client).await?;
-                let system = if config.prepared {
+                let system = if config.purpose == Purpose::Berth {
                     real.system_nodes()
                 } else {
                     Vec::new()
@@ -217,7 +217,7 @@ impl HostCluster {
             async || bootstrap::default_service_account_exists(&client).await,
         );
         let datastore = wait_until("the tenants' etcd", home.log(process::DATASTORE), async || {
-            Ok(!config.prepared || TcpStream::connect(("127.0.0.1", ports.datastore)).await.is_ok())
+            Ok(config.purpose == Purpose::Anybody || TcpStream::connect(("127.0.0.1", ports.datastore)).await.is_ok())
         });
         let scheduler = wait_until("kube-scheduler", home.log(process::SCHEDULER), async || {
             Ok(TcpStream::connect(("127.0.0.1", ports.scheduler)).await.is_ok())

@@ -32,7 +32,7 @@ mod test_host;
 
 pub use chart::ChartInstall;
 pub use components::process;
-pub use config::HostClusterConfig;
+pub use config::{HostClusterConfig, Purpose};
 pub use error::Error;
 pub use host::{Datastore, HostCluster, client_from, destroy};
 pub use nodes::{NodePlan, NodePlanError, NodeShape, RACK_LABEL, SYSTEM_NODE};

@@ -48,7 +48,7 @@ async fn archives_of_a_release_are_copied_with_their_digests() {
     // A run without the artifacts finds what the first has written, also if that was killed before it wrote its list.
     for artifacts in [Some(artifacts.as_path()), None] {
         save_own(&folder, artifacts).await.unwrap();
-        assert_eq!(read_list(&folder).unwrap(), [expected.clone()]);
+        assert_eq!(read_list(&folder).unwrap(), std::slice::from_ref(&expected));
         fs::remove_file(folder.join(LIST)).unwrap();
     }
     let name = archive_name(&control());

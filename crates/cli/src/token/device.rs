@@ -67,7 +67,7 @@ fn describe(begun: &Begun) -> Result<String, SignInError> {
     let code: String = begun
         .user_code
         .chars()
-        .filter(|letter| letter.is_ascii_graphic())
+        .filter(char::is_ascii_graphic)
         .collect();
     let page = begun
         .verification_uri_complete

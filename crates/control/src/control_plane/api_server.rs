@@ -46,13 +46,13 @@ pub fn has_public_discovery(rules: &TenantAuthentication, endpoints: &Endpoints)
     issuers(rules, endpoints).first() != Some(&ISSUER)
 }
 
-pub(super) fn render(
+/// Adds the server's certificate, and those that it shows itself.
+fn issue_certificates(
     input: &ControlPlaneInput<'_>,
     authorities: &Authorities,
     leaves: &mut LeafStore,
-) -> Result<Component, CertificateError> {
-    let issuers = issuers(input.authentication, input.endpoints);
-    let mut files = BTreeMap::new();
+    files: &mut BTreeMap<String, String>,
+) -> Result<(), CertificateError> {
     let mut names: Vec<String> = IN_CLUSTER_NAMES.iter().map(ToString::to_string).collect();
     names.push(format!("{API_SERVER}.{}.svc", input.tenant.control_plane_namespace()));
     let serving = Leaf::new(API_SERVER, Usage::Server)
@@ -62,15 +62,26 @@ pub(super) fn render(
         .hosts(input.endpoints.public.hosts.iter().map(String::as_str));
     leaves
         .issue(&authorities.server, "serving", &serving)?
-        .put(&mut files, "tls");
+        .put(files, "tls");
     let datastore = Leaf::new(&input.tenant.etcd_user(), Usage::Client);
     leaves
         .issue(&authorities.datastore, "datastore", &datastore)?
-        .put(&mut files, "datastore-client");
+        .put(files, "datastore-client");
     let proxy = Leaf::new("front-proxy-client", Usage::Client);
     leaves
         .issue(&authorities.front_proxy, "front-proxy", &proxy)?
-        .put(&mut files, "front-proxy-client");
+        .put(files, "front-proxy-client");
+    Ok(())
+}
+
+pub(super) fn render(
+    input: &ControlPlaneInput<'_>,
+    authorities: &Authorities,
+    leaves: &mut LeafStore,
+) -> Result<Component, CertificateError> {
+    let issuers = issuers(input.authentication, input.endpoints);
+    let mut files = BTreeMap::new();
+    issue_certificates(input, authorities, leaves, &mut files)?;
     admission::for_api_server(input, authorities, leaves, &mut files)?;
     files.insert(
         authentication::FILE.into(),

@@ -167,7 +167,7 @@ pub fn trusted_bundle(stored: &BTreeMap<String, String>) -> String {
     [PREVIOUS, CURRENT[0], NEXT[0]]
         .into_iter()
         .filter_map(|name| stored.get(name))
-        .map(|pem| format!("{}\n", pem.trim_end()))
+        .flat_map(|pem| [pem.trim_end(), "\n"])
         .collect()
 }
 

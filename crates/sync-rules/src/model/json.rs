@@ -241,7 +241,7 @@ fn feed(value: &Value, digest: &mut Sha256, text: &mut Vec<u8>) {
     match value {
         Value::Object(fields) => {
             let mut fields: Vec<_> = fields.iter().collect();
-            fields.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+            fields.sort_unstable_by_key(|(a, _)| *a);
             digest.update(b"{");
             for (key, value) in fields {
                 feed_scalar(key, digest, text);

@@ -47,10 +47,9 @@ impl Parts {
     fn leave_out(self, level: Level, field: &str) -> bool {
         match (level, self) {
             (Level::Object, Self::Metadata) => field != "metadata",
-            (Level::Object, Self::All | Self::SpecFields(_)) => false,
             (Level::Metadata, _) => field == "managedFields",
             (Level::Spec, Self::SpecFields(kept)) => !kept.contains(&field),
-            (Level::Spec, Self::All | Self::Metadata) => false,
+            (Level::Object, Self::All | Self::SpecFields(_)) | (Level::Spec, Self::All | Self::Metadata) => false,
         }
     }
 }

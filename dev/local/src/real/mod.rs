@@ -30,7 +30,7 @@ use self::place::NodePlace;
 use self::programs::Node;
 use crate::nodes::SYSTEM_NODE;
 use crate::pki::{HostPki, file};
-use crate::{Error, Home, HostClusterConfig, dra_driver};
+use crate::{Error, Home, HostClusterConfig, Purpose, dra_driver};
 
 /// User name of kube-proxy, which Kubernetes binds to a role by itself.
 const PROXY_USER: &str = "system:kube-proxy";
@@ -44,7 +44,7 @@ pub(crate) struct RealNodes {
     nodes: Vec<(Place, NodePlace)>,
     /// GPUs by node name, without the nodes that have none.
     gpus: BTreeMap<String, u32>,
-    /// As [`crate::HostClusterConfig::prepared`].
+    /// As [`crate::HostClusterConfig::purpose`].
     is_prepared: bool,
 }
 
@@ -87,7 +87,7 @@ impl RealNodes {
             nodes: plan.names().iter().enumerate().map(node).collect(),
             gpus: plan.gpus_by_node(),
             network,
-            is_prepared: config.prepared,
+            is_prepared: config.purpose == Purpose::Berth,
         }
     }
 

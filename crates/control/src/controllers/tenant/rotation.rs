@@ -144,12 +144,12 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn recorded(phase: RotationPhase) -> Option<Rotation> {
-        Some(Rotation {
+    fn recorded(phase: RotationPhase) -> Rotation {
+        Rotation {
             requested_at: at("2026-05-05T12:00:00.5Z"),
             phase,
             since: at("2026-05-05T12:00:01.5Z"),
-        })
+        }
     }
 
     fn reason(
@@ -172,35 +172,35 @@ mod tests {
             (RotationRequest::Invalid, None, Finding::Done, no("InvalidRequest")),
             (later, None, Finding::Done, no("Waiting")),
             (same, None, Finding::Sleeps, no("Sleeping")),
-            (same, recorded(Trusting), Finding::Done, no("Trusting")),
+            (same, Some(recorded(Trusting)), Finding::Done, no("Trusting")),
             (
                 RotationRequest::Invalid,
-                recorded(Issuing),
+                Some(recorded(Issuing)),
                 Finding::Done,
                 no("Issuing"),
             ),
             (
                 RotationRequest::None,
-                recorded(Issuing),
+                Some(recorded(Issuing)),
                 Finding::Sleeps,
                 no("Sleeping"),
             ),
             (
                 same,
-                recorded(Completed),
+                Some(recorded(Completed)),
                 Finding::Sleeps,
                 Some((Some(true), "Rotated".into())),
             ),
             (
                 RotationRequest::None,
-                recorded(Completed),
+                Some(recorded(Completed)),
                 Finding::Done,
                 Some((Some(true), "Rotated".into())),
             ),
-            (later, recorded(Completed), Finding::Done, no("Waiting")),
+            (later, Some(recorded(Completed)), Finding::Done, no("Waiting")),
             (
                 same,
-                recorded(Completed),
+                Some(recorded(Completed)),
                 Finding::Failed("no".into()),
                 no("RotationFailed"),
             ),
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_message_says_what_is_waited_for() {
         let waits = Finding::Waits("syncer is being replaced".into());
-        let observed = ObservedRotation::new(RotationRequest::None, recorded(RotationPhase::Issuing), waits);
+        let observed = ObservedRotation::new(RotationRequest::None, Some(recorded(RotationPhase::Issuing)), waits);
         let message = observed.condition().unwrap().message;
         assert!(
             message.ends_with("by the new authority: syncer is being replaced"),
@@ -226,7 +226,11 @@ mod tests {
 
     #[test]
     fn the_status_has_whole_seconds_and_no_condition_without_a_rotation() {
-        let observed = ObservedRotation::new(RotationRequest::None, recorded(RotationPhase::Completed), Finding::Done);
+        let observed = ObservedRotation::new(
+            RotationRequest::None,
+            Some(recorded(RotationPhase::Completed)),
+            Finding::Done,
+        );
         let mut status = TenantClusterStatus::default();
         observed.write_to(&mut status);
         let credentials = status.credentials.clone().unwrap();

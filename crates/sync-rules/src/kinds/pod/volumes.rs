@@ -91,7 +91,7 @@ pub fn translate(
                         translated[source] = projected(name, index, value, &path, downward, issues);
                     }
                     "persistentVolumeClaim" => {
-                        translated[source] = volume_claims::claim(cache, name, value, &path, issues)
+                        translated[source] = volume_claims::claim(cache, name, value, &path, issues);
                     }
                     "ephemeral" => {
                         translated["persistentVolumeClaim"] =

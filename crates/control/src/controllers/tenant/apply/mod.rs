@@ -82,7 +82,7 @@ pub(super) enum Outcome<'a> {
         /// Whether Argo CD knows it. A failure fails nothing else.
         argo_cd: ObservedRegistration,
         /// The rotation of its credentials. A failure fails nothing else.
-        rotation: ObservedRotation,
+        rotation: Box<ObservedRotation>,
     },
 }
 
@@ -187,6 +187,6 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
         nodes: published.map_err(in_step(TenantError::TenantNodes)),
         schedule: schedule.map_err(in_step(TenantError::TenantSchedule)),
         argo_cd,
-        rotation,
+        rotation: Box::new(rotation),
     }
 }
