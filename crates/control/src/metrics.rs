@@ -364,8 +364,7 @@ impl Metrics {
         );
         registry.register(
             "quota_used",
-            "What tenants use of what is reserved for them, of a Project, of an Organization, or of all together (level root), by \
-             resource; measured once a minute",
+            "What tenants use of what is reserved, of a Project, of an Organization, or of all together, by resource; measured once a minute",
             self.quota_used.clone(),
         );
         registry.register(
