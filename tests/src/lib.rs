@@ -3,6 +3,7 @@
 //! In tests `unwrap` and `expect` say what was assumed; a broken assumption is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
+pub mod canaries;
 pub mod command_line;
 pub mod dice;
 pub mod dns;
@@ -19,6 +20,7 @@ pub mod objects;
 pub mod observer;
 pub mod processes;
 pub mod scrape;
+pub mod sleep;
 pub mod suite;
 pub mod team;
 pub mod tenant;
