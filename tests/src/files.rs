@@ -1,5 +1,6 @@
 //! Files of this repository and its build.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::{Path, PathBuf};
 
 /// A binary of this workspace, built in the same profile as this test.
@@ -19,6 +20,16 @@ pub fn binary(name: &str) -> PathBuf {
         path.display()
     );
     path
+}
+
+/// Lets this process have as many open files as it may: each connection is one.
+pub fn raise_file_limit() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
 }
 
 /// Objects of one kind in a file of `examples/`.

@@ -7,6 +7,7 @@ use kube::config::Kubeconfig;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::{
+    fs::{self, File},
     net::{Ipv4Addr, SocketAddr},
     process::{ExitStatus, Stdio},
     time::Duration,
@@ -25,6 +26,8 @@ pub const USER: &str = "system:serviceaccount:berth-system:berth-gateway";
 const ROLE: &str = "berth-gateway";
 /// Host of all addresses.
 const HOST: &str = "127.0.0.1";
+/// File of its folder with its output.
+const LOG: &str = "log";
 /// Time for what takes a second.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -34,7 +37,7 @@ pub struct Gateway {
     port: u16,
     admin: u16,
     flags: Vec<String>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// Flags with which control makes tenants valid for a gateway at this port.
@@ -60,11 +63,11 @@ impl Gateway {
         ];
         let flags: Vec<String> = own.into_iter().chain(further.iter().map(ToString::to_string)).collect();
         let gateway = Self {
-            process: spawn(&flags),
+            process: spawn(&flags, &folder),
             port,
             admin,
             flags,
-            _folder: folder,
+            folder,
         };
         gateway.until_ready().await;
         gateway
@@ -93,10 +96,15 @@ impl Gateway {
         http::get(HOST, self.admin, "/metrics", LIMIT).await.unwrap().1
     }
 
+    /// What it has written so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join(LOG)).unwrap_or_default()
+    }
+
     /// Kills it, and starts it again.
     pub async fn kill_and_restart(&mut self) {
         self.process.kill().await.unwrap();
-        self.process = spawn(&self.flags);
+        self.process = spawn(&self.flags, &self.folder);
         self.until_ready().await;
     }
 
@@ -119,15 +127,30 @@ impl Gateway {
     }
 }
 
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("==> log of the gateway <==\n{}", self.log());
+        }
+    }
+}
+
 /// Host name of a tenant at the gateway.
 pub fn host_name(tenant: &Tenant) -> String {
     format!("{}.{}.{DOMAIN}", tenant.name, tenant.namespace)
 }
 
-fn spawn(flags: &[String]) -> Child {
+fn spawn(flags: &[String], folder: &TempDir) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.path().join(LOG))
+        .unwrap();
     Command::new(binary("berth-gateway"))
         .args(flags)
         .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
         .kill_on_drop(true)
         .spawn()
         .unwrap()

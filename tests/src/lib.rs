@@ -3,6 +3,7 @@
 //! In tests `unwrap` and `expect` say what was assumed; a broken assumption is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
+pub mod canaries;
 pub mod command_line;
 pub mod dice;
 pub mod dns;
@@ -21,6 +22,7 @@ pub mod page;
 pub mod processes;
 pub mod release;
 pub mod scrape;
+pub mod sleep;
 pub mod suite;
 pub mod team;
 pub mod tenant;

@@ -23,6 +23,13 @@ pub type Test = (&'static str, fn(Arc<TestCluster>) -> LocalBoxFuture<'static, (
 /// see `.config/nextest.toml`.
 const LIMIT: Duration = Duration::from_mins(15);
 
+/// [`LIMIT`], or as many minutes as the variable `BERTH_TEST_MINUTES` says: for random tests with many rounds.
+fn limit() -> Duration {
+    let minutes = std::env::var("BERTH_TEST_MINUTES").ok();
+    let minutes = minutes.and_then(|text| text.parse().ok());
+    minutes.map_or(LIMIT, Duration::from_mins)
+}
+
 /// Names an async function `fn(Arc<TestCluster>)` as a [`Test`].
 #[macro_export]
 macro_rules! tests {
@@ -193,8 +200,9 @@ impl Place {
         let (lease, _turn) = self.wait_for_turn(group, is_alone).await;
         let host = Arc::new(TestCluster::attach(&lease.access).await);
         (self.prepare)(&host);
-        let limited = tokio::time::timeout(LIMIT, test(Arc::clone(&host)));
-        let result = AssertUnwindSafe(async { limited.await.unwrap_or_else(|_| panic!("not done within {LIMIT:?}")) })
+        let limit = limit();
+        let limited = tokio::time::timeout(limit, test(Arc::clone(&host)));
+        let result = AssertUnwindSafe(async { limited.await.unwrap_or_else(|_| panic!("not done within {limit:?}")) })
             .catch_unwind()
             .await;
         if let Err(panic) = result {

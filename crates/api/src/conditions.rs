@@ -19,6 +19,8 @@ pub const DATASTORE_WITHIN_LIMITS: &str = "DatastoreWithinLimits";
 pub const EXPIRING: &str = "Expiring";
 /// `TenantCluster`: its control plane runs, or is being started. Only for a tenant that may sleep. Not part of [`READY`].
 pub const AWAKE: &str = "Awake";
+/// Reason of [`AWAKE`], which is False: the API server of a tenant that wakes answers, and the rest of it is being started.
+pub const SERVING: &str = "Serving";
 /// `TenantCluster`: the objects of the class's manifests are in the tenant as the manifests say. Not part of [`READY`].
 pub const MANIFESTS_APPLIED: &str = "ManifestsApplied";
 /// `TenantCluster`: the tenant is a cluster in the platform's Argo CD. Not part of [`READY`].

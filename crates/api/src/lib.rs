@@ -88,7 +88,7 @@ pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow, WorkloadSelector,
 };
-pub use sleep::{ClassSleep, SleepCause, SleepMode, SleepSpec, SleepState, SleepStatus};
+pub use sleep::{ClassSleep, SleepCause, SleepMode, SleepSpec, SleepState, SleepStatus, WAKE_CLOCK_SKEW};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{

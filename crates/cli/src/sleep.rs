@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use berth_api::labels::{SLEEP_REQUESTED_AT, WAKE_REQUESTED_AT};
+use berth_api::{SleepState, TenantCluster};
 use clap::Args;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -54,6 +55,12 @@ impl Request {
         }
     }
 
+    /// Whether control did what was asked for. A tenant that falls asleep is still ready: it has to be asked to wake.
+    fn is_done(self, tenant: &TenantCluster) -> bool {
+        let is_awake = tenant.sleep_state() == SleepState::Awake;
+        phase(tenant) == self.phase() && (self == Self::Sleep || is_awake)
+    }
+
     /// The patch that asks for it at this time.
     fn patch(self, now: Timestamp) -> Value {
         let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -64,7 +71,7 @@ impl Request {
 pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &SleepArguments) -> Result<ExitCode, Error> {
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
-    if phase(&tenant) == request.phase() {
+    if request.is_done(&tenant) {
         print_line(format_args!("TenantCluster {name} is {} already.", request.phase()))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -87,7 +94,7 @@ pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &Slee
         let tenant = name.get(&host.client).await?;
         let conditions = tenant.status.as_ref().map(|status| status.conditions.as_slice());
         progress.print(conditions.unwrap_or_default());
-        Ok((phase(&tenant) == request.phase()).then_some(()))
+        Ok(request.is_done(&tenant).then_some(()))
     };
     let message = || {
         format!(
@@ -103,6 +110,28 @@ pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &Slee
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tenant_that_falls_asleep_is_not_awake_yet_and_not_asleep() {
+        let tenant = |phase: &str, state: &str| -> TenantCluster {
+            serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a"}, "spec": {"version": "v1.37.1"},
+                "status": {"phase": phase, "sleep": {"state": state}},
+            }))
+            .unwrap()
+        };
+        for (phase, state, sleeps, is_awake) in [
+            ("Ready", "Awake", false, true),
+            ("Ready", "FallingAsleep", false, false),
+            ("Sleeping", "Sleeping", true, false),
+            ("Waking", "Waking", false, false),
+            ("Provisioning", "Awake", false, false),
+        ] {
+            let tenant = tenant(phase, state);
+            assert_eq!(Request::Sleep.is_done(&tenant), sleeps, "{phase} {state}");
+            assert_eq!(Request::Wake.is_done(&tenant), is_awake, "{phase} {state}");
+        }
+    }
 
     #[test]
     fn a_request_is_an_annotation_with_its_time() {

@@ -53,6 +53,13 @@ impl Applier {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// Forgets what was applied of one kind, such as `Deployment`: something else has changed the objects.
+    pub fn forget_kind(&self, kind: &str) {
+        let prefix = format!("{kind} ");
+        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        applied.retain(|key, _| !key.starts_with(&prefix));
+    }
+
     /// Applies the object, unless exactly this was applied a short while ago. Fields of other managers stay.
     ///
     /// # Errors
@@ -162,4 +169,43 @@ pub fn optional<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
 /// Whether the API server answered with this HTTP status.
 pub fn is_status(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Script, ScriptedApi};
+    use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+
+    #[tokio::test]
+    async fn only_what_was_forgotten_is_applied_again() {
+        let script = Script::default();
+        let applier = Applier::new(ScriptedApi::new("host", &script).client());
+        let metadata = ObjectMeta {
+            name: Some("a".into()),
+            namespace: Some("team".into()),
+            ..ObjectMeta::default()
+        };
+        let map = ConfigMap {
+            metadata: metadata.clone(),
+            ..ConfigMap::default()
+        };
+        let deployment = Deployment {
+            metadata,
+            ..Deployment::default()
+        };
+        for forgets in [false, false, true] {
+            if forgets {
+                applier.forget_kind("Deployment");
+            }
+            applier.apply(&map).await.unwrap();
+            applier.apply(&deployment).await.unwrap();
+        }
+        let calls: Vec<String> = script.calls().into_iter().map(|call| call.text).collect();
+        let (of_map, of_deployment) = (
+            "host PATCH /api/v1/namespaces/team/configmaps/a",
+            "host PATCH /apis/apps/v1/namespaces/team/deployments/a",
+        );
+        assert_eq!(calls, [of_map, of_deployment, of_deployment]);
+    }
 }

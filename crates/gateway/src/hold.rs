@@ -75,8 +75,10 @@ pub enum HoldError {
     Limit,
     /// The client closed the connection.
     HungUp,
-    /// The TenantCluster was deleted.
+    /// The TenantCluster is being deleted, or is gone.
     Deleted,
+    /// The tenant sleeps, and no request wakes it.
+    Kept,
     /// The tenant did not wake in time.
     NotAwake(String),
     /// The API server does not accept connections, and the tenant does not sleep.
@@ -169,6 +171,11 @@ impl Holder {
         let mut message = refused.unwrap_or_else(|| "the tenant sleeps".into());
         loop {
             let activity = states.borrow_and_update().activity;
+            match activity {
+                Activity::Ending => return Err(HoldError::Deleted),
+                Activity::Kept => return Err(HoldError::Kept),
+                Activity::Running | Activity::Sleeping | Activity::Waking | Activity::Other => {}
+            }
             was_asleep |= activity.is_asleep();
             let deadline = start + if was_asleep { self.wake_timeout } else { STATUS_DELAY };
             if Instant::now() >= deadline {
@@ -203,10 +210,10 @@ impl Holder {
 
     /// Whether an API server that accepts a connection now also serves it. One of a tenant that sleeps may be about to end. The Service of
     /// one that is being started leads to it once it is ready; as a process it accepts connections earlier, and would deny requests
-    /// because it has not read any RBAC rules.
+    /// because it has not read any RBAC rules: control says when it serves, and it counts as running then.
     fn may_answer(&self, activity: Activity) -> bool {
         match activity {
-            Activity::Sleeping => false,
+            Activity::Sleeping | Activity::Kept | Activity::Ending => false,
             Activity::Waking => self.backends == Backends::ClusterIp,
             Activity::Running | Activity::Other => true,
         }

@@ -78,11 +78,13 @@ pub enum Refusal {
     WakeTimeout,
     /// The TenantCluster was deleted while the connection was held.
     TenantDeleted,
+    /// The tenant sleeps, and no request wakes it.
+    KeptAsleep,
 }
 
 impl Refusal {
     /// All of them.
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::SourceLimit,
         Self::InvalidProxyHeader,
         Self::HandshakeTimeout,
@@ -96,6 +98,7 @@ impl Refusal {
         Self::HoldLimit,
         Self::WakeTimeout,
         Self::TenantDeleted,
+        Self::KeptAsleep,
     ];
 
     /// Its label.
@@ -114,6 +117,7 @@ impl Refusal {
             Self::HoldLimit => "hold-limit",
             Self::WakeTimeout => "wake-timeout",
             Self::TenantDeleted => "tenant-deleted",
+            Self::KeptAsleep => "kept-asleep",
         }
     }
 }

@@ -58,7 +58,7 @@ pub struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 500, value_parser = parse_count)]
     pub max_held_connections_per_tenant: usize,
     /// Maximum number of connections that are held from one IPv4 address or one IPv6 network of /64. Further ones are refused.
-    #[arg(long, value_name = "COUNT", default_value_t = 500, value_parser = parse_count)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = parse_count)]
     pub max_held_connections_per_source: usize,
     /// Seconds after SIGTERM in which connections are still accepted, while /readyz already says that the gateway ends.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=300))]

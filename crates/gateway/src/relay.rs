@@ -9,23 +9,56 @@ use rustix::{
     io::Errno,
     net::{Shutdown, shutdown},
 };
-use std::{cell::RefCell, io};
-use tokio::{net::TcpStream, task::coop::consume_budget};
+use std::{
+    cell::RefCell,
+    io,
+    pin::{Pin, pin},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+use tokio::{net::TcpStream, task::coop::consume_budget, time::timeout};
 
 /// Bytes that are read at a time: four of the largest TLS records. Also the maximum that a direction of a connection keeps.
 const BUFFER: usize = 64 << 10;
+/// How long the second side may be silent after the first has ended. Clients of Kubernetes and API servers close a connection whose other
+/// side has ended; one that stays half open would keep its place for as long as somebody wants.
+const HALF_OPEN: Duration = Duration::from_mins(1);
 
 thread_local! {
     static SHARED: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER].into_boxed_slice());
 }
 
-/// Copies bytes both ways until both sides have ended, or one breaks. The end of one side is passed on; the other may go on.
+/// Copies bytes both ways until both sides have ended, or one breaks. The end of one side is passed on; the other may go on until it is
+/// silent for a minute.
 ///
 /// # Errors
-/// A connection broke.
+/// A connection broke, or stayed half open.
 pub async fn relay(client: &TcpStream, backend: &TcpStream, received: &Counter, sent: &Counter) -> io::Result<()> {
-    tokio::try_join!(copy(client, backend, received), copy(backend, client, sent))?;
-    Ok(())
+    let moved = AtomicBool::new(false);
+    let mut up = pin!(copy(client, backend, received, &moved));
+    let mut down = pin!(copy(backend, client, sent, &moved));
+    tokio::select! {
+        ended = up.as_mut() => {
+            ended?;
+            until_silent(down, &moved).await
+        }
+        ended = down.as_mut() => {
+            ended?;
+            until_silent(up, &moved).await
+        }
+    }
+}
+
+/// Copies what is left, for as long as bytes move.
+async fn until_silent(mut rest: Pin<&mut impl Future<Output = io::Result<()>>>, moved: &AtomicBool) -> io::Result<()> {
+    loop {
+        moved.store(false, Ordering::Relaxed);
+        match timeout(HALF_OPEN, rest.as_mut()).await {
+            Ok(ended) => return ended,
+            Err(_) if moved.load(Ordering::Relaxed) => {}
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
 }
 
 /// What one read found.
@@ -40,19 +73,21 @@ enum Moved {
     End,
 }
 
-async fn copy(from: &TcpStream, to: &TcpStream, count: &Counter) -> io::Result<()> {
+async fn copy(from: &TcpStream, to: &TcpStream, count: &Counter, moved: &AtomicBool) -> io::Result<()> {
     loop {
         from.readable().await?;
-        match move_once(from, to)? {
-            Moved::Nothing => {}
-            Moved::All(length) => {
-                count.inc_by(length as u64);
-            }
+        let length = match move_once(from, to)? {
+            Moved::Nothing => 0,
+            Moved::All(length) => length,
             Moved::Part(length, rest) => {
                 write_all(to, &rest).await?;
-                count.inc_by(length as u64);
+                length
             }
             Moved::End => return end(to),
+        };
+        if length > 0 {
+            count.inc_by(length as u64);
+            moved.store(true, Ordering::Relaxed);
         }
         // A connection that is always readable and writable would keep its thread for itself.
         consume_budget().await;
@@ -166,6 +201,29 @@ mod tests {
         let _ = timeout(Duration::from_secs(10), server.read_to_end(&mut rest))
             .await
             .expect("the server's connection stays open");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_does_not_stay_half_open() {
+        let (mut client, server, relay) = relayed().await;
+        client.shutdown().await.unwrap();
+        let error = relay.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(server);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_second_side_goes_on_for_as_long_as_bytes_move() {
+        let (mut client, mut server, relay) = relayed().await;
+        client.shutdown().await.unwrap();
+        for _ in 0..4 {
+            tokio::time::sleep(HALF_OPEN / 2).await;
+            server.write_all(b"more").await.unwrap();
+            let mut more = [0; 4];
+            client.read_exact(&mut more).await.unwrap();
+        }
+        drop(server);
+        assert_eq!(relay.await.unwrap().unwrap(), (0, 16));
     }
 
     #[tokio::test]

@@ -262,8 +262,10 @@ impl Gateway {
         dialed.map_err(|message| {
             // It may have been stopped this moment.
             match tenant.hold.sleep_state().activity {
-                Activity::Other => refuse(Refusal::BackendUnavailable, &message),
-                Activity::Running | Activity::Sleeping | Activity::Waking => Unreached::Asleep(Some(message)),
+                Activity::Other | Activity::Ending => refuse(Refusal::BackendUnavailable, &message),
+                Activity::Running | Activity::Sleeping | Activity::Kept | Activity::Waking => {
+                    Unreached::Asleep(Some(message))
+                }
             }
         })
     }
@@ -315,6 +317,10 @@ impl Gateway {
                     "the client closed the connection while it was held".into(),
                 )
             },
+            (HoldError::Kept, _) => refuse(
+                Refusal::KeptAsleep,
+                "the tenant sleeps, and spec.sleep.mode is Asleep: nothing but another mode wakes it".into(),
+            ),
             (HoldError::Deleted, _) => refuse(Refusal::TenantDeleted, "the tenant was deleted".into())
                 .with_alert(client_hello::UNRECOGNIZED_NAME),
         })

@@ -4,7 +4,7 @@ use crate::{
     hold::HoldState,
     metrics::TenantMetrics,
     routes::Tenant,
-    sleep_state::{REQUEST_INTERVAL, SleepState},
+    sleep_state::{REQUEST_INTERVAL, WakeRequests},
 };
 use berth_api::{TenantCluster, labels, system};
 use futures::future::BoxFuture;
@@ -14,7 +14,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
@@ -71,11 +71,11 @@ impl Waker {
     /// Asks to wake a tenant, unless that was done a short while ago or control knows already. Returns at once; the request goes on also if
     /// the connection that needs it ends.
     pub fn ask(&self, tenant: &Arc<Tenant>) {
-        let state = tenant.hold.sleep_state();
-        if !is_due(&tenant.hold, &state) {
+        let (state, clock) = (tenant.hold.sleep_state(), Timestamp::now());
+        if !requests_of(&tenant.hold).take(&state, Instant::now(), clock) {
             return;
         }
-        let at = state.request_time(Timestamp::now());
+        let at = state.request_time(clock);
         let (requests, permits, tenant) = (
             Arc::clone(&self.requests),
             Arc::clone(&self.permits),
@@ -101,6 +101,7 @@ impl Waker {
                     tracing::info!(namespace, tenant = name, "asked control to wake the tenant");
                 }
                 Err(error) => {
+                    requests_of(&tenant.hold).fail(Instant::now());
                     wakes_failed.inc();
                     tracing::warn!(namespace, tenant = name, error, "cannot ask control to wake the tenant");
                 }
@@ -109,9 +110,8 @@ impl Waker {
     }
 }
 
-fn is_due(hold: &HoldState, state: &SleepState) -> bool {
-    let mut requests = hold.requests.lock().unwrap_or_else(PoisonError::into_inner);
-    requests.take(state, Instant::now())
+fn requests_of(hold: &HoldState) -> MutexGuard<'_, WakeRequests> {
+    hold.requests.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

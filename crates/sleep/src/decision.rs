@@ -4,13 +4,11 @@
 //! [`SleepState::Waking`] back. Each state is recorded before anything is done for it, so that a process that is killed goes on where it
 //! was. What is not known keeps a tenant awake.
 
-use berth_api::{ScheduleState, SleepCause, SleepMode, SleepState};
+use berth_api::{ScheduleState, SleepCause, SleepMode, SleepState, WAKE_CLOCK_SKEW};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long a request to sleep is tried. Pods that run for longer than that win: the tenant must not fall asleep hours later.
 pub const SLEEP_REQUEST_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
-/// How far ahead the clock of a client may be that asks a tenant to wake.
-pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(10);
 /// How long before a CronJob or a schedule is due a tenant wakes.
 pub const WAKE_AHEAD: SignedDuration = SignedDuration::from_secs(60);
 /// The shortest sleep: for less, stopping and starting is not worth it.
@@ -50,6 +48,8 @@ pub struct Facts {
     pub has_pods: bool,
     /// Whether its API server answers and its syncer runs.
     pub is_ready: bool,
+    /// Whether its API server answers, or has answered since the tenant was woken.
+    pub serves: bool,
     /// When it was asked to sleep.
     pub sleep_requested: Option<Timestamp>,
     /// When it was asked to wake.
@@ -67,6 +67,11 @@ pub struct Facts {
 pub struct Inside {
     /// Whether it has pods that have not ended, on the host or not.
     pub has_pods: bool,
+    /// Whether it knows of some of them that a node has started them. Such pods have ended on the host, or will end there, and the tenant must
+    /// learn how: once it sleeps, their nodes are given back, and a pod that is gone from the host counts as failed, and is run again.
+    pub has_started_pods: bool,
+    /// Whether it has Jobs that have not ended and are not suspended. Such a Job may be between two pods.
+    pub has_jobs: bool,
     /// When the next of its CronJobs is due; none: never. Or why that is not known.
     pub next_job: Result<Option<Timestamp>, String>,
 }
@@ -129,7 +134,10 @@ pub enum Stay {
         wakes_at: Option<Timestamp>,
     },
     /// It wakes.
-    Waking,
+    Waking {
+        /// Whether its API server answers already.
+        serves: bool,
+    },
 }
 
 /// Why a tenant wakes.
@@ -171,7 +179,7 @@ pub fn decide(facts: &Facts) -> Decision {
             }),
         },
         SleepState::Waking if facts.is_ready => Decision::Awake,
-        SleepState::Waking => Decision::Stay(Stay::Waking),
+        SleepState::Waking => Decision::Stay(Stay::Waking { serves: facts.serves }),
     }
 }
 
@@ -234,6 +242,9 @@ impl Facts {
         if self.must_keep(inside) {
             return Decision::Wake(WakeCause::Used);
         }
+        if inside.has_started_pods {
+            return Decision::Stay(Stay::PodsEnd);
+        }
         match self.find_wake_time(inside) {
             Err(_) => Decision::Wake(WakeCause::Used),
             Ok(Some(at)) if at <= self.now => Decision::Wake(WakeCause::Scheduled),
@@ -251,7 +262,7 @@ impl Facts {
             Activity::Unknown(why) => return Some(Stay::ActivityUnknown(why.clone())),
         };
         // Who asks a tenant to wake is about to use it.
-        let wanted = self.wake_requested.map(|at| at.min(self.now));
+        let wanted = self.wake_request().map(|at| at.min(self.now));
         let last = [Some(last), self.since, wanted].into_iter().flatten().max();
         let until = last.and_then(|last| last.checked_add(after_idle).ok())?;
         (until > self.now).then_some(Stay::InUse { until })
@@ -264,8 +275,14 @@ impl Facts {
             at <= self.now
                 && self.now.duration_since(at) < SLEEP_REQUEST_LIFETIME
                 && self.since.is_none_or(|since| at.as_second() > since.as_second())
-                && self.wake_requested.is_none_or(|wake| at > wake)
+                && self.wake_request().is_none_or(|wake| at > wake)
         })
+    }
+
+    /// When it was asked to wake; none if that is a time which is still to come. A clock that is ahead a little says nothing else.
+    fn wake_request(&self) -> Option<Timestamp> {
+        let latest = self.now.saturating_add(WAKE_CLOCK_SKEW).unwrap_or(Timestamp::MAX);
+        self.wake_requested.filter(|at| *at <= latest)
     }
 
     /// Why a tenant wakes that sleeps or falls asleep.
@@ -279,19 +296,18 @@ impl Facts {
             // Requests and CronJobs did not count so far.
             return Some(WakeCause::Mode);
         }
-        let latest = self.now.checked_add(CLOCK_SKEW).unwrap_or(self.now);
         // Times have no fractions of a second in the status: a request of the same second may have come later.
-        let is_wanted = |at: Timestamp| at <= latest && self.since.is_none_or(|since| at >= since);
-        if self.wake_requested.is_some_and(is_wanted) {
+        let is_wanted = |at: Timestamp| self.since.is_none_or(|since| at >= since);
+        if self.wake_request().is_some_and(is_wanted) {
             return Some(WakeCause::Requested);
         }
         let is_due = self.wake_time(self.wakes_at).is_some_and(|at| at <= self.now);
         is_due.then_some(WakeCause::Scheduled)
     }
 
-    /// Whether the tenant has pods that would start or run if it was awake.
+    /// Whether the tenant has pods that would start or run if it was awake, or Jobs that would create some.
     fn must_keep(&self, inside: &Inside) -> bool {
-        inside.has_pods && !self.stops_pods && self.schedule == ScheduleState::Running
+        (inside.has_pods || inside.has_jobs) && !self.stops_pods && self.schedule == ScheduleState::Running
     }
 
     /// When it has to wake by itself, as far as its CronJobs and schedules say.

@@ -2,7 +2,8 @@
 
 use berth_process::binaries::{self, Binary};
 use berth_tests::{
-    command_line::CommandLine, files::binary, objects::apply, tenant::ensure_namespace, test_cluster::TestCluster,
+    canaries::texts_in, command_line::CommandLine, files::binary, objects::apply, tenant::ensure_namespace,
+    test_cluster::TestCluster,
 };
 use k8s_openapi::api::core::v1::Event;
 use kube::{
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Output, Stdio},
     sync::Arc,
 };
@@ -286,19 +287,7 @@ async fn bundle(host: &TestCluster, user: &CommandLine) {
     let events: Api<Event> = Api::namespaced(host.client.clone(), TEAM);
     events.create(&PostParams::default(), &event).await.unwrap();
 
-    let file = user.folder().join("bundle.tar.gz");
-    let path = file.display().to_string();
-    user.run(&["debug", "bundle", "team-cli/vision", "-o", &path], 0).await;
-    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let target = user.folder().join("bundle");
-    fs::create_dir(&target).unwrap();
-    let unpacked = Command::new("tar")
-        .args(["-xzf", &path, "-C", &target.display().to_string()])
-        .status()
-        .await
-        .unwrap();
-    assert!(unpacked.success());
-    let root = target.join("berth-debug");
+    let root = unpacked_bundle(user, "team-cli/vision").await;
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
     let (objects, events) = (
         read("objects/tenantclusters.yaml"),
@@ -313,23 +302,26 @@ async fn bundle(host: &TestCluster, user: &CommandLine) {
     let secret = user.run(&["kubeconfig", "vision", "-n", TEAM], 0).await.0;
     let secret: Value = serde_saphyr::from_str(&secret).unwrap();
     let key = secret["users"][0]["user"]["client-key-data"].as_str().unwrap();
-    for text in texts_in(&root) {
+    for (path, text) in texts_in(&root) {
         for canary in [CANARY, key, "-----BEGIN"] {
-            assert!(!text.contains(canary), "{canary} is in:\n{text}");
+            assert!(!text.contains(canary), "{canary} is in {path}:\n{text}");
         }
     }
 }
 
-/// The text of every file in a folder.
-fn texts_in(folder: &std::path::Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries
-        .flat_map(|path| {
-            if path.is_dir() {
-                texts_in(&path)
-            } else {
-                vec![fs::read_to_string(path).unwrap()]
-            }
-        })
-        .collect()
+/// The folder with what `berth debug bundle` collects about a tenant.
+pub(crate) async fn unpacked_bundle(user: &CommandLine, tenant: &str) -> PathBuf {
+    let file = user.folder().join("bundle.tar.gz");
+    let path = file.display().to_string();
+    user.run(&["debug", "bundle", tenant, "-o", &path], 0).await;
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let target = user.folder().join("bundle");
+    fs::create_dir(&target).unwrap();
+    let unpacked = Command::new("tar")
+        .args(["-xzf", &path, "-C", &target.display().to_string()])
+        .status()
+        .await
+        .unwrap();
+    assert!(unpacked.success());
+    target.join("berth-debug")
 }

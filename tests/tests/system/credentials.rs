@@ -80,7 +80,7 @@ pub(crate) async fn old_certificates_are_refused_after_a_rotation_while_control_
         .patch(NAME, &PatchParams::default(), &Patch::Merge(&patch))
         .await
         .unwrap();
-    kill_control(&host).await;
+    kill_control(&host, &[20, 150, 600, 1500]).await;
     let credentials = until("the rotation is completed", SOON, async || {
         let status = tenants.get(NAME).await.map_err(|error| error.to_string())?.status;
         let status = status.unwrap_or_default();

@@ -28,8 +28,10 @@ mod services;
 mod shared;
 mod sign_in;
 mod sleep;
+mod sleep_random;
 mod usage;
 mod user_quotas;
+mod wake;
 
 use berth_tests::{suite::Group, tests};
 use std::process::ExitCode;
@@ -106,8 +108,10 @@ fn main() -> ExitCode {
                 deletion::removed_finalizer_leaves_nothing,
                 sleep::control_is_killed_while_a_tenant_falls_asleep_and_wakes,
                 quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
+                sleep_random::nothing_is_lost_in_random_sleeps_and_nothing_runs_twice,
                 gateway::a_team_works_through_the_gateway,
                 credentials::old_certificates_are_refused_after_a_rotation_while_control_is_killed,
+                wake::a_storm_wakes_each_sleeper_once_and_watches_outlast_the_gateway,
                 integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,
                 user_quotas::many_pods_at_once_do_not_exceed_the_limit_of_their_user,
             ]),

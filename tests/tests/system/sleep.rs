@@ -1,16 +1,16 @@
 //! Tenants that sleep and wake: nothing of them runs meanwhile, and everything that they store stays.
 
-use berth_api::{SleepState, TenantClusterStatus, labels};
+use berth_api::{SleepState, labels};
 use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, SYNCER};
 use berth_process::ProcessState;
 use berth_tests::{
     objects::{apply, nodes_of_tenant},
     processes::{find, kill, until_replaced},
+    sleep::{fall_asleep, processes, request, status, until_nothing_runs, until_state},
     tenant::{Tenant, cluster, until_gone},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
 };
-use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     batch::v1::CronJob,
@@ -19,68 +19,13 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
 };
 use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Objects of every kind of the tests in the tenant.
 const MAPS: usize = 20;
-
-async fn request(host: &TestCluster, tenant: &Tenant, annotation: &str) {
-    let patch = json!({"metadata": {"annotations": {annotation: Timestamp::now().to_string()}}});
-    let tenants = host.tenants(&tenant.namespace);
-    let params = PatchParams::default();
-    tenants
-        .patch(&tenant.name, &params, &Patch::Merge(&patch))
-        .await
-        .unwrap();
-}
-
-async fn status(host: &TestCluster, tenant: &Tenant) -> Result<TenantClusterStatus, String> {
-    let cluster = host.tenants(&tenant.namespace).get(&tenant.name).await;
-    let cluster = cluster.map_err(|error| error.to_string())?;
-    Ok(cluster.status.unwrap_or_default())
-}
-
-async fn until_state(host: &TestCluster, tenant: &Tenant, expected: SleepState) -> TenantClusterStatus {
-    until(&format!("{} is {}", tenant.name, expected.name()), SOON, async || {
-        let status = status(host, tenant).await?;
-        match &status.sleep {
-            Some(sleep) if sleep.state == expected => Ok(status),
-            other => Err(format!("{other:?}, {:?}", status.conditions)),
-        }
-    })
-    .await
-}
-
-/// Names of the tenant's processes, without its slug.
-fn processes(host: &TestCluster, tenant: &Tenant) -> Vec<String> {
-    let records = berth_process::statuses(&host.tenant_records());
-    let own = records.iter().filter_map(|record| {
-        let name = record.name.strip_prefix(tenant.id.slug())?.strip_prefix('.')?;
-        Some(name.to_owned())
-    });
-    let mut own: Vec<String> = own.collect();
-    own.sort_unstable();
-    own
-}
-
-async fn until_nothing_runs(host: &TestCluster, tenant: &Tenant) {
-    until_state(host, tenant, SleepState::Sleeping).await;
-    until("no process of the tenant is left", SOON, async || {
-        match processes(host, tenant) {
-            none if none.is_empty() => Ok(()),
-            left => Err(left),
-        }
-    })
-    .await;
-}
-
-async fn fall_asleep(host: &TestCluster, tenant: &Tenant) {
-    request(host, tenant, labels::SLEEP_REQUESTED_AT).await;
-    until_nothing_runs(host, tenant).await;
-}
 
 /// The Services of the control plane with their addresses.
 async fn services(host: &TestCluster, tenant: &Tenant) -> BTreeMap<String, Option<String>> {
@@ -130,7 +75,7 @@ async fn assert_everything_is_there(tenant: &Tenant) {
 }
 
 /// How often Events say that the tenant is woken.
-async fn count_wakes(host: &TestCluster, tenant: &Tenant) -> i32 {
+pub(crate) async fn count_wakes(host: &TestCluster, tenant: &Tenant) -> i32 {
     let events: Api<Event> = Api::namespaced(host.client.clone(), &tenant.namespace);
     let events = events.list(&ListParams::default()).await.unwrap();
     let wakes = events.iter().filter(|event| {
@@ -205,10 +150,10 @@ pub(crate) async fn a_tenant_is_deleted_while_it_sleeps_and_while_it_wakes(host:
     }
 }
 
-/// Kills control at ever later moments, and waits until it runs again.
-pub(crate) async fn kill_control(host: &TestCluster) {
-    for milliseconds in [20, 150, 600, 1500] {
-        tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+/// Kills control after each of these times, in milliseconds, and waits until it runs again.
+pub(crate) async fn kill_control(host: &TestCluster, after: &[u64]) {
+    for milliseconds in after {
+        tokio::time::sleep(Duration::from_millis(*milliseconds)).await;
         let control = find(&host.control_records(), "berth-control-first").unwrap();
         if control.state == ProcessState::Running {
             kill(&control);
@@ -221,10 +166,10 @@ pub(crate) async fn control_is_killed_while_a_tenant_falls_asleep_and_wakes(host
     let tenant = Tenant::create(&host, "sleep-kill", &cluster("killed", &[])).await;
     fill(&tenant).await;
     request(&host, &tenant, labels::SLEEP_REQUESTED_AT).await;
-    kill_control(&host).await;
+    kill_control(&host, &[20, 150, 600, 1500]).await;
     until_nothing_runs(&host, &tenant).await;
     request(&host, &tenant, labels::WAKE_REQUESTED_AT).await;
-    kill_control(&host).await;
+    kill_control(&host, &[20, 150, 600, 1500]).await;
     until_state(&host, &tenant, SleepState::Awake).await;
     let woken = Tenant::ready(&host, "sleep-kill", "killed").await;
     assert_everything_is_there(&woken).await;

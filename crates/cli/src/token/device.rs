@@ -64,11 +64,7 @@ pub(super) async fn sign_in(provider: &Provider) -> Result<Tokens, SignInError> 
 
 /// What the user has to do. It comes from the issuer and is shown on a terminal, so nothing in it may control that.
 fn describe(begun: &Begun) -> Result<String, SignInError> {
-    let code: String = begun
-        .user_code
-        .chars()
-        .filter(char::is_ascii_graphic)
-        .collect();
+    let code: String = begun.user_code.chars().filter(char::is_ascii_graphic).collect();
     let page = begun
         .verification_uri_complete
         .as_ref()

@@ -249,6 +249,25 @@ async fn held_connections_end_with_their_tenant() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_no_request_wakes_is_not_held() {
+    for (activity, expected) in [
+        (Activity::Kept, HoldError::Kept),
+        (Activity::Ending, HoldError::Deleted),
+    ] {
+        let setup = Setup::new();
+        setup.set(Activity::Sleeping);
+        let held = setup.spawn();
+        seconds(1).await;
+        let start = Instant::now();
+        setup.set(activity);
+        assert_eq!(held.await.unwrap(), Err(expected));
+        assert!(setup.spawn().await.unwrap().is_err());
+        assert_eq!((start.elapsed(), setup.held()), (Duration::ZERO, 0));
+        assert_eq!(setup.requested(), 1, "{activity:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_hangs_up_frees_its_place() {
     let one = HoldLimits {
         of_tenant: 1,
@@ -291,6 +310,26 @@ async fn held_connections_are_limited_in_all_by_tenant_and_by_source() {
         }
         last.abort();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_fails_is_made_again_while_a_client_still_waits() {
+    /// Fails at first, as a host's API server that starts again.
+    struct Failing(AtomicUsize);
+    impl RequestWake for Failing {
+        fn request_wake(&self, _: &str, _: &str, _: Timestamp) -> BoxFuture<'static, Result<(), String>> {
+            let number = self.0.fetch_add(1, Ordering::Relaxed);
+            ready(if number < 2 { Err("refused".into()) } else { Ok(()) }).boxed()
+        }
+    }
+    let (setup, failing) = (Setup::new(), Arc::new(Failing(AtomicUsize::default())));
+    setup.set(Activity::Sleeping);
+    let holder = Holder::new(UNLIMITED, WAKE_TIMEOUT, Backends::ClusterIp, failing.clone());
+    let tenant = setup.tenant();
+    let held = holder.hold(&tenant, SOURCE, None, seconds(9), || async { Ok::<(), String>(()) });
+    assert_eq!(held.await, Err(HoldError::HungUp));
+    let metrics = &tenant.metrics;
+    assert_eq!((metrics.wakes_failed.get(), metrics.wakes_requested.get()), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]

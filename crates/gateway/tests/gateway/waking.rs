@@ -4,10 +4,12 @@ use crate::setup::{
     SOON, Setup, add_service, add_tenant, echo, host_name, is_closed, key, limits, read_name, start, timeouts,
 };
 use berth_gateway::{
+    Options,
     hold::HoldLimits,
     server::{Limits, Timeouts},
     sleep_state::{Activity, SleepState},
 };
+use clap::Parser;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     io::AsyncWriteExt,
@@ -56,7 +58,9 @@ async fn closed_address() -> std::net::SocketAddr {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_connections_to_each_sleeper_cause_one_request_each_and_all_pass() {
-    let setup = Arc::new(start(limits(), timeouts(), Vec::new()).await);
+    // All from one source, with the limits that a gateway has by default.
+    let default = Options::try_parse_from(["berth-gateway", "--domain=example.com"]).unwrap();
+    let setup = Arc::new(start(default.limits(), timeouts(), Vec::new()).await);
     let names: Vec<String> = (0..TENANTS).map(|index| format!("s{index}")).collect();
     let mut clients = JoinSet::new();
     for name in &names {
@@ -138,6 +142,30 @@ async fn a_connection_is_closed_when_its_tenant_is_deleted_while_it_wakes() {
     setup
         .until_metric("berth_gateway_refusals_total{tenant_namespace=\"\",tenant=\"\",reason=\"tenant-deleted\"} 2")
         .await;
+}
+
+#[tokio::test]
+async fn connections_that_nothing_will_answer_are_refused_at_once() {
+    let setup = Arc::new(start(limits(), timeouts(), Vec::new()).await);
+    for (activity, alert, reason) in [
+        (Activity::Kept, "InternalError", "kept-asleep"),
+        (Activity::Ending, "UnrecognisedName", "tenant-deleted"),
+    ] {
+        set(&setup, "sleeper", Activity::Sleeping);
+        let client = tokio::spawn({
+            let setup = Arc::clone(&setup);
+            async move { setup.connect(&host_name("sleeper")).await.map(|_| ()) }
+        });
+        until_held(&setup, "sleeper", 1).await;
+        // The mode is set to Asleep, or the tenant is deleted, while the client waits.
+        set(&setup, "sleeper", activity);
+        let error = timeout(SOON, client).await.unwrap().unwrap().unwrap_err();
+        assert!(error.to_string().contains(alert), "{error}");
+        until_refused(&setup, "sleeper", reason, 1).await;
+    }
+    set(&setup, "sleeper", Activity::Kept);
+    setup.connect(&host_name("sleeper")).await.unwrap_err();
+    until_refused(&setup, "sleeper", "kept-asleep", 2).await;
 }
 
 #[tokio::test]

@@ -10,6 +10,8 @@ fn at(second: i64) -> Timestamp {
 fn quiet() -> Inside {
     Inside {
         has_pods: false,
+        has_started_pods: false,
+        has_jobs: false,
         next_job: Ok(None),
     }
 }
@@ -28,6 +30,7 @@ fn idle() -> Facts {
         activity: Activity::Known(at(NOW - HOUR)),
         has_pods: false,
         is_ready: true,
+        serves: true,
         sleep_requested: None,
         wake_requested: None,
         schedule: ScheduleState::Running,
@@ -49,6 +52,7 @@ fn sleeping() -> Facts {
     Facts {
         state: SleepState::Sleeping,
         is_ready: false,
+        serves: false,
         activity: Activity::Unknown("it sleeps".into()),
         inside: None,
         ..falling(SleepCause::Idle)
@@ -126,8 +130,11 @@ fn being_woken_is_use() {
     facts.wake_requested = Some(at(NOW - 120));
     assert_eq!(decide(&facts), in_use(NOW + 1680));
     // A clock that is ahead gains nothing.
-    facts.wake_requested = Some(at(NOW + HOUR));
+    facts.wake_requested = Some(at(NOW + 600));
     assert_eq!(decide(&facts), in_use(NOW + 1800));
+    // A request for another day is none yet.
+    facts.wake_requested = Some(at(NOW + 601));
+    assert_eq!(decide(&facts), falls_asleep(SleepCause::Idle));
 }
 
 #[test]
@@ -260,6 +267,11 @@ fn a_request_to_sleep_counts_for_ten_minutes_and_is_honoured_once() {
     assert_eq!(decide(&same_second), ignored);
     assert_eq!(with(NOW - 5, None, Some(NOW - 6)), honoured);
     assert_eq!(with(NOW - 5, None, Some(NOW - 5)), ignored, "the request to wake wins");
+    assert_eq!(
+        with(NOW - 5, None, Some(NOW + 24 * HOUR)),
+        honoured,
+        "it is to wake tomorrow"
+    );
 }
 
 #[test]
@@ -272,6 +284,60 @@ fn a_tenant_sleeps_once_its_pods_have_ended() {
         facts.stops_pods = true;
         assert_eq!(decide(&facts), Decision::Stay(Stay::PodsEnd));
     }
+}
+
+#[test]
+fn a_job_between_two_pods_keeps_a_tenant_awake_as_pods_do() {
+    let half_done = Inside {
+        has_jobs: true,
+        ..quiet()
+    };
+    let with = |facts: Facts| {
+        decide(&Facts {
+            inside: Some(half_done.clone()),
+            ..facts
+        })
+    };
+    assert_eq!(with(idle()), Decision::Stay(Stay::PodsRun));
+    assert_eq!(with(falling(SleepCause::Requested)), Decision::Wake(WakeCause::Used));
+    let stopping = Facts {
+        stops_pods: true,
+        ..idle()
+    };
+    assert_eq!(with(stopping), falls_asleep(SleepCause::Idle));
+    let stopped = Facts {
+        schedule: ScheduleState::Stopped,
+        ..idle()
+    };
+    assert_eq!(with(stopped), falls_asleep(SleepCause::Idle));
+}
+
+#[test]
+fn a_tenant_learns_how_its_pods_ended_before_it_sleeps() {
+    let facts = Facts {
+        stops_pods: true,
+        inside: Some(Inside {
+            has_pods: true,
+            has_started_pods: true,
+            ..quiet()
+        }),
+        ..falling(SleepCause::Requested)
+    };
+    assert_eq!(decide(&facts), Decision::Stay(Stay::PodsEnd));
+    // Pods that wait for a node wait until it wakes.
+    let waiting = Facts {
+        inside: Some(Inside {
+            has_pods: true,
+            ..quiet()
+        }),
+        ..facts.clone()
+    };
+    assert_eq!(decide(&waiting), Decision::Sleep { wakes_at: None });
+    let woken = Facts {
+        wake_requested: Some(at(NOW)),
+        ..facts
+    };
+    assert_eq!(decide(&woken), Decision::Wake(WakeCause::Requested));
 }
 
 #[test]
@@ -394,7 +460,9 @@ fn waking_ends_when_the_tenant_is_ready() {
     let mut facts = sleeping();
     facts.state = SleepState::Waking;
     facts.mode = SleepMode::Asleep;
-    assert_eq!(decide(&facts), Decision::Stay(Stay::Waking));
+    assert_eq!(decide(&facts), Decision::Stay(Stay::Waking { serves: false }));
+    facts.serves = true;
+    assert_eq!(decide(&facts), Decision::Stay(Stay::Waking { serves: true }));
     facts.is_ready = true;
     assert_eq!(decide(&facts), Decision::Awake);
 }
@@ -410,7 +478,7 @@ fn a_wake_is_one_wake() {
     facts.cause = None;
     for request in [NOW - 1, NOW, NOW + 1] {
         facts.wake_requested = Some(at(request));
-        assert_eq!(decide(&facts), Decision::Stay(Stay::Waking));
+        assert_eq!(decide(&facts), Decision::Stay(Stay::Waking { serves: false }));
     }
     facts.is_ready = true;
     assert_eq!(decide(&facts), Decision::Awake);

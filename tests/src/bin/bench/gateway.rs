@@ -8,6 +8,7 @@ use crate::{
 use berth_gateway::routes::{API_SERVER, Backends};
 use berth_process::free_port;
 use berth_tests::{
+    files::raise_file_limit,
     gateway::{Gateway, control_flags, host_name},
     tenant::{Tenant, cluster, patient_with},
     test_cluster::TestCluster,
@@ -47,8 +48,9 @@ const READS: usize = 200;
 const WATCHES: usize = 1000;
 /// For how many the memory is given. An API server on the same machine would need more than there is for so many.
 const MANY_WATCHES: usize = 10_000;
-/// New connections, and how many at the same time.
-const CONNECTIONS: usize = 2000;
+/// New connections in a round, how many rounds, and how many at the same time.
+const CONNECTIONS: usize = 800;
+const CONNECTION_ROUNDS: usize = 5;
 const AT_ONCE: usize = 16;
 /// Time after which idle connections have settled.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -63,6 +65,7 @@ struct Way {
 }
 
 pub(crate) async fn run() {
+    raise_file_limit();
     let host = TestCluster::without_control("cpu=1").await;
     let port = free_port().unwrap();
     host.start_control_with("first", &control_flags(port)).await;
@@ -197,27 +200,45 @@ async fn watches(report: &mut Report, kubeconfig: &Kubeconfig, way: &Way) {
     drop(open);
 }
 
-/// Whole TLS handshakes in a second.
+/// Whole TLS handshakes in a second. All ways are measured in turn, several times.
 async fn connections(report: &mut Report, ways: &[Way], tenant: &Tenant) {
     let config = tls_config(tenant);
-    for way in ways {
-        let address = way.address;
-        let name = ServerName::try_from(host_name(tenant)).unwrap();
-        let start = Instant::now();
-        let each = (0..AT_ONCE).map(|_| {
-            let (connector, name) = (TlsConnector::from(Arc::clone(&config)), name.clone());
-            async move {
-                for _ in 0..CONNECTIONS / AT_ONCE {
-                    let stream = TcpStream::connect(address).await.unwrap();
-                    connector.connect(name.clone(), stream).await.unwrap();
-                }
+    let mut rates = vec![Vec::new(); ways.len()];
+    for round in 0..=CONNECTION_ROUNDS {
+        for (way, rates) in ways.iter().zip(&mut rates) {
+            let rate = connect_often(way.address, &config, &host_name(tenant)).await;
+            // The first round warms up.
+            if round > 0 {
+                rates.push(rate);
             }
-        });
-        join_all(each).await;
-        #[allow(clippy::cast_precision_loss)]
-        let rate = CONNECTIONS as f64 / start.elapsed().as_secs_f64();
-        report.add(format!("TLS connections, {}", way.name), rate, "1/s");
+        }
     }
+    let rates: Vec<f64> = rates.iter().map(|rates| percentile(rates, 50.0)).collect();
+    for (way, rate) in ways.iter().zip(&rates) {
+        report.add(format!("TLS connections, {}", way.name), *rate, "1/s");
+    }
+    if let [_, gateway, haproxy] = rates[..] {
+        report.add("TLS connections, gateway against HAProxy", gateway / haproxy, "x");
+    }
+}
+
+/// Opens [`CONNECTIONS`] connections, [`AT_ONCE`] at a time. Returns how many that is in a second.
+async fn connect_often(address: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> f64 {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let start = Instant::now();
+    let each = (0..AT_ONCE).map(|_| {
+        let (connector, name) = (TlsConnector::from(Arc::clone(config)), name.clone());
+        async move {
+            for _ in 0..CONNECTIONS / AT_ONCE {
+                let stream = TcpStream::connect(address).await.unwrap();
+                connector.connect(name.clone(), stream).await.unwrap();
+            }
+        }
+    });
+    join_all(each).await;
+    #[allow(clippy::cast_precision_loss)]
+    let rate = CONNECTIONS as f64 / start.elapsed().as_secs_f64();
+    rate
 }
 
 /// TLS without sessions that are resumed. The certificate of the API server must be valid.

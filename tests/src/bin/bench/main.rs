@@ -3,6 +3,7 @@
 //! Machines are shared and noisy: where a figure matters it is a ratio of two things measured in turn in one run.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
+mod bare_api_server;
 mod burst;
 mod cores;
 mod fairness;
@@ -23,6 +24,7 @@ mod schedules;
 mod sync;
 mod tenant_admission;
 mod tenant_ready;
+mod wake;
 
 use berth_runtime::shutdown;
 use clap::{Parser, Subcommand};
@@ -70,6 +72,9 @@ enum Which {
     /// What the gateway adds to a request, bytes against a direct connection, memory of idle watches, TLS connections in a second; the same
     /// of HAProxy, if that is installed.
     Gateway,
+    /// From a connection at the gateway to the first answer of a tenant that sleeps, against a bare kube-apiserver's own start; and what a
+    /// tenant costs while it sleeps.
+    Wake,
     /// On real nodes, as root: a tenant whose control plane runs in pods gets ready, its memory, exec and port-forward against
     /// the host directly, and DNS.
     Real,
@@ -124,6 +129,7 @@ async fn run(which: Which) {
         Which::Schedules(options) => schedules::run(options),
         Which::IdlePass(options) => idle_pass::run(options).await,
         Which::Gateway => gateway::run().await,
+        Which::Wake => wake::run().await,
         Which::Real => real::run().await,
         Which::AskNames { server } => real::ask_many(server).await,
         Which::RunIdlePass { prometheus, nodes } => idle_pass::run_passes(&prometheus, nodes).await,
@@ -143,5 +149,6 @@ async fn run_all() {
     schedules::run(schedules::Options::default());
     idle_pass::run(idle_pass::Options::default()).await;
     gateway::run().await;
+    wake::run().await;
     real::run().await;
 }

@@ -10,7 +10,7 @@ use super::{
         manifests::ObservedManifests,
         target::Tenant,
     },
-    Prepared, argo_cd, definitions, dns, keys, kubeconfig, manifests, metrics_api,
+    Prepared, argo_cd, definitions, dns, keys, kubeconfig, leases, manifests, metrics_api,
 };
 use crate::{
     apply::Applier,
@@ -21,7 +21,7 @@ use crate::{
     error::ReconcileError,
     runtime::ComponentState,
 };
-use berth_api::{DatastoreUsage, conditions::SYNCER_READY};
+use berth_api::{DatastoreUsage, SleepState, conditions::SYNCER_READY};
 use berth_pki::Usage;
 use berth_sync_rules::admission::configuration::configuration;
 use jiff::Timestamp;
@@ -176,6 +176,7 @@ async fn observe_usage(
         slot: &tenant.slot,
         size_reading: &context.tenants.size_reading,
         activity: &tenant.memory.activity,
+        is_waking: is_waking(tenant),
     };
     let memory = &tenant.memory.datastore_usage;
     let observed = datastore_usage::observe(&source, memory, published_usage(tenant), limits).await;
@@ -201,6 +202,9 @@ fn is_unknown(tenant: &Tenant) -> bool {
 pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>) -> Result<(), TenantError> {
     let tenant = &prepared.accepted.tenant;
     tenant.memory.connection.close();
+    // Before anything is scaled down, and here, so that nothing is lost if the wake is recorded and control does not learn it. All other
+    // objects stay applied, which makes the wake quicker.
+    tenant.memory.host.forget_kind("Deployment");
     context
         .runtime
         .stop_components(&tenant.id)
@@ -281,6 +285,9 @@ async fn run_with_objects(
     {
         return Err(error);
     }
+    if is_waking(tenant) && context.runtime.uses_pods() {
+        leases::release(tenant, applier.client()).await;
+    }
     let running = run_components(context, prepared, started)
         .await
         .map_err(in_step(TenantError::Components))?;
@@ -291,11 +298,17 @@ async fn run_with_objects(
     Ok(running)
 }
 
-/// Whether the components have run after all objects were applied, as this process or the status remembers.
+/// Whether the tenant is being woken.
+fn is_waking(tenant: &Tenant) -> bool {
+    tenant.cluster.sleep_state() == SleepState::Waking
+}
+
+/// Whether the components have run after all objects were applied, as this process or the status remembers. Those of a tenant that wakes
+/// have: webhooks of its own may refuse every write until its pods run.
 fn have_run(tenant: &Tenant) -> bool {
     let conditions = tenant.cluster.status.iter().flat_map(|status| &status.conditions);
     let mut was_ready = conditions.filter(|condition| condition.type_ == SYNCER_READY && condition.status == "True");
-    tenant.memory.have_components_run.load(Ordering::Relaxed) || was_ready.next().is_some()
+    is_waking(tenant) || tenant.memory.have_components_run.load(Ordering::Relaxed) || was_ready.next().is_some()
 }
 
 impl Running {

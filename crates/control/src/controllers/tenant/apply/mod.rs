@@ -12,6 +12,7 @@ mod dns;
 mod endpoint;
 mod keys;
 mod kubeconfig;
+mod leases;
 mod manifests;
 mod metrics_api;
 mod prepare;

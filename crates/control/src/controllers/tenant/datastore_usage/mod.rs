@@ -116,6 +116,8 @@ pub(super) struct Source<'a> {
     pub(super) size_reading: &'a sync::Mutex<()>,
     /// Gets how often the tenant was used, which the same metrics say.
     pub(super) activity: &'a Mutex<ActivityLog>,
+    /// Whether the tenant is being woken. What it stored before is good enough until it is awake: its API server has enough to do.
+    pub(super) is_waking: bool,
 }
 
 /// What the tenant uses: measured now, or what is known if there is no need or no way to measure. `published` is what its status
@@ -130,7 +132,9 @@ pub(super) async fn observe(
     let mut state = memory.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let before = state.measured.map(|(_, usage)| usage).or(published);
     let mut usage = before.map(|usage| share::judge(usage, limits));
-    if state.measured.is_none_or(|(at, _)| at.elapsed() >= INTERVAL)
+    let is_due = state.measured.is_none_or(|(at, _)| at.elapsed() >= INTERVAL);
+    if is_due
+        && !(source.is_waking && usage.is_some())
         && let Some(measurement) = measure(source, &mut state, usage, limits).await
     {
         let next = share::next(usage, &measurement, limits);

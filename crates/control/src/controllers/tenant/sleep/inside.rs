@@ -1,14 +1,14 @@
-//! What only the tenant's API server knows before the tenant falls asleep: its pods and its CronJobs, and whether it was used just now.
+//! What only the tenant's API server knows before the tenant falls asleep: its pods, Jobs and CronJobs, and whether it was used just now.
 
 use super::super::{datastore_usage, target::Tenant};
 use crate::apply::Applier;
 use berth_schedules::cron_jobs;
 use berth_sleep::Inside;
 use http_body_util::{BodyExt, Limited};
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Api, Client, api::ListParams, client::Body};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use std::{
     sync::{Arc, PoisonError},
     time::Duration,
@@ -17,28 +17,40 @@ use std::{
 /// Time for all that is read.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Where all CronJobs are.
-const CRON_JOBS: &str = "/apis/batch/v1/cronjobs";
-/// CronJobs that are listed at a time: few, as the tenant decides on their size. One has up to 1.5 MiB in etcd, and as text several times that.
+const CRON_JOBS: &str = "/apis/batch/v1/cronjobs?";
+/// Where all Jobs are.
+const JOBS: &str = "/apis/batch/v1/jobs?";
+/// Pods that have not ended.
+const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+/// Where all pods are that have not ended and have a node. The selector is encoded.
+const PLACED_PODS: &str =
+    "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed%2Cspec.nodeName%21%3D&";
+/// Objects that are listed at a time: few, as the tenant decides on their size. One has up to 1.5 MiB in etcd, and as text several times that.
 const PAGE: u32 = 10;
 /// Bytes of such a page that are read. Control serves all tenants with little memory.
 const MAX_PAGE: usize = 16 << 20;
-/// Pods that have not ended.
-const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+/// How long a run of a CronJob that is due may wait for its Job. The controller creates it within seconds, if it does at all: one whose
+/// deadline has passed, or that must not run beside the one before, gets none.
+const JOB_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 
-/// Reads pods and CronJobs. The error says why that is not possible.
+/// Reads CronJobs, Jobs and pods, in the order in which one creates the next. The error says why that is not possible.
 pub(super) async fn read(tenant: &Tenant, now: Timestamp) -> Result<Inside, String> {
     let api_server = connect(tenant)?;
     let client = api_server.client().clone();
     let reading = async {
+        let next_job = find_next_job(&client, now).await?;
+        let has_jobs = any(&client, JOBS, may_create_pods).await?;
         Ok::<_, String>(Inside {
             has_pods: has_pods(&client).await.map_err(|error| error.to_string())?,
-            next_job: find_next_job(&client, now).await?,
+            has_started_pods: any(&client, PLACED_PODS, is_started).await?,
+            has_jobs,
+            next_job,
         })
     };
     match tenant.slot.lend(LIMIT, reading).await {
-        Some(read) => read.map_err(|error| format!("its pods and CronJobs cannot be listed: {error}")),
+        Some(read) => read.map_err(|error| format!("its pods, Jobs and CronJobs cannot be listed: {error}")),
         None => Err(format!(
-            "its API server does not list its pods and CronJobs within {} s",
+            "its API server does not list its pods, Jobs and CronJobs within {} s",
             LIMIT.as_secs()
         )),
     }
@@ -65,67 +77,100 @@ async fn has_pods(client: &Client) -> kube::Result<bool> {
     Ok(!pods.list_metadata(&first).await?.items.is_empty())
 }
 
-/// What is read of a list of CronJobs.
+/// What is read of a list.
 #[derive(Deserialize)]
-struct Jobs {
+struct Page<Item> {
     #[serde(default)]
-    metadata: JobsMetadata,
-    items: Vec<Job>,
+    metadata: PageMetadata,
+    items: Vec<Item>,
 }
 
 #[derive(Default, Deserialize)]
-struct JobsMetadata {
+struct PageMetadata {
     #[serde(rename = "continue")]
     next: Option<String>,
 }
 
-/// What is read of a CronJob.
-#[derive(Deserialize)]
-struct Job {
-    metadata: JobMetadata,
-    spec: JobSpec,
-}
-
+/// What is read of an object's metadata.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct JobMetadata {
+struct Metadata {
     #[serde(default)]
     namespace: String,
     #[serde(default)]
     name: String,
-    deletion_timestamp: Option<String>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+}
+
+/// What is read of a CronJob.
+#[derive(Deserialize)]
+struct CronJob {
+    metadata: Metadata,
+    spec: CronJobSpec,
+    #[serde(default)]
+    status: CronJobStatus,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct JobSpec {
+struct CronJobSpec {
     schedule: String,
     time_zone: Option<String>,
     suspend: Option<bool>,
 }
 
-/// When the next CronJob is due, or why that is not known. The outer error says why they cannot be listed.
-async fn find_next_job(client: &Client, now: Timestamp) -> Result<Result<Option<Timestamp>, String>, String> {
-    let mut token = String::new();
-    let mut next: Option<Timestamp> = None;
-    loop {
-        let page = list_jobs(client, &token).await?;
-        for job in &page.items {
-            match next_run(job, now) {
-                Ok(run) => next = next.into_iter().chain(run).min(),
-                Err(why) => return Ok(Err(why)),
-            }
-        }
-        match page.metadata.next.filter(|token| !token.is_empty()) {
-            Some(following) => token = following,
-            None => return Ok(Ok(next)),
-        }
-    }
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CronJobStatus {
+    last_schedule_time: Option<Time>,
 }
 
-/// A page of CronJobs, after the one that gave the token. It is not read beyond [`MAX_PAGE`].
-async fn list_jobs(client: &Client, token: &str) -> Result<Jobs, String> {
-    let mut path = format!("{CRON_JOBS}?limit={PAGE}");
+/// What is read of a Job.
+#[derive(Deserialize)]
+struct Job {
+    metadata: Metadata,
+    spec: JobSpec,
+    #[serde(default)]
+    status: JobStatus,
+}
+
+#[derive(Deserialize)]
+struct JobSpec {
+    suspend: Option<bool>,
+    parallelism: Option<i32>,
+}
+
+#[derive(Default, Deserialize)]
+struct JobStatus {
+    #[serde(default)]
+    conditions: Vec<JobCondition>,
+}
+
+#[derive(Deserialize)]
+struct JobCondition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+/// What is read of a pod with a node.
+#[derive(Deserialize)]
+struct PlacedPod {
+    metadata: Metadata,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodStatus {
+    start_time: Option<Time>,
+}
+
+/// A page of a list, after the one that gave the token. It is not read beyond [`MAX_PAGE`].
+async fn list_page<Item: DeserializeOwned>(client: &Client, from: &str, token: &str) -> Result<Page<Item>, String> {
+    let mut path = format!("{from}limit={PAGE}");
     if !token.is_empty() {
         // API servers write it in the alphabet of base64 for URLs.
         path.push_str("&continue=");
@@ -138,19 +183,86 @@ async fn list_jobs(client: &Client, token: &str) -> Result<Jobs, String> {
         return Err(format!("the answer is {}", answer.status()));
     }
     let body = Limited::new(answer.into_body(), MAX_PAGE).collect().await;
-    let body = body.map_err(|error| format!("{PAGE} of its CronJobs, at most {} MiB: {error}", MAX_PAGE >> 20))?;
+    let body = body.map_err(|error| format!("{PAGE} objects, at most {} MiB: {error}", MAX_PAGE >> 20))?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| error.to_string())
 }
 
-/// When a CronJob is due next; none if it never is.
-fn next_run(job: &Job, now: Timestamp) -> Result<Option<Timestamp>, String> {
-    let Job { metadata, spec } = job;
+impl<Item> Page<Item> {
+    /// The token of the page after this one.
+    fn next(&self) -> Option<String> {
+        self.metadata.next.clone().filter(|token| !token.is_empty())
+    }
+}
+
+/// Whether one of the objects in a list is like that. It is read until one is found.
+async fn any<Item: DeserializeOwned>(client: &Client, from: &str, is: fn(&Item) -> bool) -> Result<bool, String> {
+    let mut token = String::new();
+    loop {
+        let page: Page<Item> = list_page(client, from, &token).await?;
+        if page.items.iter().any(is) {
+            return Ok(true);
+        }
+        match page.next() {
+            Some(following) => token = following,
+            None => return Ok(false),
+        }
+    }
+}
+
+/// Whether a pod that has not ended was started by a node, and is not being deleted: such a one is not run again. One that has a node and is
+/// held back has no time of its start.
+fn is_started(pod: &PlacedPod) -> bool {
+    pod.status.start_time.is_some() && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// Whether a Job has not ended and may create pods.
+fn may_create_pods(job: &Job) -> bool {
+    let creates_none = job.spec.suspend == Some(true) || job.spec.parallelism == Some(0);
+    let has_ended = job
+        .status
+        .conditions
+        .iter()
+        .any(|condition| ["Complete", "Failed"].contains(&condition.type_.as_str()) && condition.status == "True");
+    !creates_none && !has_ended && job.metadata.deletion_timestamp.is_none()
+}
+
+/// When the next CronJob is due, or why that is not known. The outer error says why they cannot be listed.
+async fn find_next_job(client: &Client, now: Timestamp) -> Result<Result<Option<Timestamp>, String>, String> {
+    let mut token = String::new();
+    let mut next: Option<Timestamp> = None;
+    loop {
+        let page: Page<CronJob> = list_page(client, CRON_JOBS, &token).await?;
+        for job in &page.items {
+            match next_run(job, now) {
+                Ok(run) => next = next.into_iter().chain(run).min(),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+        match page.next() {
+            Some(following) => token = following,
+            None => return Ok(Ok(next)),
+        }
+    }
+}
+
+/// When a CronJob is due next; none if it never is. A time that has passed is that of a run whose Job does not exist yet.
+fn next_run(job: &CronJob, now: Timestamp) -> Result<Option<Timestamp>, String> {
+    let CronJob { metadata, spec, status } = job;
     if spec.suspend == Some(true) || metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
-    let next = cron_jobs::next_run(&spec.schedule, spec.time_zone.as_deref(), now);
+    // The controller records the time of a run once its Job exists.
+    let known = [&status.last_schedule_time, &metadata.creation_timestamp];
+    let recent = now.checked_sub(JOB_WITHIN).unwrap_or(now);
+    let after = known
+        .into_iter()
+        .flatten()
+        .map(|time| time.0)
+        .fold(recent, Timestamp::max)
+        .min(now);
+    let next = cron_jobs::next_run(&spec.schedule, spec.time_zone.as_deref(), after);
     next.map_err(|why| {
-        let JobMetadata { namespace, name, .. } = metadata;
+        let Metadata { namespace, name, .. } = metadata;
         format!("CronJob {namespace}/{name}: {why}, or suspend it")
     })
 }
@@ -164,7 +276,7 @@ mod tests {
         let mut job = json!({"metadata": {"namespace": "team", "name": "report"}, "spec": {"jobTemplate": {}}});
         let fields = job["spec"].as_object_mut().unwrap();
         fields.extend(serde_json::from_value::<serde_json::Map<_, _>>(spec).unwrap());
-        let job: Job = serde_json::from_value(job).unwrap();
+        let job: CronJob = serde_json::from_value(job).unwrap();
         let now = "2026-05-05T12:00:00Z".parse().unwrap();
         next_run(&job, now).map(|next| next.map(|next| next.to_string()))
     }
@@ -205,5 +317,69 @@ mod tests {
             error.starts_with("CronJob team/report: ") && error.contains("suspend"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_run_is_due_until_its_job_exists() {
+        let at = |now: &str, last: Value| {
+            let job: CronJob = serde_json::from_value(json!({
+                "metadata": {"namespace": "team", "name": "report", "creationTimestamp": "2026-05-05T11:59:00Z"},
+                "spec": {"schedule": "0 * * * *", "timeZone": "UTC", "jobTemplate": {}}, "status": {"lastScheduleTime": last},
+            }))
+            .unwrap();
+            next_run(&job, now.parse().unwrap()).unwrap().unwrap().to_string()
+        };
+        let (never, noon, one) = (json!(null), json!("2026-05-05T12:00:00Z"), "2026-05-05T13:00:00Z");
+        assert_eq!(at("2026-05-05T12:00:01Z", never.clone()), "2026-05-05T12:00:00Z");
+        assert_eq!(at("2026-05-05T12:00:01Z", noon), one);
+        // The controller does not make up for it: its deadline has passed, for example.
+        assert_eq!(at("2026-05-05T12:02:01Z", never), one);
+        // Before the CronJob existed, nothing was due.
+        let job: CronJob = serde_json::from_value(json!({
+            "metadata": {"creationTimestamp": "2026-05-05T12:00:30Z"},
+            "spec": {"schedule": "0 * * * *", "timeZone": "UTC", "jobTemplate": {}},
+        }))
+        .unwrap();
+        let next = next_run(&job, "2026-05-05T12:01:00Z".parse().unwrap())
+            .unwrap()
+            .unwrap();
+        assert_eq!(next.to_string(), one);
+        // The clock of the tenant's controller is ahead.
+        assert_eq!(
+            at("2026-05-05T11:59:30Z", json!("2026-05-05T12:00:00Z")),
+            "2026-05-05T12:00:00Z"
+        );
+    }
+
+    #[test]
+    fn pods_that_are_held_back_or_deleted_are_not_started() {
+        let started = |metadata: Value, status: Value| {
+            is_started(&serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap())
+        };
+        let running = json!({"phase": "Running", "startTime": "2026-05-05T12:00:00Z"});
+        assert!(started(json!({}), running.clone()));
+        assert!(!started(json!({"deletionTimestamp": "2026-05-05T12:00:00Z"}), running));
+        assert!(!started(json!({}), json!({"phase": "Pending"})));
+    }
+
+    #[test]
+    fn jobs_that_have_not_ended_create_pods_unless_they_are_suspended() {
+        let creates = |spec: Value, status: Value| {
+            let job = json!({"metadata": {}, "spec": spec, "status": status});
+            may_create_pods(&serde_json::from_value(job).unwrap())
+        };
+        let ended = |kind: &str, status: &str| json!({"conditions": [{"type": kind, "status": status}]});
+        let spec = json!({"template": {}});
+        assert!(creates(spec.clone(), json!({})));
+        assert!(creates(spec.clone(), json!({"succeeded": 1, "ready": 0})));
+        assert!(creates(spec.clone(), ended("Failed", "False")));
+        assert!(creates(spec.clone(), ended("FailureTarget", "True")), "its pods end");
+        for kind in ["Complete", "Failed"] {
+            assert!(!creates(spec.clone(), ended(kind, "True")), "{kind}");
+        }
+        assert!(!creates(json!({"template": {}, "suspend": true}), json!({})));
+        assert!(!creates(json!({"template": {}, "parallelism": 0}), json!({})));
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-05-05T12:00:00Z"}, "spec": spec});
+        assert!(!may_create_pods(&serde_json::from_value(deleted).unwrap()));
     }
 }

@@ -3,7 +3,7 @@
 use super::super::status::SLEEPING;
 use berth_api::{
     SleepCause, SleepMode, SleepState, SleepStatus,
-    conditions::{AWAKE, ConditionUpdate},
+    conditions::{AWAKE, ConditionUpdate, SERVING},
     labels,
 };
 use berth_sleep::{Decision, Facts, Stay, WakeCause};
@@ -23,6 +23,7 @@ pub(super) fn condition(facts: &Facts, decision: &Decision) -> ConditionUpdate {
             let is_kept = facts.mode == SleepMode::Asleep;
             sleeping(if is_kept { Some(SleepCause::Mode) } else { facts.cause }, *wakes_at)
         }
+        (SleepState::Waking, Decision::Stay(Stay::Waking { serves: true })) => serving(),
         (SleepState::Waking, _) => waking(None),
         (state, _) => ConditionUpdate::mark_unknown(AWAKE, state.name(), "the tenant changes its state"),
     }
@@ -66,8 +67,8 @@ fn awake(facts: &Facts, stay: &Stay) -> ConditionUpdate {
         Stay::PodsRun => yes(
             "PodsRun",
             format!(
-                "{}the tenant has pods that have not ended, and its class does not let them be stopped; scale its workloads to zero, or ask \
-                 the platform team to set spec.sleep.stopsPods of the class",
+                "{}the tenant has pods or Jobs that have not ended, and its class does not let them be stopped; scale its workloads to zero, \
+                 suspend its Jobs, or ask the platform team to set spec.sleep.stopsPods of the class",
                 refused(facts)
             ),
         ),
@@ -87,7 +88,7 @@ fn awake(facts: &Facts, stay: &Stay) -> ConditionUpdate {
             ),
         ),
         // Not of a tenant that is awake.
-        Stay::PodsEnd | Stay::NotAnswering | Stay::Sleeping { .. } | Stay::Waking => {
+        Stay::PodsEnd | Stay::NotAnswering | Stay::Sleeping { .. } | Stay::Waking { .. } => {
             yes(IN_USE, "the tenant is awake".into())
         }
     }
@@ -135,6 +136,11 @@ fn waking(cause: Option<WakeCause>) -> ConditionUpdate {
     };
     let message = format!("{why}the control plane of the tenant is being started");
     ConditionUpdate::mark_false(AWAKE, WAKING, message)
+}
+
+fn serving() -> ConditionUpdate {
+    let message = "the API server of the tenant answers, and the rest of its control plane is being started";
+    ConditionUpdate::mark_false(AWAKE, SERVING, message)
 }
 
 fn reason(cause: Option<SleepCause>) -> &'static str {

@@ -13,11 +13,11 @@ use super::{
 use crate::metrics::WakeLabels;
 use berth_api::{
     Phase, SleepCause, SleepMode, SleepState, SleepStatus, TenantClusterStatus,
-    conditions::{self, CONTROL_PLANE_READY, ConditionUpdate, READY, SYNCER_READY},
+    conditions::{self, AWAKE, CONTROL_PLANE_READY, ConditionUpdate, READY, SERVING, SYNCER_READY},
 };
 use berth_sleep::{Activity, Decision, Facts, Stay, WakeCause, decide};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::{sync::PoisonError, time::Duration};
 
 /// Steps in which the status follows the last activity: it must not change with every request.
@@ -129,6 +129,7 @@ fn collect(
         is_ready: [CONTROL_PLANE_READY, SYNCER_READY]
             .iter()
             .all(|kind| conditions::is_true(conditions, kind)),
+        serves: is_recorded_serving(conditions) || tenant.memory.connection.applier().is_some(),
         sleep_requested,
         wake_requested: cluster.wake_requested_at(),
         schedule: schedule.state,
@@ -247,7 +248,9 @@ async fn carry_out(
     tenant: &Tenant,
     observed: &ObservedSleep,
 ) -> Result<Option<Duration>, TenantError> {
-    let Some(next) = observed.next() else { return Ok(None) };
+    let Some(next) = observed.next() else {
+        return record_serving(context, tenant, observed).await;
+    };
     let (cluster, before) = (&tenant.cluster, tenant.cluster.status.clone().unwrap_or_default());
     let mut updates = vec![message::of_transition(&next, &observed.decision)];
     if next.state == SleepState::Sleeping {
@@ -276,11 +279,7 @@ async fn carry_out(
         return Ok(Some(RECORDED));
     }
     match (&observed.decision, state) {
-        (Decision::Wake(cause), SleepState::Waking) => {
-            // What was scaled down since it was applied is applied again.
-            tenant.memory.host.forget();
-            context.metrics.count_wake(*cause);
-        }
+        (Decision::Wake(cause), SleepState::Waking) => context.metrics.count_wake(*cause),
         (Decision::Awake, _) => {
             let woken = since.map_or(observed.facts.now, |since| since.0);
             let seconds = Timestamp::now().duration_since(woken).as_secs_f64();
@@ -289,6 +288,35 @@ async fn carry_out(
         _ => {}
     }
     Ok(Some(RECORDED))
+}
+
+/// Records at once that the API server of a tenant that wakes answers: the gateway passes connections on from then on, where it does not
+/// see that by itself, while the rest of the tenant is started. Otherwise as [`carry_out`].
+async fn record_serving(
+    context: &TenantContext,
+    tenant: &Tenant,
+    observed: &ObservedSleep,
+) -> Result<Option<Duration>, TenantError> {
+    let (cluster, before) = (&tenant.cluster, tenant.cluster.status.clone().unwrap_or_default());
+    let serves = matches!(observed.decision, Decision::Stay(Stay::Waking { serves: true }));
+    if !serves || is_recorded_serving(&before.conditions) {
+        return Ok(None);
+    }
+    let conditions = conditions::merge(
+        &before.conditions,
+        &[observed.condition()],
+        cluster.metadata.generation,
+        observed.facts.now,
+    );
+    let after = TenantClusterStatus { conditions, ..before };
+    status::write_unless_changed(context, cluster, &after).await?;
+    Ok(Some(RECORDED))
+}
+
+/// Whether the status says that the API server has answered since the tenant was woken.
+fn is_recorded_serving(conditions: &[Condition]) -> bool {
+    let is_serving = |condition: &Condition| condition.type_ == AWAKE && condition.reason == SERVING;
+    conditions.iter().any(is_serving)
 }
 
 impl crate::metrics::SleepMetrics {

@@ -141,6 +141,73 @@ async fn many_requests_are_one_wake() {
 }
 
 #[tokio::test]
+async fn an_api_server_that_answers_is_recorded_before_the_rest_is_started() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    fall_asleep(&mut fixture).await;
+    request(&fixture, WAKE, Timestamp::now());
+    let starts = |fixture: &Fixture| {
+        let calls = fixture.script.calls();
+        calls
+            .iter()
+            .filter(|call| call.text == "runtime run kube-controller-manager")
+            .count()
+    };
+    let before = starts(&fixture);
+    for _ in 0..MAX_RECONCILES {
+        Box::pin(fixture.reconcile()).await.unwrap();
+        if reason(&fixture, "Awake") == (json!("False"), json!("Serving")) {
+            break;
+        }
+    }
+    let status = fixture.status();
+    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("Serving")));
+    assert_eq!((&status["phase"], starts(&fixture)), (&json!("Waking"), before));
+    reconcile_until(&mut fixture, "Awake", |_| {}).await;
+    assert!(starts(&fixture) > before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_wakes_although_its_own_webhooks_keep_every_write_waiting() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    fall_asleep(&mut fixture).await;
+    // Another control: it does not remember that the components have run. The pods of the webhooks run only once they do.
+    fixture.context.tenants = Arc::new(Tenants::default());
+    fixture.tenant.never_answer_writes(Some("/clusterroles"));
+    request(&fixture, WAKE, Timestamp::now());
+    let runs = count_runs(&fixture);
+    for _ in 0..MAX_RECONCILES {
+        // The step that writes the objects fails.
+        let _ = Box::pin(fixture.reconcile()).await;
+    }
+    let calls = fixture.script.calls();
+    let mut later = calls
+        .iter()
+        .filter(|call| call.text.starts_with("runtime run "))
+        .skip(runs);
+    assert!(later.any(|call| call.text == "runtime run kube-controller-manager"));
+    fixture.tenant.never_answer_writes(None);
+    reconcile_until(&mut fixture, "Awake", |_| {}).await;
+}
+
+#[tokio::test]
+async fn a_job_between_two_pods_refuses_a_request() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let jobs = json!({"kind": "JobList", "apiVersion": "batch/v1", "metadata": {"resourceVersion": "1"}, "items": [{
+        "metadata": {"name": "train", "namespace": "default"}, "spec": {"completions": 3, "template": {}}, "status": {"succeeded": 1},
+    }]});
+    fixture.tenant.serve("/apis/batch/v1/jobs", jobs);
+    request(&fixture, SLEEP, Timestamp::now());
+    fixture.reconcile().await.unwrap();
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("PodsRun")));
+    fixture.tenant.serve("/apis/batch/v1/jobs", json!(null));
+    reconcile_until(&mut fixture, "Sleeping", |_| {}).await;
+}
+
+#[tokio::test]
 async fn control_that_forgets_everything_between_two_reconciles_goes_on() {
     let mut fixture = Fixture::new();
     fixture.reconcile_until_ready().await;
