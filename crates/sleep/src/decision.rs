@@ -25,6 +25,7 @@ pub enum Activity {
 
 /// What is known of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
     /// The time.
     pub now: Timestamp,

@@ -73,9 +73,12 @@ struct Model<'a> {
     succeeded: Succeeded,
 }
 
+/// UIDs by kind and name.
+type Uids = BTreeMap<(String, String), BTreeSet<String>>;
+
 /// Pods of the host that have succeeded, by Job and part: the UIDs of each.
 struct Succeeded {
-    seen: Arc<Mutex<BTreeMap<(String, String), BTreeSet<String>>>>,
+    seen: Arc<Mutex<Uids>>,
     watch: JoinHandle<()>,
 }
 
@@ -274,7 +277,7 @@ impl<'a> Model<'a> {
                 .get("web")
                 .await
                 .map_err(|error| error.to_string())?;
-            let (spec, status) = (web.spec.unwrap_or_default(), web.status.unwrap_or_default());
+            let (spec, status) = (web.spec, web.status.unwrap_or_default());
             let is_available = status.available_replicas.unwrap_or_default() == self.replicas;
             if is_available
                 && spec.replicas == Some(self.replicas)

@@ -185,7 +185,7 @@ async fn use_tokens(host: &TestCluster, gateway: &Gateway, tenant: &Tenant) -> C
         .create_token_request("default", &PostParams::default(), &asked)
         .await
         .unwrap();
-    let token = issued.status.unwrap().token;
+    let token = issued.status.and_then(|status| status.token).unwrap();
     for (token, is_known) in [(token.as_str(), true), (UNKNOWN_TOKEN, false)] {
         let mut kubeconfig = gateway.kubeconfig(tenant);
         let user = serde_json::from_value(json!({"token": token})).unwrap();

@@ -37,6 +37,7 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
         "mutating/created-by.yaml",
         "own-apis.yaml",
         "platform-objects.yaml",
+        "webhooks/writes.yaml",
     ];
     assert_eq!(policy_files(&with_room), always);
     fixture.datastore_usage.full = true;
@@ -49,7 +50,8 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
             "flow-control.yaml",
             "mutating/created-by.yaml",
             "own-apis.yaml",
-            "platform-objects.yaml"
+            "platform-objects.yaml",
+            "webhooks/writes.yaml",
         ]
     );
     let files = full.files_in("/files");
@@ -139,7 +141,8 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
             "flow-control.yaml",
             "mutating/created-by.yaml",
             "own-apis.yaml",
-            "platform-objects.yaml"
+            "platform-objects.yaml",
+            "webhooks/writes.yaml",
         ]
     );
 }

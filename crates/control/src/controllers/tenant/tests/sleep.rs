@@ -65,7 +65,13 @@ async fn a_tenant_without_the_setting_knows_nothing_of_sleep() {
     fixture.reconcile().await.unwrap();
     assert_eq!(state(&fixture), json!(null));
     assert_eq!(fixture.condition("Awake"), None);
-    assert!(fixture.tenant.find("/flowschemas/").is_empty());
+    let schemas = fixture.tenant.find("/flowschemas/");
+    assert!(
+        schemas
+            .iter()
+            .all(|schema| schema["metadata"]["name"] == "berth-platform"),
+        "{schemas:?}"
+    );
 }
 
 #[tokio::test]
