@@ -73,7 +73,7 @@ struct Model<'a> {
     succeeded: Succeeded,
 }
 
-/// UIDs by kind and name.
+/// UIDs of pods, by Job and part.
 type Uids = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Pods of the host that have succeeded, by Job and part: the UIDs of each.
