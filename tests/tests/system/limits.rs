@@ -403,7 +403,7 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
     let (all, now) = (ListParams::default(), DeleteParams::default());
     policies.delete_collection(&now, &all).await.unwrap();
     bindings.delete_collection(&now, &all).await.unwrap();
-    for user in [None, Some("system:kube-controller-manager")] {
+    for user in [None, Some("somebody")] {
         let message = refusal(create_config_map(admin, "more", user).await);
         assert!(
             message

@@ -169,7 +169,7 @@ async fn deleted_while_it_wakes(host: &TestCluster, gateway: &Gateway, tenant: &
 /// Uses tokens by way of the gateway. Returns them with the other credentials of the tenant.
 async fn use_tokens(host: &TestCluster, gateway: &Gateway, tenant: &Tenant) -> Canaries {
     let mut canaries = Canaries::of(host, tenant).await;
-    let accounts: Api<ServiceAccount> = Api::namespaced(tenant.client.clone(), "default");
+    let accounts: Api<ServiceAccount> = Api::namespaced(client_of(gateway, tenant).await, "default");
     let asked = TokenRequest {
         spec: Some(TokenRequestSpec {
             expiration_seconds: Some(3600),
@@ -177,8 +177,8 @@ async fn use_tokens(host: &TestCluster, gateway: &Gateway, tenant: &Tenant) -> C
         }),
         ..TokenRequest::default()
     };
-    until_true("the ServiceAccount exists", SOON, async || {
-        accounts.get("default").await.is_ok()
+    until("the ServiceAccount exists", SOON, async || {
+        accounts.get("default").await
     })
     .await;
     let issued = accounts
@@ -228,11 +228,14 @@ async fn watches_outlast(gateway: &mut Gateway, tenant: &Tenant) {
         })
         .await;
     };
-    // Not by way of the gateway: it is down for a moment.
+    // The gateway may be down for a moment.
     let say = async |round: usize| {
         let news = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NEWS},
             "data": {"round": round.to_string()}});
-        apply(&tenant.client, "default", &news).await.unwrap();
+        until("the API server is reached", SOON, async || {
+            apply(&client, "default", &news).await
+        })
+        .await;
     };
     say(1).await;
     until_all_saw(1).await;

@@ -4,7 +4,7 @@ use super::super::{datastore_usage, target::Tenant};
 use crate::apply::Applier;
 use berth_schedules::cron_jobs;
 use berth_sleep::Inside;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Api, Client, api::ListParams, client::Body};
@@ -25,8 +25,9 @@ const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// Where all pods are that have not ended and have a node. The selector is encoded.
 const PLACED_PODS: &str =
     "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed%2Cspec.nodeName%21%3D&";
-/// Objects that are listed at a time: few, as the tenant decides on their size. One has up to 1.5 MiB in etcd, and as text several times that.
-const PAGE: u32 = 10;
+/// Objects that are listed at a time: many, so that thousands are read in [`LIMIT`]; fewer from there on where they are more than
+/// [`MAX_PAGE`]. The tenant decides on their size: one has up to 1.5 MiB in etcd, and as text several times that.
+const PAGES: [u32; 3] = [500, 50, 5];
 /// Bytes of such a page that are read. Control serves all tenants with little memory.
 const MAX_PAGE: usize = 16 << 20;
 /// How long a run of a CronJob that is due may wait for its Job. The controller creates it within seconds, if it does at all: one whose
@@ -168,9 +169,54 @@ struct PodStatus {
     start_time: Option<Time>,
 }
 
-/// A page of a list, after the one that gave the token. It is not read beyond [`MAX_PAGE`].
-async fn list_page<Item: DeserializeOwned>(client: &Client, from: &str, token: &str) -> Result<Page<Item>, String> {
-    let mut path = format!("{from}limit={PAGE}");
+/// Reads a list page by page.
+struct Pages<'a> {
+    client: &'a Client,
+    /// Path and query of the list, to which more is added.
+    from: &'a str,
+    /// Where the next page begins; none after the last one.
+    token: Option<String>,
+    /// Objects of the next page, and of the smaller ones that are left to try.
+    sizes: &'static [u32],
+}
+
+impl<'a> Pages<'a> {
+    fn new(client: &'a Client, from: &'a str) -> Self {
+        let token = Some(String::new());
+        Self {
+            client,
+            from,
+            token,
+            sizes: &PAGES,
+        }
+    }
+
+    /// The objects of the next page; none after the last one.
+    async fn next<Item: DeserializeOwned>(&mut self) -> Result<Option<Vec<Item>>, String> {
+        let Some(token) = &self.token else { return Ok(None) };
+        let page: Page<Item> = loop {
+            let &[size, ref smaller @ ..] = self.sizes else {
+                let smallest = PAGES[PAGES.len() - 1];
+                return Err(format!("{smallest} objects are more than {} MiB", MAX_PAGE >> 20));
+            };
+            match get_page(self.client, self.from, token, size).await? {
+                Some(page) => break page,
+                None => self.sizes = smaller,
+            }
+        };
+        self.token = page.metadata.next.filter(|token| !token.is_empty());
+        Ok(Some(page.items))
+    }
+}
+
+/// A page of so many objects, after the one that gave the token; none if it is longer than [`MAX_PAGE`].
+async fn get_page<Item: DeserializeOwned>(
+    client: &Client,
+    from: &str,
+    token: &str,
+    size: u32,
+) -> Result<Option<Page<Item>>, String> {
+    let mut path = format!("{from}limit={size}");
     if !token.is_empty() {
         // API servers write it in the alphabet of base64 for URLs.
         path.push_str("&continue=");
@@ -182,31 +228,24 @@ async fn list_page<Item: DeserializeOwned>(client: &Client, from: &str, token: &
     if !answer.status().is_success() {
         return Err(format!("the answer is {}", answer.status()));
     }
-    let body = Limited::new(answer.into_body(), MAX_PAGE).collect().await;
-    let body = body.map_err(|error| format!("{PAGE} objects, at most {} MiB: {error}", MAX_PAGE >> 20))?;
-    serde_json::from_slice(&body.to_bytes()).map_err(|error| error.to_string())
-}
-
-impl<Item> Page<Item> {
-    /// The token of the page after this one.
-    fn next(&self) -> Option<String> {
-        self.metadata.next.clone().filter(|token| !token.is_empty())
+    match Limited::new(answer.into_body(), MAX_PAGE).collect().await {
+        Ok(body) => serde_json::from_slice(&body.to_bytes())
+            .map(Some)
+            .map_err(|error| error.to_string()),
+        Err(error) if error.is::<LengthLimitError>() => Ok(None),
+        Err(error) => Err(error.to_string()),
     }
 }
 
 /// Whether one of the objects in a list is like that. It is read until one is found.
 async fn any<Item: DeserializeOwned>(client: &Client, from: &str, is: fn(&Item) -> bool) -> Result<bool, String> {
-    let mut token = String::new();
-    loop {
-        let page: Page<Item> = list_page(client, from, &token).await?;
-        if page.items.iter().any(is) {
+    let mut pages = Pages::new(client, from);
+    while let Some(items) = pages.next().await? {
+        if items.iter().any(is) {
             return Ok(true);
         }
-        match page.next() {
-            Some(following) => token = following,
-            None => return Ok(false),
-        }
     }
+    Ok(false)
 }
 
 /// Whether a pod that has not ended was started by a node, and is not being deleted: such a one is not run again. One that has a node and is
@@ -228,21 +267,17 @@ fn may_create_pods(job: &Job) -> bool {
 
 /// When the next CronJob is due, or why that is not known. The outer error says why they cannot be listed.
 async fn find_next_job(client: &Client, now: Timestamp) -> Result<Result<Option<Timestamp>, String>, String> {
-    let mut token = String::new();
+    let mut pages = Pages::new(client, CRON_JOBS);
     let mut next: Option<Timestamp> = None;
-    loop {
-        let page: Page<CronJob> = list_page(client, CRON_JOBS, &token).await?;
-        for job in &page.items {
+    while let Some(jobs) = pages.next().await? {
+        for job in &jobs {
             match next_run(job, now) {
                 Ok(run) => next = next.into_iter().chain(run).min(),
                 Err(why) => return Ok(Err(why)),
             }
         }
-        match page.next() {
-            Some(following) => token = following,
-            None => return Ok(Ok(next)),
-        }
     }
+    Ok(Ok(next))
 }
 
 /// When a CronJob is due next; none if it never is. A time that has passed is that of a run whose Job does not exist yet.
@@ -271,6 +306,7 @@ fn next_run(job: &CronJob, now: Timestamp) -> Result<Option<Timestamp>, String> 
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn run(spec: Value) -> Result<Option<String>, String> {
         let mut job = json!({"metadata": {"namespace": "team", "name": "report"}, "spec": {"jobTemplate": {}}});
@@ -281,29 +317,55 @@ mod tests {
         next_run(&job, now).map(|next| next.map(|next| next.to_string()))
     }
 
-    /// A client whose API server answers with this.
-    fn client(answer: Vec<u8>) -> Client {
-        let service = tower::service_fn(move |_: http::Request<Body>| {
-            let answer = answer.clone();
-            async move { Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(answer))) }
+    /// A client whose API server has CronJobs of these sizes, and gives the rest of a list for the number of those before it. It counts the requests.
+    fn client(sizes: Vec<usize>) -> (Client, Arc<AtomicUsize>) {
+        let requests = Arc::new(AtomicUsize::default());
+        let counted = Arc::clone(&requests);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let number = |name: &str| {
+                let query = request.uri().query().unwrap_or_default();
+                let value = query.split('&').find_map(|pair| pair.strip_prefix(name));
+                value.map_or(0, |value| value.parse().unwrap())
+            };
+            let (start, limit): (usize, usize) = (number("continue="), number("limit="));
+            let end = sizes.len().min(start + limit);
+            let jobs = sizes[start..end].iter().map(
+                |size| json!({"metadata": {"name": "a"}, "spec": {"schedule": "0 8 * * *", "x": "x".repeat(*size)}}),
+            );
+            let token = if end < sizes.len() {
+                end.to_string()
+            } else {
+                String::new()
+            };
+            let page = json!({"metadata": {"continue": token}, "items": jobs.collect::<Vec<_>>()});
+            let answer = Body::from(page.to_string().into_bytes());
+            async move { Ok::<_, std::convert::Infallible>(http::Response::new(answer)) }
         });
-        Client::new(service, "default")
+        (Client::new(service, "default"), requests)
     }
 
     #[tokio::test]
-    async fn large_jobs_are_not_read() {
+    async fn many_jobs_are_read_in_few_requests_and_large_ones_in_small_pages() {
+        const MIB: usize = 1 << 20;
         let now: Timestamp = "2026-05-05T12:00:00Z".parse().unwrap();
-        let page = |padding: usize| {
-            let job = json!({"metadata": {"name": "a"}, "spec": {"schedule": "0 8 * * *", "x": "x".repeat(padding)}});
-            json!({"metadata": {}, "items": [job]}).to_string().into_bytes()
-        };
-        let next = find_next_job(&client(page(1000)), now).await.unwrap().unwrap();
-        assert_eq!(
-            next.map(|next| next.to_string()).as_deref(),
-            Some("2026-05-06T08:00:00Z")
-        );
-        let error = find_next_job(&client(page(MAX_PAGE)), now).await.unwrap_err();
-        assert!(error.contains("at most 16 MiB"), "{error}");
+        for (sizes, requests) in [
+            (vec![], 1),
+            (vec![1000; 3000], 6),
+            // 500 and 50 are too many; then five at a time.
+            (vec![MIB; 60], 2 + 12),
+            // Large ones after the first page: 50 are too many there.
+            ([vec![10; 500], vec![3 * MIB; 6]].concat(), 1 + 2 + 2),
+        ] {
+            let count = sizes.len();
+            let (client, counted) = client(sizes);
+            let next = find_next_job(&client, now).await.unwrap().unwrap();
+            let expected = (count > 0).then(|| "2026-05-06T08:00:00Z".parse().unwrap());
+            assert_eq!((next, counted.load(Ordering::Relaxed)), (expected, requests), "{count}");
+        }
+        let (client, _) = client(vec![MAX_PAGE]);
+        let error = find_next_job(&client, now).await.unwrap_err();
+        assert_eq!(error, "5 objects are more than 16 MiB");
     }
 
     #[test]
