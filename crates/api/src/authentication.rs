@@ -4,6 +4,7 @@
 //! Names and meanings of the fields below `jwt` are those of `JWTAuthenticator` in the AuthenticationConfiguration of API servers
 //! (`apiserver.config.k8s.io/v1`). Its `egressSelectorType` is missing: Berth sets it.
 
+use crate::KubeconfigSignIn;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,8 @@ pub struct TenantAuthentication {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub jwt: Vec<JwtAuthenticator>,
-    /// How kubeconfigs for people sign in. Has no effect on the API server.
+    /// Where people sign in with kubeconfigs that hold no secret: `berth kubeconfig` and `berth connect` make them. Has no effect on the
+    /// API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<KubeconfigSignIn>,
     /// Which issuer the tokens of the tenant's ServiceAccounts name. A change replaces the API server; tokens that exist stay valid.
@@ -54,26 +56,6 @@ impl ServiceAccountIssuer {
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
-}
-
-/// What a kubeconfig needs to sign in with `berth token`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct KubeconfigSignIn {
-    /// URL of one of the issuers.
-    #[schemars(length(min = 1, max = 1024))]
-    pub issuer: String,
-    /// ID of a public client (without a secret) at this issuer.
-    #[serde(rename = "clientID")]
-    #[schemars(length(min = 1, max = 256))]
-    pub client_id: String,
-    /// Scopes to request besides `openid` and `offline_access`, for example `groups`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(
-        length(max = 16),
-        inner(length(min = 1, max = 128), regex(pattern = r"^[!#-\[\]-~]+$"))
-    )]
-    pub scopes: Vec<String>,
 }
 
 /// An issuer of tokens, and which user a token of it authenticates.

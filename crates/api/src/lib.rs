@@ -22,6 +22,7 @@ pub mod hostnames;
 mod idle_reclaim;
 mod idle_status;
 mod integrations;
+mod kubeconfig;
 pub mod labels;
 mod limits;
 mod manifests;
@@ -49,8 +50,8 @@ mod validate;
 pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, LabelSelector, NamespacesFrom};
 pub use authentication::{
     AccessSubject, AudienceMatchPolicy, ClaimMappings, ClaimOrExpression, ClaimValidationRule, ClassAuthentication,
-    ExtraMapping, Issuer, JwtAuthenticator, KubeconfigSignIn, PrefixedClaimOrExpression, RESERVED_PREFIXES,
-    ServiceAccountIssuer, SubjectKind, TenantAccess, TenantAuthentication, UserValidationRule, is_reserved_identity,
+    ExtraMapping, Issuer, JwtAuthenticator, PrefixedClaimOrExpression, RESERVED_PREFIXES, ServiceAccountIssuer,
+    SubjectKind, TenantAccess, TenantAuthentication, UserValidationRule, is_reserved_identity,
 };
 pub use control_plane::{
     ClassControlPlane, ControlPlaneService, ControlPlaneServicePolicy, ControlPlaneServiceType, ControlPlaneSpec,
@@ -78,6 +79,7 @@ pub use idle_status::{
 pub use integrations::{
     ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ClassIntegrations, RegistrationPolicy, TenantIntegrations,
 };
+pub use kubeconfig::{KubeconfigSignIn, KubeconfigStatus, is_plain_https_url};
 pub use limits::{DefaultRequest, LIMITS_NAME, QuotaResource, ResourceLimit, TenantLimits, quota_resource};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};

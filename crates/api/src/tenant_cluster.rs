@@ -2,8 +2,8 @@
 
 use crate::{
     ControlPlaneService, ControlPlaneSpec, CredentialsStatus, ExpirationLimits, IdleStatus, KubeDuration,
-    ManifestStatus, QuotaReservation, SleepSpec, SleepStatus, TenantAccess, TenantAuthentication, TenantIntegrations,
-    TenantNetwork, TenantUsage,
+    KubeconfigStatus, ManifestStatus, QuotaReservation, SleepSpec, SleepStatus, TenantAccess, TenantAuthentication,
+    TenantIntegrations, TenantNetwork, TenantUsage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -280,6 +280,10 @@ pub struct TenantClusterStatus {
     /// and `value`, in the form of Cluster API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretReference>,
+    /// What `berth kubeconfig` makes a kubeconfig of that holds no secret: people sign in with it. Absent if `spec.authentication.kubeconfig`
+    /// names no issuer, nor does that of the class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig: Option<KubeconfigStatus>,
     /// Host namespace that holds the tenant's control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_plane_namespace: Option<String>,

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PublicKeyData, SanType,
@@ -12,6 +14,9 @@ use x509_parser::pem::{Pem, parse_x509_pem};
 
 use crate::Error;
 use crate::validity::Validity;
+
+/// Letters of a line in PEM.
+const PEM_LINE: usize = 64;
 
 /// What a leaf certificate may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -222,19 +227,44 @@ impl CertificateAuthority {
 /// # Errors
 /// [`Error::NotACertificate`] when the bundle has none, or one that cannot be read.
 pub fn count_certificates(bundle_pem: &str) -> Result<usize, Error> {
-    let mut count = 0;
+    Ok(read_certificates(bundle_pem)?.len())
+}
+
+/// The certificates (DER) in a bundle of authorities (PEM). Other blocks are skipped, as API servers do.
+///
+/// # Errors
+/// [`Error::NotACertificate`] when the bundle has none, or one that cannot be read.
+pub fn read_certificates(bundle_pem: &str) -> Result<Vec<Vec<u8>>, Error> {
+    let mut all = Vec::new();
     for pem in Pem::iter_from_buffer(bundle_pem.as_bytes()) {
         let pem = pem.map_err(|error| Error::NotACertificate(error.to_string()))?;
         if pem.label == "CERTIFICATE" {
             pem.parse_x509()
                 .map_err(|error| Error::NotACertificate(error.to_string()))?;
-            count += 1;
+            all.push(pem.contents);
         }
     }
-    if count == 0 {
+    if all.is_empty() {
         return Err(Error::NotACertificate("there is no block CERTIFICATE".into()));
     }
-    Ok(count)
+    Ok(all)
+}
+
+/// A bundle of authorities (PEM) with its certificates and nothing else: no key that somebody put beside them, and no text between them.
+///
+/// # Errors
+/// [`Error::NotACertificate`] when the bundle has none, or one that cannot be read.
+pub fn keep_certificates(bundle_pem: &str) -> Result<String, Error> {
+    let mut kept = String::new();
+    for certificate in read_certificates(bundle_pem)? {
+        kept.push_str("-----BEGIN CERTIFICATE-----\n");
+        for line in STANDARD.encode(certificate).as_bytes().chunks(PEM_LINE) {
+            kept.extend(line.iter().map(|letter| char::from(*letter)));
+            kept.push('\n');
+        }
+        kept.push_str("-----END CERTIFICATE-----\n");
+    }
+    Ok(kept)
 }
 
 /// Creates a P-256 key.

@@ -165,6 +165,8 @@ fn certificates_of_a_bundle_are_counted_and_read() {
     let ca = CertificateAuthority::create("a", Duration::from_secs(3600)).unwrap();
     let bundle = format!("# a comment\n{}{}{}", ca.cert_pem(), ca.key_pem(), ca.cert_pem());
     assert_eq!(count_certificates(&bundle).unwrap(), 2);
+    // The key is not kept.
+    assert_eq!(keep_certificates(&bundle).unwrap(), ca.cert_pem().repeat(2));
     for bad in [
         "",
         "nonsense",

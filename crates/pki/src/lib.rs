@@ -25,7 +25,9 @@ mod request;
 mod service_account;
 mod validity;
 
-pub use authority::{Certificate, CertificateAuthority, LeafRequest, Usage, count_certificates};
+pub use authority::{
+    Certificate, CertificateAuthority, LeafRequest, Usage, count_certificates, keep_certificates, read_certificates,
+};
 pub use error::Error;
 pub use request::CertificateRequest;
 pub use service_account::ServiceAccountKey;
