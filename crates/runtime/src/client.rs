@@ -1,5 +1,6 @@
 //! Connections to API servers.
 
+use crate::answers::LimitAnswers;
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
@@ -100,7 +101,12 @@ pub fn in_cluster() -> Result<Client, ConnectError> {
 ///
 /// # Errors
 /// TLS cannot be set up.
-pub fn from_config(mut config: Config) -> Result<Client, ConnectError> {
+pub fn from_config(config: Config) -> Result<Client, ConnectError> {
+    Client::try_from(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
+}
+
+/// Berth's time limits for requests.
+fn with_limits(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.write_timeout = Some(CONNECT_TIMEOUT);
@@ -108,7 +114,18 @@ pub fn from_config(mut config: Config) -> Result<Client, ConnectError> {
     config.default_retry = false;
     // A proxy from the environment would see credentials, and no cluster of Berth is behind one.
     config.proxy_url = None;
-    Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
+    config
+}
+
+/// A client for a tenant's API server, from the text of a kubeconfig that Berth itself made. A tenant can serve a part of its API by a
+/// server of its own, so an answer ends with an error after [`MAX_ANSWER`](crate::answers::MAX_ANSWER) bytes; do not watch with it.
+///
+/// # Errors
+/// As [`from_file`].
+pub async fn for_tenant(kubeconfig: &str) -> Result<Client, ConnectError> {
+    let config = with_limits(config_from_text(kubeconfig).await?);
+    let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+    Ok(builder.with_layer(&LimitAnswers).build())
 }
 
 /// A client for streams such as exec, port-forward and logs: connections may be silent for any time, as long as the other end

@@ -2,6 +2,7 @@
 //! server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
 
 pub mod admin;
+pub mod answers;
 pub mod client;
 pub mod http;
 pub mod lease;

@@ -91,7 +91,7 @@ impl Default for NetworkRemote {
 #[async_trait]
 impl Remote for NetworkRemote {
     async fn connect(&self, kubeconfig: &str) -> Result<Client, client::ConnectError> {
-        client::from_text(kubeconfig).await
+        client::for_tenant(kubeconfig).await
     }
 
     async fn probe_syncer(&self, admin: &Endpoint) -> Result<ProbeAnswer, ProbeError> {
