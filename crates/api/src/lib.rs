@@ -34,6 +34,7 @@ mod project;
 pub mod quantity;
 mod quotas;
 pub mod ranges;
+pub mod requests;
 mod schedule_policy;
 mod shared_nodes;
 mod sleep;
@@ -90,7 +91,7 @@ pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow, WorkloadSelector,
 };
-pub use sleep::{ClassSleep, SleepCause, SleepMode, SleepSpec, SleepState, SleepStatus, WAKE_CLOCK_SKEW};
+pub use sleep::{ClassSleep, SleepCause, SleepMode, SleepSpec, SleepState, SleepStatus};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{

@@ -1,14 +1,11 @@
 //! Sleep: a tenant that nobody uses has no processes, and wakes when it is needed.
 
 use crate::{KubeDuration, ScheduleState, TenantCluster, labels};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{KubeSchema, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// How far ahead the clock of a client may be that asks a tenant to wake. A request for a later time counts from then on.
-pub const WAKE_CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(10);
 
 /// When a tenant sleeps. Part of a [`TenantCluster`].
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,11 +4,16 @@
 //! [`SleepState::Waking`] back. Each state is recorded before anything is done for it, so that a process that is killed goes on where it
 //! was. What is not known keeps a tenant awake.
 
-use berth_api::{ScheduleState, SleepCause, SleepMode, SleepState, WAKE_CLOCK_SKEW};
+use berth_api::{
+    ScheduleState, SleepCause, SleepMode, SleepState,
+    requests::{WAKE_CLOCK_SKEW, is_wake_due},
+};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long a request to sleep is tried. Pods that run for longer than that win: the tenant must not fall asleep hours later.
 pub const SLEEP_REQUEST_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
+/// How much longer than its pods may take a tenant falls asleep at most.
+pub const FALL_ASLEEP_MARGIN: SignedDuration = SignedDuration::from_mins(5);
 /// How long before a CronJob or a schedule is due a tenant wakes.
 pub const WAKE_AHEAD: SignedDuration = SignedDuration::from_secs(60);
 /// The shortest sleep: for less, stopping and starting is not worth it.
@@ -35,6 +40,8 @@ pub struct Facts {
     pub after_idle: Option<SignedDuration>,
     /// Whether it may fall asleep while pods run.
     pub stops_pods: bool,
+    /// How long its pods may take to end once it falls asleep.
+    pub pods_end_within: SignedDuration,
     /// Its state, as it was recorded last.
     pub state: SleepState,
     /// Why it sleeps or falls asleep.
@@ -152,6 +159,8 @@ pub enum WakeCause {
     Scheduled,
     /// It was used, or got pods, while it fell asleep.
     Used,
+    /// It could not fall asleep in time: its pods have not ended, or it is not known whether they have.
+    Overdue,
 }
 
 impl WakeCause {
@@ -162,6 +171,7 @@ impl WakeCause {
             Self::Mode => "Mode",
             Self::Scheduled => "Scheduled",
             Self::Used => "InUse",
+            Self::Overdue => "Overdue",
         }
     }
 }
@@ -229,13 +239,13 @@ impl Facts {
         }
         if self.has_pods {
             return if self.stops_pods {
-                Decision::Stay(Stay::PodsEnd)
+                self.keep_falling_asleep(Stay::PodsEnd)
             } else {
                 Decision::Wake(WakeCause::Used)
             };
         }
         if !self.is_ready {
-            return Decision::Stay(Stay::NotAnswering);
+            return self.keep_falling_asleep(Stay::NotAnswering);
         }
         let Some(inside) = &self.inside else {
             return Decision::LookInside;
@@ -244,13 +254,41 @@ impl Facts {
             return Decision::Wake(WakeCause::Used);
         }
         if inside.has_started_pods {
-            return Decision::Stay(Stay::PodsEnd);
+            return self.keep_falling_asleep(Stay::PodsEnd);
         }
         match self.find_wake_time(inside) {
             Err(_) => Decision::Wake(WakeCause::Used),
             Ok(Some(at)) if at <= self.now => Decision::Wake(WakeCause::Scheduled),
             Ok(wakes_at) => Decision::Sleep { wakes_at },
         }
+    }
+
+    /// What a tenant does that cannot sleep yet, for this reason: it goes on falling asleep, and is awake again once that takes too long. No pod of
+    /// it starts meanwhile, and a pod whose node is lost may never end. If the mode is Asleep, it goes on until the mode is another.
+    pub fn keep_falling_asleep(&self, stay: Stay) -> Decision {
+        if self.is_overdue() && self.mode != SleepMode::Asleep {
+            Decision::Wake(WakeCause::Overdue)
+        } else {
+            Decision::Stay(stay)
+        }
+    }
+
+    /// Whether the tenant should sleep by now.
+    pub fn is_overdue(&self) -> bool {
+        let limit = self.pods_end_within.saturating_add(FALL_ASLEEP_MARGIN);
+        let since = self.since.filter(|_| self.state == SleepState::FallingAsleep);
+        since.is_some_and(|since| self.now.duration_since(since) >= limit)
+    }
+
+    /// When a request counts that is for a later time; none: there is no such request.
+    pub fn next_request(&self) -> Option<Timestamp> {
+        let (requested, ahead) = match self.state {
+            SleepState::Awake => (self.sleep_requested, SignedDuration::ZERO),
+            SleepState::Sleeping => (self.wake_requested, WAKE_CLOCK_SKEW),
+            SleepState::FallingAsleep | SleepState::Waking => return None,
+        };
+        let counts_at = requested?.checked_sub(ahead).ok()?;
+        (counts_at > self.now).then_some(counts_at)
     }
 
     /// Why a tenant that nobody has asked to sleep stays awake for now; none if it was not used for long enough.
@@ -282,8 +320,7 @@ impl Facts {
 
     /// When it was asked to wake; none if that is a time which is still to come. A clock that is ahead a little says nothing else.
     fn wake_request(&self) -> Option<Timestamp> {
-        let latest = self.now.saturating_add(WAKE_CLOCK_SKEW).unwrap_or(Timestamp::MAX);
-        self.wake_requested.filter(|at| *at <= latest)
+        self.wake_requested.filter(|at| is_wake_due(*at, self.now))
     }
 
     /// Why a tenant wakes that sleeps or falls asleep.

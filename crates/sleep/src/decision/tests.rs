@@ -23,6 +23,7 @@ fn idle() -> Facts {
         mode: SleepMode::Auto,
         after_idle: Some(SignedDuration::from_mins(30)),
         stops_pods: false,
+        pods_end_within: SignedDuration::from_mins(15),
         state: SleepState::Awake,
         cause: None,
         since: None,
@@ -130,10 +131,10 @@ fn being_woken_is_use() {
     facts.wake_requested = Some(at(NOW - 120));
     assert_eq!(decide(&facts), in_use(NOW + 1680));
     // A clock that is ahead gains nothing.
-    facts.wake_requested = Some(at(NOW + 600));
+    facts.wake_requested = Some(at(NOW + 60));
     assert_eq!(decide(&facts), in_use(NOW + 1800));
     // A request for another day is none yet.
-    facts.wake_requested = Some(at(NOW + 601));
+    facts.wake_requested = Some(at(NOW + 61));
     assert_eq!(decide(&facts), falls_asleep(SleepCause::Idle));
 }
 
@@ -286,6 +287,68 @@ fn a_tenant_sleeps_once_its_pods_have_ended() {
     }
 }
 
+/// Nothing of the tenant starts meanwhile, and the pod of a lost node never ends.
+#[test]
+fn a_tenant_whose_pods_do_not_end_is_awake_again() {
+    const LIMIT: i64 = 20 * 60;
+    let on_host = Facts {
+        has_pods: true,
+        ..falling(SleepCause::Requested)
+    };
+    let in_tenant = Facts {
+        inside: Some(Inside {
+            has_pods: true,
+            has_started_pods: true,
+            ..quiet()
+        }),
+        ..falling(SleepCause::Requested)
+    };
+    let silent = Facts {
+        is_ready: false,
+        ..falling(SleepCause::Requested)
+    };
+    for (facts, stay) in [
+        (on_host, Stay::PodsEnd),
+        (in_tenant, Stay::PodsEnd),
+        (silent, Stay::NotAnswering),
+    ] {
+        let after = |seconds: i64, cause, mode| {
+            decide(&Facts {
+                cause: Some(cause),
+                mode,
+                since: Some(at(NOW - seconds)),
+                activity: Activity::Unknown("it does not answer".into()),
+                stops_pods: true,
+                ..facts.clone()
+            })
+        };
+        for cause in [SleepCause::Requested, SleepCause::Idle] {
+            let early = after(LIMIT - 1, cause, SleepMode::Auto);
+            assert_eq!(early, Decision::Stay(stay.clone()), "{cause:?}");
+            let late = after(LIMIT, cause, SleepMode::Auto);
+            assert_eq!(late, Decision::Wake(WakeCause::Overdue), "{cause:?}");
+        }
+        let kept = after(LIMIT, SleepCause::Mode, SleepMode::Asleep);
+        assert_eq!(kept, Decision::Stay(stay), "it would fall asleep again at once");
+    }
+    // Control was down while the pods ended.
+    let late = Facts {
+        since: Some(at(NOW - LIMIT)),
+        ..falling(SleepCause::Requested)
+    };
+    assert!(late.is_overdue());
+    assert_eq!(decide(&late), Decision::Sleep { wakes_at: None });
+    // The request is not honoured again.
+    let awake = Facts {
+        since: Some(at(NOW)),
+        sleep_requested: Some(at(NOW - LIMIT)),
+        after_idle: None,
+        ..idle()
+    };
+    assert!(!awake.is_overdue());
+    assert_eq!(decide(&awake), Decision::Stay(Stay::NoLimit));
+}
+
 #[test]
 fn a_job_between_two_pods_keeps_a_tenant_awake_as_pods_do() {
     let half_done = Inside {
@@ -395,11 +458,36 @@ fn a_request_wakes_a_tenant_if_it_came_after_it_fell_asleep() {
     assert_eq!(with(NOW - 10), Decision::Wake(WakeCause::Requested), "the same second");
     assert_eq!(with(NOW), Decision::Wake(WakeCause::Requested));
     assert_eq!(
-        with(NOW + 600),
+        with(NOW + 60),
         Decision::Wake(WakeCause::Requested),
         "a clock that is ahead"
     );
-    assert_eq!(with(NOW + 601), stays, "a time far ahead is no clock");
+    assert_eq!(with(NOW + 61), stays, "a wake for later is at most a minute early");
+}
+
+#[test]
+fn a_request_for_later_is_decided_when_it_counts() {
+    let asleep = |second| {
+        let facts = Facts {
+            wake_requested: Some(at(second)),
+            sleep_requested: Some(at(NOW + 5)),
+            ..sleeping()
+        };
+        facts.next_request()
+    };
+    assert_eq!(asleep(NOW + HOUR), Some(at(NOW + HOUR - 60)));
+    assert_eq!(asleep(NOW + 60), None, "it counts already");
+    let awake = |second| {
+        let facts = Facts {
+            sleep_requested: Some(at(second)),
+            wake_requested: Some(at(NOW + HOUR)),
+            ..idle()
+        };
+        facts.next_request()
+    };
+    assert_eq!(awake(NOW + 30), Some(at(NOW + 30)));
+    assert_eq!(awake(NOW), None);
+    assert_eq!(idle().next_request(), None);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Publishing the `TenantSchedule`.
 
 use super::{
-    super::{build::host_objects::tenant_labels, context::TenantContext},
+    super::{build::host_objects::tenant_labels, context::TenantContext, sleep::EVICTION_TIMEOUT_SECONDS},
     Accepted,
 };
 use crate::{
@@ -17,9 +17,6 @@ use kube::{
     runtime::reflector::ObjectRef,
 };
 
-/// Seconds for which budgets may keep pods of a tenant that falls asleep, as the default of SchedulePolicies.
-const EVICTION_TIMEOUT_SECONDS: i64 = 300;
-
 /// What is published for a tenant that falls asleep or sleeps: a stop, whatever its policies say.
 fn stop_of_sleep(status: Option<&TenantClusterStatus>) -> Option<TenantScheduleSpec> {
     let sleep = status?.sleep.as_ref().filter(|sleep| sleep.state.stops_pods())?;
@@ -29,7 +26,7 @@ fn stop_of_sleep(status: Option<&TenantClusterStatus>) -> Option<TenantScheduleS
         policy_name: None,
         window_name: None,
         warning_period_seconds: None,
-        eviction_timeout_seconds: Some(EVICTION_TIMEOUT_SECONDS),
+        eviction_timeout_seconds: Some(EVICTION_TIMEOUT_SECONDS.into()),
     };
     Some(TenantScheduleSpec {
         tenant: vec![stop],

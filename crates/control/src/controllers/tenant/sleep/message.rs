@@ -1,6 +1,6 @@
 //! The condition Awake: pure.
 
-use super::super::status::SLEEPING;
+use super::super::{remaining::PODS_OVERDUE, status::SLEEPING};
 use berth_api::{
     SleepCause, SleepMode, SleepState, SleepStatus,
     conditions::{AWAKE, ConditionUpdate, SERVING},
@@ -11,6 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 
 /// Reason of a tenant that is being started.
 const WAKING: &str = "Waking";
+/// End of the message of a tenant that should sleep by now.
+const OVERDUE: &str = "longer than disruption budgets and grace periods allow";
 /// Reason of a tenant that is used, or may be.
 const IN_USE: &str = "InUse";
 
@@ -18,7 +20,14 @@ const IN_USE: &str = "InUse";
 pub(super) fn condition(facts: &Facts, decision: &Decision) -> ConditionUpdate {
     match (facts.state, decision) {
         (SleepState::Awake, Decision::Stay(stay)) => awake(facts, stay),
-        (SleepState::FallingAsleep, Decision::Stay(stay)) => falling_asleep(facts.cause, stay),
+        (SleepState::FallingAsleep, Decision::Stay(stay)) => {
+            let condition = falling_asleep(facts.cause, stay);
+            if facts.is_overdue() {
+                ConditionUpdate::mark_false(AWAKE, PODS_OVERDUE, format!("{}, {OVERDUE}", condition.message))
+            } else {
+                condition
+            }
+        }
         (SleepState::Sleeping, Decision::Stay(Stay::Sleeping { wakes_at })) => {
             let is_kept = facts.mode == SleepMode::Asleep;
             sleeping(if is_kept { Some(SleepCause::Mode) } else { facts.cause }, *wakes_at)
@@ -30,25 +39,37 @@ pub(super) fn condition(facts: &Facts, decision: &Decision) -> ConditionUpdate {
 }
 
 /// The condition of a tenant whose state becomes another.
-pub(super) fn of_transition(next: &SleepStatus, decision: &Decision) -> ConditionUpdate {
+pub(super) fn of_transition(next: &SleepStatus, facts: &Facts, decision: &Decision) -> ConditionUpdate {
     let wakes_at = next.wakes_at.as_ref().map(|time| time.0);
     match (next.state, decision) {
-        (SleepState::Awake, Decision::Wake(cause)) => {
-            let why = match cause {
-                WakeCause::Requested => "somebody asked for it",
-                WakeCause::Mode => "spec.sleep.mode was changed",
-                WakeCause::Scheduled => "a CronJob or a SchedulePolicy is due",
-                WakeCause::Used => "it was used, or got pods",
-            };
-            let message = format!("the tenant did not fall asleep: {why}");
-            ConditionUpdate::mark_true(AWAKE, IN_USE, message)
-        }
+        (SleepState::Awake, Decision::Wake(cause)) => stayed_awake(facts, *cause),
         (SleepState::Awake, _) => ConditionUpdate::mark_true(AWAKE, IN_USE, "the tenant is awake"),
         (SleepState::FallingAsleep, _) => falling_asleep(next.cause, &Stay::PodsEnd),
         (SleepState::Sleeping, _) => sleeping(next.cause, wakes_at),
         (SleepState::Waking, Decision::Wake(cause)) => waking(Some(*cause)),
         (SleepState::Waking, _) => waking(None),
     }
+}
+
+/// The condition of a tenant that was about to fall asleep.
+fn stayed_awake(facts: &Facts, cause: WakeCause) -> ConditionUpdate {
+    let (reason, why) = match cause {
+        WakeCause::Requested => (IN_USE, "somebody asked for it".to_owned()),
+        WakeCause::Mode => (IN_USE, "spec.sleep.mode was changed".to_owned()),
+        WakeCause::Scheduled => (IN_USE, "a CronJob or a SchedulePolicy is due".to_owned()),
+        WakeCause::Used => (IN_USE, "it was used, or got pods".to_owned()),
+        WakeCause::Overdue => {
+            let what = if facts.has_pods {
+                "pods on the host have not ended; look for nodes that do not answer"
+            } else if facts.is_ready {
+                "it is not known how its pods have ended"
+            } else {
+                "its API server or its syncer does not answer"
+            };
+            (PODS_OVERDUE, format!("{what}, {OVERDUE}"))
+        }
+    };
+    ConditionUpdate::mark_true(AWAKE, reason, format!("the tenant did not fall asleep: {why}"))
 }
 
 fn awake(facts: &Facts, stay: &Stay) -> ConditionUpdate {
@@ -132,7 +153,7 @@ fn waking(cause: Option<WakeCause>) -> ConditionUpdate {
         Some(WakeCause::Requested) => "somebody asked for it; ",
         Some(WakeCause::Mode) => "spec.sleep.mode was changed; ",
         Some(WakeCause::Scheduled) => "a CronJob or a SchedulePolicy is due; ",
-        Some(WakeCause::Used) | None => "",
+        Some(WakeCause::Used | WakeCause::Overdue) | None => "",
     };
     let message = format!("{why}the control plane of the tenant is being started");
     ConditionUpdate::mark_false(AWAKE, WAKING, message)

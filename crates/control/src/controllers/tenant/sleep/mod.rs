@@ -20,6 +20,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::{sync::PoisonError, time::Duration};
 
+/// Seconds for which budgets may keep pods of a tenant that falls asleep.
+pub(super) const EVICTION_TIMEOUT_SECONDS: u32 = 300;
 /// Steps in which the status follows the last activity: it must not change with every request.
 const ACTIVITY_STEP: SignedDuration = SignedDuration::from_mins(5);
 /// Pause before a tenant that falls asleep is looked at again.
@@ -120,6 +122,7 @@ fn collect(
         mode,
         after_idle,
         stops_pods: settings.sleep.stops_pods,
+        pods_end_within: pods_end_within(settings),
         state: cluster.sleep_state(),
         cause: known.and_then(|known| known.cause),
         since: time(|known| known.since.as_ref()),
@@ -138,6 +141,12 @@ fn collect(
     })
 }
 
+/// How long pods of a tenant that falls asleep may take to end: as long as budgets may keep them, and their longest grace period.
+fn pods_end_within(settings: &Settings) -> SignedDuration {
+    let grace = settings.sync.pods.max_termination_grace_period_seconds();
+    SignedDuration::from_secs(i64::from(EVICTION_TIMEOUT_SECONDS) + i64::from(grace))
+}
+
 /// When the tenant was used last, as far as this process knows.
 fn read_activity(context: &TenantContext, tenant: &Tenant, settings: &Settings, now: Timestamp) -> Activity {
     if settings.replicas > 1 && context.runtime.uses_pods() {
@@ -154,7 +163,7 @@ fn read_activity(context: &TenantContext, tenant: &Tenant, settings: &Settings, 
 impl ObservedSleep {
     fn unknown(facts: Facts, why: String) -> Self {
         Self {
-            decision: Decision::Stay(Stay::ActivityUnknown(why)),
+            decision: facts.keep_falling_asleep(Stay::ActivityUnknown(why)),
             facts,
         }
     }
@@ -212,12 +221,11 @@ impl ObservedSleep {
             return Some(FALLING_ASLEEP);
         }
         let next = match &self.decision {
-            Decision::Stay(Stay::InUse { until }) => *until,
-            Decision::Stay(Stay::Sleeping {
-                wakes_at: Some(wakes_at),
-            }) => *wakes_at,
-            _ => return None,
+            Decision::Stay(Stay::InUse { until }) => Some(*until),
+            Decision::Stay(Stay::Sleeping { wakes_at }) => *wakes_at,
+            _ => None,
         };
+        let next = next.into_iter().chain(self.facts.next_request()).min()?;
         Some(Duration::try_from(next.duration_since(now)).unwrap_or_default())
     }
 
@@ -252,7 +260,7 @@ async fn carry_out(
         return record_serving(context, tenant, observed).await;
     };
     let (cluster, before) = (&tenant.cluster, tenant.cluster.status.clone().unwrap_or_default());
-    let mut updates = vec![message::of_transition(&next, &observed.decision)];
+    let mut updates = vec![message::of_transition(&next, &observed.facts, &observed.decision)];
     if next.state == SleepState::Sleeping {
         let sleeps = |kind| ConditionUpdate::mark_false(kind, status::SLEEPING, status::SLEEPS);
         updates.extend([CONTROL_PLANE_READY, SYNCER_READY, READY].map(sleeps));

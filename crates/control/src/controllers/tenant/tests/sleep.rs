@@ -2,9 +2,10 @@
 
 use super::{super::memory::Tenants, fixture::Fixture};
 use crate::metrics::WakeLabels;
+use berth_node_lifecycle::demand::{SchedulingState, Workload};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 const SLEEP: &str = "berth.dev/sleep-requested-at";
 const WAKE: &str = "berth.dev/wake-requested-at";
@@ -258,6 +259,96 @@ async fn pods_in_the_tenant_refuse_a_request() {
         "{message}"
     );
     assert_eq!(fixture.status()["phase"], "Ready");
+}
+
+/// A tenant whose class lets its pods be stopped. It falls asleep, has a pod that does not end, and has fallen asleep for so long.
+async fn with_a_pod_that_does_not_end(since: SignedDuration) -> Fixture {
+    let mut fixture = Fixture::new();
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
+        "spec": {"sleep": {"stopsPods": true}, "sync": {"pods": {"maxTerminationGracePeriodSeconds": 60}}}});
+    fixture
+        .host
+        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+    fixture.reconcile_until_ready().await;
+    let pod = Workload {
+        tenant: fixture.id.slug().into(),
+        scheduling: SchedulingState::Bound("gpu-1".into()),
+        ..Workload::default()
+    };
+    fixture.context.stores.workloads.put("pod", Some(pod));
+    request(&fixture, SLEEP, Timestamp::now());
+    reconcile_until(&mut fixture, "FallingAsleep", |_| {}).await;
+    let since = Timestamp::now() - since;
+    fixture.change_tenant(|cluster| cluster["status"]["sleep"]["since"] = since.to_string().into());
+    fixture
+}
+
+#[tokio::test]
+async fn a_tenant_whose_pods_do_not_end_is_awake_again_with_a_warning() {
+    // Five minutes for budgets, one for the pod, and five more.
+    let mut early = with_a_pod_that_does_not_end(SignedDuration::from_secs(640)).await;
+    early.reconcile().await.unwrap();
+    assert_eq!(state(&early), "FallingAsleep");
+
+    let mut fixture = with_a_pod_that_does_not_end(SignedDuration::from_secs(660)).await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(state(&fixture), "Awake");
+    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("PodsOverdue")));
+    let events = fixture.host.find("/events/vision.");
+    let overdue = events
+        .iter()
+        .find(|event| event["reason"] == "PodsOverdue")
+        .expect("an Event");
+    assert_eq!(overdue["type"], "Warning");
+    let note = overdue["note"].to_string();
+    assert!(note.contains("nodes that do not answer"), "{note}");
+    // Its pods may start again, and the request is void.
+    reconcile_until(&mut fixture, "Awake", |_| {}).await;
+    let quotas = fixture.host.find("/resourcequotas/berth-limits");
+    assert_ne!(quotas[0]["spec"]["hard"]["count/pods"], "0");
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_to_be_asleep_waits_for_its_pods_with_a_warning() {
+    let mut fixture = with_a_pod_that_does_not_end(SignedDuration::from_secs(660)).await;
+    fixture.change_tenant(|cluster| {
+        cluster["spec"]["sleep"] = json!({"mode": "Asleep"});
+        cluster["status"]["sleep"]["cause"] = "Mode".into();
+    });
+    fixture.reconcile().await.unwrap();
+    assert_eq!(state(&fixture), "FallingAsleep");
+    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("PodsOverdue")));
+    fixture.context.stores.workloads.put("pod", None);
+    reconcile_until(&mut fixture, "Sleeping", |_| {}).await;
+    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("Mode")));
+}
+
+#[tokio::test]
+async fn a_request_for_later_is_looked_at_when_it_counts() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let pause = async |fixture: &mut Fixture| {
+        Box::pin(fixture.reconcile()).await.unwrap();
+        let pause = Box::pin(fixture.reconcile()).await.unwrap();
+        pause.expect("a time")
+    };
+    request(&fixture, SLEEP, Timestamp::now() + SignedDuration::from_secs(20));
+    let until = pause(&mut fixture).await;
+    assert!(
+        (Duration::from_secs(15)..=Duration::from_secs(20)).contains(&until),
+        "{until:?}"
+    );
+    assert_eq!(state(&fixture), "Awake");
+    fall_asleep(&mut fixture).await;
+    // It may be a minute early, and not more.
+    request(&fixture, WAKE, Timestamp::now() + SignedDuration::from_secs(80));
+    let until = pause(&mut fixture).await;
+    assert!(
+        (Duration::from_secs(15)..=Duration::from_secs(20)).contains(&until),
+        "{until:?}"
+    );
+    assert_eq!(state(&fixture), "Sleeping");
 }
 
 #[tokio::test]
