@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use berth_api::labels::CREDENTIALS_ROTATION_REQUESTED_AT;
-use berth_api::{RotationPhase, TenantCluster};
+use berth_api::{RotationPhase, TenantCluster, requests};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -46,7 +46,7 @@ pub(crate) async fn run(host: &HostArguments, command: &CredentialsCommand) -> R
     let CredentialsCommand::Rotate(arguments) = command;
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
-    let requested_at = request_time(&tenant, Timestamp::now());
+    let requested_at = request_time(&tenant, host.now().await);
     let tenants = name.api(&host.client);
     let patched = tenants
         .patch(&name.name, &PatchParams::default(), &Patch::Merge(patch(requested_at)))
@@ -82,10 +82,7 @@ fn request_time(tenant: &TenantCluster, now: Timestamp) -> Timestamp {
     let status = tenant.status.as_ref().and_then(|status| status.credentials.as_ref());
     let last = status.map(|credentials| credentials.requested_at.0);
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    match last {
-        Some(last) if last >= now => Timestamp::from_second(last.as_second() + 1).unwrap_or(now),
-        _ => now,
-    }
+    requests::request_time(now, last)
 }
 
 /// The patch that asks for new credentials.

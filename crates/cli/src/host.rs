@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use berth_local::Home;
 use clap::Args;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
@@ -66,6 +69,30 @@ impl Host {
     pub(crate) fn stream_client(&self) -> Result<Client, Error> {
         Client::try_from(self.config.clone()).map_err(|error| unusable(&error))
     }
+
+    /// The time by the clock of the host, or by that of this machine if the host does not say it. Control compares times of requests with
+    /// its own.
+    pub(crate) async fn now(&self) -> Timestamp {
+        let Ok(request) = http::Request::get("/version").body(Body::empty()) else {
+            return Timestamp::now();
+        };
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.client.send(request)).await;
+        let time = answer
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|answer| read_time(&answer).ok());
+        time.unwrap_or_else(Timestamp::now)
+    }
+}
+
+/// The time in the header of an answer, whatever the answer is.
+pub(crate) fn read_time(answer: &http::Response<Body>) -> Result<Timestamp, String> {
+    let header = answer.headers().get(http::header::DATE);
+    let text = header
+        .and_then(|value| value.to_str().ok())
+        .ok_or("the answer has no time")?;
+    let time = DateTimeParser::new().parse_timestamp(text);
+    time.map_err(|error| error.to_string())
 }
 
 impl HostArguments {
@@ -155,6 +182,7 @@ fn unusable(error: &dyn std::fmt::Display) -> Error {
 mod tests {
     use super::*;
     use crate::error::failed;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     /// An API server that accepts connections and answers nothing.
     #[tokio::test]
@@ -174,6 +202,38 @@ mod tests {
         let error = client.apiserver_version().await.unwrap_err();
         assert!(matches!(failed("ask")(error), Error::Unanswered(_)));
         server.abort();
+    }
+
+    /// A host whose API server refuses every request, with these headers.
+    async fn host_that_answers(headers: &'static str) -> Host {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let answer =
+                    format!("HTTP/1.1 403 Forbidden\r\n{headers}content-length: 0\r\nconnection: close\r\n\r\n");
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        let config = Config::new(format!("http://127.0.0.1:{port}").parse().unwrap());
+        Host {
+            client: Client::try_from(config.clone()).unwrap(),
+            namespace: "default".into(),
+            config,
+        }
+    }
+
+    /// The clock of this machine may be wrong; a request that is made with it would not count.
+    #[tokio::test]
+    async fn the_time_is_that_of_the_host() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let host = host_that_answers("date: Tue, 05 May 2026 12:00:00 GMT\r\n").await;
+        assert_eq!(host.now().await.to_string(), "2026-05-05T12:00:00Z");
+        let before = Timestamp::now();
+        for silent in ["", "date: soon\r\n"] {
+            assert!(host_that_answers(silent).await.now().await >= before);
+        }
     }
 
     #[test]

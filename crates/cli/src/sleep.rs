@@ -5,8 +5,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use berth_api::conditions::AWAKE;
 use berth_api::labels::{SLEEP_REQUESTED_AT, WAKE_REQUESTED_AT};
-use berth_api::{SleepState, TenantCluster};
+use berth_api::{SleepMode, SleepState, TenantCluster};
 use clap::Args;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -16,7 +17,7 @@ use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::output::print_line;
-use crate::tenant::{self, phase};
+use crate::tenant::{self, TenantName, phase};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
 #[derive(Debug, Args)]
@@ -61,21 +62,80 @@ impl Request {
         phase(tenant) == self.phase() && (self == Self::Sleep || is_awake)
     }
 
-    /// The patch that asks for it at this time.
-    fn patch(self, now: Timestamp) -> Value {
-        let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        json!({"metadata": {"annotations": {self.annotation(): now}}})
+    /// Why control does nothing of the kind, whatever is asked for; none if it does.
+    fn find_refusal(self, name: &TenantName, tenant: &TenantCluster) -> Option<Error> {
+        let text = match (self, mode(tenant)) {
+            (Self::Wake, SleepMode::Asleep) => {
+                format!(
+                    "{name} is kept asleep, and no request wakes it: {}",
+                    how_to_wake(name, tenant)
+                )
+            }
+            (Self::Sleep, SleepMode::Awake) => format!(
+                "{name} is kept awake, and no request lets it sleep: spec.sleep.mode is Awake; `{}` changes that",
+                set_mode(name)
+            ),
+            _ => return None,
+        };
+        Some(Error::Failed(text))
     }
+
+    /// Why a tenant is awake again that was asked to sleep at this time, as control says it; none if control has not decided that.
+    fn find_failure(self, tenant: &TenantCluster, requested_at: Timestamp) -> Option<String> {
+        let status = tenant.status.as_ref()?;
+        let woken_at = status.sleep.as_ref()?.since.as_ref()?.0;
+        let has_failed = self == Self::Sleep && tenant.sleep_state() == SleepState::Awake && woken_at >= requested_at;
+        let condition = status.conditions.iter().find(|condition| condition.type_ == AWAKE)?;
+        has_failed.then(|| condition.message.clone())
+    }
+
+    /// The time of a request that is made now, in whole seconds, as the status has its times. It counts also if this clock is behind.
+    fn time(self, tenant: &TenantCluster, now: Timestamp) -> Timestamp {
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        match self {
+            Self::Sleep => tenant.sleep_request_time(now),
+            Self::Wake => tenant.wake_request_time(now),
+        }
+    }
+
+    /// The patch that asks for it.
+    fn patch(self, requested_at: Timestamp) -> Value {
+        json!({"metadata": {"annotations": {self.annotation(): requested_at.to_string()}}})
+    }
+}
+
+fn mode(tenant: &TenantCluster) -> SleepMode {
+    tenant.spec.sleep.as_ref().map(|sleep| sleep.mode).unwrap_or_default()
+}
+
+/// What wakes a tenant that sleeps, as the end of a message.
+pub(crate) fn how_to_wake(name: &TenantName, tenant: &TenantCluster) -> String {
+    match mode(tenant) {
+        SleepMode::Asleep => format!("spec.sleep.mode is Asleep; `{}` wakes it", set_mode(name)),
+        SleepMode::Auto | SleepMode::Awake => format!("`berth wake {name} --wait` wakes it"),
+    }
+}
+
+/// The command with which requests count again.
+fn set_mode(name: &TenantName) -> String {
+    let TenantName { namespace, name } = name;
+    format!(
+        r#"kubectl patch -n {namespace} tenantcluster/{name} --type merge -p '{{"spec":{{"sleep":{{"mode":"Auto"}}}}}}'"#
+    )
 }
 
 pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &SleepArguments) -> Result<ExitCode, Error> {
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
+    if let Some(refusal) = request.find_refusal(&name, &tenant) {
+        return Err(refusal);
+    }
     if request.is_done(&tenant) {
         print_line(format_args!("TenantCluster {name} is {} already.", request.phase()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let patch = Patch::Merge(request.patch(Timestamp::now()));
+    let requested_at = request.time(&tenant, host.now().await);
+    let patch = Patch::Merge(request.patch(requested_at));
     let tenants = name.api(&host.client);
     let patched = tenants.patch(&name.name, &PatchParams::default(), &patch).await;
     patched.map_err(failed("annotate the tenant"))?;
@@ -94,6 +154,12 @@ pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &Slee
         let tenant = name.get(&host.client).await?;
         let conditions = tenant.status.as_ref().map(|status| status.conditions.as_slice());
         progress.print(conditions.unwrap_or_default());
+        if let Some(refusal) = request.find_refusal(&name, &tenant) {
+            return Err(refusal);
+        }
+        if let Some(why) = request.find_failure(&tenant, requested_at) {
+            return Err(Error::Failed(format!("TenantCluster {name} is awake: {why}")));
+        }
         Ok(request.is_done(&tenant).then_some(()))
     };
     let message = || {
@@ -111,15 +177,20 @@ pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &Slee
 mod tests {
     use super::*;
 
+    fn tenant(spec: &Value, status: &Value) -> TenantCluster {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a", "namespace": "team"},
+            "spec": spec, "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
     #[test]
     fn a_tenant_that_falls_asleep_is_not_awake_yet_and_not_asleep() {
-        let tenant = |phase: &str, state: &str| -> TenantCluster {
-            serde_json::from_value(json!({
-                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a"}, "spec": {"version": "v1.37.1"},
-                "status": {"phase": phase, "sleep": {"state": state}},
-            }))
-            .unwrap()
-        };
         for (phase, state, sleeps, is_awake) in [
             ("Ready", "Awake", false, true),
             ("Ready", "FallingAsleep", false, false),
@@ -127,7 +198,7 @@ mod tests {
             ("Waking", "Waking", false, false),
             ("Provisioning", "Awake", false, false),
         ] {
-            let tenant = tenant(phase, state);
+            let tenant = tenant(&json!({}), &json!({"phase": phase, "sleep": {"state": state}}));
             assert_eq!(Request::Sleep.is_done(&tenant), sleeps, "{phase} {state}");
             assert_eq!(Request::Wake.is_done(&tenant), is_awake, "{phase} {state}");
         }
@@ -135,8 +206,11 @@ mod tests {
 
     #[test]
     fn a_request_is_an_annotation_with_its_time() {
-        let now = "2026-01-01T00:00:00.5Z".parse().unwrap();
-        let annotations = |request: Request| request.patch(now)["metadata"]["annotations"].clone();
+        let tenant = tenant(&json!({}), &json!({}));
+        let annotations = |request: Request| {
+            let requested_at = request.time(&tenant, at("2026-01-01T00:00:00.5Z"));
+            request.patch(requested_at)["metadata"]["annotations"].clone()
+        };
         assert_eq!(
             annotations(Request::Sleep),
             json!({"berth.dev/sleep-requested-at": "2026-01-01T00:00:00Z"})
@@ -145,5 +219,73 @@ mod tests {
             annotations(Request::Wake),
             json!({"berth.dev/wake-requested-at": "2026-01-01T00:00:00Z"})
         );
+    }
+
+    #[test]
+    fn a_request_counts_also_if_the_clock_is_behind() {
+        let tenant = tenant(
+            &json!({}),
+            &json!({"sleep": {"state": "Sleeping", "since": "2026-01-01T10:00:00Z"}}),
+        );
+        for request in [Request::Sleep, Request::Wake] {
+            let early = request.time(&tenant, at("2026-01-01T09:00:00Z"));
+            assert_eq!(early, at("2026-01-01T10:00:01Z"), "{request:?}");
+            let late = request.time(&tenant, at("2026-01-01T11:00:00Z"));
+            assert_eq!(late, at("2026-01-01T11:00:00Z"), "{request:?}");
+        }
+    }
+
+    #[test]
+    fn a_mode_that_no_request_changes_is_named_with_what_to_do() {
+        let name = TenantName::parse("team/a", "").unwrap();
+        let refusal = |request: Request, mode: &str| {
+            let tenant = tenant(&json!({"sleep": {"mode": mode}}), &json!({"phase": "Sleeping"}));
+            request.find_refusal(&name, &tenant).map(|error| error.to_string())
+        };
+        let command = r#"kubectl patch -n team tenantcluster/a --type merge -p '{"spec":{"sleep":{"mode":"Auto"}}}'"#;
+        let kept_asleep = refusal(Request::Wake, "Asleep").unwrap();
+        assert!(
+            kept_asleep.contains("spec.sleep.mode is Asleep") && kept_asleep.contains(command),
+            "{kept_asleep}"
+        );
+        let kept_awake = refusal(Request::Sleep, "Awake").unwrap();
+        assert!(
+            kept_awake.contains("spec.sleep.mode is Awake") && kept_awake.contains(command),
+            "{kept_awake}"
+        );
+        for (request, mode) in [
+            (Request::Wake, "Auto"),
+            (Request::Wake, "Awake"),
+            (Request::Sleep, "Auto"),
+            (Request::Sleep, "Asleep"),
+        ] {
+            assert_eq!(refusal(request, mode), None, "{request:?} {mode}");
+        }
+        assert_eq!(
+            Request::Wake
+                .find_refusal(&name, &tenant(&json!({}), &json!({})))
+                .map(|e| e.to_string()),
+            None
+        );
+    }
+
+    #[test]
+    fn a_tenant_that_did_not_fall_asleep_ends_the_wait() {
+        let requested_at = at("2026-01-01T10:00:00Z");
+        let failure = |request: Request, state: &str, since: &str| {
+            let awake = json!({"type": "Awake", "status": "True", "reason": "PodsOverdue", "message": "pods",
+                "lastTransitionTime": since});
+            let status = json!({"sleep": {"state": state, "since": since}, "conditions": [awake]});
+            request.find_failure(&tenant(&json!({}), &status), requested_at)
+        };
+        let later = "2026-01-01T10:20:00Z";
+        assert_eq!(failure(Request::Sleep, "Awake", later).as_deref(), Some("pods"));
+        assert_eq!(failure(Request::Sleep, "FallingAsleep", later), None);
+        assert_eq!(
+            failure(Request::Sleep, "Awake", "2026-01-01T09:59:59Z"),
+            None,
+            "control has not seen it"
+        );
+        assert_eq!(failure(Request::Wake, "Awake", later), None);
     }
 }

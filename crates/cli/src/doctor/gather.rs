@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use berth_api::{labels, system};
 use jiff::Timestamp;
-use jiff::fmt::rfc2822::DateTimeParser;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
@@ -16,6 +15,7 @@ use tokio::time::timeout;
 
 use super::facts::{Certificate, Facts, Read};
 use crate::error::describe;
+use crate::host;
 
 /// How long each read may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -71,12 +71,7 @@ fn judge_readiness(status: http::StatusCode) -> Read<bool> {
 async fn read_time(client: &Client) -> Read<(Timestamp, Timestamp)> {
     let answer = send(client, "/version").await?;
     let now = Timestamp::now();
-    let header = answer.headers().get(http::header::DATE);
-    let text = header
-        .and_then(|value| value.to_str().ok())
-        .ok_or("the answer has no time")?;
-    let time = DateTimeParser::new().parse_timestamp(text);
-    time.map(|time| (time, now)).map_err(|error| error.to_string())
+    host::read_time(&answer).map(|time| (time, now))
 }
 
 /// The times of all certificates of Berth. Nothing else of the Secrets is kept.
