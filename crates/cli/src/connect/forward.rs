@@ -17,7 +17,7 @@ use crate::user_config::document::Server;
 /// Port of the API server in its pods.
 const PORT: u16 = 6443;
 /// A name that is in the certificate of every tenant's API server.
-const TLS_NAME: &str = "kubernetes";
+pub(super) const TLS_NAME: &str = "kubernetes";
 /// Label of a component's pods, and its value on those of the API server.
 const SELECTOR: &str = "app.kubernetes.io/name=kube-apiserver";
 /// Pause after a failure to accept a connection, such as too many open files.

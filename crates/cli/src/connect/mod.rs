@@ -1,33 +1,27 @@
 //! `berth connect` and `berth disconnect`: use a tenant with kubectl and other programs.
 
+mod addresses;
 mod forward;
 mod signals;
+mod way;
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
-use std::time::Duration;
 
-use berth_api::TenantCluster;
 use clap::Args;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use serde_json::Value;
 use tokio::process::Command;
 
 use crate::completion;
-use crate::error::{Error, describe};
-use crate::host::{Host, HostArguments};
+use crate::error::Error;
+use crate::host::HostArguments;
 use crate::output::print_line;
 use crate::tenant::{self, TenantName};
 use crate::user_config::document;
 use crate::user_config::file::UserFiles;
-use forward::Forward;
 use signals::Signals;
+use way::{Way, find_way};
 
-/// How long the address in the kubeconfig may take for an answer before another way is tried.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for a tenant that sleeps: the gateway holds the connection while the tenant wakes.
-const WAKE_TIMEOUT: Duration = Duration::from_mins(1);
 /// What shells add to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
@@ -51,12 +45,6 @@ pub(crate) struct DisconnectArguments {
     name: Option<String>,
 }
 
-/// A kubeconfig that reaches the tenant from here.
-struct Way {
-    kubeconfig: Value,
-    forward: Option<Forward>,
-}
-
 pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> Result<ExitCode, Error> {
     // Before anything else: a file that cannot be written would be noticed late.
     let files = if arguments.command.is_empty() {
@@ -74,7 +62,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> R
         return run_command(&way, &arguments.command).await;
     };
     let context = document::context_name(&name.namespace, &name.name);
-    let server = way.forward.as_ref().map(|forward| &forward.server);
+    let server = way.server.as_ref();
     // From here on a signal does not leave a context behind that leads nowhere.
     let signals = way.forward.as_ref().map(|_| Signals::listen()).transpose()?;
     files.add_context(&context, &way.kubeconfig, server)?;
@@ -141,78 +129,6 @@ fn find_context(document: &Value, name: &str) -> Result<String, Error> {
         (Some(_), Some(_)) => Err(Error::Usage(format!(
             "there are several tenants {name}; write NAMESPACE/{name}"
         ))),
-    }
-}
-
-/// Tries the address in the kubeconfig, unless `must_forward`, and then the way through the host's API server; says which one it is.
-async fn find_way(
-    host: &Host,
-    name: &TenantName,
-    tenant: &TenantCluster,
-    kubeconfig: Value,
-    must_forward: bool,
-) -> Result<Way, Error> {
-    let status = tenant.status.as_ref();
-    let endpoint = status.and_then(|status| status.endpoint.clone()).unwrap_or_default();
-    let mut obstacle = String::new();
-    let is_asleep = tenant::is_asleep(tenant);
-    let patience = if is_asleep { WAKE_TIMEOUT } else { ANSWER_TIMEOUT };
-    if is_asleep && !must_forward {
-        eprintln!("· {name} sleeps; a connection through the gateway wakes it");
-    }
-    if !must_forward {
-        let Err(error) = reach(&kubeconfig, patience).await else {
-            eprintln!("· {name} is reached at its address {endpoint}");
-            return Ok(Way {
-                kubeconfig,
-                forward: None,
-            });
-        };
-        eprintln!("· {endpoint} is not reached from here: {error}");
-        obstacle = format!("not at {endpoint} ({error}), nor ");
-    }
-    let unreached = |error: &dyn std::fmt::Display| {
-        let fix = if is_asleep {
-            format!("; it sleeps: `berth wake {name} --wait` wakes it")
-        } else {
-            String::new()
-        };
-        Error::Failed(format!(
-            "{name} is not reached: {obstacle}through the host's API server ({error}){fix}"
-        ))
-    };
-    let namespace = status.and_then(|status| status.control_plane_namespace.as_ref());
-    let namespace = namespace.ok_or_else(|| unreached(&"it has no control plane yet"))?;
-    let forward = Forward::start(host.client.clone(), host.stream_client()?, namespace).await;
-    let forward = forward.map_err(|error| unreached(&error))?;
-    let kubeconfig = document::with_server(&kubeconfig, &forward.server);
-    let reached = reach(&kubeconfig, ANSWER_TIMEOUT).await;
-    reached.map_err(|error| unreached(&error))?;
-    eprintln!(
-        "· {name} is reached through the API server of the host, at {}",
-        forward.server.url
-    );
-    Ok(Way {
-        kubeconfig,
-        forward: Some(forward),
-    })
-}
-
-/// Asks the tenant's API server for its version, which may take so long.
-async fn reach(kubeconfig: &Value, patience: Duration) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig.clone()).map_err(|error| text(&error))?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    let mut config = config.map_err(|error| text(&error))?;
-    config.connect_timeout = Some(patience);
-    config.default_retry = false;
-    let client = Client::try_from(config).map_err(|error| text(&error))?;
-    match tokio::time::timeout(patience, client.apiserver_version()).await {
-        Ok(Ok(_)) => Ok(()),
-        // The API server answers; what the user may do there is another question.
-        Ok(Err(kube::Error::Api(status))) if status.code == 401 || status.code == 403 => Ok(()),
-        Ok(Err(error)) => Err(describe(&error)),
-        Err(_) => Err(format!("no answer within {} s", patience.as_secs())),
     }
 }
 
