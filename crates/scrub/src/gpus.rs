@@ -5,7 +5,7 @@ use crate::{
     Unclean,
     files::{entries, text},
     node::Node,
-    program,
+    program, toolkit,
 };
 
 /// NVIDIA's vendor ID on the PCI bus.
@@ -92,12 +92,13 @@ pub(crate) fn reset(node: &Node) -> Result<String, Unclean> {
     Ok(format!("{count} GPUs were reset"))
 }
 
-/// Whether all GPUs answer.
+/// Whether all GPUs answer, and what gives them to containers is safe.
 pub(crate) fn answer(node: &Node) -> Result<String, Unclean> {
     let count = count(node)?;
     if count == 0 {
         return Ok("clean; no NVIDIA GPU on this node".into());
     }
+    toolkit::is_safe(node)?;
     let (is_done, listed) = smi(node, &["-L"])?;
     let answering = listed.lines().filter(|line| line.starts_with("GPU ")).count();
     if !is_done || answering < count {

@@ -18,6 +18,7 @@ mod node;
 mod processes;
 pub mod program;
 mod retry;
+mod toolkit;
 
 pub use error::Unclean;
 pub use node::Node;
@@ -48,8 +49,8 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
     }
 }
 
-/// Whether nothing of a tenant is left, without removing anything, whether the kubelet guards images, and whether all GPUs
-/// answer.
+/// Whether nothing of a tenant is left, without removing anything, whether the kubelet guards images and NVIDIA's container toolkit is a safe
+/// one, and whether all GPUs answer.
 fn check(node: &Node) -> Result<String, Unclean> {
     wait(|| {
         processes::none_left(node)?;

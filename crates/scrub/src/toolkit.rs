@@ -1,0 +1,111 @@
+//! The version of NVIDIA's container toolkit, which gives containers their GPUs as root: with an older one, an image of a tenant can take
+//! over the node.
+
+use crate::{Unclean, node::Node, program};
+
+/// The first version without CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4) and CVE-2025-23266 (1.17.8); from NVIDIA's security
+/// bulletins.
+const SAFE: Version = Version([1, 17, 8]);
+/// Where the GPU Operator and packages install its command.
+const TOOLS: [&str; 3] = [
+    "/usr/local/nvidia/toolkit/nvidia-ctk",
+    "/usr/bin/nvidia-ctk",
+    "/usr/local/bin/nvidia-ctk",
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version([u32; 3]);
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [major, minor, patch] = self.0;
+        write!(formatter, "{major}.{minor}.{patch}")
+    }
+}
+
+/// Whether every toolkit on a node with NVIDIA GPUs is one without known ways out of a container. A node without a toolkit passes: its
+/// GPUs are given to containers by something else.
+pub(crate) fn is_safe(node: &Node) -> Result<(), Unclean> {
+    for tool in TOOLS {
+        // A link may lead to a path that exists only on the node.
+        if node.path(tool).symlink_metadata().is_err() {
+            continue;
+        }
+        let output = program::run(node.root(), tool, &["--version"])
+            .map_err(|error| Unclean::Program(format!("{tool}: {error}")))?;
+        check(tool, &String::from_utf8_lossy(&output.stdout))?;
+    }
+    Ok(())
+}
+
+/// Whether the command that printed this is of a safe version.
+fn check(tool: &str, printed: &str) -> Result<(), Unclean> {
+    let version = version(printed)
+        .ok_or_else(|| Unclean::Program(format!("{tool} --version: no version in {:?}", printed.trim())))?;
+    if version < SAFE {
+        return Err(Unclean::Left(format!(
+            "{tool} is of version {version}: an image can take over the node. Update NVIDIA's container toolkit to {SAFE} or later \
+             (the GPU Operator to 25.3.1 or later)"
+        )));
+    }
+    Ok(())
+}
+
+/// The version in the first line, as in `NVIDIA Container Toolkit CLI version 1.17.8`. A version before a release counts as the release.
+fn version(printed: &str) -> Option<Version> {
+    let text = printed.lines().next()?.rsplit_once("version ")?.1.trim();
+    let mut numbers = text.trim_start_matches('v').split(['.', '-', '+', '~']);
+    let mut next = || numbers.next()?.parse().ok();
+    Some(Version([next()?, next()?, next()?]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for (printed, is_safe) in [
+            ("NVIDIA Container Toolkit CLI version 1.17.8\ncommit: abc", true),
+            ("NVIDIA Container Toolkit CLI version 1.18.0-rc.2", true),
+            ("NVIDIA Container Toolkit CLI version v2.0.0", true),
+            ("NVIDIA Container Toolkit CLI version 1.17.7\ncommit: abc", false),
+            ("NVIDIA Container Toolkit CLI version 1.9.12", false),
+            ("NVIDIA Container Toolkit CLI version 0.99.99", false),
+        ] {
+            let result = check("nvidia-ctk", printed);
+            assert_eq!(result.is_ok(), is_safe, "{printed}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn an_old_version_is_named_with_what_to_do() {
+        let error = check("/usr/bin/nvidia-ctk", "NVIDIA Container Toolkit CLI version 1.16.1").unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.contains("/usr/bin/nvidia-ctk is of version 1.16.1") && message.contains("1.17.8 or later"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_version_that_cannot_be_read_is_an_error() {
+        for printed in [
+            "",
+            "nvidia-ctk",
+            "NVIDIA Container Toolkit CLI version ",
+            "version 1.17",
+        ] {
+            assert!(
+                matches!(check("nvidia-ctk", printed), Err(Unclean::Program(_))),
+                "{printed}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_toolkit_passes() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(is_safe(&Node::new(folder.path(), [])).is_ok());
+    }
+}
