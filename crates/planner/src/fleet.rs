@@ -138,11 +138,19 @@ pub enum NodeState {
     },
     /// Assigned to a tenant, or reserved for it.
     Owned(Owner),
-    /// Between two tenants: being drained, scrubbed or validated. Free soon.
+    /// Taken from its tenant, whose pods may still run there: it counts for the limits of the tenant until they have ended. Cannot be
+    /// left to the tenant any more.
+    Draining {
+        /// UID of the tenant.
+        tenant: String,
+        /// When its drain began.
+        since: Seconds,
+    },
+    /// Between two tenants: being scrubbed or validated. Free soon.
     Recycling {
         /// Slug of the tenant that had it.
         previous_tenant: String,
-        /// When its drain began.
+        /// When that began.
         since: Seconds,
     },
 }

@@ -160,6 +160,11 @@ impl<'a> PlanningPass<'a> {
             state.domains.remove(&self.view.domains.len());
             self.groups.push(state);
         }
+        for (at, node) in self.view.nodes.iter().enumerate() {
+            if let Some(tenant) = node.former_tenant {
+                self.tree.add_draining(tenant, self.view.gpus(at));
+            }
+        }
     }
 
     fn list_incoming(&mut self) {

@@ -188,6 +188,7 @@ impl<'a> PlanningPass<'a> {
                 quota: limit.quota.to_owned(),
                 limit: limit.gpus,
                 scope: limit.scope.describe(&self.view.pool.name),
+                draining: limit.draining,
             },
             Blocked::NotLent { gpus } => WaitReason::NotLent { gpus: *gpus },
             Blocked::NoFreeNodes => WaitReason::NoFreeNodes(self.describe_capacity(earmarked, unassigned)),

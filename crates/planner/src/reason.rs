@@ -152,6 +152,8 @@ pub enum WaitReason {
         limit: u64,
         /// Which GPUs are limited.
         scope: GpuScope,
+        /// How many of these GPUs it has on nodes that are being drained.
+        draining: u64,
     },
     /// The free GPUs belong to nominal quotas that do not lend them.
     NotLent {

@@ -108,7 +108,18 @@ impl WaitReason {
         match self {
             Self::Impossible(impossible) => impossible.message(pool),
             Self::MaxNodes { max_nodes } => format!("the group may have {max_nodes} at most"),
-            Self::QuotaLimit { quota, limit, scope } => format!("{quota} may have {limit} GPUs of {scope} at most"),
+            Self::QuotaLimit {
+                quota,
+                limit,
+                scope,
+                draining,
+            } => {
+                let most = format!("{quota} may have {limit} GPUs of {scope} at most");
+                match draining {
+                    0 => most,
+                    _ => format!("{most}, and has {draining} on nodes that are being drained"),
+                }
+            }
             Self::NotLent { gpus } => format!("{gpus} free GPUs of pool {pool} are nominal quota that is not lent"),
             Self::NoFreeNodes(capacity) | Self::NodesComing(capacity) => capacity.message(pool),
         }

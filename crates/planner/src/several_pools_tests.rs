@@ -159,3 +159,36 @@ fn what_exceeds_a_lowered_limit_is_taken_once_and_minimums_last() {
     fleet.quotas[0].total_limit = None;
     assert_eq!(count_actions(&fleet), (counts(&[]), counts(&[])));
 }
+
+#[test]
+fn nodes_of_other_pools_that_drain_count_towards_a_limit_of_all_pools() {
+    let mut fleet = fleet([0, 0, 1, 0]);
+    fleet.quotas[0].total_limit = Some(EACH);
+    fleet.nodes[0].state = NodeState::Draining {
+        tenant: "t".into(),
+        since: 0,
+    };
+    assert_eq!(count_actions(&fleet).0, counts(&[]));
+    let waits = |fleet: &Fleet| plan(fleet).node_groups["t"]["c"].message();
+    assert_eq!(
+        waits(&fleet),
+        "1 of 1 node missing: q may have 8 GPUs of all pools at most, and has 8 on nodes that are being drained"
+    );
+    fleet.tenants[0].terminated = true;
+    assert!(plan(&fleet).actions.is_empty());
+    fleet.tenants[0].terminated = false;
+    fleet.nodes[0].state = NodeState::Recycling {
+        previous_tenant: "t".into(),
+        since: 0,
+    };
+    assert_eq!(count_actions(&fleet).0, counts(&[("c", 1)]));
+}
+
+#[test]
+fn a_node_of_a_group_that_has_another_pool_now_counts_until_its_pods_have_ended() {
+    let mut fleet = fleet([0, 1, 0, 0]);
+    fleet.quotas[0].total_limit = Some(EACH);
+    assign(&mut fleet, "a", 1);
+    fleet.tenants[0].node_groups.remove(0);
+    assert_eq!(count_actions(&fleet), (counts(&[]), counts(&[("a", 1)])));
+}

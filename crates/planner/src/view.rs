@@ -91,6 +91,9 @@ pub(crate) struct PoolNode<'a> {
     pub domain: usize,
     /// The group that it belongs to; `None` without an owner, or if the group no longer exists.
     pub group: Option<usize>,
+    /// The tenant that loses the node, which belongs to none of its groups: the group no longer exists, or the node is being drained.
+    /// Pods of the tenant may still run there.
+    pub former_tenant: Option<usize>,
 }
 
 /// A node group with nodes of the pool.
@@ -152,8 +155,12 @@ impl PoolNode<'_> {
         self.object.state == NodeState::Free
     }
 
+    /// Whether it is on its way from one tenant to the next.
     pub fn is_recycling(&self) -> bool {
-        matches!(self.object.state, NodeState::Recycling { .. })
+        matches!(
+            self.object.state,
+            NodeState::Draining { .. } | NodeState::Recycling { .. }
+        )
     }
 }
 
@@ -222,13 +229,15 @@ impl<'a> Catalog<'a> {
         let (mut kinds, mut known, mut scratch) = (Vec::new(), HashMap::new(), Vec::new());
         let mut nodes = Vec::with_capacity(objects.len());
         for object in objects {
-            let group = match &object.state {
-                NodeState::Owned(owner) => self.find_tenant(&owner.tenant).and_then(|tenant| {
-                    let mut of_tenant = groups_of.get(&tenant)?.iter().copied();
-                    of_tenant.find(|group| node_groups[*group].spec.name == owner.node_group)
-                }),
-                _ => None,
+            let (tenant, group) = match &object.state {
+                NodeState::Owned(owner) => (self.find_tenant(&owner.tenant), Some(&owner.node_group)),
+                NodeState::Draining { tenant, .. } => (self.find_tenant(tenant), None),
+                _ => (None, None),
             };
+            let group = group.and_then(|name| {
+                let mut of_tenant = groups_of.get(&tenant?)?.iter().copied();
+                of_tenant.find(|group| node_groups[*group].spec.name == *name)
+            });
             if let Some(group) = group {
                 node_groups[group].nodes.push(nodes.len());
             }
@@ -244,6 +253,7 @@ impl<'a> Catalog<'a> {
                 kind,
                 domain: domain.unwrap_or(domains.len()),
                 group,
+                former_tenant: tenant.filter(|_| group.is_none()),
             });
         }
         View {

@@ -11,34 +11,46 @@ use berth_planner::{
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::fmt::Write;
-use support::random::{GPUS, arrivals, fleet, fleet_of_pools, pool};
+use support::random::{Change, GPUS, POOLS, arrivals, changes, fleet, fleet_of_pools, pool};
 use support::world::World;
 use support::{describe, executor, gpus};
 
-/// Nodes that a tenant has: reserved, serving, cordoned.
+/// The tenant that has a node, or whose pods may still run there.
+fn tenant_of(node: &Node) -> Option<&str> {
+    match &node.state {
+        NodeState::Owned(owner) => Some(&owner.tenant),
+        NodeState::Draining { tenant, .. } => Some(tenant),
+        NodeState::Free | NodeState::Unavailable { .. } | NodeState::Recycling { .. } => None,
+    }
+}
+
+/// Nodes that a tenant has: reserved, serving, cordoned, being drained.
 fn count_held(fleet: &Fleet, uid: &str) -> u32 {
-    let owned = fleet.nodes.iter().filter(|node| match &node.state {
-        NodeState::Owned(owner) => owner.tenant == uid,
-        _ => false,
-    });
-    u32::try_from(owned.count()).unwrap()
+    let held = fleet.nodes.iter().filter(|node| tenant_of(node) == Some(uid));
+    u32::try_from(held.count()).unwrap()
 }
 
 /// GPUs that the tenants below a quota have.
 fn count_quota_gpus(fleet: &Fleet, quota: &Quota) -> u64 {
-    let tenants = fleet.tenants.iter().filter(|tenant| is_below(tenant, quota));
-    tenants
-        .map(|tenant| u64::from(count_held(fleet, &tenant.uid)) * GPUS)
-        .sum::<u64>()
+    count_quota_gpus_in(fleet, quota, &POOLS)
 }
 
 /// The same in these pools.
 fn count_quota_gpus_in(fleet: &Fleet, quota: &Quota, pools: &[&str]) -> u64 {
-    let tenants = fleet.tenants.iter().filter(|tenant| is_below(tenant, quota));
-    tenants
-        .filter(|tenant| pools.contains(&tenant.node_groups[0].pool.as_str()))
-        .map(|tenant| u64::from(count_held(fleet, &tenant.uid)) * GPUS)
-        .sum()
+    let below = fleet.tenants.iter().filter(|tenant| is_below(tenant, quota));
+    let below: Vec<&str> = below.map(|tenant| tenant.uid.as_str()).collect();
+    let nodes = fleet.nodes.iter().filter(|node| pools.contains(&node.pool.as_str()));
+    let held = nodes.filter(|node| tenant_of(node).is_some_and(|uid| below.contains(&uid)));
+    held.count() as u64 * GPUS
+}
+
+/// The pools of each limit of a quota, with the limit.
+fn list_limits(quota: &Quota) -> Vec<(&'static [&'static str], u64)> {
+    let of_pool = POOLS.iter().filter_map(|pool| {
+        let limit = quota.limit.get(*pool)?;
+        Some((std::slice::from_ref(pool), *limit))
+    });
+    of_pool.chain(list_shared_limits(quota)).collect()
 }
 
 /// The pools of each limit of several pools together, with the limit.
@@ -47,7 +59,7 @@ fn list_shared_limits(quota: &Quota) -> Vec<(&'static [&'static str], u64)> {
         .product_limit
         .values()
         .map(|limit| (&["h100", "h100-b"][..], *limit));
-    let of_all = quota.total_limit.map(|limit| (&["h100", "h100-b", "l40s"][..], limit));
+    let of_all = quota.total_limit.map(|limit| (&POOLS[..], limit));
     of_product.chain(of_all).collect()
 }
 
@@ -223,6 +235,39 @@ proptest! {
         }
     }
 
+    /// No quota has more GPUs than its limits, those of nodes on which pods of its tenants may still run included, whatever tenants
+    /// do with their groups.
+    #[test]
+    fn no_limit_is_exceeded_by_nodes_that_drain(fleet in fleet_of_pools(), arrivals in arrivals(), changes in changes()) {
+        let mut world = World::new(fleet);
+        let initial: Vec<_> = world.fleet.tenants.iter().map(|tenant| tenant.node_groups[0].clone()).collect();
+        for step in 0..40 {
+            for arrival in arrivals.iter().filter(|arrival| arrival.step == step) {
+                world.add_demand(arrival.tenant, arrival.demand.clone(), arrival.runs);
+            }
+            for (_, tenant, change) in changes.iter().filter(|(at, ..)| *at == step) {
+                let group = &mut world.fleet.tenants[*tenant].node_groups[0];
+                match change {
+                    Change::Rename => group.name.push('g'),
+                    Change::Empty => (group.min_nodes, group.max_nodes) = (0, 0),
+                    Change::Restore => (group.min_nodes, group.max_nodes) = (initial[*tenant].min_nodes, initial[*tenant].max_nodes),
+                    Change::Pool(pool) => group.pool = POOLS[*pool].into(),
+                }
+            }
+            let before = world.fleet.clone();
+            let made = plan(&before);
+            let violations = check(&before, &made);
+            prop_assert!(violations.is_empty(), "{violations:?}\n{}", describe(&made));
+            world.advance(|_| false);
+            for quota in &world.fleet.quotas {
+                for (pools, limit) in list_limits(quota) {
+                    let held = count_quota_gpus_in(&world.fleet, quota, pools);
+                    prop_assert!(held <= limit, "{} has {held} of {limit} GPUs in {pools:?}\n{}", quota.name, describe(&made));
+                }
+            }
+        }
+    }
+
     /// A lowered limit, and a lowered maximum of a group, also apply to nodes that are already assigned.
     #[test]
     fn lowered_limits_are_reached(
@@ -230,7 +275,7 @@ proptest! {
         quota in 0..3_usize, limit in 0..4_u64, group in 0..4_usize, most in 0..4_u32,
     ) {
         let mut world = World::new(fleet);
-        for step in 0..when + 12 {
+        for step in 0..when + 17 {
             for arrival in arrivals.iter().filter(|arrival| arrival.step % 12 == step) {
                 world.add_demand(arrival.tenant, arrival.demand.clone(), 1_000_000);
             }

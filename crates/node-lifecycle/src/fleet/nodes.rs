@@ -245,6 +245,12 @@ fn planner_state(node: &ObservedNode<'_>, now: Seconds) -> NodeState {
         AssignmentState::Cordoned => Phase::Cordoned {
             drain_at: second(assignment.cordoned_until),
         },
+        AssignmentState::Draining if !assignment.uid.is_empty() => {
+            return NodeState::Draining {
+                tenant: assignment.uid.clone(),
+                since: second(assignment.since),
+            };
+        }
         AssignmentState::Draining | AssignmentState::Scrubbing | AssignmentState::Validating => {
             return NodeState::Recycling {
                 previous_tenant: assignment.slug.clone(),
@@ -293,4 +299,35 @@ fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
         return None;
     };
     Some(why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_its_tenant_until_no_pod_can_run_there() {
+        for state in AssignmentState::ALL {
+            let now = Timestamp::from_second(10_000).unwrap();
+            let assigned = Assignment::reserved("uid", "train", "h100", 1, now, "").with_state(state, now, "");
+            let node = ObservedNode {
+                object: &HostObject::default(),
+                name: "n1".into(),
+                assignment: Some(assigned),
+                pool: "h100".into(),
+                overlap: None,
+                rejected: None,
+                capacity: Amounts::new(),
+                lacks_devices: false,
+                pods: Vec::new(),
+            };
+            let tenant = match planner_state(&node, now.as_second()) {
+                NodeState::Owned(owner) => owner.tenant,
+                NodeState::Draining { tenant, .. } => tenant,
+                NodeState::Free | NodeState::Unavailable { .. } | NodeState::Recycling { .. } => String::new(),
+            };
+            let may_run_pods = state.runs_tenant_pods() || state.is_pending();
+            assert_eq!(tenant == "uid", may_run_pods, "{state:?}");
+        }
+    }
 }

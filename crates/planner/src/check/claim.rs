@@ -6,8 +6,11 @@ use crate::{Action, ActionKind, Node, NodeState, Phase};
 #[derive(Clone, Copy)]
 pub(super) enum Claim<'a> {
     None,
-    /// Without an owner, whether free or not.
     Free,
+    /// Pods of the tenant that it was taken from may still run there.
+    Draining {
+        tenant: &'a str,
+    },
     Owned {
         tenant: &'a str,
         node_group: &'a str,
@@ -30,6 +33,7 @@ impl<'a> Claim<'a> {
                 },
                 cordoned: matches!(owner.phase, Phase::Cordoned { .. }),
             },
+            NodeState::Draining { tenant, .. } => Self::Draining { tenant },
             NodeState::Unavailable { .. } | NodeState::Recycling { .. } => Self::None,
         }
     }

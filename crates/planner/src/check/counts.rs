@@ -14,6 +14,16 @@ pub(super) struct GroupCounts {
 }
 
 impl GroupCounts {
+    fn add(&mut self, node: &Node, claim: &Claim<'_>) {
+        let Claim::Owned { required, cordoned, .. } = claim else {
+            return;
+        };
+        self.held += 1;
+        self.staying += u32::from(!cordoned);
+        self.reserved
+            .extend(required.map(|required| (node.name.clone(), required)));
+    }
+
     pub(super) fn count_incomplete(&self) -> u32 {
         let incomplete = self.reserved.iter().filter(|(_, required)| *required > self.staying);
         u32::try_from(incomplete.count()).unwrap_or(u32::MAX)
@@ -23,8 +33,10 @@ impl GroupCounts {
 /// Nodes of node groups and GPUs of quotas.
 pub(super) struct Counts {
     pub(super) of_group: Vec<GroupCounts>,
-    /// GPUs by quota and pool.
+    /// GPUs of the nodes of groups, by quota and pool.
     pub(super) of_quota: Vec<Vec<u64>>,
+    /// GPUs of nodes that belong to no group any more and on which pods may still run, by quota and pool.
+    pub(super) without_group: Vec<Vec<u64>>,
 }
 
 impl Counts {
@@ -32,39 +44,35 @@ impl Counts {
         Self {
             of_group: vec![GroupCounts::default(); index.groups.len()],
             of_quota: vec![vec![0; index.pools.len()]; index.quotas.len()],
+            without_group: vec![vec![0; index.pools.len()]; index.quotas.len()],
         }
     }
 
     pub(super) fn add(&mut self, index: &Index<'_>, node: &Node, claim: &Claim<'_>) {
-        let Claim::Owned {
-            tenant,
-            node_group,
-            required,
-            cordoned,
-        } = claim
-        else {
-            return;
+        let (tenant, group) = match claim {
+            Claim::Owned { tenant, node_group, .. } => {
+                let named = index.by_name.get(&(*tenant, *node_group)).copied();
+                (
+                    *tenant,
+                    named.filter(|group| index.groups[*group].spec.pool == node.pool),
+                )
+            }
+            Claim::Draining { tenant } => (*tenant, None),
+            Claim::None | Claim::Free => return,
         };
-        // A node of a group that no longer exists is released, and does not count.
-        let Some(number) = index.by_name.get(&(*tenant, *node_group)).copied() else {
-            return;
-        };
-        let group = &index.groups[number];
-        if group.spec.pool != node.pool {
-            return;
+        if let Some(group) = group {
+            self.of_group[group].add(node, claim);
         }
-        let counts = &mut self.of_group[number];
-        counts.held += 1;
-        counts.staying += u32::from(!cordoned);
-        counts
-            .reserved
-            .extend(required.map(|required| (node.name.clone(), required)));
         let Some(pool) = index.pool_numbers.get(node.pool.as_str()).copied() else {
             return;
         };
         let gpus = count_gpus(&node.capacity, index.pools[pool]);
-        for quota in &group.quotas {
-            self.of_quota[*quota][pool] += gpus;
+        let counts = match group {
+            Some(_) => &mut self.of_quota,
+            None => &mut self.without_group,
+        };
+        for quota in index.quotas_of_tenant.get(tenant).into_iter().flatten() {
+            counts[*quota][pool] += gpus;
         }
     }
 }

@@ -8,14 +8,14 @@ use std::collections::HashMap;
 pub(super) struct CheckedGroup<'a> {
     pub(super) tenant: &'a Tenant,
     pub(super) spec: &'a NodeGroup,
-    /// Its quota and those above, by number.
-    pub(super) quotas: Vec<usize>,
 }
 
 /// Objects that are looked up by name.
 pub(super) struct Index<'a> {
     pub(super) groups: Vec<CheckedGroup<'a>>,
     pub(super) by_name: HashMap<(&'a str, &'a str), usize>,
+    /// By the UID of a tenant: its quota and those above, by number.
+    pub(super) quotas_of_tenant: HashMap<&'a str, Vec<usize>>,
     pub(super) quotas: Vec<&'a Quota>,
     pub(super) pools: Vec<&'a Pool>,
     pub(super) pool_numbers: HashMap<&'a str, usize>,
@@ -27,23 +27,22 @@ impl<'a> Index<'a> {
             .rev()
             .map(|at| (fleet.quotas[at].name.as_str(), at))
             .collect();
-        let (mut groups, mut by_name) = (Vec::new(), HashMap::new());
+        let (mut groups, mut by_name, mut quotas_of_tenant) = (Vec::new(), HashMap::new(), HashMap::new());
         for tenant in fleet.tenants.iter().filter(|tenant| !tenant.terminated) {
-            let quotas = list_quotas_above(tenant, &fleet.quotas, &numbers);
+            quotas_of_tenant
+                .entry(tenant.uid.as_str())
+                .or_insert_with(|| list_quotas_above(tenant, &fleet.quotas, &numbers));
             for spec in &tenant.node_groups {
                 by_name
                     .entry((tenant.uid.as_str(), spec.name.as_str()))
                     .or_insert(groups.len());
-                groups.push(CheckedGroup {
-                    tenant,
-                    spec,
-                    quotas: quotas.clone(),
-                });
+                groups.push(CheckedGroup { tenant, spec });
             }
         }
         Self {
             groups,
             by_name,
+            quotas_of_tenant,
             quotas: fleet.quotas.iter().collect(),
             pools: fleet.pools.iter().collect(),
             pool_numbers: fleet
@@ -68,10 +67,8 @@ impl<'a> Index<'a> {
                 max_nodes,
             });
         }
-        let over_quota = group
-            .quotas
-            .iter()
-            .any(|quota| self.is_over_limit(*quota, &group.spec.pool, before));
+        let mut quotas = self.quotas_of_tenant[group.tenant.uid.as_str()].iter();
+        let over_quota = quotas.any(|quota| self.is_over_limit(*quota, &group.spec.pool, before));
         // A reservation whose other nodes have vanished may be cancelled.
         let complete = was.staying - was.count_incomplete();
         if is.staying < complete.min(group.spec.min_nodes) && !over_quota {
@@ -91,6 +88,7 @@ impl<'a> Index<'a> {
         }
     }
 
+    /// Whether the nodes of groups alone exceed a limit: for those that are being drained, no other node is taken.
     fn is_over_limit(&self, quota: usize, pool: &str, counts: &Counts) -> bool {
         let Some(pool) = self.pool_numbers.get(pool).map(|at| self.pools[*at]) else {
             return false;
@@ -110,7 +108,10 @@ impl<'a> Index<'a> {
     pub(super) fn check_quotas(&self, before: &Counts, after: &Counts, violations: &mut Vec<Violation>) {
         for (number, quota) in self.quotas.iter().enumerate() {
             for (scope, limit) in list_limits(quota) {
-                let gpus = |counts: &Counts| self.sum_gpus(&scope, &counts.of_quota[number]);
+                let gpus = |counts: &Counts| {
+                    let counted = [&counts.of_quota, &counts.without_group];
+                    counted.map(|of| self.sum_gpus(&scope, &of[number])).iter().sum()
+                };
                 let (was, is) = (gpus(before), gpus(after));
                 if is > limit && is > was {
                     violations.push(Violation::OverQuota {

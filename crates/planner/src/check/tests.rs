@@ -147,3 +147,40 @@ fn no_more_nodes_are_reclaimed_than_are_waited_for() {
     plan.node_groups = [("other".to_owned(), [("g".to_owned(), waiting)].into())].into();
     assert!(check(&fleet(), &plan).is_empty());
 }
+
+/// The fleet whose second node is drained, or belongs to a group that no longer exists.
+fn fleets_with_a_node_that_goes() -> [Fleet; 2] {
+    let (mut drained, mut orphaned) = (fleet(), fleet());
+    drained.nodes[1].state = NodeState::Draining {
+        tenant: "uid".into(),
+        since: 0,
+    };
+    let NodeState::Owned(owner) = &mut orphaned.nodes[1].state else {
+        panic!("it has an owner")
+    };
+    owner.node_group = "before".into();
+    [drained, orphaned]
+}
+
+#[test]
+fn nodes_count_for_quotas_until_their_pods_have_ended() {
+    for mut fleet in fleets_with_a_node_that_goes() {
+        assert_eq!(kinds(&fleet, vec![reserve("n3", 1)]), ["OverQuota"]);
+        fleet.tenants[0].terminated = true;
+        assert!(kinds(&fleet, vec![reserve("n3", 1)]).is_empty());
+        fleet.tenants[0].terminated = false;
+        fleet.nodes[1].state = NodeState::Recycling {
+            previous_tenant: "vision".into(),
+            since: 0,
+        };
+        assert!(kinds(&fleet, vec![reserve("n3", 1)]).is_empty());
+    }
+}
+
+#[test]
+fn no_minimum_is_taken_for_nodes_that_are_drained() {
+    for mut fleet in fleets_with_a_node_that_goes() {
+        fleet.quotas[0].limit = [(POOL.to_owned(), 8)].into();
+        assert_eq!(kinds(&fleet, vec![release("n1")]), ["BelowMinimum"]);
+    }
+}

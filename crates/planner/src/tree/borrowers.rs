@@ -45,7 +45,7 @@ impl<'a> Tree<'a> {
     pub fn is_fairer(&self, claimant: usize, holder: usize, additional_gpus: u64, gpus: u64) -> bool {
         self.find_fork(claimant, holder).is_some_and(|(side, other)| {
             let side = &self.branches[side];
-            side.borrowed_ratio(side.leaving + additional_gpus, 0) <= self.branches[other].borrowed_ratio(0, gpus)
+            side.borrowed_ratio(side.losing() + additional_gpus, 0) <= self.branches[other].borrowed_ratio(0, gpus)
         })
     }
 
@@ -62,7 +62,7 @@ impl<'a> Tree<'a> {
         for number in self.path(claimant) {
             let side = &self.branches[number];
             let due = claim.urgent || side.has_room(claim.additional_gpus);
-            let ratio = side.borrowed_ratio(side.leaving + claim.additional_gpus, 0);
+            let ratio = side.borrowed_ratio(side.losing() + claim.additional_gpus, 0);
             let siblings = self.branches[side.parent].children.iter().copied();
             others.extend(siblings.filter(|sibling| {
                 *sibling != number

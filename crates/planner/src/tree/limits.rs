@@ -17,7 +17,8 @@ pub(super) struct Limit<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Elsewhere {
     pub(super) used: u64,
-    leaving: u64,
+    losing: u64,
+    draining: u64,
 }
 
 /// The GPUs that a limit counts.
@@ -40,6 +41,8 @@ pub(crate) struct QuotaLimit<'a> {
     pub gpus: u64,
     /// Which GPUs count.
     pub scope: Scope<'a>,
+    /// How many of these GPUs it has on nodes that are being drained.
+    pub draining: u64,
 }
 
 /// The limits of a quota that count the GPUs of a pool.
@@ -75,7 +78,8 @@ impl<'a> Tree<'a> {
                     .filter(|other| other.limits.iter().any(|counted| counted.scope == limit.scope));
                 limit.elsewhere = counted.fold(Elsewhere::default(), |sum, other| Elsewhere {
                     used: sum.used + other.used,
-                    leaving: sum.leaving + other.leaving,
+                    losing: sum.losing + other.losing(),
+                    draining: sum.draining + other.draining,
                 });
             }
         }
@@ -85,12 +89,13 @@ impl<'a> Tree<'a> {
     pub fn exceeded_limit(&self, tenant: usize, gpus: u64) -> Option<QuotaLimit<'a>> {
         self.path(tenant).find_map(|number| {
             let branch = &self.branches[number];
-            let here = branch.used + branch.leaving + gpus;
-            branch.find_limit(|limit| here + limit.elsewhere.used + limit.elsewhere.leaving > limit.gpus)
+            let here = branch.used + branch.losing() + gpus;
+            branch.find_limit(|limit| here + limit.elsewhere.used + limit.elsewhere.losing > limit.gpus)
         })
     }
 
-    /// Whether no limit is in the way of a cordoned node of `gpus` staying.
+    /// Whether no limit is in the way of a cordoned node of `gpus` staying. Other nodes that the tenant loses do not count: it has fewer
+    /// soon, and gets none now.
     pub fn may_stay(&self, tenant: usize, gpus: u64) -> bool {
         self.path(tenant).all(|number| {
             let branch = &self.branches[number];
@@ -114,6 +119,7 @@ impl<'a> Branch<'a> {
             quota: self.name,
             gpus: limit.gpus,
             scope: limit.scope,
+            draining: self.draining + limit.elsewhere.draining,
         })
     }
 }

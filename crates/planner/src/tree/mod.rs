@@ -38,6 +38,8 @@ struct Branch<'a> {
     used: u64,
     /// GPUs of cordoned nodes, which are no longer counted as used.
     leaving: u64,
+    /// GPUs of nodes that cannot be kept, and on which pods may still run.
+    draining: u64,
 }
 
 /// How much of its fair share a branch has; the smallest is served first: GPUs beyond the nominal quota, divided by the weight,
@@ -141,6 +143,11 @@ impl<'a> Tree<'a> {
         self.change(tenant, |branch| branch.leaving = branch.leaving.saturating_sub(gpus));
     }
 
+    /// GPUs of a node that the tenant cannot keep, and on which its pods may still run.
+    pub fn add_draining(&mut self, tenant: usize, gpus: u64) {
+        self.change(tenant, |branch| branch.draining += gpus);
+    }
+
     /// Whether `gpus` more are within the nominal quota of a quota that the tenant belongs to.
     pub fn is_within_nominal_quota(&self, tenant: usize, gpus: u64) -> bool {
         self.path(tenant).any(|number| self.branches[number].has_room(gpus))
@@ -196,7 +203,7 @@ impl<'a> Tree<'a> {
         branch.not_lendable.saturating_sub(branch.used).max(below)
     }
 
-    /// Whether a tenant has nodes that are leaving it.
+    /// Whether a tenant has nodes that are leaving it and that it may still keep.
     pub fn is_giving_up_nodes(&self, tenant: usize) -> bool {
         self.branches[self.paths[tenant][0]].leaving > 0
     }
@@ -266,22 +273,28 @@ impl<'a> Branch<'a> {
             limits: Vec::new(),
             used: 0,
             leaving: 0,
+            draining: 0,
         }
     }
 
+    /// GPUs of nodes that it loses. It has them until no pod of its tenants can run there: otherwise a tenant would get other nodes
+    /// while its pods go on.
+    fn losing(&self) -> u64 {
+        self.leaving + self.draining
+    }
+
     fn has_room(&self, gpus: u64) -> bool {
-        // The release of nodes that are leaving may still be cancelled.
-        self.nominal_quota > 0 && self.used + self.leaving + gpus <= self.nominal_quota
+        self.nominal_quota > 0 && self.used + self.losing() + gpus <= self.nominal_quota
     }
 
     fn borrowed(&self) -> u64 {
         self.used.saturating_sub(self.nominal_quota)
     }
 
-    /// Decides when it is served. Nodes that are leaving still count: otherwise a tenant that gives them up would be
+    /// Decides when it is served. Nodes that it loses still count: otherwise a tenant that gives them up would be
     /// served earlier, and request them again.
     fn serving_order(&self) -> Ratio {
-        self.ratio(self.leaving)
+        self.ratio(self.losing())
     }
 
     /// Its ratio with `more` GPUs than it has.

@@ -93,6 +93,22 @@ fn a_limit_holds_for_all_below() {
 }
 
 #[test]
+fn nodes_that_drain_count_like_those_that_leave_but_are_no_reason_to_take_others() {
+    with(|tree| {
+        tree.add_used(0, 8);
+        tree.add_draining(1, 16);
+        let exceeded = tree.exceeded_limit(0, 1).map(|limit| (limit.quota, limit.draining));
+        assert_eq!(exceeded, Some(("red", 16)));
+        assert!(tree.may_stay(0, 16), "it has fewer soon");
+        assert!(!tree.is_within_nominal_quota_at(0, 2, 1), "16 is in use");
+        assert_eq!(tree.find_quota_over_limit(&all(tree)), None);
+        let next = tree.next_tenant(&all(tree));
+        assert_eq!(next, Some(3), "the one outside has nothing");
+        assert!(!tree.is_giving_up_nodes(1), "none comes back to it");
+    });
+}
+
+#[test]
 fn lowest_quota_over_its_limit_gives_first_and_in_it_the_richest_tenant() {
     with(|tree| {
         tree.add_used(0, 24);

@@ -112,3 +112,48 @@ scenario!(
     node z1..z4 pool=l40s free
     "
 );
+
+scenario!(
+    nodes_that_drain_count_until_their_pods_have_ended,
+    "
+    pool h100 gpus=8
+    quota vision limit=16
+    tenant a quota=vision
+    group a/renamed h100 1..1
+    tenant b quota=vision
+    group b/g h100 0..8
+    demand b/g job 1x8 since=5
+    node n1 draining=a used=8
+    node n2 a/before used=8 age=60
+    node n3..n5 free
+    "
+);
+
+scenario!(
+    nodes_that_drain_are_no_reason_to_take_others,
+    "
+    pool h100 gpus=8 grace=300
+    quota vision limit=16
+    tenant a quota=vision
+    group a/g h100 1..8
+    demand a/g more 1x8 since=5
+    node n1..n2 a/g used=8 age=60
+    node n3..n4 draining=a used=8
+    node n5 free
+    "
+);
+
+scenario!(
+    nominal_quota_that_drains_is_in_use,
+    "
+    pool h100 gpus=8 grace=300
+    quota vision nominal=8
+    tenant a quota=vision
+    group a/renamed h100 0..1
+    demand a/renamed job 1x8 since=5 zone=east
+    tenant b
+    group b/g h100 0..8
+    node n1 draining=a used=8 zone=west
+    node n2..n3 b/g used=8 age=7200 zone=east
+    "
+);

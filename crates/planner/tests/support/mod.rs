@@ -12,6 +12,7 @@
 //! node n7 a/train cordoned=300
 //! node n8 a/train reserved=8
 //! node n9 recycling
+//! node n9 draining=a used=8
 //! node n10 unavailable
 //! node n11 starting
 //! ```
@@ -231,6 +232,12 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("recycling", _) => {
                 node.state = NodeState::Recycling {
                     previous_tenant: "other".into(),
+                    since: fleet.now,
+                }
+            }
+            ("draining", tenant) => {
+                node.state = NodeState::Draining {
+                    tenant: tenant.into(),
                     since: fleet.now,
                 }
             }

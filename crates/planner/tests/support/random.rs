@@ -7,6 +7,30 @@ use proptest::prelude::*;
 
 /// GPUs of each node.
 pub const GPUS: u64 = 8;
+/// All pools.
+pub const POOLS: [&str; 3] = ["h100", "h100-b", "l40s"];
+
+/// What a tenant does with its group.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    Rename,
+    /// It may have no nodes.
+    Empty,
+    /// It may have as many as at first.
+    Restore,
+    Pool(usize),
+}
+
+/// Changes of groups: step, tenant, and what changes.
+pub fn changes() -> impl Strategy<Value = Vec<(usize, usize, Change)>> {
+    let change = prop_oneof![
+        2 => Just(Change::Rename),
+        2 => Just(Change::Empty),
+        3 => Just(Change::Restore),
+        1 => (0..POOLS.len()).prop_map(Change::Pool),
+    ];
+    prop::collection::vec((0..40_usize, 0..4_usize, change), 0..30)
+}
 
 /// A pool with a random policy.
 pub fn pool() -> impl Strategy<Value = Pool> {
@@ -99,8 +123,7 @@ pub fn fleet_of_pools() -> impl Strategy<Value = Fleet> {
     let limits = || prop::option::of((1..6_u64).prop_map(|nodes| nodes * GPUS));
     let quotas = prop::collection::vec((limits(), limits()), 3);
     (fleet(), prop::collection::vec(0..3_usize, 4), quotas).prop_map(|(mut fleet, pools, limits)| {
-        let names = ["h100", "h100-b", "l40s"];
-        for name in &names[1..] {
+        for name in &POOLS[1..] {
             fleet.pools.push(Pool {
                 name: (*name).into(),
                 ..fleet.pools[0].clone()
@@ -110,10 +133,10 @@ pub fn fleet_of_pools() -> impl Strategy<Value = Fleet> {
             pool.product = Some("H100".into());
         }
         for (at, node) in fleet.nodes.iter_mut().enumerate() {
-            node.pool = names[at % 3].into();
+            node.pool = POOLS[at % 3].into();
         }
         for (tenant, pool) in fleet.tenants.iter_mut().zip(pools) {
-            tenant.node_groups[0].pool = names[pool].into();
+            tenant.node_groups[0].pool = POOLS[pool].into();
         }
         for (quota, (total, of_product)) in fleet.quotas.iter_mut().zip(limits) {
             quota.total_limit = total;

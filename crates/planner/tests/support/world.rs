@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 
 /// Time between two steps.
 pub const STEP: Seconds = 60;
-/// How long a node is being recycled.
+/// How long a node is being scrubbed and validated.
 pub const RECYCLING: Seconds = 180;
+/// How long pods stay on a node that is being drained, where budgets hold up its drain.
+pub const DRAIN: Seconds = 240;
 
 /// Demand that arrives at some step.
 #[derive(Clone, Debug)]
@@ -103,20 +105,34 @@ impl World {
                     }
                     Phase::Joining => owner.phase = Phase::Assigned,
                     Phase::Cordoned { drain_at: until } if until <= now => {
-                        let from = owner.tenant.clone();
-                        self.stop_pods(at);
-                        let node = &mut self.fleet.nodes[at];
-                        node.idle_since = None;
-                        node.state = NodeState::Recycling {
-                            previous_tenant: from,
-                            since: now,
-                        };
+                        let tenant = owner.tenant.clone();
+                        node.state = NodeState::Draining { tenant, since: now };
+                        self.drain(at);
                     }
                     _ => {}
                 },
+                NodeState::Draining { .. } => self.drain(at),
                 _ => {}
             }
         }
+    }
+
+    /// Ends the drain of a node if no pods are left, or no budget holds for them any more. There are budgets for every other node.
+    fn drain(&mut self, at: usize) {
+        let (now, node) = (self.fleet.now, &self.fleet.nodes[at]);
+        let NodeState::Draining { tenant, since } = node.state.clone() else {
+            return;
+        };
+        if node.pods > 0 && at.is_multiple_of(2) && now < since + DRAIN {
+            return;
+        }
+        self.stop_pods(at);
+        let node = &mut self.fleet.nodes[at];
+        node.idle_since = None;
+        node.state = NodeState::Recycling {
+            previous_tenant: tenant,
+            since: now,
+        };
     }
 
     /// Stops what runs on a node; the rest of a gang stops with it, and all of it waits again.
