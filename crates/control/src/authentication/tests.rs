@@ -251,6 +251,9 @@ fn kubeconfigs_name_a_client_whose_tokens_are_accepted() {
     assert_eq!(with("https://id.example.com", "berth"), "");
     assert!(with("https://id.example.com", "other").starts_with("kubeconfig: "));
     assert!(with("https://other.example.com", "berth").starts_with("kubeconfig: "));
+    // What a command line is made of.
+    assert!(with("https://id.example.com#x", "berth").starts_with("kubeconfig.issuer: "));
+    assert!(with("https://id.example.com", "a\nb").starts_with("kubeconfig.clientID: "));
 }
 
 #[test]

@@ -39,11 +39,15 @@ pub fn find_error(rules: &TenantAuthentication) -> Option<String> {
             return Some(format!("jwt[{index}].{error}"));
         }
     }
+    let sign_in = kubeconfig.as_ref()?;
+    if let Some(error) = sign_in.find_error() {
+        return Some(format!("kubeconfig.{error}"));
+    }
     let KubeconfigSignIn {
         issuer,
         client_id,
         scopes: _,
-    } = kubeconfig.as_ref()?;
+    } = sign_in;
     let issues = |one: &JwtAuthenticator| one.issuer.url == *issuer && one.issuer.audiences.contains(client_id);
     (!jwt.iter().any(issues)).then(|| {
         format!(

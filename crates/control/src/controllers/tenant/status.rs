@@ -244,6 +244,10 @@ pub(super) fn build(
     };
     let endpoint = endpoint.or_else(|| before.endpoint.clone());
     let has_kubeconfig = has_kubeconfig || before.kubeconfig_secret_ref.is_some();
+    let kubeconfig = match outcome {
+        Outcome::Prepared { prepared, .. } => prepared.published_kubeconfig().filter(|_| has_kubeconfig),
+        Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => before.kubeconfig.clone(),
+    };
     let mut serving = nodes.owned.clone();
     serving.retain(|node| Assignment::read(node).is_some_and(|record| record.state.runs_tenant_pods()));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -261,6 +265,7 @@ pub(super) fn build(
         kubeconfig_secret_ref: has_kubeconfig.then(|| SecretReference {
             name: host_objects::kubeconfig_secret_name(cluster),
         }),
+        kubeconfig,
         control_plane_namespace: endpoint.as_ref().map(|_| tenant.id.control_plane_namespace()),
         workload_namespace: endpoint.as_ref().map(|_| tenant.id.workload_namespace()),
         endpoint,

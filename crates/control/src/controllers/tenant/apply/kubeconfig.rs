@@ -1,4 +1,4 @@
-//! The team's kubeconfig, in a Secret beside the `TenantCluster`.
+//! The team's kubeconfig, in a Secret beside the `TenantCluster`, and what is published for kubeconfigs without a secret.
 
 use super::{
     super::{build::host_objects, context::TenantContext, target::Tenant},
@@ -8,13 +8,22 @@ use super::{
 };
 use crate::{
     apply::{delete_same, optional},
+    authentication::publish_kubeconfig,
     error::{ReconcileError, api},
 };
-use berth_api::labels;
+use berth_api::{KubeconfigStatus, labels};
 use berth_pki::kubeconfig::Credential;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
+
+impl Prepared<'_> {
+    /// What people need to sign in with a kubeconfig that holds no secret, for the status.
+    pub(crate) fn published_kubeconfig(&self) -> Option<KubeconfigStatus> {
+        let rules = &self.accepted.settings.authentication.rules;
+        publish_kubeconfig(rules, self.authorities.server.cert_pem())
+    }
+}
 
 /// Writes the team's kubeconfig into the Secret beside the TenantCluster, and returns it.
 ///

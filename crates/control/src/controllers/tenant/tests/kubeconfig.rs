@@ -1,7 +1,10 @@
-//! The Secret with the team's kubeconfig.
+//! The Secret with the team's kubeconfig, and what is published for kubeconfigs without a secret.
 
 use super::fixture::Fixture;
-use serde_json::json;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use k8s_openapi::api::core::v1::Secret;
+use kube::config::Kubeconfig;
+use serde_json::{Value, json};
 
 const SECRET: &str = "/api/v1/namespaces/team/secrets/vision-kubeconfig";
 
@@ -40,4 +43,49 @@ async fn a_secret_of_the_team_is_not_replaced_whatever_its_type() {
         fixture.condition("ControlPlaneReady").unwrap()["reason"],
         "SecretExists"
     );
+}
+
+#[tokio::test]
+async fn where_people_sign_in_is_published_with_what_the_tenant_runs_with() {
+    let issuer = "https://dex.auth.svc";
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| {
+        cluster["spec"]["authentication"] = json!({
+            "jwt": [{
+                "issuer": {"url": issuer, "audiences": ["berth"]},
+                "claimMappings": {"username": {"claim": "sub", "prefix": "oidc:"}},
+            }],
+            "kubeconfig": {"issuer": issuer, "clientID": "berth", "scopes": ["groups"]},
+        });
+    });
+    fixture.reconcile_until_ready().await;
+    let secret = fixture.host.get(SECRET).unwrap()["data"]["kubeconfig"].clone();
+    let secret: Secret = serde_json::from_value(json!({"data": {"kubeconfig": secret}})).unwrap();
+    let text = String::from_utf8(secret.data.unwrap()["kubeconfig"].0.clone()).unwrap();
+    let administrators = Kubeconfig::from_yaml(&text).unwrap();
+    let cluster = administrators.clusters[0].cluster.clone().unwrap();
+    let published = fixture.status()["kubeconfig"].clone();
+    let authority = published["certificateAuthority"].as_str().unwrap();
+    assert_eq!(
+        cluster.certificate_authority_data,
+        Some(STANDARD.encode(authority)),
+        "the server is verified as with the Secret"
+    );
+    assert_eq!(cluster.server.as_deref(), fixture.status()["endpoint"].as_str());
+    let expected =
+        json!({"certificateAuthority": authority, "issuer": issuer, "clientID": "berth", "scopes": ["groups"]});
+    assert_eq!(published, expected);
+
+    // A spec that is not accepted changes nothing.
+    fixture.change_tenant(|cluster| cluster["spec"]["authentication"]["kubeconfig"]["clientID"] = "other".into());
+    fixture.reconcile().await.unwrap();
+    assert_eq!(
+        fixture.condition("Accepted").unwrap()["reason"],
+        "AuthenticationNotAllowed"
+    );
+    assert_eq!(fixture.status()["kubeconfig"], published);
+
+    fixture.change_tenant(|cluster| cluster["spec"]["authentication"]["kubeconfig"] = Value::Null);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.status()["kubeconfig"], Value::Null);
 }
