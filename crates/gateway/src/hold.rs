@@ -91,7 +91,7 @@ pub struct Holder {
     wake_timeout: Duration,
     backends: Backends,
     all: Slots,
-    sources: Arc<Sources>,
+    sources: Sources,
     waker: Waker,
 }
 
@@ -117,7 +117,7 @@ impl Holder {
             wake_timeout,
             backends,
             all: Slots::default(),
-            sources: Sources::new(limits.of_source),
+            sources: Sources::default(),
             waker: Waker::new(requests),
         }
     }
@@ -126,7 +126,7 @@ impl Holder {
         let (all, of_tenant, of_source) = (
             self.all.take(self.limits.all)?,
             tenant.hold.slots.take(self.limits.of_tenant)?,
-            self.sources.take(source)?,
+            self.sources.take(source, self.limits.of_source)?,
         );
         tenant.metrics.held.inc();
         Some(Held {

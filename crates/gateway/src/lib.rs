@@ -6,15 +6,18 @@
 //!
 //! - [`client_hello`] reads the name, and [`proxy_protocol`] the address of the client behind a load balancer.
 //! - [`routes`] has the tenants and where their API servers are. [`watches`] fills it from the host.
-//! - [`server`] accepts connections, within [`limits`], and [`relay`] copies their bytes.
+//! - [`server`] accepts connections, within [`limits`], and [`relay`] copies their bytes. [`handshakes`] has those that are still silent,
+//!   [`refused`] those that are not passed on.
 //! - [`sleep_state`] knows whether a tenant sleeps, [`wake`] asks control to wake it, and [`hold`] holds its connections meanwhile.
 
 pub mod client_hello;
+pub mod handshakes;
 pub mod hold;
 pub mod limits;
 pub mod metrics;
 pub mod options;
 pub mod proxy_protocol;
+pub mod refused;
 pub mod relay;
 pub mod routes;
 pub mod server;
@@ -121,13 +124,10 @@ pub async fn run(options: Options) -> Result<(), Error> {
         readiness.set(LISTED, true);
         readiness.set(ACCEPTING, true);
         let refuse = CancellationToken::new();
-        let announce = async {
-            stop.cancelled().await;
-            readiness.set(ACCEPTING, false);
-            sleep(delay).await;
-            refuse.cancel();
-        };
-        tokio::join!(gateway.serve(listener, refuse.clone(), closed), announce);
+        tokio::join!(
+            gateway.serve(listener, refuse.clone(), closed),
+            stop_accepting(&stop, delay, &readiness, &refuse),
+        );
         Ok(())
     };
     let outcome = tokio::select! {
@@ -136,6 +136,15 @@ pub async fn run(options: Options) -> Result<(), Error> {
     };
     ended.cancel();
     outcome
+}
+
+/// Ends the acceptance of connections `delay` after SIGTERM. Until then the gateway is ready: a host sends no connections to a pod that ends and
+/// is not ready, but load balancers still send them to its node.
+async fn stop_accepting(stop: &CancellationToken, delay: Duration, readiness: &Readiness, refuse: &CancellationToken) {
+    stop.cancelled().await;
+    sleep(delay).await;
+    readiness.set(ACCEPTING, false);
+    refuse.cancel();
 }
 
 /// Starts the watches. The result completes when both have listed what there is.
@@ -180,5 +189,28 @@ fn raise_file_limit(connections: usize) {
             needed,
             "open files are limited to fewer than --max-connections needs: raise the limit (ulimit -n), or lower the flag"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_gateway_is_ready_for_as_long_as_it_accepts() {
+        let (stop, refuse) = (CancellationToken::new(), CancellationToken::new());
+        let readiness = Readiness::new(&[ACCEPTING]);
+        readiness.set(ACCEPTING, true);
+        let state = || (readiness.missing().is_empty(), refuse.is_cancelled());
+        let seconds = Duration::from_secs;
+        let watched = async {
+            sleep(seconds(30)).await;
+            stop.cancel();
+            sleep(seconds(29)).await;
+            assert_eq!(state(), (true, false), "29 seconds after SIGTERM");
+            sleep(seconds(2)).await;
+            assert_eq!(state(), (false, true), "31 seconds after SIGTERM");
+        };
+        tokio::join!(stop_accepting(&stop, seconds(30), &readiness, &refuse), watched);
     }
 }

@@ -1,10 +1,10 @@
-//! How many connections one source or one tenant may have.
+//! Counters that limit how many connections a source or a tenant may have.
 
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -35,41 +35,30 @@ impl Drop for Slot {
     }
 }
 
-/// Connections by source.
-#[derive(Debug)]
-pub struct Sources {
-    limit: usize,
-    taken: Mutex<HashMap<IpAddr, usize>>,
-}
+/// Counters by source, none of which exceeds a limit.
+#[derive(Debug, Default)]
+pub struct Sources(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 impl Sources {
-    /// At most `limit` connections of each source.
-    pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self {
-            limit,
-            taken: Mutex::default(),
-        })
-    }
-
-    /// Counts a connection of this address until the result is dropped; `None` if the source has as many as it may have.
-    pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<SourceSlot> {
+    /// Takes a slot of this address until the result is dropped; `None` if its source has taken `limit`.
+    pub fn take(&self, address: IpAddr, limit: usize) -> Option<SourceSlot> {
         let source = source_of(address);
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.entry(source).or_default();
-        (*count < self.limit).then(|| {
-            *count += 1;
+        let mut taken = lock(&self.0);
+        let count = taken.get(&source).copied().unwrap_or_default();
+        (count < limit).then(|| {
+            taken.insert(source, count + 1);
             SourceSlot {
-                sources: Arc::clone(self),
+                taken: Arc::clone(&self.0),
                 source,
             }
         })
     }
 }
 
-/// A counted connection of a source.
+/// A taken slot of a source.
 #[derive(Debug)]
 pub struct SourceSlot {
-    sources: Arc<Sources>,
+    taken: Arc<Mutex<HashMap<IpAddr, usize>>>,
     source: IpAddr,
 }
 
@@ -82,7 +71,7 @@ impl SourceSlot {
 
 impl Drop for SourceSlot {
     fn drop(&mut self) {
-        let mut taken = self.sources.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.taken);
         let count = taken.get_mut(&self.source).map(|count| {
             *count -= 1;
             *count
@@ -91,6 +80,10 @@ impl Drop for SourceSlot {
             taken.remove(&self.source);
         }
     }
+}
+
+fn lock(taken: &Mutex<HashMap<IpAddr, usize>>) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+    taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What counts as one source: an IPv4 address, or an IPv6 network of /64.
@@ -118,15 +111,15 @@ mod tests {
 
     #[test]
     fn each_source_has_its_own_limit_and_none_is_remembered() {
-        let sources = Sources::new(1);
+        let sources = Sources::default();
         let (a, b): (IpAddr, IpAddr) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
-        let first = sources.take(a).unwrap();
-        assert!(sources.take(a).is_none());
-        let other = sources.take(b).unwrap();
+        let first = sources.take(a, 1).unwrap();
+        assert!(sources.take(a, 1).is_none() && sources.take(b, 0).is_none());
+        let other = sources.take(b, 1).unwrap();
         drop(first);
-        let again = sources.take(a).unwrap();
+        let again = sources.take(a, 1).unwrap();
         drop((again, other));
-        assert!(sources.taken.lock().unwrap().is_empty());
+        assert!(lock(&sources.0).is_empty());
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub enum Refusal {
     InvalidProxyHeader,
     /// No complete ClientHello came in time.
     HandshakeTimeout,
+    /// No complete ClientHello came before the place was needed for another connection.
+    HandshakeLimit,
     /// The client closed the connection before its ClientHello was complete.
     Closed,
     /// What came is no ClientHello, or too large.
@@ -66,6 +68,8 @@ pub enum Refusal {
     NoServerName,
     /// No tenant has this host name.
     UnknownServerName,
+    /// The source has as many connections to this tenant as it may have.
+    TenantSourceLimit,
     /// The tenant has as many connections as it may have.
     TenantLimit,
     /// The tenant's API server has no address yet.
@@ -84,14 +88,16 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::SourceLimit,
         Self::InvalidProxyHeader,
         Self::HandshakeTimeout,
+        Self::HandshakeLimit,
         Self::Closed,
         Self::InvalidClientHello,
         Self::NoServerName,
         Self::UnknownServerName,
+        Self::TenantSourceLimit,
         Self::TenantLimit,
         Self::BackendPending,
         Self::BackendUnavailable,
@@ -107,10 +113,12 @@ impl Refusal {
             Self::SourceLimit => "source-limit",
             Self::InvalidProxyHeader => "invalid-proxy-header",
             Self::HandshakeTimeout => "handshake-timeout",
+            Self::HandshakeLimit => "handshake-limit",
             Self::Closed => "closed",
             Self::InvalidClientHello => "invalid-client-hello",
             Self::NoServerName => "no-server-name",
             Self::UnknownServerName => "unknown-server-name",
+            Self::TenantSourceLimit => "tenant-source-limit",
             Self::TenantLimit => "tenant-limit",
             Self::BackendPending => "backend-pending",
             Self::BackendUnavailable => "backend-unavailable",

@@ -14,7 +14,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 /// One address for the API servers of all tenants: reads the server name that a TLS client asks for and passes the connection to the
 /// API server of that tenant. TLS is never ended here.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "berth-gateway", version, about)]
+// The chart passes flags, and `gateway.extraArgs` follow: the last one counts.
+#[command(name = "berth-gateway", version, about, args_override_self = true)]
 pub struct Options {
     /// Kubeconfig of the host cluster. Without one, this is a pod of the host cluster with a service account.
     #[arg(long, env = "KUBECONFIG")]
@@ -32,9 +33,17 @@ pub struct Options {
     /// Maximum number of connections. Further ones wait in the backlog of the kernel.
     #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = parse_count)]
     pub max_connections: usize,
+    /// Maximum number of connections that have not sent their ClientHello yet. For further ones the oldest are refused [default: a
+    /// quarter of --max-connections].
+    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
+    pub max_handshakes: Option<usize>,
     /// Maximum number of connections to the API server of one tenant. Further ones are refused.
     #[arg(long, value_name = "COUNT", default_value_t = 4_000, value_parser = parse_count)]
     pub max_connections_per_tenant: usize,
+    /// Maximum number of connections from one source (as in --max-connections-per-source) to the API server of one tenant, so that
+    /// none has all of the tenant's. Further ones are refused [default: a quarter of --max-connections-per-tenant].
+    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
+    pub max_connections_per_tenant_and_source: Option<usize>,
     /// Maximum number of connections from one IPv4 address or one IPv6 network of /64. Further ones are refused. Where the network
     /// replaces the addresses of clients, many clients share one.
     #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = parse_count)]
@@ -60,7 +69,11 @@ pub struct Options {
     /// Maximum number of connections that are held from one IPv4 address or one IPv6 network of /64. Further ones are refused.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = parse_count)]
     pub max_held_connections_per_source: usize,
-    /// Seconds after SIGTERM in which connections are still accepted, while /readyz already says that the gateway ends.
+    /// Seconds after which a connection is closed whose client or API server takes nothing of what was sent to it. A connection on
+    /// which nothing is sent, such as an idle watch, stays open.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub stall_timeout: u32,
+    /// Seconds after SIGTERM in which connections are still accepted, and /readyz says so: until load balancers lead elsewhere.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=300))]
     pub shutdown_delay: u32,
     /// Seconds after that in which open connections go on. Then they are closed.
@@ -101,7 +114,11 @@ impl Options {
     pub fn limits(&self) -> Limits {
         Limits {
             connections: self.max_connections,
+            handshakes: self.max_handshakes.unwrap_or_else(|| quarter(self.max_connections)),
             of_tenant: self.max_connections_per_tenant,
+            of_tenant_source: self
+                .max_connections_per_tenant_and_source
+                .unwrap_or_else(|| quarter(self.max_connections_per_tenant)),
             of_source: self.max_connections_per_source,
             held: HoldLimits {
                 all: self.max_held_connections,
@@ -119,9 +136,15 @@ impl Options {
             connect: seconds(self.connect_timeout),
             backend: seconds(self.backend_timeout),
             wake: seconds(self.wake_timeout),
+            stall: seconds(self.stall_timeout),
             drain: seconds(self.drain_timeout),
         }
     }
+}
+
+/// A part of a limit that leaves room for others.
+fn quarter(limit: usize) -> usize {
+    limit.div_ceil(4)
 }
 
 /// A number of connections. The upper limit is that of Linux for the files of one process (`fs.nr_open`), of which each connection
@@ -156,6 +179,9 @@ mod tests {
             "--max-connections-per-source=many",
             "--handshake-timeout=0",
             "--wake-timeout=0",
+            "--stall-timeout=0",
+            "--max-handshakes=0",
+            "--max-connections-per-tenant-and-source=0",
             "--max-held-connections=0",
             "--proxy-protocol-from=10.0.0.1",
             "--domain=10.0.0.1",
@@ -163,5 +189,42 @@ mod tests {
             assert!(parse(bad).is_err(), "{bad}");
         }
         assert!(Options::try_parse_from(["berth-gateway"]).is_err(), "without a domain");
+    }
+
+    #[test]
+    fn limits_that_are_not_set_follow_from_others() {
+        let limits = |flags: &[&str]| {
+            let required = ["berth-gateway", "--domain=example.com"];
+            let options = Options::try_parse_from(required.iter().chain(flags)).unwrap();
+            let Limits {
+                handshakes,
+                of_tenant_source,
+                ..
+            } = options.limits();
+            (handshakes, of_tenant_source)
+        };
+        assert_eq!(limits(&[]), (5_000, 1_000));
+        assert_eq!(
+            limits(&["--max-connections=100", "--max-connections-per-tenant=1"]),
+            (25, 1)
+        );
+        assert_eq!(
+            limits(&["--max-handshakes=7", "--max-connections-per-tenant-and-source=8"]),
+            (7, 8)
+        );
+    }
+
+    #[test]
+    fn the_last_of_equal_flags_counts_and_networks_are_added() {
+        let flags = [
+            "--domain=example.com",
+            "--wake-timeout=60",
+            "--proxy-protocol-from=10.0.0.0/8",
+            "--wake-timeout=90",
+            "--proxy-protocol-from=fd00::/64",
+        ];
+        let options = Options::try_parse_from(["berth-gateway"].iter().chain(&flags)).unwrap();
+        assert_eq!(options.wake_timeout, 90);
+        assert_eq!(options.proxy_protocol_from.len(), 2);
     }
 }

@@ -18,8 +18,9 @@ use std::{
 };
 use tokio::{net::TcpStream, task::coop::consume_budget, time::timeout};
 
-/// Bytes that are read at a time: four of the largest TLS records. Also the maximum that a direction of a connection keeps.
-const BUFFER: usize = 64 << 10;
+/// Bytes that are read at a time: one of the largest TLS records. Also the maximum that a direction keeps whose reader has stalled, of which
+/// there may be as many as connections.
+const BUFFER: usize = 16 << 10;
 /// How long the second side may be silent after the first has ended. Clients of Kubernetes and API servers close a connection whose other
 /// side has ended; one that stays half open would keep its place for as long as somebody wants.
 const HALF_OPEN: Duration = Duration::from_mins(1);
@@ -31,12 +32,22 @@ thread_local! {
 /// Copies bytes both ways until both sides have ended, or one breaks. The end of one side is passed on; the other may go on until it is
 /// silent for a minute.
 ///
+/// An API server that takes nothing for as long as `stall` breaks the connection. Clients have the same limit in the kernel
+/// ([`limit_stall`](berth_runtime::sockets::limit_stall)), which knows how much they take, however slowly. API servers do not have it there,
+/// because it would replace that of keepalives, by which an API server whose node is gone is noticed sooner.
+///
 /// # Errors
-/// A connection broke, or stayed half open.
-pub async fn relay(client: &TcpStream, backend: &TcpStream, received: &Counter, sent: &Counter) -> io::Result<()> {
+/// A connection broke, stalled, or stayed half open.
+pub async fn relay(
+    client: &TcpStream,
+    backend: &TcpStream,
+    received: &Counter,
+    sent: &Counter,
+    stall: Duration,
+) -> io::Result<()> {
     let moved = AtomicBool::new(false);
-    let mut up = pin!(copy(client, backend, received, &moved));
-    let mut down = pin!(copy(backend, client, sent, &moved));
+    let mut up = pin!(copy(client, backend, received, &moved, stall));
+    let mut down = pin!(copy(backend, client, sent, &moved, Duration::MAX));
     tokio::select! {
         ended = up.as_mut() => {
             ended?;
@@ -73,14 +84,20 @@ enum Moved {
     End,
 }
 
-async fn copy(from: &TcpStream, to: &TcpStream, count: &Counter, moved: &AtomicBool) -> io::Result<()> {
+async fn copy(
+    from: &TcpStream,
+    to: &TcpStream,
+    count: &Counter,
+    moved: &AtomicBool,
+    stall: Duration,
+) -> io::Result<()> {
     loop {
         from.readable().await?;
         let length = match move_once(from, to)? {
             Moved::Nothing => 0,
             Moved::All(length) => length,
             Moved::Part(length, rest) => {
-                write_all(to, &rest).await?;
+                write_all(to, &rest, stall).await?;
                 length
             }
             Moved::End => return end(to),
@@ -116,16 +133,23 @@ fn move_once(from: &TcpStream, to: &TcpStream) -> io::Result<Moved> {
     })
 }
 
-async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+/// Writes what was kept, for as long as some of it is taken within `stall`.
+async fn write_all(to: &TcpStream, mut bytes: &[u8], stall: Duration) -> io::Result<()> {
     while !bytes.is_empty() {
-        to.writable().await?;
-        match to.try_write(bytes) {
-            Ok(written) => bytes = &bytes[written..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
+        let written = timeout(stall, write_some(to, bytes)).await??;
+        bytes = &bytes[written..];
     }
     Ok(())
+}
+
+async fn write_some(to: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        to.writable().await?;
+        match to.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            written => return written,
+        }
+    }
 }
 
 /// Says that no more bytes follow. The other side may have closed the connection already.
@@ -144,8 +168,10 @@ mod tests {
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
         task::JoinHandle,
-        time::timeout,
+        time::{Instant, timeout},
     };
+
+    const STALL: Duration = Duration::from_secs(300);
 
     /// Both ends of a connection.
     async fn pair() -> (TcpStream, TcpStream) {
@@ -159,7 +185,7 @@ mod tests {
         let ((client, near), (far, server)) = (pair().await, pair().await);
         let relay = tokio::spawn(async move {
             let (received, sent) = (Counter::default(), Counter::default());
-            relay(&near, &far, &received, &sent).await?;
+            relay(&near, &far, &received, &sent, STALL).await?;
             Ok((received.get(), sent.get()))
         });
         (client, server, relay)
@@ -226,11 +252,45 @@ mod tests {
         assert_eq!(relay.await.unwrap().unwrap(), (0, 16));
     }
 
+    /// Sends for as long as somebody takes it.
+    async fn fill(stream: &TcpStream) {
+        while timeout(Duration::from_secs(1), stream.writable()).await.is_ok() {
+            // The kernel may say so too early.
+            let _ = stream.try_write(&[1; 4096]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_takes_nothing_breaks_the_connection() {
+        let (client, server, relay) = relayed().await;
+        fill(&client).await;
+        let start = Instant::now();
+        // Behind so many bytes nobody sees that the client is gone.
+        drop(client);
+        let error = relay.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() <= STALL, "{:?}", start.elapsed());
+        drop(server);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn little_is_kept_of_what_is_not_taken() {
+        let ((near, far), (source, sink)) = (pair().await, pair().await);
+        fill(&near).await;
+        fill(&sink).await;
+        source.readable().await.unwrap();
+        match move_once(&source, &near).unwrap() {
+            Moved::Part(_, rest) => assert!(rest.len() <= 16 << 10, "{} bytes", rest.len()),
+            _ => panic!("it is taken"),
+        }
+        drop(far);
+    }
+
     #[tokio::test]
     async fn an_idle_connection_needs_little_memory() {
         let ((_client, near), (far, _server)) = (pair().await, pair().await);
         let (received, sent) = (Counter::default(), Counter::default());
-        let relay = relay(&near, &far, &received, &sent);
+        let relay = relay(&near, &far, &received, &sent, STALL);
         assert!(size_of_val(&relay) < 2048, "{} bytes", size_of_val(&relay));
     }
 }

@@ -6,8 +6,8 @@
 
 use crate::{
     hold::HoldState,
-    limits::{Slot, Slots},
-    metrics::{Metrics, TenantLabels, TenantMetrics},
+    limits::{Slot, Slots, SourceSlot, Sources},
+    metrics::{Metrics, Refusal, TenantLabels, TenantMetrics},
     sleep_state::SleepState,
 };
 use berth_api::{GatewayDomain, names::TenantId};
@@ -64,6 +64,7 @@ pub struct Tenant {
     host_name: String,
     control_plane_namespace: String,
     connections: Slots,
+    sources: Sources,
     /// Whether it sleeps, and what its held connections share.
     pub hold: HoldState,
     /// Its metrics.
@@ -73,13 +74,25 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Counts a connection until the result is dropped; `None` if there are `limit` of them.
-    pub fn take_connection(self: &Arc<Self>, limit: usize) -> Option<TenantSlot> {
-        let slot = self.connections.take(limit)?;
+    /// Counts a connection from `source` until the result is dropped. What a source may have at most is less than what the tenant may have: a
+    /// connection counts before anybody knows whether its client has any rights, so one source must not take all places.
+    ///
+    /// # Errors
+    /// The source, or the tenant, has as many connections as it may have.
+    pub fn take_connection(
+        self: &Arc<Self>,
+        source: IpAddr,
+        of_source: usize,
+        of_tenant: usize,
+    ) -> Result<TenantSlot, Refusal> {
+        let of_source = self.sources.take(source, of_source);
+        let of_source = of_source.ok_or(Refusal::TenantSourceLimit)?;
+        let slot = self.connections.take(of_tenant).ok_or(Refusal::TenantLimit)?;
         self.metrics.connections.inc();
-        Some(TenantSlot {
+        Ok(TenantSlot {
             tenant: Arc::clone(self),
             _slot: slot,
+            _source: of_source,
         })
     }
 }
@@ -90,6 +103,7 @@ pub struct TenantSlot {
     /// The tenant.
     pub tenant: Arc<Tenant>,
     _slot: Slot,
+    _source: SourceSlot,
 }
 
 impl Drop for TenantSlot {
@@ -153,6 +167,7 @@ impl RoutingTable {
             host_name: host_name.clone(),
             control_plane_namespace: TenantId::new(name, uid).control_plane_namespace(),
             connections: Slots::default(),
+            sources: Sources::default(),
             hold: HoldState::default(),
             metrics: self.metrics.of_tenant(TenantLabels {
                 tenant_namespace: namespace.clone(),
@@ -414,11 +429,18 @@ mod tests {
         let table = table(Backends::ClusterIp);
         table.put_tenant(key("team-a", "vision"), "1", SleepState::default());
         let tenant = table.find_tenant("vision.team-a.example.com").unwrap();
-        let first = tenant.take_connection(1).unwrap();
-        assert!(tenant.take_connection(1).is_none());
-        assert_eq!(tenant.metrics.connections.get(), 1);
+        let take = |last: u8| tenant.take_connection([192, 0, 2, last].into(), 2, 3);
+        let refusal = |last: u8| take(last).unwrap_err();
+        let first = (take(1).unwrap(), take(1).unwrap());
+        // One source does not take all places of a tenant.
+        assert_eq!(refusal(1), Refusal::TenantSourceLimit);
+        let other = take(2).unwrap();
+        assert_eq!((refusal(2), refusal(3)), (Refusal::TenantLimit, Refusal::TenantLimit));
+        assert_eq!(tenant.metrics.connections.get(), 3);
         drop(first);
+        assert_eq!(tenant.metrics.connections.get(), 1);
+        // What was refused takes no place.
+        drop((take(2).unwrap(), take(3).unwrap(), other));
         assert_eq!(tenant.metrics.connections.get(), 0);
-        assert!(tenant.take_connection(1).is_some());
     }
 }

@@ -1,11 +1,14 @@
 //! Accepts connections and passes each to the API server of the tenant that it asks for.
 
 use crate::{
-    client_hello::{self, ClientHello, HelloError},
-    hold::{HoldError, HoldLimits, Holder, PROBE_TIMEOUT},
+    client_hello::{self, ClientHello},
+    handshakes::{Handshake, Handshakes},
+    hold::{HoldLimits, Holder, PROBE_TIMEOUT},
     limits::{SourceSlot, Sources},
     metrics::{Metrics, Refusal},
-    proxy_protocol, relay,
+    proxy_protocol,
+    refused::Refused,
+    relay,
     routes::{RoutingTable, Tenant, TenantSlot},
     sleep_state::Activity,
     wake::RequestWake,
@@ -27,8 +30,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Pause after a connection could not be accepted, because there are too many open files for example.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for an alert to be written.
-const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two checks whether a client has hung up that has sent more than its ClientHello.
 const HANG_UP_CHECK: Duration = Duration::from_secs(1);
 
@@ -37,8 +38,12 @@ const HANG_UP_CHECK: Duration = Duration::from_secs(1);
 pub struct Limits {
     /// All connections.
     pub connections: usize,
+    /// Those whose ClientHello is not complete.
+    pub handshakes: usize,
     /// Those to one API server.
     pub of_tenant: usize,
+    /// Those from one source to one API server.
+    pub of_tenant_source: usize,
     /// Those from one source.
     pub of_source: usize,
     /// Those that are held.
@@ -56,6 +61,8 @@ pub struct Timeouts {
     pub backend: Duration,
     /// How long connections are held for a tenant that wakes.
     pub wake: Duration,
+    /// How long what was sent to a client or an API server may make no progress.
+    pub stall: Duration,
     /// How long connections go on after the last one was accepted.
     pub drain: Duration,
 }
@@ -66,7 +73,8 @@ pub struct Gateway {
     timeouts: Timeouts,
     proxies: Vec<IpNet>,
     table: Arc<RoutingTable>,
-    sources: Arc<Sources>,
+    handshakes: Handshakes,
+    sources: Sources,
     holder: Holder,
     metrics: Metrics,
 }
@@ -79,45 +87,12 @@ struct Connection {
     _source: SourceSlot,
 }
 
-/// A refused connection: what is counted, what is logged, and what the client gets.
-struct Refused {
-    reason: Refusal,
-    tenant: Option<Arc<Tenant>>,
-    message: String,
-    alert: Vec<u8>,
-}
-
 /// Why an API server was not reached at once.
 enum Unreached {
     /// The connection is refused.
     Refused(Refused),
     /// The tenant sleeps, or may sleep, in which case this is what connecting to its API server gave.
     Asleep(Option<String>),
-}
-
-impl Refused {
-    /// One of an unknown tenant, which gets no answer.
-    fn new(reason: Refusal, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            tenant: None,
-            message: message.into(),
-            alert: Vec::new(),
-        }
-    }
-
-    fn with_alert(mut self, description: u8) -> Self {
-        self.alert = client_hello::alert(description).to_vec();
-        self
-    }
-
-    /// One of a tenant, which gets the alert internal_error: the client did nothing wrong in TLS.
-    fn of_tenant(tenant: &Arc<Tenant>, reason: Refusal, message: impl Into<String>) -> Self {
-        Self {
-            tenant: Some(Arc::clone(tenant)),
-            ..Self::new(reason, message).with_alert(client_hello::INTERNAL_ERROR)
-        }
-    }
 }
 
 impl Gateway {
@@ -137,7 +112,8 @@ impl Gateway {
             proxies,
             holder: Holder::new(limits.held, timeouts.wake, table.backends(), requests),
             table,
-            sources: Sources::new(limits.of_source),
+            handshakes: Handshakes::default(),
+            sources: Sources::default(),
             metrics,
         }
     }
@@ -164,9 +140,6 @@ impl Gateway {
     async fn accept(self: &Arc<Self>, listener: &TcpListener, tracker: &TaskTracker, closed: &CancellationToken) {
         let permits = Arc::new(Semaphore::new(self.limits.connections));
         loop {
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-                return;
-            };
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -175,12 +148,20 @@ impl Gateway {
                     continue;
                 }
             };
+            // Where there is no place, one that is silent leaves its own. Else this connection waits, and further ones in the backlog.
+            if permits.available_permits() == 0 {
+                self.handshakes.displace_oldest();
+            }
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+                return;
+            };
+            let handshake = self.handshakes.add(self.limits.handshakes);
             let (gateway, closed) = (Arc::clone(self), closed.clone());
             tracker.spawn(async move {
                 // What opening needs is freed before the connection becomes idle.
-                let opened = Box::pin(gateway.open(stream, peer, closed)).await;
+                let opened = Box::pin(gateway.open(stream, peer, handshake, closed)).await;
                 if let Some(connection) = opened {
-                    carry(connection, peer).await;
+                    carry(connection, peer, gateway.timeouts.stall).await;
                 }
                 drop(permit);
             });
@@ -188,12 +169,20 @@ impl Gateway {
     }
 
     /// Passes a connection on, or refuses it.
-    async fn open(&self, mut client: TcpStream, peer: SocketAddr, closed: CancellationToken) -> Option<Connection> {
+    async fn open(
+        &self,
+        mut client: TcpStream,
+        peer: SocketAddr,
+        handshake: Handshake,
+        closed: CancellationToken,
+    ) -> Option<Connection> {
         let accepted_at = Instant::now();
         sockets::tune(&client);
+        sockets::limit_stall(&client, self.timeouts.stall);
+        sockets::limit_unsent(&client);
         let opened = tokio::select! {
             () = closed.cancelled() => return None,
-            opened = self.connect(&mut client, peer.ip(), accepted_at) => opened,
+            opened = self.connect(&mut client, peer.ip(), handshake, accepted_at) => opened,
         };
         match opened {
             Ok((backend, slot, source)) => Some(Connection {
@@ -203,7 +192,7 @@ impl Gateway {
                 _source: source,
             }),
             Err(refused) => {
-                self.refuse(client, peer, &refused).await;
+                refused.answer(client, peer, &self.metrics).await;
                 None
             }
         }
@@ -214,13 +203,20 @@ impl Gateway {
         &self,
         client: &mut TcpStream,
         peer: IpAddr,
+        mut handshake: Handshake,
         accepted_at: Instant,
     ) -> Result<(TcpStream, TenantSlot, SourceSlot), Refused> {
         let deadline = accepted_at + self.timeouts.handshake;
         let late = |_| Refused::new(Refusal::HandshakeTimeout, "no ClientHello in time");
-        let (source, hello) = timeout_at(deadline, self.read_hello(client, peer))
-            .await
-            .map_err(late)??;
+        let (source, hello) = tokio::select! {
+            biased;
+            read = timeout_at(deadline, self.read_hello(client, peer)) => read.map_err(late)??,
+            () = handshake.displaced() => {
+                let message = "no ClientHello before the place was needed for another connection";
+                return Err(Refused::new(Refusal::HandshakeLimit, message));
+            }
+        };
+        drop(handshake);
         let name = hello.server_name.as_deref().ok_or_else(|| {
             Refused::new(Refusal::NoServerName, "the client names no host (SNI)")
                 .with_alert(client_hello::UNRECOGNIZED_NAME)
@@ -232,10 +228,14 @@ impl Gateway {
             )
             .with_alert(client_hello::UNRECOGNIZED_NAME)
         })?;
-        let refuse = |reason, message: &str| Refused::of_tenant(&tenant, reason, message);
-        let slot = tenant
-            .take_connection(self.limits.of_tenant)
-            .ok_or_else(|| refuse(Refusal::TenantLimit, "the tenant has too many connections"))?;
+        let Limits {
+            of_tenant,
+            of_tenant_source,
+            ..
+        } = self.limits;
+        let slot = tenant.take_connection(source.address(), of_tenant_source, of_tenant);
+        let slot =
+            slot.map_err(|reason| Refused::of_tenant(&tenant, reason, "there are too many connections to the tenant"))?;
         let backend = match self.reach(&tenant, &hello).await {
             Ok(backend) => {
                 self.metrics.open_seconds.observe(accepted_at.elapsed().as_secs_f64());
@@ -286,44 +286,13 @@ impl Gateway {
             let address = address.ok_or("the tenant's API server has no address")?;
             dial(address, hello, limit).await
         };
-        let was_refused = refused.clone();
+        let unreached = refused.clone();
         let held = self
             .holder
             .hold(tenant, source.address(), refused, hung_up(client), attempt);
-        let error = match held.await {
-            Ok(backend) => {
-                self.metrics.hold_seconds.observe(held_at.elapsed().as_secs_f64());
-                return Ok(backend);
-            }
-            Err(error) => error,
-        };
-        let refuse = |reason, message: String| Refused::of_tenant(tenant, reason, message);
-        Err(match (error, was_refused) {
-            (HoldError::Limit, None) => refuse(
-                Refusal::HoldLimit,
-                "too many connections are held for tenants that sleep".into(),
-            ),
-            (HoldError::Limit, Some(message)) | (HoldError::Unavailable(message), _) => {
-                refuse(Refusal::BackendUnavailable, message)
-            }
-            (HoldError::NotAwake(message), _) => refuse(
-                Refusal::WakeTimeout,
-                format!("the tenant did not wake in time: {message}"),
-            ),
-            (HoldError::HungUp, _) => Refused {
-                alert: Vec::new(),
-                ..refuse(
-                    Refusal::Closed,
-                    "the client closed the connection while it was held".into(),
-                )
-            },
-            (HoldError::Kept, _) => refuse(
-                Refusal::KeptAsleep,
-                "the tenant sleeps, and spec.sleep.mode is Asleep: nothing but another mode wakes it".into(),
-            ),
-            (HoldError::Deleted, _) => refuse(Refusal::TenantDeleted, "the tenant was deleted".into())
-                .with_alert(client_hello::UNRECOGNIZED_NAME),
-        })
+        let backend = held.await.map_err(|error| Refused::held(tenant, error, unreached))?;
+        self.metrics.hold_seconds.observe(held_at.elapsed().as_secs_f64());
+        Ok(backend)
     }
 
     /// Reads what comes before the first byte for the API server, and counts the connection for its source.
@@ -336,45 +305,10 @@ impl Gateway {
         }
         let slot = self
             .sources
-            .take(source)
+            .take(source, self.limits.of_source)
             .ok_or_else(|| Refused::new(Refusal::SourceLimit, format!("{source} has too many connections")))?;
-        let hello = client_hello::read(client).await.map_err(|error| {
-            let message = error.to_string();
-            match error {
-                HelloError::Closed | HelloError::Io(_) => Refused::new(Refusal::Closed, message),
-                HelloError::TooLong => {
-                    Refused::new(Refusal::InvalidClientHello, message).with_alert(client_hello::DECODE_ERROR)
-                }
-                HelloError::Invalid { alert, .. } => Refused {
-                    alert,
-                    ..Refused::new(Refusal::InvalidClientHello, message)
-                },
-            }
-        })?;
+        let hello = client_hello::read(client).await.map_err(Refused::without_hello)?;
         Ok((slot, hello))
-    }
-
-    /// Counts a refused connection, and answers with an alert if there is one.
-    async fn refuse(&self, mut client: TcpStream, peer: SocketAddr, refused: &Refused) {
-        let Refused {
-            reason,
-            tenant,
-            message,
-            alert,
-        } = refused;
-        // Those of a tenant that is gone would never be removed.
-        let known = tenant.as_ref().filter(|tenant| !tenant.deleted.is_cancelled());
-        let labels = known.map(|tenant| tenant.metrics.labels.clone()).unwrap_or_default();
-        self.metrics.count_refusal(*reason, &labels);
-        tracing::debug!(%peer, reason = reason.as_str(), namespace = labels.tenant_namespace, tenant = labels.tenant, "{message}");
-        if !alert.is_empty() {
-            let answer = async {
-                client.write_all(alert).await?;
-                client.shutdown().await
-            };
-            // The client may be gone.
-            let _ = timeout(ALERT_TIMEOUT, answer).await;
-        }
     }
 }
 
@@ -397,6 +331,7 @@ async fn dial(address: SocketAddr, hello: &ClientHello, limit: Duration) -> Resu
     let connected = async {
         let mut backend = TcpStream::connect(address).await?;
         sockets::tune(&backend);
+        sockets::limit_unread(&backend);
         backend.write_all(&hello.bytes).await?;
         Ok::<_, std::io::Error>(backend)
     };
@@ -408,7 +343,7 @@ async fn dial(address: SocketAddr, hello: &ClientHello, limit: Duration) -> Resu
 }
 
 /// Copies bytes until the connection ends or its tenant is deleted.
-async fn carry(connection: Connection, peer: SocketAddr) {
+async fn carry(connection: Connection, peer: SocketAddr, stall: Duration) {
     let Connection {
         client,
         backend,
@@ -418,7 +353,7 @@ async fn carry(connection: Connection, peer: SocketAddr) {
     let metrics = &slot.tenant.metrics;
     tokio::select! {
         () = slot.tenant.deleted.cancelled() => {}
-        ended = relay::relay(&client, &backend, &metrics.received, &metrics.sent) => {
+        ended = relay::relay(&client, &backend, &metrics.received, &metrics.sent, stall) => {
             if let Err(error) = ended {
                 tracing::debug!(%peer, tenant = metrics.labels.tenant, %error, "a connection broke");
             }

@@ -1,6 +1,7 @@
 //! The gateway between real TLS clients and servers of tenants.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod limits;
 mod routing;
 mod setup;
 mod waking;

@@ -1,7 +1,7 @@
 //! Connections reach the server that they name, within limits.
 
-use crate::setup::{MANY, SOON, add_tenant, echo, host_name, is_closed, key, limits, read_name, start, timeouts};
-use berth_gateway::server::{Limits, Timeouts};
+use crate::setup::{MANY, SOON, add_tenant, echo, host_name, is_closed, key, limits, start, timeouts};
+use berth_gateway::server::Timeouts;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     io::AsyncWriteExt,
@@ -79,52 +79,6 @@ async fn silent_and_wrong_clients_are_dropped() {
     let mut stream = setup.connect_to("vision").await;
     sleep(2 * short.handshake).await;
     echo(&mut stream, b"still here").await;
-}
-
-#[tokio::test]
-async fn a_tenant_with_too_many_connections_disturbs_no_other() {
-    let one = Limits {
-        of_tenant: 1,
-        ..limits()
-    };
-    let setup = start(one, timeouts(), Vec::new()).await;
-    let first = setup.connect_to("vision").await;
-    let error = setup.connect(&host_name("vision")).await.unwrap_err();
-    assert!(error.to_string().contains("InternalError"), "{error}");
-    setup.connect_to("speech").await;
-    drop(first);
-    setup
-        .until_metric("berth_gateway_open_connections{tenant_namespace=\"team-a\",tenant=\"vision\"} 0")
-        .await;
-    setup.connect_to("vision").await;
-}
-
-#[tokio::test]
-async fn sources_are_limited_by_the_address_that_the_load_balancer_names() {
-    let one = Limits {
-        of_source: 1,
-        ..limits()
-    };
-    let setup = start(one, timeouts(), vec!["127.0.0.0/8".parse().unwrap()]).await;
-    let from = async |last: u8| {
-        let mut stream = TcpStream::connect(setup.address).await.unwrap();
-        let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02";
-        stream.write_all(header).await.unwrap();
-        stream.write_all(&[last, 10, 0, 0, 1, 1, 1, 1, 187]).await.unwrap();
-        setup.connect_over(stream, &host_name("vision")).await
-    };
-    let mut first = from(1).await.unwrap();
-    assert!(from(1).await.is_err(), "a second connection of the same address");
-    let mut other = from(2).await.unwrap();
-    for stream in [&mut first, &mut other] {
-        read_name(stream, "vision").await;
-    }
-    // Without a header nothing is believed.
-    assert!(setup.connect(&host_name("vision")).await.is_err());
-    let labels = "tenant_namespace=\"\",tenant=\"\",reason=\"invalid-proxy-header\"";
-    setup
-        .until_metric(&format!("berth_gateway_refusals_total{{{labels}}} 1"))
-        .await;
 }
 
 #[tokio::test]

@@ -77,7 +77,9 @@ impl RequestWake for Requests {
 pub(crate) fn limits() -> Limits {
     Limits {
         connections: 10_000,
+        handshakes: 10_000,
         of_tenant: 10_000,
+        of_tenant_source: 10_000,
         of_source: 10_000,
         held: HoldLimits {
             all: 10_000,
@@ -93,6 +95,7 @@ pub(crate) fn timeouts() -> Timeouts {
         connect: SOON,
         backend: SOON,
         wake: SOON,
+        stall: SOON,
         drain: SOON,
     }
 }
