@@ -81,6 +81,12 @@ impl ControlPlaneServiceType {
             Self::LoadBalancer => "LoadBalancer",
         }
     }
+
+    /// The type of this name; none if API servers have no such Service.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::ClusterIp, Self::NodePort, Self::LoadBalancer];
+        all.into_iter().find(|kind| kind.as_str() == name)
+    }
 }
 
 /// What a class allows for the control planes of its tenants.

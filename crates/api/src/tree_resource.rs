@@ -1,6 +1,6 @@
 //! Names of what quotas of [`Organization`](crate::Organization)s and [`Project`](crate::Project)s limit.
 
-use crate::{Amount, ResourceLimit, TenantLimits, host_resource, limits::quota_resources};
+use crate::{Amount, ControlPlaneServiceType, ResourceLimit, TenantLimits, host_resource, limits::quota_resources};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeSet};
@@ -21,9 +21,9 @@ pub enum TreeResource {
     Pods,
     /// Services on the host: limits.services of the class of each tenant.
     Services,
-    /// Node ports of Services: limits.nodePorts of the class of each tenant.
+    /// Node ports of Services: limits.nodePorts of the class of each tenant, and that of its API server.
     NodePorts,
-    /// Services of type LoadBalancer: limits.loadBalancers of the class of each tenant.
+    /// Services of type LoadBalancer: limits.loadBalancers of the class of each tenant, and that of its API server.
     LoadBalancers,
     /// PersistentVolumeClaims: limits.persistentVolumeClaims of the class of each tenant.
     PersistentVolumeClaims,
@@ -65,9 +65,26 @@ impl TreeResource {
         }
     }
 
-    /// What a tenant with these limits reserves of the resource, in whole units. None: as much as there is, because the limits have
-    /// none for it.
-    pub fn reserved_by(&self, limits: &TenantLimits) -> Option<u64> {
+    /// What a tenant with these limits and this Service of its API server reserves of the resource, in whole units. None: as much as
+    /// there is, because the limits have none for it.
+    pub fn reserved_by(&self, limits: &TenantLimits, service: ControlPlaneServiceType) -> Option<u64> {
+        let limit = self.limit_in(limits)?;
+        Some(limit.saturating_add(self.used_by_service(service)))
+    }
+
+    /// How much of the resource the Service of an API server is, as the host's `ResourceQuota` would count it. It has one port, and
+    /// Kubernetes gives a load balancer a node port as well. It is in the control-plane namespace, which has no `ResourceQuota`.
+    pub fn used_by_service(&self, service: ControlPlaneServiceType) -> u64 {
+        let is_counted = match self {
+            Self::NodePorts => service != ControlPlaneServiceType::ClusterIp,
+            Self::LoadBalancers => service == ControlPlaneServiceType::LoadBalancer,
+            _ => false,
+        };
+        u64::from(is_counted)
+    }
+
+    /// What the limits allow of the resource. None: they do not limit it.
+    fn limit_in(&self, limits: &TenantLimits) -> Option<u64> {
         match self {
             Self::Gpus => Some(0),
             Self::TenantClusters => Some(1),
@@ -93,7 +110,7 @@ impl TreeResource {
     /// Lowers each limit to that of `most`, so that a tenant with `limits` reserves no more than one with `most`.
     pub fn lower_limits(limits: &mut TenantLimits, most: &TenantLimits) {
         for resource in Self::listed_in([&*limits, most]) {
-            let amounts = (resource.reserved_by(limits), resource.reserved_by(most));
+            let amounts = (resource.limit_in(limits), resource.limit_in(most));
             let is_higher = match amounts {
                 (_, None) => false,
                 (None, Some(_)) => true,
@@ -287,7 +304,9 @@ mod tests {
     #[test]
     fn a_tenant_reserves_the_limits_of_its_class() {
         let mut limits = TenantLimits::default();
-        let of = |limits: &TenantLimits, resource: &TreeResource| resource.reserved_by(limits);
+        let of = |limits: &TenantLimits, resource: &TreeResource| {
+            resource.reserved_by(limits, ControlPlaneServiceType::ClusterIp)
+        };
         let memory = TreeResource::Host("requests.memory".into());
         assert_eq!(of(&limits, &TreeResource::TenantClusters), Some(1));
         assert_eq!(of(&limits, &TreeResource::DatastoreBytes), Some(512 << 20));
@@ -301,6 +320,25 @@ mod tests {
         assert_eq!(of(&limits, &TreeResource::RequestsStorage), Some(2 << 40));
         assert_eq!(of(&limits, &memory), Some(3 << 30));
         assert!(TreeResource::listed_in([&limits]).contains(&memory));
+    }
+
+    #[test]
+    fn the_service_of_the_api_server_counts_as_the_host_would_count_it() {
+        let limits = TenantLimits {
+            node_ports: 20,
+            load_balancers: 0,
+            ..TenantLimits::default()
+        };
+        for (service, node_ports, load_balancers) in [
+            (ControlPlaneServiceType::ClusterIp, 20, 0),
+            (ControlPlaneServiceType::NodePort, 21, 0),
+            (ControlPlaneServiceType::LoadBalancer, 21, 1),
+        ] {
+            let of = |resource: TreeResource| resource.reserved_by(&limits, service);
+            assert_eq!(of(TreeResource::NodePorts), Some(node_ports), "{service:?}");
+            assert_eq!(of(TreeResource::LoadBalancers), Some(load_balancers), "{service:?}");
+            assert_eq!(of(TreeResource::Services), Some(limits.services.into()), "{service:?}");
+        }
     }
 
     #[test]

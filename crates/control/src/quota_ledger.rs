@@ -4,9 +4,15 @@
 //! of this process even if the watches do not show them yet; those of an earlier process are in the status of each TenantCluster.
 //! A tenant is created only after its reservation is in its status, so that losing this loses nothing.
 
+mod left_project;
+
+pub use left_project::{LEFT_PROJECT, NO_PROJECT, decide_without_project};
+
 use crate::stores::Stores;
-use berth_api::{QuotaReservation, TenantLimits, TreeResource};
+use berth_api::{ControlPlaneServiceType, QuotaReservation, TenantCluster, TenantLimits, TreeResource};
 use berth_quota::{Amounts, OverQuota};
+use jiff::Timestamp;
+use kube::ResourceExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -81,8 +87,8 @@ impl Verdict {
         }
     }
 
-    /// Whether the tenant may run with these limits. Limits that grew need another decision first.
-    pub fn allows(&self, limits: &TenantLimits) -> bool {
+    /// Whether the tenant may run with these limits and this Service of its API server. What grew needs another decision first.
+    pub fn allows(&self, limits: &TenantLimits, service: ControlPlaneServiceType) -> bool {
         match self {
             Self::NoProject => true,
             Self::Reserved { reservation, .. } => {
@@ -90,7 +96,7 @@ impl Verdict {
                 resources.extend(reservation.reserved.keys().cloned().map(TreeResource::from));
                 resources.into_iter().all(|resource| {
                     let reserved = reservation.reserved.get(resource.as_str());
-                    match resource.reserved_by(limits) {
+                    match resource.reserved_by(limits, service) {
                         Some(amount) => reserved.is_some_and(|reserved| amount <= *reserved),
                         None => reserved.is_none(),
                     }
@@ -168,18 +174,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl QuotaLedger {
     /// What was decided about a tenant. None: nothing yet, or its spec was not accepted then.
-    pub fn verdict(&self, stores: &Stores, uid: &str) -> Option<Verdict> {
+    pub fn verdict(&self, stores: &Stores, cluster: &TenantCluster) -> Option<Verdict> {
+        let known = lock(&self.decided).verdicts.get(&cluster.uid()?).cloned();
         if stores.projects.is_empty() {
-            return Some(Verdict::NoProject);
+            return Some(decide_without_project(cluster, known.as_ref(), Timestamp::now()));
         }
-        lock(&self.decided).verdicts.get(uid).cloned()
+        known
     }
 
     /// As [`QuotaLedger::verdict`], for a reconcile that may raise the limits of the tenant: what was known to exist of it counts no more,
     /// so that no decision gives back meanwhile what this reconcile lets the tenant have.
-    pub fn begin_reconcile(&self, stores: &Stores, uid: &str) -> Option<Verdict> {
-        lock(&self.decided).at_most.remove(uid);
-        self.verdict(stores, uid)
+    pub fn begin_reconcile(&self, stores: &Stores, cluster: &TenantCluster) -> Option<Verdict> {
+        lock(&self.decided).at_most.remove(&cluster.uid()?);
+        self.verdict(stores, cluster)
     }
 
     /// Reports the most that can exist of a tenant, at the end of the reconcile that has enforced its limits. Returns whether a decision
@@ -294,7 +301,9 @@ fn is_less(before: Option<&Verdict>, after: Option<&Verdict>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::ResourceLimit;
+    use berth_api::{ResourceLimit, TenantClusterSpec};
+
+    const CLUSTER_IP: ControlPlaneServiceType = ControlPlaneServiceType::ClusterIp;
 
     #[test]
     fn limits_by_name_are_allowed_as_far_as_they_are_reserved() {
@@ -313,18 +322,23 @@ mod tests {
                 project_name: "vision".into(),
                 reserved: TreeResource::listed_in([limits])
                     .into_iter()
-                    .filter_map(|resource| Some((resource.as_str().to_owned(), resource.reserved_by(limits)?)))
+                    .filter_map(|resource| {
+                        Some((resource.as_str().to_owned(), resource.reserved_by(limits, CLUSTER_IP)?))
+                    })
                     .collect(),
                 above_limits: BTreeMap::new(),
             },
             over: OverQuota::new(),
         };
         let verdict = reserved(&with_cpu(Some(64)));
-        assert!(verdict.allows(&with_cpu(Some(64))));
-        assert!(verdict.allows(&with_cpu(Some(32))));
-        assert!(!verdict.allows(&with_cpu(Some(65))));
-        assert!(!verdict.allows(&with_cpu(None)), "no limit is more than 64");
-        assert!(!reserved(&with_cpu(None)).allows(&with_cpu(Some(1))));
+        let allows = |cpu: Option<u32>| verdict.allows(&with_cpu(cpu), CLUSTER_IP);
+        assert!(allows(Some(64)) && allows(Some(32)));
+        assert!(!allows(Some(65)));
+        assert!(!allows(None), "no limit is more than 64");
+        assert!(!reserved(&with_cpu(None)).allows(&with_cpu(Some(1)), CLUSTER_IP));
+        for service in [ControlPlaneServiceType::NodePort, ControlPlaneServiceType::LoadBalancer] {
+            assert!(!verdict.allows(&with_cpu(Some(64)), service), "it is not reserved");
+        }
     }
 
     #[test]
@@ -379,7 +393,9 @@ mod tests {
         ledger.report_at_most("a", pods(2));
         let basis = ledger.basis();
         assert_eq!(basis.at_most("a"), pods(2));
-        ledger.begin_reconcile(&stores, "a");
+        let mut cluster = TenantCluster::new("a", TenantClusterSpec::default());
+        cluster.metadata.uid = Some("a".into());
+        ledger.begin_reconcile(&stores, &cluster);
         assert_eq!(ledger.replace(reserved(2, 0), &basis), None);
         assert_eq!(ledger.verdicts(), reserved(10, 8));
         // A decision that takes nothing from it is kept.

@@ -3,6 +3,7 @@
 use crate::{
     tree::{Key, LevelKind, Tree},
     usage::Usage,
+    validate::UNKNOWN_ORGANIZATION,
 };
 use berth_api::TreeResource;
 use std::{
@@ -97,6 +98,13 @@ pub enum Shortage {
         /// The resource.
         resource: TreeResource,
     },
+    /// The Project names an Organization that does not exist.
+    UnknownOrganization {
+        /// The Project.
+        project: String,
+        /// The Organization.
+        organization: String,
+    },
 }
 
 /// All decisions, and the use that follows from them.
@@ -184,6 +192,12 @@ fn grant(usage: &mut Usage<'_>, claim: &Claim, requested: &Amounts, over: OverQu
 
 /// The first resource of which a tenant cannot get what it requests.
 fn find_shortage(usage: &Usage<'_>, claim: &Claim, requested: &Amounts) -> Option<Shortage> {
+    if let Some(organization) = usage.missing_organization(&claim.project) {
+        return Some(Shortage::UnknownOrganization {
+            project: claim.project.clone(),
+            organization: organization.to_owned(),
+        });
+    }
     if let Some(resource) = find_unlimited(usage, claim) {
         return Some(Shortage::NoLimit { resource });
     }
@@ -216,10 +230,12 @@ fn not_enough(usage: &Usage<'_>, claim: &Claim, resource: &TreeResource, additio
 }
 
 impl Shortage {
-    /// The resource that is short.
-    pub const fn resource(&self) -> &TreeResource {
+    /// CamelCase reason.
+    pub const fn reason(&self) -> &'static str {
         match self {
-            Self::NotEnough { resource, .. } | Self::NoLimit { resource } => resource,
+            Self::NotEnough { .. } => "QuotaExceeded",
+            Self::NoLimit { .. } => "ClassWithoutLimit",
+            Self::UnknownOrganization { .. } => UNKNOWN_ORGANIZATION,
         }
     }
 }
@@ -255,6 +271,11 @@ impl fmt::Display for Shortage {
                 "a quota limits {} and the class of the tenant does not; ask the platform team to set {} in the class",
                 resource.as_str(),
                 resource.class_field().unwrap_or_default()
+            ),
+            Self::UnknownOrganization { project, organization } => write!(
+                f,
+                "Project {project} names Organization {organization}, which does not exist, so that its tenants keep what they have and get \
+                 no more; ask the platform team to create it, or to correct spec.organizationName"
             ),
         }
     }

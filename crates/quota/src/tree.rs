@@ -72,6 +72,8 @@ pub(crate) struct Level {
     pub(crate) children: Vec<usize>,
     /// The quotas that it lists.
     pub(crate) quotas: BTreeMap<Key, Limits>,
+    /// Whether it is an Organization that Projects name and that does not exist.
+    pub(crate) is_missing: bool,
 }
 
 /// One quota of one level.
@@ -83,7 +85,8 @@ pub(crate) struct Limits {
 }
 
 impl Tree {
-    /// The tree of all Organizations and Projects. A Project whose Organization does not exist is below the root.
+    /// The tree of all Organizations and Projects. An Organization that does not exist is a level of its own: its Projects neither lend
+    /// nor borrow outside of it, see [`Tree::missing_organization`].
     pub fn new<'a>(
         organizations: impl IntoIterator<Item = &'a Organization>,
         projects: impl IntoIterator<Item = &'a Project>,
@@ -100,16 +103,29 @@ impl Tree {
             let number = tree.add(LevelKind::Organization, &name, ROOT, &organization.spec.quotas);
             tree.organizations.insert(name, number);
         }
+        let mut missing = HashMap::new();
         let mut projects: Vec<&Project> = projects.into_iter().collect();
         projects.sort_by_cached_key(|project| project.name_any());
         for project in projects {
-            let organization = project.spec.organization_name.as_ref();
-            let parent = organization.and_then(|name| tree.organizations.get(name)).copied();
+            let organization = project.spec.organization_name.as_deref();
+            let parent = organization.map_or(ROOT, |name| tree.find_or_add_missing(name, &mut missing));
             let name = project.name_any();
-            let number = tree.add(LevelKind::Project, &name, parent.unwrap_or(ROOT), &project.spec.quotas);
+            let number = tree.add(LevelKind::Project, &name, parent, &project.spec.quotas);
             tree.projects.insert(name, number);
         }
         tree
+    }
+
+    /// The Organization of a Project. It is among the `missing` ones if it does not exist.
+    fn find_or_add_missing<'a>(&mut self, name: &'a str, missing: &mut HashMap<&'a str, usize>) -> usize {
+        if let Some(known) = self.organization(name) {
+            return known;
+        }
+        *missing.entry(name).or_insert_with(|| {
+            let number = self.add(LevelKind::Organization, name, ROOT, &[]);
+            self.levels[number].is_missing = true;
+            number
+        })
     }
 
     fn add(&mut self, kind: LevelKind, name: &str, parent: usize, quotas: &[TreeQuota]) -> usize {
@@ -125,6 +141,13 @@ impl Tree {
 
     pub(crate) fn project(&self, name: &str) -> Option<usize> {
         self.projects.get(name).copied()
+    }
+
+    /// The Organization that a Project names and that does not exist. Nobody knows what it would allow: the tenants of the Project keep
+    /// what they have, and get no more.
+    pub(crate) fn missing_organization(&self, project: &str) -> Option<&str> {
+        let parent = &self.levels[self.levels[self.project(project)?].parent];
+        parent.is_missing.then_some(parent.name.as_str())
     }
 
     /// A level and those above it, without the root.
@@ -174,6 +197,7 @@ impl Level {
             parent,
             children: Vec::new(),
             quotas: listed,
+            is_missing: false,
         }
     }
 }

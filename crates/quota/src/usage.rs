@@ -1,7 +1,8 @@
 //! How much each level of the tree has reserved, and how much more it may: Kueue's rules for a tree of cohorts.
 //!
 //! A level keeps what it does not lend and gives the rest of its nominal quota to the level above. What its
-//! tenants reserve beyond what it keeps counts there, and can be borrowed there as far as the levels beside it lend.
+//! tenants reserve beyond what it keeps counts there, and can be borrowed there as far as the levels beside it lend. An Organization that
+//! does not exist keeps everything to itself.
 //!
 //! What tenants use of what they reserved is summed up beside it. Nothing depends on that: it is for people.
 
@@ -85,6 +86,9 @@ impl<'t> Usage<'t> {
             amounts[number].reserved = amounts[number].reserved.saturating_add(up);
             amounts[number].total = amounts[number].total.saturating_add(amount);
             up = up.saturating_sub(kept);
+            if tree.levels[number].is_missing {
+                up = 0;
+            }
             if number == ROOT {
                 return;
             }
@@ -104,6 +108,9 @@ impl<'t> Usage<'t> {
             amounts[number].reserved = amounts[number].reserved.saturating_sub(up);
             amounts[number].total = amounts[number].total.saturating_sub(amount);
             up = up.min(above_kept);
+            if tree.levels[number].is_missing {
+                up = 0;
+            }
             if number == ROOT {
                 return;
             }
@@ -135,7 +142,7 @@ impl<'t> Usage<'t> {
             return None;
         }
         let available = self.available_at(level, key, self.by_key.get(key)?);
-        Some(u64::try_from(available).unwrap_or(0))
+        Some(u64::try_from(available.max(0)).unwrap_or(u64::MAX))
     }
 
     fn available_at(&self, number: usize, key: &Key, amounts: &[Amounts]) -> i128 {
@@ -145,6 +152,10 @@ impl<'t> Usage<'t> {
             return difference(at.offered, at.reserved);
         }
         let level = &self.tree.levels[number];
+        if level.is_missing {
+            // Its limits are not known. What its Projects have is not beyond them.
+            return i128::from(u64::MAX);
+        }
         let mut above = self.available_at(level.parent, key, amounts);
         if let Some(borrowing) = level.quotas.get(key).and_then(|limits| limits.borrowing) {
             let lent_and_unused = difference(at.offered - at.kept, at.reserved.saturating_sub(at.kept));
@@ -212,6 +223,11 @@ impl<'t> Usage<'t> {
             .collect()
     }
 
+    /// The Organization that a Project names and that does not exist.
+    pub(crate) fn missing_organization(&self, project: &str) -> Option<&'t str> {
+        self.tree.missing_organization(project)
+    }
+
     /// Amounts of a key with the number of the Project, if any level limits it there.
     fn find(&mut self, project: &str, key: &Key) -> Option<(usize, &mut Vec<Amounts>)> {
         let level = self.tree.project(project)?;
@@ -240,7 +256,8 @@ fn fill(tree: &Tree, key: &Key, number: usize, amounts: &mut [Amounts]) {
     let limits: Limits = level.quotas.get(key).copied().unwrap_or_default();
     let nominal = limits.nominal.max(below);
     let offered = (nominal - below).saturating_add(lent);
-    let kept = limits.lending.map_or(0, |lending| offered.saturating_sub(lending));
+    let lending = limits.lending.or(level.is_missing.then_some(0));
+    let kept = lending.map_or(0, |lending| offered.saturating_sub(lending));
     amounts[number] = Amounts {
         nominal,
         offered,

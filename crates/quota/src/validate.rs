@@ -4,6 +4,9 @@ use crate::projects::Projects;
 use berth_api::{Organization, Project, TreeQuota};
 use std::collections::BTreeSet;
 
+/// Reason of a Project whose Organization does not exist, and of its tenants that wait for that.
+pub(crate) const UNKNOWN_ORGANIZATION: &str = "UnknownOrganization";
+
 /// Whether the quotas of an Organization are consistent.
 ///
 /// # Errors
@@ -23,10 +26,10 @@ pub fn validate_project(
 ) -> Result<(), (&'static str, String)> {
     if let Some(name) = project.spec.organization_name.as_deref().filter(|name| !exists(name)) {
         let message = format!(
-            "spec.organizationName: there is no Organization {name}, so that only the quotas of the Project apply; create it, or \
-             correct the name"
+            "spec.organizationName: there is no Organization {name}, so that the tenants of the Project keep what they have and get no \
+             more; create it, or correct the name"
         );
-        return Err(("UnknownOrganization", message));
+        return Err((UNKNOWN_ORGANIZATION, message));
     }
     validate_quotas(&project.spec.quotas)?;
     let taken: Vec<String> = projects

@@ -1,16 +1,19 @@
 //! What tenants of Projects really use of what is reserved for them, for people: quotas limit what is reserved.
 //!
 //! Use changes with every pod. So nothing watches it. It is measured at intervals, and all levels are summed up from one measurement: the
-//! host's API server has counted objects in the `ResourceQuota` of each tenant, what a tenant stores is in its status, and GPUs are those
-//! that pods on its nodes request.
+//! host's API server has counted objects in the `ResourceQuota` of each tenant, the Service of its API server is beside them, what a tenant
+//! stores is in its status, and GPUs are those that pods on its nodes request.
 
 use crate::{
+    controllers::tenant::EXTERNAL_SERVICE,
     error::{ReconcileError, api},
     key::Key,
     quota_ledger::{MeasuredUse, QuotaLedger, TenantUse},
     stores::Stores,
 };
-use berth_api::{Amount, LIMITS_NAME, TenantCluster, TreeResource, names::TenantId, quota_resource};
+use berth_api::{
+    Amount, ControlPlaneServiceType, LIMITS_NAME, TenantCluster, TreeResource, names::TenantId, quota_resource,
+};
 use berth_node_lifecycle::{
     Assignment, AssignmentState,
     demand::{SchedulingState, Workload, needs_node_of},
@@ -18,12 +21,14 @@ use berth_node_lifecycle::{
 use berth_quota::{Amounts, Projects};
 use berth_runtime::queue::Queue;
 use k8s_openapi::{
-    api::core::v1::{Node, ResourceQuota},
+    api::core::v1::{Node, ResourceQuota, Service},
     apimachinery::pkg::api::resource::Quantity,
 };
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use serde::de::DeserializeOwned;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::Debug,
     sync::Arc,
     time::Duration,
 };
@@ -31,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two measurements, unless a test sets another one.
 pub const INTERVAL: Duration = Duration::from_secs(60);
-/// `ResourceQuota`s in one answer of the API server.
+/// Objects in one answer of the API server.
 const PAGE: u32 = 500;
 
 /// What use is measured with. One per process.
@@ -48,8 +53,14 @@ pub(crate) struct QuotaUseContext {
     pub(crate) interval: Duration,
 }
 
-/// What the host's API server has counted in each workload namespace, in whole units.
-type Counted = HashMap<String, BTreeMap<String, u64>>;
+/// What exists on the host.
+#[derive(Debug, Default)]
+struct Counted {
+    /// What the host's API server has counted in each workload namespace, in whole units.
+    objects: HashMap<String, BTreeMap<String, u64>>,
+    /// The Service of the API server in each control-plane namespace, if it is reached from outside.
+    services: HashMap<String, ControlPlaneServiceType>,
+}
 
 /// Measures until `stop`.
 pub(crate) async fn watch(context: QuotaUseContext, stop: CancellationToken) {
@@ -80,28 +91,44 @@ async fn measure(context: &QuotaUseContext) -> Result<(), ReconcileError> {
     Ok(())
 }
 
-/// Reads what the host has counted, page by page, so that not all of it is in memory at once.
+/// Reads what exists on the host.
 async fn list_counted(client: &Client) -> Result<Counted, ReconcileError> {
-    let quotas: Api<ResourceQuota> = Api::all(client.clone());
+    let mut counted = Counted::default();
+    for_each_named(client, LIMITS_NAME, |quota: ResourceQuota| {
+        let namespace = quota.namespace().unwrap_or_default();
+        let used = quota.status.and_then(|status| status.used).unwrap_or_default();
+        let used = used
+            .iter()
+            .filter_map(|(name, used)| Some((name.clone(), whole_units(used)?)));
+        counted.objects.insert(namespace, used.collect());
+    })
+    .await
+    .map_err(api("list what tenants use of their limits"))?;
+    for_each_named(client, EXTERNAL_SERVICE, |service: Service| {
+        let namespace = service.namespace().unwrap_or_default();
+        let kind = service.spec.and_then(|spec| spec.type_).unwrap_or_default();
+        let kind = ControlPlaneServiceType::from_name(&kind).unwrap_or_default();
+        counted.services.insert(namespace, kind);
+    })
+    .await
+    .map_err(api("list the Services of API servers"))?;
+    Ok(counted)
+}
+
+/// Reads the objects of a name in all namespaces, page by page, so that not all of them are in memory at once.
+async fn for_each_named<K>(client: &Client, name: &str, mut take: impl FnMut(K)) -> Result<(), kube::Error>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let objects: Api<K> = Api::all(client.clone());
     let mut params = ListParams::default()
-        .fields(&format!("metadata.name={LIMITS_NAME}"))
+        .fields(&format!("metadata.name={name}"))
         .limit(PAGE);
-    let mut counted = Counted::new();
     loop {
-        let page = quotas
-            .list(&params)
-            .await
-            .map_err(api("list what tenants use of their limits"))?;
+        let page = objects.list(&params).await?;
         let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
-        for quota in page {
-            let namespace = quota.namespace().unwrap_or_default();
-            let used = quota.status.and_then(|status| status.used).unwrap_or_default();
-            let used = used
-                .iter()
-                .filter_map(|(name, used)| Some((name.clone(), whole_units(used)?)));
-            counted.insert(namespace, used.collect());
-        }
-        let Some(token) = next else { return Ok(counted) };
+        page.into_iter().for_each(&mut take);
+        let Some(token) = next else { return Ok(()) };
         params = params.continue_token(&token);
     }
 }
@@ -122,7 +149,7 @@ fn sum_use(stores: &Stores, counted: &Counted) -> MeasuredUse {
         let uid = cluster.uid()?;
         let id = TenantId::new(&cluster.name_any(), &uid);
         let used = TenantUse {
-            amounts: amounts(cluster, counted.get(&id.workload_namespace())),
+            amounts: amounts(cluster, &id, counted),
             gpus: gpus.remove(&uid).unwrap_or_default(),
         };
         Some((uid, used))
@@ -131,8 +158,11 @@ fn sum_use(stores: &Stores, counted: &Counted) -> MeasuredUse {
 }
 
 /// What a tenant uses besides GPUs, as far as that is known.
-fn amounts(cluster: &TenantCluster, counted: Option<&BTreeMap<String, u64>>) -> Amounts {
+fn amounts(cluster: &TenantCluster, id: &TenantId, counted: &Counted) -> Amounts {
     let status = cluster.status.as_ref();
+    let service = counted.services.get(&id.control_plane_namespace());
+    let service = service.copied().unwrap_or_default();
+    let counted = counted.objects.get(&id.workload_namespace());
     let datastore = status.and_then(|status| status.datastore);
     let count = |name: &str| counted?.get(name).copied();
     let by_name = counted.into_iter().flat_map(BTreeMap::keys);
@@ -148,7 +178,9 @@ fn amounts(cluster: &TenantCluster, counted: Option<&BTreeMap<String, u64>>) -> 
             }
             TreeResource::DatastoreBytes => datastore.map(|stored| stored.bytes),
             TreeResource::DatastoreObjects => datastore.map(|stored| stored.objects),
-            other => other.used_in(count),
+            other => other
+                .used_in(count)
+                .map(|used| used.saturating_add(other.used_by_service(service))),
         };
         Some((resource, amount?))
     });
@@ -280,6 +312,23 @@ mod tests {
         assert_eq!(used[&TreeResource::Host("requests.cpu".into())], 2);
         assert_eq!(used[&TreeResource::RequestsStorage], 2 << 30);
         assert_eq!(used.len(), 7, "{used:?}");
+    }
+
+    #[tokio::test]
+    async fn the_service_of_the_api_server_is_used() {
+        let mut fixture = Fixture::new();
+        let namespace = TenantId::new("vision", UID).control_plane_namespace();
+        let service =
+            json!({"metadata": {"name": EXTERNAL_SERVICE, "namespace": namespace}, "spec": {"type": "LoadBalancer"}});
+        let list = json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {}, "items": [service]});
+        fixture.host.serve("/api/v1/services", list);
+        fixture.set_counted(&json!({"services.loadbalancers": "2", "services.nodeports": "4", "count/services": "9"}));
+        let used = fixture.measure().await.unwrap().amounts;
+        assert_eq!(
+            (used[&TreeResource::LoadBalancers], used[&TreeResource::NodePorts]),
+            (3, 5)
+        );
+        assert_eq!(used[&TreeResource::Services], 9);
     }
 
     #[tokio::test]

@@ -13,16 +13,23 @@ use std::net::Ipv4Addr;
 pub(crate) const VERSION: &str = "v1.37.1";
 
 /// A runtime that starts nothing.
-pub(crate) struct ScriptedRuntime(Script);
+pub(crate) struct ScriptedRuntime {
+    script: Script,
+    /// What control planes are.
+    pub(crate) form: Form,
+}
 
 impl ScriptedRuntime {
     pub(crate) fn new(script: &Script) -> Self {
-        Self(script.clone())
+        Self {
+            script: script.clone(),
+            form: Form::Process,
+        }
     }
 
     fn call(&self, what: &str) -> Result<(), RuntimeError> {
         let failed = || RuntimeError::Program("the script says so".into());
-        self.0
+        self.script
             .record(format!("runtime {what}"))
             .then_some(())
             .ok_or_else(failed)
@@ -36,7 +43,7 @@ impl ControlPlaneRuntime for ScriptedRuntime {
     }
 
     fn form(&self, _: u32) -> Form {
-        Form::Process
+        self.form
     }
 
     fn allocate_ports(&self, _: &TenantId) -> Result<Ports, RuntimeError> {

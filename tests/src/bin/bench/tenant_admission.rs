@@ -13,8 +13,8 @@ use crate::{
     reservations::{Reservations, Step, quota, set_project},
 };
 use berth_api::{
-    NodeGroup, Organization, OrganizationSpec, Project, ProjectSpec, TenantCluster, TenantLimits, TreeQuota,
-    TreeResource,
+    ControlPlaneServiceType, NodeGroup, Organization, OrganizationSpec, Project, ProjectSpec, TenantCluster,
+    TenantLimits, TreeQuota, TreeResource,
 };
 use berth_quota::{Amounts, Claim, Decision, Tree, decide};
 use berth_tests::{
@@ -140,7 +140,9 @@ fn measure_decision(options: Options) -> Vec<f64> {
     let requested: Amounts = TreeResource::RESERVED
         .into_iter()
         .filter_map(|resource| {
-            let amount = resource.reserved_by(&limits)?.min(1000);
+            let amount = resource
+                .reserved_by(&limits, ControlPlaneServiceType::ClusterIp)?
+                .min(1000);
             Some((resource, amount))
         })
         .collect();

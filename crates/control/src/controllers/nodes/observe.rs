@@ -97,10 +97,7 @@ fn class_of_nodes(cluster: &TenantCluster, accepted: bool, exists: impl Fn(&str)
 
 /// Whether the quotas let a tenant have nodes.
 fn has_quota(context: &NodesContext, cluster: &TenantCluster) -> bool {
-    let verdict = cluster
-        .uid()
-        .and_then(|uid| context.quotas.verdict(&context.stores, &uid));
-    match verdict {
+    match context.quotas.verdict(&context.stores, cluster) {
         Some(verdict) => verdict.may_have_nodes(),
         // Nothing is decided yet: control has just started.
         None => is_running(cluster),

@@ -19,10 +19,11 @@ pub use pace::Pace;
 use crate::{
     error::ReconcileError,
     key::Key,
-    quota_ledger::{Basis, Measurement, Verdict},
+    quota_ledger::{Basis, Measurement, Verdict, decide_without_project},
 };
 use berth_api::{QuotaReservation, TreeResource};
-use berth_quota::{Amounts, Claim, Decision, Key as QuotaKey, Outcome, Projects, Shortage, Tree, decide};
+use berth_quota::{Amounts, Claim, Decision, Key as QuotaKey, Outcome, Projects, Tree, decide};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use pace::{RESYNC, Turn};
 use std::{collections::BTreeMap, time::Duration};
@@ -40,7 +41,9 @@ pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, Reco
     context.queue.add(Key::UserQuotas);
     let basis = context.quotas.basis();
     if context.stores.organizations.is_empty() && context.stores.projects.is_empty() {
-        let is_kept = publish(context, BTreeMap::new(), &basis);
+        let mut verdicts = list_unnamed(context, &basis);
+        verdicts.retain(|_, verdict| *verdict != Verdict::NoProject);
+        let is_kept = publish(context, verdicts, &basis);
         context.metrics.clear_quotas();
         context.metrics.clear_tenant_quotas();
         return Ok((!is_kept).then_some(AGAIN));
@@ -60,7 +63,7 @@ pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, Reco
     let owners = Projects::new(projects.iter().map(AsRef::as_ref));
     let claims = observe::list_claims(context, (&owners, &tree.resources()), &basis);
     let mut outcome = decide(&tree, &claims);
-    let verdicts = build_verdicts(context, &claims, &outcome);
+    let verdicts = build_verdicts(context, &basis, &claims, &outcome);
     let measured = context.quotas.measured();
     add_gpus(context, &claims, &measured, &mut outcome);
     add_used(&claims, &measured, &mut outcome);
@@ -97,15 +100,26 @@ fn publish(context: &QuotasContext, verdicts: BTreeMap<String, Verdict>, basis: 
     true
 }
 
+/// What is decided about all tenants, as if no Project named their namespaces.
+fn list_unnamed(context: &QuotasContext, basis: &Basis) -> BTreeMap<String, Verdict> {
+    let now = Timestamp::now();
+    let tenants = context.stores.tenants.state();
+    let verdicts = tenants.iter().filter_map(|cluster| {
+        let uid = cluster.uid()?;
+        let verdict = decide_without_project(cluster, basis.verdicts.get(&uid), now);
+        Some((uid, verdict))
+    });
+    verdicts.collect()
+}
+
 /// What was decided about each tenant; nothing about a tenant that requests nothing and has nothing.
-fn build_verdicts(context: &QuotasContext, claims: &[Claim], outcome: &Outcome<'_>) -> BTreeMap<String, Verdict> {
-    let mut verdicts: BTreeMap<String, Verdict> = context
-        .stores
-        .tenants
-        .state()
-        .iter()
-        .filter_map(|cluster| Some((cluster.uid()?, Verdict::NoProject)))
-        .collect();
+fn build_verdicts(
+    context: &QuotasContext,
+    basis: &Basis,
+    claims: &[Claim],
+    outcome: &Outcome<'_>,
+) -> BTreeMap<String, Verdict> {
+    let mut verdicts = list_unnamed(context, basis);
     for claim in claims {
         verdicts.remove(&claim.uid);
         let verdict = outcome
@@ -140,10 +154,7 @@ fn build_verdict(claim: &Claim, decision: &Decision) -> Option<Verdict> {
         Decision::Waiting { kept, over, shortage } => Some(Verdict::Waiting {
             kept: kept.as_ref().map(reservation),
             over: over.clone(),
-            reason: match shortage {
-                Shortage::NotEnough { .. } => "QuotaExceeded",
-                Shortage::NoLimit { .. } => "ClassWithoutLimit",
-            },
+            reason: shortage.reason(),
             message: shortage.to_string(),
         }),
         Decision::Nothing => None,

@@ -5,7 +5,7 @@ use crate::{
     controllers::tenant::Validator,
     quota_ledger::{Basis, Verdict},
 };
-use berth_api::{QuotaReservation, TenantCluster, TenantLimits, TreeResource};
+use berth_api::{ControlPlaneServiceType, QuotaReservation, TenantCluster, TenantLimits, TreeResource};
 use berth_quota::{Amounts, Claim, Projects};
 use kube::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +28,15 @@ pub(super) fn list_claims(
         let project = projects.of(&cluster.namespace().unwrap_or_default())?;
         let is_deleted = cluster.meta().deletion_timestamp.is_some();
         let limits = (!is_deleted).then(|| validator.limits(cluster)).flatten();
-        let (requested, unlimited) = limits.as_ref().map(|limits| request(limits, limited)).unzip();
+        let service = cluster.spec.service().kind;
+        let (requested, unlimited) = limits
+            .as_ref()
+            .map(|limits| request((limits, service), limited))
+            .unzip();
         let running = || {
             validator
                 .running_limits(cluster)
-                .map(|limits| request(&limits, limited).0)
+                .map(|limits| request((&limits, service), limited).0)
         };
         Some(Claim {
             created: cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
@@ -47,8 +51,12 @@ pub(super) fn list_claims(
     claims.collect()
 }
 
-/// What a tenant with these limits requests, and the resources that they do not limit. `limited` has those that quotas limit.
-fn request(limits: &TenantLimits, limited: &BTreeSet<TreeResource>) -> (Amounts, BTreeSet<TreeResource>) {
+/// What a tenant with these limits and this Service of its API server requests, and the resources that they do not limit. `limited` has
+/// those that quotas limit.
+fn request(
+    (limits, service): (&TenantLimits, ControlPlaneServiceType),
+    limited: &BTreeSet<TreeResource>,
+) -> (Amounts, BTreeSet<TreeResource>) {
     let (mut requested, mut unlimited) = (Amounts::new(), BTreeSet::new());
     let mut resources = TreeResource::listed_in([limits]);
     resources.extend(
@@ -58,7 +66,7 @@ fn request(limits: &TenantLimits, limited: &BTreeSet<TreeResource>) -> (Amounts,
             .cloned(),
     );
     for resource in resources {
-        match resource.reserved_by(limits) {
+        match resource.reserved_by(limits, service) {
             Some(amount) => {
                 requested.insert(resource, amount);
             }

@@ -38,6 +38,7 @@ mod validate;
 
 pub use access::WithoutClass;
 pub(in crate::controllers) use access::running_class;
+pub(in crate::controllers) use build::external_service::NAME as EXTERNAL_SERVICE;
 pub use connection::{NetworkRemote, ProbeAnswer, ProbeError, Remote};
 pub use context::TenantContext;
 pub use error::TenantError;
@@ -84,7 +85,7 @@ pub async fn reconcile(
     }
 
     let now = Timestamp::now();
-    let verdict = context.quotas.begin_reconcile(&context.stores, &uid);
+    let verdict = context.quotas.begin_reconcile(&context.stores, &tenant.cluster);
     let schedule = schedule::observe(context, &tenant.cluster);
     let restriction = tenant.cluster.restricted_by_sleep(schedule.state);
     let nodes = fetch::observe_nodes(context, &tenant.cluster, restriction);
@@ -94,7 +95,7 @@ pub async fn reconcile(
     };
     let (accepted, violations, unknown) = match allowed {
         Ok(Some((settings, assessment))) => {
-            let ceilings = quota::ceilings(context, &uid, verdict.as_ref());
+            let ceilings = quota::ceilings(context, &uid, verdict.as_ref(), settings.endpoint.kind);
             let accepted = Accepted::new(&tenant, settings, restriction, ceilings);
             (Some(accepted), assessment.violations, None)
         }
@@ -190,7 +191,8 @@ async fn find_settings(
     let is_waiting = matches!(verdict, Some(Verdict::Waiting { .. }));
     let rejection = match validity {
         Ok(settings) if !is_waiting => {
-            let Some(verdict) = verdict.filter(|verdict| verdict.allows(&settings.limits)) else {
+            let Some(verdict) = verdict.filter(|verdict| verdict.allows(&settings.limits, settings.endpoint.kind))
+            else {
                 // The decision wakes the tenant.
                 context.queue.add(Key::Quotas);
                 return Ok(None);
@@ -220,7 +222,7 @@ async fn find_settings(
     let hold = |accepted: Settings| {
         let limits = accepted.limits.clone();
         let (mut settings, assessment) = validator().hold_to_rules(&tenant.cluster, accepted, nodes, now);
-        quota::restrict(&mut settings.limits, &limits, verdict);
+        quota::restrict(&mut settings, &limits, verdict);
         (settings, assessment)
     };
     Ok(Some((rejection, loaded.map(|settings| settings.map(hold)))))

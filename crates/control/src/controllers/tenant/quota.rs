@@ -3,12 +3,16 @@
 use super::{
     context::TenantContext,
     error::{TenantError, in_step},
+    settings::Settings,
     status,
     target::Tenant,
 };
-use crate::{key::Key, quota_ledger::Verdict};
+use crate::{
+    key::Key,
+    quota_ledger::{LEFT_PROJECT, NO_PROJECT, Verdict},
+};
 use berth_api::{
-    QuotaReservation, TenantCluster, TenantClusterStatus, TenantLimits, TreeResource,
+    ControlPlaneServiceType, QuotaReservation, TenantCluster, TenantClusterStatus, TenantLimits, TreeResource,
     conditions::{ConditionUpdate, QUOTA_RESERVED},
 };
 use berth_quota::{Amounts, OverQuota};
@@ -22,9 +26,14 @@ pub(super) fn condition(cluster: &TenantCluster, verdict: &Verdict) -> Option<Co
             let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
             let had_one = conditions.any(|condition| condition.type_ == QUOTA_RESERVED);
             let message = "no Project names the namespace of the TenantCluster, so that no quota applies";
-            had_one.then(|| ConditionUpdate::mark_true(QUOTA_RESERVED, "NoProject", message))
+            had_one.then(|| ConditionUpdate::mark_true(QUOTA_RESERVED, NO_PROJECT, message))
         }
         Verdict::Reserved { reservation, over } => Some(reserved_condition(reservation, over)),
+        Verdict::Waiting {
+            reason: LEFT_PROJECT,
+            message,
+            ..
+        } => Some(ConditionUpdate::mark_unknown(QUOTA_RESERVED, LEFT_PROJECT, message)),
         Verdict::Waiting {
             kept,
             over,
@@ -40,29 +49,36 @@ pub(super) fn condition(cluster: &TenantCluster, verdict: &Verdict) -> Option<Co
 
 /// Lowers limits that a class sets for a tenant whose spec is not accepted, or waits: without quota, no limit is higher than those
 /// that it runs with.
-pub(super) fn restrict(limits: &mut TenantLimits, running: &TenantLimits, verdict: Option<&Verdict>) {
-    let has_quota = verdict.is_some_and(|verdict| verdict.allows(limits));
+pub(super) fn restrict(settings: &mut Settings, running: &TenantLimits, verdict: Option<&Verdict>) {
+    let has_quota = verdict.is_some_and(|verdict| verdict.allows(&settings.limits, settings.endpoint.kind));
     if !has_quota {
-        TreeResource::lower_limits(limits, running);
+        TreeResource::lower_limits(&mut settings.limits, running);
     }
 }
 
 /// The amounts beyond which a tenant may not grow, by the names of the host's `ResourceQuota`: where it has reserved more than the quotas
-/// allow now, what they allow, or what it uses if that is more. None: nothing is decided yet.
-pub(super) fn ceilings(context: &TenantContext, uid: &str, verdict: Option<&Verdict>) -> Option<BTreeMap<String, u64>> {
+/// allow now, what they allow, or what it uses if that is more. What the `service` of its API server is of that is not in the workload
+/// namespace. None: nothing is decided yet.
+pub(super) fn ceilings(
+    context: &TenantContext,
+    uid: &str,
+    verdict: Option<&Verdict>,
+    service: ControlPlaneServiceType,
+) -> Option<BTreeMap<String, u64>> {
     let over = verdict?.over();
     let measured = context.quotas.measured();
     let used = measured.tenants.get(uid).map(|used| &used.amounts);
-    Some(build_ceilings(&over, used))
+    Some(build_ceilings(&over, used, service))
 }
 
 /// Of what is not measured, the tenant gets no more than the quotas allow.
-fn build_ceilings(over: &OverQuota, used: Option<&Amounts>) -> BTreeMap<String, u64> {
+fn build_ceilings(over: &OverQuota, used: Option<&Amounts>, service: ControlPlaneServiceType) -> BTreeMap<String, u64> {
     let mut ceilings = BTreeMap::new();
     for (resource, allowed) in over {
         let used = used.and_then(|used| used.get(resource)).copied().unwrap_or_default();
+        let ceiling = used.max(*allowed).saturating_sub(resource.used_by_service(service));
         let names = resource.counted_names().into_iter();
-        ceilings.extend(names.map(|name| (name.to_owned(), used.max(*allowed))));
+        ceilings.extend(names.map(|name| (name.to_owned(), ceiling)));
     }
     ceilings
 }
@@ -222,12 +238,27 @@ mod tests {
             (TreeResource::Host("requests.cpu".into()), 8),
         ]);
         let used = Amounts::from([(TreeResource::Pods, 9), (TreeResource::Services, 1)]);
-        let ceilings = build_ceilings(&over, Some(&used));
+        let cluster_ip = ControlPlaneServiceType::ClusterIp;
+        let ceilings = build_ceilings(&over, Some(&used), cluster_ip);
         let expected = [("count/pods", 9), ("count/services", 4), ("requests.cpu", 8)];
         assert_eq!(
             ceilings,
             expected.map(|(name, amount)| (name.to_owned(), amount)).into()
         );
-        assert_eq!(build_ceilings(&over, None)["count/pods"], 4, "its use is not known");
+        assert_eq!(
+            build_ceilings(&over, None, cluster_ip)["count/pods"],
+            4,
+            "its use is not known"
+        );
+    }
+
+    #[test]
+    fn the_load_balancer_of_the_api_server_is_one_of_those_that_a_quota_allows() {
+        let over = OverQuota::from([(TreeResource::LoadBalancers, 1)]);
+        let used = Amounts::from([(TreeResource::LoadBalancers, 3)]);
+        let ceiling = |used: Option<&Amounts>, service| build_ceilings(&over, used, service)["services.loadbalancers"];
+        assert_eq!(ceiling(Some(&used), ControlPlaneServiceType::LoadBalancer), 2);
+        assert_eq!(ceiling(None, ControlPlaneServiceType::LoadBalancer), 0);
+        assert_eq!(ceiling(None, ControlPlaneServiceType::NodePort), 1);
     }
 }

@@ -15,7 +15,7 @@ use super::{
     target::Tenant,
 };
 use crate::{controllers::quota_use::whole_units, error::api, key::Key, quota_ledger::Verdict};
-use berth_api::{LIMITS_NAME, ScheduleState, TenantLimits, TreeResource};
+use berth_api::{ControlPlaneServiceType, LIMITS_NAME, ScheduleState, TenantLimits, TreeResource};
 use berth_quota::Amounts;
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::Api;
@@ -39,7 +39,8 @@ pub(super) async fn report(
 ) -> Result<Option<Duration>, TenantError> {
     let reservation = verdict.reservation();
     let is_above = reservation.is_some_and(|reservation| !reservation.above_limits.is_empty());
-    let requested = requested(&settings.limits);
+    let service = settings.endpoint.kind;
+    let requested = requested(&settings.limits, service);
     let Some(since) = note_lowered(tenant, is_above.then_some(requested)) else {
         return Ok(None);
     };
@@ -66,7 +67,7 @@ pub(super) async fn report(
     let stored = stored.filter(|measurement| measurement.at > since);
     if context
         .quotas
-        .report_at_most(uid, at_most(&settings.limits, &used, stored))
+        .report_at_most(uid, at_most((limits, service), &used, stored))
     {
         context.queue.add(Key::Quotas);
     }
@@ -85,11 +86,11 @@ fn note_lowered(tenant: &Tenant, requested: Option<Amounts>) -> Option<Instant> 
     lowered.as_ref().map(|lowered| lowered.since)
 }
 
-fn requested(limits: &TenantLimits) -> Amounts {
+fn requested(limits: &TenantLimits, service: ControlPlaneServiceType) -> Amounts {
     let resources = TreeResource::listed_in([limits]).into_iter();
     resources
         .filter_map(|resource| {
-            let amount = resource.reserved_by(limits)?;
+            let amount = resource.reserved_by(limits, service)?;
             Some((resource, amount))
         })
         .collect()
@@ -107,15 +108,23 @@ fn read_used(host: &ResourceQuota, enforced: &ResourceQuota) -> BTreeMap<String,
     known.collect()
 }
 
-/// The most that can exist of a tenant with these limits: see [`berth_quota::Claim::at_most`].
-fn at_most(limits: &TenantLimits, used: &BTreeMap<String, u64>, stored: Option<CompleteMeasurement>) -> Amounts {
+/// The most that can exist of a tenant with these limits and this Service of its API server, which is in another namespace than what
+/// the host has counted: see [`berth_quota::Claim::at_most`].
+fn at_most(
+    (limits, service): (&TenantLimits, ControlPlaneServiceType),
+    used: &BTreeMap<String, u64>,
+    stored: Option<CompleteMeasurement>,
+) -> Amounts {
     let exists = |resource: &TreeResource| match resource {
         TreeResource::TenantClusters => Some(1),
         TreeResource::DatastoreBytes => stored.map(|stored| stored.bytes),
         TreeResource::DatastoreObjects => stored.map(|stored| stored.objects),
-        counted => counted.used_in(|name| used.get(name).copied()),
+        counted => {
+            let used = counted.used_in(|name| used.get(name).copied());
+            used.map(|used| used.saturating_add(counted.used_by_service(service)))
+        }
     };
-    let limits = requested(limits).into_iter();
+    let limits = requested(limits, service).into_iter();
     limits
         .filter_map(|(resource, limit)| {
             let exists = exists(&resource)?;
@@ -172,7 +181,8 @@ mod tests {
             ..TenantLimits::default()
         };
         let used = [("count/pods".to_owned(), 7), ("count/services".to_owned(), 1)].into();
-        let known = at_most(&limits, &used, None);
+        let tenant = (&limits, ControlPlaneServiceType::ClusterIp);
+        let known = at_most(tenant, &used, None);
         assert_eq!((known[&TreeResource::Pods], known[&TreeResource::Services]), (7, 5));
         assert_eq!(known[&TreeResource::TenantClusters], 1);
         for unknown in [
@@ -187,8 +197,23 @@ mod tests {
             bytes: 3 << 20,
             objects: 7,
         };
-        let known = at_most(&limits, &used, Some(stored));
+        let known = at_most(tenant, &used, Some(stored));
         assert_eq!(known[&TreeResource::DatastoreBytes], 3 << 20);
         assert_eq!(known[&TreeResource::DatastoreObjects], 100);
+    }
+
+    #[test]
+    fn the_service_of_the_api_server_exists_as_well() {
+        let limits = TenantLimits {
+            load_balancers: 2,
+            ..TenantLimits::default()
+        };
+        let exists = |in_workloads: u64, service| {
+            let used = [("services.loadbalancers".to_owned(), in_workloads)].into();
+            at_most((&limits, service), &used, None)[&TreeResource::LoadBalancers]
+        };
+        assert_eq!(exists(1, ControlPlaneServiceType::LoadBalancer), 3);
+        assert_eq!(exists(5, ControlPlaneServiceType::LoadBalancer), 6);
+        assert_eq!(exists(5, ControlPlaneServiceType::NodePort), 5);
     }
 }

@@ -1,12 +1,14 @@
-//! Random histories: tenants come and go, watches are behind, reservations are recorded and tenants created one by one, and control ends
-//! between any two of these steps. There are never more tenants than the quota allows, and in the end there are as many.
+//! Random histories: tenants come and go, watches are behind, the Project loses its namespace and gets it back, reservations are recorded
+//! and tenants created one by one, and control ends between any two of these steps. There are never more tenants than the quota allows,
+//! and in the end there are as many.
 
-use super::{Fixture, tenant_path};
+use super::{Fixture, PROJECT, tenant_path};
 use crate::{
     controllers::quotas::{Pace, reconcile},
-    quota_ledger::Verdict,
+    quota_ledger::{LEFT_PROJECT, Verdict},
 };
-use berth_api::TenantCluster;
+use berth_api::{TenantCluster, conditions::QUOTA_RESERVED};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -20,10 +22,12 @@ enum Step {
     /// A tenant is created, in this second.
     Create(u32),
     Delete(usize),
+    /// The Project loses the namespace, or gets it back.
+    Move,
     /// The watches show what there is.
     Observe,
     Decide,
-    /// The reconcile of a tenant records its reservation.
+    /// The reconcile of a tenant records its reservation and its condition.
     Record(usize),
     /// The reconcile of a tenant creates its first objects.
     Build(usize),
@@ -35,6 +39,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (0..60_u32).prop_map(Step::Create),
         1 => (0..8_usize).prop_map(Step::Delete),
+        1 => Just(Step::Move),
         4 => Just(Step::Observe),
         4 => Just(Step::Decide),
         5 => (0..8_usize).prop_map(Step::Record),
@@ -49,6 +54,9 @@ struct World {
     created: u32,
     /// Names of the tenants of which something exists.
     built: BTreeSet<String>,
+    /// Names of the tenants whose status says that they belong to a Project, or did.
+    shown: BTreeSet<String>,
+    is_named: bool,
 }
 
 impl World {
@@ -57,6 +65,8 @@ impl World {
             fixture: Fixture::new(QUOTA),
             created: 0,
             built: BTreeSet::new(),
+            shown: BTreeSet::new(),
+            is_named: true,
         }
     }
 
@@ -75,6 +85,7 @@ impl World {
                     self.built.remove(&name);
                 }
             }
+            Step::Move => self.name_namespace(!self.is_named),
             Step::Observe => self.observe(),
             Step::Decide => {
                 reconcile(&self.fixture.context).await.unwrap();
@@ -89,6 +100,13 @@ impl World {
         }
     }
 
+    fn name_namespace(&mut self, is_named: bool) {
+        self.is_named = is_named;
+        let namespaces = if is_named { json!(["team"]) } else { json!([]) };
+        self.fixture
+            .change(PROJECT, |project| project["spec"]["namespaces"] = namespaces);
+    }
+
     fn observe(&mut self) {
         self.fixture.writers.update(&self.fixture.host);
     }
@@ -99,8 +117,7 @@ impl World {
         let mut shown = stores.tenants.state();
         shown.sort_by_key(|cluster| cluster.name_any());
         let Some(cluster) = shown.get(index) else { return };
-        let uid = cluster.uid().unwrap_or_default();
-        if let Some(verdict) = self.fixture.context.quotas.verdict(stores, &uid) {
+        if let Some(verdict) = self.fixture.context.quotas.verdict(stores, cluster) {
             step(self, cluster, &verdict);
         }
     }
@@ -112,9 +129,18 @@ impl World {
             return;
         };
         let is_newer = object["metadata"]["resourceVersion"].as_str() != cluster.resource_version().as_deref();
-        let is_recorded = recorded(cluster) == verdict.reservation();
+        let condition = condition(verdict);
+        let shown = shown_reason(cluster);
+        let is_recorded = recorded(cluster) == verdict.reservation()
+            && condition
+                .as_ref()
+                .is_none_or(|condition| condition["reason"].as_str() == shown);
         if !is_newer && !is_recorded {
             object["status"]["quota"] = json!(verdict.reservation());
+            if let Some(condition) = condition {
+                object["status"]["conditions"] = json!([condition]);
+                self.shown.insert(cluster.name_any());
+            }
             self.fixture.host.insert(&path, object);
         }
     }
@@ -122,6 +148,12 @@ impl World {
     /// Only what the watch shows as recorded.
     fn build(&mut self, cluster: &TenantCluster, verdict: &Verdict) {
         let path = tenant_path(&cluster.name_any(), "team");
+        if *verdict == Verdict::NoProject && !self.built.contains(&cluster.name_any()) {
+            assert!(
+                !self.shown.contains(&cluster.name_any()),
+                "it belonged to a Project and would be created without quota"
+            );
+        }
         let may_exist = matches!(verdict, Verdict::Reserved { .. }) && recorded(cluster) == verdict.reservation();
         if let Some(mut object) = self.fixture.host.get(&path).filter(|_| may_exist) {
             object["status"]["controlPlaneNamespace"] = "berth-cp".into();
@@ -146,6 +178,7 @@ impl World {
     /// Lets everything happen that is due.
     async fn settle(&mut self) {
         let count = self.fixture.host.find("/tenantclusters/").len();
+        self.name_namespace(true);
         for _ in 0..3 {
             self.follow(&Step::Observe).await;
             self.follow(&Step::Decide).await;
@@ -156,6 +189,26 @@ impl World {
         }
         assert_eq!(self.count_recorded(), count.min(QUOTA as usize));
     }
+}
+
+/// What the status says of a decision.
+fn condition(verdict: &Verdict) -> Option<Value> {
+    let (status, reason) = match verdict {
+        Verdict::NoProject => return None,
+        Verdict::Reserved { .. } => ("True", "Reserved"),
+        Verdict::Waiting {
+            reason: LEFT_PROJECT, ..
+        } => ("Unknown", LEFT_PROJECT),
+        Verdict::Waiting { reason, .. } => ("False", *reason),
+    };
+    Some(json!({
+        "type": QUOTA_RESERVED, "status": status, "reason": reason, "message": "", "lastTransitionTime": Timestamp::now(),
+    }))
+}
+
+fn shown_reason(cluster: &TenantCluster) -> Option<&str> {
+    let conditions = &cluster.status.as_ref()?.conditions;
+    conditions.first().map(|condition| condition.reason.as_str())
 }
 
 fn recorded(cluster: &TenantCluster) -> Option<&berth_api::QuotaReservation> {
@@ -195,7 +248,7 @@ async fn each_call_of_a_decision_may_fail_and_what_was_decided_counts() {
         }
         fixture.reconcile().await;
         assert_eq!(fixture.reserved(), ["old"]);
-        assert_eq!(fixture.status(super::PROJECT)["waitingTenants"], 1, "call {number}");
+        assert_eq!(fixture.status(PROJECT)["waitingTenants"], 1, "call {number}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! The whole controller against scripted answers.
 
 mod histories;
+mod left_project;
 mod protection;
+mod waiting;
 
 use super::{Pace, QuotasContext, reconcile};
 use crate::{
@@ -306,18 +308,6 @@ async fn a_deleted_tenant_keeps_its_reservation_until_it_is_gone() {
     fixture.host.remove(&path);
     fixture.reconcile().await;
     assert_eq!(fixture.reserved(), ["b"]);
-}
-
-#[tokio::test]
-async fn without_a_project_no_quota_applies() {
-    let mut fixture = Fixture::new(0);
-    fixture.add_tenant("a", "team", 1, &Value::Null);
-    fixture.reconcile().await;
-    assert!(fixture.reserved().is_empty());
-    fixture.host.remove(PROJECT);
-    fixture.reconcile().await;
-    let verdict = fixture.context.quotas.verdict(&fixture.context.stores, "a");
-    assert_eq!(verdict, Some(Verdict::NoProject));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use super::{
     fixture::{Fixture, TENANT, UID},
 };
 use crate::quota_ledger::{TenantUse, Verdict};
-use berth_api::{QuotaReservation, TenantLimits, TreeResource};
+use berth_api::{ControlPlaneServiceType, QuotaReservation, TenantLimits, TreeResource};
 use berth_quota::OverQuota;
 use serde_json::json;
 
@@ -30,7 +30,12 @@ pub(super) fn reservation() -> QuotaReservation {
     QuotaReservation {
         project_name: "p".into(),
         reserved: reserved
-            .filter_map(|resource| Some((resource.as_str().to_owned(), resource.reserved_by(&limits)?)))
+            .filter_map(|resource| {
+                Some((
+                    resource.as_str().to_owned(),
+                    resource.reserved_by(&limits, ControlPlaneServiceType::ClusterIp)?,
+                ))
+            })
             .collect(),
         ..QuotaReservation::default()
     }
@@ -121,6 +126,37 @@ async fn projects_are_listed_once_for_a_tenant_without_one() {
     fixture.context.tenants.forget(UID);
     fixture.reconcile().await.unwrap();
     assert_eq!(count_lists(&fixture), 1);
+}
+
+#[tokio::test]
+async fn a_tenant_that_waited_waits_for_its_next_project() {
+    let mut fixture = Fixture::new();
+    decide(&fixture, waiting(None));
+    fixture.reconcile().await.unwrap();
+    // No Project names the namespace any more, and there is no other one.
+    fixture.host.remove(&format!("{PROJECTS}/p"));
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+        let condition = fixture.condition("QuotaReserved").unwrap();
+        assert_eq!(
+            (&condition["status"], &condition["reason"]),
+            (&json!("Unknown"), &json!("LeftProject"))
+        );
+        assert_eq!(fixture.condition("Ready").unwrap()["reason"], "LeftProject");
+        assert_eq!(fixture.status()["phase"], "Pending");
+        assert!(fixture.host.find("/api/v1/namespaces/").is_empty());
+    }
+    fixture.change_tenant(|cluster| {
+        for condition in cluster["status"]["conditions"].as_array_mut().unwrap() {
+            condition["lastTransitionTime"] = "2026-01-01T00:00:00Z".into();
+        }
+    });
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    let condition = fixture.condition("QuotaReserved").unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("True"), &json!("NoProject"))
+    );
 }
 
 #[tokio::test]
