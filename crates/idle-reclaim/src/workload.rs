@@ -27,11 +27,16 @@ pub struct Workload {
 }
 
 /// Labels that name an owner of several pods, with its kind. Owners of owners come first.
-const OWNER_LABELS: [(&str, &str); 6] = [
+const OWNER_LABELS: [(&str, &str); 10] = [
     ("jobset.sigs.k8s.io/jobset-name", "JobSet"),
     ("leaderworkerset.sigs.k8s.io/name", "LeaderWorkerSet"),
     ("training.kubeflow.org/job-name", "TrainingJob"),
     ("ray.io/cluster", "RayCluster"),
+    ("volcano.sh/job-name", "VolcanoJob"),
+    ("sparkoperator.k8s.io/app-name", "SparkApplication"),
+    // Spark itself sets it, also without the operator.
+    ("spark-app-selector", "Spark"),
+    ("workflows.argoproj.io/workflow", "Workflow"),
     ("batch.kubernetes.io/job-name", "Job"),
     ("job-name", "Job"),
 ];
@@ -172,6 +177,65 @@ mod tests {
             ("StatefulSet ml/lab", 1),
         ];
         assert_eq!(groups(&pods), expected.map(|(name, count)| (name.to_owned(), count)));
+    }
+
+    #[test]
+    fn pods_of_one_job_of_each_known_controller_are_judged_as_one() {
+        // The labels that each controller sets on the pods of one job, as its source says.
+        let controllers: [(&str, &[(&str, &str)]); 8] = [
+            (
+                "JobSet ml/a",
+                &[
+                    ("jobset.sigs.k8s.io/jobset-name", "a"),
+                    ("batch.kubernetes.io/job-name", "a-workers-0"),
+                ],
+            ),
+            (
+                "TrainingJob ml/a",
+                &[
+                    ("training.kubeflow.org/job-name", "a"),
+                    ("training.kubeflow.org/replica-type", "worker"),
+                ],
+            ),
+            (
+                "RayCluster ml/a",
+                &[("ray.io/cluster", "a"), ("ray.io/node-type", "worker")],
+            ),
+            (
+                "VolcanoJob ml/a",
+                &[("volcano.sh/job-name", "a"), ("volcano.sh/job-namespace", "ml")],
+            ),
+            (
+                "SparkApplication ml/a",
+                &[
+                    ("sparkoperator.k8s.io/app-name", "a"),
+                    ("spark-app-selector", "spark-1"),
+                    ("spark-role", "executor"),
+                ],
+            ),
+            (
+                "Spark ml/spark-1",
+                &[("spark-app-selector", "spark-1"), ("spark-role", "executor")],
+            ),
+            (
+                "Workflow ml/a",
+                &[
+                    ("workflows.argoproj.io/workflow", "a"),
+                    ("workflows.argoproj.io/completed", "false"),
+                ],
+            ),
+            (
+                "LeaderWorkerSet ml/a",
+                &[
+                    ("leaderworkerset.sigs.k8s.io/name", "a"),
+                    ("statefulset.kubernetes.io/pod-name", "a-0-1"),
+                ],
+            ),
+        ];
+        for (name, labels) in controllers {
+            let pods = ["a-0", "a-1"].map(|pod_name| pod(pod_name, labels, None));
+            assert_eq!(groups(&pods), [(name.to_owned(), 2)]);
+        }
     }
 
     #[test]
