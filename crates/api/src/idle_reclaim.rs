@@ -138,6 +138,7 @@ fn built_in_owner_kinds() -> Vec<OwnerKind> {
         .map(|(group, kind)| OwnerKind {
             group: group.into(),
             kind: kind.into(),
+            suspend: None,
         })
         .into()
 }
@@ -175,7 +176,7 @@ pub enum IdleLastStep {
     /// Berth evicts its pods. Their owner may create new ones.
     #[default]
     EvictPods,
-    /// Berth scales the owner to zero, and suspends a Job, until the team wants it back. Pods whose owner cannot be stopped are evicted.
+    /// Berth scales the owner to zero, or suspends it, until the team wants it back. Pods whose owner cannot be stopped are evicted.
     StopOwner,
 }
 
@@ -185,6 +186,9 @@ pub enum IdleLastStep {
 #[x_kube(validation = Rule::new("!(self.group in ['', 'apps', 'batch']) || self.kind in ['Deployment', 'StatefulSet', 'ReplicaSet', 'ReplicationController', 'Job']")
     .message("of the kinds of Kubernetes itself, Deployment, StatefulSet, ReplicaSet, ReplicationController and Job can be stopped")
     .field_path(".kind"))]
+#[x_kube(validation = Rule::new("!(self.group in ['', 'apps', 'batch']) || !has(self.suspend)")
+    .message("how the kinds of Kubernetes itself are stopped is known")
+    .field_path(".suspend"))]
 pub struct OwnerKind {
     /// API group, empty for the core group.
     #[serde(default)]
@@ -193,9 +197,42 @@ pub struct OwnerKind {
         regex(pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$")
     )]
     pub group: String,
-    /// Kind. One of a CustomResourceDefinition needs the subresource scale.
+    /// Kind. One of a CustomResourceDefinition needs the subresource scale, or `suspend`.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Z][A-Za-z0-9]*$"))]
     pub kind: String,
+    /// What stops an object of the kind, instead of its number of replicas. All its pods end, also those without GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<OwnerSuspend>,
+}
+
+/// What stops an owner that has no number of replicas: a field or an annotation.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.path) != has(self.annotation)")
+    .message("set one of path and annotation"))]
+#[x_kube(validation = Rule::new("!has(self.value) || has(self.annotation)")
+    .message("is the value of an annotation: a path leads to a field that becomes true")
+    .field_path(".value"))]
+#[x_kube(validation = Rule::new("!has(self.annotation) || !self.annotation.matches('^([a-z0-9.-]+[.])?berth[.]dev/')")
+    .message("annotations of berth.dev are Berth's own")
+    .field_path(".annotation"))]
+pub struct OwnerSuspend {
+    /// A field of the spec that is true while the object is suspended, for example `spec.suspend` of a JobSet or a RayCluster, and
+    /// `spec.runPolicy.suspend` of a PyTorchJob.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253), regex(pattern = r"^spec(\.[A-Za-z0-9_-]+){1,7}$"))]
+    pub path: Option<String>,
+    /// An annotation that the object has while it is stopped, for example `kubeflow-resource-stopped` of a Kubeflow Notebook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 253),
+        regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
+    )]
+    pub annotation: Option<String>,
+    /// The value of the annotation that stops the object, for example `true`. Without it every value stops it, and Berth sets the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub value: Option<String>,
 }
 
 /// Power of a GPU product.

@@ -1,6 +1,6 @@
 //! GPUs that do nothing, in the status of a [`TenantCluster`](crate::TenantCluster).
 
-use crate::{GpuHourPrice, IdleLastStep, IdleReclaimMode};
+use crate::{GpuHourPrice, IdleLastStep, IdleReclaimMode, OwnerSuspend};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,9 @@ pub struct StoppedOwner {
     pub gpus: u32,
     /// When it was stopped.
     pub stopped_at: Time,
+    /// By what, if its class says so. Otherwise by its number of replicas, or as a Job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<OwnerSuspend>,
 }
 
 impl StoppedOwner {

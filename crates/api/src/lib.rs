@@ -71,7 +71,7 @@ pub use host_node_pool::{
 pub use host_resource::describe_host_resource;
 pub use idle_reclaim::{
     GpuHourPrice, IdleLastStep, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal,
-    OwnerKind,
+    OwnerKind, OwnerSuspend,
 };
 pub use idle_status::{
     ALL_STOPPED_OWNERS, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,

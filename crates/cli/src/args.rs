@@ -128,7 +128,7 @@ pub(crate) enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: ObjectFormat,
     },
-    /// Start workloads of a tenant again that Berth scaled to zero because their GPUs were idle.
+    /// Start workloads of a tenant again that Berth stopped because their GPUs were idle.
     ///
     /// Control does it within a minute, once: what was scaled up meanwhile stays as it is. A team can do the same in its tenant.
     #[command(

@@ -21,7 +21,7 @@ use crate::tenant::{TenantName, resource_name};
 struct IdleView {
     totals: Totals,
     workloads: Vec<WorkloadView>,
-    /// What Berth scaled to zero because its GPUs were idle, and nobody has started since.
+    /// What Berth stopped because its GPUs were idle, and nobody has started since.
     stopped: Vec<StoppedView>,
     /// GPUs of which it is not known whether they are idle, by reason.
     unknown: Vec<UnknownGpus>,

@@ -428,7 +428,7 @@ impl Metrics {
         );
         registry.register(
             "idle_gpu_seconds",
-            "Seconds in which GPUs of a tenant were idle, summed over the GPUs",
+            "Seconds in which GPUs of a tenant were idle, summed over the GPUs; not those before the first pass of a control",
             self.idle_gpu_seconds.clone(),
         );
         registry.register(
@@ -443,7 +443,7 @@ impl Metrics {
         );
         registry.register(
             "idle_evictions",
-            "Pods whose GPUs were idle and that were to leave, by result: ok (evicted), stopped (their owner was scaled to zero), blocked by a disruption budget, gone, or failed",
+            "Pods whose GPUs were idle and that were to leave, by result: ok (evicted), stopped (their owner was scaled to zero or suspended), kept (no longer known to be idle right before), blocked by a disruption budget, gone, or failed",
             self.idle_evictions.clone(),
         );
     }

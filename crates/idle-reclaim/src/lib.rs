@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`signal`] | what is measured of a GPU, and the metric that has it |
 //! | [`query`] | the PromQL that aggregates a metric over a window: one row for each GPU |
+//! | [`question`] | what is asked about which pods |
 //! | [`series`] | the rows, by pod and GPU |
 //! | [`policy`] | the rules of a class for one pod |
 //! | [`pod`] | a pod with GPUs |
@@ -12,6 +13,7 @@
 //! | [`workload`] | pods that are judged as one: of one owner or of one gang |
 //! | [`opt_out`] | pods that teams excepted |
 //! | [`ladder`] | the steps from the first warning to the last one |
+//! | [`order`] | which workloads that are due come first |
 //! | [`owner`] | the object in the tenant that owns idle pods: how it is stopped at the last step, and started again, once |
 //! | [`pass`] | all of it for one tenant, and the status to report |
 //!
@@ -22,11 +24,13 @@
 pub mod evidence;
 pub mod ladder;
 pub mod opt_out;
+pub mod order;
 pub mod owner;
 pub mod pass;
 pub mod pod;
 pub mod policy;
 pub mod query;
+pub mod question;
 pub mod series;
 pub mod signal;
 #[cfg(test)]

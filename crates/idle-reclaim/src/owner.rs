@@ -2,19 +2,22 @@
 //!
 //! | object | what happens |
 //! |---|---|
-//! | due | one patch scales it to zero and records in [`STOPPED`] what it was |
-//! | stopped, and the team wants it back | one patch scales it up and removes the record |
-//! | stopped, and somebody has scaled it up meanwhile | one patch removes the record: nothing is left to restore |
+//! | due | one patch scales it to zero, or suspends it, and records in [`STOPPED`] what it was |
+//! | stopped, and the team wants it back | one patch makes it what it was and removes the record |
+//! | stopped, and somebody has started it meanwhile | one patch removes the record: nothing is left to restore |
 //! | without the record | it is the team's own; nobody touches it |
 //!
 //! Each patch names the resource version that it was made for, so it does all or nothing, and nothing at all to an object that changed
 //! meanwhile. A record is used up by the patch that restores it, so nothing is restored twice, whichever process dies when.
 //!
-//! A team can write the record. It decides by it about the replicas of its own object only, and only of one that Berth listed as
-//! stopped.
+//! A team can write the record. It decides by it about the replicas, or the field or annotation that suspends, of its own object only,
+//! and only of one that Berth listed as stopped.
 
+mod switch;
 #[cfg(test)]
 mod tests;
+
+pub use switch::Switch;
 
 use berth_api::labels::{GPUS_IDLE_WARNING, MANAGED_BY, RESTORE, RESTORE_WANTED, STOPPED};
 use jiff::Timestamp;
@@ -25,30 +28,19 @@ use serde_json::{Value, json};
 const MAX_REPLICAS: u32 = 100_000;
 /// Reason in a record.
 const REASON: &str = "IdleGPUs";
-/// Names in a path of a field at most. Those of the kinds of Kubernetes have two.
-const MAX_PATH: usize = 8;
-
-/// How an owner is stopped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Switch {
-    /// By its number of replicas.
-    Replicas {
-        /// Path of the field in the spec.
-        wanted: Vec<String>,
-        /// Path of the field that counts what exists.
-        observed: Vec<String>,
-    },
-    /// By the suspension of a Job.
-    Suspend,
-}
-
 /// What an owner was before it was stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopRecord {
-    /// Its replicas; none for a Job, which was not suspended.
+    /// Its replicas; none for what has no such number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
+    /// The field or the annotation by which it was suspended, if the class names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_by: Option<String>,
+    /// What that was before; none if it was not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
     /// When it was stopped.
     pub at: Timestamp,
     /// Why.
@@ -84,54 +76,18 @@ pub enum Review {
     Restore(Value),
 }
 
-impl Switch {
-    /// That of a kind of Kubernetes itself; none for others.
-    pub fn of_built_in(group: &str, kind: &str) -> Option<Self> {
-        match (group, kind) {
-            ("apps", "Deployment" | "StatefulSet" | "ReplicaSet") | ("", "ReplicationController") => {
-                Self::of_scale(".spec.replicas", ".status.replicas")
-            }
-            ("batch", "Job") => Some(Self::Suspend),
-            _ => None,
-        }
-    }
-
-    /// That of a kind with the subresource scale, by the paths in its CustomResourceDefinition. None if these are not paths below
-    /// `.spec` and `.status`.
-    pub fn of_scale(wanted: &str, observed: &str) -> Option<Self> {
-        Some(Self::Replicas {
-            wanted: parse_path(wanted, "spec")?,
-            observed: parse_path(observed, "status")?,
-        })
-    }
-}
-
-fn parse_path(path: &str, root: &str) -> Option<Vec<String>> {
-    let names: Vec<&str> = path.strip_prefix('.')?.split('.').collect();
-    let is_name = |name: &&str| {
-        !name.is_empty()
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || ['-', '_'].contains(&c))
-    };
-    let is_path = names.first() == Some(&root) && (2..=MAX_PATH).contains(&names.len()) && names.iter().all(is_name);
-    is_path.then(|| names.into_iter().map(ToOwned::to_owned).collect())
+/// The pods with GPUs that an owner has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnedPods {
+    /// Those that were judged, all of them idle.
+    pub idle: usize,
+    /// Others that are known. They are looked for if [`Switch::counts_pods`] is false.
+    pub others: usize,
 }
 
 /// The group of an `apiVersion`.
 pub fn group_of(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
-}
-
-fn field<'a>(object: &'a Value, path: &[String]) -> &'a Value {
-    path.iter().fold(object, |value, name| &value[name.as_str()])
-}
-
-fn count(object: &Value, path: &[String], default: u32) -> Option<u32> {
-    match field(object, path) {
-        Value::Null => Some(default),
-        value => value.as_u64().and_then(|number| u32::try_from(number).ok()),
-    }
 }
 
 /// Whether a Job has completed or failed.
@@ -143,25 +99,14 @@ fn has_ended(job: &Value) -> bool {
     })
 }
 
-/// Whether an owner wants pods; none if its fields cannot be read. An object without the field has one replica.
-pub fn is_running(object: &Value, switch: &Switch) -> Option<bool> {
-    match switch {
-        Switch::Replicas { wanted, .. } => Some(count(object, wanted, 1)? > 0),
-        Switch::Suspend => match &object["spec"]["suspend"] {
-            Value::Null => Some(true),
-            value => value.as_bool().map(|is_suspended| !is_suspended),
-        },
-    }
-}
-
-/// The patch that stops an owner of `idle_pods` pods, all of which are idle.
+/// The patch that stops an owner with these pods.
 ///
 /// # Errors
 /// It cannot be stopped.
 pub fn stop(
     object: &Value,
     switch: &Switch,
-    idle_pods: usize,
+    pods: OwnedPods,
     class: Option<&str>,
     now: Timestamp,
 ) -> Result<Value, CannotStop> {
@@ -169,39 +114,48 @@ pub fn stop(
     if !metadata["labels"][MANAGED_BY].is_null() {
         return Err(CannotStop::NotOfTeam);
     }
-    let is_running = is_running(object, switch).ok_or(CannotStop::Unreadable)?;
-    if !is_running || !metadata["deletionTimestamp"].is_null() {
+    let is_running = switch.is_running(object).ok_or(CannotStop::Unreadable)?;
+    let has_stopped = !is_running || !metadata["deletionTimestamp"].is_null();
+    if has_stopped || (*switch == Switch::Job && has_ended(object)) {
         return Err(CannotStop::HasStopped);
     }
-    let (replicas, existing) = match switch {
-        Switch::Replicas { wanted, observed } => {
-            let replicas = count(object, wanted, 1).filter(|replicas| *replicas <= MAX_REPLICAS);
-            (
-                Some(replicas.ok_or(CannotStop::Unreadable)?),
-                count(object, observed, 0),
-            )
-        }
-        Switch::Suspend if has_ended(object) => return Err(CannotStop::HasStopped),
-        Switch::Suspend => (None, count(object, &["status".into(), "active".into()], 0)),
-    };
-    let existing = existing.ok_or(CannotStop::Unreadable)?;
-    if usize::try_from(existing).map_or(true, |existing| existing > idle_pods) {
+    let replicas = switch.replicas(object);
+    if replicas.is_some_and(|replicas| replicas > MAX_REPLICAS) {
+        return Err(CannotStop::Unreadable);
+    }
+    let existing = switch.pods(object).ok_or(CannotStop::Unreadable)?;
+    let has_more = usize::try_from(existing).map_or(true, |existing| existing > pods.idle);
+    if has_more || pods.others > 0 {
         return Err(CannotStop::HasOtherPods);
     }
+    let before = switch.value(object);
     let record = StopRecord {
         replicas,
+        suspended_by: switch.name(),
+        before: (!before.is_null()).then(|| before.clone()),
         at: now,
         reason: REASON.into(),
         class: class.map(ToOwned::to_owned),
     };
-    let record = serde_json::to_string(&record).map_err(|_| CannotStop::Unreadable)?;
-    let annotations = json!({STOPPED: record, GPUS_IDLE_WARNING: null, RESTORE: null});
-    switched(object, switch, replicas.map(|_| 0), true, &annotations).ok_or(CannotStop::Unreadable)
+    let record_text = serde_json::to_string(&record).map_err(|_| CannotStop::Unreadable)?;
+    let annotations = json!({STOPPED: record_text, GPUS_IDLE_WARNING: null, RESTORE: null});
+    let mut patch = annotations_patch(object, &annotations).ok_or(CannotStop::Unreadable)?;
+    match switch {
+        Switch::Replicas { wanted, .. } => set(&mut patch, wanted, 0.into()),
+        Switch::Job => patch["spec"]["suspend"] = true.into(),
+        Switch::Field { path } => set(&mut patch, path, true.into()),
+        Switch::Annotation { name, value } => {
+            // As the programs do that only look whether it is there.
+            let value = value.clone().unwrap_or_else(|| now.to_string());
+            patch["metadata"]["annotations"][name.as_str()] = value.into();
+        }
+    }
+    Ok(patch)
 }
 
 /// Whether the API server did what [`stop`] asks for: admission of the tenant may have changed the patch.
 pub fn is_stopped(object: &Value, switch: &Switch) -> bool {
-    is_running(object, switch) == Some(false) && object["metadata"]["annotations"][STOPPED].is_string()
+    switch.is_running(object) == Some(false) && object["metadata"]["annotations"][STOPPED].is_string()
 }
 
 /// What is to be done about an owner that is listed as stopped. `is_wanted`: somebody asked on the host to start it.
@@ -215,7 +169,7 @@ pub fn review(object: &Value, switch: &Switch, is_wanted: bool) -> Review {
         let patch = annotations_patch(object, &used_up);
         patch.map_or(Review::Forget, Review::RemoveRecord)
     };
-    if is_running(object, switch) != Some(false) {
+    if switch.is_running(object) != Some(false) {
         return remove();
     }
     if !is_wanted && annotations[RESTORE] != RESTORE_WANTED {
@@ -224,19 +178,37 @@ pub fn review(object: &Value, switch: &Switch, is_wanted: bool) -> Review {
     let Some(record) = read_record(&annotations[STOPPED], switch) else {
         return remove();
     };
-    let patch = switched(object, switch, record.replicas, false, &used_up);
+    let patch = annotations_patch(object, &used_up).map(|patch| restored(patch, switch, record));
     patch.map_or(Review::Forget, Review::Restore)
+}
+
+/// Adds to a patch what an owner was.
+fn restored(mut patch: Value, switch: &Switch, record: StopRecord) -> Value {
+    let before = record.before.unwrap_or_default();
+    match switch {
+        Switch::Replicas { wanted, .. } => set(&mut patch, wanted, record.replicas.into()),
+        Switch::Job => patch["spec"]["suspend"] = false.into(),
+        Switch::Field { path } => set(&mut patch, path, before),
+        Switch::Annotation { name, .. } => patch["metadata"]["annotations"][name.as_str()] = before,
+    }
+    patch
 }
 
 /// The record, if it is one for this kind of object.
 fn read_record(annotation: &Value, switch: &Switch) -> Option<StopRecord> {
     let record: StopRecord = serde_json::from_str(annotation.as_str()?).ok()?;
-    let fits = match (switch, record.replicas) {
-        (Switch::Replicas { .. }, Some(replicas)) => (1..=MAX_REPLICAS).contains(&replicas),
-        (Switch::Suspend, None) => true,
-        _ => false,
+    let before = record.before.as_ref();
+    let fits = match switch {
+        Switch::Replicas { .. } => record
+            .replicas
+            .is_some_and(|replicas| (1..=MAX_REPLICAS).contains(&replicas)),
+        Switch::Job => record.replicas.is_none(),
+        Switch::Field { .. } => before.is_none_or(|before| *before == false),
+        Switch::Annotation { value, .. } => {
+            before.is_none_or(|before| before.is_string() && before.as_str() != value.as_deref())
+        }
     };
-    fits.then_some(record)
+    (fits && record.suspended_by == switch.name()).then_some(record)
 }
 
 /// A merge patch of the object as it was read; none if it has no resource version.
@@ -245,20 +217,7 @@ fn annotations_patch(object: &Value, annotations: &Value) -> Option<Value> {
     Some(json!({"metadata": {"resourceVersion": version, "annotations": annotations}}))
 }
 
-fn switched(
-    object: &Value,
-    switch: &Switch,
-    replicas: Option<u32>,
-    is_suspended: bool,
-    annotations: &Value,
-) -> Option<Value> {
-    let mut patch = annotations_patch(object, annotations)?;
-    match switch {
-        Switch::Replicas { wanted, .. } => {
-            let value = wanted.iter().fold(&mut patch, |value, name| &mut value[name.as_str()]);
-            *value = replicas?.into();
-        }
-        Switch::Suspend => patch["spec"]["suspend"] = is_suspended.into(),
-    }
-    Some(patch)
+fn set(patch: &mut Value, path: &[String], to: Value) {
+    let field = path.iter().fold(patch, |value, name| &mut value[name.as_str()]);
+    *field = to;
 }

@@ -145,17 +145,6 @@ fn decide(
     }
 }
 
-/// Sorts workloads by the order in which they are given back: the least important first, then those that are idle longest, then
-/// those with the most GPUs.
-pub fn sort_for_reclaim<T>(due: &mut [T], decision_of: impl Fn(&T) -> &Decision) {
-    due.sort_by_cached_key(|item| {
-        let decision = decision_of(item);
-        let priority = decision.pods.iter().map(|pod| pod.priority).max();
-        let idle_since = decision.state.map_or(Seconds::MAX, |state| state.idle_since);
-        (priority, idle_since, Reverse(decision.gpus), decision.workload.clone())
-    });
-}
-
 /// Where the workloads of a tenant are after a pass.
 pub fn states_after(decisions: &[Decision]) -> States {
     decisions

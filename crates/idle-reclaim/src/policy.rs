@@ -8,7 +8,7 @@ use berth_api::{
     GpuHourPrice, IdleLastStep, IdleOptOut, IdleProfile, IdleReclaim, IdleReclaimMode, IdleStep, KubeDuration,
     OwnerKind,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Times of the class or of one of its profiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,16 +172,11 @@ impl Policy {
         profile.map_or((None, self.timings), |profile| (Some(&profile.name), profile.timings))
     }
 
-    /// Whether an owner of this kind may be stopped.
-    pub fn may_stop(&self, group: &str, kind: &str) -> bool {
-        let is_listed = |owner: &OwnerKind| owner.group == group && owner.kind == kind;
-        self.last_step == IdleLastStep::StopOwner && self.owner_kinds.iter().any(is_listed)
-    }
-
-    /// Every window that the rules name.
-    pub fn windows(&self) -> BTreeSet<Seconds> {
-        let of_profiles = self.profiles.iter().map(|profile| profile.timings.window);
-        of_profiles.chain([self.timings.window]).collect()
+    /// What the class says of an owner of this kind; none if it may not be stopped.
+    pub fn find_owner_kind(&self, group: &str, kind: &str) -> Option<&OwnerKind> {
+        let is_it = |owner: &&OwnerKind| owner.group == group && owner.kind == kind;
+        let mut listed = self.owner_kinds.iter();
+        listed.find(is_it).filter(|_| self.last_step == IdleLastStep::StopOwner)
     }
 }
 
@@ -251,7 +246,6 @@ mod tests {
         assert_eq!(timings.grace_period, 1800, "from the class");
         let (profile, timings) = policy.timings_of(&labels(&[("app", "train")]));
         assert_eq!((profile, timings.window), (None, 3600));
-        assert_eq!(policy.windows(), BTreeSet::from([3600, 3 * 3600]));
     }
 
     #[test]
@@ -259,7 +253,10 @@ mod tests {
         let mut rules = notebooks();
         rules.window = "x".into();
         rules.profiles[0].window = Some("1s".into());
-        assert_eq!(Policy::new(&rules).windows(), BTreeSet::from([1800]));
+        let policy = Policy::new(&rules);
+        for pod in [labels(&[("notebook-name", "anna")]), labels(&[])] {
+            assert_eq!(policy.timings_of(&pod).1.window, 1800);
+        }
     }
 
     #[test]
@@ -281,11 +278,12 @@ mod tests {
     #[test]
     fn only_listed_kinds_are_stopped_and_only_if_the_class_says_so() {
         let mut rules = IdleReclaim::default();
-        assert!(!Policy::new(&rules).may_stop("apps", "Deployment"));
+        let may_stop =
+            |rules: &IdleReclaim, group: &str, kind: &str| Policy::new(rules).find_owner_kind(group, kind).is_some();
+        assert!(!may_stop(&rules, "apps", "Deployment"));
         rules.last_step = IdleLastStep::StopOwner;
-        let policy = Policy::new(&rules);
-        assert!(policy.may_stop("apps", "Deployment") && policy.may_stop("batch", "Job"));
-        assert!(!policy.may_stop("apps", "ReplicaSet") && !policy.may_stop("example.com", "Deployment"));
+        assert!(may_stop(&rules, "apps", "Deployment") && may_stop(&rules, "batch", "Job"));
+        assert!(!may_stop(&rules, "apps", "ReplicaSet") && !may_stop(&rules, "example.com", "Deployment"));
     }
 
     #[test]

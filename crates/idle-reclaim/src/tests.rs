@@ -224,21 +224,6 @@ fn reports_count_what_is_not_known() {
 }
 
 #[test]
-fn the_least_important_and_longest_idle_goes_first() {
-    let mut important = testing::pod("important", 1);
-    important.priority = 100;
-    let pods = [important, testing::pod("large", 8), testing::pod("small", 1)];
-    let all: Vec<&GpuPod> = pods.iter().collect();
-    let table = testing::idle_table(&all);
-    let enforce = policy(IdleReclaimMode::Enforce);
-    let decisions = evaluate(&enforce, &pods, table, &States::new(), NOW);
-    let mut order: Vec<&Decision> = decisions.iter().collect();
-    pass::sort_for_reclaim(&mut order, |decision| decision);
-    let names: Vec<&str> = order.iter().map(|decision| decision.workload.name.as_str()).collect();
-    assert_eq!(names, ["large", "small", "important"]);
-}
-
-#[test]
 fn ten_thousand_gpus_are_one_pass() {
     let pods: Vec<GpuPod> = (0..1250).map(|index| testing::pod(&format!("p{index}"), 8)).collect();
     let all: Vec<&GpuPod> = pods.iter().collect();

@@ -18,7 +18,7 @@ use berth_idle_reclaim::{
     pod::GpuPod,
     policy::Policy,
     query::QuerySettings,
-    signal::Signal,
+    question::Questions,
 };
 use berth_prometheus::{Prometheus, PrometheusConfig, QueryError};
 use berth_tests::gpu_metrics::{self, Behaviour, Exporters, GPUS, History, Server};
@@ -91,8 +91,9 @@ impl Fleet {
     }
 
     async fn collect(&self) -> Result<Metrics, QueryError> {
-        let signals: BTreeSet<Signal> = self.policy.signals.iter().copied().collect();
-        collect(&self.source, &self.policy.windows(), &signals, now()).await
+        let gpu_resources = BTreeSet::new();
+        let all = [(&self.policy, self.pods.as_slice())];
+        collect(&self.source, &Questions::about_all(all, &gpu_resources), now()).await
     }
 
     /// What is decided with these metrics.

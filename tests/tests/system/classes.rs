@@ -145,6 +145,42 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
             "can be stopped",
         ),
         (class("c", &json!({"idleReclaim": {"lastStep": "Delete"}})), "lastStep"),
+        (
+            owner_kind("batch", "Job", &json!({"path": "spec.suspend"})),
+            "of Kubernetes itself are stopped is known",
+        ),
+        (
+            owner_kind("kubeflow.org", "Notebook", &json!({})),
+            "set one of path and annotation",
+        ),
+        (
+            owner_kind(
+                "ray.io",
+                "RayCluster",
+                &json!({"path": "spec.suspend", "annotation": "stop"}),
+            ),
+            "set one of path and annotation",
+        ),
+        (
+            owner_kind(
+                "ray.io",
+                "RayCluster",
+                &json!({"path": "spec.suspend", "value": "true"}),
+            ),
+            "is the value of an annotation",
+        ),
+        (
+            owner_kind("ray.io", "RayCluster", &json!({"path": "metadata.labels"})),
+            "suspend.path",
+        ),
+        (
+            owner_kind("kubeflow.org", "Notebook", &json!({"annotation": "berth.dev/restore"})),
+            "are Berth's own",
+        ),
+        (
+            owner_kind("kubeflow.org", "Notebook", &json!({"annotation": "a/b/c"})),
+            "suspend.annotation",
+        ),
     ];
     for (object, expected) in refused {
         let error = apply(&host.client, "", &object)
@@ -155,10 +191,16 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
     }
 }
 
+/// A class that lists a kind of owners.
+fn owner_kind(group: &str, kind: &str, suspend: &Value) -> Value {
+    let owner_kind = json!({"group": group, "kind": kind, "suspend": suspend});
+    class("c", &json!({"idleReclaim": {"ownerKinds": [owner_kind]}}))
+}
+
 pub(crate) async fn the_examples_are_valid(host: Arc<TestCluster>) {
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     let params = PatchParams::apply("berth-tests").dry_run();
-    for file in ["default", "training", "serving"] {
+    for file in ["default", "training", "serving", "research"] {
         for class in example::<TenantClass>(&format!("classes/{file}.yaml")) {
             assert_eq!(class.name_any(), file);
             let stored = classes.patch(file, &params, &Patch::Apply(&class)).await.unwrap();

@@ -10,7 +10,7 @@ use berth_idle_reclaim::{
     pod::GpuPod,
     policy::Policy,
     query::QuerySettings,
-    signal::Signal,
+    question::Questions,
 };
 use berth_prometheus::{Prometheus, PrometheusConfig, QueryError};
 use berth_tests::gpu_metrics::{self, Behaviour, Exporters, GPUS, History, Server};
@@ -34,8 +34,8 @@ const HISTORY: i64 = 2100;
 const PASSES: usize = 5;
 /// Pods of a tenant, one for each of its nodes.
 const PODS_OF_TENANT: usize = 25;
-/// One of so many pods computes.
-const BUSY: usize = 5;
+/// One of so many pods computes, and later one of so many does not.
+const ODD_ONES: usize = 5;
 /// Time for Prometheus to scrape everything once.
 const LIMIT: Duration = Duration::from_mins(4);
 
@@ -97,10 +97,11 @@ impl Fleet {
     async fn pass(&self) -> Result<(Duration, usize), QueryError> {
         let begun = Instant::now();
         let now = Timestamp::now().as_second();
-        let signals: BTreeSet<Signal> = self.policy.signals.iter().copied().collect();
-        let metrics = collect(&self.source, &self.policy.windows(), &signals, now).await?;
-        let reading = begun.elapsed();
         let (gpu_resources, states) = (BTreeSet::new(), States::new());
+        let tenants = self.tenants.iter().map(|pods| (&self.policy, pods.as_slice()));
+        let questions = Questions::about_all(tenants, &gpu_resources);
+        let metrics = collect(&self.source, &questions, now).await?;
+        let reading = begun.elapsed();
         let mut idle = 0;
         for pods in &self.tenants {
             let input = TenantInput {
@@ -124,14 +125,46 @@ pub(crate) async fn run(options: Options) {
         seconds: HISTORY,
         interval: SCRAPE_INTERVAL,
     });
-    for node in (0..nodes).step_by(BUSY) {
+    for node in (0..nodes).step_by(ODD_ONES) {
         exporters.set(node, Behaviour::Busy);
     }
     let server = Server::start(exporters.serve().await, nodes, SCRAPE_INTERVAL);
-    let expected = nodes - nodes.div_ceil(BUSY);
-    until_scraped(&Fleet::new(&server.url(), nodes), expected, &server).await;
+    let fleet = Fleet::new(&server.url(), nodes);
+    let idle = nodes - nodes.div_ceil(ODD_ONES);
+    until_scraped(&fleet, idle, &server).await;
+    let many_idle = measure(&server, nodes).await;
+    // As the GPUs of a fleet are.
+    let stay_idle = |node: &usize| node % ODD_ONES == 1;
+    for node in (0..nodes).filter(|node| !stay_idle(node)) {
+        exporters.set(node, Behaviour::Busy);
+    }
+    until_scraped(&fleet, (0..nodes).filter(stay_idle).count(), &server).await;
+    let few_idle = measure(&server, nodes).await;
 
-    // A process of its own: this one has the exporters.
+    let mut report = Report::new("idle-pass");
+    for (measured, share) in [(many_idle, "four of five"), (few_idle, "one of five")] {
+        let of = |what: &str| format!("{what}, {} GPUs, {share} pods idle", nodes * GPUS);
+        report.add(
+            of("one pass, median of 5 (goal 1)"),
+            percentile(&measured.passes, 50.0),
+            "s",
+        );
+        report.add(of("one pass, longest of 5"), percentile(&measured.passes, 100.0), "s");
+        report.add(
+            of("reading the metrics, median"),
+            percentile(&measured.reading, 50.0),
+            "s",
+        );
+        report.add(of("growth of resident memory (goal 95)"), measured.growth, "MiB");
+    }
+    report.note(format!(
+        "window {WINDOW}, a sample every {SCRAPE_INTERVAL} s; Prometheus runs on the same machine"
+    ));
+    report.finish();
+}
+
+/// Measures passes in a process of their own: this one has the exporters.
+async fn measure(server: &Server, nodes: usize) -> Measured {
     let program = std::env::current_exe().unwrap();
     let output = Command::new(program)
         .arg("run-idle-pass")
@@ -142,25 +175,7 @@ pub(crate) async fn run(options: Options) {
         .output();
     let output = output.await.unwrap();
     assert!(output.status.success(), "a pass failed; {}", server.log());
-    let measured: Measured = serde_json::from_slice(&output.stdout).unwrap();
-    let mut report = Report::new("idle-pass");
-    let of = |what: &str| format!("{what}, {} GPUs", nodes * GPUS);
-    report.add(
-        of("one pass, median of 5 (goal 1)"),
-        percentile(&measured.passes, 50.0),
-        "s",
-    );
-    report.add(of("one pass, longest of 5"), percentile(&measured.passes, 100.0), "s");
-    report.add(
-        of("reading the metrics, median"),
-        percentile(&measured.reading, 50.0),
-        "s",
-    );
-    report.add(of("growth of resident memory (goal 95)"), measured.growth, "MiB");
-    report.note(format!(
-        "window {WINDOW}, a sample every {SCRAPE_INTERVAL} s; Prometheus runs on the same machine"
-    ));
-    report.finish();
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Waits until passes find what the exporters say.

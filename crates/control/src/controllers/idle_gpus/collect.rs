@@ -3,16 +3,13 @@
 use berth_idle_reclaim::{
     Seconds,
     evidence::Metrics,
-    query::{Aggregation, QuerySettings},
-    series::{RowLabels, SeriesTable},
-    signal::Signal,
+    query::{Aggregation, Pods, QuerySettings},
+    question::{Question, Questions},
+    series::RowLabels,
 };
 use berth_prometheus::{Prometheus, QueryError};
 use futures::{StreamExt, TryStreamExt, stream};
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 /// Longest time for all queries of a pass. What took longer is too old to decide by.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -31,58 +28,74 @@ pub struct GpuMetricsSource {
     pub interval: Duration,
 }
 
-/// Asks for all signals in all windows, a few queries at the same time.
+/// Asks about all pods of the questions, a few queries at the same time.
 ///
 /// # Errors
 /// One query has no complete answer, or `now` is in the past of Prometheus: then nothing is known.
 pub async fn collect(
     source: &GpuMetricsSource,
-    windows: &BTreeSet<Seconds>,
-    signals: &BTreeSet<Signal>,
+    questions: &Questions<'_>,
     now: Seconds,
 ) -> Result<Metrics, QueryError> {
-    let all = collect_all(source, windows, signals, now);
+    let all = collect_all(source, questions, now);
     let collected = tokio::time::timeout(TIMEOUT, all).await;
     collected.unwrap_or(Err(QueryError::Timeout(TIMEOUT)))
 }
 
 async fn collect_all(
     source: &GpuMetricsSource,
-    windows: &BTreeSet<Seconds>,
-    signals: &BTreeSet<Signal>,
+    questions: &Questions<'_>,
     now: Seconds,
 ) -> Result<Metrics, QueryError> {
+    source.prometheus.check_clock(now).await?;
+    let mut metrics = Metrics {
+        tables: HashMap::new(),
+        sample_interval: source.settings.sample_interval,
+    };
+    for question in &questions.by_window {
+        let pods = questions.pods(question);
+        fill(source, question, &pods, &[Aggregation::Peak], &mut metrics, now).await?;
+        let pods = questions.undecided(question, &metrics, now);
+        let completeness = &Aggregation::OF_COMPLETENESS;
+        fill(source, question, &pods, completeness, &mut metrics, now).await?;
+    }
+    Ok(metrics)
+}
+
+/// Adds what is known of the GPUs of some pods to the table of a window.
+async fn fill(
+    source: &GpuMetricsSource,
+    question: &Question<'_>,
+    pods: &[Pods],
+    aggregations: &[Aggregation],
+    metrics: &mut Metrics,
+    now: Seconds,
+) -> Result<(), QueryError> {
     let GpuMetricsSource {
         prometheus,
         settings,
         interval: _,
     } = source;
-    prometheus.check_clock(now).await?;
-    let mut tables = HashMap::new();
-    for window in windows {
-        let mut table = SeriesTable::default();
-        let asked: Vec<(Signal, Aggregation)> = signals
-            .iter()
-            .flat_map(|signal| Aggregation::ALL.map(|aggregation| (*signal, aggregation)))
-            .collect();
-        let queries = asked.into_iter().map(|(signal, aggregation)| {
-            let query = settings.query(signal, aggregation, *window);
-            async move {
-                let rows = prometheus.query::<RowLabels>(&query, now).await?;
-                Ok::<_, QueryError>((signal, aggregation, rows))
-            }
-        });
-        // In order, so that the same answers always give the same table.
-        let mut answers = stream::iter(queries).buffered(AT_ONCE);
-        while let Some((signal, aggregation, rows)) = answers.try_next().await? {
-            for row in rows {
-                table.record(row.labels, signal, aggregation, row.value);
+    let mut asked = Vec::new();
+    for pods in pods {
+        for signal in &question.signals {
+            for aggregation in aggregations {
+                let query = settings.query(*signal, *aggregation, question.window, pods);
+                asked.push((*signal, *aggregation, query));
             }
         }
-        tables.insert(*window, table);
     }
-    Ok(Metrics {
-        tables,
-        sample_interval: settings.sample_interval,
-    })
+    let queries = asked.into_iter().map(|(signal, aggregation, query)| async move {
+        let rows = prometheus.query::<RowLabels>(&query, now).await?;
+        Ok::<_, QueryError>((signal, aggregation, rows))
+    });
+    let table = metrics.tables.entry(question.window).or_default();
+    // In order, so that the same answers always give the same table.
+    let mut answers = stream::iter(queries).buffered(AT_ONCE);
+    while let Some((signal, aggregation, rows)) = answers.try_next().await? {
+        for row in rows {
+            table.record(row.labels, signal, aggregation, row.value);
+        }
+    }
+    Ok(())
 }

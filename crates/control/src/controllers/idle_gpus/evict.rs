@@ -1,16 +1,15 @@
-//! Gives back the GPUs of workloads that are due: their owners are stopped if the class says so, else their pods are evicted, as
+//! Gives back the GPUs of workloads that are due, if Prometheus still says so right before: their owners are stopped if the class says so, else their pods are evicted, as
 //! `kubectl drain` does: disruption budgets and grace periods hold.
 
 use super::{
-    IdleGpusContext, stop,
+    IdleGpusContext,
+    judge::{self, Confirmed},
+    stop,
     tenants::{Memory, ObservedTenant},
 };
 use crate::{apply::is_status, metrics::ResultLabels};
 use berth_api::IdleLastStep;
-use berth_idle_reclaim::{
-    pass::{self, Decision},
-    pod::GpuPod,
-};
+use berth_idle_reclaim::{order::ReclaimOrder, pass::Decision, pod::GpuPod, workload::WorkloadName};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -26,22 +25,60 @@ const MAX_TRIED: usize = 200;
 /// Time after which no further workload is tried in a pass: tenants decide how long it takes to stop an owner.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
+/// Workloads about which Prometheus is asked again together, before the first of them is given back.
+const ASKED_TOGETHER: usize = 20;
+/// Age of the answer by which a workload is given back. To stop its owner may take another 20 seconds before its pods are evicted.
+const MAX_AGE: Duration = Duration::from_secs(30);
+
 /// A workload that is due, with its tenant.
 pub(super) type Due<'a> = (&'a ObservedTenant, &'a Decision);
 
-/// Gives back the workloads that come first. Those that a budget keeps are tried again in the next pass.
+/// Gives back the workloads that come first, if they are still idle. Those that a budget keeps are tried again in the next pass.
 pub(super) async fn reclaim(context: &IdleGpusContext, memory: &mut Memory, mut due: Vec<Due<'_>>) {
-    pass::sort_for_reclaim(&mut due, |(_, decision)| decision);
+    due.sort_by_cached_key(|(tenant, decision)| ReclaimOrder::new(decision, tenant.is_over_quota()));
+    due.truncate(MAX_TRIED);
     let started = Instant::now();
     let mut reclaimed = 0;
-    for (tenant, decision) in due.into_iter().take(MAX_TRIED) {
-        if reclaimed == MAX_RECLAIMED || started.elapsed() > TIME_LIMIT {
-            return;
-        }
-        if reclaim_workload(context, memory, tenant, decision).await {
-            reclaimed += 1;
+    for together in due.chunks(ASKED_TOGETHER) {
+        let mut confirmed: Option<(Instant, Confirmed)> = None;
+        for (tenant, decision) in together {
+            if reclaimed == MAX_RECLAIMED || started.elapsed() > TIME_LIMIT {
+                return;
+            }
+            let is_fresh = |(asked, _): &(Instant, Confirmed)| asked.elapsed() < MAX_AGE;
+            let known = match confirmed.take_if(|known| is_fresh(known)) {
+                Some(known) => known,
+                None => match judge::confirm(context, memory, together).await {
+                    Ok(answer) => (Instant::now(), answer),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot ask again about GPUs that are due: nothing more is given back in this pass");
+                        return;
+                    }
+                },
+            };
+            let (_, answer) = confirmed.insert(known);
+            if let Some(decision) = judge::find_due(answer, tenant, decision) {
+                let leaves = reclaim_workload(context, memory, tenant, decision).await;
+                reclaimed += usize::from(leaves);
+            } else {
+                keep(context, decision);
+            }
         }
     }
+}
+
+/// Notes that a workload is no longer idle, or that this is not known any more. The next pass says so to its team.
+fn keep(context: &IdleGpusContext, decision: &Decision) {
+    let WorkloadName { kind, namespace, name } = &decision.workload;
+    tracing::info!(
+        kind,
+        namespace,
+        name,
+        "GPUs that were due are no longer known to be idle; keeping the pods"
+    );
+    let labels = ResultLabels { result: KEPT };
+    let pods = u64::try_from(decision.pods.len()).unwrap_or(u64::MAX);
+    context.metrics.idle_evictions.get_or_create(&labels).inc_by(pods);
 }
 
 /// Stops the owners of a workload, and evicts the pods of others. Returns whether at least one pod leaves.
@@ -82,6 +119,8 @@ async fn reclaim_workload(
 
 /// The result for a pod whose owner was stopped.
 const STOPPED: &str = "stopped";
+/// The result for a pod whose GPUs are no longer known to be idle.
+const KEPT: &str = "kept";
 /// The result of an eviction that the API server accepted.
 const EVICTED: &str = "ok";
 

@@ -129,7 +129,7 @@ pub(super) async fn carry_out(objects: &mut TenantObjects, task: &MarkTask<'_>) 
             continue;
         };
         set_annotation(objects, &pod_key(pod), &found.pod, task.value.as_deref()).await?;
-        owners.extend(found.owner.map(|(key, _)| key));
+        owners.extend(found.owner.map(|owner| owner.key));
     }
     let recorder = EventRecorder::new(objects.client().clone());
     for key in owners

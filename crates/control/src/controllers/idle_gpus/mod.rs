@@ -3,13 +3,14 @@
 //! | file | what |
 //! |---|---|
 //! | `collect` | reads the metrics: a few queries that Prometheus aggregates |
+//! | `judge` | decides about the workloads of a tenant |
 //! | `tenants` | the tenants, the rules of their classes, and where their workloads were |
 //! | `status` | writes what was found into the status of the TenantCluster: the next control continues from there |
 //! | `warn` | conditions and Events on host pods, which the syncers carry into the tenants |
 //! | `inside` | looks into tenants: `mark` annotates pods and owners, `restore` starts stopped owners again |
 //! | `owners` | finds and changes owners in a tenant |
 //! | `stop` | stops the owners of workloads that are due, if the class says so |
-//! | `evict` | evicts pods that are due |
+//! | `evict` | evicts pods that are due, once Prometheus was asked again about them |
 //!
 //! What is decided, and when, is in the crate `berth-idle-reclaim`, which has no I/O. A pass without complete answers of
 //! Prometheus changes nothing but this: workloads on their way to an eviction wait.
@@ -17,6 +18,7 @@
 mod collect;
 mod evict;
 mod inside;
+mod judge;
 mod mark;
 #[cfg(test)]
 mod owner_tests;
@@ -24,6 +26,8 @@ mod owners;
 mod restore;
 mod status;
 mod stop;
+#[cfg(test)]
+mod suspend_tests;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -40,16 +44,14 @@ use crate::{
 use berth_api::{IdleReclaimMode, IdleStatus, IdleStep};
 use berth_idle_reclaim::{
     evidence::{self, Verdict},
-    pass::{self, Decision, TenantInput},
+    pass::{self, Decision},
     pod::GpuPod,
+    question::Questions,
 };
 use inside::Found;
+use judge::Moment;
 use kube::Client;
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tenants::{Memory, ObservedTenant};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -96,30 +98,27 @@ pub(crate) async fn watch(context: IdleGpusContext, stop: CancellationToken) {
 /// One pass over all tenants. A tenant whose objects cannot be written does not keep the others.
 async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
     let started = Instant::now();
-    let time = context.clock.now();
-    let now = time.as_second();
-    let schedules = context.schedules.observe(&context.stores, time);
+    let moment = Moment::observe(context);
     let all = tenants::observe(&context.stores);
     let mut pods = context.stores.gpu_pods.by_tenant();
     memory.retain(&all, &pods);
     let (enabled, disabled): (Vec<_>, Vec<_>) = all
         .into_iter()
         .partition(|tenant| tenant.policy.mode != IdleReclaimMode::Off);
-    let known = collect_metrics(context, &enabled, now).await;
-    let gpu_resources = tenants::gpu_resources(&context.stores);
+    let enabled: Vec<(ObservedTenant, Vec<Arc<GpuPod>>)> = enabled
+        .into_iter()
+        .map(|tenant| {
+            let pods = pods.remove(tenant.id.slug()).unwrap_or_default();
+            (tenant, pods)
+        })
+        .collect();
+    let known = collect_metrics(context, &enabled, &moment).await;
     let mut evaluated = Vec::new();
     context.metrics.gpus.clear();
-    for tenant in enabled {
-        let pods = pods.remove(tenant.id.slug()).unwrap_or_default();
-        let pods = tenants::mark_restricted(pods, &schedules.restricted_pods(&tenant.cluster));
-        let input = TenantInput {
-            policy: &tenant.policy,
-            pods: &pods,
-            gpu_resources: &gpu_resources,
-            states: memory.states(&tenant),
-        };
-        let decisions = pass::evaluate(&input, known.as_ref(), now);
-        count(&context.metrics, &tenant, &decisions);
+    let seconds = memory.count_seconds();
+    for (tenant, pods) in enabled {
+        let decisions = moment.judge(memory, &tenant, pods, known.as_ref());
+        count(&context.metrics, &tenant, &decisions, seconds);
         evaluated.push((tenant, decisions));
     }
     drop(known);
@@ -159,16 +158,17 @@ fn due_of((tenant, decisions): &(ObservedTenant, Vec<Decision>)) -> impl Iterato
     decisions.iter().filter(is_due).map(move |decision| (tenant, decision))
 }
 
-/// The metrics of all windows that the classes name; none if Prometheus does not answer all queries completely.
-async fn collect_metrics(context: &IdleGpusContext, enabled: &[ObservedTenant], now: i64) -> Option<evidence::Metrics> {
+/// The metrics of the pods of all tenants; none if Prometheus does not answer all queries completely.
+async fn collect_metrics(
+    context: &IdleGpusContext,
+    enabled: &[(ObservedTenant, Vec<Arc<GpuPod>>)],
+    moment: &Moment<'_>,
+) -> Option<evidence::Metrics> {
     if enabled.is_empty() {
         return None;
     }
-    let windows: BTreeSet<_> = enabled.iter().flat_map(|tenant| tenant.policy.windows()).collect();
-    let signals: BTreeSet<_> = enabled
-        .iter()
-        .flat_map(|tenant| tenant.policy.signals.iter().copied())
-        .collect();
+    let asked = enabled.iter().map(|(tenant, pods)| (&tenant.policy, pods.as_slice()));
+    let questions = Questions::about_all(asked, &moment.gpu_resources);
     let (found, result) = match &context.source {
         None => {
             tracing::warn!(
@@ -176,7 +176,7 @@ async fn collect_metrics(context: &IdleGpusContext, enabled: &[ObservedTenant], 
             );
             (None, "NoPrometheus")
         }
-        Some(source) => match collect::collect(source, &windows, &signals, now).await {
+        Some(source) => match collect(source, &questions, moment.now).await {
             Ok(found) => (Some(found), "ok"),
             Err(error) => {
                 tracing::warn!(%error, "no metrics of GPUs: no GPU counts as idle in this pass");
@@ -238,7 +238,8 @@ async fn clear(context: &IdleGpusContext, memory: &mut Memory, tenant: &Observed
     }
 }
 
-fn count(metrics: &Metrics, tenant: &ObservedTenant, decisions: &[Decision]) {
+/// Counts the GPUs of a tenant, and the seconds since the pass before for those that are idle.
+fn count(metrics: &Metrics, tenant: &ObservedTenant, decisions: &[Decision], seconds: u64) {
     let mut gpus: HashMap<&'static str, u32> = HashMap::from([("active", 0), ("idle", 0), ("unknown", 0)]);
     for decision in decisions {
         let activity = match decision.verdict {
@@ -266,5 +267,5 @@ fn count(metrics: &Metrics, tenant: &ObservedTenant, decisions: &[Decision]) {
     metrics
         .idle_gpu_seconds
         .get_or_create(&labels)
-        .inc_by(idle.saturating_mul(INTERVAL.as_secs()));
+        .inc_by(idle.saturating_mul(seconds));
 }

@@ -13,22 +13,22 @@ const REPLICA_SET: &str = "/apis/apps/v1/namespaces/ml/replicasets/web-7d9";
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/ml/deployments/web";
 const JOB: &str = "/apis/batch/v1/namespaces/ml/jobs/batch";
 /// Minutes after which the pod has been due for a pass.
-const UNTIL_DUE: i64 = 42;
+pub(super) const UNTIL_DUE: i64 = 42;
 
 /// The fleet, with the tenant's API server.
-struct World {
-    fleet: Fleet,
-    tenant: ScriptedApi,
-    script: Script,
+pub(super) struct World {
+    pub(super) fleet: Fleet,
+    pub(super) tenant: ScriptedApi,
+    pub(super) script: Script,
 }
 
-fn controller(api_version: &str, kind: &str, name: &str) -> Value {
+pub(super) fn controller(api_version: &str, kind: &str, name: &str) -> Value {
     json!([{"apiVersion": api_version, "kind": kind, "name": name, "uid": format!("{name}-uid"), "controller": true}])
 }
 
 impl World {
     /// A pod of a Deployment with one replica, under a class that stops owners.
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let fleet = Fleet::new(IdleReclaimMode::Enforce);
         let script = Script::default();
         let tenant = ScriptedApi::new("tenant", &script);
@@ -46,7 +46,7 @@ impl World {
         world
     }
 
-    fn set_rules(&self, owner_kinds: Vec<OwnerKind>) {
+    pub(super) fn set_rules(&self, owner_kinds: Vec<OwnerKind>) {
         self.fleet.set_rules(IdleReclaim {
             mode: IdleReclaimMode::Enforce,
             last_step: IdleLastStep::StopOwner,
@@ -55,7 +55,7 @@ impl World {
         });
     }
 
-    fn own_pod(&self, references: &Value) {
+    pub(super) fn own_pod(&self, references: &Value) {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train", "namespace": "ml", "uid": "train-uid",
             "ownerReferences": references}});
         self.tenant.insert(TENANT_POD, pod);
@@ -67,12 +67,12 @@ impl World {
     }
 
     /// What the tenant's controllers do once the owner is stopped.
-    fn remove_pod(&self) {
+    pub(super) fn remove_pod(&self) {
         self.tenant.remove(TENANT_POD);
         self.fleet.context.stores.gpu_pods.put("berth-w/train-host", None);
     }
 
-    fn change(&self, path: &str, change: impl FnOnce(&mut Value)) {
+    pub(super) fn change(&self, path: &str, change: impl FnOnce(&mut Value)) {
         let mut object = self.tenant.get(path).unwrap();
         change(&mut object);
         self.tenant.insert(path, object);
@@ -90,7 +90,7 @@ impl World {
         self.deployment()["metadata"]["annotations"].clone()
     }
 
-    fn listed(&self) -> usize {
+    pub(super) fn listed(&self) -> usize {
         let cluster = self.fleet.host.get(CLUSTER).unwrap();
         cluster["status"]["idle"]["stoppedOwners"]
             .as_array()
@@ -303,6 +303,7 @@ async fn an_owner_that_is_not_listed_or_has_other_pods_is_not_stopped() {
     world.set_rules(vec![OwnerKind {
         group: "batch".into(),
         kind: "Job".into(),
+        suspend: None,
     }]);
     world.fleet.run(UNTIL_DUE - 1).await;
     assert_eq!((world.replicas(), world.fleet.evictions(), world.listed()), (1, 1, 0));
@@ -310,6 +311,16 @@ async fn an_owner_that_is_not_listed_or_has_other_pods_is_not_stopped() {
     world.change(DEPLOYMENT, |object| object["status"]["replicas"] = 2.into());
     world.fleet.run(UNTIL_DUE - 1).await;
     assert_eq!((world.replicas(), world.fleet.evictions(), world.listed()), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn an_owner_that_is_being_scaled_up_is_not_stopped() {
+    let mut world = World::new();
+    world.fleet.run(UNTIL_DUE - 2).await;
+    // Its controller has not created the new pods yet.
+    world.change(DEPLOYMENT, |object| object["spec"]["replicas"] = 10.into());
+    world.fleet.run(1).await;
+    assert_eq!((world.replicas(), world.fleet.evictions(), world.listed()), (10, 1, 0));
 }
 
 #[tokio::test]
@@ -332,22 +343,61 @@ async fn owner_references_are_not_believed() {
     }
 }
 
-#[tokio::test]
-async fn a_job_of_a_cron_job_is_suspended_and_resumed() {
-    let mut world = World::new();
+/// A pod of a Job that a CronJob made.
+fn with_cron_job(concurrency_policy: &str) -> World {
+    let world = World::new();
     world.own_pod(&controller("batch/v1", "Job", "batch"));
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "batch", "namespace": "ml", "uid": "batch-uid",
         "ownerReferences": controller("batch/v1", "CronJob", "nightly")}, "spec": {"parallelism": 1}, "status": {"active": 1}});
     world.tenant.insert(JOB, job);
+    let cron_job = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly", "namespace": "ml",
+        "uid": "nightly-uid"}, "spec": {"concurrencyPolicy": concurrency_policy}});
+    world
+        .tenant
+        .insert("/apis/batch/v1/namespaces/ml/cronjobs/nightly", cron_job);
+    world
+}
+
+#[tokio::test]
+async fn a_job_of_a_cron_job_is_suspended_and_resumed() {
+    for concurrency_policy in ["Allow", "Replace"] {
+        let mut world = with_cron_job(concurrency_policy);
+        world.fleet.run(UNTIL_DUE - 1).await;
+        let job = world.tenant.get(JOB).unwrap();
+        assert_eq!((&job["spec"]["suspend"], world.fleet.evictions()), (&json!(true), 0));
+        world.remove_pod();
+        world.change(JOB, |object| {
+            object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
+        });
+        world.fleet.run(1).await;
+        assert_eq!(world.tenant.get(JOB).unwrap()["spec"]["suspend"], false);
+    }
+}
+
+#[tokio::test]
+async fn a_job_for_which_its_cron_job_waits_is_not_suspended() {
+    // A Job that is suspended never ends, so that the CronJob would make no other one any more.
+    let mut world = with_cron_job("Forbid");
     world.fleet.run(UNTIL_DUE - 1).await;
     let job = world.tenant.get(JOB).unwrap();
-    assert_eq!((&job["spec"]["suspend"], world.fleet.evictions()), (&json!(true), 0));
+    assert_eq!((&job["spec"]["suspend"], world.listed()), (&Value::Null, 0));
+    assert_eq!(world.fleet.evictions(), 1);
+    let pod = world.tenant.get(TENANT_POD).unwrap();
+    assert!(
+        pod["metadata"]["annotations"]["berth.dev/gpus-idle"].is_string(),
+        "it was warned"
+    );
+}
+
+#[tokio::test]
+async fn a_job_that_its_cron_job_replaced_is_forgotten() {
+    let mut world = with_cron_job("Replace");
+    world.fleet.run(UNTIL_DUE - 1).await;
+    assert_eq!(world.listed(), 1);
     world.remove_pod();
-    world.change(JOB, |object| {
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
-    });
-    world.fleet.run(1).await;
-    assert_eq!(world.tenant.get(JOB).unwrap()["spec"]["suspend"], false);
+    world.tenant.remove(JOB);
+    world.fleet.run(2).await;
+    assert_eq!(world.listed(), 0);
 }
 
 #[tokio::test]

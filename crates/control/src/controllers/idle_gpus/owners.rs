@@ -4,7 +4,7 @@
 //! be in the namespace of the pod. What is done to it happens in the tenant only.
 
 use crate::apply::{is_status, optional};
-use berth_api::{IdleOwner, StoppedOwner};
+use berth_api::{IdleOwner, OwnerSuspend, StoppedOwner};
 use berth_idle_reclaim::{
     owner::{Switch, group_of},
     pod::GpuPod,
@@ -55,6 +55,10 @@ impl OwnerKey {
         }
     }
 
+    fn is_cron_job(&self) -> bool {
+        self.kind == "CronJob" && group_of(&self.api_version) == "batch"
+    }
+
     /// As the status shows it.
     pub(super) fn as_idle_owner(&self) -> IdleOwner {
         IdleOwner {
@@ -100,12 +104,20 @@ impl std::fmt::Display for OwnerKey {
     }
 }
 
+/// An owner that no other object controls.
+pub(super) struct Owner {
+    pub(super) key: OwnerKey,
+    pub(super) object: Value,
+    /// Whether it is a Job for whose end a CronJob waits before it makes another one.
+    pub(super) is_awaited: bool,
+}
+
 /// What owns a pod.
 pub(super) struct PodAndOwner {
     /// The pod in the tenant.
     pub(super) pod: Value,
-    /// The owner that no other one controls, with its object. None: the pod has no owner, or none that can be trusted.
-    pub(super) owner: Option<(OwnerKey, Value)>,
+    /// None: the pod has no owner, or none that can be trusted.
+    pub(super) owner: Option<Owner>,
 }
 
 /// Reads and changes objects of one tenant. What it knows of kinds is for one pass.
@@ -184,22 +196,26 @@ impl TenantObjects {
         let Some(object) = self.get(&pod_key(pod)).await? else {
             return Ok(None);
         };
-        let mut owner: Option<(OwnerKey, Value)> = None;
+        let mut owner: Option<Owner> = None;
         for _ in 0..MAX_DEPTH {
-            let current = owner.as_ref().map_or(&object, |(_, found)| found);
-            let next = OwnerKey::controller_of(current);
-            // A CronJob does not change the Jobs that it has made.
-            let Some(next) = next.filter(|next| !(next.kind == "CronJob" && group_of(&next.api_version) == "batch"))
-            else {
+            let current = owner.as_ref().map_or(&object, |owner| &owner.object);
+            let Some(next) = OwnerKey::controller_of(current) else {
                 return Ok(Some(PodAndOwner { pod: object, owner }));
             };
-            let Some(found) = self.get(&next).await? else {
-                return Ok(Some(PodAndOwner {
-                    pod: object,
-                    owner: None,
-                }));
-            };
-            owner = Some((next, found));
+            let found = self.get(&next).await?;
+            // A CronJob does not change the Jobs that it has made.
+            if next.is_cron_job() {
+                if let Some(owner) = &mut owner {
+                    owner.is_awaited = found.is_some_and(|found| found["spec"]["concurrencyPolicy"] == "Forbid");
+                }
+                return Ok(Some(PodAndOwner { pod: object, owner }));
+            }
+            let Some(found) = found else { break };
+            owner = Some(Owner {
+                key: next,
+                object: found,
+                is_awaited: false,
+            });
         }
         Ok(Some(PodAndOwner {
             pod: object,
@@ -207,8 +223,15 @@ impl TenantObjects {
         }))
     }
 
-    /// How an owner of this kind is stopped; none if it cannot be.
-    pub(super) async fn switch(&mut self, key: &OwnerKey) -> kube::Result<Option<Switch>> {
+    /// How an owner of this kind is stopped, if its class says what suspends it, or by itself; none if it cannot be.
+    pub(super) async fn switch(
+        &mut self,
+        key: &OwnerKey,
+        suspend: Option<&OwnerSuspend>,
+    ) -> kube::Result<Option<Switch>> {
+        if let Some(suspend) = suspend {
+            return Ok(Switch::of_suspend(suspend));
+        }
         let group = group_of(&key.api_version);
         if let Some(switch) = Switch::of_built_in(group, &key.kind) {
             return Ok(Some(switch));

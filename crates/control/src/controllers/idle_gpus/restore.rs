@@ -105,7 +105,8 @@ enum State {
 
 async fn review_owner(objects: &mut TenantObjects, stopped: &StoppedOwner, is_wanted: bool) -> kube::Result<State> {
     let key = OwnerKey::of_stopped(stopped);
-    let (Some(object), Some(switch)) = (objects.get(&key).await?, objects.switch(&key).await?) else {
+    let switch = objects.switch(&key, stopped.suspend.as_ref()).await?;
+    let (Some(object), Some(switch)) = (objects.get(&key).await?, switch) else {
         return Ok(State::NoMore);
     };
     match owner::review(&object, &switch, is_wanted) {

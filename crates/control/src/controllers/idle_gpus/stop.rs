@@ -1,4 +1,4 @@
-//! The last step for owners in the tenant: they are scaled to zero, and what they were is recorded on them, in one patch.
+//! The last step for owners in the tenant: they are scaled to zero or suspended, and what they were is recorded on them, in one patch.
 //!
 //! Before an owner is stopped it is listed in the status of the `TenantCluster`. A process that dies in between leaves an owner that is
 //! listed and was not stopped, which the next pass removes from the list.
@@ -12,11 +12,11 @@ use super::{
     warn,
 };
 use crate::{error::ReconcileError, events::EventRecorder};
-use berth_api::{MOST_STOPPED_OWNERS, StoppedOwner};
+use berth_api::{MOST_STOPPED_OWNERS, OwnerKind, OwnerSuspend, StoppedOwner};
 use berth_idle_reclaim::{
-    owner::{self, CannotStop, Switch, group_of},
+    owner::{self, CannotStop, OwnedPods, Switch, group_of},
     pass::Decision,
-    pod::GpuPod,
+    pod::{DevicesHeld, GpuPod},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, runtime::events::EventType};
@@ -35,6 +35,8 @@ const STOPPED: &str = "OwnerStopped";
 struct Stop {
     key: OwnerKey,
     switch: Switch,
+    /// What the class says of its kind.
+    suspend: Option<OwnerSuspend>,
     patch: Value,
     /// GPUs that its pods request.
     gpus: u32,
@@ -101,23 +103,39 @@ async fn plan(
     let mut owners: BTreeMap<OwnerKey, (Value, Vec<&Arc<GpuPod>>)> = BTreeMap::new();
     for pod in decision.pods.iter().filter(|pod| !pod.is_ending) {
         let found = objects.find_owner(pod).await?.and_then(|found| found.owner);
-        let Some((key, object)) = found else { continue };
-        if tenant.policy.may_stop(group_of(&key.api_version), &key.kind) {
-            owners.entry(key).or_insert_with(|| (object, Vec::new())).1.push(pod);
+        let Some(owner) = found else { continue };
+        if owner.is_awaited {
+            tracing::info!(owner = %owner.key, "a CronJob waits until this Job ends, and a Job that is suspended does not; evicting its pods");
+            continue;
         }
+        let of_owner = owners.entry(owner.key).or_insert_with(|| (owner.object, Vec::new()));
+        of_owner.1.push(pod);
     }
     let resources = super::tenants::gpu_resources(&context.stores);
     let mut planned = Vec::new();
     for (key, (object, pods)) in owners {
-        let Some(switch) = objects.switch(&key).await? else {
+        let listed = tenant.policy.find_owner_kind(group_of(&key.api_version), &key.kind);
+        let Some(OwnerKind { suspend, .. }) = listed else {
+            continue;
+        };
+        let Some(switch) = objects.switch(&key, suspend.as_ref()).await? else {
             tracing::debug!(owner = %key, "the kind of an owner has no subresource scale; evicting its pods");
             continue;
         };
+        let owned = OwnedPods {
+            idle: pods.len(),
+            others: if switch.counts_pods() {
+                0
+            } else {
+                count_others(context, objects, tenant, decision, &key).await?
+            },
+        };
         let class = tenant.class.as_deref();
-        match owner::stop(&object, &switch, pods.len(), class, context.clock.now()) {
+        match owner::stop(&object, &switch, owned, class, context.clock.now()) {
             Ok(patch) => planned.push(Stop {
                 gpus: pods.iter().map(|pod| pod.gpus(&resources)).fold(0, u32::saturating_add),
                 pods: pods.iter().map(|pod| pod.uid.clone()).collect(),
+                suspend: suspend.clone(),
                 key,
                 switch,
                 patch,
@@ -129,6 +147,33 @@ async fn plan(
         }
     }
     Ok(planned)
+}
+
+/// How many pods with GPUs an owner has that were not judged with the idle ones: nothing in its status counts them. As many as there are in
+/// the namespace, if these are too many to look at.
+async fn count_others(
+    context: &IdleGpusContext,
+    objects: &mut TenantObjects,
+    tenant: &ObservedTenant,
+    decision: &Decision,
+    key: &OwnerKey,
+) -> kube::Result<usize> {
+    let judged: HashSet<&str> = decision.pods.iter().map(|pod| pod.uid.as_str()).collect();
+    let mut pods = context.stores.gpu_pods.by_tenant();
+    let mut others = pods.remove(tenant.id.slug()).unwrap_or_default();
+    others.retain(|pod| {
+        let has_ended = pod.is_ending || pod.devices_held == DevicesHeld::NoMore;
+        pod.origin_namespace == key.namespace && !has_ended && !judged.contains(pod.uid.as_str())
+    });
+    if others.len() > MAX_PODS {
+        return Ok(others.len());
+    }
+    let mut count = 0;
+    for pod in others {
+        let found = objects.find_owner(&pod).await?.and_then(|found| found.owner);
+        count += usize::from(found.is_some_and(|owner| owner.key == *key));
+    }
+    Ok(count)
 }
 
 /// Lists owners in the status as stopped. Returns those that have room there.
@@ -155,6 +200,7 @@ async fn list(
         uid: stop.key.uid.clone(),
         gpus: stop.gpus,
         stopped_at: now.clone(),
+        suspend: stop.suspend.clone(),
     }));
     inside.stopped.clone_from(&stopped);
     inside.report.stopped_owners = stopped;
@@ -193,7 +239,7 @@ async fn carry_out(
     }
     let message = format!(
         "Berth stopped {key}: its {gpus} GPUs did nothing. To start it again as it was, set its annotation \
-         berth.dev/restore to \"true\", or scale it up"
+         berth.dev/restore to \"true\", or start it yourself"
     );
     let event = warn::idle_event(EventType::Warning, STOPPED, &message);
     let recorder = EventRecorder::new(objects.client().clone());

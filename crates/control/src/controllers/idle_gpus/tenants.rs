@@ -17,7 +17,9 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// A tenant that exists.
 pub(super) struct ObservedTenant {
@@ -34,6 +36,13 @@ impl ObservedTenant {
     /// Namespace and name of its `TenantCluster`.
     pub(super) fn names(&self) -> (String, String) {
         (self.cluster.namespace().unwrap_or_default(), self.cluster.name_any())
+    }
+
+    /// Whether it has nodes beyond the nominal quota of its class, as its status says.
+    pub(super) fn is_over_quota(&self) -> bool {
+        let status = self.cluster.status.as_ref();
+        let groups = status.map(|status| status.node_groups.as_slice());
+        groups.unwrap_or_default().iter().any(|group| group.borrowed > 0)
     }
 
     /// What its status says of its GPUs.
@@ -114,6 +123,8 @@ pub(super) struct Memory {
     pub(super) inside: HashMap<String, InTenant>,
     /// Tenants whose API server was too slow in the pass before: they come last.
     pub(super) slow: HashSet<String>,
+    /// Until when the seconds of idle GPUs are counted.
+    counted_until: Option<Instant>,
     empty: States,
 }
 
@@ -202,6 +213,15 @@ impl Memory {
         self.by_tenant.insert(tenant.uid.clone(), (tenant.policy.mode, states));
     }
 
+    /// Whole seconds since it was called last; none the first time: what was before that is not known.
+    pub(super) fn count_seconds(&mut self) -> u64 {
+        let until = self.counted_until.get_or_insert_with(Instant::now);
+        let seconds = until.elapsed().as_secs();
+        // The rest counts the next time.
+        *until += Duration::from_secs(seconds);
+        seconds
+    }
+
     /// Lets the time of each step of a tenant's workloads start again.
     pub(super) fn pause(&mut self, tenant: &ObservedTenant) {
         let known = self.by_tenant.get_mut(&tenant.uid);
@@ -213,5 +233,36 @@ impl Memory {
     /// Forgets a tenant whose class no longer reclaims GPUs.
     pub(super) fn forget(&mut self, tenant: &ObservedTenant) {
         self.by_tenant.remove(&tenant.uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::{NodeGroupStatus, TenantClusterSpec, TenantClusterStatus};
+
+    #[test]
+    fn a_tenant_with_borrowed_nodes_is_over_its_quota() {
+        let tenant = |borrowed: &[u32]| {
+            let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+            let group = |borrowed: &u32| NodeGroupStatus {
+                borrowed: *borrowed,
+                ..NodeGroupStatus::default()
+            };
+            cluster.status = Some(TenantClusterStatus {
+                node_groups: borrowed.iter().map(group).collect(),
+                ..TenantClusterStatus::default()
+            });
+            ObservedTenant {
+                id: TenantId::new("vision", "u"),
+                uid: "u".into(),
+                class: None,
+                policy: Policy::default(),
+                cluster: Arc::new(cluster),
+            }
+        };
+        assert!(!tenant(&[]).is_over_quota());
+        assert!(!tenant(&[0, 0]).is_over_quota());
+        assert!(tenant(&[0, 2]).is_over_quota());
     }
 }

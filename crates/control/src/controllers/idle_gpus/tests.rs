@@ -18,18 +18,54 @@ use std::{
 pub(super) const CLUSTER: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
 pub(super) const POD: &str = "/api/v1/namespaces/berth-w/pods/train-host";
 
-/// What the one GPU of the fleet does; none: Prometheus answers with an error.
+/// The one GPU of the fleet, as Prometheus knows it.
 #[derive(Clone, Default)]
-pub(super) struct Gpu(Arc<Mutex<Option<f64>>>);
+pub(super) struct Gpu(Arc<Mutex<Known>>);
+
+#[derive(Default)]
+struct Known {
+    /// How active it is; none: Prometheus answers with an error.
+    activity: Option<f64>,
+    /// Queries that were answered.
+    answered: usize,
+    /// What it does from this number of answers on.
+    later: Option<(usize, Option<f64>)>,
+}
 
 impl Gpu {
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn set(&self, activity: Option<f64>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = activity;
+        let mut known = self.known();
+        known.activity = activity;
+        known.later = None;
+    }
+
+    /// Changes what it does after so many more answers.
+    fn set_after(&self, answers: usize, activity: Option<f64>) {
+        let mut known = self.known();
+        known.later = Some((known.answered + answers, activity));
+    }
+
+    /// Queries that were answered until now.
+    fn answered(&self) -> usize {
+        self.known().answered
+    }
+
+    fn activity(&self) -> Option<f64> {
+        let mut known = self.known();
+        if let Some((_, activity)) = known.later.filter(|(from, _)| known.answered >= *from) {
+            known.activity = activity;
+        }
+        known.answered += 1;
+        known.activity
     }
 
     /// The answer to a query, by what it aggregates.
     fn answer(&self, query: &str) -> (StatusCode, Value) {
-        let Some(activity) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) else {
+        let Some(activity) = self.activity() else {
             return (
                 StatusCode::SERVICE_UNAVAILABLE,
                 json!({"status": "error", "error": "starting"}),
@@ -252,6 +288,71 @@ async fn an_idle_pod_is_warned_and_evicted_in_the_end() {
     assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
     assert!(fleet.evictions() >= 1);
     assert_eq!(fleet.condition()["reason"], "Reclaimable");
+}
+
+#[tokio::test]
+async fn a_pod_that_wakes_after_the_pass_began_is_not_evicted() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(39).await;
+    let before = fleet.gpu.answered();
+    fleet.run(1).await;
+    let of_one_pass = fleet.gpu.answered() - before;
+    // The pass in which the pod is due still finds it idle; before it gets to the eviction, the pod works.
+    fleet.gpu.set_after(of_one_pass, Some(0.5));
+    fleet.run(1).await;
+    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
+    assert_eq!(fleet.evictions(), 0);
+    let evictions = &fleet.context.metrics.idle_evictions;
+    assert_eq!(evictions.get_or_create(&ResultLabels { result: "kept" }).get(), 1);
+    fleet.run(1).await;
+    assert_eq!((fleet.step(), fleet.evictions()), (None, 0));
+    assert_eq!(fleet.condition()["reason"], "Active");
+}
+
+#[tokio::test]
+async fn nothing_is_evicted_if_prometheus_does_not_answer_right_before() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(39).await;
+    let before = fleet.gpu.answered();
+    fleet.run(1).await;
+    let of_one_pass = fleet.gpu.answered() - before;
+    fleet.gpu.set_after(of_one_pass, None);
+    fleet.run(1).await;
+    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
+    assert_eq!(fleet.evictions(), 0);
+}
+
+#[tokio::test]
+async fn gaps_are_not_asked_for_while_a_gpu_works() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.5));
+    fleet.run(1).await;
+    // The time of the server, and the peaks of four signals.
+    assert_eq!(fleet.gpu.answered(), 1 + 4);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(1).await;
+    assert_eq!(fleet.gpu.answered(), 5 + 1 + 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_seconds_are_those_that_passed() {
+    let mut fleet = Fleet::new(IdleReclaimMode::DryRun);
+    fleet.gpu.set(Some(0.0));
+    let labels = TenantLabels {
+        tenant_namespace: "team".into(),
+        tenant: "vision".into(),
+    };
+    fleet.run(1).await;
+    let seconds = |fleet: &Fleet| fleet.context.metrics.idle_gpu_seconds.get_or_create(&labels).get();
+    assert_eq!(seconds(&fleet), 0);
+    for _ in 0..4 {
+        // A pause of a minute, and a pass that takes a while.
+        tokio::time::advance(Duration::from_millis(75_500)).await;
+        fleet.run(1).await;
+    }
+    assert_eq!(seconds(&fleet), 302);
 }
 
 #[tokio::test]

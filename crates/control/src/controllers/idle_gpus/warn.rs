@@ -138,17 +138,17 @@ pub(super) fn describe(decision: &Decision, policy: &Policy) -> String {
             "Berth reclaims GPUs that stay idle. Use them, or delete what you no longer need. The next step is due at"
         }
         IdleStep::CheckpointRequested if policy.last_step == IdleLastStep::StopOwner => {
-            "Write a checkpoint now: Berth scales their owner to zero, or evicts the pods, if their GPUs stay idle, at"
+            "Write a checkpoint now: Berth stops their owner, or evicts the pods, if their GPUs stay idle, at"
         }
         IdleStep::CheckpointRequested => "Write a checkpoint now: the pods are evicted if their GPUs stay idle, at",
         IdleStep::Reclaimable => {
             let what = match (policy.mode, policy.last_step) {
                 (IdleReclaimMode::Enforce, IdleLastStep::EvictPods) => "The pods are evicted.",
                 (IdleReclaimMode::Enforce, IdleLastStep::StopOwner) => {
-                    "Their owner is scaled to zero, or the pods are evicted if that is not possible."
+                    "Their owner is stopped, or the pods are evicted if that is not possible."
                 }
                 (_, IdleLastStep::EvictPods) => "In mode Enforce the pods would be evicted.",
-                (_, IdleLastStep::StopOwner) => "In mode Enforce their owner would be scaled to zero.",
+                (_, IdleLastStep::StopOwner) => "In mode Enforce their owner would be stopped.",
             };
             return format!("{subject}. {what}");
         }
@@ -287,8 +287,8 @@ mod tests {
         let (evict, stop) = (IdleLastStep::EvictPods, IdleLastStep::StopOwner);
         assert!(last(IdleReclaimMode::Enforce, evict).ends_with("The pods are evicted."));
         assert!(last(IdleReclaimMode::DryRun, evict).ends_with("would be evicted."));
-        assert!(last(IdleReclaimMode::Enforce, stop).contains("Their owner is scaled to zero"));
-        assert!(last(IdleReclaimMode::DryRun, stop).ends_with("would be scaled to zero."));
+        assert!(last(IdleReclaimMode::Enforce, stop).contains("Their owner is stopped"));
+        assert!(last(IdleReclaimMode::DryRun, stop).ends_with("would be stopped."));
     }
 
     #[test]

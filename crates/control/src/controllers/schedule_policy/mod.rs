@@ -14,7 +14,7 @@ mod tests;
 
 pub use context::SchedulePolicyContext;
 pub(super) use pause::pause_until;
-pub(super) use schedules::RestrictedPods;
+pub(super) use schedules::{ObservedSchedules, RestrictedPods};
 pub use schedules::Schedules;
 
 use crate::{error::ReconcileError, key::Key};
