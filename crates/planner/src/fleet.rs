@@ -198,7 +198,7 @@ pub enum Phase {
 pub struct Quota {
     /// Unique in the tree.
     pub name: String,
-    /// The quota above. None: the root.
+    /// The quota above. None: the root. If there is no quota of this name, tenants keep what they have and get no more.
     pub parent: Option<String>,
     /// Its weight among its siblings where they compete for GPUs beyond nominal quotas. 0 counts as 1.
     pub weight: u32,

@@ -37,9 +37,15 @@ pub(crate) enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Blocked<'a> {
     Impossible(Impossible),
-    MaxNodes { max_nodes: u32 },
+    MaxNodes {
+        max_nodes: u32,
+    },
     QuotaLimit(QuotaLimit<'a>),
-    NotLent { gpus: u64 },
+    /// A quota above that of the tenant does not exist.
+    MissingQuota(&'a str),
+    NotLent {
+        gpus: u64,
+    },
     NoFreeNodes,
     NodesComing,
 }
@@ -343,6 +349,9 @@ impl<'a> PlanningPass<'a> {
 
     /// Whether a tenant may have `gpus` more GPUs.
     pub fn check_quota_limits(&self, tenant: usize, gpus: u64) -> Result<(), Blocked<'a>> {
+        if let Some(quota) = self.tree.missing_quota(tenant) {
+            return Err(Blocked::MissingQuota(quota));
+        }
         match self.tree.exceeded_limit(tenant, gpus) {
             Some(limit) => Err(Blocked::QuotaLimit(limit)),
             None => Ok(()),

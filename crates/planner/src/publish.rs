@@ -190,6 +190,9 @@ impl<'a> PlanningPass<'a> {
                 scope: limit.scope.describe(&self.view.pool.name),
                 draining: limit.draining,
             },
+            Blocked::MissingQuota(quota) => WaitReason::MissingQuota {
+                quota: (*quota).to_owned(),
+            },
             Blocked::NotLent { gpus } => WaitReason::NotLent { gpus: *gpus },
             Blocked::NoFreeNodes => WaitReason::NoFreeNodes(self.describe_capacity(earmarked, unassigned)),
             Blocked::NodesComing => WaitReason::NodesComing(self.describe_capacity(earmarked, unassigned)),

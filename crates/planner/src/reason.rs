@@ -155,6 +155,11 @@ pub enum WaitReason {
         /// How many of these GPUs it has on nodes that are being drained.
         draining: u64,
     },
+    /// A quota above that of the tenant does not exist: what the tenant may have is not known.
+    MissingQuota {
+        /// Name of the missing quota.
+        quota: String,
+    },
     /// The free GPUs belong to nominal quotas that do not lend them.
     NotLent {
         /// How many GPUs are not lent.

@@ -120,6 +120,9 @@ impl WaitReason {
                     _ => format!("{most}, and has {draining} on nodes that are being drained"),
                 }
             }
+            Self::MissingQuota { quota } => {
+                format!("{quota} does not exist, so that the tenant keeps its nodes and gets no more")
+            }
             Self::NotLent { gpus } => format!("{gpus} free GPUs of pool {pool} are nominal quota that is not lent"),
             Self::NoFreeNodes(capacity) | Self::NodesComing(capacity) => capacity.message(pool),
         }

@@ -11,7 +11,7 @@ use berth_planner::{
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::fmt::Write;
-use support::random::{Change, GPUS, POOLS, arrivals, changes, fleet, fleet_of_pools, pool};
+use support::random::{Change, GPUS, MISSING_QUOTA, POOLS, arrivals, changes, fleet, fleet_of_pools, pool};
 use support::world::World;
 use support::{describe, executor, gpus};
 
@@ -303,6 +303,7 @@ proptest! {
         for quota in &mut fleet.quotas {
             quota.limit.clear();
             quota.lending_limit.clear();
+            quota.parent = quota.parent.take().filter(|parent| parent != MISSING_QUOTA);
         }
         let mut world = World::new(fleet);
         for step in 0..40 {

@@ -2,7 +2,7 @@
 
 use super::{Violation, counts::Counts};
 use crate::{Fleet, GpuScope, NodeGroup, Pool, Quota, Tenant};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A node group that the planner serves.
 pub(super) struct CheckedGroup<'a> {
@@ -106,7 +106,20 @@ impl<'a> Index<'a> {
     }
 
     pub(super) fn check_quotas(&self, before: &Counts, after: &Counts, violations: &mut Vec<Violation>) {
+        let names: HashSet<&str> = self.quotas.iter().map(|quota| quota.name.as_str()).collect();
         for (number, quota) in self.quotas.iter().enumerate() {
+            let missing = quota.parent.as_deref().filter(|parent| !names.contains(parent));
+            let gpus = |counts: &Counts| -> u64 {
+                let counted = [&counts.of_quota, &counts.without_group];
+                counted.iter().flat_map(|of| &of[number]).sum()
+            };
+            if let Some(missing) = missing.filter(|_| gpus(after) > gpus(before)) {
+                violations.push(Violation::BelowMissingQuota {
+                    quota: quota.name.clone(),
+                    missing: missing.to_owned(),
+                    gpus: gpus(after),
+                });
+            }
             for (scope, limit) in list_limits(quota) {
                 let gpus = |counts: &Counts| {
                     let counted = [&counts.of_quota, &counts.without_group];

@@ -58,6 +58,15 @@ pub enum Violation {
         /// Its limit.
         limit: u64,
     },
+    /// A quota gets more GPUs, and the quota above it does not exist.
+    BelowMissingQuota {
+        /// Name of the quota.
+        quota: String,
+        /// Name of the one above it.
+        missing: String,
+        /// GPUs that it would have.
+        gpus: u64,
+    },
     /// More nodes of a pool are reclaimed than requests wait for.
     NeedlessReclaim {
         /// Name of the pool.
@@ -79,6 +88,7 @@ impl Violation {
             Self::BelowMinimum { .. } => "BelowMinimum",
             Self::IncompleteReservation { .. } => "IncompleteReservation",
             Self::OverQuota { .. } => "OverQuota",
+            Self::BelowMissingQuota { .. } => "BelowMissingQuota",
             Self::NeedlessReclaim { .. } => "NeedlessReclaim",
         }
     }
@@ -118,6 +128,9 @@ impl Display for Violation {
                 gpus,
                 limit,
             } => write!(f, "{quota} gets {gpus} GPUs of {scope} and its limit is {limit}"),
+            Self::BelowMissingQuota { quota, missing, gpus } => {
+                write!(f, "{quota} gets {gpus} GPUs and {missing} above it does not exist")
+            }
             Self::NeedlessReclaim {
                 pool,
                 reclaimed,

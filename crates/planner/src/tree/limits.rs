@@ -85,6 +85,12 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// The quota above those of a tenant that does not exist. The tenant keeps what it has, and gets no more.
+    pub fn missing_quota(&self, tenant: usize) -> Option<&'a str> {
+        self.path(tenant)
+            .find_map(|number| self.branches[number].missing_parent)
+    }
+
     /// The limit that `gpus` more would exceed.
     pub fn exceeded_limit(&self, tenant: usize, gpus: u64) -> Option<QuotaLimit<'a>> {
         self.path(tenant).find_map(|number| {

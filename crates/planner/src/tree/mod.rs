@@ -28,6 +28,8 @@ struct Branch<'a> {
     /// Number of the tenant, if this is a leaf.
     tenant: Option<usize>,
     parent: usize,
+    /// The quota above it, if there is none of that name. Nobody knows what that would allow.
+    missing_parent: Option<&'a str>,
     children: Vec<usize>,
     weight: u64,
     nominal_quota: u64,
@@ -69,12 +71,10 @@ impl<'a> Tree<'a> {
         }
         for quota in &sorted {
             let number = numbers[quota.name.as_str()];
-            let parent = quota
-                .parent
-                .as_deref()
-                .and_then(|name| numbers.get(name))
-                .copied()
-                .unwrap_or(ROOT);
+            let above = quota.parent.as_deref();
+            let known = above.and_then(|name| numbers.get(name)).copied();
+            branches[number].missing_parent = above.filter(|_| known.is_none());
+            let parent = known.unwrap_or(ROOT);
             let mut above = parent;
             while above != ROOT && above != number {
                 above = branches[above].parent;
@@ -266,6 +266,7 @@ impl<'a> Branch<'a> {
             name,
             tenant: None,
             parent,
+            missing_parent: None,
             children: Vec::new(),
             weight: u64::from(weight.max(1)),
             nominal_quota: 0,

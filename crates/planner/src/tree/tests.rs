@@ -268,6 +268,19 @@ fn limits_of_several_pools_count_what_the_others_have() {
 }
 
 #[test]
+fn what_a_quota_above_that_does_not_exist_would_allow_is_not_known() {
+    let quotas = [
+        quota("x", "missing", 8, None),
+        quota("y", "x", 8, None),
+        quota("z", "", 8, None),
+    ];
+    let tenants = [tenant("a", "x", 1), tenant("b", "y", 1), tenant("c", "z", 1)];
+    let tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
+    let missing = [0, 1, 2].map(|tenant| tree.missing_quota(tenant));
+    assert_eq!(missing, [Some("missing"), Some("missing"), None]);
+}
+
+#[test]
 fn a_quota_below_itself_is_placed_below_the_root() {
     let quotas = [quota("x", "y", 8, Some(8)), quota("y", "x", 8, None)];
     let tenants = [tenant("a", "x", 1)];

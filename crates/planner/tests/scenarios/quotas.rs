@@ -114,6 +114,23 @@ scenario!(
 );
 
 scenario!(
+    below_a_missing_quota_tenants_keep_their_nodes_and_get_no_more,
+    "
+    pool h100 gpus=8 grace=300
+    quota vision nominal=32 parent=research
+    tenant a quota=vision
+    group a/g h100 2..8
+    demand a/g job 1x8 since=5
+    tenant b
+    group b/g h100 0..8
+    demand b/g job 1x8 since=9
+    node n1 a/g used=8 age=7200
+    node n2 b/g used=8 age=7200
+    node n3..n5 free
+    "
+);
+
+scenario!(
     nodes_that_drain_count_until_their_pods_have_ended,
     "
     pool h100 gpus=8

@@ -57,13 +57,21 @@ pub fn pool() -> impl Strategy<Value = Pool> {
     )
 }
 
+/// Name of a quota that no fleet has.
+pub const MISSING_QUOTA: &str = "missing";
+
 fn quota(number: usize) -> impl Strategy<Value = Quota> {
     let some = |most: u64| prop::option::of((0..=most).prop_map(|nodes| nodes * GPUS));
-    (0..3_u32, some(3), some(3), some(8)).prop_map(move |(weight, nominal, lending, limit)| {
+    let has_parent = prop::bool::weighted(0.9);
+    (0..3_u32, some(3), some(3), some(8), has_parent).prop_map(move |(weight, nominal, lending, limit, has_parent)| {
         let of = |amount: Option<u64>| amount.map(|amount| ("h100".to_string(), amount)).into_iter().collect();
         Quota {
             name: format!("quota-{number}"),
-            parent: (number == 2).then(|| "quota-1".into()),
+            parent: match (has_parent, number) {
+                (true, 2) => Some("quota-1".into()),
+                (true, _) => None,
+                (false, _) => Some(MISSING_QUOTA.into()),
+            },
             weight,
             nominal_quota: of(nominal),
             lending_limit: of(lending),
