@@ -7,7 +7,7 @@ use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, 
 use berth_api::policy_annotations;
 use berth_sync_rules::translation::device_variables::{
     CUDA_VERSION, DENIED_NAMES, DENIED_PREFIX, HARMLESS_INFIX, HARMLESS_NAMES, HARMLESS_PREFIXES, HARMLESS_SUFFIXES,
-    NO_DEVICE, NVIDIA,
+    HARMLESS_VISIBLE_DEVICES, NO_DEVICE, NVIDIA, VISIBLE_DEVICES, VISIBLE_DEVICES_KEY, cut_visible_devices,
 };
 
 /// Shown for each denied variable.
@@ -50,7 +50,10 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         }],
         variables: vec![given_variables()],
         validations: vec![validation(
-            format!("object.?data.orValue({{}}).all(k, !{})", is_denied("k")),
+            format!(
+                "object.?data.orValue({{}}).all(k, k != '{VISIBLE_DEVICES_KEY}' && !{})",
+                is_denied("k")
+            ),
             MESSAGE,
         )],
     }
@@ -61,8 +64,10 @@ fn is_denied(name: &str) -> String {
     let names = HARMLESS_NAMES.join("|");
     let prefixes = HARMLESS_PREFIXES.join("|");
     let suffixes = HARMLESS_SUFFIXES.join("|");
+    let of_libraries = HARMLESS_VISIBLE_DEVICES.join("|");
     format!(
-        "((({name}.startsWith('{NVIDIA}') && \
+        "((({name}.endsWith('{VISIBLE_DEVICES}') && !{name}.matches('(^|_)({of_libraries})$')) || \
+         ({name}.startsWith('{NVIDIA}') && \
          !{name}.matches('^({names})$|^({prefixes})|({suffixes})$|{HARMLESS_INFIX}')) || \
          {name}.startsWith('{DENIED_PREFIX}') || {name} in {}) && !({name} in variables.deviceVariables))",
         cel::string_list(DENIED_NAMES.iter().copied())
@@ -73,12 +78,15 @@ fn is_denied(name: &str) -> String {
 fn is_completed(prefix: &str) -> String {
     let harmless = HARMLESS_PREFIXES.join("|");
     let begins = |whole: &str| format!("'{whole}'.startsWith({prefix}) || {prefix}.startsWith('{whole}')");
+    let cuts: Vec<&str> = cut_visible_devices().collect();
     format!(
-        "({prefix} != '' && !{prefix}.matches('^({harmless})') && ({} || {} || \
-         {}.exists(n, n.startsWith({prefix}))))",
+        "({prefix} != '' && ((!{prefix}.matches('^({harmless})') && ({} || {} || \
+         {}.exists(n, n.startsWith({prefix})))) || ({prefix}.matches('({})$') && !{}.exists(n, n.startsWith({prefix})))))",
         begins(NVIDIA),
         begins(DENIED_PREFIX),
-        cel::string_list(DENIED_NAMES.iter().copied())
+        cel::string_list(DENIED_NAMES.iter().copied()),
+        cuts.join("|"),
+        cel::string_list(HARMLESS_VISIBLE_DEVICES.iter().copied())
     )
 }
 
@@ -89,8 +97,21 @@ mod tests {
     /// The lists are put into expressions as they are.
     #[test]
     fn names_need_no_quotes() {
-        let lists = [HARMLESS_NAMES, HARMLESS_PREFIXES, HARMLESS_SUFFIXES, DENIED_NAMES];
-        let single = [NVIDIA, DENIED_PREFIX, HARMLESS_INFIX, CUDA_VERSION];
+        let lists = [
+            HARMLESS_NAMES,
+            HARMLESS_PREFIXES,
+            HARMLESS_SUFFIXES,
+            HARMLESS_VISIBLE_DEVICES,
+            DENIED_NAMES,
+        ];
+        let single = [
+            NVIDIA,
+            DENIED_PREFIX,
+            HARMLESS_INFIX,
+            CUDA_VERSION,
+            VISIBLE_DEVICES,
+            VISIBLE_DEVICES_KEY,
+        ];
         for name in lists.iter().copied().flatten().chain(&single) {
             let is_plain = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
             assert!(!name.is_empty() && name.bytes().all(is_plain), "{name}");
@@ -110,6 +131,7 @@ mod tests {
                 "envFrom.orValue",
                 "variables.deviceVariables",
                 "'NVIDIA_'",
+                "'_VISIBLE_DEVICES'",
                 "'CUDA_VERSION'",
             ] {
                 assert!(expected.expression.contains(part), "{part}");

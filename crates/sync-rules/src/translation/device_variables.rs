@@ -13,14 +13,14 @@
 //! | `NVIDIA_…_SERVICE_HOST`, `…_PORT_80_TCP` and the like | harmless: made for Services whose names begin with `nvidia` |
 //! | `NVIDIA_GDS`, `NVIDIA_GDRCOPY`, `NVIDIA_MOFED`, `NVIDIA_NVSWITCH`, `NVIDIA_IMEX_CHANNELS` | denied: device files of the node that no resource counts |
 //! | `CUDA_VERSION` | denied: without `NVIDIA_VISIBLE_DEVICES` the toolkit takes the container for an old CUDA image, and gives it every GPU |
-//! | `AMD_VISIBLE_DEVICES`, `DOCKER_RESOURCE_…`, and those of Habana, Ascend, Moore Threads and Xilinx | denied: their runtimes choose devices by them |
-//! | `CUDA_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES` and the like | not concerned: libraries choose by them among the devices that the container has |
+//! | `…_VISIBLE_DEVICES`, but for those of the next row; `DOCKER_RESOURCE_…`; others of Ascend | denied: runtimes of vendors choose devices by them, and there are more vendors than anybody knows |
+//! | `CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ASCEND_RT_VISIBLE_DEVICES`, also after another word | harmless: libraries choose by them among the devices that the container has |
 //!
 //! | way | rule |
 //! |---|---|
 //! | `env` | denied, unless the value is a literal that means no device |
-//! | `envFrom` without prefix | such keys of ConfigMaps and Secrets stay in the tenant |
-//! | `envFrom` with a prefix | denied if a key could complete it to such a name |
+//! | `envFrom` without prefix | such keys of ConfigMaps and Secrets stay in the tenant, and keys that end in `VISIBLE_DEVICES`, which a prefix could complete |
+//! | `envFrom` with a prefix | denied if another key could complete it to such a name |
 //! | variables of Services | left out |
 //! | the image | the node's runtime decides; what a device plugin sets beats it |
 
@@ -70,17 +70,24 @@ pub const HARMLESS_INFIX: &str = "_SERVICE_PORT_";
 
 /// Variables of which every one is denied that begins so.
 pub const DENIED_PREFIX: &str = "DOCKER_RESOURCE_";
-/// Denied variables that do not begin with [`NVIDIA`] or [`DENIED_PREFIX`].
+/// Variables of which every one is denied that ends so, but for [`HARMLESS_VISIBLE_DEVICES`].
+pub const VISIBLE_DEVICES: &str = "_VISIBLE_DEVICES";
+/// Harmless variables that end with [`VISIBLE_DEVICES`]: libraries read them, in the container. Others end with an underscore and one of these, as
+/// `RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES` does.
+pub const HARMLESS_VISIBLE_DEVICES: &[&str] = &[
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+];
+/// A key that many prefixes make a variable which ends with [`VISIBLE_DEVICES`].
+pub const VISIBLE_DEVICES_KEY: &str = "VISIBLE_DEVICES";
+/// Denied variables that do not begin with [`NVIDIA`] or [`DENIED_PREFIX`], or end with [`VISIBLE_DEVICES`].
 pub const DENIED_NAMES: &[&str] = &[
-    "AMD_VISIBLE_DEVICES",
     "ASCEND_RUNTIME_MOUNTS",
     "ASCEND_RUNTIME_OPTIONS",
-    "ASCEND_VISIBLE_DEVICES",
     "ASCEND_VNPU_SPECS",
     CUDA_VERSION,
-    "HABANA_VISIBLE_DEVICES",
-    "MTHREADS_VISIBLE_DEVICES",
-    "XILINX_VISIBLE_DEVICES",
 ];
 /// The variable of which any value but the empty one chooses devices.
 pub const CUDA_VERSION: &str = "CUDA_VERSION";
@@ -90,6 +97,13 @@ pub const NO_DEVICE: &[&str] = &["", "none", "void"];
 
 /// Whether a container runtime may give devices or drivers of the node for a variable of this name.
 pub fn is_device_variable(name: &str) -> bool {
+    let is_of_library = |harmless: &&str| {
+        let before = name.strip_suffix(harmless);
+        before.is_some_and(|before| before.is_empty() || before.ends_with('_'))
+    };
+    if name.ends_with(VISIBLE_DEVICES) && !HARMLESS_VISIBLE_DEVICES.iter().any(is_of_library) {
+        return true;
+    }
     if name.starts_with(NVIDIA) {
         let is_harmless = HARMLESS_NAMES.contains(&name)
             || HARMLESS_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -105,9 +119,20 @@ pub fn is_denied(rules: &PodPolicy, name: &str) -> bool {
     is_device_variable(name) && !rules.device_variables.iter().any(|given| given == name)
 }
 
+/// Whether a key of a ConfigMap or Secret may not reach pods of tenants with these rules: it is the name of such a variable, or a prefix could
+/// make it one. No vendor has a variable that ends with one of [`HARMLESS_VISIBLE_DEVICES`], so that these keys may have any prefix.
+pub fn is_denied_key(rules: &PodPolicy, key: &str) -> bool {
+    key == VISIBLE_DEVICES_KEY || is_denied(rules, key)
+}
+
 /// Whether a literal value of a device variable chooses nothing.
 pub fn means_no_device(name: &str, value: &str) -> bool {
     value.is_empty() || (name != CUDA_VERSION && NO_DEVICE.contains(&value))
+}
+
+/// What prefixes end with that a key completes to [`VISIBLE_DEVICES`]. The keys that complete shorter ones stay in the tenant, see [`is_denied_key`].
+pub fn cut_visible_devices() -> impl Iterator<Item = &'static str> {
+    (2..VISIBLE_DEVICES.len()).map(|length| &VISIBLE_DEVICES[..length])
 }
 
 /// A device variable that a key with this prefix could become, if there is one.
@@ -125,6 +150,13 @@ pub fn completion(prefix: &str) -> Option<&'static str> {
     if DENIED_PREFIX.starts_with(prefix) || prefix.starts_with(DENIED_PREFIX) {
         return Some("DOCKER_RESOURCE_…");
     }
+    if cut_visible_devices().any(|cut| prefix.ends_with(cut))
+        && !HARMLESS_VISIBLE_DEVICES
+            .iter()
+            .any(|harmless| harmless.starts_with(prefix))
+    {
+        return Some("…_VISIBLE_DEVICES");
+    }
     DENIED_NAMES.iter().copied().find(|name| name.starts_with(prefix))
 }
 
@@ -141,6 +173,7 @@ mod tests {
         "CUDA_VERSION",
         "DOCKER_RESOURCE_GPU",
         "HABANA_VISIBLE_DEVICES",
+        "ILUVATAR_COREX_VISIBLE_DEVICES",
         "MTHREADS_VISIBLE_DEVICES",
         "NVIDIA_GDRCOPY",
         "NVIDIA_GDS",
@@ -157,6 +190,11 @@ mod tests {
         for name in READ
             .iter()
             .chain(&["NVIDIA_", "NVIDIA_NEW_DEVICES", "NVIDIA_RDMA", "DOCKER_RESOURCE_"])
+            .chain(&[
+                "NEW_VENDOR_VISIBLE_DEVICES",
+                "CHIP_VISIBLE_DEVICES",
+                "NVIDIA_NIM_VISIBLE_DEVICES",
+            ])
         {
             assert!(is_device_variable(name), "{name}");
         }
@@ -189,6 +227,7 @@ mod tests {
             // Read in the container.
             "CUDA_VISIBLE_DEVICES",
             "CUDA_HOME",
+            "HIP_VISIBLE_DEVICES",
             "ROCR_VISIBLE_DEVICES",
             "ASCEND_RT_VISIBLE_DEVICES",
             "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",
@@ -226,23 +265,40 @@ mod tests {
             ("NVIDIA_API", "NVIDIA_…"),
             ("DOCKER_", "DOCKER_RESOURCE_…"),
             ("DOCKER_RESOURCE_GPU", "DOCKER_RESOURCE_…"),
-            ("AMD_", "AMD_VISIBLE_DEVICES"),
+            ("AMD_VISIBLE_", "…_VISIBLE_DEVICES"),
+            ("NVIDIA_NIM_V", "…_VISIBLE_DEVICES"),
             ("CUDA_", "CUDA_VERSION"),
+            ("ASCEND_", "ASCEND_RUNTIME_MOUNTS"),
         ] {
             assert_eq!(completion(prefix), Some(name), "{prefix}");
         }
-        for prefix in ["", "APP_", "NVIDIA_API_", "NVIDIA_REQUIRE_X", "CUDA_VISIBLE_", "NV_"] {
+        // `VISIBLE_DEVICES` is no key of a ConfigMap on the host.
+        for prefix in [
+            "",
+            "APP_",
+            "AMD_",
+            "NVIDIA_API_",
+            "NVIDIA_REQUIRE_X",
+            "CUDA_VISIBLE_",
+            "NV_",
+            "A_VIEW_",
+        ] {
             assert_eq!(completion(prefix), None, "{prefix}");
         }
     }
 
     proptest! {
-        /// A prefix that is not denied makes no device variable of any key.
+        /// A prefix that is not denied makes no device variable of a key that pods get.
         #[test]
-        fn keys_complete_no_allowed_prefix(name in "(NVIDIA_|DOCKER_RESOURCE_|AMD_)[A-Z_]{0,12}", cut in 0_usize..30) {
-            for name in READ.iter().copied().chain([name.as_str()]) {
-                let prefix = &name[..cut.min(name.len())];
-                if !prefix.is_empty() && completion(prefix).is_none() {
+        fn keys_complete_no_allowed_prefix(
+            name in "(NVIDIA_|DOCKER_RESOURCE_|AMD_)[A-Z_]{0,12}", vendor in "[A-Z_]{1,8}_VISIBLE_DEVICES", cut in 0_usize..30
+        ) {
+            for name in READ.iter().copied().chain([name.as_str(), vendor.as_str()]) {
+                let (prefix, key) = name.split_at(cut.min(name.len()));
+                // No key is empty, and those of libraries may have any prefix.
+                let is_key = !key.is_empty() && !HARMLESS_VISIBLE_DEVICES.contains(&key);
+                let reaches_pods = is_key && !is_denied_key(&PodPolicy::default(), key);
+                if !prefix.is_empty() && reaches_pods && completion(prefix).is_none() {
                     prop_assert!(!is_device_variable(name), "{prefix} and {name}");
                 }
             }
