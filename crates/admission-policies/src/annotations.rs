@@ -1,12 +1,9 @@
 //! Annotations and labels that programs on the host act on: of pods, Services and all other kinds of a tenant only those that
-//! its class lists. Ingresses, routes and claims have rules of their own.
+//! its class lists. Annotations of Ingresses, routes and claims have rules of their own.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, cel, validation};
-use berth_api::policy_annotations;
-use berth_sync_rules::{
-    kinds::{pod, service},
-    translation::host_annotations,
-};
+use berth_api::{pod_labels, policy_annotations};
+use berth_sync_rules::kinds::{endpoint_slice, pod, service};
 
 /// Annotations that the host's API server and its admission plugins put on new pods: a request of a syncer has them when
 /// policies see it. Pod Security validates the profiles.
@@ -16,11 +13,16 @@ const ADDED_TO_PODS: &[&str] = &[
     "openshift.io/scc",
     "security.openshift.io/validated-scc-subject-type",
 ];
+/// Labels that Kueue's webhook puts on new pods. The queues that they can name are the platform's, in the same namespace.
+const ADDED_LABELS_OF_PODS: &[&str] = &["kueue.x-k8s.io/managed", "kueue.x-k8s.io/queue-name"];
 /// Domain of the older form of a field of containers, which API servers may add.
 const PROFILES: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// What Google's clusters add to every new Service.
 const ADDED_TO_SERVICES: (&str, &str) = ("cloud.google.com/neg", r#"{"ingress":true}"#);
+
+/// The variables with the annotations of an object, and with those before the request.
+const ANNOTATIONS: (&str, &str) = ("annotations", "oldAnnotations");
 
 /// Resources whose annotations another policy, or another rule of this one, validates.
 const VALIDATED_ELSEWHERE: &[&str] = &[
@@ -39,19 +41,20 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         cel::allowed_names_variable("ofPods", policy_annotations::POD_ANNOTATIONS),
         cel::allowed_names_variable("ofServices", policy_annotations::SERVICE_ANNOTATIONS),
         cel::allowed_names_variable("ofKinds", policy_annotations::KIND_ANNOTATIONS),
+        cel::allowed_names_variable("ofPodLabels", policy_annotations::POD_LABELS),
+        cel::allowed_names_variable("ofServiceLabels", policy_annotations::SERVICE_LABELS),
+        cel::allowed_names_variable("ofIngressLabels", policy_annotations::INGRESS_LABELS),
+        cel::allowed_names_variable("labelsOfKinds", policy_annotations::KIND_LABELS),
         (
             "resource",
             "request.resource.group == '' ? request.resource.resource : \
              request.resource.resource + '.' + request.resource.group"
                 .into(),
         ),
-        // Those of this kind: entries are `resource.group:key`.
-        (
-            "ofKind",
-            "variables.ofKinds.filter(e, e.startsWith(variables.resource + ':'))\
-             .map(e, e.substring(variables.resource.size() + 1))"
-                .into(),
-        ),
+        ("ofKind", of_this_kind("ofKinds")),
+        ("ofKindLabels", of_this_kind("labelsOfKinds")),
+        listed_labels_variable(),
+        common_labels_variable(),
     ]);
     AdmissionPolicy {
         name: "berth-annotations",
@@ -72,13 +75,21 @@ pub(super) fn build_policy() -> AdmissionPolicy {
     }
 }
 
+/// The keys of a list whose entries are `resource.group:key`, for the kind of the object.
+fn of_this_kind(list: &str) -> String {
+    format!(
+        "variables.{list}.filter(e, e.startsWith(variables.resource + ':'))\
+         .map(e, e.substring(variables.resource.size() + 1))"
+    )
+}
+
 fn validate_pods() -> Validation {
     let always = pod::ANNOTATIONS.iter().chain(ADDED_TO_PODS).copied();
     validation(
         format!(
             "variables.resource != 'pods' || variables.annotations.all(k, {} || k in {} || k.startsWith('{PROFILES}'))",
             // First: most are Berth's own.
-            cel::annotation_allowed("ofPods"),
+            cel::entry_allowed(ANNOTATIONS, "ofPods"),
             cel::string_list(always)
         ),
         "metadata.annotations of pods may hold only keys that the tenant's class lists",
@@ -92,7 +103,7 @@ fn validate_services() -> Validation {
             "variables.resource != 'services' || variables.annotations.all(k, k in {} || \
              (k == '{key}' && variables.annotations[k] == '{value}') || {})",
             cel::string_list(service::ANNOTATIONS.iter().copied()),
-            cel::annotation_allowed("ofServices")
+            cel::entry_allowed(ANNOTATIONS, "ofServices")
         ),
         "metadata.annotations of Services may hold only keys that the tenant's class lists",
     )
@@ -104,30 +115,69 @@ fn validate_other_kinds() -> Validation {
             "variables.resource in {} || variables.annotations.all(k, {} || \
              (variables.resource == 'secrets' && k == 'kubernetes.io/service-account.name'))",
             cel::string_list(VALIDATED_ELSEWHERE.iter().copied()),
-            cel::annotation_allowed("ofKind")
+            cel::entry_allowed(ANNOTATIONS, "ofKind")
         ),
         "metadata.annotations may hold only keys that the tenant's class lists for this kind",
     )
 }
 
-/// The host's controllers put these annotations on claims.
+/// The host's controllers put these labels and annotations on claims.
 fn validate_claim_templates() -> Validation {
     validation(
         "variables.resource != 'resourceclaimtemplates.resource.k8s.io' || \
-         object.spec.?metadata.?annotations.orValue({}).size() == 0",
-        "spec.metadata.annotations of ResourceClaimTemplates may not be set",
+         (object.spec.?metadata.?annotations.orValue({}).size() == 0 && object.spec.?metadata.?labels.orValue({}).size() == 0)",
+        "spec.metadata.annotations and spec.metadata.labels of ResourceClaimTemplates may not be set",
     )
 }
 
-/// Not labels of schedulers and queues: the platform's own webhooks put them on pods, in the same request.
+/// Which lists of the class the labels of an object may be from: entries are values of `variables.resource`.
+const LABEL_LISTS: &[(&str, &[&str])] = &[
+    ("ofPodLabels", &["pods"]),
+    ("ofServiceLabels", &["services"]),
+    ("ofIngressLabels", &INGRESSES_AND_ROUTES),
+];
+
+const INGRESSES_AND_ROUTES: [&str; 4] = [
+    "grpcroutes.gateway.networking.k8s.io",
+    "httproutes.gateway.networking.k8s.io",
+    "ingresses.networking.k8s.io",
+    "tlsroutes.gateway.networking.k8s.io",
+];
+
+/// Variable `listedLabels`: the keys of labels that the class lists for the kind of the object.
+fn listed_labels_variable() -> (&'static str, String) {
+    let lists = LABEL_LISTS.iter().map(|(list, resources)| {
+        let resources = cel::string_list(resources.iter().copied());
+        format!("variables.resource in {resources} ? variables.{list} : ")
+    });
+    (
+        "listedLabels",
+        format!("{}variables.ofKindLabels", lists.collect::<String>()),
+    )
+}
+
+/// Variable `commonLabels`: keys that every object of the kind may carry.
+fn common_labels_variable() -> (&'static str, String) {
+    let of_pods = pod_labels::OF_CONTROLLERS.iter().chain(ADDED_LABELS_OF_PODS).copied();
+    let common = [
+        ("pods", cel::string_list(of_pods)),
+        ("services", cel::string_list(service::LABELS.iter().copied())),
+        (
+            "endpointslices.discovery.k8s.io",
+            cel::string_list([endpoint_slice::MANAGED_BY, endpoint_slice::SERVICE]),
+        ),
+    ];
+    let lists = common.map(|(resource, keys)| format!("variables.resource == '{resource}' ? {keys} : "));
+    ("commonLabels", format!("{}[]", lists.concat()))
+}
+
 fn validate_labels() -> Validation {
-    let acting = cel::domains_regex(host_annotations::LABELS.iter().map(|(domain, _)| *domain));
     validation(
         format!(
-            "variables.labels.all(k, !k.matches('{acting}') || \
-             (k in variables.oldLabels && variables.oldLabels[k] == variables.labels[k]))"
+            "variables.labels.all(k, {} || k in variables.commonLabels)",
+            cel::entry_allowed(("labels", "oldLabels"), "listedLabels")
         ),
-        "metadata.labels may not instruct webhooks, meshes or network plug-ins of the host",
+        "metadata.labels may hold only keys that the tenant's class lists for this kind",
     )
 }
 
@@ -159,10 +209,17 @@ mod tests {
     }
 
     #[test]
-    fn acting_labels_are_those_that_the_syncer_leaves_out() {
-        let labels = validate_labels().expression;
-        for (key, _) in host_annotations::LABELS {
-            assert!(labels.contains(&key.replace('.', "[.]")), "{key}");
+    fn labels_of_every_kind_are_validated() {
+        let policy = build_policy();
+        let names: Vec<&str> = policy.variables.iter().map(|(name, _)| *name).collect();
+        for (list, _) in LABEL_LISTS {
+            assert!(names.contains(list), "{list}");
         }
+        let common = common_labels_variable().1;
+        for key in pod_labels::OF_CONTROLLERS.iter().chain(service::LABELS) {
+            assert!(common.contains(&format!("'{key}'")), "{key}");
+        }
+        let labels = validate_labels().expression;
+        assert!(!labels.contains("variables.resource"), "no kind is left out: {labels}");
     }
 }

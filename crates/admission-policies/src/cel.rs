@@ -73,13 +73,13 @@ pub fn entries_unchanged(new: &str, old: &str, which: &str) -> String {
     )
 }
 
-/// Whether the annotation with the key `k` may be there: Berth's own, one that the list of [`allowed_names_variable`] contains
-/// (its key, or `domain/*`), or one that the request leaves as it was. Controllers of the host write annotations as well.
-/// Needs [`metadata_variables`].
-pub fn annotation_allowed(list: &str) -> String {
+/// Whether the entry with the key `k` of the map may be there: Berth's own, one that the list of [`allowed_names_variable`] contains
+/// (its key, or `domain/*`), or one that the request leaves as it was. Controllers of the host write entries as well. The maps are the names
+/// of two variables, with the entries after and before the request, as those of [`metadata_variables`].
+pub fn entry_allowed((new, old): (&str, &str), list: &str) -> String {
     format!(
         "({} || k in variables.{list} || (k.split('/')[0] + '/*') in variables.{list} || \
-         (k in variables.oldAnnotations && variables.oldAnnotations[k] == variables.annotations[k]))",
+         (k in variables.{old} && variables.{old}[k] == variables.{new}[k]))",
         is_reserved_key("k")
     )
 }
@@ -93,18 +93,4 @@ pub fn list(object: &str, field: &str) -> String {
 pub fn string_list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = texts.into_iter().map(|text| format!("'{text}'")).collect();
     format!("[{}]", quoted.join(", "))
-}
-
-/// Literal strings as alternatives of a regular expression.
-pub fn regex_alternatives<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
-    let escaped: Vec<String> = texts.into_iter().map(|text| text.replace('.', "[.]")).collect();
-    escaped.join("|")
-}
-
-/// A regular expression that matches keys in one of these domains, and those that are whole keys (as the syncer's
-/// `metadata::in_domain`).
-pub fn domains_regex<'a>(domains: impl IntoIterator<Item = &'a str>) -> String {
-    let (keys, domains): (Vec<&str>, Vec<&str>) = domains.into_iter().partition(|entry| entry.contains('/'));
-    let (keys, domains) = (regex_alternatives(keys), regex_alternatives(domains));
-    format!("^(({keys})$|([^/]*[.])?({domains})(/|$)|({domains})[.][^/]*$)")
 }

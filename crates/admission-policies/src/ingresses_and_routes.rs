@@ -211,7 +211,7 @@ fn validate_controller_annotations() -> Validation {
     validation(
         format!(
             "variables.annotations.all(k, {} || (k.startsWith('{}') && ({})))",
-            cel::annotation_allowed("listed"),
+            cel::entry_allowed(("annotations", "oldAnnotations"), "listed"),
             settings::NGINX,
             allowed.collect::<Vec<_>>().join(" || ")
         ),

@@ -1,7 +1,7 @@
 //! Programs of the platform that work in tenants: what a [`TenantCluster`](crate::TenantCluster) asks for, and what its
 //! [`TenantClass`](crate::TenantClass) allows.
 
-use crate::{hostnames::NAMESPACE, labels::is_reserved, sync_policy::lists_annotation};
+use crate::{hostnames::NAMESPACE, labels::is_reserved, sync_policy::lists_key};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -142,7 +142,7 @@ impl ArgoCdPolicy {
 
     fn find_label_error(&self, class: &str, labels: &BTreeMap<String, String>) -> Option<String> {
         for (key, value) in labels {
-            if is_of_platform(key) || !lists_annotation(&self.labels, key) {
+            if is_of_platform(key) || !lists_key(&self.labels, key) {
                 return Some(format!(
                     "TenantClass {class} does not allow the label {key}; remove it from spec.integrations.argoCD.labels, or ask the \
                      platform team to list it in the class's spec.integrations.argoCD.labels"

@@ -29,6 +29,7 @@ mod manifests;
 pub mod names;
 pub mod network;
 mod organization;
+pub mod pod_labels;
 pub mod policy_annotations;
 mod project;
 pub mod quantity;

@@ -44,6 +44,14 @@ pub const POD_ANNOTATIONS: &str = "allow.berth.dev/pod-annotations";
 pub const SERVICE_ANNOTATIONS: &str = "allow.berth.dev/service-annotations";
 /// Annotations of objects of further kinds, as `resource.group:key`.
 pub const KIND_ANNOTATIONS: &str = "allow.berth.dev/kind-annotations";
+/// Labels of Ingresses and routes.
+pub const INGRESS_LABELS: &str = "allow.berth.dev/ingress-labels";
+/// Labels of pods under their own keys.
+pub const POD_LABELS: &str = "allow.berth.dev/pod-labels";
+/// Labels of Services.
+pub const SERVICE_LABELS: &str = "allow.berth.dev/service-labels";
+/// Labels of objects of further kinds, as `resource.group:key`.
+pub const KIND_LABELS: &str = "allow.berth.dev/kind-labels";
 /// Gateways that routes may be attached to, as `namespace/name`.
 pub const GATEWAYS: &str = "allow.berth.dev/gateways";
 /// Host names of Ingresses and routes.
@@ -154,7 +162,11 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
         (INGRESS_ANNOTATIONS, policy.ingress.annotations.clone()),
         (POD_ANNOTATIONS, policy.pods.annotations.clone()),
         (SERVICE_ANNOTATIONS, policy.services.annotations.clone()),
-        (KIND_ANNOTATIONS, kind_annotations(policy)),
+        (KIND_ANNOTATIONS, of_kinds(policy, |kind| &kind.annotations)),
+        (INGRESS_LABELS, policy.ingress.labels.clone()),
+        (POD_LABELS, policy.pods.labels.clone()),
+        (SERVICE_LABELS, policy.services.labels.clone()),
+        (KIND_LABELS, of_kinds(policy, |kind| &kind.labels)),
         (
             GATEWAYS,
             gateways
@@ -193,15 +205,16 @@ fn token_audiences(policy: &SyncPolicy) -> Vec<String> {
     policy.service_accounts.iter().flat_map(of_mapping).collect()
 }
 
-fn kind_annotations(policy: &SyncPolicy) -> Vec<String> {
+/// The keys that further kinds list, each with its resource.
+fn of_kinds(policy: &SyncPolicy, listed: impl Fn(&SyncedKind) -> &[String]) -> Vec<String> {
     let of_kind = |kind: &SyncedKind| {
         let resource = if kind.group.is_empty() {
             kind.resource.clone()
         } else {
             format!("{}.{}", kind.resource, kind.group)
         };
-        let listed = kind.annotations.iter();
-        listed.map(|key| format!("{resource}:{key}")).collect::<Vec<_>>()
+        let keys = listed(kind).iter();
+        keys.map(|key| format!("{resource}:{key}")).collect::<Vec<_>>()
     };
     policy.kinds.iter().flat_map(of_kind).collect()
 }
@@ -294,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_of_kinds_name_their_resource() {
+    fn annotations_and_labels_of_kinds_name_their_resource() {
         let mut policy = SyncPolicy::default();
         policy.pods.annotations = vec!["example.com/a".into(), "tools.example.com/*".into()];
         policy.services.annotations = vec!["metallb.io/address-pool".into()];
@@ -302,8 +315,12 @@ mod tests {
             group: "example.com".into(),
             resource: "widgets".into(),
             annotations: vec!["a".into(), "example.com/*".into()],
+            labels: vec!["tier".into()],
             ..SyncedKind::default()
         }];
+        policy.pods.labels = vec!["app".into()];
+        policy.services.labels = vec!["pool".into(), "example.com/*".into()];
+        policy.ingress.labels = vec!["shard".into()];
         let with = annotations(&policy, "gold", None);
         assert_eq!(with[POD_ANNOTATIONS], "example.com/a,tools.example.com/*");
         assert_eq!(with[SERVICE_ANNOTATIONS], "metallb.io/address-pool");
@@ -311,6 +328,10 @@ mod tests {
             with[KIND_ANNOTATIONS],
             "widgets.example.com:a,widgets.example.com:example.com/*"
         );
+        assert_eq!(with[KIND_LABELS], "widgets.example.com:tier");
+        assert_eq!(with[POD_LABELS], "app");
+        assert_eq!(with[SERVICE_LABELS], "pool,example.com/*");
+        assert_eq!(with[INGRESS_LABELS], "shard");
     }
 
     #[test]

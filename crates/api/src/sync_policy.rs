@@ -17,16 +17,16 @@ pub fn allows(list: &[String], name: &str) -> bool {
     list.iter().any(|known| known == name || known == ANY)
 }
 
-/// What a list of annotations may contain: a key, or `domain/*`. Lists are joined with commas in
+/// What a list of annotations or labels may contain: a key, or `domain/*`. Lists are joined with commas in
 /// [policy annotations](crate::policy_annotations), so no entry has one.
-const ANNOTATION_PATTERN: &str =
+const KEY_PATTERN: &str =
     r"^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/\*)$";
 
 /// An audience of a token. As with annotations, no entry has a comma.
 const AUDIENCE_PATTERN: &str = r"^[^,\s]+$";
 
-/// Whether a list of annotations contains `key`: itself, or `domain/*` for its domain.
-pub fn lists_annotation(list: &[String], key: &str) -> bool {
+/// Whether a list of annotations or labels contains `key`: itself, or `domain/*` for its domain.
+pub fn lists_key(list: &[String], key: &str) -> bool {
     let domain = key.split_once('/').map(|(domain, _)| domain);
     list.iter()
         .any(|listed| listed == key || domain.is_some_and(|domain| listed.strip_suffix("/*") == Some(domain)))
@@ -77,8 +77,13 @@ pub struct PodPolicy {
     /// Annotations that pods may carry to the host: a key, or `domain/*` for all keys of a domain. The node, its network and
     /// controllers of the host act on them. List keys that webhooks of the host put on pods here as well: the admission
     /// policies reject pods with other keys.
-    #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = ANNOTATION_PATTERN)))]
+    #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = KEY_PATTERN)))]
     pub annotations: Vec<String>,
+    /// Labels that pods carry to the host under their own keys: a key, or `domain/*` for all keys of a domain. Programs of the host
+    /// may act on them. List keys that webhooks of the host put on pods here as well. Selectors need no entry: host pods carry all
+    /// labels under keys of Berth.
+    #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = KEY_PATTERN)))]
+    pub labels: Vec<String>,
     /// Most seconds that a pod has to end, whatever its `terminationGracePeriodSeconds`, its probes or a deletion say. Pods
     /// that ask for more run with this, and an Event says so. Defaults to 600.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,8 +197,12 @@ pub struct ServicePolicy {
     pub load_balancer_classes: Vec<String>,
     /// Annotations that Services may carry to the host: a key, or `domain/*` for all keys of a domain. Load balancers and
     /// controllers of the host act on them. List keys that webhooks of the host put on Services here as well.
-    #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = ANNOTATION_PATTERN)))]
+    #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = KEY_PATTERN)))]
     pub annotations: Vec<String>,
+    /// Labels that Services carry to the host: a key, or `domain/*` for all keys of a domain. Pools of load balancers and monitoring
+    /// of the host select by them.
+    #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = KEY_PATTERN)))]
+    pub labels: Vec<String>,
 }
 
 /// Rules for Ingresses and routes.
@@ -236,6 +245,10 @@ pub struct IngressPolicy {
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub annotations: Vec<String>,
+    /// Labels that Ingresses and routes carry to the host: a key, or `domain/*` for all keys of a domain.
+    #[serde(default)]
+    #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = KEY_PATTERN)))]
+    pub labels: Vec<String>,
 }
 
 /// A Gateway of the host. In the tenant, routes name it as if it were in any namespace of the tenant.
@@ -320,8 +333,12 @@ pub struct SyncedKind {
     pub denied_fields: Vec<String>,
     /// Annotations that are copied: a key, or `domain/*` for all keys of a domain.
     #[serde(default)]
-    #[schemars(length(max = 16), inner(length(max = 317), regex(pattern = ANNOTATION_PATTERN)))]
+    #[schemars(length(max = 16), inner(length(max = 317), regex(pattern = KEY_PATTERN)))]
     pub annotations: Vec<String>,
+    /// Labels that are copied: a key, or `domain/*` for all keys of a domain.
+    #[serde(default)]
+    #[schemars(length(max = 16), inner(length(max = 317), regex(pattern = KEY_PATTERN)))]
+    pub labels: Vec<String>,
 }
 
 fn spec_only() -> Vec<String> {
@@ -397,7 +414,7 @@ mod tests {
     fn annotations_are_listed_by_key_or_by_domain() {
         let list = ["note", "example.com/a", "tools.example.com/*"].map(ToOwned::to_owned);
         for key in ["note", "example.com/a", "tools.example.com/anything"] {
-            assert!(lists_annotation(&list, key), "{key}");
+            assert!(lists_key(&list, key), "{key}");
         }
         for key in [
             "example.com/b",
@@ -406,8 +423,8 @@ mod tests {
             "notes",
             "*",
         ] {
-            assert!(!lists_annotation(&list, key), "{key}");
+            assert!(!lists_key(&list, key), "{key}");
         }
-        assert!(!lists_annotation(&["*".into()], "note"));
+        assert!(!lists_key(&["*".into()], "note"));
     }
 }

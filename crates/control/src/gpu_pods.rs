@@ -1,6 +1,6 @@
 //! Tenants' host pods that request devices.
 
-use berth_api::{conditions::GPUS_IDLE, labels};
+use berth_api::{conditions::GPUS_IDLE, labels, pod_labels};
 use berth_idle_reclaim::pod::{DevicesHeld, GpuPod, ObservedCondition};
 use berth_node_lifecycle::pod_requests;
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
@@ -76,7 +76,7 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         origin_namespace: annotation(labels::ORIGIN_NAMESPACE).unwrap_or_default(),
         origin_name: annotation(labels::ORIGIN_NAME).unwrap_or_else(|| pod.name_any()),
         origin_uid: annotation(labels::ORIGIN_UID).unwrap_or_default(),
-        labels: pod.labels().clone(),
+        labels: pod_labels::tenant_labels(pod.labels()),
         gang: annotation(labels::GANG).filter(|gang| !gang.is_empty()),
         devices,
         has_claims,
@@ -197,6 +197,16 @@ mod tests {
         });
         let read = read_pod(&serde_json::from_value(pod).unwrap()).unwrap();
         assert_eq!(read.started_at, Some(3600));
+    }
+
+    #[test]
+    fn labels_have_the_keys_of_the_tenant() {
+        let pod = json!({
+            "metadata": {"name": "x-123", "labels": {"berth.dev/tenant": "vision-abc", "pod.berth.dev/ray.io__cluster": "train"}},
+            "spec": with_gpus("1"),
+        });
+        let read = read_pod(&serde_json::from_value(pod).unwrap()).unwrap();
+        assert_eq!(read.labels["ray.io/cluster"], "train");
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub struct GpuPod {
     pub origin_name: String,
     /// UID in the tenant; empty if it is not recorded.
     pub origin_uid: String,
-    /// Labels on the host.
+    /// Labels, by their keys in the tenant.
     pub labels: BTreeMap<String, String>,
     /// The gang that the syncer recorded.
     pub gang: Option<String>,

@@ -178,9 +178,10 @@ pub(crate) async fn reserved_labels_and_owners_do_not_cross(host: Arc<TestCluste
     .await;
     assert_eq!(host_pod.labels()[labels::TENANT], tenant.id.slug());
     assert_eq!(host_pod.labels()[labels::MANAGED_BY], labels::MANAGED_BY_SYNCER);
-    assert_eq!(host_pod.labels().get("app").map(String::as_str), Some("mine"));
+    assert_eq!(host_pod.labels()["pod.berth.dev/app"], "mine");
+    // Every other key is one that means nothing to programs of the host.
     assert!(
-        !host_pod.labels().keys().any(|key| key.contains("queue")),
+        host_pod.labels().keys().all(|key| labels::is_reserved(key)),
         "{:?}",
         host_pod.labels()
     );
@@ -201,7 +202,7 @@ pub(crate) async fn reserved_labels_and_owners_do_not_cross(host: Arc<TestCluste
         on_host
             .get(&host_pod.name_any())
             .await
-            .is_ok_and(|pod| pod.labels().contains_key("later"))
+            .is_ok_and(|pod| pod.labels().contains_key("pod.berth.dev/later"))
     })
     .await;
     assert_eq!(

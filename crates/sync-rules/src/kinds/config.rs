@@ -3,8 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | which | only those that a synced object references, as long as it does |
-//! | labels | copied but for reserved ones |
-//! | annotations | not passed on: programs on the host copy Secrets and ConfigMaps between namespaces because of them |
+//! | labels, annotations | not passed on: programs on the host copy Secrets and ConfigMaps between namespaces because of them, or load what is in them |
 //! | `data`, `binaryData`, `immutable` | copied, but for keys in `data` that would choose devices as variables of a container; see [`device_variables`] |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
 //! | anything else | denied by name |
@@ -20,7 +19,6 @@ use crate::{
     translation::{
         device_variables,
         fields::{self, FieldIssues, Fields, Rule},
-        metadata,
     },
 };
 use serde_json::{Value, json};
@@ -111,7 +109,7 @@ impl ToHost for Config {
         if let Some(data) = copied.get_mut("data").and_then(Value::as_object_mut) {
             let rules = &cache.tenant.policy.pods;
             data.retain(|key, _| {
-                let is_denied = device_variables::is_denied(rules, key);
+                let is_denied = device_variables::is_denied_key(rules, key);
                 if is_denied {
                     let why = "as an environment variable it would choose devices without the scheduler: pods do not get \
                                it, unless the class lists it (sync.pods.deviceVariables)";
@@ -120,7 +118,7 @@ impl ToHost for Config {
                 !is_denied
             });
         }
-        copied.insert("metadata".into(), json!({"labels": metadata::labels(object)}));
+        copied.insert("metadata".into(), json!({}));
         issues.into_result(copied.into())
     }
 }
@@ -149,12 +147,12 @@ mod tests {
     }
 
     #[test]
-    fn annotations_that_copy_content_between_namespaces_stay_in_the_tenant() {
-        let secret = json!({"data": {}, "metadata": {"name": "s", "annotations": {
+    fn what_makes_programs_of_the_host_load_or_copy_it_stays_in_the_tenant() {
+        let secret = json!({"data": {}, "metadata": {"name": "s", "labels": {"grafana_dashboard": "1"}, "annotations": {
             "replicator.v1.mittwald.de/replicate-from": "kube-system/admin",
             "reflector.v1.k8s.emberstack.com/reflection-auto-enabled": "true"}}});
         let translated = translate(&secret).unwrap();
-        assert_eq!(translated.object["metadata"], json!({"labels": {}}));
+        assert_eq!(translated.object["metadata"], json!({}));
         assert!(translated.ignored.is_empty());
     }
 
@@ -168,7 +166,7 @@ mod tests {
             resource: resource::CONFIG_MAP,
         };
         let map = json!({"data": {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_MOFED": "enabled", "NVIDIA_GDS": "enabled",
-            "CUDA_VERSION": "12.4", "NVIDIA_API_KEY": "k", "MODE": "fast"}});
+            "CUDA_VERSION": "12.4", "VISIBLE_DEVICES": "all", "NVIDIA_API_KEY": "k", "MODE": "fast"}});
         let translated = rules.translate(&cache, &Name::new("a", "s"), &map).unwrap();
         let mut kept: Vec<&String> = translated.object["data"].as_object().unwrap().keys().collect();
         kept.sort_unstable();
@@ -180,7 +178,8 @@ mod tests {
             [
                 "data[CUDA_VERSION]",
                 "data[NVIDIA_MOFED]",
-                "data[NVIDIA_VISIBLE_DEVICES]"
+                "data[NVIDIA_VISIBLE_DEVICES]",
+                "data[VISIBLE_DEVICES]"
             ]
         );
     }

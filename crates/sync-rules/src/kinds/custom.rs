@@ -2,8 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels | copied but for reserved ones |
-//! | annotations | those that the class lists |
+//! | labels, annotations | those that the class lists |
 //! | fields that the class lists | copied |
 //! | `references` | the name becomes that of the host object; the referenced object is synced as well |
 //! | `selectors` | narrowed to the tenant and the namespace |
@@ -170,7 +169,8 @@ impl ToHost for CustomKind {
             ..AnnotationRules::default()
         };
         let annotations = metadata::annotations(object, &rules, &mut issues);
-        copied["metadata"] = json!({"labels": metadata::labels(object), "annotations": annotations});
+        copied["metadata"] =
+            json!({"labels": metadata::labels(object, &[], &self.rules.labels), "annotations": annotations});
         issues.into_result(copied)
     }
 
@@ -230,6 +230,7 @@ mod tests {
                 selectors: vec!["spec.selector".into()],
                 denied_fields: vec!["spec.hostPath".into()],
                 annotations: vec!["example.com/*".into()],
+                labels: vec!["tier".into()],
             }],
             ..SyncPolicy::default()
         });
@@ -260,7 +261,7 @@ mod tests {
         let cache = cache();
         let (id, rules) = rules(&cache);
         let name = Name::new("research", "g");
-        let object = json!({"metadata": {"labels": {"a": "b"}, "ownerReferences": [{}]}, "spec": {
+        let object = json!({"metadata": {"labels": {"a": "b", "tier": "front"}, "ownerReferences": [{}]}, "spec": {
             "tls": [{"secretName": "cert"}, {"secretName": ""}], "parent": "p", "selector": {"matchLabels": {"a": "b"}}, "count": 3},
             "status": {"phase": "x"}});
         let translated = rules.translate(&cache, &name, &object).unwrap().object;

@@ -2,8 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels | copied but for reserved ones |
-//! | annotations | not passed on: see `metadata` |
+//! | labels, annotations | not passed on: see `metadata` |
 //! | `selector` | narrowed to the tenant and the namespace; its size is limited, see [`sizes`] |
 //! | `minAvailable` as a number | copied |
 //! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, nothing may be disrupted |
@@ -75,7 +74,7 @@ impl ToHost for Budgets {
             (_, None) => drop(spec.insert("maxUnavailable".into(), 0.into())),
         }
         let annotations = metadata::annotations(budget, &AnnotationRules::default(), &mut issues);
-        let metadata = json!({"labels": metadata::labels(budget), "annotations": annotations});
+        let metadata = json!({"annotations": annotations});
         let object = json!({"metadata": metadata, "spec": spec});
         sizes::check(sizes::DISRUPTION_BUDGET, budget, &object, &mut issues);
         issues.into_result(object)

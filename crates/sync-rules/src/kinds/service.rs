@@ -2,10 +2,10 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels | copied but for reserved ones and those that act on the host |
+//! | labels | [`LABELS`] and those that the class lists |
 //! | annotations | [`ANNOTATIONS`] and those that the class lists. Settings of load balancers are denied on a Service of type LoadBalancer, and left out with an Event on others |
 //! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
-//! | `selector` | narrowed to the tenant and the namespace; an Event names labels that host pods do not carry |
+//! | `selector` | that of the same pods on the host, see [`pod_labels`](crate::translation::pod_labels); narrowed to the tenant and the namespace |
 //! | `ports` | copied; node ports are the same inside and out. Their number is limited, but for headless Services, see [`sizes`]. What is on the host may stay |
 //! | `type` | ClusterIP; NodePort and LoadBalancer if the class allows. What it allows no longer becomes ClusterIP |
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
@@ -13,12 +13,13 @@
 //! | `externalIPs`, `loadBalancerIP` | denied |
 //! | `type: ExternalName` | stays in the tenant, whose DNS answers for it |
 //! | `default/kubernetes`, `kube-system/kube-dns` | never synced: they stand for the tenant's own API server and its DNS; the same holds for `berth-metrics` |
-//! | status | `loadBalancer` comes back |
+//! | status | `loadBalancer` comes back; a condition says if something is denied, see [`status`] |
 //!
 //! Addresses and node ports are allocated by the host before the tenant's object is stored: see [`allocation`] and
 //! [`crate::admission`].
 
 pub mod allocation;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -35,10 +36,12 @@ use crate::{
     usage,
 };
 use berth_api::{
-    labels,
+    labels, pod_labels,
     sync_policy::{ServicePolicy, allows},
 };
+use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// The kind.
 pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
@@ -97,17 +100,16 @@ const PORT: Fields = &[
     ("targetPort", Rule::Copy),
 ];
 
-const INGRESS: Fields = &[
-    ("hostname", Rule::Copy),
-    ("ip", Rule::Copy),
-    ("ipMode", Rule::Copy),
-    ("ports", Rule::Copy),
-];
-
 /// Annotations that every Service may carry to the host: which of its own endpoints it prefers.
 pub const ANNOTATIONS: &[&str] = &[
     "service.kubernetes.io/topology-aware-hints",
     "service.kubernetes.io/topology-mode",
+];
+
+/// Labels that every Service may carry to the host: whether the proxies of nodes leave it alone.
+pub const LABELS: &[&str] = &[
+    "service.kubernetes.io/headless",
+    "service.kubernetes.io/service-proxy-name",
 ];
 
 struct Services;
@@ -135,14 +137,12 @@ impl ToHost for Services {
         if let Some(kind) = source.get("type") {
             spec.insert("type".into(), kind.clone());
         }
-        let mut selector = json::strings(source, &["selector"]);
+        let mut selector: BTreeMap<String, String> = json::strings(source, &["selector"])
+            .into_iter()
+            .map(|(key, value)| (pod_labels::host_key(&key), value))
+            .collect();
         // Without a selector the tenant makes the endpoints itself.
         if !selector.is_empty() {
-            for key in selector.keys().filter(|key| !metadata::crosses(key)) {
-                let why = "pods do not carry this label on the host: the Service has no endpoints";
-                let field = format!("spec.selector[{key}]");
-                issues.ignored.push(DeniedField::new(field, why));
-            }
             selector.insert(labels::TENANT.into(), cache.tenant.slug.clone());
             selector.insert(labels::TENANT_OBJECT_NAMESPACE.into(), name.namespace.to_string());
             spec.insert("selector".into(), json!(selector));
@@ -156,7 +156,8 @@ impl ToHost for Services {
             spec.insert("ports".into(), ports.into());
         }
         let annotations = metadata::annotations(service, &annotation_rules(cache, source), &mut issues);
-        let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
+        let labels = metadata::labels(service, LABELS, &cache.tenant.policy.services.labels);
+        let metadata = json!({"labels": labels, "annotations": annotations});
         let object = json!({"metadata": metadata, "spec": spec});
         limit_size(cache, name, service, &object, &mut issues);
         issues.into_result(object)
@@ -187,22 +188,23 @@ impl ToHost for Services {
         allocation::is_another(desired, live)
     }
 
+    fn denied_status(
+        &self,
+        _cache: &Cache,
+        _name: &Name,
+        service: &Value,
+        denied: &[DeniedField],
+        now: Timestamp,
+    ) -> Option<Value> {
+        Some(status::denied_status(service, denied, now))
+    }
+
+    fn not_synced_status(&self, service: &Value, reason: &str, message: &str, now: Timestamp) -> Option<Value> {
+        Some(status::not_synced_status(service, reason, message, now))
+    }
+
     fn sync_status(&self, _cache: &Cache, _name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
-        // When a Service ceases to be a load balancer, the tenant's API server clears the status itself.
-        if json::text(observation.tenant, &["spec", "type"]) != Some("LoadBalancer") {
-            return Vec::new();
-        }
-        let mut status = observation.tenant.get("status").cloned().unwrap_or_else(|| json!({}));
-        let ingress: Vec<Value> = json::items(observation.host, &["status", "loadBalancer", "ingress"])
-            .iter()
-            .map(|ingress| fields::copy(ingress, "", INGRESS, &mut FieldIssues::default()).into())
-            .collect();
-        status["loadBalancer"] = if ingress.is_empty() {
-            json!({})
-        } else {
-            json!({"ingress": ingress})
-        };
-        vec![TenantWrite::Status(status)]
+        status::sync_status(observation)
     }
 }
 

@@ -59,9 +59,9 @@ pub enum HostWrite {
     Apply(Value),
     /// Merge patch of what differs from the live object that was read.
     Merge(Value),
-    /// Strategic merge patch of a subresource.
+    /// Strategic merge patch of a subresource, or of the object itself.
     Patch {
-        /// The subresource.
+        /// The subresource; empty for the object itself.
         subresource: &'static str,
         /// The patch.
         patch: Value,
@@ -165,6 +165,12 @@ pub trait ToHost: Sync {
     /// [`ToHost::update_needs_live`].
     fn update(&self, desired: Value, _live: &Value) -> Vec<HostWrite> {
         vec![HostWrite::Apply(desired)]
+    }
+
+    /// A merge patch of the host object `live` with the part of `desired` that must reach it although the host refuses the rest; `None` if there is
+    /// none. Only of kinds with [`ToHost::update_needs_live`].
+    fn closing_patch(&self, _desired: &Value, _live: &Value) -> Option<Value> {
+        None
     }
 
     /// What an API server has allocated to an object, if objects of this kind are reserved on the host before the

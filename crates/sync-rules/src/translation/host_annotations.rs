@@ -36,56 +36,6 @@ const fn row(key: &'static str, why: &'static str, source: &'static str) -> Host
     HostAnnotation { key, why, source }
 }
 
-/// Labels that programs on the host act on, with the source of each: network plug-ins take them for their own, webhooks and
-/// meshes for instructions. Programs that put labels of the same domain on pods themselves are listed by key.
-pub const LABELS: &[(&str, &str)] = &[
-    ("aadpodidbinding", "https://azure.github.io/aad-pod-identity/docs/"),
-    (
-        "admission.datadoghq.com",
-        "https://docs.datadoghq.com/containers/cluster_agent/admission_controller/",
-    ),
-    (
-        "azure.workload.identity",
-        "https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html",
-    ),
-    ("io.cilium", "https://nvd.nist.gov/vuln/detail/CVE-2023-39347"),
-    (
-        "istio.io/dataplane-mode",
-        "https://istio.io/latest/docs/reference/config/labels/",
-    ),
-    (
-        "istio.io/global",
-        "https://istio.io/latest/docs/reference/config/labels/",
-    ),
-    ("istio.io/rev", "https://istio.io/latest/docs/reference/config/labels/"),
-    (
-        "istio.io/use-waypoint",
-        "https://istio.io/latest/docs/reference/config/labels/",
-    ),
-    (
-        "istio.io/use-waypoint-namespace",
-        "https://istio.io/latest/docs/reference/config/labels/",
-    ),
-    ("k8s.ovn.org", "https://ovn-kubernetes.io/"),
-    (
-        "kuma.io/sidecar-injection",
-        "https://kuma.io/docs/latest/reference/kubernetes-annotations/",
-    ),
-    ("mirror.linkerd.io", "https://linkerd.io/2/tasks/multicluster/"),
-    (
-        "ovn.kubernetes.io",
-        "https://kubeovn.github.io/docs/stable/en/reference/annotation/",
-    ),
-    (
-        "projectcalico.org",
-        "https://docs.tigera.io/calico/latest/reference/resources/workloadendpoint",
-    ),
-    (
-        "sidecar.istio.io",
-        "https://istio.io/latest/docs/reference/config/labels/",
-    ),
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,9 +43,8 @@ mod tests {
     #[test]
     fn every_row_has_a_source_and_tables_do_not_repeat_keys() {
         let rows: Vec<&HostAnnotation> = [DENIED, LOAD_BALANCERS, IGNORED].into_iter().flatten().collect();
-        let sources = rows.iter().map(|row| (row.key, row.source));
-        for (key, source) in sources.chain(LABELS.iter().copied()) {
-            assert!(source.starts_with("https://"), "{key}");
+        for row in &rows {
+            assert!(row.source.starts_with("https://"), "{}", row.key);
         }
         let mut keys: Vec<&str> = rows.iter().map(|row| row.key).collect();
         keys.sort_unstable();

@@ -4,19 +4,19 @@
 //! |---|---|
 //! | `berth.dev/…` and subdomains | Berth's own, never copied; except annotations under `simulation.berth.dev/`, which only simulated kubelets read. Those under `scheduling.berth.dev/` are read, see `pod::gang` |
 //! | labels of schedulers and queues | not copied: on the host only the platform sets them; in the tenant they keep their meaning |
-//! | topology labels of the node | not copied: each side's API server sets them when the pod is bound |
-//! | labels that network plug-ins and webhooks of the host act on | not copied, see [`host_annotations::LABELS`] |
-//! | all other labels | copied: selectors of the tenant's Services, policies and affinities need them |
+//! | labels of pods | carried under other keys, see [`pod_labels`](super::pod_labels) |
+//! | labels of Services, Ingresses, routes and further kinds that the class lists | copied |
+//! | all other labels | not copied: programs of the host select objects by them, or take them for orders, and nothing of the tenant reads them there |
 //! | annotations that every class allows, and those that the class lists | copied |
-//! | annotations that are known to act on a host | denied, or left out with an Event, see [`host_annotations`] |
+//! | annotations that are known to act on a host | denied, or left out with an Event, see [`host_annotations`](super::host_annotations) |
 //! | all other annotations | not copied: the tenant's own tools read them |
 
 use super::{
     fields::FieldIssues,
-    host_annotations::{self, DENIED, HostAnnotation, IGNORED, LOAD_BALANCERS},
+    host_annotations::{DENIED, HostAnnotation, IGNORED, LOAD_BALANCERS},
 };
 use crate::model::{DeniedField, json};
-use berth_api::{labels::is_reserved, sync_policy::lists_annotation};
+use berth_api::{labels::is_reserved, pod_labels, sync_policy::lists_key};
 use serde_json::{Map, Value};
 
 /// Domains whose labels and annotations steer schedulers and queues of the host.
@@ -31,9 +31,6 @@ const SCHEDULER_DOMAINS: &[&str] = &[
     "scheduling.x-k8s.io",
     "volcano.sh",
 ];
-
-/// Labels that an API server copies from the node when a pod is bound.
-const BOUND_LABELS: &[&str] = &["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
 /// Annotations of host objects that repeat the object itself.
 const NOT_MIRRORED: &[&str] = &["kubectl.kubernetes.io/last-applied-configuration"];
@@ -56,16 +53,6 @@ pub fn in_domain(key: &str, domain: &str) -> bool {
 
 fn is_schedulers(key: &str) -> bool {
     SCHEDULER_DOMAINS.iter().any(|domain| in_domain(key, domain))
-}
-
-/// Whether a label of a tenant's object is on its host object as well, so that selectors may ask for it.
-pub fn crosses(key: &str) -> bool {
-    let acts_on_host = || {
-        host_annotations::LABELS
-            .iter()
-            .any(|(domain, _)| in_domain(key, domain))
-    };
-    !is_reserved(key) && !is_schedulers(key) && !acts_on_host()
 }
 
 /// Trims a host object of which only its existence and origin matter.
@@ -91,11 +78,15 @@ pub fn without_last_applied(object: &mut Value) {
     }
 }
 
-/// Labels of the host object.
-pub fn labels(object: &Value) -> Map<String, Value> {
+/// Labels of the host object: those with a key of `always`, and those that the class lists.
+pub fn labels(object: &Value, always: &[&str], listed: &[String]) -> Map<String, Value> {
+    let is_copied = |key: &str| {
+        let is_listed = lists_key(listed, key) && !is_reserved(key) && !is_schedulers(key);
+        is_listed || always.contains(&key)
+    };
     json::strings(object, &["metadata", "labels"])
         .into_iter()
-        .filter(|(key, _)| crosses(key) && !BOUND_LABELS.contains(&key.as_str()))
+        .filter(|(key, _)| is_copied(key))
         .map(|(key, value)| (key, value.into()))
         .collect()
 }
@@ -124,7 +115,7 @@ pub struct AnnotationRules<'a> {
 
 impl AnnotationRules<'_> {
     fn allow(&self, key: &str) -> bool {
-        self.always.contains(&key) || lists_annotation(self.listed, key)
+        self.always.contains(&key) || lists_key(self.listed, key)
     }
 
     /// What happens without an annotation that is not allowed, and why it is not; `None` if nothing on a host reads it.
@@ -162,6 +153,16 @@ pub fn annotations(object: &Value, rules: &AnnotationRules<'_>, issues: &mut Fie
         }
     }
     copied
+}
+
+/// Labels of a host object that its mirror in the tenant has: not Berth's, and none of queues and schedulers.
+pub fn mirrored_labels(host: &Value) -> Map<String, Value> {
+    let is_mirrored = |key: &str| !is_reserved(key) && !is_schedulers(key) && !pod_labels::BOUND.contains(&key);
+    json::strings(host, &["metadata", "labels"])
+        .into_iter()
+        .filter(|(key, _)| is_mirrored(key))
+        .map(|(key, value)| (key, value.into()))
+        .collect()
 }
 
 /// Annotations of a host object that its mirror in the tenant has: not Berth's, and none that is for programs of the host.
@@ -212,19 +213,31 @@ mod tests {
     }
 
     #[test]
-    fn reserved_scheduler_and_acting_labels_stay_in_the_tenant() {
+    fn only_labels_on_the_list_are_copied() {
         let object = json!({"metadata": {"labels": {
-            "app": "a", "berth.dev/tenant": "other", "x.berth.dev/y": "z", "kueue.x-k8s.io/queue-name": "q",
-            "kai.scheduler/queue": "q", "runai/queue": "q", "topology.kubernetes.io/zone": "z", "batch.kubernetes.io/job-name": "j",
-            "sidecar.istio.io/inject": "true", "istio.io/dataplane-mode": "ambient", "io.cilium.k8s.policy.cluster": "c",
-            "projectcalico.org/namespace": "kube-system", "azure.workload.identity/use": "true", "aadpodidbinding": "admin",
-            "service.istio.io/canonical-name": "shop", "gateway.networking.k8s.io/gateway-name": "g"
+            "app": "a", "grafana_dashboard": "1", "berth.dev/tenant": "other", "kueue.x-k8s.io/queue-name": "q",
+            "pool.example.com/name": "p", "service.kubernetes.io/headless": "", "team": "t"
         }}});
+        let copied = |always: &[&str], listed: &[&str]| {
+            let listed: Vec<String> = listed.iter().map(ToString::to_string).collect();
+            labels(&object, always, &listed)
+                .into_iter()
+                .map(|(key, _)| key)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(copied(&[], &[]), [""; 0]);
         assert_eq!(
-            Value::Object(labels(&object)),
-            json!({"app": "a", "batch.kubernetes.io/job-name": "j", "service.istio.io/canonical-name": "shop",
-                "gateway.networking.k8s.io/gateway-name": "g"})
+            copied(&["service.kubernetes.io/headless"], &["team", "pool.example.com/*"]),
+            ["pool.example.com/name", "service.kubernetes.io/headless", "team"]
         );
+        assert_eq!(copied(&[], &["berth.dev/*", "kueue.x-k8s.io/*"]), [""; 0]);
+    }
+
+    #[test]
+    fn mirrors_have_no_labels_of_berth_and_of_queues() {
+        let host = json!({"metadata": {"labels": {"app": "a", "berth.dev/tenant": "t", "kueue.x-k8s.io/queue-name": "q",
+            "topology.kubernetes.io/zone": "z"}}});
+        assert_eq!(Value::Object(mirrored_labels(&host)), json!({"app": "a"}));
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Mirror for MirroredClass {
             }
             MirroredMetadata::All => {
                 mirrored["metadata"] = json!({
-                    "labels": metadata::labels(&class),
+                    "labels": metadata::mirrored_labels(&class),
                     "annotations": metadata::mirrored_annotations(&class),
                 });
             }

@@ -14,6 +14,7 @@ pub mod metadata;
 pub mod mirrored_class;
 pub mod namespace_labels;
 pub mod pattern;
+pub mod pod_labels;
 pub mod pod_selector;
 pub mod quota;
 pub mod selector;

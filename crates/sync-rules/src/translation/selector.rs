@@ -14,12 +14,21 @@ pub fn matches(selector: &Value, labels: &BTreeMap<String, String>) -> Option<bo
     Some(Selector::try_from(selector).ok()?.matches(labels))
 }
 
-/// The label keys that a selector asks for.
-pub fn keys(selector: &Value) -> impl Iterator<Item = String> {
-    let expressions = json::items(selector, &["matchExpressions"]).iter();
-    let of_expressions = expressions.filter_map(|expression| json::text(expression, &["key"]));
-    let of_labels = json::strings(selector, &["matchLabels"]).into_keys();
-    of_labels.chain(of_expressions.map(ToOwned::to_owned))
+/// The selector with other keys.
+pub fn with_keys(selector: &Value, key: impl Fn(&str) -> String) -> Value {
+    let mut translated = selector.clone();
+    if let Some(labels) = translated.get_mut("matchLabels").and_then(Value::as_object_mut) {
+        *labels = std::mem::take(labels)
+            .into_iter()
+            .map(|(label, value)| (key(&label), value))
+            .collect();
+    }
+    json::each_mut(&mut translated, "matchExpressions[].key", &mut |label| {
+        if let Some(text) = label.as_str() {
+            *label = key(text).into();
+        }
+    });
+    translated
 }
 
 #[cfg(test)]
@@ -48,8 +57,10 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_labels_and_expressions() {
+    fn keys_of_labels_and_expressions_are_replaced() {
         let selector = json!({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]});
-        assert_eq!(keys(&selector).collect::<Vec<_>>(), ["a", "b"]);
+        let replaced = json!({"matchLabels": {"xa": "1"}, "matchExpressions": [{"key": "xb", "operator": "Exists"}]});
+        assert_eq!(with_keys(&selector, |key| format!("x{key}")), replaced);
+        assert_eq!(with_keys(&json!({}), |_| "x".to_owned()), json!({}));
     }
 }

@@ -125,7 +125,46 @@ impl ObjectSync<'_> {
         Ok(Compared::Updated)
     }
 
+    /// Brings the host object up to date. If the host refuses that, what must reach it in any case is written alone.
     pub(super) async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
+        let result = self.write_difference(host, desired).await;
+        if let Err(CallError::Rejected(_) | CallError::QuotaExceeded(_)) = &result {
+            self.close_now(host, desired).await;
+        }
+        result
+    }
+
+    /// Writes what must reach the host object although the rest waits or is refused.
+    async fn close_now(&self, host: &Stored, desired: &Value) {
+        if self.kind.update_needs_live()
+            && let Err(error) = self.close(host, desired).await
+        {
+            tracing::warn!(key = %self.key(), %error, "what closes an object has not reached the host");
+        }
+    }
+
+    async fn close(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
+        let resource = kind.resource();
+        let Some(live) = CallError::found(engine.host.get(resource, self.namespace(), &host.name).await)? else {
+            return Ok(());
+        };
+        let Some(mut patch) = kind.closing_patch(desired, &live) else {
+            return Ok(());
+        };
+        patch["metadata"]["uid"] = (*host.uid).into();
+        let patch = Patch::Merge(patch);
+        let written = engine
+            .host
+            .patch(resource, self.namespace(), &host.name, "", &patch)
+            .await?;
+        engine.store_written(Side::Host, *id, name, written);
+        Ok(())
+    }
+
+    async fn write_difference(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
@@ -178,7 +217,7 @@ impl ObjectSync<'_> {
                         }
                     }
                     HostWrite::Patch { subresource, mut patch } => {
-                        patch["metadata"] = json!({"uid": host.uid});
+                        patch["metadata"]["uid"] = (*host.uid).into();
                         let patch = Patch::Strategic(patch);
                         engine
                             .host

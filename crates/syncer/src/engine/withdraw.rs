@@ -35,25 +35,33 @@ impl ObjectSync<'_> {
                 if !denied.is_empty() {
                     self.write_denied(stored, object, denied).await?;
                 }
-                self.delete(host, kind.orphan_grace()).await?;
-                Ok(Some(Outcome::new("withdrawn")))
+                self.withdrawn(host, kind.orphan_grace()).await
             }
             WhenDenied::End { reason, message } => {
                 // First, so that the pod's end has this reason whatever happens next.
                 let status = disrupted_status(object, reason, &message, Timestamp::now());
                 self.write_status(stored, object, &status).await?;
                 // Without a grace period of Berth's, the pod has its own.
-                self.delete(host, None).await?;
-                Ok(Some(Outcome::new("withdrawn")))
+                self.withdrawn(host, None).await
             }
             WhenDenied::Reduce(reduced) => {
                 let hash = json::hash(&kind.mutable_part(&reduced));
-                if host.applied_hash.as_deref() != Some(hash.as_str()) {
+                let differs = host.applied_hash.as_deref() != Some(hash.as_str());
+                if differs && engine.may_write(&self.key(), host.bytes.into()).await {
                     let reduced = self.with_metadata(stored, reduced, &hash);
                     self.bring_up_to_date(host, &reduced).await?;
                 }
                 Ok(None)
             }
         }
+    }
+
+    /// Deletes the host object. If it has changed meanwhile, the next reconciliation decides again.
+    async fn withdrawn(&self, host: &Stored, grace_seconds: Option<u32>) -> Result<Option<Outcome>, CallError> {
+        let deleted = self.delete(host, grace_seconds).await?;
+        Ok(Some(Outcome {
+            result: "withdrawn",
+            ..deleted
+        }))
     }
 }

@@ -38,6 +38,7 @@ fn kind() -> SyncedKind {
         selectors: vec!["spec.selector".into()],
         denied_fields: vec!["spec.hostPath".into()],
         annotations: vec!["example.com/*".into()],
+        labels: vec!["tier".into()],
     }
 }
 

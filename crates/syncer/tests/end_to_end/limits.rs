@@ -15,7 +15,7 @@ use kube::{
 use serde_json::{Value, json};
 
 /// Creates a quota with these limits. Waits until the host enforces it.
-async fn enforce(clusters: &Clusters, quotas: &Api<ResourceQuota>, mut hard: Value) {
+pub async fn enforce(clusters: &Clusters, quotas: &Api<ResourceQuota>, mut hard: Value) {
     hard["count/leases.coordination.k8s.io"] = "0".into();
     create(
         quotas,

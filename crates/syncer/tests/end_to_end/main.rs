@@ -10,6 +10,7 @@ mod limits;
 mod network;
 mod objects;
 mod proxy;
+mod refused;
 mod resilience;
 mod setup;
 mod storage;
@@ -42,6 +43,9 @@ async fn live(setup: Setup) {
     pods::denied_fields_are_reported(&clusters).await;
     pods::changes_reach_running_pods(&clusters).await;
     pods::a_denied_change_stays_denied_when_the_host_reports(&clusters).await;
+    refused::a_pod_whose_annotations_are_too_large_is_closed(&clusters).await;
+    refused::a_pod_that_may_not_grow_is_closed(&clusters).await;
+    refused::a_pod_that_the_host_refuses_is_closed(&clusters).await;
     pods::deletions_follow(&clusters).await;
     pods::the_time_to_end_is_limited(&clusters).await;
     limits::objects_beyond_a_limit_wait_and_say_why(&clusters).await;

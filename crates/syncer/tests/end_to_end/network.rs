@@ -11,6 +11,7 @@ use berth_api::{
     SchedulingMode, SyncPolicy,
     labels::{NETWORK_EGRESS, NETWORK_INGRESS},
     names::host_name,
+    pod_labels,
     sync_policy::GatewayReference,
 };
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -58,7 +59,7 @@ async fn open(clusters: &Clusters, name: &str) -> Option<[bool; 2]> {
     Some([NETWORK_INGRESS, NETWORK_EGRESS].map(|label| labels.get(label).is_some_and(|value| value == "open")))
 }
 
-async fn until_open(clusters: &Clusters, name: &str, wanted: [bool; 2]) {
+pub async fn until_open(clusters: &Clusters, name: &str, wanted: [bool; 2]) {
     eventually(&format!("{name} is open: {wanted:?}"), async || {
         open(clusters, name).await == Some(wanted)
     })
@@ -82,7 +83,7 @@ async fn policies_isolate(clusters: &Clusters) {
     let rules = &policy["spec"]["ingress"];
     assert_eq!(
         rules[0]["from"],
-        json!([{"podSelector": {"matchLabels": {"app": "web", "berth.dev/tenant": crate::setup::SLUG, "berth.dev/namespace": "default"}}}])
+        json!([{"podSelector": {"matchLabels": {(pod_labels::host_key("app")): "web", "berth.dev/tenant": crate::setup::SLUG, "berth.dev/namespace": "default"}}}])
     );
     assert_eq!(
         rules[1]["from"][0]["ipBlock"]["except"],

@@ -5,6 +5,7 @@ use crate::{
     setup::Clusters,
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use berth_api::pod_labels;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -114,8 +115,10 @@ pub async fn changes_reach_running_pods(clusters: &Clusters) {
         let pod = host().await;
         let labels = pod.metadata.labels.unwrap();
         pod.spec.unwrap().containers[0].image.as_deref() == Some("app:2")
-            && labels.get("new").is_some_and(|value| value == "label")
-            && !labels.contains_key("app")
+            && labels
+                .get(&pod_labels::host_key("new"))
+                .is_some_and(|value| value == "label")
+            && !labels.contains_key(&pod_labels::host_key("app"))
             && labels.get("injected").is_some_and(|value| value == "by-host")
     })
     .await;

@@ -1,8 +1,8 @@
 //! Pods of a tenant whose class allows more: priorities, accounts of the host, runtime classes, schedulers.
 
 use crate::{
-    objects::{create, eventually, is_phase, origin, phase, pod},
-    setup::Clusters,
+    objects::{create, events, eventually, is_phase, origin, phase, pod},
+    setup::{Clusters, Syncer},
 };
 use berth_api::{
     SchedulingMode, SyncPolicy,
@@ -43,7 +43,7 @@ fn policy() -> SyncPolicy {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_class() {
-    let clusters = Clusters::start_with(policy(), SchedulingMode::Host).await;
+    let mut clusters = Clusters::start_with(policy(), SchedulingMode::Host).await;
     // Objects that control makes for the class, and objects of the platform.
     let classes: Api<PriorityClass> = Api::all(clusters.host_admin.clone());
     for step in 0..PRIORITY_STEPS {
@@ -68,6 +68,7 @@ async fn pods_of_a_class() {
 
     let syncer = clusters.syncer().await;
     runtime_classes_are_mirrored_and_used(&clusters).await;
+    let syncer = what_the_class_takes_away_is_withdrawn_from_pods_that_wait(&mut clusters, syncer).await;
     accounts_are_mapped(&clusters).await;
     an_important_pod_preempts_another(&clusters).await;
     a_flood_waits_until_the_scheduler_tries_it(&clusters).await;
@@ -97,6 +98,32 @@ async fn runtime_classes_are_mirrored_and_used(clusters: &Clusters) {
     })
     .await;
     pods.delete("boxed", &DeleteParams::default()).await.unwrap();
+}
+
+/// A pod that waits for a node would start later with what the class took away.
+async fn what_the_class_takes_away_is_withdrawn_from_pods_that_wait(clusters: &mut Clusters, syncer: Syncer) -> Syncer {
+    let pods = clusters.tenant_api::<Pod>();
+    let spec = json!({"runtimeClassName": "kata", "nodeSelector": {"nvidia.com/gpu.product": "none-has-it"}});
+    create(&pods, pod("late", &spec)).await;
+    let on_host = async |clusters: &Clusters| clusters.host_pods().await.iter().any(|pod| origin(pod) == "late");
+    eventually("it waits on the host", async || on_host(clusters).await).await;
+
+    syncer.stop().await;
+    clusters.policy.pods.runtime_classes.clear();
+    let syncer = clusters.syncer().await;
+    eventually("it is taken back", async || !on_host(clusters).await).await;
+    eventually("an Event says why", async || {
+        let messages = events(clusters, "late", "FieldDenied").await;
+        messages.iter().any(|message| message.contains("spec.runtimeClassName"))
+    })
+    .await;
+
+    syncer.stop().await;
+    clusters.policy = policy();
+    let syncer = clusters.syncer().await;
+    eventually("it is back with the offer", async || on_host(clusters).await).await;
+    pods.delete("late", &DeleteParams::default()).await.unwrap();
+    syncer
 }
 
 async fn accounts_are_mapped(clusters: &Clusters) {

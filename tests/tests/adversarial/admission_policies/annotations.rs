@@ -80,18 +80,60 @@ pub(super) async fn validate(credential: &StolenCredential) {
         }
     }
     let labelled = |object: &Value, key: &str| with(object, &json!({"metadata": {"labels": {key: "x"}}}));
-    for key in ["app", "service.istio.io/canonical-name"] {
-        credential.expect_allowed(&labelled(&pod, key)).await;
-    }
     for (object, key) in [
-        (&pod, "sidecar.istio.io/inject"),
-        (&pod, "azure.workload.identity/use"),
-        (&pod, "aadpodidbinding"),
-        (&pod, "io.cilium.k8s.policy.cluster"),
-        (&service, "mirror.linkerd.io/exported"),
+        (&pod, "pod.berth.dev/app"),
+        (&pod, "batch.kubernetes.io/job-name"),
+        (&pod, "kueue.x-k8s.io/managed"),
+        (&pod, "example.com/tier"),
+        (&pod, "teams.example.com/anything"),
+        (&service, "service.kubernetes.io/headless"),
+        (&service, "pool"),
+        (&map, "namespace.berth.dev/x"),
     ] {
-        credential
-            .expect_denied("metadata.labels may not instruct", &labelled(object, key))
-            .await;
+        credential.expect_allowed(&labelled(object, key)).await;
     }
+    for (object, keys) in [
+        (
+            &pod,
+            &[
+                "aadpodidbinding",
+                "app",
+                "applicationId",
+                "azure.workload.identity/use",
+                "io.cilium.k8s.policy.cluster",
+                "kai.scheduler/queue",
+                "koordinator.sh/qosClass",
+                "pod-group.scheduling.sigs.k8s.io",
+                "pool",
+                "queue",
+                "sidecar.istio.io/inject",
+                "sub.teams.example.com/anything",
+            ][..],
+        ),
+        (
+            &service,
+            &[
+                "app",
+                "batch.kubernetes.io/job-name",
+                "example.com/tier",
+                "mirror.linkerd.io/exported",
+            ][..],
+        ),
+        (&map, &["grafana_dashboard", "pool"][..]),
+        (&budget, &["app"][..]),
+    ] {
+        for key in keys {
+            credential
+                .expect_denied("metadata.labels", &labelled(object, key))
+                .await;
+        }
+    }
+    let template = |labels: Value| {
+        let requests = json!([{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]);
+        let spec = json!({"metadata": {"labels": labels}, "spec": {"devices": {"requests": requests}}});
+        credential.object("resource.k8s.io/v1", "ResourceClaimTemplate", &json!({ "spec": spec }))
+    };
+    credential
+        .expect_denied("spec.metadata.labels", &template(json!({"app": "x"})))
+        .await;
 }

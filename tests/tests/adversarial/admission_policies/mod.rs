@@ -156,9 +156,9 @@ fn expect_denied<T>(message: &str, result: kube::Result<T>) {
 fn class() -> TenantClass {
     let sync = json!({
         "pods": {"deviceVariables": ["NVIDIA_GDS"], "runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100},
-            "annotations": ["example.com/note", "tools.example.com/*"]},
+            "annotations": ["example.com/note", "tools.example.com/*"], "labels": ["example.com/tier", "teams.example.com/*"]},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
-        "services": {"nodePorts": true, "annotations": ["metallb.io/address-pool"]},
+        "services": {"nodePorts": true, "annotations": ["metallb.io/address-pool"], "labels": ["pool"]},
         "ingress": {"classes": ["nginx"], "hostnames": ["*.policies.example.com", "*.{tenant}.{namespace}.example.org"], "annotations": ["traefik.io/*"],
             "gateways": [{"namespace": "edge", "name": "public"}]},
         "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},

@@ -70,7 +70,12 @@ pub(super) async fn sources_of_variables(credential: &StolenCredential) {
     for kind in ["ConfigMap", "Secret"] {
         let with_key = |key: &str| credential.object("v1", kind, &json!({"data": {key: "YWxs", "mode": "ZmFzdA=="}}));
         // Those of applications, and the one that the class gives.
-        for key in ["NVIDIA_API_KEY", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_GDS"] {
+        for key in [
+            "NVIDIA_API_KEY",
+            "NVIDIA_DRIVER_CAPABILITIES",
+            "NVIDIA_GDS",
+            "HIP_VISIBLE_DEVICES",
+        ] {
             credential.expect_allowed(&with_key(key)).await;
         }
         for key in [
@@ -78,6 +83,8 @@ pub(super) async fn sources_of_variables(credential: &StolenCredential) {
             "NVIDIA_MOFED",
             "DOCKER_RESOURCE_GPU",
             "CUDA_VERSION",
+            "NEW_VENDOR_VISIBLE_DEVICES",
+            "VISIBLE_DEVICES",
         ] {
             credential.expect_denied("may not choose devices", &with_key(key)).await;
         }

@@ -118,10 +118,12 @@ pub(super) async fn device_variables(credential: &StolenCredential) {
         env(&json!({"name": "NVIDIA_API_KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})),
         env(&json!({"name": "NVIDIA_DCGM_EXPORTER_PORT_9400_TCP_ADDR", "value": "10.96.0.7"})),
         env(&json!({"name": "CUDA_VISIBLE_DEVICES", "value": "0"})),
+        env(&json!({"name": "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "value": "1"})),
         env(&json!({"name": "NVIDIA_GDS", "value": "enabled"})),
         env_from(&json!({"configMapRef": {"name": "c"}})),
         env_from(&json!({"prefix": "APP_", "configMapRef": {"name": "c"}})),
         env_from(&json!({"prefix": "NVIDIA_NIM_", "secretRef": {"name": "c"}})),
+        env_from(&json!({"prefix": "CUDA_VISIBLE_", "secretRef": {"name": "c"}})),
         // As the syncer makes them for a namespace with hundreds of Services: the evaluation must not cost too much.
         json!({"containers": [{"name": "c", "image": "i", "env": many}, {"name": "d", "image": "i", "env": many}]}),
     ] {
@@ -145,6 +147,7 @@ pub(super) async fn device_variables(credential: &StolenCredential) {
         "NVIDIA_NEW_DEVICES",
         "DOCKER_RESOURCE_GPU",
         "HABANA_VISIBLE_DEVICES",
+        "NEW_VENDOR_VISIBLE_DEVICES",
     ] {
         let pod = credential.pod(&env(&json!({"name": name, "value": "enabled"})));
         credential.expect_denied("choose devices", &pod).await;
@@ -154,7 +157,14 @@ pub(super) async fn device_variables(credential: &StolenCredential) {
         let pod = credential.pod(&env(&json!({"name": "CUDA_VERSION", "value": version})));
         credential.expect_denied("choose devices", &pod).await;
     }
-    for prefix in ["N", "NVIDIA_", "NVIDIA_VISIBLE_", "DOCKER_RESOURCE_", "AMD_"] {
+    for prefix in [
+        "N",
+        "NVIDIA_",
+        "NVIDIA_VISIBLE_",
+        "NVIDIA_NIM_V",
+        "DOCKER_RESOURCE_",
+        "AMD_VISIBLE_",
+    ] {
         let pod = credential.pod(&env_from(&json!({"prefix": prefix, "configMapRef": {"name": "c"}})));
         credential.expect_denied("choose devices", &pod).await;
     }
@@ -190,7 +200,7 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
             json!({"metadata": {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}}}),
         ),
         (
-            "metadata.labels may not instruct",
+            "metadata.labels may hold only",
             None,
             json!({"metadata": {"labels": {"istio.io/dataplane-mode": "ambient"}}}),
         ),
@@ -231,7 +241,7 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
     for (subresource, patch) in [
         (
             None,
-            json!({"metadata": {"labels": {"app": "a"}, "annotations": {"example.com/note": "n"}}}),
+            json!({"metadata": {"labels": {"pod.berth.dev/app": "a"}, "annotations": {"example.com/note": "n"}}}),
         ),
         (
             Some("status"),

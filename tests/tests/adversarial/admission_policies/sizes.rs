@@ -109,7 +109,7 @@ async fn services_from_before_the_limits(credential: &StolenCredential, admin: &
         ..PatchParams::default()
     };
     let change = async |more: &Value| services.patch("large", &dry_run, &Patch::Merge(more)).await;
-    change(&json!({"metadata": {"labels": {"app": "a"}}})).await.unwrap();
+    change(&json!({"metadata": {"labels": {"pool": "a"}}})).await.unwrap();
     change(&json!({"spec": {"ports": ports(299)}})).await.unwrap();
     expect_denied(
         "spec.ports: one object",

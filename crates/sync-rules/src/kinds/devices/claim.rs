@@ -2,8 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels | copied but for reserved ones |
-//! | annotations | not passed on: see `metadata` |
+//! | labels, annotations | not passed on: see `metadata` |
 //! | spec | see `spec`; it cannot change |
 //! | status | see `status` |
 //! | finalizer `resource.kubernetes.io/delete-protection` | in the tenant as long as the host has it: a claim in use stays until its pods end |
@@ -15,9 +14,9 @@ use super::{PROTECTION, resource, spec, status};
 use crate::{
     model::{
         Cache, DeniedField, Dependency, DesiredState, HostNamespace, HostWrite, Kind, KindId, Observation, TenantWrite,
-        ToHost, Translated, json,
+        ToHost, Translated, WhenDenied, json,
         resource::{Name, Resource},
-        store::WatchSpec,
+        store::{Stored, WatchSpec},
     },
     translation::{
         fields::FieldIssues,
@@ -85,6 +84,10 @@ fn finalizers(tenant: &Value, host: &Value) -> Option<Vec<Value>> {
     Some(finalizers)
 }
 
+fn is_allocated(host: &Value) -> bool {
+    json::at(host, &["status", "allocation"]).is_some_and(|allocation| !allocation.is_null())
+}
+
 struct Claims;
 
 impl ToHost for Claims {
@@ -100,7 +103,7 @@ impl ToHost for Claims {
         let mut issues = FieldIssues::default();
         let spec = spec::translate(cache, &claim["spec"], "spec", &mut issues);
         let annotations = metadata::annotations(claim, &AnnotationRules::default(), &mut issues);
-        let metadata = json!({"labels": metadata::labels(claim), "annotations": annotations});
+        let metadata = json!({"annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
@@ -114,6 +117,20 @@ impl ToHost for Claims {
 
     fn update(&self, desired: Value, live: &Value) -> Vec<HostWrite> {
         update(desired, live)
+    }
+
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _claim: &Value, host: &Value) -> WhenDenied {
+        // Pods use what is allocated. The host's scheduler would allocate the rest later.
+        if is_allocated(host) {
+            WhenDenied::Keep
+        } else {
+            WhenDenied::Withdraw
+        }
+    }
+
+    fn deletes_only_this_version(&self, host: &Stored) -> bool {
+        // It may have been allocated meanwhile.
+        !is_allocated(&host.object())
     }
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
@@ -203,6 +220,21 @@ mod tests {
         cache = self::cache();
         cache.tenant.scheduling = SchedulingMode::Tenant;
         assert_eq!(translate(&cache, &devices).unwrap_err().len(), 1);
+    }
+
+    #[test]
+    fn a_claim_that_is_not_allocated_is_withdrawn() {
+        let when_denied = |status: Value| {
+            Claims.when_denied(
+                &cache(),
+                &Name::new("research", "c"),
+                &Value::Null,
+                &json!({"metadata": {}, "status": status}),
+            )
+        };
+        assert_eq!(when_denied(Value::Null), WhenDenied::Withdraw);
+        assert_eq!(when_denied(json!({})), WhenDenied::Withdraw);
+        assert_eq!(when_denied(json!({"allocation": {"devices": {}}})), WhenDenied::Keep);
     }
 
     #[test]

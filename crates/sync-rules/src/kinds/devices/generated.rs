@@ -5,7 +5,8 @@
 //! |---|---|
 //! | which | those whose owner is a host pod of the tenant, as long as the tenant's pod exists |
 //! | name | the tenant's pod, the name of the claim in the pod, and the five characters that make the host's name unique |
-//! | labels, annotations | the host's but for reserved ones |
+//! | labels | those of the tenant's template, and the host's but for reserved ones |
+//! | annotations | the host's but for reserved ones |
 //! | owner | the tenant's pod |
 //! | spec | the host's |
 //! | status | see `status` |
@@ -22,7 +23,7 @@ use crate::{
     },
     translation::metadata,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// The kind.
@@ -126,6 +127,31 @@ fn names_in(status: &Value) -> Vec<String> {
     names
 }
 
+/// Labels of the mirrored claim `name` for the host's claim of the tenant's pod. Those of the template stay on the claim when the template is gone, as
+/// in any cluster.
+fn labels(cache: &Cache, name: &Name, pod: &Value, host: &Value) -> Map<String, Value> {
+    let which = json::text(host, &["metadata", "annotations", POD_CLAIM]);
+    let claims = json::items(pod, &["spec", "resourceClaims"]).iter();
+    let template = claims
+        .filter(|claim| which.is_some() && json::text(claim, &["name"]) == which)
+        .find_map(|claim| json::text(claim, &["resourceClaimTemplateName"]))
+        .and_then(|template| {
+            let templates = cache.stores.tenant(KindId::ResourceClaimTemplate);
+            templates.get(&Name::new(&name.namespace, template))
+        });
+    let mut labels = match template {
+        Some(template) => metadata::mirrored_labels(&template.object()["spec"]),
+        None => cache
+            .stores
+            .tenant(KindId::GeneratedClaim)
+            .get(name)
+            .map(|before| metadata::mirrored_labels(&before.object()))
+            .unwrap_or_default(),
+    };
+    labels.extend(metadata::mirrored_labels(host));
+    labels
+}
+
 struct Generated;
 
 impl Mirror for Generated {
@@ -147,7 +173,7 @@ impl Mirror for Generated {
         same.then(|| {
             json!({
                 "metadata": {
-                    "labels": metadata::labels(&host),
+                    "labels": labels(cache, name, &pod.object(), &host),
                     "annotations": metadata::mirrored_annotations(&host),
                     "ownerReferences": [{
                         "apiVersion": "v1", "kind": "Pod", "name": &*pod_name.name, "uid": &*pod.uid, "controller": true,
@@ -222,6 +248,32 @@ mod tests {
             Generated.mirrored_object(&cache, &Name::new("", "train-0-abcdefghijklm-gpu-x7k2p")),
             None
         );
+    }
+
+    #[test]
+    fn a_claim_of_a_template_has_the_labels_that_the_template_has_in_the_tenant() {
+        let cache = registry::new_cache(test_tenant());
+        put_pods(&cache, &json!({}));
+        let tenant = json!({"metadata": {"name": "train-0", "uid": "tenant-uid", "resourceVersion": "2"},
+            "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]}});
+        cache.stores.tenant(KindId::Pod).written(pod(), Stored::new(&tenant));
+        let template = json!({"metadata": {"name": "gpus", "resourceVersion": "1"},
+            "spec": {"metadata": {"labels": {"project": "p", "berth.dev/tenant": "other"}}, "spec": {}}});
+        let (templates, template_name) = (
+            cache.stores.tenant(KindId::ResourceClaimTemplate),
+            Name::new("research", "gpus"),
+        );
+        templates.written(template_name.clone(), Stored::new(&template));
+        let mirrored = put_claim(&cache, &json!({POD_CLAIM: "gpu"}), "train-0-abcdefghijklm-gpu-x7k2p").remove(0);
+        let labels =
+            |cache: &Cache| Generated.mirrored_object(cache, &mirrored.name).unwrap()["metadata"]["labels"].take();
+        assert_eq!(labels(&cache), json!({"project": "p", "team": "vision"}));
+        // It keeps them when the template is gone.
+        let claim = json!({"metadata": {"name": &*mirrored.name.name, "resourceVersion": "1", "labels": labels(&cache)}, "status": {}});
+        let claims = cache.stores.tenant(KindId::GeneratedClaim);
+        claims.written(mirrored.name.clone(), Stored::new(&claim));
+        templates.forget(&template_name);
+        assert_eq!(labels(&cache), json!({"project": "p", "team": "vision"}));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels, also those for the claims | copied but for reserved ones |
+//! | labels, also those for the claims | not passed on. Claims have those of the template in the tenant, see `generated` |
 //! | annotations, also those for the claims | not passed on: see `metadata` |
 //! | `spec.spec` | as of a claim, see `spec`; it cannot change |
 //!
@@ -12,7 +12,7 @@
 use super::{claim, resource, spec};
 use crate::{
     model::{
-        Cache, DeniedField, DesiredState, HostNamespace, HostWrite, Kind, ToHost, Translated,
+        Cache, DeniedField, DesiredState, HostNamespace, HostWrite, Kind, ToHost, Translated, WhenDenied,
         resource::{Name, Resource},
         store::WatchSpec,
     },
@@ -65,11 +65,16 @@ impl ToHost for Templates {
         fields::copy(&source["metadata"], "spec.metadata", METADATA, &mut issues);
         let mut of = |object: &Value| {
             let annotations = metadata::annotations(object, &AnnotationRules::default(), &mut issues);
-            json!({"labels": metadata::labels(object), "annotations": annotations})
+            json!({"annotations": annotations})
         };
         copied.insert("metadata".into(), of(source));
         let object = json!({"metadata": of(template), "spec": copied});
         issues.into_result(object)
+    }
+
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _template: &Value, _host: &Value) -> WhenDenied {
+        // Claims that were made from it stay; those that are not allocated go with their pods, which are denied as well.
+        WhenDenied::Withdraw
     }
 
     fn mutable_part(&self, desired: &Value) -> Value {

@@ -3,8 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | which | those of a Service of the tenant that has no selector; the host makes the slices of other Services itself |
-//! | annotations | not passed on: see `metadata` |
-//! | labels | copied but for reserved ones; the name of the Service is the host's, and the manager is the syncer, so that no controller of the host takes the slice for its own |
+//! | labels, annotations | not passed on: see `metadata`. The host's name the host's Service and the syncer as the manager, so that no controller of the host takes the slice for its own |
 //! | `addressType` | IPv4 and IPv6 |
 //! | `endpoints[].addresses` | what [`EndpointAddresses`] allows: the tenant's own pods, and networks that the tenant's class lists without those that are closed; an endpoint with any other is left out, with an Event |
 //! | `endpoints[]`: `conditions`, `hostname`, `zone`, `hints` | copied |
@@ -41,9 +40,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 const RESOURCE: Resource = Resource::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
 /// Label: the Service of a slice.
-const SERVICE: &str = "kubernetes.io/service-name";
-/// Prefix of labels that say who manages a slice, and how.
-const MANAGEMENT: &str = "endpointslice.kubernetes.io/";
+pub const SERVICE: &str = "kubernetes.io/service-name";
 /// Label: who manages a slice.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Manager of the slices on the host.
@@ -217,11 +214,9 @@ impl ToHost for Slices {
             .enumerate()
             .map(|(index, port)| fields::copy(port, &format!("ports[{index}]"), PORT, &mut issues).into())
             .collect();
-        let mut labels = metadata::labels(slice);
-        labels.retain(|key, _| !key.starts_with(MANAGEMENT));
-        labels.insert(MANAGED_BY.into(), SYNCER.into());
+        let mut labels = json!({MANAGED_BY: SYNCER});
         if let Some(service) = service(name, slice) {
-            labels.insert(SERVICE.into(), host_name(KindId::Service, &service).into());
+            labels[SERVICE] = host_name(KindId::Service, &service).into();
         }
         let annotations = metadata::annotations(slice, &AnnotationRules::default(), &mut issues);
         object["metadata"] = json!({"labels": labels, "annotations": annotations});

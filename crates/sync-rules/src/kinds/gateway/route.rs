@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels | copied but for reserved ones |
+//! | labels | those that the class lists |
 //! | annotations | as those of Ingresses |
 //! | `parentRefs` | see `parents`. A route without any parent on the host stays in the tenant |
 //! | `useDefaultGateways` | denied: a route has to name its parents |
@@ -266,7 +266,7 @@ impl ToHost for Route {
         }
         checks::check(self.resource.kind, source, &mut issues);
         let annotations = ingress::annotations::translate(cache, route, &mut issues);
-        let metadata = json!({"labels": metadata::labels(route), "annotations": annotations});
+        let metadata = json!({"labels": metadata::labels(route, &[], &cache.tenant.policy.ingress.labels), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 

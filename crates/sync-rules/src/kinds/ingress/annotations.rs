@@ -13,7 +13,7 @@ use crate::{
     model::{Cache, json},
     translation::{fields::FieldIssues, metadata},
 };
-use berth_api::sync_policy::lists_annotation;
+use berth_api::sync_policy::lists_key;
 use serde_json::{Map, Value};
 
 /// The older way to name a class.
@@ -54,7 +54,7 @@ pub fn translate(cache: &Cache, object: &Value, issues: &mut FieldIssues) -> Map
         }
         let field = || format!("metadata.annotations[{key}]");
         match settings::pattern(&key) {
-            _ if lists_annotation(listed, &key) => drop(copied.insert(key, value.into())),
+            _ if lists_key(listed, &key) => drop(copied.insert(key, value.into())),
             Some(pattern) => match pattern.denial(&value) {
                 None => drop(copied.insert(key, value.into())),
                 Some(why) => issues.deny(field(), why),

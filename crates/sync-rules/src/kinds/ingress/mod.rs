@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels | copied but for reserved ones |
+//! | labels | those that the class lists |
 //! | annotations | see `annotations`: instructions to the controller only from an allow-list |
 //! | `ingressClassName`, or the annotation `kubernetes.io/ingress.class` | one that the tenant's class lists. An Ingress of a class that the tenant made itself stays in the tenant, for the tenant's own controller |
 //! | `rules[].host`, `tls[].hosts` | host names that the tenant's class lists; without one, or with `defaultBackend`, only if it lists `*` |
@@ -160,7 +160,7 @@ impl ToHost for Ingresses {
         field_checks::check(source, "spec", "", paths::CHECKS, &mut issues);
         paths::check_count(source, &mut issues);
         let annotations = annotations::translate(cache, ingress, &mut issues);
-        let metadata = json!({"labels": metadata::labels(ingress), "annotations": annotations});
+        let metadata = json!({"labels": metadata::labels(ingress, &[], &cache.tenant.policy.ingress.labels), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 

@@ -7,7 +7,7 @@
 //!
 //! A pod that a policy for egress selects may have labels for DNS and the API server, see [`services`](super::services).
 
-use super::{peers, services::Service};
+use super::services::Service;
 use crate::{
     model::{Cache, KindId, json, resource::Name},
     translation::selector,
@@ -47,7 +47,7 @@ pub fn labels_of(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> 
             if is_selected == Some(false) {
                 continue;
             }
-            let opens = is_selected == Some(true) && peers::not_on_host(selected).is_none();
+            let opens = is_selected == Some(true);
             for direction in directions(&object["spec"]) {
                 if direction == "Ingress" {
                     ingress = false;

@@ -2,8 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels | copied but for reserved ones |
-//! | annotations | not passed on: see `metadata` |
+//! | labels, annotations | not passed on: see `metadata` |
 //! | `podSelector` | narrowed to the tenant and the namespace |
 //! | `policyTypes` | copied |
 //! | `ingress[].ports`, `egress[].ports` | copied |
@@ -23,7 +22,8 @@
 //! The platform lets the pods of a tenant talk to each other, but only those that no policy of the tenant selects,
 //! because Kubernetes adds up what policies allow. A label of the host pod says that no policy selects it: see
 //! [`isolation`]. The pod loses it as soon as the syncer observes such a policy, even if the policy is not on the host
-//! yet, and gets it back when the policy is gone from the tenant. In between, less traffic may be allowed than
+//! yet, and whatever else of the pod is denied here or refused by the host (see [`ToHost::closing_patch`]). It gets the label back when the
+//! policy is gone from the tenant. In between, less traffic may be allowed than
 //! requested, never more.
 
 mod blocks;
@@ -99,12 +99,8 @@ impl ToHost for Policies {
         let mut issues = FieldIssues::default();
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
         // An unknown field may change what the rules mean.
-        let mut understood = issues.denied.is_empty();
+        let understood = issues.denied.is_empty();
         let selected = source.get("podSelector").cloned().unwrap_or_else(|| json!({}));
-        if let Some(why) = peers::not_on_host(&selected) {
-            issues.deny("spec.podSelector", why);
-            understood = false;
-        }
         spec.insert(
             "podSelector".into(),
             scoped(cache, &selected, Some(&[&*name.namespace])),
@@ -129,7 +125,7 @@ impl ToHost for Policies {
             }
         }
         let annotations = metadata::annotations(policy, &AnnotationRules::default(), &mut issues);
-        let metadata = json!({"labels": metadata::labels(policy), "annotations": annotations});
+        let metadata = json!({"annotations": annotations});
         let mut object = json!({"metadata": metadata, "spec": spec});
         limit_size(policy, &mut object, &mut issues)?;
         limit_cost(&peers, &mut object, &mut issues);

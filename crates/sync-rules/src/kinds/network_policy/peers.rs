@@ -7,9 +7,6 @@
 //! | `namespaceSelector` | the pods whose namespace has these labels; an empty one means every pod of the tenant |
 //! | both | pods for which both hold |
 //! | `ipBlock` | the range as far as it is declared for the tenant, see `limits`; DNS and the API server see `services` |
-//!
-//! A selector by a label that host pods do not carry is left out: on the host it could not distinguish pods without the
-//! label from pods whose label was not copied.
 
 use super::{
     blocks::Block,
@@ -19,7 +16,7 @@ use super::{
 };
 use crate::{
     model::{Cache, json},
-    translation::{fields::FieldIssues, metadata, namespace_labels, pod_selector::scoped, selector},
+    translation::{fields::FieldIssues, namespace_labels, pod_selector::scoped},
 };
 use serde_json::{Map, Value, json};
 
@@ -42,14 +39,6 @@ pub struct RulePeers {
     blocks: Vec<Block>,
     /// Whether the rule names no peer, which means every peer.
     is_everyone: bool,
-}
-
-/// Why a pod selector cannot be translated; `None` if it can.
-pub fn not_on_host(selector: &Value) -> Option<String> {
-    let key = selector::keys(selector).find(|key| !metadata::crosses(key))?;
-    Some(format!(
-        "the label {key} is reserved for the platform: policies cannot select by it, so nothing is allowed here"
-    ))
 }
 
 impl<'a> Peers<'a> {
@@ -155,10 +144,6 @@ impl<'a> Peers<'a> {
                 Ok(block) => rule_peers.blocks.push(block),
                 Err(why) => issues.deny(format!("{path}.ipBlock"), format!("{why}, so nothing is allowed here")),
             }
-            return;
-        }
-        if let Some(why) = pods.and_then(not_on_host) {
-            issues.deny(format!("{path}.podSelector"), why);
             return;
         }
         let everything = json!({});

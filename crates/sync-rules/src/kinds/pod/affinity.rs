@@ -3,7 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | nodeAffinity | copied, but for labels of nodes that only the platform sees |
-//! | podAffinity, podAntiAffinity, topologySpreadConstraints: labelSelector | narrowed to the tenant and the namespaces meant |
+//! | podAffinity, podAntiAffinity, topologySpreadConstraints: labelSelector | that of the same pods on the host, narrowed to the tenant and the namespaces meant |
 //! | namespaceSelector | a selector of the labels that host pods carry for those of their namespace |
 //! | namespaces together with a namespaceSelector by labels | denied: no selector can express "one of both" |
 //! | matchLabelKeys, mismatchLabelKeys | the tenant's API server has put them into the selector |
@@ -146,7 +146,8 @@ fn pod_term(cache: &Cache, name: &Name, term: &Value, path: &str, issues: &mut F
     let Some(selector) = term.get("labelSelector").filter(|selector| !selector.is_null()) else {
         return copied.into();
     };
-    let mut selector = fields::within(selector, &format!("{path}.labelSelector"), LABEL_SELECTOR, issues);
+    let selector = fields::within(selector, &format!("{path}.labelSelector"), LABEL_SELECTOR, issues);
+    let mut of_namespaces = None;
     let namespaces = match by_labels {
         None if listed.is_empty() => Some(vec![&*name.namespace]),
         None => Some(listed),
@@ -162,11 +163,15 @@ fn pod_term(cache: &Cache, name: &Name, term: &Value, path: &str, issues: &mut F
         Some(namespaces) => {
             let path = format!("{path}.namespaceSelector");
             let namespaces = fields::within(namespaces, &path, LABEL_SELECTOR, issues);
-            join(&mut selector, &namespace_labels::selector(&namespaces));
+            of_namespaces = Some(namespace_labels::selector(&namespaces));
             None
         }
     };
-    copied.insert("labelSelector".into(), scoped(cache, &selector, namespaces.as_deref()));
+    let mut selector = scoped(cache, &selector, namespaces.as_deref());
+    if let Some(of_namespaces) = of_namespaces {
+        join(&mut selector, &of_namespaces);
+    }
+    copied.insert("labelSelector".into(), selector);
     copied.into()
 }
 
@@ -193,7 +198,7 @@ mod tests {
     use super::*;
     use crate::model::tenant::test_tenant;
     use crate::registry;
-    use berth_api::labels;
+    use berth_api::{labels, pod_labels};
     use serde_json::json;
 
     fn term(term: &Value) -> (Value, Vec<String>) {
@@ -212,7 +217,7 @@ mod tests {
         );
         assert_eq!(denied, [""; 0]);
         let selector = &translated["labelSelector"];
-        assert_eq!(selector["matchLabels"]["app"], "web");
+        assert_eq!(selector["matchLabels"][pod_labels::host_key("app")], "web");
         assert_eq!(selector["matchLabels"][labels::TENANT], test_tenant().slug);
         assert_eq!(selector["matchLabels"][namespace_labels::label("team")], "a");
         assert_eq!(selector["matchExpressions"][0]["key"], namespace_labels::label("tier"));

@@ -31,9 +31,12 @@ pub fn can_change(field: &str) -> bool {
     subscript(field).is_some_and(|(map, _)| matches!(map, "metadata.labels" | "metadata.annotations"))
 }
 
+/// What the keys of annotations begin with that carry fields.
+pub const PREFIX: &str = "downward.berth.dev/";
+
 /// Key of the annotation that carries a field for volumes, and for variables if it can change.
 pub fn annotation(field: &str) -> String {
-    format!("downward.berth.dev/{}", berth_api::names::hash(&[field]))
+    format!("{PREFIX}{}", berth_api::names::hash(&[field]))
 }
 
 /// `metadata.labels['a']` → (`metadata.labels`, `a`).

@@ -2,10 +2,11 @@
 //!
 //! | part | rule | where |
 //! |---|---|---|
-//! | labels | copied but for reserved ones and those that act on the host | `metadata` |
+//! | labels | under keys that mean nothing on the host, see [`pod_labels`](crate::translation::pod_labels) | `build` |
 //! | annotations | [`ANNOTATIONS`] and those that the class lists | `metadata` |
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
+//! | size of labels and annotations | limited | `metadata_size` |
 //! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec. In a pod that has a node, only what can be added | [`sizes`] |
 //! | user | who created the pod, and a gate if its users are limited: at the creation | `user` |
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
@@ -18,6 +19,7 @@
 //! tenant's pod to the same node and reports what the host's kubelet reports.
 
 mod affinity;
+mod build;
 pub mod certificate;
 mod claims;
 mod container;
@@ -25,6 +27,7 @@ mod downward;
 mod environment;
 pub mod gang;
 mod grace;
+mod metadata_size;
 mod own_labels;
 pub mod placement;
 mod scheduling;
@@ -54,7 +57,6 @@ pub use shared::GPU_RUNTIMES;
 pub use targets::targets;
 
 use crate::{
-    kinds::network_policy::isolation,
     model::{
         Cache, Creation, DeniedField, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind, KindId,
         Observation, TenantWrite, ToHost, Translated, WhenDenied, json,
@@ -63,11 +65,7 @@ use crate::{
         resource::{self, Key, Name, Resource},
         store::{Stored, WatchSpec},
     },
-    translation::{
-        fields::FieldIssues,
-        metadata::{self, AnnotationRules},
-        namespace_labels, sizes,
-    },
+    translation::fields::FieldIssues,
 };
 use berth_api::{SchedulingMode, labels};
 use jiff::Timestamp;
@@ -185,86 +183,6 @@ fn trim_host(pod: &mut Value) {
     }
 }
 
-/// The host pod for a tenant's pod, without what is denied.
-fn build(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Value {
-    if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
-        let is_new = !cache.stores.host(KindId::Pod).contains(name);
-        // Only the host's scheduler knows what other tenants use of a shared node.
-        let is_ours = || {
-            let published = cache.stores.host(KindId::Node).get(&Name::new("", node));
-            published.is_some_and(|node| json::text(&node.object(), &["spec", "labels", labels::SHARED_POOL]).is_none())
-        };
-        match placement::mode(cache, &pod["spec"]) {
-            SchedulingMode::Host if !status::is_bound(pod) => issues.deny(
-                "spec.nodeName",
-                "pods are placed by the scheduler: use a node selector or affinity",
-            ),
-            SchedulingMode::Tenant if is_new && !is_ours() => {
-                issues.deny("spec.nodeName", format!("{node} is not a node of this cluster alone"));
-            }
-            _ => {}
-        }
-    }
-    let rules = AnnotationRules {
-        always: ANNOTATIONS,
-        listed: &cache.tenant.policy.pods.annotations,
-        class_field: Some("sync.pods.annotations"),
-        load_balancers: None,
-    };
-    let mut annotations = metadata::annotations(pod, &rules, issues);
-    let spec = spec::translate(cache, name, pod, issues);
-    for field in spec.downward {
-        let value = downward::literal(pod, &field).unwrap_or_default();
-        annotations.insert(downward::annotation(&field), value.into());
-    }
-    annotations.extend(gang::annotations(cache, name, pod));
-    let mut host_labels = metadata::labels(pod);
-    if !spec.shared_pools.is_empty() {
-        host_labels.insert(labels::SHARED_NODES.into(), labels::SHARED_NODES_ALLOWED.into());
-        annotations.insert(labels::SHARED_POOLS.into(), spec.shared_pools.join(",").into());
-    }
-    host_labels.extend(namespace_labels::labels_of(cache, &name.namespace));
-    host_labels.extend(isolation::labels_of(cache, name, pod));
-    let metadata = json::object([("labels", host_labels.into()), ("annotations", annotations.into())]);
-    let mut object = json::object([("metadata", metadata), ("spec", spec.spec.into())]);
-    object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
-    if cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some() {
-        // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
-        sizes::check_on_host(sizes::RUNNING_POD, &object, issues);
-    } else {
-        sizes::check(sizes::POD, pod, &object, issues);
-        sizes::check(sizes::RUNNING_POD, pod, &object, issues);
-        sizes::check_pod_bytes(pod, issues);
-    }
-    object
-}
-
-/// The metadata of a host pod that runs, without what is denied. Its spec stays, and so does where it may run.
-fn build_metadata(cache: &Cache, name: &Name, pod: &Value, host: &Value) -> Value {
-    let mut object = build(cache, name, pod, &mut FieldIssues::default());
-    object["spec"] = json!({});
-    let pools = json::text(host, &["metadata", "annotations", labels::SHARED_POOLS]);
-    for (map, key, value) in [
-        (
-            "labels",
-            labels::SHARED_NODES,
-            pools.map(|_| labels::SHARED_NODES_ALLOWED),
-        ),
-        ("annotations", labels::SHARED_POOLS, pools),
-        ("annotations", update::APPLIED_KEYS, None),
-    ] {
-        let Some(entries) = object["metadata"][map].as_object_mut() else {
-            continue;
-        };
-        match value {
-            Some(value) => drop(entries.insert(key.to_owned(), value.into())),
-            None => drop(entries.remove(key)),
-        }
-    }
-    object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
-    object
-}
-
 struct Pods;
 
 impl ToHost for Pods {
@@ -316,7 +234,7 @@ impl ToHost for Pods {
 
     fn translate(&self, cache: &Cache, name: &Name, pod: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
-        let object = build(cache, name, pod, &mut issues);
+        let object = build::host_pod(cache, name, pod, &mut issues);
         issues.into_result(object)
     }
 
@@ -345,6 +263,10 @@ impl ToHost for Pods {
         update::update(&desired, live)
     }
 
+    fn closing_patch(&self, desired: &Value, live: &Value) -> Option<Value> {
+        update::closing_patch(desired, live)
+    }
+
     fn host_status(&self, tenant: &Value, host: &Value) -> Option<Value> {
         status::host_status(tenant, host)
     }
@@ -357,8 +279,8 @@ impl ToHost for Pods {
         let unoffered = volume_claims::find_unoffered_claims(cache, name, pod);
         let host = cache.stores.host(KindId::Pod).get(name);
         let waits = host.is_some_and(|host| placement::waits(&host));
-        if waits && !unoffered.is_empty() {
-            // It would start later and mount the claim.
+        if waits {
+            // It would start later with what is denied now.
             return WhenDenied::Withdraw;
         }
         let withdrawn = &cache.tenant.withdrawn_storage_classes;
@@ -369,9 +291,8 @@ impl ToHost for Pods {
                     "The pod mounts the claim {claim}, whose StorageClass {class} the platform no longer offers. The claim and its data stay."
                 ),
             },
-            None if waits => WhenDenied::Keep,
             // What runs goes on. But policies of the tenant that close it must reach it, and annotations that are no longer allowed must go.
-            None => WhenDenied::Reduce(build_metadata(cache, name, pod, host_pod)),
+            None => WhenDenied::Reduce(build::metadata_of_running(cache, name, pod, host_pod)),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::{store::Stored, tenant::test_tenant};
 use crate::{model::KindId, registry};
+use berth_api::pod_labels;
 use proptest::prelude::*;
 
 fn cache() -> Cache {
@@ -90,14 +91,14 @@ fn a_pod_that_runs_follows_labels_and_policies_although_it_is_denied() {
     let reduced = reduce(&json!({}));
     assert_eq!(reduced["spec"], json!({}), "nothing of what runs changes");
     let (labels, annotations) = (&reduced["metadata"]["labels"], &reduced["metadata"]["annotations"]);
-    assert_eq!(labels["later"], "yes");
+    assert_eq!(labels[pod_labels::host_key("later")], "yes");
     // No policy selects it, so that it is open: the label goes with the first policy that does.
     assert_eq!(labels[labels::NETWORK_EGRESS], labels::NETWORK_OPEN);
     assert_eq!(annotations["kubernetes.io/ingress-bandwidth"], "1M");
     assert_eq!(annotations.get("io.katacontainers.config.hypervisor.path"), None);
     let applied = annotations[update::APPLIED_KEYS].as_str().unwrap();
     assert!(
-        applied.contains("later") && !applied.contains(update::APPLIED_KEYS),
+        applied.contains(labels::NETWORK_EGRESS) && !applied.contains(update::APPLIED_KEYS),
         "{applied}"
     );
     // Where it may run was decided at its creation.
@@ -108,9 +109,12 @@ fn a_pod_that_runs_follows_labels_and_policies_although_it_is_denied() {
         labels::SHARED_NODES_ALLOWED
     );
     assert_eq!(shared["metadata"]["annotations"][labels::SHARED_POOLS], "cpu");
-    // One that waits keeps what it was accepted with.
+    // One that waits would start with what is denied.
     put_host(&cache, &json!({}), &json!({}));
-    assert_eq!(Pods.when_denied(&cache, &name(), &denied, &json!({})), WhenDenied::Keep);
+    assert_eq!(
+        Pods.when_denied(&cache, &name(), &denied, &json!({})),
+        WhenDenied::Withdraw
+    );
 }
 
 fn translate(pod: &Value) -> Result<Translated, Vec<DeniedField>> {

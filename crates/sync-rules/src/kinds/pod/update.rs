@@ -2,15 +2,16 @@
 //!
 //! | field | way |
 //! |---|---|
-//! | labels, annotations | patch; those that came from the tenant are removed when they go there |
+//! | labels, annotations | patch, before everything else: policies reach the pod by its labels. Those that came from the tenant are removed when they go there |
 //! | images, activeDeadlineSeconds, tolerations (added only), schedulingGates (the tenant's, removed only) | patch |
 //! | nodeSelector, affinity | patch, while there are scheduling gates |
 //! | resources of containers and of the pod | the `resize` subresource |
 //! | ephemeral containers | the `ephemeralcontainers` subresource |
 //! | everything else | cannot change; whatever the host has there stays |
 
+use super::downward;
 use crate::model::{HostWrite, json};
-use berth_api::labels;
+use berth_api::{labels, pod_labels};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -83,20 +84,23 @@ pub fn object_at_creation(mut pod: Value) -> Value {
     pod
 }
 
-/// Writes that bring the host pod `live` to `desired`. Subresources come alone: the engine then reads the pod again and
-/// calls this function once more.
+/// Writes that bring the host pod `live` to `desired`. Subresources come alone, after labels and annotations, which must not wait for them: a
+/// quota may refuse a resize. The engine then reads the pod again and calls this function once more.
 pub fn update(desired: &Value, live: &Value) -> Vec<HostWrite> {
     let subresources: Vec<HostWrite> = resize(desired, live)
         .into_iter()
         .chain(ephemeral(desired, live))
         .collect();
     if !subresources.is_empty() {
-        return subresources;
+        return changed_metadata(desired, live)
+            .into_iter()
+            .chain(subresources)
+            .collect();
     }
     let mut patch = json!({"metadata": {}, "spec": {}});
     for map in ["labels", "annotations"] {
         if let Some(changes) = changed_entries(desired, live, map) {
-            patch["metadata"][map] = changes;
+            patch["metadata"][map] = changes.into();
         }
     }
     let (wanted, now) = (&desired["spec"], &live["spec"]);
@@ -134,8 +138,39 @@ pub fn update(desired: &Value, live: &Value) -> Vec<HostWrite> {
     vec![HostWrite::Merge(patch)]
 }
 
+/// Labels and annotations that differ. The hash is not among them: the rest has not been written yet.
+fn changed_metadata(desired: &Value, live: &Value) -> Option<HostWrite> {
+    let mut metadata = Map::new();
+    for map in ["labels", "annotations"] {
+        let mut changes = changed_entries(desired, live, map).unwrap_or_default();
+        changes.remove(labels::APPLIED_HASH);
+        if !changes.is_empty() {
+            metadata.insert(map.into(), changes.into());
+        }
+    }
+    (!metadata.is_empty()).then(|| HostWrite::Patch {
+        subresource: "",
+        patch: json!({"metadata": metadata}),
+    })
+}
+
+/// Labels of host pods that open the network.
+const OPENING: &[&str] = &[
+    labels::NETWORK_API_SERVER,
+    labels::NETWORK_DNS,
+    labels::NETWORK_EGRESS,
+    labels::NETWORK_INGRESS,
+];
+
+/// A merge patch with the labels by which policies select the pod, without those that open more: nothing in it can be refused.
+pub fn closing_patch(desired: &Value, live: &Value) -> Option<Value> {
+    let mut changes = changed_entries(desired, live, "labels")?;
+    changes.retain(|key, value| labels::is_reserved(key) && (value.is_null() || !OPENING.contains(&key.as_str())));
+    (!changes.is_empty()).then(|| json!({"metadata": {"labels": changes}}))
+}
+
 /// Annotation of host pods: the labels, annotations and scheduling gates that came from the tenant. Only those are ever
-/// taken away again; what webhooks of the host have added stays.
+/// taken away again; what webhooks of the host have added stays. Labels with a key of [`pod_labels`] are always the tenant's.
 pub const APPLIED_KEYS: &str = "berth.dev/applied-keys";
 
 /// The value of [`APPLIED_KEYS`] for a host pod: `labels=a,b;annotations=c;gates=d`.
@@ -143,6 +178,7 @@ pub fn applied_keys(pod: &Value) -> String {
     let keys = |map: &str| {
         json::strings(&pod["metadata"], &[map])
             .into_keys()
+            .filter(|key| !pod_labels::is_host_key(key))
             .collect::<Vec<_>>()
             .join(",")
     };
@@ -174,11 +210,17 @@ pub fn opens_gates(tenant: &Value, host: &Value) -> bool {
     !on_host.is_empty() && on_host.is_subset(&applied) && on_host.is_disjoint(&kept)
 }
 
-/// Keys of one sort that came from the tenant earlier and no longer do.
+/// Keys of one sort that came from the tenant earlier and no longer do. Values of the downward API are never removed: the fields that need them
+/// stay.
 fn removed(desired: &Value, live: &Value, sort: &str) -> BTreeSet<String> {
     let kept = applied(desired, sort);
     let mut keys = applied(live, sort);
-    keys.retain(|key| !kept.contains(key));
+    if sort == "labels" {
+        let wanted = json::strings(desired, &["metadata", "labels"]);
+        let of_pod = json::strings(live, &["metadata", "labels"]).into_keys();
+        keys.extend(of_pod.filter(|key| pod_labels::is_host_key(key) && !wanted.contains_key(key)));
+    }
+    keys.retain(|key| !kept.contains(key) && !key.starts_with(downward::PREFIX));
     keys
 }
 
@@ -196,7 +238,7 @@ fn applied(pod: &Value, sort: &str) -> BTreeSet<String> {
 }
 
 /// Labels or annotations to set, and to remove, as a merge patch.
-fn changed_entries(desired: &Value, live: &Value, map: &str) -> Option<Value> {
+fn changed_entries(desired: &Value, live: &Value, map: &str) -> Option<Map<String, Value>> {
     let now = json::strings(live, &["metadata", map]);
     let mut changes: Map<String, Value> = json::strings(desired, &["metadata", map])
         .into_iter()
@@ -204,7 +246,7 @@ fn changed_entries(desired: &Value, live: &Value, map: &str) -> Option<Value> {
         .map(|(key, value)| (key, value.into()))
         .collect();
     changes.extend(removed(desired, live, map).into_iter().map(|key| (key, Value::Null)));
-    (!changes.is_empty()).then_some(Value::Object(changes))
+    (!changes.is_empty()).then_some(changes)
 }
 
 /// The live containers with the tenant's images; `None` if they have them. Nothing else of a container can change: it
@@ -328,6 +370,76 @@ mod tests {
             panic!("{writes:?}")
         };
         insta::assert_yaml_snapshot!(patch);
+    }
+
+    fn open(pod: &mut Value) {
+        for key in [labels::NETWORK_EGRESS, labels::NETWORK_INGRESS] {
+            pod["metadata"]["labels"][key] = labels::NETWORK_OPEN.into();
+        }
+        pod["metadata"]["labels"][pod_labels::host_key("app")] = "a".into();
+        pod["metadata"]["annotations"] = json!({labels::APPLIED_HASH: "h", "downward.berth.dev/x": "a=b"});
+        pod["metadata"]["annotations"][APPLIED_KEYS] = applied_keys(pod).into();
+    }
+
+    #[test]
+    fn what_closes_a_pod_does_not_wait_for_a_resize() {
+        let mut live = host("image", "1");
+        open(&mut live);
+        let mut desired = host("image", "2");
+        open(&mut desired);
+        assert!(matches!(
+            update(&desired, &live).as_slice(),
+            [HostWrite::Patch {
+                subresource: "resize",
+                ..
+            }]
+        ));
+        let closed = desired["metadata"]["labels"].as_object_mut().unwrap();
+        closed.remove(labels::NETWORK_EGRESS);
+        desired["metadata"]["annotations"][labels::APPLIED_HASH] = "other".into();
+        desired["metadata"]["annotations"][APPLIED_KEYS] = applied_keys(&desired).into();
+        let writes = update(&desired, &live);
+        let [
+            HostWrite::Patch { subresource: "", patch },
+            HostWrite::Patch {
+                subresource: "resize", ..
+            },
+        ] = writes.as_slice()
+        else {
+            panic!("{writes:?}")
+        };
+        assert_eq!(patch["metadata"]["labels"], json!({labels::NETWORK_EGRESS: null}));
+        let annotations: Vec<&String> = patch["metadata"]["annotations"].as_object().unwrap().keys().collect();
+        assert_eq!(annotations, [APPLIED_KEYS], "the hash is written when all is done");
+    }
+
+    #[test]
+    fn what_closes_a_pod_can_be_written_alone() {
+        let mut live = host("image", "1");
+        open(&mut live);
+        let mut desired = live.clone();
+        assert_eq!(closing_patch(&desired, &live), None);
+        desired["metadata"]["labels"] = json!({"listed": "l", labels::NETWORK_DNS: labels::NETWORK_OPEN, labels::NETWORK_INGRESS: labels::NETWORK_OPEN});
+        desired["metadata"]["labels"][pod_labels::host_key("tier")] = "t".into();
+        desired["metadata"]["annotations"] = json!({"note": "long"});
+        desired["metadata"]["annotations"][APPLIED_KEYS] = applied_keys(&desired).into();
+        let patch = closing_patch(&desired, &live).unwrap();
+        let expected = json!({labels::NETWORK_EGRESS: null, (pod_labels::host_key("app")): null, (pod_labels::host_key("tier")): "t"});
+        assert_eq!(patch, json!({"metadata": {"labels": expected}}));
+    }
+
+    #[test]
+    fn values_of_the_downward_api_stay_while_they_are_left_out() {
+        let mut live = host("image", "1");
+        open(&mut live);
+        let mut desired = live.clone();
+        desired["metadata"]["annotations"] = json!({});
+        desired["metadata"]["annotations"][APPLIED_KEYS] = applied_keys(&desired).into();
+        let changes = changed_entries(&desired, &live, "annotations").unwrap();
+        assert!(
+            !changes.keys().any(|key| key.starts_with(downward::PREFIX)),
+            "{changes:?}"
+        );
     }
 
     #[test]

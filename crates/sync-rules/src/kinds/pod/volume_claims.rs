@@ -291,7 +291,7 @@ mod tests {
         let (waits, runs) = (json!({}), json!({"nodeName": "node-1"}));
         assert_eq!(when_denied("gone", &[], &waits), WhenDenied::Withdraw);
         assert!(matches!(when_denied("gone", &["other"], &runs), WhenDenied::Reduce(_)));
-        assert_eq!(when_denied("fast", &["fast"], &waits), WhenDenied::Keep);
+        assert_eq!(when_denied("fast", &["fast"], &waits), WhenDenied::Withdraw);
         let WhenDenied::End { reason, message } = when_denied("gone", &["gone"], &runs) else {
             panic!()
         };

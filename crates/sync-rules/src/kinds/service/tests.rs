@@ -142,12 +142,72 @@ fn annotations_reach_the_host_only_if_the_class_lists_them() {
 }
 
 #[test]
-fn an_event_names_labels_that_the_selector_cannot_find() {
+fn a_service_selects_pods_by_any_label() {
     let cache = registry::new_cache(test_tenant());
-    let service = json!({"metadata": {}, "spec": {"selector": {"app": "a", "istio.io/rev": "r"}}});
+    let labels = json!({"app": "a", "istio.io/rev": "r", "volcano.sh/job-name": "train", "berth.dev/tenant": "other",
+        "statefulset.kubernetes.io/pod-name": "db-0"});
+    let pod = crate::translation::pod_labels::labels_of(&json!({"metadata": {"labels": labels}}), &[]);
+    let service = json!({"metadata": {}, "spec": {"selector": labels}});
     let translated = Services.translate(&cache, &Name::new("shop", "web"), &service).unwrap();
-    let fields: Vec<&str> = translated.ignored.iter().map(|issue| issue.field.as_str()).collect();
-    assert_eq!(fields, ["spec.selector[istio.io/rev]"]);
+    assert!(translated.ignored.is_empty());
+    let selector = translated.object["spec"]["selector"].as_object().unwrap();
+    assert_eq!(selector.len(), pod.len() + 2);
+    for (key, value) in selector {
+        let scope = [labels::TENANT, labels::TENANT_OBJECT_NAMESPACE].contains(&key.as_str());
+        assert!(scope || pod.get(key) == Some(value), "{key}");
+    }
+    assert_eq!(selector[labels::TENANT], cache.tenant.slug);
+}
+
+#[test]
+fn a_service_has_only_labels_that_the_class_lists() {
+    let labels_with = |listed: &[&str]| {
+        let mut tenant = test_tenant();
+        std::sync::Arc::make_mut(&mut tenant.policy).services.labels = listed.iter().map(ToString::to_string).collect();
+        let service = json!({"metadata": {"labels": {"pool": "public", "app.kubernetes.io/name": "web",
+            "service.kubernetes.io/service-proxy-name": "none"}}, "spec": {}});
+        let translated = Services.translate(&registry::new_cache(tenant), &Name::new("shop", "web"), &service);
+        translated.unwrap().object["metadata"]["labels"].take()
+    };
+    let proxy = "service.kubernetes.io/service-proxy-name";
+    assert_eq!(labels_with(&[]), json!({proxy: "none"}));
+    assert_eq!(labels_with(&["pool"]), json!({proxy: "none", "pool": "public"}));
+}
+
+#[test]
+fn a_condition_says_what_is_denied_as_long_as_it_is() {
+    let cache = registry::new_cache(test_tenant());
+    let name = Name::new("shop", "web");
+    let denied = [DeniedField::new("spec.type", "NodePort is not offered: use ClusterIP")];
+    let sync_status = |tenant: &Value, denied: &[DeniedField]| {
+        let observation = Observation {
+            tenant,
+            host: &json!({}),
+            in_sync: denied.is_empty(),
+            denied,
+            now: Timestamp::UNIX_EPOCH,
+        };
+        Services.sync_status(&cache, &name, &observation)
+    };
+    let other = json!({"type": "example.com/checked", "status": "True"});
+    let mut service = json!({"spec": {"type": "NodePort"}, "status": {"conditions": [other], "loadBalancer": {}}});
+    assert_eq!(sync_status(&service, &[]), []);
+    let reported = sync_status(&service, &denied);
+    let [TenantWrite::Status(status)] = reported.as_slice() else {
+        panic!("{reported:?}")
+    };
+    // A Service that is not on the host at all says the same.
+    let not_created = Services.denied_status(&cache, &name, &service, &denied, Timestamp::UNIX_EPOCH);
+    assert_eq!(not_created.as_ref(), Some(status));
+    assert_eq!(status["conditions"][0], other);
+    assert_eq!(
+        status["conditions"][1],
+        json!({"type": "berth.dev/Synced", "status": "False", "reason": "FieldDenied",
+            "message": "spec.type: NodePort is not offered: use ClusterIP", "lastTransitionTime": "1970-01-01T00:00:00Z"})
+    );
+    service["status"] = status.clone();
+    let corrected = json!({"conditions": [other], "loadBalancer": {}});
+    assert_eq!(sync_status(&service, &[]), [TenantWrite::Status(corrected)]);
 }
 
 #[test]
@@ -248,6 +308,6 @@ fn a_service_with_denied_annotations_stays_inside_without_annotations() {
     let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service, &Value::Null) else {
         panic!("it keeps its address")
     };
-    assert_eq!(reduced["metadata"], json!({"labels": {"a": "b"}, "annotations": {}}));
+    assert_eq!(reduced["metadata"], json!({"labels": {}, "annotations": {}}));
     assert_eq!(reduced["spec"]["clusterIP"], "10.96.7.7");
 }

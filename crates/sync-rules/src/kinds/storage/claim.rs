@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels | copied but for reserved ones |
+//! | labels | not passed on: see `metadata` |
 //! | annotations | not passed on: drivers follow instructions in them, such as which volume to import; an Event says why |
 //! | `accessModes`, `volumeMode` | copied |
 //! | `resources` | copied; a larger request grows the volume |
@@ -172,7 +172,7 @@ impl ToHost for Claims {
             }
         }
         let annotations = annotations(cache, claim, &mut issues);
-        let metadata = json!({"labels": metadata::labels(claim), "annotations": annotations});
+        let metadata = json!({"annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels | copied but for reserved ones |
+//! | labels | not passed on: see `metadata` |
 //! | annotations | not passed on |
 //! | `source.persistentVolumeClaimName` | becomes the host claim's |
 //! | `source.volumeSnapshotContentName` | denied: contents belong to the platform |
@@ -118,7 +118,7 @@ impl ToHost for Snapshots {
         if let Some(why) = denied {
             issues.deny("spec.volumeSnapshotClassName", why);
         }
-        issues.into_result(json!({"metadata": {"labels": metadata::labels(snapshot)}, "spec": spec}))
+        issues.into_result(json!({"metadata": {}, "spec": spec}))
     }
 
     fn mutable_part(&self, desired: &Value) -> Value {

@@ -49,7 +49,7 @@ async fn devices(mut setup: Setup) {
     setup.policy.devices.config_drivers = vec![CLASS.into()];
     // Before 1.36, pods have no field for the claim of an extended resource.
     let pods_say_claim = setup.emulated.is_none();
-    let clusters = Clusters::start_as(setup).await;
+    let mut clusters = Clusters::start_as(setup).await;
     install_driver(&clusters).await;
     let syncer = clusters.syncer().await;
     classes_and_slices_are_mirrored(&clusters).await;
@@ -61,6 +61,7 @@ async fn devices(mut setup: Setup) {
     a_template_of_the_hosts_own(&clusters).await;
     syncer.stop().await;
     after_a_restart_nothing_is_written(&clusters).await;
+    what_the_class_takes_away_is_withdrawn_from_claims_that_wait(&mut clusters).await;
     let syncer = clusters.syncer().await;
     slices_go_with_their_devices(&clusters).await;
     nothing_remains(&clusters).await;
@@ -341,6 +342,35 @@ async fn versions(clusters: &Clusters) -> Vec<String> {
     versions.extend(slices.into_iter().map(|slice| slice.metadata.resource_version.unwrap()));
     versions.sort();
     versions
+}
+
+/// The host's scheduler would give devices to a claim that is there.
+async fn what_the_class_takes_away_is_withdrawn_from_claims_that_wait(clusters: &mut Clusters) {
+    let claims = clusters.tenant_api::<ResourceClaim>();
+    let name = host_name(KindId::ResourceClaim, &Name::new("default", "later"));
+    let is_on_host = async |clusters: &Clusters| {
+        let claims = clusters.host_api::<ResourceClaim>();
+        claims.get_opt(&name).await.unwrap().is_some()
+    };
+    let syncer = clusters.syncer().await;
+    create(
+        &claims,
+        json!({"metadata": {"name": "later"}, "spec": {"devices": request(CLASS)}}),
+    )
+    .await;
+    eventually("it is on the host", async || is_on_host(clusters).await).await;
+    syncer.stop().await;
+    let offered = clusters.policy.clone();
+    clusters.policy.devices.classes.clear();
+    let syncer = clusters.syncer().await;
+    eventually("it is taken back", async || !is_on_host(clusters).await).await;
+    syncer.stop().await;
+    clusters.policy = offered;
+    let syncer = clusters.syncer().await;
+    eventually("it is back with the offer", async || is_on_host(clusters).await).await;
+    claims.delete("later", &DeleteParams::default()).await.unwrap();
+    eventually("it is gone", async || !is_on_host(clusters).await).await;
+    syncer.stop().await;
 }
 
 async fn after_a_restart_nothing_is_written(clusters: &Clusters) {

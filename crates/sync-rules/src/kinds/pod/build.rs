@@ -1,0 +1,97 @@
+//! The host pod for a tenant's pod: its metadata, and its spec from the other modules.
+
+use super::{ANNOTATIONS, downward, gang, metadata_size, placement, spec, status, token, update};
+use crate::{
+    kinds::network_policy::isolation,
+    model::{Cache, KindId, json, resource::Name},
+    translation::{
+        fields::FieldIssues,
+        metadata::{self, AnnotationRules},
+        namespace_labels, pod_labels, sizes,
+    },
+};
+use berth_api::{SchedulingMode, labels};
+use serde_json::{Value, json};
+
+/// The host pod for a tenant's pod, without what is denied.
+pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Value {
+    if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
+        let is_new = !cache.stores.host(KindId::Pod).contains(name);
+        // Only the host's scheduler knows what other tenants use of a shared node.
+        let is_ours = || {
+            let published = cache.stores.host(KindId::Node).get(&Name::new("", node));
+            published.is_some_and(|node| json::text(&node.object(), &["spec", "labels", labels::SHARED_POOL]).is_none())
+        };
+        match placement::mode(cache, &pod["spec"]) {
+            SchedulingMode::Host if !status::is_bound(pod) => issues.deny(
+                "spec.nodeName",
+                "pods are placed by the scheduler: use a node selector or affinity",
+            ),
+            SchedulingMode::Tenant if is_new && !is_ours() => {
+                issues.deny("spec.nodeName", format!("{node} is not a node of this cluster alone"));
+            }
+            _ => {}
+        }
+    }
+    let rules = AnnotationRules {
+        always: ANNOTATIONS,
+        listed: &cache.tenant.policy.pods.annotations,
+        class_field: Some("sync.pods.annotations"),
+        load_balancers: None,
+    };
+    let mut annotations = metadata::annotations(pod, &rules, issues);
+    let spec = spec::translate(cache, name, pod, issues);
+    for field in spec.downward {
+        let value = downward::literal(pod, &field).unwrap_or_default();
+        annotations.insert(downward::annotation(&field), value.into());
+    }
+    annotations.extend(gang::annotations(cache, name, pod));
+    let mut host_labels = pod_labels::labels_of(pod, &cache.tenant.policy.pods.labels);
+    if !spec.shared_pools.is_empty() {
+        host_labels.insert(labels::SHARED_NODES.into(), labels::SHARED_NODES_ALLOWED.into());
+        annotations.insert(labels::SHARED_POOLS.into(), spec.shared_pools.join(",").into());
+    }
+    host_labels.extend(namespace_labels::labels_of(cache, &name.namespace));
+    host_labels.extend(isolation::labels_of(cache, name, pod));
+    let metadata = json::object([("labels", host_labels.into()), ("annotations", annotations.into())]);
+    let mut object = json::object([("metadata", metadata), ("spec", spec.spec.into())]);
+    object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
+    metadata_size::check(pod, &object, issues);
+    if cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some() {
+        // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
+        sizes::check_on_host(sizes::RUNNING_POD, &object, issues);
+    } else {
+        sizes::check(sizes::POD, pod, &object, issues);
+        sizes::check(sizes::RUNNING_POD, pod, &object, issues);
+        sizes::check_pod_bytes(pod, issues);
+    }
+    object
+}
+
+/// The metadata of a host pod that runs, without what is denied. Its spec stays, and so does where it may run. Labels and annotations that are
+/// too large for the host are left out: what is left reaches it in any case.
+pub fn metadata_of_running(cache: &Cache, name: &Name, pod: &Value, host: &Value) -> Value {
+    let mut object = host_pod(cache, name, pod, &mut FieldIssues::default());
+    object["spec"] = json!({});
+    metadata_size::reduce(pod, &mut object);
+    let pools = json::text(host, &["metadata", "annotations", labels::SHARED_POOLS]);
+    for (map, key, value) in [
+        (
+            "labels",
+            labels::SHARED_NODES,
+            pools.map(|_| labels::SHARED_NODES_ALLOWED),
+        ),
+        ("annotations", labels::SHARED_POOLS, pools),
+        ("annotations", update::APPLIED_KEYS, None),
+    ] {
+        let Some(entries) = object["metadata"][map].as_object_mut() else {
+            continue;
+        };
+        match value {
+            Some(value) => drop(entries.insert(key.to_owned(), value.into())),
+            None => drop(entries.remove(key)),
+        }
+    }
+    object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
+    object
+}
