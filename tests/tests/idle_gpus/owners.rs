@@ -7,6 +7,7 @@ use berth_control::{
     controllers::{idle_gpus::GpuMetricsSource, nodes::clock::Clock},
     runtime::{ProcessRuntime, ProcessRuntimeConfig},
 };
+use berth_runtime::telemetry::{self, LogFormat};
 use berth_tests::{
     files::binary,
     gpu_metrics::StandIn,
@@ -117,6 +118,7 @@ async fn until_replicas(deployments: &Api<Deployment>, replicas: i32, has_record
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
     berth_runtime::install_crypto();
+    telemetry::init(LogFormat::Text);
     let host = TestCluster::without_control("h100=1,cpu=1").await;
     let clock = Clock::default();
     let idle = StandIn::default();

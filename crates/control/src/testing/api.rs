@@ -27,6 +27,8 @@ struct Objects {
     served: BTreeMap<String, Value>,
     /// Part of the paths to which writes are never answered.
     silent: Option<&'static str>,
+    /// Part of paths, and before how many patches somebody else changes the object.
+    contended: Option<(&'static str, usize)>,
     written: u64,
 }
 
@@ -71,6 +73,11 @@ impl ScriptedApi {
     /// Never answers writes to paths that contain `part`, as if a webhook did not answer. None: answers all.
     pub(crate) fn never_answer_writes(&self, part: Option<&'static str>) {
         self.objects().silent = part;
+    }
+
+    /// Before each of the next patches to paths that contain `part`, somebody else changes the object.
+    pub(crate) fn change_before_patches(&self, part: &'static str, patches: usize) {
+        self.objects().contended = Some((part, patches));
     }
 
     /// Removes an object without a call.
@@ -223,8 +230,21 @@ impl Objects {
         Ok(self.store(&path, object))
     }
 
+    /// Changes the object at a path if it is contended.
+    fn contend(&mut self, path: &str) {
+        if let Some((part, left)) = &mut self.contended
+            && path.contains(*part)
+            && *left > 0
+            && let Some(object) = self.by_path.get(path).cloned()
+        {
+            *left -= 1;
+            self.store(path, object);
+        }
+    }
+
     fn patch(&mut self, target: &Target, body: Value, is_apply: bool) -> Answer {
         let path = target.path();
+        self.contend(&path);
         let mut object = match self.by_path.get(&path) {
             Some(object) => object.clone(),
             None if is_apply && target.subresource.is_none() => json!({"metadata": {"name": target.name}}),

@@ -323,6 +323,19 @@ async fn an_owner_that_is_being_scaled_up_is_not_stopped() {
     assert_eq!((world.replicas(), world.fleet.evictions(), world.listed()), (10, 1, 0));
 }
 
+/// As the Deployment controller does, which writes status and annotations after the warning.
+#[tokio::test]
+async fn an_owner_that_changes_meanwhile_is_read_again() {
+    for (changes, is_stopped) in [(2, true), (usize::MAX, false)] {
+        let mut world = World::new();
+        world.fleet.run(UNTIL_DUE - 2).await;
+        world.tenant.change_before_patches(DEPLOYMENT, changes);
+        world.fleet.run(1).await;
+        assert_eq!(world.replicas() == 0, is_stopped, "{changes} changes");
+        assert_eq!(world.fleet.evictions() == 0, is_stopped, "{changes} changes");
+    }
+}
+
 #[tokio::test]
 async fn owner_references_are_not_believed() {
     // Another Deployment of the name, a circle, and another pod of the name.

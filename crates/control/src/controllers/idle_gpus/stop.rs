@@ -24,10 +24,16 @@ use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 /// Pods of a workload whose owners are looked for. The pods of larger ones are evicted.
 const MAX_PODS: usize = 256;
+/// How often an owner that changes meanwhile is read again. Its own controller writes its status whenever a pod gets ready, and its
+/// annotations after those of the warning.
+const TRIES: usize = 4;
+/// Pause before that.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Reason of Events about owners that were stopped.
 const STOPPED: &str = "OwnerStopped";
 
@@ -38,6 +44,8 @@ struct Stop {
     /// What the class says of its kind.
     suspend: Option<OwnerSuspend>,
     patch: Value,
+    /// Its pods, which decide whether it may be stopped when it is read again.
+    owned: OwnedPods,
     /// GPUs that its pods request.
     gpus: u32,
     /// UIDs of its host pods.
@@ -139,6 +147,7 @@ async fn plan(
                 key,
                 switch,
                 patch,
+                owned,
             }),
             Err(CannotStop::HasStopped) => {}
             Err(why) => {
@@ -218,17 +227,11 @@ async fn carry_out(
     tenant: &ObservedTenant,
     stop: &Stop,
 ) -> bool {
-    let Stop {
-        key,
-        switch,
-        patch,
-        gpus,
-        ..
-    } = stop;
-    match objects.patch(key, patch).await {
-        Ok(Some(after)) if owner::is_stopped(&after, switch) => {}
-        // It changed since it was read: its pods are evicted, and the next pass sees what it is now.
-        Ok(_) => {
+    let Stop { key, gpus, .. } = stop;
+    match patch_owner(context, objects, tenant, stop).await {
+        Ok(true) => {}
+        // The next pass sees what it is now.
+        Ok(false) => {
             tracing::info!(owner = %key, "an owner of idle GPUs was changed while it was stopped; evicting its pods");
             return false;
         }
@@ -247,4 +250,32 @@ async fn carry_out(
     let event = warn::idle_event(EventType::Normal, STOPPED, &message);
     context.recorder.publish(&event, &tenant.cluster.object_ref(&())).await;
     true
+}
+
+/// Patches an owner so that it is stopped, also if it changes meanwhile, as long as it may be stopped. Returns whether it is.
+async fn patch_owner(
+    context: &IdleGpusContext,
+    objects: &mut TenantObjects,
+    tenant: &ObservedTenant,
+    stop: &Stop,
+) -> kube::Result<bool> {
+    let mut patch = stop.patch.clone();
+    for _ in 0..TRIES {
+        if let Some(after) = objects.patch(&stop.key, &patch).await? {
+            return Ok(owner::is_stopped(&after, &stop.switch));
+        }
+        tokio::time::sleep(PAUSE).await;
+        let Some(object) = objects.get(&stop.key).await? else {
+            return Ok(false);
+        };
+        let class = tenant.class.as_deref();
+        match owner::stop(&object, &stop.switch, stop.owned, class, context.clock.now()) {
+            Ok(again) => patch = again,
+            Err(why) => {
+                tracing::info!(owner = %stop.key, ?why, "the owner of idle GPUs cannot be stopped any more");
+                return Ok(false);
+            }
+        }
+    }
+    Ok(false)
 }
