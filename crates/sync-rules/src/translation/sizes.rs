@@ -5,11 +5,16 @@
 //! [`SizeLimit::in_tenant`]. It checks what becomes of it by [`SizeLimit::on_host`], as the admission policies do. The second is
 //! higher, because Berth adds entries, and so do webhooks of the host. No reasonable workload reaches either.
 
+mod bytes;
 mod network;
 mod pod;
 #[cfg(test)]
 mod tests;
 
+pub use bytes::{
+    MAX_ADDED_POD_BYTES, MAX_NAMESPACE_LABELS, MAX_POD_SECRET_BYTES, MAX_POD_SPEC_BYTES, MAX_SERVICE_VARIABLE_BYTES,
+    check_pod_bytes, count_bytes,
+};
 pub use network::{NETWORK_POLICY_RULES, NETWORK_POLICY_SELECTOR, SERVICE, SERVICE_PORTS};
 pub use pod::{POD, RUNNING_POD};
 
@@ -140,38 +145,6 @@ fn check_limit_on_host(limit: &SizeLimit, host: &Value, issues: &mut FieldIssues
         let why =
             format!("this becomes {translated} on the host, and one object may have at most {on_host} there: {why}");
         issues.deny(*field, why);
-    }
-}
-
-/// Most bytes of a pod's spec in the tenant, as JSON. API servers take requests of 1.5 MiB or less, and the host's pod is larger: it has the
-/// variables of Services. Schedulers and kubelets keep the specs of all their pods in memory.
-pub const MAX_POD_SPEC_BYTES: usize = 512 * 1024;
-
-/// Denies a pod whose spec is too large.
-pub fn check_pod_bytes(pod: &Value, issues: &mut FieldIssues) {
-    let mut bytes = ByteCounter(0);
-    // Counting cannot fail.
-    if serde_json::to_writer(&mut bytes, &pod["spec"]).is_ok() && bytes.0 > MAX_POD_SPEC_BYTES {
-        let why = format!(
-            "it has {} bytes, and may have at most {MAX_POD_SPEC_BYTES}: schedulers and nodes keep it in memory. Put data into \
-             ConfigMaps and Secrets",
-            bytes.0
-        );
-        issues.deny("spec", why);
-    }
-}
-
-/// Counts what is written to it.
-struct ByteCounter(usize);
-
-impl std::io::Write for ByteCounter {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The host pod for a tenant's pod: its metadata, and its spec from the other modules.
 
-use super::{ANNOTATIONS, downward, gang, metadata_size, placement, spec, status, token, update};
+use super::{ANNOTATIONS, downward, gang, metadata_size, placement, spec, status, token, trust, update};
 use crate::{
     kinds::network_policy::isolation,
     model::{Cache, KindId, json, resource::Name},
@@ -63,7 +63,9 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
     } else {
         sizes::check(sizes::POD, pod, &object, issues);
         sizes::check(sizes::RUNNING_POD, pod, &object, issues);
-        sizes::check_pod_bytes(pod, issues);
+        sizes::check_pod_bytes(pod, &object, issues);
+        namespace_labels::check(cache, &name.namespace, issues);
+        trust::check_bytes(cache, pod, issues);
     }
     object
 }

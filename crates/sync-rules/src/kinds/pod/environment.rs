@@ -1,5 +1,7 @@
 //! Environment variables: what the kubelet of a cluster of the tenant's own would give a container.
 
+mod services;
+
 use super::{
     downward,
     tables::{CONTAINERS, FIELD_REF, FILE_KEY_REF, OBJECT_REF, RESOURCE_FIELD_REF},
@@ -57,40 +59,53 @@ pub struct Environment<'a> {
     rules: &'a PodPolicy,
     /// Variables that come before the container's own.
     base: Vec<(String, String)>,
+    /// That variables of Services are not among them, because there are too many.
+    left_out: Option<DeniedField>,
 }
 
 impl<'a> Environment<'a> {
     /// The environment of a pod's containers.
     pub fn new(cache: &'a Cache, name: &'a Name, pod: &'a Value) -> Self {
         let mut base = api_server(&cache.tenant.api_server_host, cache.tenant.api_server_port);
+        let mut left_out = None;
         // The environment of a pod that is on the host cannot change any more, so Services need not be read.
         let is_new = !cache.stores.host(KindId::Pod).contains(name);
         if is_new && json::at(pod, &["spec", "enableServiceLinks"]) != Some(&Value::Bool(false)) {
             let mut services = cache.stores.tenant(KindId::Service).all();
             services.retain(|(service, _)| service.namespace == name.namespace && !is_api_server(service));
             services.sort_by(|(a, _), (b, _)| a.cmp(b));
-            for (service, stored) in services {
-                base.extend(service_variables(&service.name, &stored.object()));
-            }
+            let services = services.iter().map(|(service, stored)| {
+                let variables = services::variables(&service.name, &stored.object());
+                (&*service.name, variables)
+            });
+            let of_services = services::select(services, count_containers(pod));
+            left_out = of_services.describe_left_out();
+            base.extend(of_services.variables);
         }
         Self {
             pod,
             namespace: &name.namespace,
             rules: &cache.tenant.policy.pods,
             base,
+            left_out,
         }
     }
 
     /// Variables of a container, each name once: the last of several definitions counts, as in a kubelet.
     pub fn variables(&self, container: &Value, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
         let mut variables = Vec::new();
+        let mut ignore = |left_out: DeniedField| {
+            if !issues.ignored.contains(&left_out) {
+                issues.ignored.push(left_out);
+            }
+        };
+        if let Some(left_out) = &self.left_out {
+            ignore(left_out.clone());
+        }
         for (name, value) in &self.base {
             if device_variables::is_denied(self.rules, name) {
                 let why = format!("the variable of a Service is left out: {}", describe_denial(name));
-                let left_out = DeniedField::new("spec.enableServiceLinks", why);
-                if !issues.ignored.contains(&left_out) {
-                    issues.ignored.push(left_out);
-                }
+                ignore(DeniedField::new("spec.enableServiceLinks", why));
             } else {
                 variables.push(json!({"name": name, "value": value}));
             }
@@ -188,6 +203,13 @@ fn describe_denial(name: &str) -> String {
     )
 }
 
+fn count_containers(pod: &Value) -> usize {
+    CONTAINERS
+        .iter()
+        .map(|list| json::items(pod, &["spec", list]).len())
+        .sum()
+}
+
 fn is_api_server(service: &Name) -> bool {
     &*service.namespace == "default" && &*service.name == "kubernetes"
 }
@@ -216,68 +238,9 @@ fn api_server(host: &str, port: u16) -> Vec<(String, String)> {
     .into()
 }
 
-/// The variables that a kubelet makes of a Service.
-fn service_variables(name: &str, service: &Value) -> Vec<(String, String)> {
-    let ip = json::text(service, &["spec", "clusterIP"]).unwrap_or_default();
-    let ports = json::items(service, &["spec", "ports"]);
-    if ip.is_empty() || ip == "None" || ports.is_empty() {
-        return Vec::new();
-    }
-    let prefix = name.to_uppercase().replace('-', "_");
-    let number = |port: &Value| port.get("port").map(ToString::to_string).unwrap_or_default();
-    let url_host = if ip.contains(':') {
-        format!("[{ip}]")
-    } else {
-        ip.to_owned()
-    };
-    let mut variables = vec![
-        (format!("{prefix}_SERVICE_HOST"), ip.to_owned()),
-        (format!("{prefix}_SERVICE_PORT"), number(&ports[0])),
-    ];
-    for port in ports {
-        if let Some(name) = json::text(port, &["name"]).filter(|name| !name.is_empty()) {
-            let name = name.to_uppercase().replace('-', "_");
-            variables.push((format!("{prefix}_SERVICE_PORT_{name}"), number(port)));
-        }
-    }
-    for (index, port) in ports.iter().enumerate() {
-        let protocol = json::text(port, &["protocol"]).unwrap_or("TCP");
-        let number = number(port);
-        let url = format!("{}://{url_host}:{number}", protocol.to_lowercase());
-        if index == 0 {
-            variables.push((format!("{prefix}_PORT"), url.clone()));
-        }
-        let one = format!("{prefix}_PORT_{number}_{protocol}");
-        variables.push((one.clone(), url));
-        variables.push((format!("{one}_PROTO"), protocol.to_lowercase()));
-        variables.push((format!("{one}_PORT"), number));
-        variables.push((format!("{one}_ADDR"), ip.to_owned()));
-    }
-    variables
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn service_variables_are_the_kubelets() {
-        let service = json!({"spec": {"clusterIP": "10.0.0.7", "ports": [
-            {"name": "http", "port": 80, "protocol": "TCP"}, {"name": "dns-udp", "port": 53, "protocol": "UDP"}]}});
-        let variables = service_variables("my-web", &service);
-        let value = |name: &str| {
-            variables
-                .iter()
-                .find(|(known, _)| known == name)
-                .map(|(_, value)| value.as_str())
-        };
-        assert_eq!(value("MY_WEB_SERVICE_HOST"), Some("10.0.0.7"));
-        assert_eq!(value("MY_WEB_SERVICE_PORT"), Some("80"));
-        assert_eq!(value("MY_WEB_SERVICE_PORT_DNS_UDP"), Some("53"));
-        assert_eq!(value("MY_WEB_PORT"), Some("tcp://10.0.0.7:80"));
-        assert_eq!(value("MY_WEB_PORT_53_UDP_ADDR"), Some("10.0.0.7"));
-        assert!(service_variables("h", &json!({"spec": {"clusterIP": "None", "ports": [{"port": 1}]}})).is_empty());
-    }
 
     #[test]
     fn variables_follow_labels_and_annotations() {
@@ -292,6 +255,7 @@ mod tests {
             namespace: "default",
             rules: &rules,
             base: Vec::new(),
+            left_out: None,
         };
         let variable = |path| environment.variable("A", &field(path), "env", &mut FieldIssues::default());
         let path = format!("metadata.annotations['{}']", downward::annotation(label));
@@ -303,8 +267,8 @@ mod tests {
     fn services_make_no_device_variables() {
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{}]}});
         let service = json!({"spec": {"clusterIP": "10.0.0.7", "ports": [{"port": 1}]}});
-        let mut base = service_variables("docker-resource-gpu", &service);
-        base.extend(service_variables("nvidia-dcgm-exporter", &service));
+        let mut base = services::variables("docker-resource-gpu", &service);
+        base.extend(services::variables("nvidia-dcgm-exporter", &service));
         let of_exporter = base.len() / 2;
         let rules = PodPolicy::default();
         let environment = Environment {
@@ -312,6 +276,7 @@ mod tests {
             namespace: "default",
             rules: &rules,
             base,
+            left_out: None,
         };
         let mut issues = FieldIssues::default();
         // `DOCKER_RESOURCE_GPU_SERVICE_PORT=1` would be the second GPU of the node.

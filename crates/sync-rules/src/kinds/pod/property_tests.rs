@@ -13,6 +13,7 @@ use crate::{
         tenant::test_tenant,
     },
     registry,
+    translation::sizes::{MAX_ADDED_POD_BYTES, MAX_SERVICE_VARIABLE_BYTES, count_bytes},
 };
 use berth_api::labels;
 use jiff::Timestamp;
@@ -170,6 +171,21 @@ fn accepted(cache: &Cache, mut pod: Value) -> Option<(Value, Value)> {
     None
 }
 
+/// A cache of a namespace with this number of Services of a hundred ports each, with the longest names.
+fn cache_with_services(count: usize) -> Cache {
+    let cache = registry::new_cache(test_tenant());
+    let ports: Vec<Value> = (1..=100)
+        .map(|port| json!({"name": format!("port-{port:0>10}"), "port": port, "protocol": "TCP"}))
+        .collect();
+    for number in 0..count {
+        let name = format!("service-{number:0>55}");
+        let service = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"clusterIP": "10.0.0.7", "ports": ports}});
+        let services = cache.stores.tenant(KindId::Service);
+        services.written(Name::new("research", &name), Stored::new(&service));
+    }
+    cache
+}
+
 /// Fields of `value` that the schema does not know.
 fn unknown_fields(types: &Types, kind: &str, value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
@@ -268,6 +284,18 @@ proptest! {
             };
             prop_assert!(json::is_patched(&host, &patch), "{patch}");
         }
+    }
+
+    #[test]
+    fn host_pods_are_not_much_larger_than_the_tenants(seed in any::<u64>(), rarity in 1u64..5, version in 0usize..2) {
+        let pod = pod(&schemas()[version], seed, rarity);
+        let (pod, without_services) = accepted(&cache_with_services(0), pod).expect("a pod without anything denied");
+        let host = Pods.translate(&cache_with_services(3), &name(), &pod).unwrap().object;
+        let of_services = count_bytes(&host) - count_bytes(&without_services);
+        prop_assert!(of_services <= MAX_SERVICE_VARIABLE_BYTES, "{of_services}");
+        let bytes = |pod: &Value| count_bytes(&pod["spec"]) + count_bytes(&pod["metadata"]["labels"]);
+        let added = bytes(&host).saturating_sub(bytes(&pod));
+        prop_assert!(added <= MAX_ADDED_POD_BYTES, "{added}");
     }
 
     #[test]

@@ -9,12 +9,18 @@
 //! | `path` | path in the volume |
 //!
 //! As by the kubelet, certificates are written once each and in no order that means anything.
+//!
+//! Each pod has a copy in its Secret. So what all projections of a pod select is limited: by [`check_bytes`] for new pods; one that is on the host
+//! keeps what it has.
 
-use super::volumes::trust_key;
-use crate::model::{
-    Cache, Kind, KindId, json,
-    resource::{Name, Resource},
-    store::WatchSpec,
+use super::{certificate, token, volumes::trust_key};
+use crate::{
+    model::{
+        Cache, Kind, KindId, json,
+        resource::{Name, Resource},
+        store::WatchSpec,
+    },
+    translation::{fields::FieldIssues, sizes::MAX_POD_SECRET_BYTES},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube_core::{Selector, SelectorExt as _};
@@ -57,17 +63,52 @@ pub struct Bundles {
     pub found: BTreeMap<String, String>,
     /// What a projection that is not optional asks for, and there is no certificate: the pod does not start.
     pub missing: Option<String>,
+    /// The projections select more than a pod may have; then nothing is found.
+    pub are_too_large: bool,
+}
+
+/// Bytes of a token, at most: about those of one with the longest names.
+const TOKEN_BYTES: usize = 2 << 10;
+/// Bytes of a key and its certificates, which signers make no larger without need.
+const CERTIFICATE_BYTES: usize = 8 << 10;
+
+/// Bytes of the Secret of a pod that selects these certificates, about.
+pub fn secret_bytes(pod: &Value, bundles: &Bundles) -> usize {
+    let (tokens, certificates) = (token::asked(pod).len(), certificate::asked(pod).len());
+    let found: usize = bundles.found.values().map(String::len).sum();
+    tokens * TOKEN_BYTES + certificates * CERTIFICATE_BYTES + found
+}
+
+/// Denies a pod whose tokens and certificates would have more bytes than its Secret may have.
+pub fn check_bytes(cache: &Cache, pod: &Value, issues: &mut FieldIssues) {
+    let bundles = bundles(cache, pod);
+    if bundles.are_too_large || secret_bytes(pod, &bundles) > MAX_POD_SECRET_BYTES {
+        let why = format!(
+            "the {} tokens, the {} certificates and the ClusterTrustBundles of the projected volumes have more than {MAX_POD_SECRET_BYTES} \
+             bytes together, which is the most that a pod may have: each pod has a copy of its own. Mount a ConfigMap with the certificates, \
+             which pods share, and leave out what the pod does not need",
+            token::asked(pod).len(),
+            certificate::asked(pod).len()
+        );
+        issues.deny("spec.volumes", why);
+    }
 }
 
 /// The certificates that a pod's projections select.
 pub fn bundles(cache: &Cache, pod: &Value) -> Bundles {
     let mut bundles = Bundles::default();
+    let mut left = MAX_POD_SECRET_BYTES;
     for (volume_index, volume) in json::items(pod, &["spec", "volumes"]).iter().enumerate() {
         for (source_index, source) in json::items(volume, &["projected", "sources"]).iter().enumerate() {
             let Some(projection) = source.get("clusterTrustBundle").filter(|value| !value.is_null()) else {
                 continue;
             };
-            let certificates = select(cache, projection);
+            let Some(certificates) = select(cache, projection, &mut left) else {
+                return Bundles {
+                    are_too_large: true,
+                    ..Bundles::default()
+                };
+            };
             if certificates.is_empty() && projection.get("optional") != Some(&Value::Bool(true)) {
                 bundles.missing = Some(describe(projection));
                 continue;
@@ -87,27 +128,37 @@ pub fn pods_with_bundles(cache: &Cache) -> Vec<Name> {
         .collect()
 }
 
-fn select(cache: &Cache, projection: &Value) -> BTreeSet<String> {
+/// The certificates that a projection selects. None if they have more bytes than are `left`, from which they are taken.
+fn select(cache: &Cache, projection: &Value, left: &mut usize) -> Option<BTreeSet<String>> {
     let bundles = cache.stores.tenant(KindId::ClusterTrustBundle);
     let mut found = BTreeSet::new();
+    let mut add = |bundle: &Value| {
+        for certificate in certificates_of(bundle) {
+            let bytes = certificate.len();
+            if found.insert(certificate) {
+                *left = left.checked_sub(bytes)?;
+            }
+        }
+        Some(())
+    };
     if let Some(name) = json::text(projection, &["name"]).filter(|name| !name.is_empty()) {
         if let Some(bundle) = bundles.get(&Name::new("", name)) {
-            found.extend(certificates_of(&bundle.object()));
+            add(&bundle.object())?;
         }
-        return found;
+        return Some(found);
     }
     let (Some(signer), Some(selector)) = (json::text(projection, &["signerName"]), selector(projection)) else {
-        return found;
+        return Some(found);
     };
     for (_, bundle) in bundles.all() {
         let bundle = bundle.object();
         if json::text(&bundle, &["spec", "signerName"]) == Some(signer)
             && selector.matches(&json::strings(&bundle, &["metadata", "labels"]))
         {
-            found.extend(certificates_of(&bundle));
+            add(&bundle)?;
         }
     }
-    found
+    Some(found)
 }
 
 /// The label selector; none if there is none, or if it is one that the API server would not have accepted.
@@ -212,5 +263,51 @@ mod tests {
             Ok(String::new())
         );
         assert_eq!(bundles(&cache, &json!({"spec": {}})), Bundles::default());
+    }
+
+    /// The message of a pod that is denied because of its Secret.
+    fn denial(cache: &Cache, pod: &Value) -> Option<String> {
+        let mut issues = FieldIssues::default();
+        check_bytes(cache, pod, &mut issues);
+        issues.denied.pop().map(|denied| denied.why)
+    }
+
+    #[test]
+    fn a_pod_that_selects_more_than_its_secret_may_have_is_denied() {
+        let certificate = |number: usize| format!("{BEGIN}\n{number:0>1000}\n{END}\n");
+        let text = |count: usize| (0..count).map(certificate).collect::<String>();
+        let cache = cache(&[("few", None, "a", text(100)), ("many", None, "a", text(300))]);
+        let projections = |names: &[&str]| {
+            let sources: Vec<Value> = names
+                .iter()
+                .map(|name| json!({"clusterTrustBundle": {"name": name, "path": name}}))
+                .collect();
+            json!({"spec": {"volumes": [{"name": "trust", "projected": {"sources": sources}}]}})
+        };
+        assert_eq!(denial(&cache, &projections(&["few", "few"])), None);
+        let large = projections(&["many"]);
+        assert!(denial(&cache, &large).unwrap().contains("ConfigMap"));
+        assert_eq!(
+            bundles(&cache, &large),
+            Bundles {
+                are_too_large: true,
+                ..Bundles::default()
+            }
+        );
+        assert!(
+            denial(&cache, &projections(&["few", "few", "few"])).is_some(),
+            "each is a copy"
+        );
+    }
+
+    #[test]
+    fn a_pod_with_too_many_tokens_is_denied() {
+        let cache = cache(&[]);
+        let pod = |tokens: usize| {
+            let sources = vec![json!({"serviceAccountToken": {"path": "token"}}); tokens];
+            json!({"spec": {"volumes": [{"name": "tokens", "projected": {"sources": sources}}]}})
+        };
+        assert_eq!(denial(&cache, &pod(100)), None);
+        assert!(denial(&cache, &pod(200)).unwrap().contains("200 tokens"));
     }
 }

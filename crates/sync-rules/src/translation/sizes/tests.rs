@@ -121,13 +121,43 @@ fn what_is_on_the_host_may_stay() {
 #[test]
 fn a_spec_of_half_a_mebibyte_is_denied() {
     let denied = |bytes: usize| {
+        let pod = json!({"spec": {"containers": [{"args": ["a".repeat(bytes)]}]}});
         let mut issues = FieldIssues::default();
-        check_pod_bytes(
-            &json!({"spec": {"containers": [{"args": ["a".repeat(bytes)]}]}}),
-            &mut issues,
-        );
+        check_pod_bytes(&pod, &pod, &mut issues);
         issues.denied
     };
     assert!(denied(MAX_POD_SPEC_BYTES - 100).is_empty());
     assert!(denied(MAX_POD_SPEC_BYTES)[0].why.contains("ConfigMaps"));
+}
+
+#[test]
+fn a_pod_that_becomes_much_larger_is_denied() {
+    let denied = |added: usize| {
+        let pod = |text: String| json!({"metadata": {"labels": {"app": "a"}}, "spec": {"nodeName": text}});
+        let mut issues = FieldIssues::default();
+        check_pod_bytes(&pod(String::new()), &pod("a".repeat(added)), &mut issues);
+        issues.denied
+    };
+    assert!(denied(MAX_ADDED_POD_BYTES).is_empty());
+    assert!(denied(MAX_ADDED_POD_BYTES + 1)[0].why.contains("larger on the host"));
+}
+
+#[test]
+fn the_reference_page_has_the_limits_of_bytes() {
+    let page = include_str!("../../../../../docs/reference/object-sizes.md");
+    for limit in [
+        MAX_POD_SPEC_BYTES,
+        MAX_ADDED_POD_BYTES,
+        MAX_SERVICE_VARIABLE_BYTES,
+        MAX_POD_SECRET_BYTES,
+        MAX_NAMESPACE_LABELS,
+    ] {
+        let (thousands, rest) = (limit / 1000, limit % 1000);
+        let written = if thousands == 0 {
+            rest.to_string()
+        } else {
+            format!("{thousands},{rest:03}")
+        };
+        assert!(page.contains(&format!(" {written} ")), "{written}");
+    }
 }
