@@ -155,6 +155,9 @@ pub const TRUST_HASH: &str = "berth.dev/trust-hash";
 /// Annotation on a host Secret that carries a pod's tokens: when each of the pod's certificates must be refreshed. A JSON object of
 /// RFC 3339 times, by the place of the projection in the pod.
 pub const CERTIFICATES: &str = "berth.dev/certificates";
+/// Annotation on a host object of which the syncer watches metadata only: bytes of its content when the syncer wrote it, as JSON. Objects that a syncer
+/// without this annotation wrote have none until they change.
+pub const BYTES: &str = "berth.dev/bytes";
 /// Label of the tenant namespace that a host object comes from; pod selectors are scoped with it.
 pub const TENANT_OBJECT_NAMESPACE: &str = "berth.dev/namespace";
 

@@ -80,9 +80,15 @@ pub struct TenantLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"))]
     pub volume_size: Option<String>,
+    /// `VolumeSnapshots`. Each takes storage that `requestsStorage` does not count.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub volume_snapshots: u32,
     /// Ingresses. Controllers of the host read all of them, and some write one configuration from all.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub ingresses: u32,
+    /// Routes of the Gateway API: so many of each kind. Controllers of the host write the configuration of a Gateway from all of its routes.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub routes: u32,
     /// `NetworkPolicies`. Each is evaluated on every node with a pod that it selects.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub network_policies: u32,
@@ -119,6 +125,16 @@ pub struct TenantLimits {
     /// `datastoreBytes` is measured.
     #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
     pub datastore_write_bytes_per_second: String,
+    /// Size of all objects that the tenant's syncer has on the host, as JSON: pods with their status, tokens, `ConfigMaps`, Services and the rest.
+    /// Above, it creates nothing more there, and lets nothing grow. etcd of the host and its API servers, which keep all pods in memory,
+    /// are those of all tenants.
+    #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
+    pub host_bytes: String,
+    /// Bytes a second that the tenant's syncer may write on the host in objects of more than 16 KiB, after 32 MiB at once. More wait. The same
+    /// again in smaller objects, after 128 MiB at once. Less than `datastoreWriteBytesPerSecond`, because etcd of the host keeps its history
+    /// for up to ten minutes.
+    #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
+    pub host_write_bytes_per_second: String,
     /// Number of all objects that the tenant's API server stores, or of the tenant's keys in etcd if these are more. etcd keeps
     /// all keys in memory.
     #[schemars(range(min = 1000, max = 100_000_000))]
@@ -155,7 +171,9 @@ impl Default for TenantLimits {
             persistent_volume_claims: 2000,
             requests_storage: None,
             volume_size: None,
+            volume_snapshots: 2000,
             ingresses: 500,
+            routes: 500,
             network_policies: 1000,
             secrets: 10_000,
             config_maps: 10_000,
@@ -167,6 +185,10 @@ impl Default for TenantLimits {
             datastore_bytes: "512Mi".into(),
             // In the minute until usage is measured, half of `datastore_bytes`.
             datastore_write_bytes_per_second: "4Mi".into(),
+            // 35 KiB for each of `pods`, with its Secret.
+            host_bytes: "512Mi".into(),
+            // In ten minutes 300 MiB of each kind. 40 small pods a second, with their Secrets.
+            host_write_bytes_per_second: "512Ki".into(),
             datastore_objects: 200_000,
             // As many as Kubernetes is tested with in one cluster.
             custom_resource_definitions: 500,
@@ -196,7 +218,7 @@ const fn counting(resource: &'static str, field: &'static str, counts: &'static 
 }
 
 /// The limits that the host's `ResourceQuota` enforces.
-const QUOTA_RESOURCES: [QuotaResource; 14] = [
+const QUOTA_RESOURCES: [QuotaResource; 18] = [
     counting("count/pods", "pods", "pods (ended ones included)"),
     counting("count/services", "services", "Services"),
     counting("services.nodeports", "nodePorts", "node ports"),
@@ -212,7 +234,15 @@ const QUOTA_RESOURCES: [QuotaResource; 14] = [
         "PersistentVolumeClaims",
     ),
     counting("requests.storage", "requestsStorage", "requested storage"),
+    counting(
+        "count/volumesnapshots.snapshot.storage.k8s.io",
+        "volumeSnapshots",
+        "VolumeSnapshots",
+    ),
     counting("count/ingresses.networking.k8s.io", "ingresses", "Ingresses"),
+    counting("count/httproutes.gateway.networking.k8s.io", "routes", "HTTPRoutes"),
+    counting("count/grpcroutes.gateway.networking.k8s.io", "routes", "GRPCRoutes"),
+    counting("count/tlsroutes.gateway.networking.k8s.io", "routes", "TLSRoutes"),
     counting(
         "count/networkpolicies.networking.k8s.io",
         "networkPolicies",
@@ -252,7 +282,9 @@ impl TenantLimits {
             persistent_volume_claims,
             requests_storage,
             volume_size: _,
+            volume_snapshots,
             ingresses,
+            routes,
             network_policies,
             secrets,
             config_maps,
@@ -262,6 +294,8 @@ impl TenantLimits {
             default_request: _,
             datastore_bytes: _,
             datastore_write_bytes_per_second: _,
+            host_bytes: _,
+            host_write_bytes_per_second: _,
             datastore_objects: _,
             custom_resource_definitions: _,
             max_requests_in_flight: _,
@@ -274,7 +308,11 @@ impl TenantLimits {
             ("services.loadbalancers", *load_balancers),
             ("count/endpointslices.discovery.k8s.io", *endpoint_slices),
             ("count/persistentvolumeclaims", *persistent_volume_claims),
+            ("count/volumesnapshots.snapshot.storage.k8s.io", *volume_snapshots),
             ("count/ingresses.networking.k8s.io", *ingresses),
+            ("count/httproutes.gateway.networking.k8s.io", *routes),
+            ("count/grpcroutes.gateway.networking.k8s.io", *routes),
+            ("count/tlsroutes.gateway.networking.k8s.io", *routes),
             ("count/networkpolicies.networking.k8s.io", *network_policies),
             // On the host each pod may have a Secret of its own, with its tokens.
             ("count/secrets", secrets.saturating_add(*pods)),
@@ -323,15 +361,27 @@ impl TenantLimits {
 
     /// [`TenantLimits::datastore_bytes`] as a number; the default if it cannot be read.
     pub fn datastore_size(&self) -> u64 {
-        parse_bytes(&self.datastore_bytes)
-            .or_else(|| parse_bytes(&Self::default().datastore_bytes))
-            .unwrap_or(u64::MAX)
+        self.bytes(|limits| &limits.datastore_bytes)
     }
 
     /// [`TenantLimits::datastore_write_bytes_per_second`] as a number; the default if it cannot be read.
     pub fn write_rate(&self) -> u64 {
-        parse_bytes(&self.datastore_write_bytes_per_second)
-            .or_else(|| parse_bytes(&Self::default().datastore_write_bytes_per_second))
+        self.bytes(|limits| &limits.datastore_write_bytes_per_second)
+    }
+
+    /// [`TenantLimits::host_bytes`] as a number; the default if it cannot be read.
+    pub fn host_size(&self) -> u64 {
+        self.bytes(|limits| &limits.host_bytes)
+    }
+
+    /// [`TenantLimits::host_write_bytes_per_second`] as a number; the default if it cannot be read.
+    pub fn host_write_rate(&self) -> u64 {
+        self.bytes(|limits| &limits.host_write_bytes_per_second)
+    }
+
+    fn bytes(&self, field: fn(&Self) -> &str) -> u64 {
+        parse_bytes(field(self))
+            .or_else(|| parse_bytes(field(&Self::default())))
             .unwrap_or(u64::MAX)
     }
 
@@ -348,6 +398,11 @@ impl TenantLimits {
             (
                 "datastoreWriteBytesPerSecond",
                 Some(self.datastore_write_bytes_per_second.as_str()),
+            ),
+            ("hostBytes", Some(self.host_bytes.as_str())),
+            (
+                "hostWriteBytesPerSecond",
+                Some(self.host_write_bytes_per_second.as_str()),
             ),
         ];
         quantities.into_iter().find_map(|(field, text)| {
@@ -396,6 +451,8 @@ mod tests {
             "volumeSize",
             "datastoreBytes",
             "datastoreWriteBytesPerSecond",
+            "hostBytes",
+            "hostWriteBytesPerSecond",
             "datastoreObjects",
             "customResourceDefinitions",
             "maxRequestsInFlight",
@@ -482,6 +539,7 @@ mod tests {
             (512 << 20, None)
         );
         assert_eq!(limits.write_rate(), 4 << 20);
+        assert_eq!((limits.host_size(), limits.host_write_rate()), (512 << 20, 512 << 10));
         limits.volume_size = Some("2TB".into());
         assert_eq!(
             limits.find_invalid_quantity(),

@@ -2,7 +2,7 @@
 
 use berth_api::{SchedulingMode, TenantLimits};
 use berth_runtime::telemetry::LogFormat;
-use berth_sync_rules::model::{Tenant, UserRules};
+use berth_sync_rules::model::{HostLimits, Tenant, UserRules};
 use clap::Parser;
 use serde::de::DeserializeOwned;
 use std::{
@@ -70,6 +70,12 @@ pub struct Options {
         value_name = "NAMES"
     )]
     pub withdrawn_storage_classes: Vec<String>,
+    /// Bytes that all objects of the tenant may have on the host. Above, nothing is created there, and nothing grows.
+    #[arg(long, env = "BERTH_HOST_BYTES", value_name = "BYTES", default_value_t = TenantLimits::default().host_size())]
+    pub host_bytes: u64,
+    /// Bytes a second that are written on the host in large objects, and as much in small ones. More wait.
+    #[arg(long, env = "BERTH_HOST_WRITE_BYTES_PER_SECOND", value_name = "BYTES", default_value_t = TenantLimits::default().host_write_rate())]
+    pub host_write_bytes_per_second: u64,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, env = "BERTH_ADMIN_ADDRESS", default_value = "127.0.0.1:0")]
     pub admin_address: SocketAddr,
@@ -183,6 +189,10 @@ impl TryFrom<&Options> for Tenant {
                 are_limited: options.users.contains(&UsersOption::Limited),
             },
             withdrawn_storage_classes: options.withdrawn_storage_classes.iter().cloned().collect(),
+            host_limits: HostLimits {
+                bytes: options.host_bytes,
+                write_bytes_per_second: options.host_write_bytes_per_second,
+            },
         })
     }
 }

@@ -59,6 +59,13 @@ pub struct WriteLabels {
     pub result: &'static str,
 }
 
+/// Labels of [`HostWriteMetrics::bytes`].
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct SizeLabels {
+    /// `large` or `small`.
+    pub size: &'static str,
+}
+
 /// Labels of [`Metrics::egress`].
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct EgressLabels {
@@ -145,6 +152,35 @@ impl SchedulingWindowMetrics {
     }
 }
 
+/// Metrics of writes to the host. Clones share values.
+#[derive(Clone, Debug, Default)]
+pub struct HostWriteMetrics {
+    /// Bytes of objects that were created or changed there.
+    pub bytes: Family<SizeLabels, Counter>,
+    /// Objects that wait for their turn.
+    pub waiting: Family<SizeLabels, Gauge>,
+}
+
+impl HostWriteMetrics {
+    /// Counts an object of this size.
+    pub fn count(&self, size: &'static str, bytes: u64) {
+        self.bytes.get_or_create(&SizeLabels { size }).inc_by(bytes);
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "host_write_bytes",
+            "Bytes of objects that were created or changed on the host, by their size: large or small",
+            self.bytes.clone(),
+        );
+        registry.register(
+            "host_writes_waiting",
+            "Objects that wait for their turn to be written to the host, by their size: large or small",
+            self.waiting.clone(),
+        );
+    }
+}
+
 /// All metrics. Clones share values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -176,6 +212,12 @@ pub struct Metrics {
     pub large_writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
     /// Bytes of large writes.
     pub large_write_bytes: Family<WriteLabels, Counter>,
+    /// Writes to the host.
+    pub host_writes: HostWriteMetrics,
+    /// Bytes of the tenant's objects on the host.
+    pub host_bytes: Gauge,
+    /// Bytes that they may have.
+    pub host_bytes_limit: Gauge,
     /// Connections that the tenant's API server asked for.
     pub egress: Family<EgressLabels, Counter>,
     /// Reservations on the host without a tenant object.
@@ -201,6 +243,9 @@ impl Default for Metrics {
             admissions: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             large_writes: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             large_write_bytes: Family::default(),
+            host_writes: HostWriteMetrics::default(),
+            host_bytes: Gauge::default(),
+            host_bytes_limit: Gauge::default(),
             egress: Family::default(),
             reservations_swept: Family::default(),
             events_dropped: Counter::default(),
@@ -261,6 +306,17 @@ impl Metrics {
             "large_write_bytes",
             "Bytes of large writes of the tenant, by result: allowed or denied",
             self.large_write_bytes.clone(),
+        );
+        self.host_writes.register(registry);
+        registry.register(
+            "host_bytes",
+            "Bytes that the tenant's objects have on the host, as JSON",
+            self.host_bytes.clone(),
+        );
+        registry.register(
+            "host_bytes_limit",
+            "Bytes that the tenant's objects may have on the host",
+            self.host_bytes_limit.clone(),
         );
         registry.register(
             "egress_connections",

@@ -86,6 +86,8 @@ pub(super) fn render(
         file_flag("admission-key", &format!("{}.key", admission::CERTIFICATE)),
         file_flag("admission-ca", admission::AUTHORITY),
         flag("write-bytes-per-second", input.limits.write_rate()),
+        flag("host-bytes", input.limits.host_size()),
+        flag("host-write-bytes-per-second", input.limits.host_write_rate()),
     ];
     let users: Vec<&str> = [
         (features::static_admission_policies(input.version), "stamped"),

@@ -18,7 +18,7 @@ pub const PATH: &str = "/writes";
 /// Deployments have.
 pub const LARGE: u32 = 16 << 10;
 /// Bytes that a tenant may write at once: the largest charts with their `CustomResourceDefinitions` are a few megabytes.
-const ALLOWANCE: u64 = 32 << 20;
+pub const ALLOWANCE: u64 = 32 << 20;
 /// Longest time that a write waits for its turn. The API server gives up after ten seconds.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -69,15 +69,23 @@ impl Write {
 pub struct Pace {
     /// Bytes a second.
     rate: u64,
+    /// Bytes that may be written at once.
+    allowance: u64,
     /// When everything that was written is made up for.
     whole_at: Instant,
 }
 
 impl Pace {
-    /// A pace of `rate` bytes a second, at least one, with the whole allowance at `now`.
+    /// A pace of `rate` bytes a second, at least one, with the whole [`ALLOWANCE`] at `now`.
     pub fn new(rate: u64, now: Instant) -> Self {
+        Self::with_allowance(ALLOWANCE, rate, now)
+    }
+
+    /// The same with another allowance.
+    pub fn with_allowance(allowance: u64, rate: u64, now: Instant) -> Self {
         Self {
             rate: rate.max(1),
+            allowance,
             whole_at: now,
         }
     }
@@ -92,13 +100,35 @@ impl Pace {
     /// # Errors
     /// That would be too late. The error is the time after which the same write may be asked for again; nothing was taken.
     pub fn take(&mut self, bytes: u64, now: Instant) -> Result<Duration, Duration> {
-        let whole_at = self.whole_at.max(now) + self.time_for(bytes);
-        let wait = whole_at.duration_since(now).saturating_sub(self.time_for(ALLOWANCE));
+        let wait = self.wait_for(bytes, now);
         if wait > LONGEST {
             return Err(wait.saturating_sub(LONGEST));
         }
-        self.whole_at = whole_at;
-        Ok(wait)
+        Ok(self.reserve(bytes, now))
+    }
+
+    /// Takes `bytes` if they may be written at once. Returns whether they may.
+    pub fn take_at_once(&mut self, bytes: u64, now: Instant) -> bool {
+        let may = self.wait_for(bytes, now).is_zero();
+        if may {
+            self.reserve(bytes, now);
+        }
+        may
+    }
+
+    /// Takes `bytes` however long that is. Returns the time after which they may be written.
+    pub fn reserve(&mut self, bytes: u64, now: Instant) -> Duration {
+        let wait = self.wait_for(bytes, now);
+        self.whole_at = self.whole_at.max(now) + self.time_for(bytes);
+        wait
+    }
+
+    /// The time after which `bytes` may be written.
+    fn wait_for(&self, bytes: u64, now: Instant) -> Duration {
+        let whole_at = self.whole_at.max(now) + self.time_for(bytes);
+        whole_at
+            .duration_since(now)
+            .saturating_sub(self.time_for(self.allowance))
     }
 
     fn time_for(&self, bytes: u64) -> Duration {
@@ -174,6 +204,18 @@ mod tests {
         let now = Instant::now();
         assert!(Pace::new(0, now).take(u64::MAX, now).is_err());
         assert_eq!(Pace::new(u64::MAX, now).take(8 << 20, now), Ok(NONE));
+    }
+
+    #[test]
+    fn what_cannot_wait_delays_what_follows() {
+        let start = Instant::now();
+        let mut pace = Pace::with_allowance(MEBIBYTE, MEBIBYTE, start);
+        assert!(pace.take_at_once(MEBIBYTE, start));
+        assert!(!pace.take_at_once(1024, start), "nothing is left");
+        assert_eq!(pace.reserve(60 * MEBIBYTE, start), Duration::from_mins(1));
+        let later = start + Duration::from_mins(1);
+        assert!(!pace.take_at_once(1024, later));
+        assert!(pace.take_at_once(MEBIBYTE, later + Duration::from_secs(1)));
     }
 
     proptest! {

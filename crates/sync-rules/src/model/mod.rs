@@ -27,5 +27,5 @@ pub use denied_field::DeniedField;
 pub use kind::{Dependency, Direction, HostNamespace, HostWatch, Kind, QueuePriority, Right, Rights};
 pub use kind_id::{CustomKind, KindId};
 pub use mirror::Mirror;
-pub use tenant::{Tenant, UserRules};
+pub use tenant::{HostLimits, Tenant, UserRules};
 pub use to_host::{Creation, DesiredState, HostWrite, Observation, TenantWrite, ToHost, Translated, WhenDenied};

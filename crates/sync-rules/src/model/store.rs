@@ -54,6 +54,8 @@ struct Inner {
     expected: HashMap<Box<str>, (u64, u64)>,
     /// Counts changes of `objects`.
     state: u64,
+    /// Bytes of all `objects` before they were trimmed.
+    bytes: u64,
     /// While a list runs: versions of what was known when it began, without what the list has named since.
     unlisted: Option<HashMap<Name, u64>>,
 }
@@ -95,6 +97,11 @@ impl Store {
     /// Number of objects.
     pub fn len(&self) -> usize {
         self.inner().objects.len()
+    }
+
+    /// Bytes of all objects as JSON, as far as they are known.
+    pub fn bytes(&self) -> u64 {
+        self.inner().bytes
     }
 
     /// Whether there are no objects.
@@ -203,7 +210,10 @@ impl Store {
         }
         let stored = Arc::new(stored);
         self.fresh.keep(&stored, &self.dictionary);
-        inner.objects.insert(name, stored);
+        inner.bytes += u64::from(stored.bytes);
+        if let Some(old) = inner.objects.insert(name, stored) {
+            inner.bytes -= u64::from(old.bytes);
+        }
         inner.state += 1;
     }
 
@@ -276,6 +286,7 @@ impl Inner {
             // If it exists after all, for example because a list was older than the object, the watch brings it back.
             self.expected.remove(&old.uid);
             self.state += 1;
+            self.bytes -= u64::from(old.bytes);
         }
     }
 }
@@ -312,6 +323,11 @@ impl Stores {
     /// The store of a side and kind. Kinds that are not watched on a side have an empty store there.
     pub fn of(&self, side: Side, kind: KindId) -> &Store {
         &self.by_kind[&(side, kind)]
+    }
+
+    /// Bytes of the host's objects of these kinds.
+    pub fn host_bytes(&self, kinds: impl IntoIterator<Item = KindId>) -> u64 {
+        kinds.into_iter().map(|kind| self.host(kind).bytes()).sum()
     }
 
     /// The tenant's objects of a kind.
@@ -355,6 +371,23 @@ mod tests {
         store.written(name.clone(), stored("b", 9));
         store.watched(name.clone(), stored("b", 7));
         assert_eq!(store.get(&name).unwrap().version, 9);
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_objects_that_exist() {
+        let store = Store::default();
+        let (one, other) = (Name::new("a", "b"), Name::new("a", "c"));
+        store.watched(one.clone(), stored("b", 5).of_bytes(100));
+        store.watched(other.clone(), stored("c", 6).of_bytes(1000));
+        assert_eq!(store.bytes(), 1100);
+        store.written(one.clone(), stored("b", 7).of_bytes(300));
+        store.watched(one.clone(), stored("b", 6).of_bytes(200));
+        assert_eq!(store.bytes(), 1300, "an older state does not count");
+        store.gone(&other, 8);
+        assert_eq!(store.bytes(), 300);
+        store.list_begins();
+        store.list_ends();
+        assert_eq!(store.bytes(), 0);
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub struct Stored {
     pub taints: Box<[Taint]>,
     /// On pods: whether they have a node.
     pub has_node: bool,
+    /// Bytes of the whole object as JSON; 0 if that is not known.
+    pub bytes: u32,
     content: Content,
 }
 
@@ -67,6 +69,15 @@ impl Stored {
     /// Keeps a copy of an object, which the caller has trimmed.
     pub fn new(object: &Value) -> Self {
         Self::from(object.clone())
+    }
+
+    /// The same object, which had this number of bytes before the caller trimmed it.
+    #[must_use]
+    pub fn of_bytes(self, bytes: usize) -> Self {
+        Self {
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            ..self
+        }
     }
 
     /// The trimmed object.
@@ -160,6 +171,7 @@ impl From<Value> for Stored {
             unschedulable: json::at(&object, &["spec", "unschedulable"]) == Some(&Value::Bool(true)),
             taints: Taint::all_of(&object),
             has_node: json::text(&object, &["spec", "nodeName"]).is_some_and(|node| !node.is_empty()),
+            bytes: 0,
             content: Content::new(object),
         }
     }

@@ -1,6 +1,6 @@
 //! What the rules know about the tenant.
 
-use berth_api::{NetworkLimits, SchedulingMode, SyncPolicy, labels};
+use berth_api::{NetworkLimits, SchedulingMode, SyncPolicy, TenantLimits, labels};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// The tenant and its place on the host: what translation needs to know.
@@ -32,6 +32,32 @@ pub struct Tenant {
     pub users: UserRules,
     /// StorageClasses that the tenant's class no longer offers and whose grace period is over: pods that mount their claims end.
     pub withdrawn_storage_classes: BTreeSet<String>,
+    /// How much the tenant's objects may be on the host.
+    pub host_limits: HostLimits,
+}
+
+/// Limits of what the syncer writes on the host for the tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLimits {
+    /// Bytes of all objects, as JSON.
+    pub bytes: u64,
+    /// Bytes a second that are written in large objects, and in small ones.
+    pub write_bytes_per_second: u64,
+}
+
+impl From<&TenantLimits> for HostLimits {
+    fn from(limits: &TenantLimits) -> Self {
+        Self {
+            bytes: limits.host_size(),
+            write_bytes_per_second: limits.host_write_rate(),
+        }
+    }
+}
+
+impl Default for HostLimits {
+    fn default() -> Self {
+        Self::from(&TenantLimits::default())
+    }
 }
 
 /// What the host is to know of the users who create pods.
@@ -72,5 +98,6 @@ pub(crate) fn test_tenant() -> Tenant {
         scheduling: SchedulingMode::Host,
         users: UserRules::default(),
         withdrawn_storage_classes: BTreeSet::new(),
+        host_limits: HostLimits::default(),
     }
 }

@@ -173,6 +173,12 @@ pub trait ToHost: Sync {
         None
     }
 
+    /// The part of [`ToHost::closing_patch`] that does not wait for its turn to be written: it can only be needed again after something else was
+    /// written that did wait.
+    fn isolating_patch(&self, _desired: &Value, _live: &Value) -> Option<Value> {
+        None
+    }
+
     /// What an API server has allocated to an object, if objects of this kind are reserved on the host before the
     /// tenant's object is stored.
     fn allocated(&self, _object: &Value) -> Value {

@@ -49,6 +49,17 @@ impl QuotaExceeded {
         (!limits.is_empty()).then_some(Self(limits))
     }
 
+    /// The objects of a tenant would have more bytes on the host than its class allows.
+    pub fn of_host_bytes(limit: u64) -> Self {
+        Self(vec![ExceededLimit {
+            resource: String::new(),
+            requested: String::new(),
+            used: String::new(),
+            limit: limit.to_string(),
+            of_class: Some(("bytes of objects on the host".into(), "hostBytes".into())),
+        }])
+    }
+
     /// Whether another object of the kind would be refused as well: nothing but numbers of objects is exceeded.
     pub fn refuses_every_object(&self) -> bool {
         self.0.iter().all(|exceeded| is_count(&exceeded.resource))
@@ -120,7 +131,9 @@ impl fmt::Display for ExceededLimit {
         };
         write!(f, "this tenant may have {limit} {counts}")?;
         // Without the amounts, the message stays the same while others come and go.
-        if is_count(resource) {
+        if requested.is_empty() {
+            f.write_str(", and this has no room")?;
+        } else if is_count(resource) {
             f.write_str(" and has as many")?;
         } else if quota_resource(resource).is_none() {
             write!(f, "; this needs {requested}, which is more than is left")?;
@@ -201,6 +214,17 @@ mod tests {
                 "this tenant may have 10Ti requested storage of the StorageClass fast; this needs 2Ti, which"
             ),
             "{message}"
+        );
+    }
+
+    #[test]
+    fn bytes_on_the_host_are_a_limit_of_the_class() {
+        let exceeded = QuotaExceeded::of_host_bytes(536_870_912);
+        assert!(!exceeded.refuses_every_object(), "smaller ones may fit");
+        assert_eq!(
+            exceeded.to_string(),
+            "this tenant may have 536870912 bytes of objects on the host, and this has no room. Delete what is no longer needed, or ask the \
+             platform team to raise spec.limits.hostBytes of the tenant's class"
         );
     }
 

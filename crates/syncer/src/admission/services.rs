@@ -113,6 +113,14 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
             name.name
         )),
         ReserveError::Starting => Denial::unavailable("the platform is starting; try again"),
+        ReserveError::NoTurn(later) => {
+            let seconds = later.as_secs() + 1;
+            let message = format!(
+                "this cluster writes more bytes a second to the host cluster than it may: try again in {seconds} s, or ask the platform \
+                 team to raise spec.limits.hostWriteBytesPerSecond of the class"
+            );
+            Denial::too_many(message, seconds)
+        }
         ReserveError::Foreign => Denial::forbidden("its name on the host cluster is taken; use another name"),
         ReserveError::Call(CallError::Rejected(message)) => Denial::invalid(describe_rejection(engine, name, &message)),
         ReserveError::Call(CallError::QuotaExceeded(exceeded)) => Denial::forbidden(exceeded.to_string()),

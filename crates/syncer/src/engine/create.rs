@@ -6,13 +6,16 @@ use super::{
     api::{CallError, Delete},
     dropped::dropped,
     recorder::Level,
-    tokens,
+    tokens, turns,
 };
 use berth_api::labels;
-use berth_sync_rules::model::{
-    Creation, DeniedField, KindId, Translated, json,
-    resource::{Key, Side},
-    store::Stored,
+use berth_sync_rules::{
+    model::{
+        Creation, DeniedField, KindId, Translated, json,
+        resource::{Key, Side},
+        store::Stored,
+    },
+    translation::sizes::count_bytes,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -27,7 +30,8 @@ impl ObjectSync<'_> {
     /// Creates the host object, unless the tenant has as many of its kind as it may have.
     pub(super) async fn create(&self, stored: &Stored, object: &Value) -> Result<Outcome, CallError> {
         let refused = &self.engine.refused_kinds;
-        let exceeded = match refused.refusal(self.id) {
+        let refusal = refused.refusal(self.id).or_else(|| self.engine.refuse_if_full());
+        let exceeded = match refusal {
             Some(exceeded) => {
                 self.give_place_back();
                 exceeded
@@ -86,7 +90,13 @@ impl ObjectSync<'_> {
         if let Some(held) = self.hold(stored, object).await? {
             return Ok(held);
         }
+        let bytes = self.bytes_on_host(object, &desired);
+        engine.check_host_bytes(0, bytes)?;
+        if let Some(waits) = self.wait_for_turn(bytes).await {
+            return Ok(waits);
+        }
         if let Some(waits) = self.wait_for_place(object).await {
+            engine.turns.keep(&self.key(), bytes);
             return Ok(waits);
         }
         self.prepare_tokens(stored).await?;
@@ -131,6 +141,22 @@ impl ObjectSync<'_> {
             engine.add(key);
         }
         Ok(Some(Outcome::requeue("waiting", SAFETY)))
+    }
+
+    /// Bytes of the host object, and of the Secret with the tokens of a pod.
+    fn bytes_on_host(&self, object: &Value, desired: &Value) -> u64 {
+        let secret = if self.id == KindId::Pod {
+            tokens::secret_bytes(self.engine, object)
+        } else {
+            0
+        };
+        count_bytes(desired) as u64 + secret
+    }
+
+    /// Asks whether it is the turn of a write of `bytes`. Returns what to do if it is not.
+    pub(super) async fn wait_for_turn(&self, bytes: u64) -> Option<Outcome> {
+        let may_write = self.engine.may_write(&self.key(), bytes).await;
+        (!may_write).then(|| Outcome::new(turns::WAITS).comparing_again())
     }
 
     /// Writes the Secret with the tokens of a pod, and says which certificates it will wait for.

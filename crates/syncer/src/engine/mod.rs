@@ -19,6 +19,7 @@ mod create;
 mod decide;
 mod delete;
 mod dropped;
+mod host_bytes;
 mod host_events;
 mod mirror;
 mod nodes;
@@ -34,6 +35,7 @@ mod status_sync;
 pub(crate) mod test_engine;
 mod to_host;
 mod tokens;
+mod turns;
 mod update;
 mod watches;
 mod window;
@@ -106,6 +108,8 @@ pub struct Engine {
     windows: Mutex<window::SchedulingWindows>,
     /// The schedule for which pods were reconciled last.
     schedule_phase: Mutex<schedule::AppliedPhase>,
+    /// When which object may be written to the host.
+    turns: turns::Turns,
     /// Kinds of which the tenant has as many objects as it may have.
     refused_kinds: quota::RefusedKinds,
     /// What decides about each Node which pods may run on it, as hashes.
@@ -166,6 +170,7 @@ impl Engine {
             group_sizes: Mutex::default(),
             demand,
             availability: Notify::new(),
+            turns: turns::Turns::new(cache.tenant.host_limits.write_bytes_per_second),
             cache,
             recorder: Recorder::new(tenant.clone(), metrics.clone()),
             tenant,
@@ -211,6 +216,9 @@ impl Engine {
         tasks.spawn(Arc::clone(&self).renew_leases());
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());
+        for size in turns::Size::ALL {
+            tasks.spawn(Arc::clone(&self).take_turns(size));
+        }
         for priority in PRIORITIES {
             tasks.spawn(Arc::clone(&self).run_queue(priority));
         }
@@ -253,7 +261,10 @@ impl Engine {
         let observed_at = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
         // Before anything is read: what changes from now on is compared by the next reconciliation.
         let compares = lock(&self.to_compare).remove(&key);
+        let begun = self.turns.begin(&key);
         let result = self.reconcile(&key, observed_at, compares).await;
+        let keeps_turn = matches!(&result, Ok(outcome) if outcome.result == admit::NO_PLACE);
+        self.turns.end(&key, begun, keeps_turn);
         let labels = QueueLabels {
             priority: self.cache.kind(key.kind).priority.label(),
             result: result.as_ref().map_or("error", |outcome| outcome.result),
@@ -261,8 +272,8 @@ impl Engine {
         self.metrics.reconciled(key.kind.label(), &labels, queued_for);
         match result {
             Ok(outcome) => {
-                // A pod that waits for its next place has not succeeded: it keeps its back-off.
-                if outcome.result != admit::NO_PLACE {
+                // What waits for its next place or turn has not succeeded: it keeps its back-off.
+                if ![admit::NO_PLACE, turns::WAITS].contains(&outcome.result) {
                     lock(&self.failures).remove(&key);
                 }
                 tracing::debug!(%key, result = outcome.result, "reconciled");
@@ -393,11 +404,12 @@ impl Engine {
         }
     }
 
-    /// Packs objects that have not changed for some time.
+    /// Packs objects that have not changed for some time, and publishes how much there is.
     async fn pack(self: Arc<Self>) {
         loop {
             tokio::time::sleep(PACK).await;
             self.cache.stores.pack_old();
+            self.publish_host_bytes();
         }
     }
 

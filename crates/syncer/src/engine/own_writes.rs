@@ -2,10 +2,13 @@
 //! nothing else.
 
 use super::Engine;
-use berth_sync_rules::model::{
-    KindId, json,
-    resource::{Name, Side},
-    store::Stored,
+use berth_sync_rules::{
+    model::{
+        KindId, json,
+        resource::{Name, Side},
+        store::Stored,
+    },
+    translation::sizes::count_bytes,
 };
 use serde_json::Value;
 
@@ -18,11 +21,11 @@ impl Engine {
             Side::Host => kind.host.map(|(_, spec)| spec),
         };
         if let Some(spec) = spec {
+            // Nobody asks for the size of a tenant's object.
+            let bytes = if side == Side::Host { count_bytes(&object) } else { 0 };
             (spec.trim)(&mut object);
-            self.cache
-                .stores
-                .of(side, id)
-                .written(name.clone(), Stored::from(object));
+            let stored = Stored::from(object).of_bytes(bytes);
+            self.cache.stores.of(side, id).written(name.clone(), stored);
             self.add_dependents(side, id, name);
         }
     }

@@ -15,9 +15,12 @@ use super::{
     create, lock, to_host,
 };
 use berth_api::labels;
-use berth_sync_rules::model::{
-    KindId, ToHost, json,
-    resource::{Key, Name, Side, host_name},
+use berth_sync_rules::{
+    model::{
+        KindId, ToHost, json,
+        resource::{Key, Name, Side, host_name},
+    },
+    translation::sizes::count_bytes,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -84,6 +87,9 @@ pub(crate) enum ReserveError {
     /// Not everything is listed yet.
     #[error("starting")]
     Starting,
+    /// The syncer has written so much for the tenant that there is no turn soon.
+    #[error("no turn before {0:?}")]
+    NoTurn(Duration),
     /// An API server failed or rejected the request.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -158,6 +164,9 @@ impl Engine {
         if !stores.tenant(request.id).is_listed() {
             return Err(ReserveError::Starting);
         }
+        if !request.dry_run {
+            self.wait_for_turn_to_reserve(&request).await?;
+        }
         self.start_host_watch(request.id);
         if request.origin.is_none() {
             self.wait_for_turn(&request).await?;
@@ -177,6 +186,16 @@ impl Engine {
             Err(_) => self.pending.end(&request.key()),
         }
         written
+    }
+
+    /// Waits for the turn of the write, for some seconds at most: the tenant's API server waits, too.
+    async fn wait_for_turn_to_reserve(&self, request: &ReservationRequest<'_>) -> Result<(), ReserveError> {
+        let known = self.cache.stores.host(request.id).get(request.name);
+        let known = known.map_or(0, |host| u64::from(host.bytes));
+        let bytes = known.max(count_bytes(&request.object) as u64);
+        self.check_host_bytes(known, bytes)?;
+        tokio::time::sleep(self.turns.take_soon(bytes).map_err(ReserveError::NoTurn)?).await;
+        Ok(())
     }
 
     /// Lets one creation of a name proceed at a time. The next one finds the object that the first one created, if any.

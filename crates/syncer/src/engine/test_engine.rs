@@ -4,7 +4,7 @@ use super::{Engine, api::Api};
 use crate::metrics::Metrics;
 use berth_api::{SchedulingMode, SyncPolicy};
 use berth_sync_rules::{
-    model::{Tenant, UserRules, resource::Side},
+    model::{HostLimits, Tenant, UserRules, resource::Side},
     registry,
 };
 use std::sync::Arc;
@@ -25,6 +25,7 @@ pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
         scheduling: SchedulingMode::Host,
         users: UserRules::default(),
         withdrawn_storage_classes: std::collections::BTreeSet::new(),
+        host_limits: HostLimits::default(),
     }
 }
 

@@ -8,11 +8,14 @@ use super::{
     lock, reserve, schedule,
 };
 use berth_api::labels;
-use berth_sync_rules::model::{
-    Cache, KindId, ToHost, json,
-    resource::{Key, Name, host_name},
-    schedule::PodSchedule,
-    store::{Detail, Stored, is_origin},
+use berth_sync_rules::{
+    model::{
+        Cache, KindId, ToHost, json,
+        resource::{Key, Name, host_name},
+        schedule::PodSchedule,
+        store::{Detail, Stored, is_origin},
+    },
+    translation::sizes::count_bytes,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -199,6 +202,8 @@ pub(super) fn with_metadata(
     hash: &str,
 ) -> Value {
     let resource = kind.resource();
+    let is_watched_in_full = cache.kind(id).host.is_none_or(|(_, spec)| spec.detail == Detail::Full);
+    let bytes = (!is_watched_in_full).then(|| count_bytes(&object));
     object["apiVersion"] = resource.api_version().into();
     object["kind"] = resource.kind.into();
     object["metadata"]["name"] = host_name(id, name).into();
@@ -214,5 +219,8 @@ pub(super) fn with_metadata(
         None => annotations[labels::RESERVED_AT] = Timestamp::now().as_second().to_string().into(),
     }
     annotations[labels::APPLIED_HASH] = hash.into();
+    if let Some(bytes) = bytes {
+        annotations[labels::BYTES] = bytes.to_string().into();
+    }
     object
 }

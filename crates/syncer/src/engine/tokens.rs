@@ -1,6 +1,12 @@
 //! Reconciles a pod's tokens: minted in the tenant, written to a host Secret that the host pod owns.
 
-use super::{Engine, Outcome, api::CallError, certificates, lock};
+use super::{
+    Engine, Outcome, QUOTA_EXCEEDED,
+    api::CallError,
+    certificates, lock,
+    recorder::Level,
+    turns::{self, Size},
+};
 use berth_api::labels;
 use berth_sync_rules::{
     kinds::pod::{
@@ -12,11 +18,12 @@ use berth_sync_rules::{
         resource::{self, Name, Side, host_name},
         store::{Stored, is_origin},
     },
+    translation::sizes::{MAX_POD_SECRET_BYTES, count_bytes},
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::api::Patch;
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// Time for the host pod of a Secret to be created.
@@ -27,13 +34,14 @@ const ORPHAN_GRACE: Duration = Duration::from_mins(2);
 pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Result<Option<String>, CallError> {
     let object = pod.object();
     let bundles = trust::bundles(&engine.cache, &object);
+    let missing = bundles.missing.clone();
     if !needs_secret(&object, &bundles) {
-        return Ok(bundles.missing);
+        return Ok(missing);
     }
     let secret = own_secret(engine, name, pod);
     let Some(secret) = secret else {
         create(engine, name, pod, None).await?;
-        return Ok(bundles.missing);
+        return Ok(missing);
     };
     let mut changes = Changes::default();
     if !are_current(&secret, &object) {
@@ -44,12 +52,12 @@ pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Resul
         changes.owners = Some(Value::Null);
     }
     if !has_bundles(&secret, &bundles) {
-        changes.add_bundles(bundles.found);
+        changes.add_bundles(&object, bundles);
     }
     if !changes.is_empty() {
         patch(engine, name, &secret, changes.into_patch()).await?;
     }
-    Ok(bundles.missing)
+    Ok(missing)
 }
 
 pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
@@ -71,11 +79,28 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         create(engine, name, &pod, Some(&host_pod)).await?;
         return Ok(Outcome::requeue("minted", Duration::ZERO));
     };
+    let bytes = u64::from(secret.bytes).max(trust::secret_bytes(&object, &bundles) as u64);
+    let renews = !are_current(&secret, &object);
+    // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet, or too many.
+    let differs = bundles.are_too_large || !has_bundles(&secret, &bundles);
+    let mut follows = differs && !is_refused(engine, name, (&secret, bytes), &bundles).await;
+    let is_large = Size::of(bytes) == Size::Large;
+    if follows || (renews && is_large) {
+        if !may_write(engine, name, bytes).await {
+            // The tokens of small Secrets do not wait.
+            if is_large || !renews {
+                return Ok(Outcome::new(turns::WAITS));
+            }
+            follows = false;
+        }
+    } else if renews {
+        engine.turns.take(bytes);
+    }
     let secret_object = secret.object();
     let (now, mut result) = (Timestamp::now(), "nothing");
     let mut changes = Changes::default();
     let mut own_at = None;
-    if !are_current(&secret, &object) {
+    if renews {
         changes = mint(engine, name, &pod).await?;
         result = "minted";
     }
@@ -90,9 +115,8 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
             result = "owned";
         }
     }
-    // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet.
-    if !has_bundles(&secret, &bundles) {
-        changes.add_bundles(bundles.found);
+    if follows {
+        changes.add_bundles(&object, bundles);
         result = "trust updated";
     }
     if !changes.is_empty() {
@@ -103,6 +127,11 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     };
     let certificates = certificates::collect(engine, name, &pod, &secret.object()).await?;
     if let Some(body) = &certificates.patch {
+        let bytes = u64::from(secret.bytes) + count_bytes(body) as u64;
+        engine.check_host_bytes(secret.bytes.into(), bytes)?;
+        if !may_write(engine, name, bytes).await {
+            return Ok(Outcome::new(turns::WAITS));
+        }
         patch(engine, name, &secret, body.clone()).await?;
         certificates.written(engine, name, &pod);
         result = "certified";
@@ -115,6 +144,16 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         result,
         until(now, next.min().unwrap_or(Timestamp::MAX)),
     ))
+}
+
+/// Bytes of the Secret that a pod needs on the host, as far as they are known before it is made; 0 if it needs none.
+pub(super) fn secret_bytes(engine: &Engine, pod: &Value) -> u64 {
+    let bundles = trust::bundles(&engine.cache, pod);
+    if needs_secret(pod, &bundles) {
+        trust::secret_bytes(pod, &bundles) as u64
+    } else {
+        0
+    }
 }
 
 /// What changes in a Secret, so that it is one write.
@@ -130,11 +169,18 @@ impl Changes {
         *self == Self::default()
     }
 
-    fn add_bundles(&mut self, bundles: BTreeMap<String, String>) {
-        let hash = json::hash(&json!(bundles));
+    fn add_bundles(&mut self, pod: &Value, bundles: Bundles) {
+        self.set_bytes(pod, &bundles);
+        let hash = json::hash(&json!(bundles.found));
         self.annotations.insert(labels::TRUST_HASH.into(), hash.into());
-        self.files
-            .extend(bundles.into_iter().map(|(key, text)| (key, text.into())));
+        let files = bundles.found.into_iter().map(|(key, text)| (key, text.into()));
+        self.files.extend(files);
+    }
+
+    /// Records how many bytes the Secret has.
+    fn set_bytes(&mut self, pod: &Value, bundles: &Bundles) {
+        let bytes = trust::secret_bytes(pod, bundles).to_string();
+        self.annotations.insert(labels::BYTES.into(), bytes.into());
     }
 
     /// As a merge patch.
@@ -145,6 +191,31 @@ impl Changes {
         }
         patch
     }
+}
+
+/// Whether the pod's Secret may be written now.
+async fn may_write(engine: &Engine, name: &Name, bytes: u64) -> bool {
+    engine.may_write(&KindId::PodToken.key(name.clone()), bytes).await
+}
+
+/// Whether the certificates that a running pod selects now cannot be written to its Secret, which would have `bytes` then. An Event of the pod says
+/// why.
+async fn is_refused(engine: &Engine, name: &Name, (secret, bytes): (&Stored, u64), bundles: &Bundles) -> bool {
+    let (reason, message) = if bundles.are_too_large {
+        let message = format!(
+            "The pod keeps the certificates that it has: those of the ClusterTrustBundles that it selects have more than \
+             {MAX_POD_SECRET_BYTES} bytes."
+        );
+        ("TrustBundleTooLarge", message)
+    } else {
+        match engine.check_host_bytes(secret.bytes.into(), bytes) {
+            Err(CallError::QuotaExceeded(exceeded)) => (QUOTA_EXCEEDED, exceeded.to_string()),
+            _ => return false,
+        }
+    };
+    let pod = KindId::Pod.key(name.clone());
+    engine.record_event(&pod, Level::Warning, reason, &message).await;
+    true
 }
 
 /// Whether there is anything that a pod needs a Secret for.
@@ -202,9 +273,12 @@ async fn mint(engine: &Engine, name: &Name, pod: &Stored) -> Result<Changes, Cal
 /// Creates the Secret of a pod. `host_pod` is none if it does not exist yet.
 async fn create(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stored>) -> Result<(), CallError> {
     let mut content = mint(engine, name, pod).await?;
-    let bundles = trust::bundles(&engine.cache, &pod.object()).found;
-    if !bundles.is_empty() {
-        content.add_bundles(bundles);
+    let object = pod.object();
+    let bundles = trust::bundles(&engine.cache, &object);
+    if bundles.found.is_empty() {
+        content.set_bytes(&object, &bundles);
+    } else {
+        content.add_bundles(&object, bundles);
     }
     let secret = secret_object(engine, name, pod, host_pod, content);
     engine.start_host_watch(KindId::PodToken);

@@ -1,17 +1,32 @@
 //! Updates the host object.
 
 use super::to_host::ObjectSync;
-use super::{DENIED, Outcome, api::CallError, lock};
-use berth_sync_rules::model::{
-    DeniedField, HostWrite, Translated, json,
-    resource::Side,
-    store::{Detail, Stored, is_origin},
+use super::{DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, lock, recorder::Level};
+use berth_sync_rules::{
+    model::{
+        DeniedField, HostWrite, Translated, json,
+        resource::Side,
+        store::{Detail, Stored, is_origin},
+    },
+    translation::sizes::count_bytes,
 };
 use kube::api::Patch;
 use serde_json::{Value, json};
+use std::time::Duration;
 
+/// Wait of an object that may not grow because the tenant has as many bytes on the host as it may have.
+const FULL_WAIT: Duration = Duration::from_mins(1);
 /// Rounds of subresource writes and a fresh read before an update gives up for now.
 const UPDATE_ROUNDS: usize = 4;
+
+/// What is written of a change although the rest is not.
+#[derive(Clone, Copy)]
+enum Part {
+    /// [`ToHost::closing_patch`](berth_sync_rules::model::ToHost::closing_patch).
+    Closing,
+    /// [`ToHost::isolating_patch`](berth_sync_rules::model::ToHost::isolating_patch).
+    Isolating,
+}
 
 /// What comparing a host object with the tenant's has led to.
 enum Compared {
@@ -21,6 +36,8 @@ enum Compared {
     Updated,
     /// The tenant's object is denied, and the host object stays.
     Denied(Vec<DeniedField>),
+    /// The host object is changed later; its status is synced now.
+    Later(Outcome),
     /// Nothing is left to do.
     Done(Outcome),
 }
@@ -40,14 +57,23 @@ impl ObjectSync<'_> {
         } else {
             self.compare(stored, object, host).await?
         };
+        let mut later = None;
         let (result, denied) = match compared {
             Compared::Same => ("nothing", Vec::new()),
             Compared::Updated => ("updated", Vec::new()),
             Compared::Denied(denied) => (DENIED, denied),
+            Compared::Later(outcome) => {
+                later = Some(outcome);
+                (outcome.result, Vec::new())
+            }
             Compared::Done(outcome) => return Ok(outcome),
         };
         let host_object = host.object();
-        if let Some(status) = kind.host_status(object, &host_object) {
+        let status = kind.host_status(object, &host_object);
+        if status.is_some() && later.is_none() {
+            later = self.wait_for_turn(host.bytes.into()).await;
+        }
+        if let Some(status) = status.filter(|_| later.is_none()) {
             let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
             let written = engine
                 .host
@@ -65,6 +91,12 @@ impl ObjectSync<'_> {
         outcome.compares_again |= result == DENIED;
         if outcome.result == "nothing" {
             outcome.result = result;
+        }
+        if let Some(later) = later {
+            outcome = Outcome {
+                requeue_after: outcome.requeue_after.into_iter().chain(later.requeue_after).min(),
+                ..later
+            };
         }
         Ok(outcome)
     }
@@ -106,7 +138,21 @@ impl ObjectSync<'_> {
         if let Some(left) = self.pending(stored, object, host) {
             return Ok(Compared::Done(Outcome::requeue("reserved", left)));
         }
+        let bytes = u64::from(host.bytes).max(count_bytes(&desired) as u64);
+        if let Some(waits) = self.wait_for_turn(bytes).await {
+            self.close_now(host, &desired, Part::Isolating).await;
+            return Ok(Compared::Later(waits));
+        }
+        if let Err(CallError::QuotaExceeded(exceeded)) = engine.check_host_bytes(host.bytes.into(), bytes) {
+            let message = exceeded.to_string();
+            engine
+                .record_event(&self.key(), Level::Warning, QUOTA_EXCEEDED, &message)
+                .await;
+            self.close_now(host, &desired, Part::Closing).await;
+            return Ok(Compared::Later(Outcome::requeue("refused", FULL_WAIT)));
+        }
         if let Some(waits) = self.wait_to_open_gates(object, host).await {
+            engine.turns.keep(&self.key(), bytes);
             return Ok(Compared::Done(waits));
         }
         engine.pending.end(&self.key());
@@ -129,21 +175,21 @@ impl ObjectSync<'_> {
     pub(super) async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
         let result = self.write_difference(host, desired).await;
         if let Err(CallError::Rejected(_) | CallError::QuotaExceeded(_)) = &result {
-            self.close_now(host, desired).await;
+            self.close_now(host, desired, Part::Closing).await;
         }
         result
     }
 
     /// Writes what must reach the host object although the rest waits or is refused.
-    async fn close_now(&self, host: &Stored, desired: &Value) {
+    async fn close_now(&self, host: &Stored, desired: &Value, part: Part) {
         if self.kind.update_needs_live()
-            && let Err(error) = self.close(host, desired).await
+            && let Err(error) = self.close(host, desired, part).await
         {
             tracing::warn!(key = %self.key(), %error, "what closes an object has not reached the host");
         }
     }
 
-    async fn close(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
+    async fn close(&self, host: &Stored, desired: &Value, part: Part) -> Result<(), CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
@@ -151,9 +197,11 @@ impl ObjectSync<'_> {
         let Some(live) = CallError::found(engine.host.get(resource, self.namespace(), &host.name).await)? else {
             return Ok(());
         };
-        let Some(mut patch) = kind.closing_patch(desired, &live) else {
-            return Ok(());
+        let patch = match part {
+            Part::Closing => kind.closing_patch(desired, &live),
+            Part::Isolating => kind.isolating_patch(desired, &live),
         };
+        let Some(mut patch) = patch else { return Ok(()) };
         patch["metadata"]["uid"] = (*host.uid).into();
         let patch = Patch::Merge(patch);
         let written = engine

@@ -119,6 +119,11 @@ impl<const METADATA_ONLY: bool> Object<METADATA_ONLY> {
         self.meta.uid.as_deref().unwrap_or_default()
     }
 
+    /// Bytes of the JSON text.
+    pub fn bytes(&self) -> usize {
+        self.text.get().len()
+    }
+
     /// These parts of the object, which was valid JSON when it was read.
     pub fn parse(&self, parts: Parts) -> Value {
         parts.parse(self.text.get())

@@ -1,7 +1,9 @@
 //! Fills a store from a watch.
 
 use super::{Parts, object::Object};
+use berth_api::labels;
 use berth_sync_rules::model::{
+    json,
     resource::{Name, Side},
     store::{Detail, Store, Stored, Unavailable, WatchSpec},
 };
@@ -89,7 +91,7 @@ async fn follow<const METADATA_ONLY: bool>(
             Ok(Event::Init) => store.list_begins(),
             Ok(Event::Apply(object)) if store.is_expected(object.uid(), object.version()) => {}
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                if let Some((name, stored)) = keep(spec, object.parse(parts)) {
+                if let Some((name, stored)) = keep(spec, &object, parts) {
                     let only_status = hooks
                         .differs_in_status
                         .zip(store.get(&name))
@@ -104,7 +106,7 @@ async fn follow<const METADATA_ONLY: bool>(
                     Side::Tenant => Parts::Metadata,
                     Side::Host => parts,
                 };
-                if let Some((name, last)) = keep(spec, object.parse(parts)) {
+                if let Some((name, last)) = keep(spec, &object, parts) {
                     if hooks.keeps_last {
                         store.deleted(&name, last);
                     } else {
@@ -157,16 +159,30 @@ fn unavailable(error: &Error) -> Option<Unavailable> {
     }
 }
 
-fn keep(spec: WatchSpec, mut json: Value) -> Option<(Name, Stored)> {
+fn keep<const METADATA_ONLY: bool>(
+    spec: WatchSpec,
+    object: &Object<METADATA_ONLY>,
+    parts: Parts,
+) -> Option<(Name, Stored)> {
+    let mut json = object.parse(parts);
     let name = (spec.name)(&json)?;
+    let mut bytes = object.bytes();
+    if METADATA_ONLY {
+        bytes = bytes.saturating_add(content_bytes(&json));
+    }
     (spec.trim)(&mut json);
-    Some((name, Stored::from(json)))
+    Some((name, Stored::from(json).of_bytes(bytes)))
+}
+
+/// Bytes of an object's content, from its metadata.
+fn content_bytes(object: &Value) -> usize {
+    let bytes = json::text(object, &["metadata", "annotations", labels::BYTES]);
+    bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::labels;
     use berth_sync_rules::model::{
         KindId,
         resource::{POD, SECRET},
@@ -247,10 +263,22 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_those_of_the_whole_object() {
+        let text = json!({"metadata": {"name": "a", "annotations": {labels::BYTES: "5000"}, "managedFields": [{}]}, "data": {"x": "y"}}).to_string();
+        let spec = WatchSpec::own(SECRET).trimmed(|object| *object = json!({"metadata": object["metadata"]}));
+        let whole: Object<false> = serde_json::from_str(&text).unwrap();
+        let metadata: Object<true> = serde_json::from_str(&text).unwrap();
+        let bytes = keep(spec, &whole, Parts::All).map(|(_, stored)| stored.bytes as usize);
+        assert_eq!(bytes, Some(text.len()));
+        let bytes = keep(spec, &metadata, Parts::All).map(|(_, stored)| stored.bytes as usize);
+        assert_eq!(bytes, Some(text.len() + 5000), "its content is not in the text");
+    }
+
+    #[test]
     fn names_of_tenants_objects_need_only_their_metadata() {
         let settings = crate::engine::test_engine::tenant(berth_api::SyncPolicy::default());
         let cache = berth_sync_rules::registry::new_cache(settings);
-        let metadata = json!({"metadata": {"name": "a", "namespace": "b"}});
+        let metadata = object(&json!({"metadata": {"name": "a", "namespace": "b"}}));
         let tenants: Vec<(KindId, WatchSpec)> = cache
             .kinds
             .iter()
@@ -258,8 +286,9 @@ mod tests {
             .collect();
         assert!(!tenants.is_empty());
         for (id, spec) in tenants {
-            assert_eq!((spec.name)(&metadata), Some(Name::new("b", "a")), "{}", id.label());
-            let kept = keep(spec, metadata.clone()).map(|(name, _)| name);
+            let name = (spec.name)(&metadata.parse(Parts::Metadata));
+            assert_eq!(name, Some(Name::new("b", "a")), "{}", id.label());
+            let kept = keep(spec, &metadata, Parts::All).map(|(name, _)| name);
             assert_eq!(kept, Some(Name::new("b", "a")), "{}", id.label());
         }
     }

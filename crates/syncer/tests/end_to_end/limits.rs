@@ -2,15 +2,18 @@
 
 use crate::{
     objects::{create, events, eventually, is_phase, origin, pod},
-    setup::{Clusters, WORKLOADS},
+    setup::{Clusters, Syncer, WORKLOADS},
 };
+use berth_api::labels::ORIGIN_NAME;
+use berth_sync_rules::{model::HostLimits, translation::sizes::MAX_SERVICE_VARIABLE_BYTES};
+use berth_syncer::metrics::SizeLabels;
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{LimitRange, Pod, ResourceQuota, Service},
+    core::v1::{ConfigMap, Event, LimitRange, Namespace, Pod, ResourceQuota, Service},
 };
 use kube::{
-    Api, Error,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    Api, Error, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -118,4 +121,169 @@ pub async fn requests_beyond_a_limit_wait_and_pods_without_requests_have_the_def
     }
     quotas.delete("berth-limits", &DeleteParams::default()).await.unwrap();
     ranges.delete("berth-limits", &DeleteParams::default()).await.unwrap();
+}
+
+pub async fn what_services_add_to_a_pod_is_limited(clusters: &Clusters) {
+    const NAMESPACE: &str = "crowded";
+    let namespaces: Api<Namespace> = Api::all(clusters.tenant_admin.clone());
+    create(&namespaces, json!({"metadata": {"name": NAMESPACE}})).await;
+    let services: Api<Service> = Api::namespaced(clusters.tenant_admin.clone(), NAMESPACE);
+    let ports: Vec<Value> = (1..=100)
+        .map(|port| json!({"name": format!("port-{port:0>10}"), "port": port}))
+        .collect();
+    for number in 0..10 {
+        let name = format!("service-{number:0>50}");
+        create(&services, json!({"metadata": {"name": name}, "spec": {"ports": ports}})).await;
+    }
+    create(
+        &services,
+        json!({"metadata": {"name": "small"}, "spec": {"ports": [{"port": 80}]}}),
+    )
+    .await;
+    let gated = json!({"schedulingGates": [{"name": "example.com/wait"}], "containers": [
+        {"name": "main", "image": "app:1"}, {"name": "other", "image": "app:1"}]});
+    let pods: Api<Pod> = Api::namespaced(clusters.tenant_admin.clone(), NAMESPACE);
+    create(&pods, pod("crowded", &gated)).await;
+    let on_host = async || {
+        clusters
+            .host_pods()
+            .await
+            .into_iter()
+            .find(|pod| origin(pod) == "crowded")
+    };
+    eventually("the pod is on the host", async || on_host().await.is_some()).await;
+    let host_pod = on_host().await.unwrap();
+    let variables: Vec<_> = host_pod
+        .spec
+        .unwrap()
+        .containers
+        .into_iter()
+        .filter_map(|container| container.env)
+        .collect();
+    let bytes = serde_json::to_string(&variables).unwrap().len();
+    assert!(bytes < MAX_SERVICE_VARIABLE_BYTES + 4096, "{bytes}");
+    for variables in variables {
+        assert!(variables.iter().any(|variable| variable.name == "SMALL_SERVICE_HOST"));
+    }
+    let events: Api<Event> = Api::namespaced(clusters.tenant_admin.clone(), NAMESPACE);
+    eventually("an Event names Services that are left out", async || {
+        let events = events
+            .list(&ListParams::default().fields("reason=FieldIgnored"))
+            .await
+            .unwrap();
+        let mut messages = events.into_iter().filter_map(|event| event.message);
+        messages.any(|message| {
+            message.contains("spec.enableServiceLinks") && message.contains(" more. Find Services by DNS")
+        })
+    })
+    .await;
+    namespaces.delete(NAMESPACE, &DeleteParams::default()).await.unwrap();
+    eventually("the pod is gone from the host", async || on_host().await.is_none()).await;
+}
+
+/// Objects that wait to be written to the host and have more than 16 KiB.
+fn large_writes_that_wait(syncer: &Syncer) -> i64 {
+    let large = SizeLabels { size: "large" };
+    syncer.metrics.host_writes.waiting.get_or_create(&large).get()
+}
+
+/// A ConfigMap of 900 KB.
+fn large_config_map(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "data": {"value": "x".repeat(900_000)}})
+}
+
+/// A pod that uses ConfigMaps, and never starts.
+fn gated_pod_with(name: &str, config_maps: &[String]) -> Value {
+    let sources: Vec<Value> = config_maps
+        .iter()
+        .map(|name| json!({"configMapRef": {"name": name}}))
+        .collect();
+    pod(
+        name,
+        &json!({"schedulingGates": [{"name": "example.com/wait"}], "containers": [{"name": "main", "image": "app:1", "envFrom": sources}]}),
+    )
+}
+
+/// Writes to the host have a pace, and what is there a size.
+pub async fn bytes_on_the_host_are_limited(clusters: &mut Clusters) {
+    clusters.host_limits.write_bytes_per_second = 1024;
+    let syncer = clusters.syncer().await;
+    let bytes = Box::pin(large_writes_wait_and_small_ones_do_not(clusters, &syncer)).await;
+    syncer.stop().await;
+    clusters.host_limits = HostLimits {
+        bytes: bytes + 500_000,
+        ..HostLimits::default()
+    };
+    let syncer = clusters.syncer().await;
+    Box::pin(what_has_no_room_says_why(clusters)).await;
+    syncer.stop().await;
+    clusters.host_limits = HostLimits::default();
+}
+
+/// Returns the bytes that are left on the host.
+async fn large_writes_wait_and_small_ones_do_not(clusters: &Clusters, syncer: &Syncer) -> u64 {
+    let (pods, maps) = (clusters.tenant_api::<Pod>(), clusters.tenant_api::<ConfigMap>());
+    // 36 MB: more than may be written at once.
+    let names: Vec<String> = (0..40).map(|number| format!("heavy-{number}")).collect();
+    for name in &names {
+        create(&maps, large_config_map(name)).await;
+    }
+    create(&pods, gated_pod_with("heavy", &names)).await;
+    eventually("large objects wait", async || large_writes_that_wait(syncer) > 1).await;
+    eventually("one of them says why", async || {
+        for name in &names {
+            let messages = events(clusters, name, "WriteDelayed").await;
+            if messages
+                .iter()
+                .any(|message| message.contains("spec.limits.hostWriteBytesPerSecond"))
+            {
+                return true;
+            }
+        }
+        false
+    })
+    .await;
+    create(&pods, pod("light", &json!({}))).await;
+    eventually("a small pod runs meanwhile", async || {
+        is_phase(&pods, "light", "Running").await
+    })
+    .await;
+    assert!(large_writes_that_wait(syncer) > 0);
+    for name in ["heavy", "light"] {
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    let on_host = async || {
+        let maps = clusters
+            .host_api::<ConfigMap>()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        let origin = |map: &ConfigMap| map.annotations().get(ORIGIN_NAME).cloned().unwrap_or_default();
+        maps.iter().filter(|map| origin(map).starts_with("heavy-")).count()
+    };
+    eventually("deletions do not wait", async || on_host().await == 0).await;
+    eventually("nothing waits any more", async || large_writes_that_wait(syncer) == 0).await;
+    let bytes = || u64::try_from(syncer.metrics.host_bytes.get()).unwrap();
+    eventually("the rest is small", async || bytes() < 10_000_000).await;
+    for name in &names {
+        maps.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    bytes()
+}
+
+async fn what_has_no_room_says_why(clusters: &Clusters) {
+    let (pods, maps) = (clusters.tenant_api::<Pod>(), clusters.tenant_api::<ConfigMap>());
+    create(&maps, large_config_map("no-room")).await;
+    create(&pods, gated_pod_with("large", &["no-room".to_owned()])).await;
+    eventually("the Event names the limit", async || {
+        let messages = events(clusters, "no-room", "QuotaExceeded").await;
+        messages.iter().any(|message| message.contains("spec.limits.hostBytes"))
+    })
+    .await;
+    create(&pods, pod("small", &json!({}))).await;
+    eventually("a small pod runs", async || is_phase(&pods, "small", "Running").await).await;
+    for name in ["large", "small"] {
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    maps.delete("no-room", &DeleteParams::default()).await.unwrap();
 }

@@ -31,7 +31,7 @@ use setup::{Clusters, OLDER_VERSION, Setup};
 
 /// One pair of clusters for all subjects: starting them takes most of the time.
 async fn live(setup: Setup) {
-    let clusters = Clusters::start_as(setup).await;
+    let mut clusters = Clusters::start_as(setup).await;
     let syncer = clusters.syncer().await;
     nodes::nodes_appear(&clusters).await;
     nodes::taints_follow_the_host_and_the_cordon(&clusters).await;
@@ -50,6 +50,7 @@ async fn live(setup: Setup) {
     pods::the_time_to_end_is_limited(&clusters).await;
     limits::objects_beyond_a_limit_wait_and_say_why(&clusters).await;
     limits::requests_beyond_a_limit_wait_and_pods_without_requests_have_the_default(&clusters).await;
+    limits::what_services_add_to_a_pod_is_limited(&clusters).await;
     workloads::an_evicted_pod_is_replaced(&clusters).await;
     pods::gates_and_late_additions(&clusters).await;
     pods::tokens_are_renewed_in_place(&clusters).await;
@@ -60,6 +61,7 @@ async fn live(setup: Setup) {
     schedules::schedules_hold_and_end_pods(&clusters).await;
     nodes::nodes_go(&clusters).await;
     syncer.stop().await;
+    limits::bytes_on_the_host_are_limited(&mut clusters).await;
     restart::a_killed_syncer_goes_on(&clusters).await;
 }
 

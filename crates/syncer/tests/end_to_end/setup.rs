@@ -11,7 +11,7 @@ use berth_api::{
 };
 use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
 use berth_sync_rules::{
-    model::{Tenant, resource::Side},
+    model::{HostLimits, Tenant, resource::Side},
     permissions,
 };
 use berth_syncer::{ApiServers, Servers, metrics::Metrics};
@@ -90,6 +90,8 @@ pub struct Clusters {
     pub policy: SyncPolicy,
     /// StorageClasses that were withdrawn from the tenant.
     pub withdrawn_storage_classes: BTreeSet<String>,
+    /// How much the tenant's objects may be on the host.
+    pub host_limits: HostLimits,
     /// Who places the tenant's pods.
     pub scheduling: SchedulingMode,
     admission: AdmissionFiles,
@@ -133,7 +135,7 @@ impl Clusters {
             scheduling,
             ..Setup::default()
         };
-        Self::start_as(setup).await
+        Box::pin(Self::start_as(setup)).await
     }
 
     /// Starts both as `setup` says.
@@ -183,6 +185,7 @@ impl Clusters {
             tenant_admin,
             policy,
             withdrawn_storage_classes: BTreeSet::new(),
+            host_limits: HostLimits::default(),
             scheduling,
             admission,
             _turn: turn,
@@ -357,6 +360,7 @@ impl Clusters {
             scheduling: self.scheduling,
             users: berth_sync_rules::model::UserRules::default(),
             withdrawn_storage_classes: self.withdrawn_storage_classes.clone(),
+            host_limits: self.host_limits,
         };
         let admission = self.admission.listen().await;
         let stop = CancellationToken::new();

@@ -2,6 +2,7 @@
 //! it; with what the greedy tenant was answered, where its limits took hold, and what it cost the host.
 
 mod flood;
+mod growth;
 mod small_writes;
 mod tally;
 mod toll;
@@ -43,6 +44,8 @@ fn duration() -> Duration {
 pub(crate) async fn run() {
     beside_large_objects().await;
     beside_many_objects().await;
+    beside_pods_that_grow().await;
+    beside_changes_of_a_label().await;
 }
 
 /// The greedy tenant writes ConfigMaps of 1 MB.
@@ -93,6 +96,29 @@ async fn beside_many_objects() {
     writers.join_all().await;
     scene.until_quiet(until).await;
     let report = Report::new("neighbour-of-many-objects");
+    scene.finish(begun, report).await;
+}
+
+/// The greedy tenant creates small pods in a namespace with many ports of Services.
+async fn beside_pods_that_grow() {
+    let scene = Scene::start().await;
+    let begun = scene.begin().await;
+    let until = Instant::now() + 3 * duration();
+    growth::create(&scene.greedy.client, number("BENCH_GATED_PODS", 7_000)).await;
+    scene.until_quiet(until).await;
+    let report = Report::new("neighbour-of-pods-that-grow");
+    scene.finish(begun, report).await;
+}
+
+/// The greedy tenant changes a label of the namespace of such pods: the host's etcd keeps another version of each, each time.
+async fn beside_changes_of_a_label() {
+    let scene = Scene::start().await;
+    growth::create(&scene.greedy.client, number("BENCH_CHANGED_PODS", 500)).await;
+    scene.until_quiet(Instant::now() + duration()).await;
+    let begun = scene.begin().await;
+    let changes = growth::change_label(&scene.greedy.client, Instant::now() + duration()).await;
+    let mut report = Report::new("neighbour-of-changes-of-a-label");
+    report.add("changes of the label", f64::from(changes), "");
     scene.finish(begun, report).await;
 }
 

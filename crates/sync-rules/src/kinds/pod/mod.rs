@@ -267,6 +267,10 @@ impl ToHost for Pods {
         update::closing_patch(desired, live)
     }
 
+    fn isolating_patch(&self, desired: &Value, live: &Value) -> Option<Value> {
+        update::isolating_patch(desired, live)
+    }
+
     fn host_status(&self, tenant: &Value, host: &Value) -> Option<Value> {
         status::host_status(tenant, host)
     }

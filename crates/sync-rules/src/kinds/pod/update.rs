@@ -169,6 +169,13 @@ pub fn closing_patch(desired: &Value, live: &Value) -> Option<Value> {
     (!changes.is_empty()).then(|| json!({"metadata": {"labels": changes}}))
 }
 
+/// A merge patch that takes labels away that open the network. They return only by a write of the whole pod.
+pub fn isolating_patch(desired: &Value, live: &Value) -> Option<Value> {
+    let mut changes = changed_entries(desired, live, "labels")?;
+    changes.retain(|key, value| value.is_null() && OPENING.contains(&key.as_str()));
+    (!changes.is_empty()).then(|| json!({"metadata": {"labels": changes}}))
+}
+
 /// Annotation of host pods: the labels, annotations and scheduling gates that came from the tenant. Only those are ever
 /// taken away again; what webhooks of the host have added stays. Labels with a key of [`pod_labels`] are always the tenant's.
 pub const APPLIED_KEYS: &str = "berth.dev/applied-keys";

@@ -1,0 +1,98 @@
+//! How many bytes the tenant's objects have on the host: no more than its class allows. Numbers of objects are limited by the host's
+//! ResourceQuota, which knows no bytes. The size of each object that the syncer made is in its store.
+
+use super::{Engine, api::CallError, turns::Size};
+use crate::metrics::SizeLabels;
+use berth_sync_rules::{
+    model::{Direction, KindId},
+    translation::quota::QuotaExceeded,
+};
+
+/// An object may always grow by as much: labels that close a pod have to reach it.
+const ROOM: u64 = 4 << 10;
+
+impl Engine {
+    /// Kinds of which the syncer makes objects on the host.
+    fn kinds_on_host(&self) -> impl Iterator<Item = KindId> {
+        let kinds = self.cache.kinds.iter().copied();
+        kinds.filter(|id| matches!(self.cache.kind(*id).direction, Direction::ToHost(_) | Direction::Tokens))
+    }
+
+    /// Bytes of all objects of the tenant on the host, as JSON.
+    pub(super) fn host_bytes(&self) -> u64 {
+        self.cache.stores.host_bytes(self.kinds_on_host())
+    }
+
+    /// Why nothing can be created on the host, if the tenant has all that it may have.
+    pub(super) fn refuse_if_full(&self) -> Option<QuotaExceeded> {
+        self.refuse_growth(0, 1)
+    }
+
+    /// Refuses an object of `bytes` on the host, which has `known` bytes there now, if the tenant would have more than it may have.
+    pub(super) fn check_host_bytes(&self, known: u64, bytes: u64) -> Result<(), CallError> {
+        if known > 0 && bytes <= known.saturating_add(ROOM) {
+            return Ok(());
+        }
+        let refused = self.refuse_growth(known, bytes);
+        refused.map_or(Ok(()), |exceeded| Err(CallError::QuotaExceeded(exceeded)))
+    }
+
+    fn refuse_growth(&self, known: u64, bytes: u64) -> Option<QuotaExceeded> {
+        let limit = self.cache.tenant.host_limits.bytes;
+        let more = bytes.saturating_sub(known);
+        (self.host_bytes().saturating_add(more) > limit).then(|| QuotaExceeded::of_host_bytes(limit))
+    }
+
+    /// Publishes how much the tenant has and may have, and what waits to be written.
+    pub(super) fn publish_host_bytes(&self) {
+        for size in Size::ALL {
+            let waiting = self
+                .metrics
+                .host_writes
+                .waiting
+                .get_or_create(&SizeLabels { size: size.label() });
+            waiting.set(i64::try_from(self.turns.waiting(size)).unwrap_or(i64::MAX));
+        }
+        let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.metrics.host_bytes.set(number(self.host_bytes()));
+        self.metrics
+            .host_bytes_limit
+            .set(number(self.cache.tenant.host_limits.bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_engine::engine;
+    use super::*;
+    use berth_sync_rules::model::{resource::Name, store::Stored};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn objects_on_the_host_have_no_more_bytes_than_the_class_allows() {
+        let engine = engine();
+        let limit = engine.cache.tenant.host_limits.bytes;
+        let put = |kind: KindId, bytes: u64| {
+            let object = json!({"metadata": {"name": "a", "resourceVersion": "1"}});
+            let stored = Stored::new(&object).of_bytes(usize::try_from(bytes).unwrap());
+            engine.cache.stores.host(kind).watched(Name::new("team", "a"), stored);
+        };
+        put(KindId::Pod, limit - 200_000);
+        put(KindId::PodToken, 100_000);
+        // What is only mirrored to the tenant is not the tenant's.
+        put(KindId::Node, limit);
+        assert_eq!(engine.host_bytes(), limit - 100_000);
+        assert!(engine.check_host_bytes(0, 100_000).is_ok());
+        let refused = engine.check_host_bytes(0, 100_001).unwrap_err();
+        assert!(refused.to_string().contains("spec.limits.hostBytes"), "{refused}");
+        assert!(engine.check_host_bytes(50_000, 150_001).is_err());
+        assert!(engine.check_host_bytes(50_000, 150_000).is_ok());
+        assert_eq!(engine.refuse_if_full(), None);
+        put(KindId::Service, 200_000);
+        assert!(engine.refuse_if_full().is_some());
+        assert!(engine.check_host_bytes(1000, 1000 + ROOM).is_ok(), "labels can change");
+        assert!(engine.check_host_bytes(1000, 1001 + ROOM).is_err());
+        engine.publish_host_bytes();
+        assert_eq!(engine.metrics.host_bytes_limit.get(), 512 << 20);
+    }
+}

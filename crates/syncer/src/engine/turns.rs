@@ -1,0 +1,434 @@
+//! Turns of writes to the host: how many bytes a second the syncer writes there for its tenant.
+//!
+//! A tenant can change many objects on the host at once, with little: one label of a namespace is on all of its pods. Each write makes the host's
+//! etcd keep another version of the whole object for minutes, and all tenants share it. So each creation and each update takes the bytes
+//! of the object, not of the change, from an allowance that grows again at the [pace](Pace) of the tenant's class.
+//!
+//! | a write | waits for |
+//! |---|---|
+//! | of an object of more than [`LARGE`] bytes | earlier large ones |
+//! | of a smaller one | earlier small ones: large objects never delay small ones |
+//! | of an object that the tenant's API server waits for | nothing, and delays others |
+//! | that renews tokens, in a small Secret | nothing, and delays others |
+//! | that deletes, or that writes to the tenant | nothing |
+//!
+//! A key that has to wait is reconciled again when its turn has come. Until then it takes no place of others, and its status is synced. Namespaces of
+//! the tenant take turns.
+
+use super::{Engine, lock, queued_key::QueuedKey, recorder::Level};
+use berth_runtime::queue::{Queue, Taken};
+use berth_sync_rules::{
+    admission::writes::{ALLOWANCE, LARGE, Pace},
+    model::resource::Key,
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Result of a reconciliation of an object that waits for its turn.
+pub(super) const WAITS: &str = "waiting for its turn";
+/// Reason of the Event of an object that waits for long.
+const DELAYED: &str = "WriteDelayed";
+/// Bytes of small objects that may be written at once: those of some ten thousand pods.
+const SMALL_ALLOWANCE: u64 = 128 << 20;
+/// An object that will wait for so long gets an Event.
+const LONG_WAIT: Duration = Duration::from_secs(30);
+
+/// The answer to a write that asks whether it is its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It is. Its bytes are taken.
+    Now,
+    /// It is not.
+    Later {
+        /// Whether that will take long.
+        takes_long: bool,
+    },
+}
+
+/// Whether a write of an object is large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    /// More than [`LARGE`] bytes.
+    Large,
+    /// Less.
+    Small,
+}
+
+impl Size {
+    /// Both.
+    pub(super) const ALL: [Self; 2] = [Self::Large, Self::Small];
+
+    pub(super) fn of(bytes: u64) -> Self {
+        if bytes > u64::from(LARGE) {
+            Self::Large
+        } else {
+            Self::Small
+        }
+    }
+
+    /// For metrics.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Large => "large",
+            Self::Small => "small",
+        }
+    }
+}
+
+/// The turns of all writes.
+pub(super) struct Turns {
+    large: Line,
+    small: Line,
+    /// Bytes that were taken for keys whose turn it is.
+    granted: Mutex<HashMap<Key, u64>>,
+}
+
+/// Writes of one size.
+struct Line {
+    pace: Mutex<Pace>,
+    /// Keys in the order of their turns. Some may not need theirs any more.
+    queue: Queue<QueuedKey>,
+    waiting: Mutex<Waiting>,
+}
+
+/// The keys that wait.
+#[derive(Debug, Default)]
+struct Waiting {
+    keys: HashMap<Key, Asks>,
+    /// Bytes of all of them.
+    bytes: u64,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asks {
+    bytes: u64,
+    /// How often it has asked.
+    times: u32,
+}
+
+impl Waiting {
+    fn add(&mut self, key: &Key, bytes: u64) {
+        let asks = self.keys.entry(key.clone()).or_default();
+        self.bytes += bytes.saturating_sub(asks.bytes);
+        asks.bytes = asks.bytes.max(bytes);
+        asks.times += 1;
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Asks> {
+        let asks = self.keys.remove(key)?;
+        self.bytes -= asks.bytes;
+        Some(asks)
+    }
+}
+
+/// What a reconciliation began with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    has_grant: bool,
+    asked: [u32; 2],
+}
+
+impl Line {
+    fn new(allowance: u64, rate: u64) -> Self {
+        Self {
+            pace: Mutex::new(Pace::with_allowance(allowance, rate, now())),
+            queue: Queue::new(),
+            waiting: Mutex::default(),
+        }
+    }
+
+    fn ask(&self, key: &Key, bytes: u64) -> Turn {
+        let mut waiting = lock(&self.waiting);
+        let mut pace = lock(&self.pace);
+        if waiting.keys.is_empty() && pace.take_at_once(bytes, now()) {
+            return Turn::Now;
+        }
+        let wait = Duration::from_secs(waiting.bytes / pace.rate());
+        waiting.add(key, bytes);
+        self.queue.add(QueuedKey(key.clone()));
+        Turn::Later {
+            takes_long: wait >= LONG_WAIT,
+        }
+    }
+
+    fn asked(&self, key: &Key) -> u32 {
+        lock(&self.waiting).keys.get(key).map_or(0, |asks| asks.times)
+    }
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+impl Turns {
+    /// Turns for writes of `rate` bytes a second, in large objects and again in small ones.
+    pub(super) fn new(rate: u64) -> Self {
+        Self {
+            large: Line::new(ALLOWANCE, rate),
+            small: Line::new(SMALL_ALLOWANCE, rate),
+            granted: Mutex::default(),
+        }
+    }
+
+    fn line(&self, size: Size) -> &Line {
+        match size {
+            Size::Large => &self.large,
+            Size::Small => &self.small,
+        }
+    }
+
+    /// A key asks to write an object of `bytes`. If its turn comes later, it is reconciled again then.
+    pub(super) fn ask(&self, key: &Key, bytes: u64) -> Turn {
+        let granted = lock(&self.granted).remove(key);
+        match granted {
+            Some(granted) => {
+                self.take(bytes.saturating_sub(granted));
+                Turn::Now
+            }
+            None => self.line(Size::of(bytes)).ask(key, bytes),
+        }
+    }
+
+    /// Takes bytes for a write that does not wait.
+    pub(super) fn take(&self, bytes: u64) {
+        if bytes > 0 {
+            lock(&self.line(Size::of(bytes)).pace).reserve(bytes, now());
+        }
+    }
+
+    /// A key whose turn it was writes later, for another reason: it need not ask again.
+    pub(super) fn keep(&self, key: &Key, bytes: u64) {
+        lock(&self.granted).insert(key.clone(), bytes);
+    }
+
+    /// Takes bytes for a write that can wait only for seconds. Returns the time after which it may begin.
+    ///
+    /// # Errors
+    /// That would be too late. The error is the time after which the same write may be asked for again.
+    pub(super) fn take_soon(&self, bytes: u64) -> Result<Duration, Duration> {
+        lock(&self.line(Size::of(bytes)).pace).take(bytes, now())
+    }
+
+    /// A reconciliation of a key begins.
+    pub(super) fn begin(&self, key: &Key) -> Begun {
+        Begun {
+            has_grant: lock(&self.granted).contains_key(key),
+            asked: Size::ALL.map(|size| self.line(size).asked(key)),
+        }
+    }
+
+    /// The reconciliation has ended. What it did not ask for is not needed any more; `keeps` says whether it has [kept](Turns::keep) its turn.
+    pub(super) fn end(&self, key: &Key, begun: Begun, keeps: bool) {
+        if begun.has_grant && !keeps {
+            lock(&self.granted).remove(key);
+        }
+        for (size, asked) in Size::ALL.into_iter().zip(begun.asked) {
+            let line = self.line(size);
+            if asked > 0 && line.asked(key) == asked {
+                lock(&line.waiting).remove(key);
+            }
+        }
+    }
+
+    /// Waits for the next turn. Returns the key whose turn it is.
+    async fn next(&self, size: Size) -> Key {
+        let line = self.line(size);
+        loop {
+            let Taken { key, .. } = line.queue.take().await;
+            let bytes = lock(&line.waiting).keys.get(&key.0).map(|asks| asks.bytes);
+            if let Some(bytes) = bytes {
+                let wait = lock(&line.pace).reserve(bytes, now());
+                tokio::time::sleep(wait).await;
+            }
+            // It may not need its turn any more.
+            let still_waits = lock(&line.waiting).remove(&key.0).is_some();
+            line.queue.done(&key);
+            if let (Some(bytes), true) = (bytes, still_waits) {
+                lock(&self.granted).insert(key.0.clone(), bytes);
+                return key.0;
+            }
+        }
+    }
+
+    /// Number of keys that wait.
+    pub(super) fn waiting(&self, size: Size) -> usize {
+        lock(&self.line(size).waiting).keys.len()
+    }
+}
+
+impl Engine {
+    /// Lets keys write when it is their turn, for ever.
+    pub(super) async fn take_turns(self: Arc<Self>, size: Size) {
+        loop {
+            let key = self.turns.next(size).await;
+            self.add(key);
+        }
+    }
+
+    /// Whether a key may write an object of `bytes` to the host now. If not, it is reconciled again when its turn has come.
+    pub(super) async fn may_write(&self, key: &Key, bytes: u64) -> bool {
+        match self.turns.ask(key, bytes) {
+            Turn::Now => {
+                self.metrics.host_writes.count(Size::of(bytes).label(), bytes);
+                true
+            }
+            Turn::Later { takes_long } => {
+                if takes_long {
+                    let rate = self.cache.tenant.host_limits.write_bytes_per_second;
+                    let message = format!(
+                        "The object waits for its turn to be written to the host cluster: this cluster writes more than {rate} bytes a second \
+                         there. Change fewer or smaller objects at a time, or ask the platform team to raise \
+                         spec.limits.hostWriteBytesPerSecond of the class."
+                    );
+                    self.record_event(key, Level::Normal, DELAYED, &message).await;
+                }
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::test_engine::engine;
+    use berth_sync_rules::model::{KindId, resource::Name};
+    use futures::FutureExt;
+
+    const RATE: u64 = 1 << 20;
+    const LARGEST: u64 = 1 << 20;
+
+    fn key(namespace: &str, name: &str) -> Key {
+        KindId::Pod.key(Name::new(namespace, name))
+    }
+
+    fn is_now(turn: Turn) -> bool {
+        turn == Turn::Now
+    }
+
+    /// Turns without any allowance left for large objects.
+    fn used_up() -> Turns {
+        let turns = Turns::new(RATE);
+        turns.take(ALLOWANCE);
+        turns
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_allowed_at_once_does_not_wait() {
+        let turns = Turns::new(RATE);
+        for number in 0..32 {
+            assert!(is_now(turns.ask(&key("a", &number.to_string()), LARGEST)));
+        }
+        assert!(!is_now(turns.ask(&key("a", "more"), LARGEST)));
+        assert_eq!((turns.waiting(Size::Large), turns.waiting(Size::Small)), (1, 0));
+        assert!(
+            is_now(turns.ask(&key("a", "small"), 1000)),
+            "large objects never delay small ones"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_get_their_turns_at_the_pace_and_namespaces_take_turns() {
+        let turns = used_up();
+        for number in 0..100 {
+            assert!(!is_now(turns.ask(&key("flood", &number.to_string()), LARGEST)));
+        }
+        let other = key("quiet", "pod");
+        assert!(!is_now(turns.ask(&other, LARGEST)));
+        let start = Instant::now();
+        turns.next(Size::Large).await;
+        assert_eq!(turns.next(Size::Large).await, other);
+        assert_eq!(start.elapsed(), Duration::from_secs(2));
+        let begun = turns.begin(&other);
+        assert!(is_now(turns.ask(&other, LARGEST)));
+        turns.end(&other, begun, false);
+        assert!(!is_now(turns.ask(&other, LARGEST)), "once for each turn");
+        assert_eq!(start.elapsed(), Duration::from_secs(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_written_than_the_pace_allows() {
+        let turns = Turns::new(RATE);
+        let start = Instant::now();
+        let mut written = 0;
+        for number in 0..50_u64 {
+            let (key, bytes) = (key("a", &number.to_string()), 20_000 + number * 30_000);
+            if !is_now(turns.ask(&key, bytes)) {
+                assert_eq!(turns.next(Size::Large).await, key);
+                assert!(is_now(turns.ask(&key, bytes)));
+            }
+            written += bytes;
+            let allowed = ALLOWANCE + RATE * (start.elapsed().as_secs() + 1);
+            assert!(written <= allowed, "{written} of {allowed}");
+        }
+        assert!(start.elapsed() > Duration::from_secs(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_needs_its_turn_no_more_does_not_take_it() {
+        let turns = used_up();
+        let (gone, next) = (key("a", "gone"), key("a", "next"));
+        for key in [&gone, &next] {
+            assert!(!is_now(turns.ask(key, LARGEST)));
+        }
+        // Its object is deleted: the reconciliation does not ask.
+        let begun = turns.begin(&gone);
+        turns.end(&gone, begun, false);
+        // This one is reconciled for another reason, and asks again.
+        let begun = turns.begin(&next);
+        assert!(!is_now(turns.ask(&next, LARGEST)));
+        turns.end(&next, begun, false);
+        assert_eq!(turns.next(Size::Large).await, next);
+        assert_eq!(turns.waiting(Size::Large), 0);
+        let begun = turns.begin(&next);
+        turns.end(&next, begun, false);
+        assert!(!is_now(turns.ask(&next, LARGEST)), "what was not used is lost");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_waits_for_a_place_keeps_its_turn() {
+        let turns = Turns::new(RATE);
+        let pod = key("a", "pod");
+        for _ in 0..3 {
+            let begun = turns.begin(&pod);
+            assert!(is_now(turns.ask(&pod, LARGEST)));
+            turns.keep(&pod, LARGEST);
+            turns.end(&pod, begun, true);
+        }
+        assert!(turns.take_soon(31 * LARGEST).unwrap().is_zero(), "it was taken once");
+        assert!(!turns.take_soon(LARGEST).unwrap().is_zero());
+        assert!(turns.take_soon(10 * LARGEST).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_has_grown_takes_the_rest_as_well() {
+        let turns = used_up();
+        let pod = key("a", "pod");
+        assert!(!is_now(turns.ask(&pod, 100_000)));
+        turns.next(Size::Large).await;
+        assert!(is_now(turns.ask(&pod, LARGEST)));
+        let start = Instant::now();
+        assert!(!is_now(turns.ask(&pod, LARGEST)));
+        turns.next(Size::Large).await;
+        assert!(start.elapsed() > Duration::from_millis(1800));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_whose_turn_has_come_is_compared() {
+        let engine = engine();
+        engine.turns.take(ALLOWANCE + LARGEST);
+        let pod = key("a", "pod");
+        assert!(!engine.may_write(&pod, LARGEST).await);
+        let turns = tokio::spawn(Arc::clone(&engine).take_turns(Size::Large));
+        let taken = engine.queue_of(KindId::Pod).take().await;
+        assert_eq!(taken.key, QueuedKey(pod.clone()));
+        assert!(lock(&engine.to_compare).contains(&pod));
+        assert!(engine.may_write(&pod, LARGEST).now_or_never() == Some(true));
+        turns.abort();
+    }
+}
