@@ -309,7 +309,7 @@ async fn control_reads_the_metrics_of_gpus_where_the_values_say() {
 
 #[tokio::test]
 async fn the_gateway_and_control_agree_on_names() {
-    let gateway = json!({"enabled": true, "domain": "clusters.example.com", "port": 8443, "drainTimeout": 600});
+    let gateway = json!({"enabled": true, "domain": "clusters.example.com", "port": 8443});
     let all = template(&json!({"gateway": gateway})).await.unwrap();
     let find = |name: &str| all.iter().find(|document| named(document) == name).unwrap();
     let args = |name: &str| find(name)["spec"]["template"]["spec"]["containers"][0]["args"].clone();
@@ -318,9 +318,27 @@ async fn the_gateway_and_control_agree_on_names() {
     assert!(has(&control, "--gateway-domain=clusters.example.com") && has(&control, "--gateway-port=8443"));
     assert!(has(&args("Deployment/berth-gateway"), "--domain=clusters.example.com"));
     assert_eq!(find("Service/berth-gateway")["spec"]["ports"][0]["port"], 8443);
-    // It ends only after its connections.
-    let pod = &find("Deployment/berth-gateway")["spec"]["template"]["spec"];
-    assert_eq!(pod["terminationGracePeriodSeconds"], 615);
+}
+
+/// A pod that ends accepts connections until load balancers know, and ends only after its connections. A new one is known before.
+#[tokio::test]
+async fn the_gateway_ends_after_load_balancers_know_and_its_connections_have_ended() {
+    for (delay, expected) in [(json!(null), 30), (json!(0), 0), (json!(90), 90)] {
+        let gateway = json!({"enabled": true, "domain": "example.com", "drainTimeout": 600, "shutdownDelay": delay});
+        let all = template(&json!({"gateway": gateway})).await.unwrap();
+        let deployment = all
+            .iter()
+            .find(|document| named(document) == "Deployment/berth-gateway")
+            .unwrap();
+        let pod = &deployment["spec"]["template"]["spec"];
+        let args = pod["containers"][0]["args"].as_array().unwrap();
+        assert!(
+            args.contains(&format!("--shutdown-delay={expected}").into()),
+            "{args:?}"
+        );
+        assert_eq!(pod["terminationGracePeriodSeconds"], expected + 610);
+        assert_eq!(deployment["spec"]["minReadySeconds"], expected);
+    }
 }
 
 /// Of the Services it may read those of API servers alone, and no Secret. Its right to patch is for one annotation, which only the admission

@@ -53,7 +53,12 @@ pub(crate) async fn a_storm_wakes_each_sleeper_once_and_watches_outlast_the_gate
     let port = free_port().unwrap();
     host.stop_control("first").await;
     host.start_control_with("first", &control_flags(port)).await;
-    let flags = ["--wake-timeout=180", "--drain-timeout=2"];
+    // All clients of the test are one source.
+    let flags = [
+        "--wake-timeout=180",
+        "--drain-timeout=2",
+        "--max-connections-per-tenant-and-source=2000",
+    ];
     let mut gateway = Gateway::start(&host, port, &flags).await;
     let (one, two) = (cluster("one", &[]), cluster("two", &[]));
     let (one, two) = tokio::join!(

@@ -69,7 +69,9 @@ pub(crate) async fn run() {
     let host = TestCluster::without_control("cpu=1").await;
     let port = free_port().unwrap();
     host.start_control_with("first", &control_flags(port)).await;
-    let gateway = Gateway::start(&host, port, &[]).await;
+    // All clients of the bench are one source.
+    let flags = ["--max-connections-per-tenant-and-source=4000"];
+    let gateway = Gateway::start(&host, port, &flags).await;
     let tenant = Tenant::create(&host, "bench-gateway", &cluster("gateway", &[])).await;
     let kubeconfig = gateway.kubeconfig(&tenant);
     let server = api_server(&host, &tenant).await;
