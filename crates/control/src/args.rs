@@ -9,8 +9,9 @@ use clap::{Parser, ValueEnum};
 use std::{net::SocketAddr, path::PathBuf};
 
 /// Berth's operator: turns TenantClusters into control planes, syncers and assigned nodes.
+// The chart passes flags, and `control.extraArgs` follow: the last one counts.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version, about, args_override_self = true)]
 pub(crate) struct Args {
     /// Kubeconfig of the host cluster. Syncers reach the host at the address it names. Without one, this is a pod of the
     /// host cluster with a service account.
@@ -204,5 +205,34 @@ impl Args {
             Some(path) => Ok(path.clone()),
             None => Ok(std::env::current_exe()?.with_file_name("berth-syncer")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_last_of_equal_flags_counts_and_lists_are_added() {
+        let args = Args::try_parse_from([
+            "berth-control",
+            "--runtime=cluster",
+            "--datastore-service=berth-system/berth-etcd",
+            "--datastore-ca=ca.crt",
+            "--datastore-ca-key=ca.key",
+            "--gateway-port=443",
+            "--blocked-cidr=10.0.0.0/8",
+            "--gateway-port=8443",
+            "--blocked-cidr=fd00::/8",
+        ])
+        .unwrap();
+        assert_eq!(args.gateway_port, 8443);
+        assert_eq!(args.blocked_cidr.len(), 2);
     }
 }
