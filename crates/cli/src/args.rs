@@ -65,9 +65,13 @@ pub(crate) enum Command {
     /// Delete a tenant with everything in it, and wait until nothing is left.
     #[command(after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete vision --wait=false")]
     Delete(DeleteArguments),
-    /// Print the kubeconfig of a tenant: that of its administrators, or one for a machine that expires.
+    /// Print a kubeconfig of a tenant: with which people sign in, that of its administrators, or one for a machine that expires.
+    ///
+    /// If the tenant names an issuer for kubeconfigs (spec.authentication.kubeconfig of it or of its class), the kubeconfig holds no
+    /// secret: kubectl runs `berth token oidc`, and you sign in as yourself. You need the right to get the TenantCluster and no other.
+    /// If the tenant names none, it is the kubeconfig of the administrators.
     #[command(
-        after_help = "Examples:\n  berth kubeconfig vision -n team-vision --output-file vision.kubeconfig\n  berth kubeconfig vision --ttl 1h --service-account ci/deploy"
+        after_help = "Examples:\n  berth kubeconfig vision -n team-vision --output-file vision.kubeconfig\n  berth kubeconfig vision --admin\n  berth kubeconfig vision --ttl 1h --service-account ci/deploy"
     )]
     Kubeconfig(KubeconfigArguments),
     /// Replace the client certificates of a tenant.
@@ -265,6 +269,8 @@ mod tests {
             "berth get",
             "berth kubeconfig a --ttl 1h",
             "berth kubeconfig a --service-account ci/deploy",
+            "berth kubeconfig a --admin --ttl 1h --service-account ci/deploy",
+            "berth token oidc --issuer https://a --client-id b --ca-file c --ca-data ZA==",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
@@ -275,6 +281,8 @@ mod tests {
             "berth delete a --wait=false --ignore-not-found",
             "berth delete a --wait",
             "berth connect a -- kubectl get ns -o name",
+            "berth connect a --admin",
+            "berth kubeconfig a --admin",
             "berth disconnect",
             "berth sleep a --wait --timeout 1m",
             "berth credentials rotate team/a --wait",

@@ -72,7 +72,7 @@ pub(crate) async fn run(host: &HostArguments, command: &CredentialsCommand) -> R
     };
     wait_for(arguments.timeout, check, message).await?;
     print_line(format_args!(
-        "Client certificates of {name} from before {requested_at} are refused; `berth kubeconfig {name}` prints the new kubeconfig."
+        "Client certificates of {name} from before {requested_at} are refused; `berth kubeconfig {name} --admin` prints the new kubeconfig."
     ))?;
     Ok(ExitCode::SUCCESS)
 }

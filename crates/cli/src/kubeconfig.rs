@@ -1,4 +1,4 @@
-//! `berth kubeconfig`: the kubeconfig of a tenant's administrators, or one with a token that expires.
+//! `berth kubeconfig`: a kubeconfig with which people sign in, that of a tenant's administrators, or one with a token that expires.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::host::HostArguments;
 use crate::output::print_line;
 use crate::tenant;
+use crate::tenant_kubeconfig::{self, TenantKubeconfig};
 use crate::token::service_account::{expiring_kubeconfig, read_account};
 
 #[derive(Debug, Args)]
@@ -22,9 +23,13 @@ pub(crate) struct KubeconfigArguments {
     /// Write it to this file, which only you can read, in place of stdout.
     #[arg(long, value_name = "FILE")]
     output_file: Option<PathBuf>,
-    /// Print a kubeconfig for a machine in place of that of the administrators: with a token of this ServiceAccount in the tenant, which
-    /// must exist. Delete it to revoke its tokens.
-    #[arg(long, value_name = "NAMESPACE/NAME", requires = "ttl")]
+    /// Print the kubeconfig of the administrators, a client certificate with its key, also if people can sign in. You need the right to
+    /// read its Secret.
+    #[arg(long)]
+    admin: bool,
+    /// Print a kubeconfig for a machine: with a token of this ServiceAccount in the tenant, which must exist. Delete it to revoke its
+    /// tokens. Berth requests the token with the kubeconfig of the administrators.
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "ttl", conflicts_with = "admin")]
     service_account: Option<String>,
     /// How long the token of the ServiceAccount is valid: at least 10m.
     #[arg(long, value_name = "DURATION", requires = "service_account")]
@@ -35,7 +40,8 @@ pub(crate) async fn run(host: &HostArguments, arguments: &KubeconfigArguments) -
     let account = arguments.service_account.as_deref().map(read_account).transpose()?;
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
-    let mut text = tenant::read_kubeconfig(&host, &name, &tenant).await?;
+    let is_admin = arguments.admin || account.is_some();
+    let TenantKubeconfig { mut text, issuer } = tenant_kubeconfig::load(&host, &name, &tenant, is_admin).await?;
     if let (Some(account), Some(ttl)) = (account, &arguments.ttl) {
         let administrators = Kubeconfig::from_yaml(&text);
         let administrators = administrators
@@ -48,6 +54,9 @@ pub(crate) async fn run(host: &HostArguments, arguments: &KubeconfigArguments) -
             write_atomic(path, text.as_bytes(), 0o600)?;
             eprintln!("The kubeconfig of {name} is in {}.", path.display());
         }
+    }
+    if let Some(issuer) = issuer {
+        eprintln!("· it holds no secret: kubectl signs you in at {issuer}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -29,6 +29,7 @@ mod restore;
 mod simulate;
 mod sleep;
 mod tenant;
+mod tenant_kubeconfig;
 mod token;
 mod user_config;
 mod wait;

@@ -110,7 +110,7 @@ pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantC
     Ok((name, tenant))
 }
 
-/// The kubeconfig that control wrote for a tenant.
+/// The kubeconfig of a tenant's administrators, out of the Secret that control wrote. Secret.
 ///
 /// # Errors
 /// There is none yet, or the user may not read it, or it has what control does not write.
@@ -126,10 +126,12 @@ pub(crate) async fn read_kubeconfig(host: &Host, name: &TenantName, tenant: &Ten
         ))
     })?;
     let secrets: Api<Secret> = Api::namespaced(host.client.clone(), &name.namespace);
-    let secret = secrets
-        .get(&reference.name)
-        .await
-        .map_err(failed("read the kubeconfig"))?;
+    let secret = secrets.get(&reference.name).await.map_err(|error| match error {
+        kube::Error::Api(answer) if answer.code == 403 => {
+            Error::Failed(describe_forbidden(name, tenant, &reference.name, &answer.message))
+        }
+        error => failed("read the kubeconfig")(error),
+    })?;
     let text = secret.data.and_then(|mut data| data.remove(KUBECONFIG_KEY));
     let text = text.and_then(|text| String::from_utf8(text.0).ok());
     let text = text.ok_or_else(|| {
@@ -148,6 +150,25 @@ pub(crate) async fn read_kubeconfig(host: &Host, name: &TenantName, tenant: &Ten
     Ok(text)
 }
 
+/// What somebody can do who may not read the Secret with the kubeconfig of the administrators.
+fn describe_forbidden(name: &TenantName, tenant: &TenantCluster, secret: &str, answer: &str) -> String {
+    let published = tenant.status.as_ref().and_then(|status| status.kubeconfig.as_ref());
+    let advice = match published {
+        Some(published) => format!(
+            "sign in at {} instead: `berth kubeconfig {name}` and `berth connect {name}` need no Secret without --admin, and then `berth \
+             token service-account` makes a kubeconfig for a machine",
+            published.sign_in.issuer
+        ),
+        None => "ask the platform for this permission, or the owner of the tenant to name an issuer in \
+                 spec.authentication.kubeconfig: then people sign in there, and need no Secret"
+            .into(),
+    };
+    let namespace = &name.namespace;
+    format!(
+        "the kubeconfig of the administrators is in the Secret {namespace}/{secret}, which you may not read ({answer}); {advice}"
+    )
+}
+
 /// Whether nothing of a tenant runs, or not yet again.
 pub(crate) fn is_asleep(tenant: &TenantCluster) -> bool {
     let phase = tenant.status.as_ref().and_then(|status| status.phase);
@@ -163,6 +184,32 @@ pub(crate) fn phase(tenant: &TenantCluster) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn who_may_not_read_the_secret_learns_how_to_sign_in_or_whom_to_ask() {
+        let name = TenantName::parse("team/vision", "").unwrap();
+        let text = |status: serde_json::Value| {
+            let tenant: TenantCluster = serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "vision"}, "spec": {}, "status": status,
+            }))
+            .unwrap();
+            describe_forbidden(&name, &tenant, "vision-kubeconfig", "no")
+        };
+        let asks = text(json!({}));
+        assert!(
+            asks.starts_with("the kubeconfig of the administrators is in the Secret team/vision-kubeconfig, which you may not read (no); ask")
+                && asks.contains("spec.authentication.kubeconfig"),
+            "{asks}"
+        );
+        let signs_in = text(json!({"kubeconfig": {
+            "certificateAuthority": "pem", "issuer": "https://id.example.com", "clientID": "berth",
+        }}));
+        assert!(
+            signs_in.contains("https://id.example.com") && signs_in.contains("`berth kubeconfig team/vision`"),
+            "{signs_in}"
+        );
+    }
 
     #[test]
     fn a_tenant_is_named_with_or_without_its_namespace() {

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::completion;
@@ -17,6 +17,8 @@ use crate::error::Error;
 use crate::host::HostArguments;
 use crate::output::print_line;
 use crate::tenant::{self, TenantName};
+use crate::tenant_kubeconfig::{self, TenantKubeconfig};
+use crate::user_config::cluster::replace_user;
 use crate::user_config::document;
 use crate::user_config::file::UserFiles;
 use signals::Signals;
@@ -33,6 +35,10 @@ pub(crate) struct ConnectArguments {
     /// Go through the API server of the host, even if the address of the tenant answers.
     #[arg(long)]
     forward: bool,
+    /// Use the kubeconfig of the administrators, a client certificate with its key, also if people can sign in. You need the right to
+    /// read its Secret.
+    #[arg(long)]
+    admin: bool,
     /// Run this command with KUBECONFIG set, and exit with its status. Your own kubeconfig stays as it is.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -54,10 +60,15 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> R
     };
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
-    let text = tenant::read_kubeconfig(&host, &name, &tenant).await?;
-    let kubeconfig = document::parse(&text)
+    let TenantKubeconfig { text, issuer } = tenant_kubeconfig::load(&host, &name, &tenant, arguments.admin).await?;
+    let mut kubeconfig = document::parse(&text)
         .map_err(|error| Error::Failed(format!("the kubeconfig of {name} cannot be read: {error}")))?;
-    let way = find_way(&host, &name, &tenant, kubeconfig, arguments.forward).await?;
+    // Nobody has to sign in for the way to be found: kubectl does it, when it is used.
+    let user = issuer.as_ref().and_then(|_| replace_user(&mut kubeconfig, json!({})));
+    let mut way = find_way(&host, &name, &tenant, kubeconfig, arguments.forward).await?;
+    if let Some(user) = user {
+        replace_user(&mut way.kubeconfig, user);
+    }
     let Some(files) = files else {
         return run_command(&way, &arguments.command).await;
     };
@@ -71,7 +82,9 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> R
          back to the context before",
         files.target().display()
     ))?;
-    if files.is_readable_by_others() {
+    if let Some(issuer) = &issuer {
+        eprintln!("· kubectl signs you in at {issuer}");
+    } else if files.is_readable_by_others() {
         eprintln!(
             "· other users of this machine can read {0}, which has keys: chmod 600 {0}",
             files.target().display()
@@ -177,7 +190,6 @@ fn exit_status(status: ExitStatus) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_context_is_found_by_the_name_of_its_tenant() {

@@ -37,6 +37,9 @@ fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Time
         format!("Endpoint:  {}", format_optional(status.endpoint.as_ref())),
         format!("Age:       {}", format_age_since(created, now)),
     ];
+    if let Some(published) = &status.kubeconfig {
+        lines.push(format!("Sign in:   at {}", published.sign_in.issuer));
+    }
     if let Some(nodes) = &status.nodes {
         let (assigned, desired, ready) = (nodes.assigned, nodes.desired, nodes.ready);
         lines.push(format!("Nodes:     {assigned} of {desired} assigned, {ready} ready"));
@@ -181,6 +184,7 @@ mod tests {
             "spec": {"version": "v1.37.1"},
             "status": {
                 "phase": "Ready", "className": "gold", "endpoint": "https://a:6443", "expiresAt": "2026-01-09T00:00:00Z",
+                "kubeconfig": {"certificateAuthority": "pem", "issuer": "https://id.example.com", "clientID": "berth"},
                 "nodes": {"desired": 1, "assigned": 1, "ready": 1},
                 "quota": {"projectName": "vision", "reserved": {"datastore.bytes": 536_870_912, "pods": 100, "services": 10}},
                 "usage": {"resources": {"datastore.bytes": 2048, "pods": 7}, "gpus": [
@@ -212,6 +216,7 @@ Version:   v1.37.1
 Class:     gold
 Endpoint:  https://a:6443
 Age:       60m
+Sign in:   at https://id.example.com
 Nodes:     1 of 1 assigned, 1 ready
 Expires:   2026-01-09T00:00:00Z
 

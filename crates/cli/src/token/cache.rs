@@ -1,4 +1,7 @@
 //! Tokens of earlier sign-ins: files that only the user can read, one for each issuer, client and set of scopes.
+//!
+//! A kubeconfig may bring certificates that the issuer is verified with (`--ca-data`). It has tokens of its own then: who wrote the
+//! certificates could be in the place of the issuer, and would get refresh tokens that were given by the true one.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -11,10 +14,13 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::OidcArguments;
 use super::provider::SignInError;
 
 /// Permissions of files with tokens.
 const PRIVATE: u32 = 0o600;
+/// What is before certificates in the name of a file. No scope has spaces.
+const CERTIFICATES: &str = "verified with";
 
 /// The tokens of a sign-in. It has no `Debug`, so that nothing can print them.
 #[derive(Clone, Serialize, Deserialize)]
@@ -34,7 +40,7 @@ pub(super) struct Cache {
 
 impl Cache {
     /// The file in the user's cache.
-    pub(super) fn open(issuer: &str, client_id: &str, scopes: &[String]) -> Result<Self, SignInError> {
+    pub(super) fn open(arguments: &OidcArguments) -> Result<Self, SignInError> {
         let var = |name: &str| {
             std::env::var_os(name)
                 .map(PathBuf::from)
@@ -43,16 +49,18 @@ impl Cache {
         let dir = var("XDG_CACHE_HOME").or_else(|| var("HOME").map(|home| home.join(".cache")));
         let dir =
             dir.ok_or_else(|| SignInError::Local("there is no cache directory; set HOME or XDG_CACHE_HOME".into()))?;
-        Self::open_in(&dir.join("berth/tokens"), issuer, client_id, scopes)
+        Self::open_in(&dir.join("berth/tokens"), arguments)
     }
 
-    fn open_in(dir: &Path, issuer: &str, client_id: &str, scopes: &[String]) -> Result<Self, SignInError> {
+    fn open_in(dir: &Path, arguments: &OidcArguments) -> Result<Self, SignInError> {
         create_private_dir(dir)?;
-        let mut scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+        let mut scopes: Vec<&str> = arguments.scopes.iter().map(String::as_str).collect();
         scopes.sort_unstable();
         scopes.dedup();
         let mut hash = Sha256::new();
-        for part in [issuer, client_id].into_iter().chain(scopes) {
+        let named = [arguments.issuer.as_str(), &arguments.client_id];
+        let certificates = arguments.ca_data.iter().flat_map(|data| [CERTIFICATES, data]);
+        for part in named.into_iter().chain(scopes).chain(certificates) {
             hash.update(part.len().to_be_bytes());
             hash.update(part);
         }
@@ -112,9 +120,36 @@ mod tests {
         }
     }
 
+    fn arguments(client: &str, scopes: &[&str]) -> OidcArguments {
+        OidcArguments {
+            issuer: "https://id.example.com".into(),
+            client_id: client.into(),
+            scopes: scopes.iter().map(ToString::to_string).collect(),
+            ..OidcArguments::default()
+        }
+    }
+
     fn open(dir: &Path, client: &str, scopes: &[&str]) -> Cache {
-        let scopes: Vec<String> = scopes.iter().map(ToString::to_string).collect();
-        Cache::open_in(dir, "https://id.example.com", client, &scopes).unwrap()
+        Cache::open_in(dir, &arguments(client, scopes)).unwrap()
+    }
+
+    #[test]
+    fn who_brings_certificates_gets_no_tokens_of_others() {
+        let home = tempfile::tempdir().unwrap();
+        let with = |data: Option<&str>| {
+            let arguments = OidcArguments {
+                ca_data: data.map(Into::into),
+                ..arguments("a", &["x"])
+            };
+            Cache::open_in(home.path(), &arguments).unwrap()
+        };
+        with(None).write(&tokens("1")).unwrap();
+        assert!(with(Some("Y2E=")).read().is_none());
+        with(Some("Y2E=")).write(&tokens("2")).unwrap();
+        assert!(with(Some("b3RoZXI=")).read().is_none());
+        assert_eq!(with(None).read().unwrap().id_token, "1");
+        // Nor as a scope.
+        assert!(open(home.path(), "a", &["Y2E=", "x"]).read().is_none());
     }
 
     #[test]

@@ -11,26 +11,28 @@ use super::Flow;
 const API_VERSION: &str = "client.authentication.k8s.io/v1";
 
 /// Where and as what a kubeconfig signs in.
-#[derive(Clone, Debug)]
-pub(super) struct SignIn<'a> {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SignIn<'a> {
     /// URL of the issuer.
-    pub(super) issuer: &'a str,
+    pub(crate) issuer: &'a str,
     /// ID of the client at the issuer.
-    pub(super) client_id: &'a str,
+    pub(crate) client_id: &'a str,
     /// Scopes besides `openid` and `offline_access`.
-    pub(super) scopes: &'a [String],
+    pub(crate) scopes: &'a [String],
     /// The flow, if it is not to be chosen.
-    pub(super) flow: Option<Flow>,
+    pub(crate) flow: Option<Flow>,
     /// Port at which the browser returns; 0 for a free one.
-    pub(super) redirect_port: u16,
+    pub(crate) redirect_port: u16,
     /// File with certificates (PEM) that the issuer is verified with; none for those of the system.
-    pub(super) ca_file: Option<PathBuf>,
+    pub(crate) ca_file: Option<PathBuf>,
+    /// The same in the kubeconfig itself (PEM, in base64).
+    pub(crate) ca_data: Option<String>,
     /// File with the secret of the client, if it has one.
-    pub(super) client_secret_file: Option<PathBuf>,
+    pub(crate) client_secret_file: Option<PathBuf>,
 }
 
 /// The entry `users[].user` of a kubeconfig that signs in with `berth token oidc`. It holds no secret.
-pub(super) fn exec_user(sign_in: &SignIn<'_>) -> Value {
+pub(crate) fn exec_user(sign_in: &SignIn<'_>) -> Value {
     let SignIn {
         issuer,
         client_id,
@@ -38,6 +40,7 @@ pub(super) fn exec_user(sign_in: &SignIn<'_>) -> Value {
         flow,
         redirect_port,
         ca_file,
+        ca_data,
         client_secret_file,
     } = sign_in;
     let mut args = vec![
@@ -52,6 +55,7 @@ pub(super) fn exec_user(sign_in: &SignIn<'_>) -> Value {
     for (flag, file) in [("ca-file", ca_file), ("client-secret-file", client_secret_file)] {
         args.extend(file.as_ref().map(|file| format!("--{flag}={}", file.display())));
     }
+    args.extend(ca_data.as_ref().map(|data| format!("--ca-data={data}")));
     json!({"exec": {
         "apiVersion": API_VERSION,
         "command": "berth",
@@ -82,10 +86,8 @@ mod tests {
             issuer: "https://id.example.com",
             client_id: "berth",
             scopes: &["groups".into()],
-            flow: None,
-            redirect_port: 0,
             ca_file: Some("/etc/ca.pem".into()),
-            client_secret_file: None,
+            ..SignIn::default()
         });
         let expected = [
             "token",

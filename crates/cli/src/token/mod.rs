@@ -13,8 +13,9 @@ mod device;
 mod exec;
 mod provider;
 pub(crate) mod service_account;
+mod trust;
 
-use exec::{SignIn, exec_user};
+pub(crate) use exec::{SignIn, exec_user};
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,7 +52,7 @@ pub(crate) enum TokenCommand {
 }
 
 /// How to sign in.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct OidcArguments {
     /// URL of the issuer.
     #[arg(long, value_name = "URL")]
@@ -71,6 +72,9 @@ pub(crate) struct OidcArguments {
     /// Certificates (PEM) of the authorities that the issuer is verified with. [default: those of the system]
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
+    /// The same in base64, as kubeconfigs have it that `berth kubeconfig` prints.
+    #[arg(long, value_name = "BASE64", conflicts_with = "ca_file")]
+    ca_data: Option<String>,
     /// File with the secret of the client, for issuers that have no public clients.
     #[arg(long, value_name = "FILE")]
     client_secret_file: Option<PathBuf>,
@@ -129,6 +133,7 @@ impl OidcArguments {
             flow: self.flow,
             redirect_port: self.redirect_port,
             ca_file: absolute(&self.ca_file)?,
+            ca_data: self.ca_data.clone(),
             client_secret_file: absolute(&self.client_secret_file)?,
         })
     }
@@ -136,7 +141,7 @@ impl OidcArguments {
 
 /// Tokens that are valid: from the cache, refreshed, or new ones.
 async fn get_tokens(arguments: &OidcArguments) -> Result<Tokens, SignInError> {
-    let cache = Cache::open(&arguments.issuer, &arguments.client_id, &arguments.scopes)?;
+    let cache = Cache::open(arguments)?;
     let is_fresh = |tokens: &Tokens| {
         let claims = claims::read(&tokens.id_token);
         claims.is_ok_and(|claims| claims.exp > Timestamp::now().as_second() + LEEWAY)
@@ -211,6 +216,7 @@ mod tests {
             flow: Some(Flow::Browser),
             redirect_port: 8000,
             ca_file: Some("ca.pem".into()),
+            ca_data: None,
             client_secret_file: Some("/etc/secret".into()),
             print_user: true,
         };

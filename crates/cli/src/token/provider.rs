@@ -2,7 +2,6 @@
 //!
 //! The HTTP client below is that of kube: it has TLS with the one crypto provider, and time limits. It follows no redirects.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use form_urlencoded::Serializer;
@@ -17,6 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 
 use super::cache::Tokens;
+use super::trust::Trust;
 use super::{OidcArguments, claims};
 
 /// Largest answer in bytes.
@@ -126,7 +126,7 @@ pub(super) struct Provider {
     client_id: String,
     client_secret: Option<String>,
     scopes: Vec<String>,
-    ca_file: Option<PathBuf>,
+    trust: Trust,
 }
 
 impl Provider {
@@ -134,7 +134,8 @@ impl Provider {
     pub(super) async fn discover(arguments: &OidcArguments) -> Result<Self, SignInError> {
         let issuer = &arguments.issuer;
         let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
-        let (status, body) = send(arguments.ca_file.as_deref(), &url, None).await?;
+        let trust = Trust::read(arguments)?;
+        let (status, body) = send(&trust, &url, None).await?;
         let invalid =
             |why: String| SignInError::Provider(format!("{url} is no discovery document of an issuer: {why}"));
         if !status.is_success() {
@@ -161,7 +162,7 @@ impl Provider {
             client_id: arguments.client_id.clone(),
             client_secret: secret.transpose()?,
             scopes: arguments.scopes.clone(),
-            ca_file: arguments.ca_file.clone(),
+            trust,
         })
     }
 
@@ -211,7 +212,7 @@ impl Provider {
             form.append_pair("client_secret", secret);
         }
         form.extend_pairs(fields);
-        let (status, body) = send(self.ca_file.as_deref(), url, Some(form.finish())).await?;
+        let (status, body) = send(&self.trust, url, Some(form.finish())).await?;
         if status.is_success() {
             let read = serde_json::from_slice(&body);
             return read
@@ -305,7 +306,7 @@ fn is_temporary(error: &OAuthError) -> bool {
 }
 
 /// Sends a form, or gets a document. Only over TLS.
-async fn send(ca_file: Option<&Path>, url: &str, form: Option<String>) -> Result<(StatusCode, Vec<u8>), SignInError> {
+async fn send(trust: &Trust, url: &str, form: Option<String>) -> Result<(StatusCode, Vec<u8>), SignInError> {
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
     let failed = |why: String| SignInError::Provider(format!("cannot reach {}: {why}", printable(url)));
     let uri: Uri = url.parse().map_err(|_| failed("it is no URL".into()))?;
@@ -320,9 +321,7 @@ async fn send(ca_file: Option<&Path>, url: &str, form: Option<String>) -> Result
         .build()
         .map_err(|error| failed(error.to_string()))?;
     let mut config = Config::new(base);
-    // Those of the system are read otherwise, and not every machine has any.
-    config.root_cert = ca_file.map(|_| Vec::new());
-    config.root_cert_file = ca_file.map(Path::to_path_buf);
+    trust.configure(&mut config);
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(TIMEOUT);
     config.write_timeout = Some(TIMEOUT);
@@ -408,7 +407,7 @@ mod tests {
     #[tokio::test]
     async fn an_endpoint_that_is_no_url_is_reported_without_what_controls_the_terminal() {
         for url in ["https://id.example.com/\u{1b}[2J", "http://id.example.com/"] {
-            let error = send(None, url, Some("secret=1".into()))
+            let error = send(&Trust::System, url, Some("secret=1".into()))
                 .await
                 .err()
                 .unwrap()

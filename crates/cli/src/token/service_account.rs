@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use crate::host::limited;
 use crate::output::print_line;
+use crate::user_config::cluster::Cluster;
 use crate::user_config::document;
 
 /// Shortest lifetime in seconds that API servers give.
@@ -30,21 +31,6 @@ pub(crate) struct ServiceAccountArguments {
     /// How long the token is valid: at least 10m. The API server may shorten it.
     #[arg(long, default_value = "1h", value_name = "DURATION")]
     ttl: String,
-}
-
-/// The API server of a kubeconfig: what another kubeconfig for it needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cluster {
-    /// Name of the context.
-    pub(crate) name: String,
-    /// URL.
-    pub(crate) server: String,
-    /// Certificates (PEM, in base64) that the server is verified with.
-    pub(crate) ca_data: Option<String>,
-    /// The name that its certificate is checked against, if that is not the host of the URL.
-    pub(crate) tls_name: Option<String>,
-    /// URL of the proxy on the way to it.
-    pub(crate) proxy: Option<String>,
 }
 
 pub(super) async fn run(arguments: &ServiceAccountArguments) -> Result<(), Error> {
@@ -122,32 +108,8 @@ async fn service_account_kubeconfig(
 }
 
 fn kubeconfig(cluster: &Cluster, namespace: &str, account: &str, token: &str) -> Value {
-    let Cluster {
-        name,
-        server,
-        ca_data,
-        tls_name,
-        proxy,
-    } = cluster;
-    let mut server = json!({ "server": server });
-    for (field, text) in [
-        ("certificate-authority-data", ca_data),
-        ("tls-server-name", tls_name),
-        ("proxy-url", proxy),
-    ] {
-        if let Some(text) = text {
-            server[field] = text.clone().into();
-        }
-    }
-    let user = format!("{namespace}-{account}");
-    json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": server}],
-        "users": [{"name": user, "user": {"token": token}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": user, "namespace": namespace}}],
-        "current-context": name,
-    })
+    let user = json!({ "token": token });
+    cluster.kubeconfig(&format!("{namespace}-{account}"), &user, Some(namespace))
 }
 
 /// The cluster of the current context.

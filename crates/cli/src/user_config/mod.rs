@@ -1,4 +1,5 @@
 //! The kubeconfig of the user: as a document, and as a file.
 
+pub(crate) mod cluster;
 pub(crate) mod document;
 pub(crate) mod file;
