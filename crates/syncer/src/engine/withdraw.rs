@@ -46,8 +46,7 @@ impl ObjectSync<'_> {
             }
             WhenDenied::Reduce(reduced) => {
                 let hash = json::hash(&kind.mutable_part(&reduced));
-                let differs = host.applied_hash.as_deref() != Some(hash.as_str());
-                if differs && engine.may_write(&self.key(), host.bytes.into()).await {
+                if host.applied_hash.as_deref() != Some(hash.as_str()) {
                     let reduced = self.with_metadata(stored, reduced, &hash);
                     self.bring_up_to_date(host, &reduced).await?;
                 }
