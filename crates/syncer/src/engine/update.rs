@@ -21,7 +21,7 @@ const UPDATE_ROUNDS: usize = 4;
 
 /// What is written of a change although the rest is not.
 #[derive(Clone, Copy)]
-enum Part {
+pub(super) enum Part {
     /// [`ToHost::closing_patch`](berth_sync_rules::model::ToHost::closing_patch).
     Closing,
     /// [`ToHost::isolating_patch`](berth_sync_rules::model::ToHost::isolating_patch).
@@ -181,7 +181,7 @@ impl ObjectSync<'_> {
     }
 
     /// Writes what must reach the host object although the rest waits or is refused.
-    async fn close_now(&self, host: &Stored, desired: &Value, part: Part) {
+    pub(super) async fn close_now(&self, host: &Stored, desired: &Value, part: Part) {
         if self.kind.update_needs_live()
             && let Err(error) = self.close(host, desired, part).await
         {

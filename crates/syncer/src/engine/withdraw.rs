@@ -1,7 +1,7 @@
 //! Takes back what a host object does when the present state of the tenant's object is denied. Left as it was, the host object would go on
 //! working with what its neighbours have become meanwhile.
 
-use super::{Outcome, api::CallError, lock, to_host::ObjectSync};
+use super::{Outcome, api::CallError, lock, to_host::ObjectSync, update::Part};
 use berth_sync_rules::{
     kinds::pod::status::disrupted_status,
     model::{DeniedField, WhenDenied, json, store::Stored},
@@ -48,7 +48,11 @@ impl ObjectSync<'_> {
                 let hash = json::hash(&kind.mutable_part(&reduced));
                 if host.applied_hash.as_deref() != Some(hash.as_str()) {
                     let reduced = self.with_metadata(stored, reduced, &hash);
-                    self.bring_up_to_date(host, &reduced).await?;
+                    if engine.may_write(&self.key(), host.bytes.into()).await {
+                        self.bring_up_to_date(host, &reduced).await?;
+                    } else {
+                        self.close_now(host, &reduced, Part::Isolating).await;
+                    }
                 }
                 Ok(None)
             }
