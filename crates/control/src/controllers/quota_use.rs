@@ -15,7 +15,7 @@ use berth_api::{
     Amount, ControlPlaneServiceType, LIMITS_NAME, TenantCluster, TreeResource, names::TenantId, quota_resource,
 };
 use berth_node_lifecycle::{
-    Assignment, AssignmentState,
+    Assignment,
     demand::{SchedulingState, Workload, needs_node_of},
 };
 use berth_quota::{Amounts, Projects};
@@ -218,10 +218,10 @@ fn sum_gpus(stores: &Stores) -> HashMap<String, BTreeMap<String, u64>> {
     sum
 }
 
-/// A node whose tenant may run pods on it, and that is not given back yet.
+/// A node on which pods of its tenant may run, also while it is drained.
 fn read_assigned(node: &Node) -> Option<(String, Assignment)> {
     let assignment = Assignment::read(node)?;
-    let counts = matches!(assignment.state, AssignmentState::Assigned | AssignmentState::Cordoned);
+    let counts = assignment.state.runs_tenant_pods() && !assignment.uid.is_empty();
     counts.then(|| (node.name_any(), assignment))
 }
 
@@ -360,6 +360,7 @@ mod tests {
         for (node, pool, state) in [
             ("gpu-1", "h100", "Assigned"),
             ("gpu-2", "h100", "Draining"),
+            ("gpu-3", "h100", "Scrubbing"),
             ("cpu-1", "cpu", "Cordoned"),
         ] {
             let metadata = json!({
@@ -379,14 +380,15 @@ mod tests {
             ("a", pod(id.slug(), "gpu-1", 4)),
             ("b", pod(id.slug(), "gpu-1", 2)),
             ("of another tenant", pod("other", "gpu-1", 1)),
-            ("on a node that is given back", pod(id.slug(), "gpu-2", 8)),
+            ("on a node that is drained", pod(id.slug(), "gpu-2", 8)),
+            ("on a node that is given back", pod(id.slug(), "gpu-3", 8)),
             ("c", pod(id.slug(), "cpu-1", 0)),
             ("d", pod(id.slug(), "cpu-1", 0)),
         ] {
             fixture.context.stores.workloads.put(name, Some(pod));
         }
         let used = fixture.measure().await.unwrap().gpus;
-        let expected = [("cpu".to_owned(), 1), ("h100".to_owned(), 6)];
+        let expected = [("cpu".to_owned(), 1), ("h100".to_owned(), 14)];
         assert_eq!(used, expected.into());
     }
 }

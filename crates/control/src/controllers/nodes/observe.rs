@@ -110,17 +110,21 @@ fn is_running(cluster: &TenantCluster) -> bool {
     status.is_some_and(|status| status.quota.is_some() || status.control_plane_namespace.is_some())
 }
 
-/// GPUs of the nodes that tenants have, as quotas count them.
+/// GPUs of the nodes that tenants have, those included on which their pods may still run, as quotas count them.
 pub fn sum_gpus(fleet: &Fleet) -> GpuUse {
     let mut sum = GpuUse::new();
     for node in &fleet.nodes {
-        let NodeState::Owned(owner) = &node.state else { continue };
+        let tenant = match &node.state {
+            NodeState::Owned(owner) => &owner.tenant,
+            NodeState::Draining { tenant, .. } => tenant,
+            NodeState::Free | NodeState::Unavailable { .. } | NodeState::Recycling { .. } => continue,
+        };
         let pool = fleet.pools.iter().find(|pool| pool.name == node.pool);
         let gpus = match pool.and_then(|pool| pool.gpu_resource_name.as_ref()) {
             Some(resource) => node.capacity.get(resource).copied().unwrap_or(0).max(1),
             None => 1,
         };
-        let of_tenant = sum.entry(owner.tenant.clone()).or_default();
+        let of_tenant = sum.entry(tenant.clone()).or_default();
         *of_tenant.entry(node.pool.clone()).or_default() += gpus;
     }
     sum
@@ -130,6 +134,7 @@ pub fn sum_gpus(fleet: &Fleet) -> GpuUse {
 mod tests {
     use super::*;
     use berth_api::{TenantClusterSpec, TenantClusterStatus};
+    use berth_planner::{Node, Owner, Pool};
 
     #[test]
     fn a_spec_that_is_not_accepted_takes_no_node_from_the_share_of_its_class() {
@@ -147,5 +152,37 @@ mod tests {
         });
         assert_eq!(class(&cluster, false).as_deref(), Some("gold"));
         assert_eq!(class(&cluster, true).as_deref(), Some("silver"));
+    }
+
+    #[test]
+    fn nodes_that_drain_are_reserved_gpus_of_their_tenant() {
+        let tenant = String::from("uid");
+        let states = [
+            NodeState::Owned(Owner {
+                tenant: tenant.clone(),
+                ..Owner::default()
+            }),
+            NodeState::Draining { tenant, since: 0 },
+            NodeState::Recycling {
+                previous_tenant: "vision".into(),
+                since: 0,
+            },
+        ];
+        let nodes = states.map(|state| Node {
+            pool: "h100".into(),
+            capacity: [("gpu".to_owned(), 8)].into(),
+            state,
+            ..Node::default()
+        });
+        let fleet = Fleet {
+            pools: vec![Pool {
+                name: "h100".into(),
+                gpu_resource_name: Some("gpu".into()),
+                ..Pool::default()
+            }],
+            nodes: nodes.into(),
+            ..Fleet::default()
+        };
+        assert_eq!(sum_gpus(&fleet)["uid"]["h100"], 16);
     }
 }
