@@ -158,7 +158,7 @@ pub struct HostWriteMetrics {
     /// Bytes of objects that were created or changed there.
     pub bytes: Family<SizeLabels, Counter>,
     /// Objects that wait for their turn.
-    pub waiting: Family<SizeLabels, Gauge>,
+    pub objects_waiting: Family<SizeLabels, Gauge>,
 }
 
 impl HostWriteMetrics {
@@ -176,7 +176,7 @@ impl HostWriteMetrics {
         registry.register(
             "host_writes_waiting",
             "Objects that wait for their turn to be written to the host, by their size: large or small",
-            self.waiting.clone(),
+            self.objects_waiting.clone(),
         );
     }
 }

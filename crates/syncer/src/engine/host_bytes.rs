@@ -49,7 +49,7 @@ impl Engine {
             let waiting = self
                 .metrics
                 .host_writes
-                .waiting
+                .objects_waiting
                 .get_or_create(&SizeLabels { size: size.label() });
             waiting.set(i64::try_from(self.turns.waiting(size)).unwrap_or(i64::MAX));
         }

@@ -184,7 +184,7 @@ pub async fn what_services_add_to_a_pod_is_limited(clusters: &Clusters) {
 /// Objects that wait to be written to the host and have more than 16 KiB.
 fn large_writes_that_wait(syncer: &Syncer) -> i64 {
     let large = SizeLabels { size: "large" };
-    syncer.metrics.host_writes.waiting.get_or_create(&large).get()
+    syncer.metrics.host_writes.objects_waiting.get_or_create(&large).get()
 }
 
 /// A ConfigMap of 900 KB.
