@@ -19,9 +19,17 @@ pub struct CommandLine {
 impl CommandLine {
     /// The user is the administrator of the host.
     pub fn of_administrator(host: &TestCluster) -> Self {
+        Self::with_kubeconfig(&fs::read(host.home().admin_kubeconfig()).unwrap())
+    }
+
+    /// The user has this name on the host, and the rights that are bound to it.
+    pub fn of_user(host: &TestCluster, name: &str) -> Self {
+        Self::with_kubeconfig(host.kubeconfig_for(name, &[]).unwrap().as_bytes())
+    }
+
+    fn with_kubeconfig(kubeconfig: &[u8]) -> Self {
         let folder = TempDir::with_prefix("berth-cli-").unwrap();
-        let kubeconfig = fs::read(host.home().admin_kubeconfig()).unwrap();
-        write_atomic(&folder.path().join("config"), &kubeconfig, 0o640).unwrap();
+        write_atomic(&folder.path().join("config"), kubeconfig, 0o640).unwrap();
         Self { folder }
     }
 

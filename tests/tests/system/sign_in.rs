@@ -27,7 +27,7 @@ use tokio::{
 const NAME: &str = "sign-in";
 
 /// An issuer with prefixes for its names. Without one, it decides on the whole name.
-fn authenticator(issuer: &Issuer, prefix: &str) -> Value {
+pub(crate) fn authenticator(issuer: &Issuer, prefix: &str) -> Value {
     json!({
         "issuer": {"url": issuer.url, "certificateAuthority": issuer.ca_pem, "audiences": [CLIENT]},
         "claimMappings": {
