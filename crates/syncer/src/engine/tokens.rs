@@ -1,5 +1,8 @@
 //! Reconciles a pod's tokens: minted in the tenant, written to a host Secret that the host pod owns.
 
+#[cfg(test)]
+mod tests;
+
 use super::{
     Engine, Outcome, QUOTA_EXCEEDED,
     api::CallError,
@@ -405,37 +408,4 @@ async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallErro
         .await?;
     lock(&engine.orphaned_secrets).remove(name);
     Ok(Outcome::new("deleted"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::test_engine::engine;
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_secret_without_a_host_pod_stays_for_a_while_however_often_it_is_looked_at() {
-        let engine = engine();
-        let name = Name::new("team", "train");
-        let secret = json!({"metadata": {"name": "train-x", "uid": "s", "resourceVersion": "7"}});
-        let secrets = engine.cache.stores.host(KindId::PodToken);
-        secrets.watched(name.clone(), Stored::new(&secret));
-        for _ in 0..3 {
-            let outcome = reconcile(&engine, &name).await.unwrap();
-            assert_eq!(outcome.result, "waiting");
-            tokio::time::advance(ORPHAN_GRACE / 4).await;
-        }
-        let host_pod = json!({"metadata": {"name": "train-x", "uid": "h", "resourceVersion": "8"}});
-        let host_pods = engine.cache.stores.host(KindId::Pod);
-        host_pods.watched(name.clone(), Stored::new(&host_pod));
-        assert_eq!(reconcile(&engine, &name).await.unwrap().result, "nothing");
-        host_pods.deleted(&name, Stored::new(&host_pod));
-        assert_eq!(
-            reconcile(&engine, &name).await.unwrap().requeue_after,
-            Some(ORPHAN_GRACE),
-            "the time begins anew"
-        );
-        tokio::time::advance(ORPHAN_GRACE).await;
-        // There is no API server.
-        assert!(reconcile(&engine, &name).await.is_err());
-    }
 }

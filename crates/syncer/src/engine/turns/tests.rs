@@ -1,0 +1,177 @@
+use super::*;
+use crate::engine::{Outcome, api::CallError, test_engine::engine, to_host};
+use berth_api::labels;
+use berth_sync_rules::model::{KindId, resource::Name, store::Stored};
+use futures::FutureExt;
+use serde_json::json;
+
+const RATE: u64 = 1 << 20;
+const LARGEST: u64 = 1 << 20;
+
+fn key(namespace: &str, name: &str) -> Key {
+    KindId::Pod.key(Name::new(namespace, name))
+}
+
+fn is_now(turn: Turn) -> bool {
+    turn == Turn::Now
+}
+
+/// Turns without any allowance left for large objects.
+fn used_up() -> Turns {
+    let turns = Turns::new(RATE);
+    turns.take(ALLOWANCE);
+    turns
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_allowed_at_once_does_not_wait() {
+    let turns = Turns::new(RATE);
+    for number in 0..32 {
+        assert!(is_now(turns.ask(&key("a", &number.to_string()), LARGEST)));
+    }
+    assert!(!is_now(turns.ask(&key("a", "more"), LARGEST)));
+    assert_eq!((turns.waiting(Size::Large), turns.waiting(Size::Small)), (1, 0));
+    assert!(
+        is_now(turns.ask(&key("a", "small"), 1000)),
+        "large objects never delay small ones"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_get_their_turns_at_the_pace_and_namespaces_take_turns() {
+    let turns = used_up();
+    for number in 0..100 {
+        assert!(!is_now(turns.ask(&key("flood", &number.to_string()), LARGEST)));
+    }
+    let other = key("quiet", "pod");
+    assert!(!is_now(turns.ask(&other, LARGEST)));
+    let start = Instant::now();
+    turns.next(Size::Large).await;
+    assert_eq!(turns.next(Size::Large).await, other);
+    assert_eq!(start.elapsed(), Duration::from_secs(2));
+    let begun = turns.begin(&other);
+    assert!(is_now(turns.ask(&other, LARGEST)));
+    turns.end(&other, begun, false);
+    assert!(!is_now(turns.ask(&other, LARGEST)), "once for each turn");
+    assert_eq!(start.elapsed(), Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_is_written_than_the_pace_allows() {
+    let turns = Turns::new(RATE);
+    let start = Instant::now();
+    let mut written = 0;
+    for number in 0..50_u64 {
+        let (key, bytes) = (key("a", &number.to_string()), 20_000 + number * 30_000);
+        if !is_now(turns.ask(&key, bytes)) {
+            assert_eq!(turns.next(Size::Large).await, key);
+            assert!(is_now(turns.ask(&key, bytes)));
+        }
+        written += bytes;
+        let allowed = ALLOWANCE + RATE * (start.elapsed().as_secs() + 1);
+        assert!(written <= allowed, "{written} of {allowed}");
+    }
+    assert!(start.elapsed() > Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_needs_its_turn_no_more_does_not_take_it() {
+    let turns = used_up();
+    let (gone, next) = (key("a", "gone"), key("a", "next"));
+    for key in [&gone, &next] {
+        assert!(!is_now(turns.ask(key, LARGEST)));
+    }
+    // Its object is deleted: the reconciliation does not ask.
+    let begun = turns.begin(&gone);
+    turns.end(&gone, begun, false);
+    // This one is reconciled for another reason, and asks again.
+    let begun = turns.begin(&next);
+    assert!(!is_now(turns.ask(&next, LARGEST)));
+    turns.end(&next, begun, false);
+    assert_eq!(turns.next(Size::Large).await, next);
+    assert_eq!(turns.waiting(Size::Large), 0);
+    let begun = turns.begin(&next);
+    turns.end(&next, begun, false);
+    assert!(!is_now(turns.ask(&next, LARGEST)), "what was not used is lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_a_place_keeps_its_turn() {
+    let turns = Turns::new(RATE);
+    let pod = key("a", "pod");
+    for _ in 0..3 {
+        let begun = turns.begin(&pod);
+        assert!(is_now(turns.ask(&pod, LARGEST)));
+        turns.keep(&pod, LARGEST);
+        turns.end(&pod, begun, true);
+    }
+    assert!(turns.take_soon(31 * LARGEST).unwrap().is_zero(), "it was taken once");
+    assert!(!turns.take_soon(LARGEST).unwrap().is_zero());
+    assert!(turns.take_soon(10 * LARGEST).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_has_grown_takes_the_rest_as_well() {
+    let turns = used_up();
+    let pod = key("a", "pod");
+    assert!(!is_now(turns.ask(&pod, 100_000)));
+    turns.next(Size::Large).await;
+    assert!(is_now(turns.ask(&pod, LARGEST)));
+    let start = Instant::now();
+    assert!(!is_now(turns.ask(&pod, LARGEST)));
+    turns.next(Size::Large).await;
+    assert!(start.elapsed() > Duration::from_millis(1800));
+}
+
+/// Reconciles the budget of an application.
+async fn reconcile_budget(engine: &Engine) -> Result<Outcome, CallError> {
+    let id = KindId::PodDisruptionBudget;
+    let rules = engine.cache.rules_to_host(id).unwrap();
+    to_host::reconcile(
+        engine,
+        (id, rules),
+        &Name::new("a", "web"),
+        std::time::Instant::now(),
+        true,
+    )
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_waits_for_its_turn_and_a_deletion_does_not() {
+    let engine = engine();
+    engine.turns.take(ALLOWANCE + LARGEST);
+    let name = Name::new("a", "web");
+    let of_tenant = engine.cache.stores.tenant(KindId::PodDisruptionBudget);
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": 1});
+    let budget = json!({"metadata": {"name": "web", "uid": "t", "resourceVersion": "1"}, "spec": spec});
+    of_tenant.watched(name.clone(), Stored::new(&budget));
+    let annotations = json!({labels::ORIGIN_UID: "t", labels::APPLIED_HASH: "of an earlier state"});
+    let on_host =
+        json!({"metadata": {"name": "web-x", "uid": "h", "resourceVersion": "2", "annotations": annotations}});
+    let on_host = Stored::new(&on_host).of_bytes(100_000);
+    engine
+        .cache
+        .stores
+        .host(KindId::PodDisruptionBudget)
+        .watched(name.clone(), on_host);
+    let outcome = reconcile_budget(&engine).await.unwrap();
+    assert_eq!(outcome, Outcome::new(WAITS).comparing_again());
+    of_tenant.gone(&name, 3);
+    // There is no API server.
+    assert!(reconcile_budget(&engine).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_turn_has_come_is_compared() {
+    let engine = engine();
+    engine.turns.take(ALLOWANCE + LARGEST);
+    let pod = key("a", "pod");
+    assert!(!engine.may_write(&pod, LARGEST).await);
+    let turns = tokio::spawn(Arc::clone(&engine).take_turns(Size::Large));
+    let taken = engine.queue_of(KindId::Pod).take().await;
+    assert_eq!(taken.key, QueuedKey(pod.clone()));
+    assert!(lock(&engine.to_compare).contains(&pod));
+    assert!(engine.may_write(&pod, LARGEST).now_or_never() == Some(true));
+    turns.abort();
+}
