@@ -19,6 +19,8 @@ const NAMESPACE: &str = "berth-system";
 const RELEASE: &str = "berth";
 /// Name of the volume of the tenants' datastore, and of its class.
 const VOLUME: &str = "berth-datastore";
+/// Program of the gateway, which values may install.
+const GATEWAY: &str = "berth-gateway";
 /// Field manager of the objects that are applied here.
 const MANAGER: &str = "berth-local";
 
@@ -56,10 +58,15 @@ impl ChartInstall {
         }
     }
 
+    fn has_gateway(&self) -> bool {
+        self.values["gateway"]["enabled"] == true
+    }
+
     fn build_values(&self) -> Value {
         let node_selector = json!({SYSTEM_NODE: ""});
         let mut values = json!({
             "control": {"replicas": self.replicas, "nodeSelector": node_selector},
+            "gateway": {"nodeSelector": node_selector},
             "tenants": {"versions": self.versions, "nodeSelector": node_selector, "withoutClass": "BuiltInDefaults"},
             "datastore": {"etcd": {
                 "nodeSelector": node_selector,
@@ -96,6 +103,9 @@ impl HostCluster {
             .into_iter()
             .partition(|image| image.reference == catalog::ETCD);
         first.extend(catalog::for_berth(&install.programs));
+        if install.has_gateway() {
+            first.push(catalog::for_program(GATEWAY, &install.programs.join(GATEWAY)));
+        }
         let system_nodes = self.system_nodes();
         self.import_images(&first, Some(&system_nodes)).await?;
         // Every node that a tenant leaves is scrubbed.

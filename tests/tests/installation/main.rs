@@ -1,6 +1,8 @@
 //! Berth installed by Helm on a cluster of real nodes: it is upgraded and rolled back while tenants go on, is not removed
-//! as long as there are tenants, and leaves nothing once there are none.
+//! as long as there are tenants, and leaves nothing once there are none. Before that it gets the gateway.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod gateway;
 
 use berth_api::{HostNodePool, Project, TenantCluster, labels};
 use berth_control::{control_plane::CONTROLLER_MANAGER, runtime::cluster::APP_NAME};
@@ -224,6 +226,8 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
         "{at_first:?} {after:?}"
     );
 
+    gateway::a_team_works_through_it(&host, &install, &vision, "work").await;
+
     // The finalizer of Projects with tenants must not hold up the uninstallation.
     create_project(&client).await;
 
@@ -235,7 +239,7 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
         "{refusal}"
     );
     until_replicas(&client, 1).await;
-    assert!(vision.client.apiserver_version().await.is_ok() && speech.client.apiserver_version().await.is_ok());
+    assert!(speech.client.apiserver_version().await.is_ok());
 
     for name in ["vision", "speech"] {
         tenants.delete(name, &DeleteParams::default()).await.unwrap();
