@@ -5,6 +5,7 @@
 mod autoscaling;
 mod demand;
 mod devices;
+mod drained;
 mod explain;
 mod idle;
 mod quota_sums;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         autoscaling::missing_nodes_are_requested_from_an_autoscaler,
         idle::a_pod_with_idle_gpus_is_warned_and_evicted,
         rejected::rejected_reservation_moves_to_another_node,
+        drained::a_quota_is_not_walked_around_by_nodes_that_drain,
         quota_sums::sums_of_used_quota_agree_whatever_happens,
         schedules::a_stop_releases_the_nodes_and_gives_them_back,
         schedules::a_stop_of_workloads_is_published_and_keeps_the_nodes,

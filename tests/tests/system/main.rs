@@ -29,7 +29,10 @@ mod shared;
 mod sign_in;
 mod sign_in_kubeconfig;
 mod sleep;
+mod sleep_commands;
+mod sleep_cron;
 mod sleep_random;
+mod sleep_use;
 mod usage;
 mod user_quotas;
 mod wake;
@@ -100,6 +103,9 @@ fn main() -> ExitCode {
                 schedules::a_zone_that_does_not_exist_is_reported,
                 sleep::a_tenant_sleeps_and_many_requests_wake_it_once,
                 sleep::a_tenant_is_deleted_while_it_sleeps_and_while_it_wakes,
+                sleep_commands::the_command_line_lets_a_tenant_sleep_and_wakes_it,
+                sleep_cron::a_tenant_wakes_for_a_run_of_a_cron_job_which_happens_once,
+                sleep_use::requests_of_people_are_use_and_those_of_the_control_plane_are_not,
                 deletion::deleted_tenant_leaves_nothing,
                 deletion::tenant_is_deleted_during_its_creation,
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,

@@ -119,10 +119,20 @@ pub(crate) async fn the_examples_of_quotas_are_valid(host: Arc<TestCluster>) {
     assert_eq!((organizations, projects), (1, 3));
 }
 
+/// The tenants of a namespace. An API server that has just learned of a kind rejects lists for a moment.
+async fn list_tenants(host: &TestCluster, namespace: &str) -> Vec<TenantCluster> {
+    let tenants = host.tenants(namespace);
+    until("the tenants are listed", SOON, async || {
+        let list = tenants.list(&ListParams::default()).await;
+        list.map(|list| list.items).map_err(|error| error.to_string())
+    })
+    .await
+}
+
 /// Names of the tenants in a namespace that have a reservation.
 async fn reserved(host: &TestCluster, namespace: &str) -> BTreeSet<String> {
-    let tenants = host.tenants(namespace).list(&ListParams::default()).await.unwrap();
-    let reserved = tenants.items.into_iter().filter(|cluster| {
+    let tenants = list_tenants(host, namespace).await;
+    let reserved = tenants.into_iter().filter(|cluster| {
         let status = cluster.status.as_ref();
         status.is_some_and(|status| status.quota.is_some())
     });
@@ -149,8 +159,7 @@ fn quota_reason(cluster: &TenantCluster) -> Option<String> {
 /// Waits until every tenant of a namespace has a decision; then as many as the quota allows have it, and the others say why not.
 async fn until_decided(host: &TestCluster, namespace: &str) -> BTreeSet<String> {
     until("every tenant has a decision", SOON, async || {
-        let list = host.tenants(namespace).list(&ListParams::default()).await;
-        let tenants = list.map_err(|error| error.to_string())?.items;
+        let tenants = list_tenants(host, namespace).await;
         let waiting = tenants
             .iter()
             .filter(|cluster| quota_reason(cluster).as_deref() == Some("QuotaExceeded"));
@@ -179,6 +188,35 @@ async fn until_reserved(host: &TestCluster, name: &str, reserved: u64, waiting: 
             Ok(())
         } else {
             Err(format!("{status:?}"))
+        }
+    })
+    .await;
+}
+
+/// Waits until control has recorded that these tenants of a namespace exist.
+async fn until_built(host: &TestCluster, namespace: &str, names: &BTreeSet<String>) {
+    let tenants = host.tenants(namespace);
+    for name in names {
+        until_true(&format!("{name} exists"), SOON, async || {
+            let status = tenants.get_status(name).await.ok().and_then(|cluster| cluster.status);
+            status.is_some_and(|status| status.control_plane_namespace.is_some())
+        })
+        .await;
+    }
+}
+
+/// Waits until as many tenants of a namespace wait for their next Project.
+async fn until_left(host: &TestCluster, namespace: &str, count: usize) {
+    until("tenants wait for their next Project", SOON, async || {
+        let tenants = list_tenants(host, namespace).await;
+        let waiting = tenants
+            .iter()
+            .filter(|cluster| quota_reason(cluster).as_deref() == Some("LeftProject"));
+        let waiting = waiting.count();
+        if waiting == count {
+            Ok(())
+        } else {
+            Err(format!("{waiting} of {}", tenants.len()))
         }
     })
     .await;
@@ -224,24 +262,30 @@ pub(crate) async fn many_tenants_at_once_and_another_leader_do_not_exceed_the_qu
     host.start_control("first").await;
     host.stop_control("second").await;
 
-    // The namespace goes to the other Project with its tenants: they count there, and leave no room.
-    delete_others(&host, first, &running).await;
-    until_reserved(&host, first, QUOTA as u64, 0).await;
+    // The namespace goes to the other Project. Those that run count there, and leave no room. In between no Project names it, and none of
+    // those that wait gets through.
+    until_built(&host, first, &running).await;
     apply(&host.client, "", &project(first, &[], QUOTA)).await.unwrap();
+    let waiting = u32::try_from(AT_ONCE - QUOTA).unwrap();
+    until_left(&host, first, AT_ONCE - QUOTA).await;
+    until_reserved(&host, first, 0, 0).await;
     let moved = project(second, &[second, first], QUOTA);
     apply(&host.client, "", &moved).await.unwrap();
-    until_reserved(&host, second, QUOTA as u64, 1).await;
-    until_reserved(&host, first, 0, 0).await;
-    assert_eq!(reserved(&host, first).await, running);
-    assert!(built(&host, second).await.is_empty());
+    until_reserved(&host, second, QUOTA as u64, 1 + waiting).await;
+    assert_eq!(until_decided(&host, first).await, running);
+    let (built_in_first, built_in_second) = (built(&host, first).await, built(&host, second).await);
+    assert!(built_in_first.is_subset(&running), "{built_in_first:?} {running:?}");
+    assert!(built_in_second.is_empty(), "{built_in_second:?}");
 
+    // Those that wait must not get what the others leave.
+    delete_others(&host, first, &running).await;
     clean_up(&host, &[first, second]).await;
 }
 
 /// Deletes the tenants of a namespace that are not in `kept`.
 async fn delete_others(host: &TestCluster, namespace: &str, kept: &BTreeSet<String>) {
     let tenants = host.tenants(namespace);
-    for cluster in tenants.list(&ListParams::default()).await.unwrap() {
+    for cluster in list_tenants(host, namespace).await {
         if !kept.contains(&cluster.name_any()) {
             tenants
                 .delete(&cluster.name_any(), &DeleteParams::default())
@@ -255,11 +299,8 @@ async fn delete_others(host: &TestCluster, namespace: &str, kept: &BTreeSet<Stri
 async fn clean_up(host: &TestCluster, names: &[&str]) {
     // The one that waits must not get what the others leave.
     for name in names.iter().rev() {
-        let left: Vec<String> = host
-            .tenants(name)
-            .list(&ListParams::default())
+        let left: Vec<String> = list_tenants(host, name)
             .await
-            .unwrap()
             .iter()
             .map(ResourceExt::name_any)
             .collect();

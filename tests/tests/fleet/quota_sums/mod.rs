@@ -1,10 +1,12 @@
-//! Tenants come, go, grow and shrink and create pods, namespaces move between Projects, and quotas change, as a dice says. After each step
-//! the sums agree: what tenants have reserved and what they use is what their Projects report, and the sum of these is what their
-//! Organization reports.
+//! Tenants come, go, grow and shrink, create pods and change their node groups, budgets hold up drains, namespaces move between Projects, and
+//! quotas change, as a dice says. After each step the sums agree: what tenants have reserved and what they use is what their Projects report,
+//! and the sum of these is what their Organization reports.
 
-use crate::setup::SOON;
+mod workloads;
+
+use crate::setup::{SOON, until_all_free};
 use berth_api::{
-    Amount, LIMITS_NAME, Organization, Project, TenantClass, TenantCluster, TenantClusterSpec, TreeQuotaStatus, labels,
+    NodeGroup, Organization, Project, TenantClass, TenantCluster, TenantClusterSpec, TreeQuotaStatus, labels,
     names::TenantId,
 };
 use berth_tests::{
@@ -12,9 +14,9 @@ use berth_tests::{
     objects::apply,
     tenant::{ensure_namespace, until_gone},
     test_cluster::TestCluster,
-    wait::until,
+    wait::{until, until_true},
 };
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -22,7 +24,7 @@ use kube::{
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
-const STEPS: u32 = 40;
+const STEPS: u32 = 50;
 const ORGANIZATIONS: [&str; 2] = ["sums-x", "sums-y"];
 /// Projects with the index of their Organization.
 const PROJECTS: [(&str, usize); 4] = [("sums-a", 0), ("sums-b", 0), ("sums-c", 1), ("sums-d", 1)];
@@ -30,26 +32,41 @@ const NAMESPACES: [&str; 5] = ["sums-1", "sums-2", "sums-3", "sums-4", "sums-5"]
 /// Classes with the pods that they let a tenant have.
 const CLASSES: [(&str, u32); 2] = [("sums-small", 3), ("sums-large", 7)];
 
+const POOL: &str = "h100";
+/// GPUs of a node.
+const GPUS: u64 = 8;
+
+/// What the Organizations limit.
+const RESOURCES: [&str; 3] = ["gpus", "pods", "tenantclusters"];
+
 /// Amounts by resource: what is reserved, and what is used.
 type Amounts = BTreeMap<String, [u64; 2]>;
 
 pub(crate) async fn sums_of_used_quota_agree_whatever_happens(host: Arc<TestCluster>) {
     let mut world = World::create(&host).await;
-    let what = world.create_tenant().await;
-    world.until_sums_agree(&what).await;
-    until("a tenant can create pods", SOON, async || world.create_pod().await).await;
-    world.until_sums_agree("a pod was created").await;
-    assert!(world.most_pods > 0);
+    world.lose_a_node_whose_pods_stay().await;
     for _ in 0..STEPS {
         let what = world.step().await;
         world.until_sums_agree(&what).await;
     }
     assert!(world.most_used > 2 && world.most_waiting > 0, "{world:?}");
     eprintln!(
-        "at most {} tenants had quota, and {} waited; at most {} pods existed",
-        world.most_used, world.most_waiting, world.most_pods
+        "at most {} tenants had quota, and {} waited; at most {} pods existed, and {:?} GPUs were reserved and used",
+        world.most_used, world.most_waiting, world.most_pods, world.most_gpus
     );
     world.delete().await;
+}
+
+/// What all tenants have together.
+#[derive(Debug, Default)]
+struct Sums {
+    /// Tenants that have quota.
+    tenants: u64,
+    /// Tenants that wait.
+    waiting: u32,
+    pods: u64,
+    /// Reserved and used.
+    gpus: [u64; 2],
 }
 
 struct World<'a> {
@@ -61,6 +78,8 @@ struct World<'a> {
     owners: [usize; NAMESPACES.len()],
     created: u32,
     most_pods: u64,
+    /// Reserved and used.
+    most_gpus: [u64; 2],
     most_used: u64,
     most_waiting: u32,
 }
@@ -93,6 +112,7 @@ impl<'a> World<'a> {
             owners: [0, 1, 2, 3, 0],
             created: 0,
             most_pods: 0,
+            most_gpus: [0; 2],
             most_used: 0,
             most_waiting: 0,
         };
@@ -105,7 +125,41 @@ impl<'a> World<'a> {
         world
     }
 
-    /// An Organization with quota for so many tenants, and for fewer than seven pods each.
+    /// A tenant has a node, and loses it while a budget keeps its pod there. Then it creates another pod: the host may count one that is
+    /// created together with the limit of its namespace minutes later.
+    async fn lose_a_node_whose_pods_stay(&mut self) {
+        let what = self.create_tenant_with(NodeGroup::private("before", POOL, 1)).await;
+        self.until_sums_agree(&what).await;
+        until("a tenant can create pods", SOON, async || self.create_pod(GPUS).await).await;
+        until("its GPUs count", SOON, async || self.expect_gpus([GPUS; 2]).await).await;
+        until("there is a budget", SOON, async || self.set_budget(0, true).await).await;
+        let what = self.set_group(0, &NodeGroup::private("after", POOL, 0)).await;
+        let nodes: Api<Node> = Api::all(self.host.client.clone());
+        let draining = ListParams::default().labels(&format!("{}=Draining", labels::NODE_STATE));
+        until_true("the node is drained", SOON, async || {
+            nodes.list(&draining).await.is_ok_and(|list| !list.items.is_empty())
+        })
+        .await;
+        self.until_sums_agree(&what).await;
+        until("its GPUs count", SOON, async || self.expect_gpus([GPUS; 2]).await).await;
+        until("there is no budget", SOON, async || self.set_budget(0, false).await).await;
+        until("no GPU counts", SOON, async || self.expect_gpus([0; 2]).await).await;
+        let what = self.create_pod(0).await.unwrap();
+        self.until_sums_agree(&what).await;
+        assert!(self.most_pods > 0);
+    }
+
+    /// An error unless so many GPUs are reserved and used, by all sums.
+    async fn expect_gpus(&self, expected: [u64; 2]) -> Result<(), String> {
+        let found = self.compare().await?;
+        if found.gpus == expected {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    }
+
+    /// An Organization with quota for so many tenants, for fewer than seven pods each, and for one node each.
     async fn set_organization(&self, index: usize, tenants: u64) {
         let quotas = quotas(tenants);
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Organization",
@@ -125,15 +179,21 @@ impl<'a> World<'a> {
     }
 
     async fn step(&mut self) -> String {
-        match self.dice.below(13) {
-            0..=3 => self.create_tenant().await,
-            4 => self.delete_tenant().await,
-            5 | 6 => self.change_class().await,
-            7 | 8 => self.move_namespace().await,
-            9..=11 => self
-                .create_pod()
-                .await
-                .unwrap_or_else(|why| format!("no pod was created: {why}")),
+        match self.dice.below(15) {
+            0..=2 => {
+                let group = self.new_group();
+                self.create_tenant_with(group).await
+            }
+            3 => self.delete_tenant().await,
+            4 | 5 => self.change_class().await,
+            6 => self.move_namespace().await,
+            7..=10 => {
+                let gpus = [0, GPUS / 2, GPUS / 2, GPUS][self.dice.index(4)];
+                let created = self.create_pod(gpus).await;
+                created.unwrap_or_else(|why| format!("no pod was created: {why}"))
+            }
+            11 | 12 => self.change_group().await,
+            13 => self.change_budget().await,
             _ => {
                 let (index, tenants) = (self.dice.index(ORGANIZATIONS.len()), self.dice.below(5));
                 self.set_organization(index, tenants).await;
@@ -142,13 +202,14 @@ impl<'a> World<'a> {
         }
     }
 
-    async fn create_tenant(&mut self) -> String {
+    async fn create_tenant_with(&mut self, group: NodeGroup) -> String {
         let namespace = NAMESPACES[self.dice.index(NAMESPACES.len())];
         let class = CLASSES[self.dice.index(CLASSES.len())].0;
         self.created += 1;
         let name = format!("t{}", self.created);
         let spec = TenantClusterSpec {
             class_name: Some(class.into()),
+            node_groups: vec![group],
             ..TenantClusterSpec::default()
         };
         let tenant = TenantCluster::new(&name, spec);
@@ -181,37 +242,6 @@ impl<'a> World<'a> {
         format!("{namespace}/{name} is of {class}")
     }
 
-    /// A pod of a tenant that never starts. The error says why there is none: the tenant waits for quota, or has as many as it may.
-    async fn create_pod(&mut self) -> Result<String, String> {
-        if self.tenants.is_empty() {
-            return Err("there is no tenant".into());
-        }
-        let (namespace, name) = self.tenants[self.dice.index(self.tenants.len())].clone();
-        let tenant = self.host.tenants(namespace).get(&name).await;
-        let tenant = tenant.map_err(|error| error.to_string())?;
-        let id = TenantId::new(&name, &tenant.uid().unwrap_or_default());
-        self.created += 1;
-        let pod = json!({
-            "metadata": {
-                "name": format!("p{}", self.created),
-                "labels": {labels::TENANT: id.slug(), labels::MANAGED_BY: labels::MANAGED_BY_SYNCER},
-            },
-            "spec": {
-                "schedulingGates": [{"name": "example.com/never"}],
-                "nodeSelector": {labels::TENANT: id.slug()},
-                "tolerations": [{"key": labels::TENANT, "operator": "Equal", "value": id.slug(), "effect": "NoExecute"}],
-                "automountServiceAccountToken": false, "dnsPolicy": "Default",
-                "containers": [{"name": "main", "image": "train:1"}],
-            },
-        });
-        let pods: Api<Pod> = Api::namespaced(self.host.client.clone(), &id.workload_namespace());
-        let created = pods
-            .create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
-            .await;
-        created.map_err(|error| error.to_string())?;
-        Ok(format!("a pod of {namespace}/{name} was created"))
-    }
-
     /// First both Projects name the namespace, so that it always belongs to one.
     async fn move_namespace(&mut self) -> String {
         let (namespace, to) = (self.dice.index(NAMESPACES.len()), self.dice.index(PROJECTS.len()));
@@ -226,14 +256,17 @@ impl<'a> World<'a> {
 
     async fn until_sums_agree(&mut self, after: &str) {
         let what = format!("the sums agree after {after}");
-        let (used, pods, waiting) = until(&what, SOON, async || self.compare().await).await;
-        self.most_pods = self.most_pods.max(pods);
-        self.most_used = self.most_used.max(used);
-        self.most_waiting = self.most_waiting.max(waiting);
+        let sums = until(&what, SOON, async || self.compare().await).await;
+        self.most_pods = self.most_pods.max(sums.pods);
+        for (most, now) in self.most_gpus.iter_mut().zip(sums.gpus) {
+            *most = now.max(*most);
+        }
+        self.most_used = self.most_used.max(sums.tenants);
+        self.most_waiting = self.most_waiting.max(sums.waiting);
     }
 
-    /// Tenants that have quota, their pods, and tenants that wait, if all sums agree.
-    async fn compare(&self) -> Result<(u64, u64, u32), String> {
+    /// What all tenants have together, if all sums agree.
+    async fn compare(&self) -> Result<Sums, String> {
         let text = |error: kube::Error| error.to_string();
         let client = &self.host.client;
         let all = ListParams::default();
@@ -243,9 +276,9 @@ impl<'a> World<'a> {
             .list(&all)
             .await
             .map_err(text)?;
-        let (mut used, mut pods, mut waiting) = (0, 0, 0);
+        let mut total = Sums::default();
         for (index, organization) in ORGANIZATIONS.iter().enumerate() {
-            let mut sums: Amounts = [("pods".to_owned(), [0; 2]), ("tenantclusters".to_owned(), [0; 2])].into();
+            let mut sums: Amounts = RESOURCES.map(|resource| (resource.to_owned(), [0; 2])).into();
             for (name, _) in PROJECTS.iter().filter(|(_, own)| *own == index) {
                 let project = projects.iter().find(|project| project.name_any() == *name);
                 let project = project.ok_or("a Project is missing")?;
@@ -262,7 +295,7 @@ impl<'a> World<'a> {
                     }
                     add(sum, amount);
                 }
-                waiting += status.waiting_tenants.unwrap_or_default();
+                total.waiting += status.waiting_tenants.unwrap_or_default();
             }
             let found = organizations.iter().find(|found| found.name_any() == *organization);
             let status = found.and_then(|found| found.status.clone()).unwrap_or_default();
@@ -272,26 +305,30 @@ impl<'a> World<'a> {
                     "{organization} reports {reported:?}, and its Projects {sums:?}"
                 ));
             }
-            used += sums["tenantclusters"][0];
-            pods += sums["pods"][1];
+            total.tenants += sums["tenantclusters"][0];
+            total.pods += sums["pods"][1];
+            add(&mut total.gpus, sums["gpus"]);
         }
-        Ok((used, pods, waiting))
+        Ok(total)
     }
 
     /// What tenants have reserved by their status, and what exists on the host, by Project.
     async fn amounts_of_tenants(&self) -> Result<BTreeMap<String, Amounts>, String> {
-        let counted = self.count_pods().await?;
+        let (counted, gpus) = (self.count_pods().await?, self.count_gpus().await?);
         let mut sums: BTreeMap<String, Amounts> = BTreeMap::new();
         for (namespace, owner) in NAMESPACES.iter().zip(self.owners) {
             let list = self.host.tenants(namespace).list(&ListParams::default()).await;
             for tenant in list.map_err(|error| error.to_string())? {
-                let id = TenantId::new(&tenant.name_any(), &tenant.uid().unwrap_or_default());
+                let uid = tenant.uid().unwrap_or_default();
+                let id = TenantId::new(&tenant.name_any(), &uid);
                 let status = tenant.status.unwrap_or_default();
                 let Some(quota) = status.quota else { continue };
                 if quota.project_name != PROJECTS[owner].0 {
                     return Err(format!("a tenant of {namespace} has quota of {}", quota.project_name));
                 }
                 let of_project = sums.entry(quota.project_name).or_default();
+                let own_gpus = gpus.get(&uid).copied().unwrap_or_default();
+                add(of_project.entry("gpus".to_owned()).or_default(), own_gpus);
                 for (resource, amount) in quota.reserved {
                     add(of_project.entry(resource).or_default(), [amount, 0]);
                 }
@@ -305,20 +342,6 @@ impl<'a> World<'a> {
         Ok(sums)
     }
 
-    /// Pods by workload namespace, as the host counts them.
-    async fn count_pods(&self) -> Result<BTreeMap<String, u64>, String> {
-        let quotas = Api::<ResourceQuota>::all(self.host.client.clone());
-        let limits = ListParams::default().fields(&format!("metadata.name={LIMITS_NAME}"));
-        let list = quotas.list(&limits).await.map_err(|error| error.to_string())?;
-        let counted = list.into_iter().map(|quota| {
-            let namespace = quota.namespace().unwrap_or_default();
-            let used = quota.status.and_then(|status| status.used).unwrap_or_default();
-            let pods = used.get("count/pods").map(|pods| Amount::Text(pods.0.clone()));
-            (namespace, pods.and_then(|pods| pods.value()).unwrap_or_default())
-        });
-        Ok(counted.collect())
-    }
-
     async fn delete(self) {
         for (namespace, name) in &self.tenants {
             let tenants = self.host.tenants(namespace);
@@ -327,6 +350,7 @@ impl<'a> World<'a> {
         for (namespace, name) in &self.tenants {
             until_gone(self.host, namespace, name).await;
         }
+        until_all_free(self.host).await;
         let at_once = DeleteParams::default();
         let client = &self.host.client;
         for (name, _) in PROJECTS {
@@ -354,6 +378,7 @@ fn quotas(tenants: u64) -> Value {
     json!([
         {"resource": "tenantclusters", "nominalQuota": tenants, "borrowingLimit": 0},
         {"resource": "pods", "nominalQuota": tenants * 5, "borrowingLimit": 0},
+        {"resource": "gpus", "poolName": POOL, "nominalQuota": tenants * GPUS, "borrowingLimit": 0},
     ])
 }
 
