@@ -79,22 +79,28 @@ pub(super) async fn validate(credential: &StolenCredential) {
             credential.expect_denied(message, &annotated(object, key, "x")).await;
         }
     }
+    validate_labels(credential, &[&pod, &service, &map, &budget]).await;
+}
+
+/// Labels on these objects.
+async fn validate_labels(credential: &StolenCredential, objects: &[&Value; 4]) {
+    let [pod, service, map, budget] = *objects;
     let labelled = |object: &Value, key: &str| with(object, &json!({"metadata": {"labels": {key: "x"}}}));
     for (object, key) in [
-        (&pod, "pod.berth.dev/app"),
-        (&pod, "batch.kubernetes.io/job-name"),
-        (&pod, "kueue.x-k8s.io/managed"),
-        (&pod, "example.com/tier"),
-        (&pod, "teams.example.com/anything"),
-        (&service, "service.kubernetes.io/headless"),
-        (&service, "pool"),
-        (&map, "namespace.berth.dev/x"),
+        (pod, "pod.berth.dev/app"),
+        (pod, "batch.kubernetes.io/job-name"),
+        (pod, "kueue.x-k8s.io/managed"),
+        (pod, "example.com/tier"),
+        (pod, "teams.example.com/anything"),
+        (service, "service.kubernetes.io/headless"),
+        (service, "pool"),
+        (map, "namespace.berth.dev/x"),
     ] {
         credential.expect_allowed(&labelled(object, key)).await;
     }
     for (object, keys) in [
         (
-            &pod,
+            pod,
             &[
                 "aadpodidbinding",
                 "app",
@@ -111,7 +117,7 @@ pub(super) async fn validate(credential: &StolenCredential) {
             ][..],
         ),
         (
-            &service,
+            service,
             &[
                 "app",
                 "batch.kubernetes.io/job-name",
@@ -119,8 +125,8 @@ pub(super) async fn validate(credential: &StolenCredential) {
                 "mirror.linkerd.io/exported",
             ][..],
         ),
-        (&map, &["grafana_dashboard", "pool"][..]),
-        (&budget, &["app"][..]),
+        (map, &["grafana_dashboard", "pool"][..]),
+        (budget, &["app"][..]),
     ] {
         for key in keys {
             credential
