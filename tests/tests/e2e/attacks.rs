@@ -250,7 +250,10 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(host: Arc
         // Only nodes may write those of the network plugin.
         let mut annotations = model.annotations().clone();
         annotations.retain(|key, _| key.starts_with("berth.dev/"));
-        let metadata = json!({"name": name, "labels": model.labels(), "annotations": annotations});
+        // The host adds those of the node.
+        let mut labels = model.labels().clone();
+        labels.retain(|key, _| !key.starts_with("topology.kubernetes.io/"));
+        let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
         serde_json::from_value::<Pod>(json!({"metadata": metadata, "spec": spec})).unwrap()
     };
     for (name, change) in [
