@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 /// The tenant's API server.
 pub const API_SERVER: &str = "kube-apiserver";
+/// The Service by which a team reaches it, if it asks for one of another type.
+pub const EXTERNAL_SERVICE: &str = "kube-apiserver-external";
 /// The tenant's controller manager.
 pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 /// The tenant's scheduler, if the host does not schedule its pods.

@@ -32,7 +32,8 @@ pub use api_server::{ISSUER as SERVICE_ACCOUNT_ISSUER, has_public_discovery};
 pub use certificates::{Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore};
 pub use client_authority::{Rotation, RotationFacts, RotationStep, due_request, next_step};
 pub use component::{
-    API_SERVER, COMPONENTS, CONTROLLER_MANAGER, COREDNS, Component, FILES, Form, Health, Program, SCHEDULER, SYNCER,
+    API_SERVER, COMPONENTS, CONTROLLER_MANAGER, COREDNS, Component, EXTERNAL_SERVICE, FILES, Form, Health, Program,
+    SCHEDULER, SYNCER,
 };
 pub use coredns::DNS_USER;
 pub use endpoints::{Endpoint, Endpoints, GatewayConfig, Ports, PublicEndpoint, authority};

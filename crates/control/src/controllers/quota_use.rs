@@ -5,7 +5,7 @@
 //! stores is in its status, and GPUs are those that pods on its nodes request.
 
 use crate::{
-    controllers::tenant::EXTERNAL_SERVICE,
+    control_plane::EXTERNAL_SERVICE,
     error::{ReconcileError, api},
     key::Key,
     quota_ledger::{MeasuredUse, QuotaLedger, TenantUse},

@@ -14,8 +14,8 @@ mod tests;
 
 pub use context::SchedulePolicyContext;
 pub(super) use pause::pause_until;
-pub(super) use schedules::{ObservedSchedules, RestrictedPods};
 pub use schedules::Schedules;
+pub(super) use schedules::{ObservedSchedules, RestrictedPods};
 
 use crate::{error::ReconcileError, key::Key};
 use kube::runtime::reflector::ObjectRef;

@@ -38,7 +38,6 @@ mod validate;
 
 pub use access::WithoutClass;
 pub(in crate::controllers) use access::running_class;
-pub(in crate::controllers) use build::external_service::NAME as EXTERNAL_SERVICE;
 pub use connection::{NetworkRemote, ProbeAnswer, ProbeError, Remote};
 pub use context::TenantContext;
 pub use error::TenantError;

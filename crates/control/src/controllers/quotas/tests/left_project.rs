@@ -29,7 +29,7 @@ impl Fixture {
     }
 }
 
-fn waits_until_named(verdict: Option<Verdict>) -> bool {
+fn waits_until_named(verdict: Option<&Verdict>) -> bool {
     matches!(
         verdict,
         Some(Verdict::Waiting {
@@ -52,7 +52,7 @@ async fn a_namespace_between_two_projects_lets_no_tenant_through() {
     fixture.add_tenant("new", "team", 3, &Value::Null);
     fixture.reconcile().await;
     assert_eq!(fixture.verdict("runs"), Some(Verdict::NoProject));
-    assert!(waits_until_named(fixture.verdict("waits")));
+    assert!(waits_until_named(fixture.verdict("waits").as_ref()));
     assert_eq!(
         fixture.verdict("new"),
         Some(Verdict::NoProject),
@@ -63,7 +63,7 @@ async fn a_namespace_between_two_projects_lets_no_tenant_through() {
     fixture.context.quotas = Arc::default();
     fixture.context.pace = Pace::default();
     fixture.reconcile().await;
-    assert!(waits_until_named(fixture.verdict("waits")));
+    assert!(waits_until_named(fixture.verdict("waits").as_ref()));
     // Another Project names it: the tenant that runs counts there.
     let other = json!({
         "metadata": {"name": "other", "uid": "other", "generation": 1},
@@ -86,11 +86,11 @@ async fn without_any_project_tenants_that_waited_wait_ten_minutes() {
     fixture.host.remove(PROJECT);
     fixture.reconcile().await;
     for name in ["a", "b"] {
-        assert!(waits_until_named(fixture.verdict(name)), "{name}");
+        assert!(waits_until_named(fixture.verdict(name).as_ref()), "{name}");
     }
     // Nothing is decided yet by the next control. It knows what the status says.
     fixture.context.quotas = Arc::default();
-    assert!(waits_until_named(fixture.verdict("a")));
+    assert!(waits_until_named(fixture.verdict("a").as_ref()));
     fixture.set_condition("a", ("Unknown", LEFT_PROJECT, LONG_AGO));
     fixture.reconcile().await;
     assert_eq!(fixture.verdict("a"), Some(Verdict::NoProject));

@@ -9,7 +9,7 @@ use super::super::{
 };
 use crate::{
     apply::{is_status, optional},
-    control_plane::{API_SERVER, Endpoints, Ports, ServiceRange},
+    control_plane::{API_SERVER, EXTERNAL_SERVICE, Endpoints, Ports, ServiceRange},
     error::{ReconcileError, api},
 };
 use berth_api::{
@@ -156,9 +156,9 @@ async fn apply_external_service(
     }
     let services: Api<Service> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     if spec.kind == ControlPlaneServiceType::ClusterIp {
-        let left = optional(services.get_metadata(external::NAME).await).map_err(api("get the external Service"))?;
+        let left = optional(services.get_metadata(EXTERNAL_SERVICE).await).map_err(api("get the external Service"))?;
         if left.is_some() {
-            let deleted = services.delete(external::NAME, &DeleteParams::default()).await;
+            let deleted = services.delete(EXTERNAL_SERVICE, &DeleteParams::default()).await;
             optional(deleted).map_err(api("delete the external Service"))?;
         }
         let host = spec.hostnames.first().unwrap_or(&endpoints.api_server.host);
@@ -168,7 +168,7 @@ async fn apply_external_service(
     let service = external::external_service(tenant.owner(), spec, endpoints.api_server.listen.port());
     tenant.memory.host.apply(&service).await?;
     let made = services
-        .get(external::NAME)
+        .get(EXTERNAL_SERVICE)
         .await
         .map_err(api("read the external Service"))?;
     let earlier = tenant.cluster.status.as_ref();

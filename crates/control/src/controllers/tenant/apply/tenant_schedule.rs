@@ -1,7 +1,7 @@
 //! Publishing the `TenantSchedule`.
 
 use super::{
-    super::{build::host_objects::tenant_labels, context::TenantContext, sleep::EVICTION_TIMEOUT_SECONDS},
+    super::{build::host_objects::tenant_labels, context::TenantContext},
     Accepted,
 };
 use crate::{
@@ -26,7 +26,7 @@ fn stop_of_sleep(status: Option<&TenantClusterStatus>) -> Option<TenantScheduleS
         policy_name: None,
         window_name: None,
         warning_period_seconds: None,
-        eviction_timeout_seconds: Some(EVICTION_TIMEOUT_SECONDS.into()),
+        eviction_timeout_seconds: Some(berth_sleep::EVICTION_TIMEOUT_SECONDS.into()),
     };
     Some(TenantScheduleSpec {
         tenant: vec![stop],

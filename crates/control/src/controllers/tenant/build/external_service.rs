@@ -3,7 +3,7 @@
 //! which teams use that ask for nothing else.
 
 use crate::{
-    control_plane::{API_SERVER, GatewayConfig, PublicEndpoint, authority},
+    control_plane::{API_SERVER, EXTERNAL_SERVICE, GatewayConfig, PublicEndpoint, authority},
     runtime::{Owner, cluster::pod_selector},
 };
 use berth_api::{
@@ -18,8 +18,6 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use std::{cmp::Reverse, sync::Arc};
 
-/// Name of the Service through which an API server is reached from outside of the host.
-pub const NAME: &str = "kube-apiserver-external";
 /// Port at which a load balancer serves.
 pub const PORT: u16 = 443;
 
@@ -47,7 +45,7 @@ pub fn url(host: &str, port: u16) -> String {
 pub fn external_service(owner: Owner<'_>, spec: &ControlPlaneService, target: u16) -> Service {
     Service {
         metadata: ObjectMeta {
-            name: Some(NAME.into()),
+            name: Some(EXTERNAL_SERVICE.into()),
             namespace: Some(owner.tenant.control_plane_namespace()),
             labels: Some(owner.labels.clone()),
             annotations: (!spec.annotations.is_empty()).then(|| spec.annotations.clone()),

@@ -20,8 +20,6 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::{sync::PoisonError, time::Duration};
 
-/// Seconds for which budgets may keep pods of a tenant that falls asleep.
-pub(super) const EVICTION_TIMEOUT_SECONDS: u32 = 300;
 /// Steps in which the status follows the last activity: it must not change with every request.
 const ACTIVITY_STEP: SignedDuration = SignedDuration::from_mins(5);
 /// Pause before a tenant that falls asleep is looked at again.
@@ -144,7 +142,7 @@ fn collect(
 /// How long pods of a tenant that falls asleep may take to end: as long as budgets may keep them, and their longest grace period.
 fn pods_end_within(settings: &Settings) -> SignedDuration {
     let grace = settings.sync.pods.max_termination_grace_period_seconds();
-    SignedDuration::from_secs(i64::from(EVICTION_TIMEOUT_SECONDS) + i64::from(grace))
+    SignedDuration::from_secs(i64::from(berth_sleep::EVICTION_TIMEOUT_SECONDS) + i64::from(grace))
 }
 
 /// When the tenant was used last, as far as this process knows.
