@@ -5,7 +5,7 @@ use crate::{
     proxy::Proxy,
     setup::{Clusters, Syncer, WORKLOADS},
 };
-use berth_api::labels;
+use berth_api::{labels, pod_labels::host_key};
 use berth_sync_rules::model::resource::Side;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
@@ -14,7 +14,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
     core::NamespaceResourceScope,
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,18 +41,40 @@ fn object(sort: usize, index: usize) -> (String, Value) {
     (name, object)
 }
 
+/// A change that is carried to the host. Labels are only for pods; the host has them under another key.
+fn change(sort: usize) -> Value {
+    match sort {
+        0 => json!({"data": {"changed": "yes"}}),
+        1 => json!({"spec": {"ports": [{"port": 80, "name": "changed"}]}}),
+        _ => json!({"metadata": {"labels": {"changed": "yes"}}}),
+    }
+}
+
+/// Whether an object of the tenant or of the host has the [`change`].
+fn is_changed(object: &impl Serialize) -> bool {
+    let object = serde_json::to_value(object).unwrap();
+    let labels = &object["metadata"]["labels"];
+    [
+        &object["data"]["changed"],
+        &object["spec"]["ports"][0]["name"],
+        &labels["changed"],
+        &labels[&host_key("changed")],
+    ]
+    .iter()
+    .any(|value| value.is_string())
+}
+
 /// Changes of a team to its objects: creates all of them, then changes a third and deletes another.
 async fn write(tenant: &Client, sort: usize, index: usize, step: usize) {
     async fn act<K>(api: &Api<K>, sort: usize, index: usize, step: usize)
     where
-        K: Debug + Clone + DeserializeOwned + serde::Serialize,
+        K: Debug + Clone + DeserializeOwned + Serialize,
     {
         let (name, object) = object(sort, index);
         match (step, index % 3) {
             (0, _) => drop(create(api, object).await),
             (1, 1) => {
-                let change = json!({"metadata": {"labels": {"changed": "yes"}}});
-                api.patch(&name, &PatchParams::default(), &Patch::Merge(change))
+                api.patch(&name, &PatchParams::default(), &Patch::Merge(change(sort)))
                     .await
                     .unwrap();
             }
@@ -67,12 +89,12 @@ async fn write(tenant: &Client, sort: usize, index: usize, step: usize) {
     }
 }
 
-/// By name in the tenant: its UID, and whether it has the changed label.
+/// By name in the tenant: its UID, and whether it [is changed](is_changed).
 type HostObjects = BTreeMap<String, (String, bool)>;
 
 async fn in_tenant<K>(clusters: &Clusters) -> BTreeMap<String, K>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
 {
     let list = Api::<K>::all(clusters.tenant_admin.clone())
         .list(&ListParams::default())
@@ -84,7 +106,7 @@ where
 
 async fn on_host<K>(clusters: &Clusters) -> HostObjects
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
 {
     let mine = ListParams::default().labels("berth.dev/managed-by=syncer,!berth.dev/pod-token");
     let list = Api::<K>::namespaced(clusters.host_admin.clone(), WORKLOADS)
@@ -98,10 +120,7 @@ where
         .map(|object| {
             let text = |key: &str| object.annotations()[key].clone();
             let name = format!("{}/{}", text(labels::ORIGIN_NAMESPACE), text(labels::ORIGIN_NAME));
-            (
-                name,
-                (text(labels::ORIGIN_UID), object.labels().contains_key("changed")),
-            )
+            (name, (text(labels::ORIGIN_UID), is_changed(object)))
         })
         .collect();
     assert_eq!(seen.len(), count, "two host objects have the same origin");
@@ -111,14 +130,14 @@ where
 /// The first thing in which the two sides differ.
 async fn difference<K>(clusters: &Clusters, is_wanted: impl Fn(&str) -> bool) -> Option<String>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
 {
     let wanted: HostObjects = in_tenant::<K>(clusters)
         .await
         .into_iter()
         .filter(|(name, _)| is_wanted(name))
         .map(|(name, object)| {
-            let seen = (object.uid().unwrap(), object.labels().contains_key("changed"));
+            let seen = (object.uid().unwrap(), is_changed(&object));
             (name, seen)
         })
         .collect();
@@ -183,7 +202,7 @@ async fn agree(clusters: &Clusters) {
 async fn host_versions(clusters: &Clusters) -> BTreeMap<String, Option<String>> {
     async fn of<K>(clusters: &Clusters, all: &mut BTreeMap<String, Option<String>>)
     where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
     {
         let list = Api::<K>::namespaced(clusters.host_admin.clone(), WORKLOADS)
             .list(&ListParams::default())
