@@ -16,6 +16,9 @@ BERTH_TEST_ARGS ?=
 # Arguments of hack/conformance/run, for example: make conformance BERTH_CONFORMANCE_ARGS='--focus sig-apps --side tenant'
 BERTH_CONFORMANCE_ARGS ?=
 
+# Arguments of hack/check-reproducible, for example: make check-reproducible BERTH_REPRODUCIBLE_ARGS='--quick berth-scrub'
+BERTH_REPRODUCIBLE_ARGS ?=
+
 # chartgen writes parts of the chart; the help texts of the others are a page of the reference.
 GENERATORS := --bin chartgen --bin berth --bin berth-control --bin berth-syncer --bin berth-gateway
 
@@ -24,6 +27,8 @@ RELEASE_BINARIES := $(CARGO_TARGET_DIR)/release
 
 # What real nodes need besides a cluster, as hack/kubernetes/versions calls it.
 NODE_COMPONENTS := kubernetes-node containerd runc cni-plugins calico coredns metrics-server helm
+# Programs of others that tests of the suite `system` run.
+TEST_COMPONENTS := kustomize-controller dex
 
 .PHONY: help
 help: ## List the targets
@@ -41,6 +46,11 @@ cluster: ## Get the pinned Kubernetes, etcd and kwok binaries (10 minutes if the
 nodes: cluster ## The same, and what real nodes need: kubelet, containerd, Calico and more (5 minutes more)
 	@hack/kubernetes/build $(NODE_COMPONENTS)
 	@hack/charts calico
+
+.PHONY: test-programs
+test-programs: nodes ## The same, and programs of others that tests run: Dex, Flux (3 minutes more)
+	@hack/kubernetes/build $(TEST_COMPONENTS)
+	@hack/charts $(TEST_COMPONENTS)
 
 .PHONY: kubernetes
 kubernetes: ## Everything in hack/kubernetes/versions, also helm and the operators that tests install
@@ -147,6 +157,11 @@ check-lints: ## Lint the Rust code
 .PHONY: check-dependencies
 check-dependencies: ## Check licences, sources, duplicates and advisories of the dependencies
 	@hack/check-dependencies
+
+# Not a part of `check`: it compiles a program and all its libraries twice.
+.PHONY: check-reproducible
+check-reproducible: prerequisites ## Build a program of a release twice, at different paths, and compare the bytes
+	@hack/check-reproducible $(BERTH_REPRODUCIBLE_ARGS)
 
 .PHONY: clean
 clean: ## Remove Berth's compiled code (the Kubernetes binaries stay; they are in BERTH_CACHE/bin)
