@@ -1,6 +1,6 @@
 //! Quotas of users within a [`Project`](crate::Project): what the pods of one user may have at the same time.
 
-use crate::Project;
+use crate::{Project, TenantLimits};
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,7 @@ pub struct UserStatus {
     /// Use of each resource that is limited for the user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<UserResourceStatus>,
-    /// Pods of the user that wait because of a limit.
+    /// Pods of the user that wait on the host because of a limit. More may wait in the TenantClusters.
     #[serde(default)]
     pub waiting_pods: u32,
     /// Why the first of them waits.
@@ -84,9 +84,37 @@ pub struct UserResourceStatus {
     pub used: u64,
 }
 
+/// What [`TenantLimits::waiting_pods_of_user`] is where a tenant may have many pods.
+const MOST_WAITING_PODS: u32 = 100;
+
+impl TenantLimits {
+    /// Pods of one user with limits that are on the host until control lets them start. They count there towards `pods`, so a tenth of these
+    /// at most, to leave room for those of others. More than a hundred give no better choice of the pod that starts next.
+    pub fn waiting_pods_of_user(&self) -> u32 {
+        (self.pods / 10).clamp(1, MOST_WAITING_PODS)
+    }
+}
+
 impl Project {
     /// Whether it limits its users.
     pub fn limits_users(&self) -> bool {
         !self.spec.user_quotas.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_wait_leave_room_for_those_of_others() {
+        let waiting = |pods: u32| {
+            let limits = TenantLimits {
+                pods,
+                ..TenantLimits::default()
+            };
+            limits.waiting_pods_of_user()
+        };
+        assert_eq!([1, 20, 999, 15_000].map(waiting), [1, 2, 99, 100]);
     }
 }

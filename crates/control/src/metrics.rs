@@ -394,7 +394,7 @@ impl Metrics {
         );
         registry.register(
             "user_waiting_pods",
-            "Pods of a user that wait because of a limit within a Project; of at most 100 users of a Project",
+            "Pods of a user that wait on the host because of a limit within a Project; of at most 100 users of a Project",
             self.user_waiting_pods.clone(),
         );
     }

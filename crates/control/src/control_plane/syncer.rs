@@ -99,6 +99,9 @@ pub(super) fn render(
     if !users.is_empty() {
         args.push(flag("users", users.join(",")));
     }
+    if input.limits_users {
+        args.push(flag("waiting-pods-of-user", input.limits.waiting_pods_of_user()));
+    }
     if !input.withdrawn_storage_classes.is_empty() {
         let names: Vec<&str> = input.withdrawn_storage_classes.iter().map(String::as_str).collect();
         args.push(flag("withdrawn-storage-classes", names.join(",")));

@@ -280,6 +280,19 @@ fn the_syncer_knows_whether_users_are_stamped_and_limited() {
 }
 
 #[test]
+fn the_syncer_of_limited_users_knows_how_many_of_their_pods_may_wait_on_the_host() {
+    let waiting = |limits_users: bool| {
+        let mut fixture = Fixture::new();
+        fixture.limits_users = limits_users;
+        let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+        let mut args = components.into_iter().flat_map(|component| component.args);
+        args.find(|arg| arg.starts_with("--waiting-pods-of-user"))
+    };
+    assert_eq!(waiting(true).as_deref(), Some("--waiting-pods-of-user=100"));
+    assert_eq!(waiting(false), None, "no syncer restarts for it");
+}
+
+#[test]
 fn the_syncer_knows_withdrawn_storage_classes_and_has_memory_for_the_largest_tenant() {
     let mut fixture = Fixture::new();
     let mut render = |withdrawn: &[&str]| {

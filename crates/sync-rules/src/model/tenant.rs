@@ -43,6 +43,8 @@ pub struct HostLimits {
     pub bytes: u64,
     /// Bytes a second that are written in large objects, and in small ones.
     pub write_bytes_per_second: u64,
+    /// Pods of one user with limits that are there until control lets them start.
+    pub waiting_pods_of_user: u32,
 }
 
 impl From<&TenantLimits> for HostLimits {
@@ -50,6 +52,7 @@ impl From<&TenantLimits> for HostLimits {
         Self {
             bytes: limits.host_size(),
             write_bytes_per_second: limits.host_write_rate(),
+            waiting_pods_of_user: limits.waiting_pods_of_user(),
         }
     }
 }

@@ -63,6 +63,7 @@ impl Engine {
             tokio::time::sleep(CHECK_INTERVAL).await;
             let Checked { admitted, late } = self.with_windows(|windows| windows.check(Instant::now()));
             self.admit(admitted);
+            self.check_user_places();
             // They ask again, and get an Event.
             for name in late {
                 self.add(KindId::Pod.key(name));

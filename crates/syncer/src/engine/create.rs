@@ -34,6 +34,7 @@ impl ObjectSync<'_> {
         let exceeded = match refusal {
             Some(exceeded) => {
                 self.give_place_back();
+                self.settle_user_place();
                 exceeded
             }
             None => match self.create_if_admitted(stored, object).await {
@@ -60,6 +61,9 @@ impl ObjectSync<'_> {
         // Between the answer and now, a pod that waits may have got a place.
         if !matches!(&result, Ok(outcome) if outcome.result == admit::NO_PLACE) {
             self.give_place_back();
+        }
+        if !matches!(&result, Ok(outcome) if outcome.waits_for_turn()) {
+            self.settle_user_place();
         }
         result
     }
@@ -89,6 +93,9 @@ impl ObjectSync<'_> {
         // What is denied is not held back, and needs no place.
         if let Some(held) = self.hold(stored, object).await? {
             return Ok(held);
+        }
+        if let Some(waits) = self.wait_for_user(stored, object).await? {
+            return Ok(waits);
         }
         let bytes = self.bytes_on_host(object, &desired);
         engine.check_host_bytes(0, bytes)?;

@@ -37,6 +37,7 @@ mod to_host;
 mod tokens;
 mod turns;
 mod update;
+mod user_places;
 mod watches;
 mod window;
 mod withdraw;
@@ -106,6 +107,8 @@ pub struct Engine {
     pending: reserve::PendingReservations,
     /// Which pods may be created now.
     windows: Mutex<window::SchedulingWindows>,
+    /// Which pods of users with limits may wait on the host.
+    user_places: Mutex<user_places::UserPlaces>,
     /// The schedule for which pods were reconciled last.
     schedule_phase: Mutex<schedule::AppliedPhase>,
     /// When which object may be written to the host.
@@ -158,6 +161,11 @@ impl Outcome {
             ..self
         }
     }
+
+    /// Whether the object waits for its place or turn, and is reconciled again when it has come.
+    fn waits_for_turn(&self) -> bool {
+        [admit::NO_PLACE, user_places::NO_PLACE, turns::WAITS].contains(&self.result)
+    }
 }
 
 impl Engine {
@@ -166,6 +174,7 @@ impl Engine {
         let demand = cache.kinds.iter().map(|id| (*id, Notify::new())).collect();
         Arc::new(Self {
             windows: admit::new_windows(&cache),
+            user_places: user_places::new_user_places(&cache),
             groups: gang::groups(&cache),
             group_sizes: Mutex::default(),
             demand,
@@ -210,6 +219,7 @@ impl Engine {
         }
         tokio::select! { () = stop.cancelled() => return, () = self.listed() => {} }
         self.restore_windows();
+        self.restore_user_places();
         let mut without = self.unavailable_kinds();
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
@@ -273,7 +283,7 @@ impl Engine {
         match result {
             Ok(outcome) => {
                 // What waits for its next place or turn has not succeeded: it keeps its back-off.
-                if ![admit::NO_PLACE, turns::WAITS].contains(&outcome.result) {
+                if !outcome.waits_for_turn() {
                     lock(&self.failures).remove(&key);
                 }
                 tracing::debug!(%key, result = outcome.result, "reconciled");
@@ -359,6 +369,7 @@ impl Engine {
     fn add_dependents(&self, side: Side, id: KindId, name: &Name) {
         if id == KindId::Pod {
             self.update_windows(side, name);
+            self.update_user_places(side, name);
         }
         if side == Side::Tenant {
             self.compare_members(id, name);

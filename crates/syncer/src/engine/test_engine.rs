@@ -31,13 +31,18 @@ pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
 
 /// An engine that reaches no API server, with a place for one pod at a time.
 pub(super) fn engine() -> Arc<Engine> {
-    berth_runtime::install_crypto();
     let mut policy = SyncPolicy::default();
     policy.pods.scheduling_window = Some(1);
+    engine_of(tenant(policy))
+}
+
+/// An engine of a tenant that reaches no API server.
+pub(super) fn engine_of(tenant: Tenant) -> Arc<Engine> {
+    berth_runtime::install_crypto();
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let client = berth_runtime::client::from_config(config).unwrap();
     let metrics = Metrics::default();
     let api = |side| Api::new(client.clone(), side, metrics.clone());
     let (tenant_api, host_api) = (api(Side::Tenant), api(Side::Host));
-    Engine::new(registry::new_cache(tenant(policy)), tenant_api, host_api, metrics)
+    Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics)
 }

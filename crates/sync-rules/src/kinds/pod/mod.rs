@@ -40,7 +40,7 @@ mod targets;
 pub mod token;
 pub mod trust;
 mod update;
-mod user;
+pub mod user;
 mod volume_claims;
 mod volumes;
 
@@ -124,6 +124,7 @@ pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
 /// Metadata that rules and decisions read; the rest is half of a small pod.
 const METADATA: &[&str] = &[
     "annotations",
+    "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
     "finalizers",
@@ -159,13 +160,9 @@ fn trim_host(pod: &mut Value) {
         labels::SHARED_POOLS,
         labels::PLACEMENT,
     ];
-    let is_new = matches!(json::text(pod, &["status", "phase"]), None | Some("Pending"));
-    let created = pod["metadata"].get("creationTimestamp").filter(|_| is_new).cloned();
-    trim_tenant(pod);
     // The age of a new pod decides when its Secret gets its owner.
-    if let Some(created) = created {
-        pod["metadata"]["creationTimestamp"] = created;
-    }
+    let is_new = matches!(json::text(pod, &["status", "phase"]), None | Some("Pending"));
+    trim_tenant(pod);
     if !pod["spec"].is_object() {
         pod["spec"] = json!({});
     }
@@ -177,6 +174,9 @@ fn trim_host(pod: &mut Value) {
     if let Some(metadata) = pod["metadata"].as_object_mut() {
         metadata.remove("labels");
         metadata.remove("namespace");
+        if !is_new {
+            metadata.remove("creationTimestamp");
+        }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             annotations.retain(|key, _| KEPT.contains(&key.as_str()) || (has_gates && key == update::APPLIED_KEYS));
         }
