@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use std::{collections::HashMap, time::Duration};
 
 /// Longest time for all queries of a pass. What took longer is too old to decide by.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const PASS_TIMEOUT: Duration = Duration::from_secs(120);
 /// Queries at the same time. Prometheus computes each of them on one processor, and meanwhile control reads the answer of another one. As
 /// many answers are in memory, of about 6 MB for 10,000 GPUs each. Prometheus allows 20 by default, for all of its clients.
 const AT_ONCE: usize = 4;
@@ -37,9 +37,19 @@ pub async fn collect(
     questions: &Questions<'_>,
     now: Seconds,
 ) -> Result<Metrics, QueryError> {
+    collect_within(PASS_TIMEOUT, source, questions, now).await
+}
+
+/// The same with a time limit for all queries together.
+pub(super) async fn collect_within(
+    timeout: Duration,
+    source: &GpuMetricsSource,
+    questions: &Questions<'_>,
+    now: Seconds,
+) -> Result<Metrics, QueryError> {
     let all = collect_all(source, questions, now);
-    let collected = tokio::time::timeout(TIMEOUT, all).await;
-    collected.unwrap_or(Err(QueryError::Timeout(TIMEOUT)))
+    let collected = tokio::time::timeout(timeout, all).await;
+    collected.unwrap_or(Err(QueryError::Timeout(timeout)))
 }
 
 async fn collect_all(

@@ -27,7 +27,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Workloads about which Prometheus is asked again together, before the first of them is given back.
 const ASKED_TOGETHER: usize = 20;
-/// Age of the answer by which a workload is given back. To stop its owner may take another 20 seconds before its pods are evicted.
+/// Age of what is known of a workload that is given back, and so the longest time for the answer of Prometheus. To stop its owner may take
+/// another 20 seconds before its pods are evicted.
 const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// A workload that is due, with its tenant.
@@ -48,13 +49,16 @@ pub(super) async fn reclaim(context: &IdleGpusContext, memory: &mut Memory, mut 
             let is_fresh = |(asked, _): &(Instant, Confirmed)| asked.elapsed() < MAX_AGE;
             let known = match confirmed.take_if(|known| is_fresh(known)) {
                 Some(known) => known,
-                None => match judge::confirm(context, memory, together).await {
-                    Ok(answer) => (Instant::now(), answer),
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot ask again about GPUs that are due: nothing more is given back in this pass");
-                        return;
+                None => {
+                    let asked = Instant::now();
+                    match judge::confirm(context, memory, together, MAX_AGE).await {
+                        Ok(answer) => (asked, answer),
+                        Err(error) => {
+                            tracing::warn!(%error, "cannot ask again about GPUs that are due: nothing more is given back in this pass");
+                            return;
+                        }
                     }
-                },
+                }
             };
             let (_, answer) = confirmed.insert(known);
             if let Some(decision) = judge::find_due(answer, tenant, decision) {

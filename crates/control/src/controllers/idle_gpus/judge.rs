@@ -3,7 +3,7 @@
 
 use super::{
     IdleGpusContext,
-    collect::collect,
+    collect::collect_within,
     tenants::{self, Memory, ObservedTenant},
 };
 use crate::controllers::schedule_policy::ObservedSchedules;
@@ -18,6 +18,7 @@ use berth_prometheus::QueryError;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 /// What decisions of one moment depend on, besides metrics and pods.
@@ -64,11 +65,12 @@ pub(super) type Confirmed = HashMap<String, Vec<Decision>>;
 /// until it gets here, and a pod that woke up meanwhile must not leave.
 ///
 /// # Errors
-/// There is no complete answer: nothing is known, and nothing may be given back.
+/// There is no complete answer within `timeout`: nothing is known, and nothing may be given back.
 pub(super) async fn confirm(
     context: &IdleGpusContext,
     memory: &mut Memory,
     due: &[(&ObservedTenant, &Decision)],
+    timeout: Duration,
 ) -> Result<Confirmed, QueryError> {
     let moment = Moment::observe(context);
     let Some(source) = &context.source else {
@@ -79,7 +81,7 @@ pub(super) async fn confirm(
             .map(|(tenant, decision)| (&tenant.policy, decision.pods.as_slice())),
         &moment.gpu_resources,
     );
-    let metrics = collect(source, &questions, moment.now).await?;
+    let metrics = collect_within(timeout, source, &questions, moment.now).await?;
     let mut confirmed = Confirmed::new();
     let mut pods = context.stores.gpu_pods.by_tenant();
     for (tenant, _) in due {

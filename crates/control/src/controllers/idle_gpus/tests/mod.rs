@@ -1,5 +1,9 @@
 //! Passes with a host and a Prometheus in memory.
 
+mod evictions;
+mod schedules;
+mod steps;
+
 use super::*;
 use crate::testing::{Script, ScriptedApi, StoreWriters};
 use berth_api::{IdleReclaim, TenantClass, TenantClassSpec, TenantCluster, TenantClusterSpec};
@@ -30,6 +34,8 @@ struct Known {
     answered: usize,
     /// What it does from this number of answers on.
     later: Option<(usize, Option<f64>)>,
+    /// How long each answer takes from this number of answers on.
+    slow: Option<(usize, Duration)>,
 }
 
 impl Gpu {
@@ -47,6 +53,18 @@ impl Gpu {
     fn set_after(&self, answers: usize, activity: Option<f64>) {
         let mut known = self.known();
         known.later = Some((known.answered + answers, activity));
+    }
+
+    /// Lets each answer take a while after so many more.
+    fn delay_after(&self, answers: usize, delay: Duration) {
+        let mut known = self.known();
+        known.slow = Some((known.answered + answers, delay));
+    }
+
+    fn delay(&self) -> Duration {
+        let known = self.known();
+        let slow = known.slow.filter(|(from, _)| known.answered >= *from);
+        slow.map(|(_, delay)| delay).unwrap_or_default()
     }
 
     /// Queries that were answered until now.
@@ -99,13 +117,14 @@ impl Gpu {
             let gpu = gpu.clone();
             async move {
                 let bytes = request.into_body().collect_bytes().await.unwrap();
+                tokio::time::sleep(gpu.delay()).await;
                 let (status, answer) = gpu.answer(&String::from_utf8_lossy(&bytes));
                 let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
                 *response.status_mut() = status;
                 Ok::<_, Infallible>(response)
             }
         });
-        Prometheus::with_client(Client::new(service, "default"), Duration::from_secs(5))
+        Prometheus::with_client(Client::new(service, "default"), Duration::from_secs(30))
     }
 }
 
@@ -161,6 +180,23 @@ impl Fleet {
         fleet.set_mode(mode);
         fleet.put_pod();
         fleet
+    }
+
+    /// One whose GPU has done nothing for so many minutes, with a pass in each of them.
+    async fn idle_for(minutes: i64, mode: IdleReclaimMode) -> Self {
+        let mut fleet = Self::new(mode);
+        fleet.gpu.set(Some(0.0));
+        fleet.run(minutes).await;
+        fleet
+    }
+
+    /// One whose pod is due in the next pass, and how many queries a pass makes.
+    async fn due_next() -> (Self, usize) {
+        let mut fleet = Self::idle_for(39, IdleReclaimMode::Enforce).await;
+        let before = fleet.gpu.answered();
+        fleet.run(1).await;
+        let of_one_pass = fleet.gpu.answered() - before;
+        (fleet, of_one_pass)
     }
 
     fn set_mode(&self, mode: IdleReclaimMode) {
@@ -267,276 +303,4 @@ impl Fleet {
         let calls = self.script.calls();
         calls.iter().filter(|call| call.text.ends_with("/eviction")).count()
     }
-}
-
-#[tokio::test]
-async fn an_idle_pod_is_warned_and_evicted_in_the_end() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(1).await;
-    assert_eq!(fleet.step().as_deref(), Some("Warned"));
-    assert_eq!(
-        (fleet.condition()["status"].as_str(), fleet.events()),
-        (Some("True"), 1)
-    );
-    fleet.run(15).await;
-    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
-    fleet.run(24).await;
-    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
-    assert_eq!((fleet.events(), fleet.evictions()), (3, 0));
-    fleet.run(2).await;
-    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
-    assert!(fleet.evictions() >= 1);
-    assert_eq!(fleet.condition()["reason"], "Reclaimable");
-}
-
-#[tokio::test]
-async fn a_pod_that_wakes_after_the_pass_began_is_not_evicted() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(39).await;
-    let before = fleet.gpu.answered();
-    fleet.run(1).await;
-    let of_one_pass = fleet.gpu.answered() - before;
-    // The pass in which the pod is due still finds it idle; before it gets to the eviction, the pod works.
-    fleet.gpu.set_after(of_one_pass, Some(0.5));
-    fleet.run(1).await;
-    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
-    assert_eq!(fleet.evictions(), 0);
-    let evictions = &fleet.context.metrics.idle_evictions;
-    assert_eq!(evictions.get_or_create(&ResultLabels { result: "kept" }).get(), 1);
-    fleet.run(1).await;
-    assert_eq!((fleet.step(), fleet.evictions()), (None, 0));
-    assert_eq!(fleet.condition()["reason"], "Active");
-}
-
-#[tokio::test]
-async fn nothing_is_evicted_if_prometheus_does_not_answer_right_before() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(39).await;
-    let before = fleet.gpu.answered();
-    fleet.run(1).await;
-    let of_one_pass = fleet.gpu.answered() - before;
-    fleet.gpu.set_after(of_one_pass, None);
-    fleet.run(1).await;
-    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
-    assert_eq!(fleet.evictions(), 0);
-}
-
-#[tokio::test]
-async fn gaps_are_not_asked_for_while_a_gpu_works() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.5));
-    fleet.run(1).await;
-    // The time of the server, and the peaks of four signals.
-    assert_eq!(fleet.gpu.answered(), 1 + 4);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(1).await;
-    assert_eq!(fleet.gpu.answered(), 5 + 1 + 12);
-}
-
-#[tokio::test(start_paused = true)]
-async fn idle_seconds_are_those_that_passed() {
-    let mut fleet = Fleet::new(IdleReclaimMode::DryRun);
-    fleet.gpu.set(Some(0.0));
-    let labels = TenantLabels {
-        tenant_namespace: "team".into(),
-        tenant: "vision".into(),
-    };
-    fleet.run(1).await;
-    let seconds = |fleet: &Fleet| fleet.context.metrics.idle_gpu_seconds.get_or_create(&labels).get();
-    assert_eq!(seconds(&fleet), 0);
-    for _ in 0..4 {
-        // A pause of a minute, and a pass that takes a while.
-        tokio::time::advance(Duration::from_millis(75_500)).await;
-        fleet.run(1).await;
-    }
-    assert_eq!(seconds(&fleet), 302);
-}
-
-#[tokio::test]
-async fn activity_takes_the_warning_back() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(20).await;
-    fleet.gpu.set(Some(0.3));
-    fleet.run(2).await;
-    assert_eq!(fleet.step(), None);
-    let condition = fleet.condition();
-    assert_eq!(
-        (&condition["status"], &condition["reason"]),
-        (&json!("False"), &json!("Active"))
-    );
-    fleet.run(60).await;
-    assert_eq!(fleet.evictions(), 0);
-}
-
-#[tokio::test]
-async fn an_hour_without_prometheus_changes_nothing() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(35).await;
-    let before = (fleet.step(), fleet.condition());
-    assert_eq!(before.0.as_deref(), Some("CheckpointRequested"));
-    fleet.gpu.set(None);
-    fleet.run(60).await;
-    assert_eq!((fleet.step(), fleet.condition()), before);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(10).await;
-    assert_eq!(
-        (fleet.step(), fleet.evictions()),
-        (before.0, 0),
-        "the time starts again"
-    );
-    fleet.run(2).await;
-    assert!(fleet.evictions() >= 1);
-}
-
-#[tokio::test]
-async fn a_dry_run_only_reports() {
-    let mut fleet = Fleet::new(IdleReclaimMode::DryRun);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(60).await;
-    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
-    assert_eq!(
-        (fleet.condition(), fleet.events(), fleet.evictions()),
-        (Value::Null, 0, 0)
-    );
-    // A team that was not warned loses no pod.
-    fleet.set_mode(IdleReclaimMode::Enforce);
-    fleet.run(2).await;
-    assert_eq!(fleet.step().as_deref(), Some("Warned"));
-    assert_eq!(fleet.evictions(), 0);
-}
-
-#[tokio::test]
-async fn a_new_control_continues_where_the_status_is() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(35).await;
-    fleet.memory = Memory::default();
-    fleet.run(1).await;
-    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
-}
-
-#[tokio::test]
-async fn a_new_control_evicts_nothing_at_once() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(42).await;
-    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
-    let before = fleet.evictions();
-    // What the GPU did in these hours is not known.
-    fleet.minutes += 300;
-    fleet.memory = Memory::default();
-    fleet.run(10).await;
-    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
-    assert_eq!(fleet.evictions(), before);
-    fleet.run(2).await;
-    assert!(fleet.evictions() > before);
-}
-
-#[tokio::test]
-async fn a_class_that_stops_reclaiming_takes_everything_back() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(20).await;
-    fleet.set_mode(IdleReclaimMode::Off);
-    fleet.run(2).await;
-    assert_eq!(fleet.step(), None);
-    assert_eq!(fleet.condition()["status"], "False");
-}
-
-#[tokio::test]
-async fn a_spec_that_is_not_accepted_keeps_no_rule_away() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(20).await;
-    let mut cluster = fleet.host.get(CLUSTER).unwrap();
-    cluster["spec"]["className"] = json!("silver");
-    fleet.host.insert(CLUSTER, cluster);
-    fleet.run(2).await;
-    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
-    assert_eq!(fleet.condition()["status"], "True");
-}
-
-#[tokio::test]
-async fn nothing_is_evicted_while_the_status_cannot_be_written() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(40).await;
-    let before = fleet.script.calls().len();
-    fleet.script.fail_call(before);
-    fleet.run(1).await;
-    let failed = fleet.script.failed().unwrap_or_default();
-    assert!(failed.contains("tenantclusters/vision/status"), "{failed}");
-    assert_eq!(fleet.evictions(), 0);
-    fleet.run(1).await;
-    assert_eq!(fleet.evictions(), 1);
-}
-
-#[tokio::test]
-async fn the_time_of_a_step_starts_when_the_pods_are_warned() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(15).await;
-    // The first call writes the status, the second one sets the condition.
-    fleet.script.fail_call(fleet.script.calls().len() + 1);
-    fleet.run(1).await;
-    let failed = fleet.script.failed().unwrap_or_default();
-    assert!(failed.contains("pods/train-host/status"), "{failed}");
-    assert_eq!(fleet.condition()["reason"], "Warned");
-    fleet.run(15).await;
-    assert_eq!(fleet.condition()["reason"], "WarnedAgain");
-    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
-    fleet.run(1).await;
-    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
-}
-
-#[tokio::test]
-async fn without_a_class_that_asks_for_it_prometheus_is_not_asked() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Off);
-    fleet.run(3).await;
-    assert!(fleet.script.calls().is_empty());
-    let passes = &fleet.context.metrics.idle_passes;
-    assert_eq!(passes.get_or_create(&ResultLabels { result: "ok" }).get(), 0);
-}
-
-#[tokio::test]
-async fn what_a_schedule_restricts_does_not_count_as_idle() {
-    for (workloads, is_restricted) in [
-        (Value::Null, true),
-        (json!({"namespaces": ["ml"]}), true),
-        (json!({"namespaces": ["web"]}), false),
-        (json!({"selector": {"matchLabels": {"tier": "batch"}}}), false),
-    ] {
-        let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-        fleet.put_policy(&workloads);
-        fleet.gpu.set(Some(0.0));
-        fleet.run(60).await;
-        assert_eq!(fleet.evictions() == 0, is_restricted, "{workloads}");
-        assert_eq!(fleet.step().is_none(), is_restricted, "{workloads}");
-    }
-}
-
-#[tokio::test]
-async fn the_time_of_a_step_starts_again_after_a_window() {
-    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
-    fleet.gpu.set(Some(0.0));
-    fleet.run(35).await;
-    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
-    fleet.put_policy(&Value::Null);
-    fleet.context.schedules.forget("closed");
-    fleet.run(60).await;
-    assert_eq!(
-        (fleet.step().as_deref(), fleet.evictions()),
-        (Some("CheckpointRequested"), 0)
-    );
-    fleet.host.remove("/apis/berth.dev/v1alpha1/schedulepolicies/closed");
-    fleet.context.schedules.forget("closed");
-    fleet.run(10).await;
-    assert_eq!(fleet.evictions(), 0);
-    fleet.run(2).await;
-    assert!(fleet.evictions() >= 1);
 }

@@ -1,0 +1,162 @@
+//! The steps from the first warning to the last one, and what takes them back.
+
+use super::{CLUSTER, Fleet};
+use crate::{
+    controllers::idle_gpus::tenants::Memory,
+    metrics::{ResultLabels, TenantLabels},
+};
+use berth_api::IdleReclaimMode;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+#[tokio::test]
+async fn an_idle_pod_is_warned_and_evicted_in_the_end() {
+    let mut fleet = Fleet::idle_for(1, IdleReclaimMode::Enforce).await;
+    assert_eq!(fleet.step().as_deref(), Some("Warned"));
+    assert_eq!(
+        (fleet.condition()["status"].as_str(), fleet.events()),
+        (Some("True"), 1)
+    );
+    fleet.run(15).await;
+    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
+    fleet.run(24).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+    assert_eq!((fleet.events(), fleet.evictions()), (3, 0));
+    fleet.run(2).await;
+    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
+    assert!(fleet.evictions() >= 1);
+    assert_eq!(fleet.condition()["reason"], "Reclaimable");
+}
+
+#[tokio::test]
+async fn gaps_are_not_asked_for_while_a_gpu_works() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    fleet.gpu.set(Some(0.5));
+    fleet.run(1).await;
+    // The time of the server, and the peaks of four signals.
+    assert_eq!(fleet.gpu.answered(), 1 + 4);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(1).await;
+    assert_eq!(fleet.gpu.answered(), 5 + 1 + 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_seconds_are_those_that_passed() {
+    let mut fleet = Fleet::new(IdleReclaimMode::DryRun);
+    fleet.gpu.set(Some(0.0));
+    let labels = TenantLabels {
+        tenant_namespace: "team".into(),
+        tenant: "vision".into(),
+    };
+    fleet.run(1).await;
+    let seconds = |fleet: &Fleet| fleet.context.metrics.idle_gpu_seconds.get_or_create(&labels).get();
+    assert_eq!(seconds(&fleet), 0);
+    for _ in 0..4 {
+        // A pause of a minute, and a pass that takes a while.
+        tokio::time::advance(Duration::from_millis(75_500)).await;
+        fleet.run(1).await;
+    }
+    assert_eq!(seconds(&fleet), 302);
+}
+
+#[tokio::test]
+async fn activity_takes_the_warning_back() {
+    let mut fleet = Fleet::idle_for(20, IdleReclaimMode::Enforce).await;
+    fleet.gpu.set(Some(0.3));
+    fleet.run(2).await;
+    assert_eq!(fleet.step(), None);
+    let condition = fleet.condition();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("False"), &json!("Active"))
+    );
+    fleet.run(60).await;
+    assert_eq!(fleet.evictions(), 0);
+}
+
+#[tokio::test]
+async fn an_hour_without_prometheus_changes_nothing() {
+    let mut fleet = Fleet::idle_for(35, IdleReclaimMode::Enforce).await;
+    let before = (fleet.step(), fleet.condition());
+    assert_eq!(before.0.as_deref(), Some("CheckpointRequested"));
+    fleet.gpu.set(None);
+    fleet.run(60).await;
+    assert_eq!((fleet.step(), fleet.condition()), before);
+    fleet.gpu.set(Some(0.0));
+    fleet.run(10).await;
+    assert_eq!(
+        (fleet.step(), fleet.evictions()),
+        (before.0, 0),
+        "the time starts again"
+    );
+    fleet.run(2).await;
+    assert!(fleet.evictions() >= 1);
+}
+
+#[tokio::test]
+async fn a_dry_run_only_reports() {
+    let mut fleet = Fleet::idle_for(60, IdleReclaimMode::DryRun).await;
+    assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
+    assert_eq!(
+        (fleet.condition(), fleet.events(), fleet.evictions()),
+        (Value::Null, 0, 0)
+    );
+    // A team that was not warned loses no pod.
+    fleet.set_mode(IdleReclaimMode::Enforce);
+    fleet.run(2).await;
+    assert_eq!(fleet.step().as_deref(), Some("Warned"));
+    assert_eq!(fleet.evictions(), 0);
+}
+
+#[tokio::test]
+async fn a_new_control_continues_where_the_status_is() {
+    let mut fleet = Fleet::idle_for(35, IdleReclaimMode::Enforce).await;
+    fleet.memory = Memory::default();
+    fleet.run(1).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+}
+
+#[tokio::test]
+async fn a_class_that_stops_reclaiming_takes_everything_back() {
+    let mut fleet = Fleet::idle_for(20, IdleReclaimMode::Enforce).await;
+    fleet.set_mode(IdleReclaimMode::Off);
+    fleet.run(2).await;
+    assert_eq!(fleet.step(), None);
+    assert_eq!(fleet.condition()["status"], "False");
+}
+
+#[tokio::test]
+async fn a_spec_that_is_not_accepted_keeps_no_rule_away() {
+    let mut fleet = Fleet::idle_for(20, IdleReclaimMode::Enforce).await;
+    let mut cluster = fleet.host.get(CLUSTER).unwrap();
+    cluster["spec"]["className"] = json!("silver");
+    fleet.host.insert(CLUSTER, cluster);
+    fleet.run(2).await;
+    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
+    assert_eq!(fleet.condition()["status"], "True");
+}
+
+#[tokio::test]
+async fn the_time_of_a_step_starts_when_the_pods_are_warned() {
+    let mut fleet = Fleet::idle_for(15, IdleReclaimMode::Enforce).await;
+    // The first call writes the status, the second one sets the condition.
+    fleet.script.fail_call(fleet.script.calls().len() + 1);
+    fleet.run(1).await;
+    let failed = fleet.script.failed().unwrap_or_default();
+    assert!(failed.contains("pods/train-host/status"), "{failed}");
+    assert_eq!(fleet.condition()["reason"], "Warned");
+    fleet.run(15).await;
+    assert_eq!(fleet.condition()["reason"], "WarnedAgain");
+    assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
+    fleet.run(1).await;
+    assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+}
+
+#[tokio::test]
+async fn without_a_class_that_asks_for_it_prometheus_is_not_asked() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Off);
+    fleet.run(3).await;
+    assert!(fleet.script.calls().is_empty());
+    let passes = &fleet.context.metrics.idle_passes;
+    assert_eq!(passes.get_or_create(&ResultLabels { result: "ok" }).get(), 0);
+}
