@@ -1,0 +1,116 @@
+//! What tenants reserve of quotas: the limits of their classes.
+
+use super::{Fixture, PROJECT, tenant_path};
+use crate::quota_ledger::Verdict;
+use berth_api::TreeResource;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+#[tokio::test]
+async fn a_tenant_that_runs_counts_with_the_limits_of_its_class_whatever_its_spec() {
+    let mut fixture = Fixture::new(9);
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [{"resource": "pods", "nominalQuota": 10}],
+    }));
+    let class = json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": {"limits": {"pods": 7}}});
+    fixture
+        .host
+        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+    let status = json!({"controlPlaneNamespace": "berth-cp-a", "className": "gold"});
+    fixture.add_tenant("a", "team", 1, &status);
+    let path = tenant_path("a", "team");
+    fixture.change(&path, |cluster| {
+        cluster["spec"]["className"] = "gold".into();
+        cluster["spec"]["version"] = "v1.99.0".into();
+    });
+    fixture.reconcile().await;
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 7);
+}
+
+#[tokio::test]
+async fn resources_by_name_are_reserved_and_a_class_without_the_limit_waits() {
+    let mut fixture = Fixture::new(9);
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [{"resource": "requests.memory", "nominalQuota": "10Gi"}],
+    }));
+    let limits = json!({"resources": [
+        {"resource": "requests.memory", "quantity": "7Gi"}, {"resource": "requests.cpu", "quantity": 8},
+    ]});
+    let class = json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": {"limits": limits}});
+    fixture
+        .host
+        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+    for (name, second, class) in [("a", 1, Some("gold")), ("b", 2, Some("gold")), ("c", 3, None)] {
+        fixture.add_tenant(name, "team", second, &Value::Null);
+        let path = tenant_path(name, "team");
+        fixture.change(&path, |cluster| {
+            cluster["spec"]["className"] = class.into();
+        });
+    }
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["a"]);
+    let verdicts = fixture.context.quotas.verdicts();
+    let reserved = &verdicts["a"].reservation().unwrap().reserved;
+    assert_eq!((reserved["requests.memory"], reserved["requests.cpu"]), (7 << 30, 8));
+    let reason = |name: &str| match &verdicts[name] {
+        Verdict::Waiting { reason, .. } => *reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((reason("b"), reason("c")), ("QuotaExceeded", "ClassWithoutLimit"));
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 7_u64 << 30);
+    // The next process reads what this one wrote.
+    let status = json!({"quota": verdicts["a"].reservation()});
+    fixture.change(&tenant_path("a", "team"), |cluster| {
+        cluster["status"] = status;
+    });
+    let quotas = &fixture.context.quotas;
+    quotas.replace(BTreeMap::new(), &quotas.basis()).unwrap();
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["a"]);
+}
+
+#[tokio::test]
+async fn what_a_tenant_still_has_stays_reserved_when_its_limits_get_lower() {
+    let mut fixture = Fixture::new(9);
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [{"resource": "pods", "nominalQuota": 10}],
+    }));
+    let class = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+    let set_limit = |fixture: &Fixture, pods: u32| {
+        let metadata = json!({"name": "gold", "uid": "g", "generation": pods});
+        let spec = json!({"limits": {"pods": pods}});
+        fixture.host.insert(class, json!({"metadata": metadata, "spec": spec}));
+    };
+    set_limit(&fixture, 10);
+    for (name, second) in [("a", 1), ("b", 2)] {
+        fixture.add_tenant(name, "team", second, &Value::Null);
+        fixture.change(&tenant_path(name, "team"), |cluster| {
+            cluster["spec"]["className"] = "gold".into();
+        });
+    }
+    fixture.reconcile().await;
+    assert_eq!(fixture.reserved(), ["a"]);
+    set_limit(&fixture, 2);
+    fixture.reconcile().await;
+    let of_pods = |fixture: &Fixture| {
+        let verdicts = fixture.context.quotas.verdicts();
+        let reservation = verdicts["a"].reservation().unwrap();
+        let amount = |amounts: &BTreeMap<String, u64>| amounts.get("pods").copied();
+        (amount(&reservation.reserved), amount(&reservation.above_limits))
+    };
+    assert_eq!(of_pods(&fixture), (Some(10), Some(8)), "what it uses is not known");
+    assert_eq!(fixture.reserved(), ["a"]);
+    let report = |fixture: &Fixture, pods: u64| {
+        let at_most = [(TreeResource::Pods, pods)].into();
+        fixture.context.quotas.report_at_most("a", at_most)
+    };
+    assert!(report(&fixture, 9));
+    fixture.reconcile().await;
+    assert_eq!(of_pods(&fixture), (Some(9), Some(7)));
+    assert_eq!(fixture.reserved(), ["a"], "the other tenant requests 2");
+    assert!(report(&fixture, 3));
+    fixture.reconcile().await;
+    assert_eq!(of_pods(&fixture), (Some(3), Some(1)));
+    assert_eq!(fixture.reserved(), ["a", "b"]);
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 5);
+}
