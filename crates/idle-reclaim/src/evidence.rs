@@ -108,7 +108,7 @@ fn is_active(device: &DeviceSeries, policy: &Policy) -> bool {
 /// Signals of a device that are evaluated.
 fn evaluated<'a>(device: &'a DeviceSeries, policy: &'a Policy) -> impl Iterator<Item = Signal> + 'a {
     let signals = policy.signals.iter().copied();
-    signals.filter(move |signal| !device.is_instance || signal.is_of_instance())
+    signals.filter(move |signal| !device.is_instance() || signal.is_of_instance())
 }
 
 fn find_unknown_age(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Unknown> {
@@ -221,11 +221,11 @@ mod tests {
             (Signal::Power, 400.0),
         ] {
             let mut table = testing::idle_table(&[&pod]);
-            table.record(testing::row(&pod, 1), signal, Aggregation::Peak, peak);
+            table.record(&testing::row(&pod, 1), signal, Aggregation::Peak, peak);
             assert_eq!(judge_with(&pod, table), Verdict::Active, "{signal:?}");
         }
         let mut table = testing::idle_table(&[&pod]);
-        table.record(testing::row(&pod, 1), Signal::PcieSent, Aggregation::Peak, 1e9);
+        table.record(&testing::row(&pod, 1), Signal::PcieSent, Aggregation::Peak, 1e9);
         assert_eq!(judge_with(&pod, table), Verdict::Idle, "the class does not list it");
     }
 
@@ -252,17 +252,17 @@ mod tests {
         let pod = testing::pod("train", 1);
         let mut stale = testing::idle_table(&[&pod]);
         stale.record(
-            testing::row(&pod, 0),
+            &testing::row(&pod, 0),
             Signal::Tensor,
             Aggregation::LastSample,
             as_float(NOW - 200),
         );
         assert_eq!(judge_with(&pod, stale), unknown(Unknown::StaleSeries));
         let mut partial = testing::idle_table(&[&pod]);
-        partial.record(testing::row(&pod, 0), Signal::Power, Aggregation::Coverage, 56.0);
+        partial.record(&testing::row(&pod, 0), Signal::Power, Aggregation::Coverage, 56.0);
         assert_eq!(judge_with(&pod, partial), unknown(Unknown::PartialSeries));
         let mut almost = testing::idle_table(&[&pod]);
-        almost.record(testing::row(&pod, 0), Signal::Power, Aggregation::Coverage, 57.0);
+        almost.record(&testing::row(&pod, 0), Signal::Power, Aggregation::Coverage, 57.0);
         assert_eq!(judge_with(&pod, almost), Verdict::Idle);
     }
 
@@ -290,9 +290,9 @@ mod tests {
             testing::record_idle(&mut table, &testing::instance_row(&pod, 0), signal);
         }
         // The power is that of all instances together.
-        table.record(testing::instance_row(&pod, 0), Signal::Power, Aggregation::Peak, 600.0);
+        table.record(&testing::instance_row(&pod, 0), Signal::Power, Aggregation::Peak, 600.0);
         assert_eq!(judge_with(&pod, table.clone()), Verdict::Idle);
-        table.record(testing::instance_row(&pod, 0), Signal::Memory, Aggregation::Peak, 0.1);
+        table.record(&testing::instance_row(&pod, 0), Signal::Memory, Aggregation::Peak, 0.1);
         assert_eq!(judge_with(&pod, table), Verdict::Active);
     }
 

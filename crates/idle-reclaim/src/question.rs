@@ -125,7 +125,7 @@ mod tests {
         let mut table = SeriesTable::default();
         for (index, pod) in pods.iter().enumerate() {
             for signal in [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power] {
-                table.record(testing::row(pod, 0), signal, Aggregation::Peak, activity(index));
+                table.record(&testing::row(pod, 0), signal, Aggregation::Peak, activity(index));
             }
         }
         Metrics {

@@ -2,38 +2,42 @@
 
 use crate::{query::Aggregation, signal::Signal};
 use serde::Deserialize;
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
 /// Labels of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct RowLabels {
+pub struct RowLabels<'a> {
     /// The GPU.
-    #[serde(rename = "UUID")]
-    pub uuid: String,
+    #[serde(rename = "UUID", borrow)]
+    pub uuid: Cow<'a, str>,
     /// The MIG instance; empty for a whole GPU.
-    #[serde(rename = "GPU_I_ID")]
-    pub instance: String,
+    #[serde(rename = "GPU_I_ID", borrow)]
+    pub instance: Cow<'a, str>,
     /// Name of the product.
-    #[serde(rename = "modelName")]
-    pub model: String,
+    #[serde(rename = "modelName", borrow)]
+    pub model: Cow<'a, str>,
     /// Namespace of the pod that has the GPU, if the exporter's own labels were renamed.
-    pub exported_namespace: String,
+    #[serde(borrow)]
+    pub exported_namespace: Cow<'a, str>,
     /// The pod that has the GPU, if the exporter's own labels were renamed.
-    pub exported_pod: String,
+    #[serde(borrow)]
+    pub exported_pod: Cow<'a, str>,
     /// Namespace of the pod that has the GPU, or of the exporter.
-    pub namespace: String,
+    #[serde(borrow)]
+    pub namespace: Cow<'a, str>,
     /// The pod that has the GPU, or the exporter.
-    pub pod: String,
+    #[serde(borrow)]
+    pub pod: Cow<'a, str>,
 }
 
-impl RowLabels {
+impl RowLabels<'_> {
     /// Namespace and name of the pod that has the GPU; none for a GPU that no pod has.
-    fn owner(self) -> Option<(String, String)> {
+    fn owner(&self) -> Option<(&str, &str)> {
         let (namespace, pod) = if self.exported_pod.is_empty() {
-            (self.namespace, self.pod)
+            (&*self.namespace, &*self.pod)
         } else {
-            (self.exported_namespace, self.exported_pod)
+            (&*self.exported_namespace, &*self.exported_pod)
         };
         (!namespace.is_empty() && !pod.is_empty()).then_some((namespace, pod))
     }
@@ -53,14 +57,38 @@ pub struct Aggregate {
 /// What is known of one GPU or MIG instance of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceSeries {
-    /// The GPU, and the MIG instance behind a slash.
-    pub device: String,
-    /// Whether it is a MIG instance.
-    pub is_instance: bool,
+    /// The GPU.
+    pub uuid: String,
+    /// The MIG instance; empty for a whole GPU.
+    pub instance: String,
     /// Name of the product.
     pub model: String,
     /// Each signal, at its [`Signal::index`].
     pub signals: [Aggregate; Signal::COUNT],
+}
+
+impl DeviceSeries {
+    /// Whether it is a MIG instance.
+    pub fn is_instance(&self) -> bool {
+        !self.instance.is_empty()
+    }
+
+    fn record(&mut self, labels: &RowLabels<'_>, signal: Signal, aggregation: Aggregation, value: f64) {
+        // Only rows of peaks have it.
+        if self.model.is_empty() {
+            self.model = labels.model.clone().into_owned();
+        }
+        let aggregate = &mut self.signals[signal.index()];
+        match aggregation {
+            // Not a number, or less than nothing, which no GPU can do: nothing is known, which is not idle.
+            Aggregation::Peak => {
+                let value = if value >= 0.0 { value } else { f64::INFINITY };
+                aggregate.peak = Some(aggregate.peak.map_or(value, |known| known.max(value)));
+            }
+            Aggregation::Coverage => aggregate.coverage = Some(least(aggregate.coverage, value)),
+            Aggregation::LastSample => aggregate.last_sample = Some(least(aggregate.last_sample, value)),
+        }
+    }
 }
 
 /// Rows of all queries of one window, by pod.
@@ -71,47 +99,24 @@ pub struct SeriesTable {
 
 impl SeriesTable {
     /// Adds a row. Rows of one GPU that differ in other labels only are combined so that it counts as active rather than idle.
-    pub fn record(&mut self, labels: RowLabels, signal: Signal, aggregation: Aggregation, value: f64) {
-        if labels.uuid.is_empty() {
-            return;
-        }
-        let is_instance = !labels.instance.is_empty();
-        let device = if is_instance {
-            format!("{}/{}", labels.uuid, labels.instance)
-        } else {
-            labels.uuid.clone()
-        };
-        let model = labels.model.clone();
-        let Some((namespace, pod)) = labels.owner() else {
+    pub fn record(&mut self, labels: &RowLabels<'_>, signal: Signal, aggregation: Aggregation, value: f64) {
+        let Some((namespace, pod)) = labels.owner().filter(|_| !labels.uuid.is_empty()) else {
             return;
         };
-        let devices = self.by_pod.entry(namespace).or_default().entry(pod).or_default();
-        let position = devices.iter().position(|known| known.device == device);
-        let known = if let Some(position) = position {
-            &mut devices[position]
-        } else {
-            devices.push(DeviceSeries {
-                device,
-                is_instance,
-                ..DeviceSeries::default()
-            });
-            let last = devices.len() - 1;
-            &mut devices[last]
+        let is_it = |device: &&mut DeviceSeries| device.uuid == labels.uuid && device.instance == labels.instance;
+        let known = self.by_pod.get_mut(namespace).and_then(|pods| pods.get_mut(pod));
+        if let Some(device) = known.and_then(|devices| devices.iter_mut().find(is_it)) {
+            device.record(labels, signal, aggregation, value);
+            return;
+        }
+        let mut device = DeviceSeries {
+            uuid: labels.uuid.clone().into_owned(),
+            instance: labels.instance.clone().into_owned(),
+            ..DeviceSeries::default()
         };
-        // Only rows of peaks have it.
-        if known.model.is_empty() {
-            known.model = model;
-        }
-        let aggregate = &mut known.signals[signal.index()];
-        match aggregation {
-            // Not a number, or less than nothing, which no GPU can do: nothing is known, which is not idle.
-            Aggregation::Peak => {
-                let value = if value >= 0.0 { value } else { f64::INFINITY };
-                aggregate.peak = Some(aggregate.peak.map_or(value, |known| known.max(value)));
-            }
-            Aggregation::Coverage => aggregate.coverage = Some(least(aggregate.coverage, value)),
-            Aggregation::LastSample => aggregate.last_sample = Some(least(aggregate.last_sample, value)),
-        }
+        device.record(labels, signal, aggregation, value);
+        let pods = self.by_pod.entry(namespace.to_owned()).or_default();
+        pods.entry(pod.to_owned()).or_default().push(device);
     }
 
     /// What is known of the GPUs of a pod.
@@ -135,7 +140,7 @@ fn least(known: Option<f64>, value: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn labels(uuid: &str, namespace: &str, pod: &str) -> RowLabels {
+    fn labels<'a>(uuid: &'a str, namespace: &'a str, pod: &'a str) -> RowLabels<'a> {
         RowLabels {
             uuid: uuid.into(),
             namespace: namespace.into(),
@@ -152,16 +157,16 @@ mod tests {
             exported_pod: "train".into(),
             ..labels("GPU-1", "gpu-operator", "dcgm-exporter-x")
         };
-        table.record(row, Signal::Engine, Aggregation::Peak, 0.5);
+        table.record(&row, Signal::Engine, Aggregation::Peak, 0.5);
         table.record(
-            labels("GPU-2", "berth-w", "other"),
+            &labels("GPU-2", "berth-w", "other"),
             Signal::Engine,
             Aggregation::Peak,
             0.0,
         );
-        table.record(labels("GPU-3", "", ""), Signal::Engine, Aggregation::Peak, 0.0);
-        assert_eq!(table.of_pod("berth-w", "train")[0].device, "GPU-1");
-        assert_eq!(table.of_pod("berth-w", "other")[0].device, "GPU-2");
+        table.record(&labels("GPU-3", "", ""), Signal::Engine, Aggregation::Peak, 0.0);
+        assert_eq!(table.of_pod("berth-w", "train")[0].uuid, "GPU-1");
+        assert_eq!(table.of_pod("berth-w", "other")[0].uuid, "GPU-2");
         assert!(table.of_pod("gpu-operator", "dcgm-exporter-x").is_empty());
         assert_eq!(table.devices(), 2);
     }
@@ -178,7 +183,7 @@ mod tests {
             named,
             labels("GPU-1", "berth-w", "train"),
         ] {
-            table.record(row, Signal::Power, Aggregation::Coverage, 1.0);
+            table.record(&row, Signal::Power, Aggregation::Coverage, 1.0);
         }
         assert_eq!(table.of_pod("berth-w", "train")[0].model, "NVIDIA H100");
     }
@@ -191,14 +196,11 @@ mod tests {
                 instance: instance.into(),
                 ..labels("GPU-1", "berth-w", "train")
             };
-            table.record(row, Signal::Engine, Aggregation::Peak, 0.0);
+            table.record(&row, Signal::Engine, Aggregation::Peak, 0.0);
         }
-        let devices: Vec<&str> = table
-            .of_pod("berth-w", "train")
-            .iter()
-            .map(|series| series.device.as_str())
-            .collect();
-        assert_eq!(devices, ["GPU-1/1", "GPU-1/2"]);
+        let devices = table.of_pod("berth-w", "train").iter();
+        let devices: Vec<(&str, &str)> = devices.map(|series| (&*series.uuid, &*series.instance)).collect();
+        assert_eq!(devices, [("GPU-1", "1"), ("GPU-1", "2")]);
     }
 
     #[test]
@@ -206,9 +208,9 @@ mod tests {
         let mut table = SeriesTable::default();
         for (peak, coverage, last) in [(0.0, 60.0, 100.0), (0.4, 20.0, 90.0), (f64::NAN, f64::NAN, 95.0)] {
             let row = || labels("GPU-1", "berth-w", "train");
-            table.record(row(), Signal::Engine, Aggregation::Peak, peak);
-            table.record(row(), Signal::Engine, Aggregation::Coverage, coverage);
-            table.record(row(), Signal::Engine, Aggregation::LastSample, last);
+            table.record(&row(), Signal::Engine, Aggregation::Peak, peak);
+            table.record(&row(), Signal::Engine, Aggregation::Coverage, coverage);
+            table.record(&row(), Signal::Engine, Aggregation::LastSample, last);
         }
         let expected = Aggregate {
             peak: Some(f64::INFINITY),
@@ -223,7 +225,7 @@ mod tests {
         for value in [-1.0, f64::NEG_INFINITY, f64::NAN] {
             let mut table = SeriesTable::default();
             table.record(
-                labels("GPU-1", "berth-w", "train"),
+                &labels("GPU-1", "berth-w", "train"),
                 Signal::Power,
                 Aggregation::Peak,
                 value,

@@ -28,18 +28,18 @@ pub(crate) fn pod(name: &str, gpus: u32) -> GpuPod {
 }
 
 /// Labels of a GPU of a pod.
-pub(crate) fn row(pod: &GpuPod, index: u32) -> RowLabels {
+pub(crate) fn row(pod: &GpuPod, index: u32) -> RowLabels<'_> {
     RowLabels {
-        uuid: format!("GPU-{}-{index}", pod.name),
+        uuid: format!("GPU-{}-{index}", pod.name).into(),
         model: "NVIDIA H100 80GB HBM3".into(),
-        namespace: pod.namespace.clone(),
-        pod: pod.name.clone(),
+        namespace: (&*pod.namespace).into(),
+        pod: (&*pod.name).into(),
         ..RowLabels::default()
     }
 }
 
 /// Labels of a MIG instance of a pod.
-pub(crate) fn instance_row(pod: &GpuPod, index: u32) -> RowLabels {
+pub(crate) fn instance_row(pod: &GpuPod, index: u32) -> RowLabels<'_> {
     RowLabels {
         instance: "1".into(),
         ..row(pod, index)
@@ -47,7 +47,7 @@ pub(crate) fn instance_row(pod: &GpuPod, index: u32) -> RowLabels {
 }
 
 /// Records a signal that shows no activity in a complete window of an hour.
-pub(crate) fn record_idle(table: &mut SeriesTable, labels: &RowLabels, signal: Signal) {
+pub(crate) fn record_idle(table: &mut SeriesTable, labels: &RowLabels<'_>, signal: Signal) {
     let peak = if signal == Signal::Power { 70.0 } else { 0.0 };
     let now = f64::from(u32::try_from(NOW).unwrap());
     for (aggregation, value) in [
@@ -55,7 +55,7 @@ pub(crate) fn record_idle(table: &mut SeriesTable, labels: &RowLabels, signal: S
         (Aggregation::Coverage, 60.0),
         (Aggregation::LastSample, now - 15.0),
     ] {
-        table.record(labels.clone(), signal, aggregation, value);
+        table.record(labels, signal, aggregation, value);
     }
 }
 

@@ -66,9 +66,9 @@ fn steps(activity: &dyn Fn(i64) -> f64, minutes: i64) -> Vec<IdleStep> {
                 busy
             };
             let last = f64::from(u32::try_from(now).unwrap());
-            table.record(testing::row(&pod, 0), signal, Aggregation::Peak, peak);
-            table.record(testing::row(&pod, 0), signal, Aggregation::Coverage, 60.0);
-            table.record(testing::row(&pod, 0), signal, Aggregation::LastSample, last);
+            table.record(&testing::row(&pod, 0), signal, Aggregation::Peak, peak);
+            table.record(&testing::row(&pod, 0), signal, Aggregation::Coverage, 60.0);
+            table.record(&testing::row(&pod, 0), signal, Aggregation::LastSample, last);
         }
         let decisions = evaluate(&policy, std::slice::from_ref(&pod), table, &states, now);
         states = pass::states_after(&decisions);
@@ -156,7 +156,7 @@ fn a_gang_with_one_active_pod_is_not_idle() {
     assert_eq!((decisions.len(), decisions[0].gpus), (1, 32));
     assert_eq!(decisions[0].verdict, Verdict::Idle);
     let mut busy = idle;
-    busy.record(testing::row(&pods[2], 5), Signal::Engine, Aggregation::Peak, 0.3);
+    busy.record(&testing::row(&pods[2], 5), Signal::Engine, Aggregation::Peak, 0.3);
     let decisions = evaluate(&enforce, &pods, busy, &States::new(), NOW);
     assert_eq!((decisions[0].verdict, decisions[0].state), (Verdict::Active, None));
 }
@@ -194,10 +194,10 @@ fn a_dry_run_evicts_nothing_and_its_steps_do_not_count_later() {
         let now = NOW + minute * 60;
         let mut table = SeriesTable::default();
         for signal in [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power] {
-            table.record(testing::row(&pod, 0), signal, Aggregation::Peak, 0.0);
-            table.record(testing::row(&pod, 0), signal, Aggregation::Coverage, 60.0);
+            table.record(&testing::row(&pod, 0), signal, Aggregation::Peak, 0.0);
+            table.record(&testing::row(&pod, 0), signal, Aggregation::Coverage, 60.0);
             let last = f64::from(u32::try_from(now).unwrap());
-            table.record(testing::row(&pod, 0), signal, Aggregation::LastSample, last);
+            table.record(&testing::row(&pod, 0), signal, Aggregation::LastSample, last);
         }
         decisions = evaluate(&dry_run, std::slice::from_ref(&pod), table, &states, now);
         states = pass::states_after(&decisions);
@@ -260,7 +260,7 @@ fn table_of(pod: &GpuPod, cells: &[Cell]) -> SeriesTable {
             (Aggregation::LastSample, last),
         ] {
             if let Some(value) = value {
-                table.record(testing::row(pod, index), SIGNALS[place % 4], aggregation, *value);
+                table.record(&testing::row(pod, index), SIGNALS[place % 4], aggregation, *value);
             }
         }
     }

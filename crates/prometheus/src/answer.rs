@@ -2,7 +2,15 @@
 
 use crate::{QueryError, shorten};
 use http::StatusCode;
-use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, IgnoredAny},
+};
+use std::borrow::Cow;
+
+/// What Prometheus answered, complete and not read yet: rows may borrow their texts from it.
+#[derive(Debug)]
+pub struct Answer(Vec<u8>);
 
 /// One series.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -16,8 +24,8 @@ pub struct Row<L> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", bound = "L: DeserializeOwned")]
-struct Answer<L> {
+#[serde(rename_all = "camelCase", bound(deserialize = "L: Deserialize<'de>"))]
+struct Content<L> {
     status: String,
     data: Option<Data<L>>,
     #[serde(default)]
@@ -30,7 +38,7 @@ struct Answer<L> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", bound = "L: DeserializeOwned")]
+#[serde(rename_all = "camelCase", bound(deserialize = "L: Deserialize<'de>"))]
 struct Data<L> {
     result_type: String,
     result: Vec<Row<L>>,
@@ -42,10 +50,14 @@ struct Rejection {
     error: String,
 }
 
+/// A text that is copied only if it has escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
 /// A sample: time and value. The value is a text, because JSON has neither infinity nor NaN.
 fn read_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let (_, text) = <(f64, String)>::deserialize(deserializer)?;
-    match text.as_str() {
+    let (_, Text(text)) = <(IgnoredAny, Text<'de>)>::deserialize(deserializer)?;
+    match &*text {
         "+Inf" => Ok(f64::INFINITY),
         "-Inf" => Ok(f64::NEG_INFINITY),
         "NaN" => Ok(f64::NAN),
@@ -55,32 +67,42 @@ fn read_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Erro
     }
 }
 
-/// Reads an answer.
-pub(crate) fn parse<L: DeserializeOwned>(status: StatusCode, body: &[u8]) -> Result<Vec<Row<L>>, QueryError> {
-    if !status.is_success() {
-        let message = serde_json::from_slice::<Rejection>(body)
-            .map_or_else(|_| String::from_utf8_lossy(body).into_owned(), |said| said.error);
-        return Err(QueryError::Rejected {
+impl Answer {
+    /// The body of a response.
+    pub(crate) fn new(status: StatusCode, body: Vec<u8>) -> Result<Self, QueryError> {
+        if status.is_success() {
+            return Ok(Self(body));
+        }
+        let message = serde_json::from_slice::<Rejection>(&body)
+            .map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), |said| said.error);
+        Err(QueryError::Rejected {
             status,
             message: shorten(message.trim()),
-        });
+        })
     }
-    let invalid = |why: &str| QueryError::Invalid(shorten(why));
-    let answer: Answer<L> = serde_json::from_slice(body).map_err(|error| invalid(&error.to_string()))?;
-    if answer.status != "success" {
-        return Err(invalid(&format!("status {:?}: {}", answer.status, answer.error)));
+
+    /// One row for each series. `L` has the labels that are needed.
+    ///
+    /// # Errors
+    /// The answer is not that of Prometheus, or not complete: with warnings, a store behind it may not have answered.
+    pub fn rows<'a, L: Deserialize<'a>>(&'a self) -> Result<Vec<Row<L>>, QueryError> {
+        let invalid = |why: &str| QueryError::Invalid(shorten(why));
+        let content: Content<L> = serde_json::from_slice(&self.0).map_err(|error| invalid(&error.to_string()))?;
+        if content.status != "success" {
+            return Err(invalid(&format!("status {:?}: {}", content.status, content.error)));
+        }
+        if let Some(warning) = content.warnings.first() {
+            return Err(QueryError::Incomplete(shorten(warning)));
+        }
+        if content.is_partial {
+            return Err(QueryError::Incomplete(
+                "the server says that a part is missing".to_owned(),
+            ));
+        }
+        let data = content.data.ok_or_else(|| invalid("it has no data"))?;
+        if data.result_type != "vector" {
+            return Err(invalid(&format!("a {} instead of a vector", data.result_type)));
+        }
+        Ok(data.result)
     }
-    if let Some(warning) = answer.warnings.first() {
-        return Err(QueryError::Incomplete(shorten(warning)));
-    }
-    if answer.is_partial {
-        return Err(QueryError::Incomplete(
-            "the server says that a part is missing".to_owned(),
-        ));
-    }
-    let data = answer.data.ok_or_else(|| invalid("it has no data"))?;
-    if data.result_type != "vector" {
-        return Err(invalid(&format!("a {} instead of a vector", data.result_type)));
-    }
-    Ok(data.result)
 }

@@ -7,13 +7,12 @@
 
 mod answer;
 
-pub use answer::Row;
+pub use answer::{Answer, Row};
 
-use answer::parse;
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use kube::{Client, Config, client::Body};
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 /// Largest answer in bytes: 100,000 rows of 600 bytes.
@@ -163,11 +162,11 @@ impl Prometheus {
         Self { client, timeout }
     }
 
-    /// What a PromQL expression is at a time (seconds since the epoch): one row for each series. `L` has the labels that are needed.
+    /// What a PromQL expression is at a time (seconds since the epoch).
     ///
     /// # Errors
-    /// There is no complete answer. An answer with warnings is not complete: a store behind it may not have answered.
-    pub async fn query<L: DeserializeOwned>(&self, promql: &str, at: i64) -> Result<Vec<Row<L>>, QueryError> {
+    /// There is no answer. Whether it is complete is known once its [rows](Answer::rows) are read.
+    pub async fn query(&self, promql: &str, at: i64) -> Result<Answer, QueryError> {
         self.query_at(promql, Some(at)).await
     }
 
@@ -176,7 +175,8 @@ impl Prometheus {
     /// # Errors
     /// There is no complete answer, or `now` is more than a minute behind the clock of the server.
     pub async fn check_clock(&self, now: i64) -> Result<(), QueryError> {
-        let rows = self.query_at::<IgnoredAny>("vector(time())", None).await?;
+        let answer = self.query_at("vector(time())", None).await?;
+        let rows = answer.rows::<IgnoredAny>()?;
         let Some(row) = rows.first() else {
             return Err(QueryError::Invalid("it has no time".to_owned()));
         };
@@ -184,10 +184,9 @@ impl Prometheus {
     }
 
     /// What an expression is at a time, or now by the clock of the server.
-    async fn query_at<L: DeserializeOwned>(&self, promql: &str, at: Option<i64>) -> Result<Vec<Row<L>>, QueryError> {
+    async fn query_at(&self, promql: &str, at: Option<i64>) -> Result<Answer, QueryError> {
         let asked = tokio::time::timeout(self.timeout, self.ask(promql, at)).await;
-        let (status, bytes) = asked.map_err(|_| QueryError::Timeout(self.timeout))??;
-        parse(status, &bytes)
+        asked.unwrap_or(Err(QueryError::Timeout(self.timeout)))
     }
 
     fn form(&self, promql: &str, at: Option<i64>) -> String {
@@ -200,7 +199,7 @@ impl Prometheus {
         form.finish()
     }
 
-    async fn ask(&self, promql: &str, at: Option<i64>) -> Result<(StatusCode, Vec<u8>), QueryError> {
+    async fn ask(&self, promql: &str, at: Option<i64>) -> Result<Answer, QueryError> {
         let request = Request::post("/api/v1/query")
             .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
             .header(header::ACCEPT, "application/json")
@@ -217,7 +216,7 @@ impl Prometheus {
             .collect()
             .await
             .map_err(|error| QueryError::Body(shorten(&error.to_string())))?;
-        Ok((status, collected.to_bytes().to_vec()))
+        Answer::new(status, collected.to_bytes().into())
     }
 }
 

@@ -1,12 +1,13 @@
 use super::*;
 use http::Response;
 use serde::Deserialize;
-use std::{convert::Infallible, sync::Arc};
+use std::{borrow::Cow, convert::Infallible, sync::Arc};
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Labels {
-    pod: String,
+struct Labels<'a> {
+    #[serde(borrow)]
+    pod: Cow<'a, str>,
 }
 
 /// A client of a server that gives this answer to everything.
@@ -26,8 +27,11 @@ fn answering(status: u16, body: &str) -> Prometheus {
     }
 }
 
-async fn ask(status: u16, body: &str) -> Result<Vec<Row<Labels>>, QueryError> {
-    answering(status, body).query("up", 0).await
+/// Names of pods and values of the rows of an answer.
+async fn ask(status: u16, body: &str) -> Result<Vec<(String, f64)>, QueryError> {
+    let answer = answering(status, body).query("up", 0).await?;
+    let rows = answer.rows::<Labels<'_>>()?.into_iter();
+    Ok(rows.map(|row| (row.labels.pod.into_owned(), row.value)).collect())
 }
 
 #[tokio::test]
@@ -36,18 +40,28 @@ async fn rows_have_labels_and_a_value() {
         200,
         r#"{"status":"success","data":{"resultType":"vector","result":[
             {"metric":{"pod":"a","other":"x"},"value":[1435781451.781,"0.25"]},
-            {"metric":{},"value":[1435781451,"+Inf"]}]}}"#,
+            {"metric":{},"value":[1435781451,"+Inf"]},
+            {"metric":{"pod":"with \"quotes\""},"value":[1,"1"]}]}}"#,
     )
     .await
     .unwrap();
-    let read: Vec<(&str, f64)> = rows.iter().map(|row| (row.labels.pod.as_str(), row.value)).collect();
-    assert_eq!(read, [("a", 0.25), ("", f64::INFINITY)]);
+    let read: Vec<(&str, f64)> = rows.iter().map(|(pod, value)| (pod.as_str(), *value)).collect();
+    assert_eq!(read, [("a", 0.25), ("", f64::INFINITY), ("with \"quotes\"", 1.0)]);
+}
+
+#[test]
+fn texts_of_rows_are_not_copied() {
+    let body =
+        r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{"pod":"a"},"value":[1,"1"]}]}}"#;
+    let answer = Answer::new(StatusCode::OK, body.as_bytes().to_vec()).unwrap();
+    let rows = answer.rows::<Labels<'_>>().unwrap();
+    assert!(matches!(rows[0].labels.pod, Cow::Borrowed("a")));
 }
 
 #[tokio::test]
 async fn a_value_that_is_not_a_number_is_read() {
     let body = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"NaN"]}]}}"#;
-    assert!(ask(200, body).await.unwrap()[0].value.is_nan());
+    assert!(ask(200, body).await.unwrap()[0].1.is_nan());
 }
 
 #[tokio::test]
@@ -111,7 +125,7 @@ async fn answers_of_something_else_are_errors() {
 async fn a_server_that_is_down_is_an_error() {
     // Port 9 of the loopback address: nothing listens there.
     let prometheus = Prometheus::new(PrometheusConfig::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
-    let error = prometheus.query::<Labels>("up", 0).await.unwrap_err();
+    let error = prometheus.query("up", 0).await.unwrap_err();
     assert_eq!(error.category(), "Connection", "{error}");
 }
 

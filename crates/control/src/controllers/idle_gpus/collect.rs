@@ -28,7 +28,7 @@ pub struct GpuMetricsSource {
     pub interval: Duration,
 }
 
-/// Asks about all pods of the questions, a few queries at the same time.
+/// Asks about all pods of the questions of a pass, a few queries at the same time.
 ///
 /// # Errors
 /// One query has no complete answer, or `now` is in the past of Prometheus: then nothing is known.
@@ -96,15 +96,15 @@ async fn fill(
         }
     }
     let queries = asked.into_iter().map(|(signal, aggregation, query)| async move {
-        let rows = prometheus.query::<RowLabels>(&query, now).await?;
-        Ok::<_, QueryError>((signal, aggregation, rows))
+        let answer = prometheus.query(&query, now).await?;
+        Ok::<_, QueryError>((signal, aggregation, answer))
     });
     let table = metrics.tables.entry(question.window).or_default();
     // In order, so that the same answers always give the same table.
     let mut answers = stream::iter(queries).buffered(AT_ONCE);
-    while let Some((signal, aggregation, rows)) = answers.try_next().await? {
-        for row in rows {
-            table.record(row.labels, signal, aggregation, row.value);
+    while let Some((signal, aggregation, answer)) = answers.try_next().await? {
+        for row in answer.rows::<RowLabels<'_>>()? {
+            table.record(&row.labels, signal, aggregation, row.value);
         }
     }
     Ok(())
