@@ -15,6 +15,8 @@ pub const INFRASTRUCTURE_READY: &str = "InfrastructureReady";
 pub const DATASTORE_READY: &str = "DatastoreReady";
 /// `TenantCluster`: the tenant stores less than 80 percent of what its class allows. Not part of [`READY`].
 pub const DATASTORE_WITHIN_LIMITS: &str = "DatastoreWithinLimits";
+/// `TenantCluster`: its objects on the host have less than 80 percent of the bytes that its class allows. Not part of [`READY`].
+pub const HOST_WITHIN_LIMITS: &str = "HostWithinLimits";
 /// `TenantCluster`: its end is near. Not part of [`READY`].
 pub const EXPIRING: &str = "Expiring";
 /// `TenantCluster`: its control plane runs, or is being started. Only for a tenant that may sleep. Not part of [`READY`].

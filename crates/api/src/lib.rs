@@ -96,8 +96,8 @@ pub use sleep::{ClassSleep, SleepCause, SleepMode, SleepSpec, SleepState, SleepS
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, DatastoreUsage, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode, SecretReference,
-    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
+    DEFAULT_VERSION, DatastoreUsage, HostUsage, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode,
+    SecretReference, TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use tenant_schedule::{

@@ -299,6 +299,9 @@ pub struct TenantClusterStatus {
     /// How much of its share of the datastore the tenant uses. Updated in steps of five percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<DatastoreUsage>,
+    /// How much of what its class allows the tenant's objects have on the host. Updated in steps of five percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_usage: Option<HostUsage>,
     /// When Berth deletes the tenant, as far as that is known. An idle tenant that gets pods again may expire later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
@@ -333,7 +336,7 @@ pub struct TenantClusterStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
     /// Accepted, QuotaReserved, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
-    /// DatastoreWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, ArgoCDRegistered and CredentialsRotated where they
+    /// DatastoreWithinLimits, HostWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, ArgoCDRegistered and CredentialsRotated where they
     /// apply; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -407,6 +410,16 @@ pub struct DatastoreUsage {
     /// creates them again below 95 percent.
     #[serde(default)]
     pub definitions_full: bool,
+}
+
+/// How much of its share of the host's etcd a tenant uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostUsage {
+    /// Size of all objects that the tenant's syncer has on the host, as the syncer counts it.
+    pub bytes: u64,
+    /// The same in percent of what the class allows.
+    pub percent: u32,
 }
 
 /// Counts of a tenant's nodes.

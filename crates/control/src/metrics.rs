@@ -212,6 +212,8 @@ pub struct Metrics {
     pub rotations: Counter,
     /// Percent of its share of the datastore that each tenant uses.
     pub datastore_used: Family<TenantLabels, Gauge>,
+    /// Percent of its share of the host that each tenant uses.
+    pub host_used: Family<TenantLabels, Gauge>,
     /// Bytes that all tenants together may store.
     pub datastore_limits: Gauge,
     /// Bytes above which the datastore rejects writes; 0 if it does not say.
@@ -267,6 +269,7 @@ impl Metrics {
             sleep: SleepMetrics::default(),
             rotations: Counter::default(),
             datastore_used: Family::default(),
+            host_used: Family::default(),
             datastore_limits: Gauge::default(),
             datastore_quota: Gauge::default(),
             quota_nominal: Family::default(),
@@ -324,6 +327,11 @@ impl Metrics {
             "datastore_used_percent",
             "Share of the datastore that a tenant uses, in percent of what its class allows",
             metrics.datastore_used.clone(),
+        );
+        registry.register(
+            "host_used_percent",
+            "Bytes that a tenant's objects have on the host, in percent of what its class allows",
+            metrics.host_used.clone(),
         );
         registry.register(
             "datastore_limits_bytes",

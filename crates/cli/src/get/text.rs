@@ -50,6 +50,9 @@ fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Time
             usage.percent, usage.objects
         ));
     }
+    if let Some(usage) = &status.host_usage {
+        lines.push(format!("On host:   {} % of bytes used", usage.percent));
+    }
     lines.extend(
         status
             .expires_at

@@ -175,7 +175,7 @@ async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: S
     let outcome = tokio::time::timeout(RECONCILE_TIMEOUT, controllers.reconcile(&key, &slot)).await;
     metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
     if let Key::Tenant { namespace, name } = &key {
-        record_datastore_usage(metrics, stores, namespace, name);
+        record_usage(metrics, stores, namespace, name);
     }
     if key == Key::Fleet {
         record_sleep(metrics, stores);
@@ -201,20 +201,24 @@ async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: S
     queue.done(&key);
 }
 
-/// Sets what a tenant uses of the datastore, or forgets a tenant that is gone.
-fn record_datastore_usage(metrics: &Metrics, stores: &Stores, namespace: &str, name: &str) {
+/// Sets what a tenant uses of the datastore and of the host, or forgets a tenant that is gone.
+fn record_usage(metrics: &Metrics, stores: &Stores, namespace: &str, name: &str) {
     let labels = TenantLabels {
         tenant_namespace: namespace.to_owned(),
         tenant: name.to_owned(),
     };
     let cluster = stores.tenants.get(&ObjectRef::new(name).within(namespace));
-    match cluster.and_then(|cluster| cluster.status.as_ref()?.datastore) {
-        Some(usage) => {
-            let used = metrics.datastore_used.get_or_create(&labels);
-            used.set(usage.percent.into());
-        }
-        None => {
-            metrics.datastore_used.remove(&labels);
+    let status = cluster.as_ref().and_then(|cluster| cluster.status.as_ref());
+    let datastore = status.and_then(|status| Some(status.datastore?.percent));
+    let host = status.and_then(|status| Some(status.host_usage?.percent));
+    for (family, percent) in [(&metrics.datastore_used, datastore), (&metrics.host_used, host)] {
+        match percent {
+            Some(percent) => {
+                family.get_or_create(&labels).set(percent.into());
+            }
+            None => {
+                family.remove(&labels);
+            }
         }
     }
 }

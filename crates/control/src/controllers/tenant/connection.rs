@@ -34,8 +34,10 @@ const CLIENT_AGE: Duration = Duration::from_secs(1800);
 
 /// Time the syncer may take to answer a probe.
 const SYNCER_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes of an answer of the syncer that are read.
+/// Bytes of its answer to a probe that are read.
 const LONGEST_ANSWER: usize = 4096;
+/// Bytes of its metrics that are read.
+const LONGEST_METRICS: usize = 4 << 20;
 
 /// Why no connection can be made.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +64,12 @@ pub trait Remote: Send + Sync {
     /// # Errors
     /// It does not answer.
     async fn probe_syncer(&self, admin: &Endpoint) -> Result<ProbeAnswer, ProbeError>;
+
+    /// The metrics of a syncer.
+    ///
+    /// # Errors
+    /// It does not answer.
+    async fn read_syncer_metrics(&self, admin: &Endpoint) -> Result<String, ProbeError>;
 }
 
 /// The answer of a syncer to a probe.
@@ -95,18 +103,33 @@ impl Remote for NetworkRemote {
     }
 
     async fn probe_syncer(&self, admin: &Endpoint) -> Result<ProbeAnswer, ProbeError> {
-        let url = format!("http://{}/readyz", admin.authority());
-        let probe = async {
+        let (is_ready, text) = self.read(admin, "/readyz", LONGEST_ANSWER).await?;
+        Ok(ProbeAnswer {
+            is_ready,
+            text: text.trim().to_owned(),
+        })
+    }
+
+    async fn read_syncer_metrics(&self, admin: &Endpoint) -> Result<String, ProbeError> {
+        match self.read(admin, "/metrics", LONGEST_METRICS).await? {
+            (true, metrics) => Ok(metrics),
+            (false, text) => Err(ProbeError(text.into())),
+        }
+    }
+}
+
+impl NetworkRemote {
+    /// Whether a syncer answers a request with success, and the text of the answer, of `longest` bytes at most.
+    async fn read(&self, admin: &Endpoint, path: &str, longest: usize) -> Result<(bool, String), ProbeError> {
+        let url = format!("http://{}{path}", admin.authority());
+        let read = async {
             let request = Request::get(url).header(CONNECTION, "close").body(String::new())?;
             let answer = self.0.request(request).await?;
-            let is_ready = answer.status().is_success();
-            let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await?;
-            Ok(ProbeAnswer {
-                is_ready,
-                text: String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
-            })
+            let is_success = answer.status().is_success();
+            let body = Limited::new(answer.into_body(), longest).collect().await?;
+            Ok((is_success, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
         };
-        match tokio::time::timeout(SYNCER_PROBE_TIMEOUT, probe).await {
+        match tokio::time::timeout(SYNCER_PROBE_TIMEOUT, read).await {
             Ok(answer) => answer.map_err(ProbeError),
             Err(late) => Err(ProbeError(late.into())),
         }

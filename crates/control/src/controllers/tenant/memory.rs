@@ -37,6 +37,8 @@ pub struct TenantMemory {
     pub leaves: Mutex<Option<LeafStore>>,
     /// What it stores, as far as that was measured.
     pub datastore_usage: Mutex<UsageMemory>,
+    /// When its syncer said last how many bytes it has on the host.
+    pub(super) host_usage_read_at: Mutex<Option<Instant>>,
     /// How often it was used, as far as that was counted.
     pub activity: Mutex<ActivityLog>,
     /// Since when its limits are lower than what is reserved for it.
@@ -98,6 +100,7 @@ impl Tenants {
                 authorities: Mutex::new(None),
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
+                host_usage_read_at: Mutex::default(),
                 activity: Mutex::default(),
                 lowered: Mutex::default(),
                 published_use: AtomicU64::new(0),

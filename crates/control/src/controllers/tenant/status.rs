@@ -9,6 +9,7 @@ use super::{
     datastore_usage::{self, ObservedUsage},
     error::TenantError,
     fetch::ObservedNodes,
+    host_usage,
     manifests::ObservedManifests,
     node_groups,
     remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
@@ -19,11 +20,11 @@ use super::{
 };
 use crate::{error::api, runtime::ComponentState};
 use berth_api::{
-    Phase, SecretReference, SleepState, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
+    HostUsage, Phase, SecretReference, SleepState, TenantCluster, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{
         self, ACCEPTED, ARGO_CD_REGISTERED, AWAKE, COMPLIANT, CONTROL_PLANE_READY, CREDENTIALS_ROTATED,
-        ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY,
-        MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
+        ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY, EXPIRING, HOST_WITHIN_LIMITS,
+        INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
     },
     labels,
 };
@@ -52,10 +53,11 @@ const ORDER: [&str; 8] = [
 pub(super) const SLEEPING: &str = "Sleeping";
 /// Message of conditions of a tenant that sleeps.
 pub(super) const SLEEPS: &str = "the tenant sleeps, and nothing of it runs; the condition Awake says what wakes it";
-/// Conditions that Ready does not depend on: how full the datastore is, what the tenant may not keep, what its schedules say, when it
+/// Conditions that Ready does not depend on: how full the datastore is, how much is on the host, what the tenant may not keep, what its schedules say, when it
 /// ends, whether it sleeps, what the platform applies in it, whether Argo CD knows it, and whether its credentials were replaced.
-const NOT_PART_OF_READY: [&str; 8] = [
+const NOT_PART_OF_READY: [&str; 9] = [
     DATASTORE_WITHIN_LIMITS,
+    HOST_WITHIN_LIMITS,
     COMPLIANT,
     WITHIN_SCHEDULE,
     EXPIRING,
@@ -127,6 +129,7 @@ pub(super) fn conditions(
     all.push(ready_condition(&all));
     // Not among those that Ready depends on: what runs goes on.
     all.extend(observed_usage(outcome).and_then(datastore_usage::condition));
+    all.extend(observed_host_usage(outcome).as_ref().map(host_usage::condition));
     all.extend(observed_manifests(outcome).and_then(ObservedManifests::condition));
     all.extend(observed_registration(outcome).and_then(ObservedRegistration::condition));
     all.extend(observed_rotation(outcome).and_then(ObservedRotation::condition));
@@ -147,13 +150,23 @@ pub(super) fn observed_usage<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Observe
 
 /// What is known of the manifests of the class, if the tenant was looked at.
 fn observed_manifests<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedManifests> {
+    serving(outcome).map(|serving| &serving.manifests)
+}
+
+/// What the tenant has on the host, if its syncer said it.
+fn observed_host_usage(outcome: &Outcome<'_>) -> Option<HostUsage> {
+    serving(outcome)?.host_usage
+}
+
+/// What runs with the API server, if the tenant was looked at.
+fn serving<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Serving> {
     let Outcome::Prepared { control_plane, .. } = outcome else {
         return None;
     };
     match control_plane.as_ref() {
         ControlPlane::Started {
             serving: Ok(serving), ..
-        } => Some(&serving.manifests),
+        } => Some(serving),
         ControlPlane::Started { .. } | ControlPlane::Asleep | ControlPlane::NotStarted(_) => None,
     }
 }
@@ -274,6 +287,7 @@ pub(super) fn build(
         datastore: observed_usage(outcome)
             .and_then(|observed| observed.usage)
             .or(before.datastore),
+        host_usage: observed_host_usage(outcome).or(before.host_usage),
         expires_at: before.expires_at,
         idle_since: before.idle_since,
         expiration_limits: before.expiration_limits,

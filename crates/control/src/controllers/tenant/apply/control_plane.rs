@@ -7,6 +7,7 @@ use super::{
         datastore_usage::{self, ObservedUsage},
         error::{TenantError, in_step},
         fetch::ObservedNodes,
+        host_usage,
         manifests::ObservedManifests,
         target::Tenant,
     },
@@ -21,7 +22,7 @@ use crate::{
     error::ReconcileError,
     runtime::ComponentState,
 };
-use berth_api::{DatastoreUsage, SleepState, conditions::SYNCER_READY};
+use berth_api::{DatastoreUsage, HostUsage, SleepState, conditions::SYNCER_READY};
 use berth_pki::Usage;
 use berth_sync_rules::admission::configuration::configuration;
 use jiff::Timestamp;
@@ -74,6 +75,8 @@ pub(crate) struct Serving {
     pub(crate) running: Option<Running>,
     pub(crate) syncer: SyncerState,
     pub(in super::super) manifests: ObservedManifests,
+    /// What the tenant has on the host, as far as that is known.
+    pub(in super::super) host_usage: Option<HostUsage>,
 }
 
 impl Serving {
@@ -263,11 +266,31 @@ pub(super) async fn serve(
             .map_err(in_step(TenantError::MetricsApi))?;
         observed = Box::pin(manifests::keep_manifests(context, prepared.accepted, applier)).await;
     }
+    let host_usage = match syncer {
+        SyncerState::Ready => observe_host_usage(context, prepared).await,
+        SyncerState::Starting(_) | SyncerState::Down(_) => None,
+    };
     Ok(Serving {
         running,
         syncer,
         manifests: observed,
+        host_usage,
     })
+}
+
+/// What the tenant has on the host: read if that is due.
+async fn observe_host_usage(context: &TenantContext, prepared: &Prepared<'_>) -> Option<HostUsage> {
+    let (tenant, limits) = (&prepared.accepted.tenant, &prepared.accepted.settings.limits);
+    let published = tenant.cluster.status.as_ref().and_then(|status| status.host_usage);
+    host_usage::observe(
+        context.remote.as_ref(),
+        &tenant.slot,
+        &prepared.endpoints.syncer_admin,
+        &tenant.memory.host_usage_read_at,
+        published,
+        limits,
+    )
+    .await
 }
 
 /// Applies the objects, and runs the components. A tenant that refuses the objects, such as one that stores as much as it may, still gets

@@ -4,13 +4,12 @@
 //! [`ROOM_PERCENT`] is used. At [`GROWTH_PERCENT`] it also denies updates that make an object larger, until less than
 //! [`GROWTH_ROOM_PERCENT`] is used.
 
+use super::super::percent::{STEP_PERCENT, WARNING_PERCENT, percent};
 use berth_api::{
     DatastoreUsage, TenantLimits,
     conditions::{ConditionUpdate, DATASTORE_WITHIN_LIMITS},
 };
 
-/// From here on the team is warned.
-const WARNING_PERCENT: u32 = 80;
 /// From here on nothing is created.
 const FULL_PERCENT: u32 = 100;
 /// Below this, objects are created again.
@@ -19,8 +18,6 @@ const ROOM_PERCENT: u32 = 95;
 const GROWTH_PERCENT: u32 = 110;
 /// Below this, objects may grow again.
 const GROWTH_ROOM_PERCENT: u32 = 105;
-/// Changes of fewer percent are not published: each would be a write on the host.
-const STEP_PERCENT: u32 = 5;
 
 /// What was measured of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,11 +85,6 @@ pub(super) fn judge(usage: DatastoreUsage, limits: &TenantLimits) -> DatastoreUs
 /// Whether a limit is in force: from one percentage on, until less than another is used.
 const fn is_reached(before: bool, used: u32, from: u32, until: u32) -> bool {
     used >= from || before && used >= until
-}
-
-fn percent(used: u64, limit: u64) -> u32 {
-    let percent = u128::from(used) * 100 / u128::from(limit.max(1));
-    u32::try_from(percent).unwrap_or(u32::MAX)
 }
 
 fn definitions_percent(usage: &DatastoreUsage, limits: &TenantLimits) -> u32 {

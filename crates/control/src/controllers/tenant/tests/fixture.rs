@@ -62,6 +62,8 @@ pub(super) struct Stored {
     pub(super) other_keys: Arc<AtomicU64>,
     /// Their bytes.
     pub(super) other_bytes: Arc<AtomicU64>,
+    /// Bytes on the host, as the syncer says.
+    pub(super) host_bytes: Arc<AtomicU64>,
 }
 
 impl Fixture {
@@ -242,6 +244,7 @@ fn context(
         runtime: Arc::new(ScriptedRuntime::new(script)),
         remote: Arc::new(ScriptedRemote {
             script: script.clone(),
+            stored: stored.clone(),
             tenant: tenant.clone(),
         }),
         kinds: Arc::new(KnownKinds::new(host.client())),
@@ -331,6 +334,7 @@ impl TenantDatastore for ScriptedDatastore {
 
 struct ScriptedRemote {
     script: Script,
+    stored: Stored,
     tenant: ScriptedApi,
 }
 
@@ -351,5 +355,13 @@ impl Remote for ScriptedRemote {
             is_ready: true,
             text: String::new(),
         })
+    }
+
+    async fn read_syncer_metrics(&self, _: &Endpoint) -> Result<String, ProbeError> {
+        if !self.script.record("syncer probe of metrics".into()) {
+            return Err(ProbeError("the script says so".into()));
+        }
+        let bytes = self.stored.host_bytes.load(Ordering::SeqCst);
+        Ok(format!("berth_syncer_host_bytes {bytes}\n"))
     }
 }

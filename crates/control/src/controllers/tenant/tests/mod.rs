@@ -87,6 +87,20 @@ async fn a_tenant_that_stores_as_much_as_it_may_is_ready_and_says_so() {
     );
 }
 
+#[tokio::test]
+async fn a_tenant_that_has_nearly_as_much_on_the_host_as_it_may_is_ready_and_says_so() {
+    let mut fixture = Fixture::new();
+    fixture.stored.host_bytes.store(430 << 20, Ordering::SeqCst);
+    fixture.reconcile_until_ready().await;
+    let condition = fixture.condition("HostWithinLimits").unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&"False".into(), &"HostLimitNear".into())
+    );
+    assert_eq!(fixture.status()["hostUsage"]["percent"], 83);
+    assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
+}
+
 /// Metrics of an API server that has measured ten objects of ten bytes.
 const SMALL: &str = "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 10\n\
                      apiserver_resource_size_estimate_bytes{group=\"\",resource=\"configmaps\"} 100\n";

@@ -1,0 +1,151 @@
+//! How many bytes a tenant's objects have on the host, of those that its class allows.
+//!
+//! Its syncer counts them, and writes nothing more there at the limit. Control reads the number in the metrics of the syncer. A syncer that has
+//! been taken over can say anything: it decides about nothing but the condition of its own tenant.
+
+use super::{
+    connection::Remote,
+    percent::{STEP_PERCENT, WARNING_PERCENT, percent},
+};
+use crate::{control_plane::Endpoint, controllers::slots::Slot};
+use berth_api::{
+    HostUsage, TenantLimits,
+    conditions::{ConditionUpdate, HOST_WITHIN_LIMITS},
+};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Time between two measurements.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// Time for an answer of the syncer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// From here on hardly any object has room. The syncer never lets a tenant have more than it may.
+const FULL_PERCENT: u32 = 99;
+/// The number in the metrics of a syncer.
+const METRIC: &str = "berth_syncer_host_bytes ";
+
+/// What a tenant has on the host: read if that is due and its syncer answers. `published` is what its status says.
+pub(super) async fn observe(
+    remote: &dyn Remote,
+    slot: &Slot,
+    syncer: &Endpoint,
+    read_at: &Mutex<Option<Instant>>,
+    published: Option<HostUsage>,
+    limits: &TenantLimits,
+) -> Option<HostUsage> {
+    // The class may have changed since it was read.
+    let known = published.map(|usage| judge(usage.bytes, limits));
+    let last = *read_at.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.is_some() && last.is_some_and(|at| at.elapsed() < INTERVAL) {
+        return known;
+    }
+    let metrics = match slot.lend(ANSWER_LIMIT, remote.read_syncer_metrics(syncer)).await {
+        Some(Ok(metrics)) => metrics,
+        Some(Err(error)) => {
+            tracing::debug!(%error, "cannot read how many bytes a tenant has on the host");
+            return known;
+        }
+        None => return known,
+    };
+    let Some(bytes) = read_bytes(&metrics) else {
+        return known;
+    };
+    *read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    Some(next(known, bytes, limits))
+}
+
+/// The number of bytes in the metrics of a syncer, which is older than this limit if there is none.
+fn read_bytes(metrics: &str) -> Option<u64> {
+    let value = metrics.lines().find_map(|line| line.strip_prefix(METRIC))?;
+    value.trim().parse().ok()
+}
+
+/// The usage that follows from a measurement. A change of less than a step leaves it as it was.
+fn next(before: Option<HostUsage>, bytes: u64, limits: &TenantLimits) -> HostUsage {
+    let after = judge(bytes, limits);
+    let published = |usage: &HostUsage| (usage.percent / STEP_PERCENT, usage.percent >= FULL_PERCENT);
+    before
+        .filter(|before| published(before) == published(&after))
+        .unwrap_or(after)
+}
+
+fn judge(bytes: u64, limits: &TenantLimits) -> HostUsage {
+    HostUsage {
+        bytes,
+        percent: percent(bytes, limits.host_size()),
+    }
+}
+
+/// The condition of a usage.
+pub(super) fn condition(usage: &HostUsage) -> ConditionUpdate {
+    let HostUsage { bytes, percent } = usage;
+    let used = format!(
+        "the tenant's objects have {} MiB on the host, {percent} % of what its class allows",
+        bytes.div_ceil(1 << 20)
+    );
+    let advice = "delete pods, and ConfigMaps and Secrets that pods use, or ask the platform team to raise spec.limits.hostBytes of the \
+                  class";
+    let (reason, full) = match *percent {
+        FULL_PERCENT.. => ("HostLimitReached", "Nothing more is created there, and nothing grows"),
+        WARNING_PERCENT.. => ("HostLimitNear", "At 100 % nothing more is created there"),
+        _ => return ConditionUpdate::mark_true(HOST_WITHIN_LIMITS, "WithinLimits", used),
+    };
+    ConditionUpdate::mark_false(HOST_WITHIN_LIMITS, reason, format!("{used}. {full}: {advice}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Limits of a class that allows 1000 bytes.
+    fn limits() -> TenantLimits {
+        TenantLimits {
+            host_bytes: "1000".into(),
+            ..TenantLimits::default()
+        }
+    }
+
+    #[test]
+    fn the_team_is_warned_before_its_share_is_full() {
+        for (bytes, status, reason) in [
+            (0, true, "WithinLimits"),
+            (799, true, "WithinLimits"),
+            (800, false, "HostLimitNear"),
+            (989, false, "HostLimitNear"),
+            (990, false, "HostLimitReached"),
+            (1200, false, "HostLimitReached"),
+        ] {
+            let condition = condition(&next(None, bytes, &limits()));
+            assert_eq!((condition.is_true(), condition.reason), (status, reason), "{bytes}");
+            assert_eq!(condition.message.contains("spec.limits.hostBytes"), !status);
+        }
+    }
+
+    #[test]
+    fn small_changes_are_not_published() {
+        let before = next(None, 510, &limits());
+        assert_eq!(next(Some(before), 549, &limits()), before);
+        assert_eq!(next(Some(before), 550, &limits()).percent, 55);
+        assert_eq!(next(Some(before), 499, &limits()).percent, 49);
+    }
+
+    #[test]
+    fn a_usage_that_is_nearly_full_is_published_when_it_is() {
+        let near = next(None, 950, &limits());
+        assert_eq!(condition(&near).reason, "HostLimitNear");
+        let full = next(Some(near), 995, &limits());
+        assert_eq!(condition(&full).reason, "HostLimitReached");
+    }
+
+    #[test]
+    fn the_bytes_are_read_in_the_metrics() {
+        let metrics = "# TYPE berth_syncer_host_bytes gauge\nberth_syncer_host_bytes_limit 7\nberth_syncer_host_bytes 4096\n# EOF\n";
+        assert_eq!(read_bytes(metrics), Some(4096));
+        for text in ["", "berth_syncer_host_bytes_limit 7\n", "berth_syncer_host_bytes -1\n"] {
+            assert_eq!(read_bytes(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Shares of a limit, in percent.
+
+/// From here on the team is warned.
+pub(super) const WARNING_PERCENT: u32 = 80;
+/// Changes of fewer percent are not published: each would be a write on the host.
+pub(super) const STEP_PERCENT: u32 = 5;
+
+/// What is used of a limit.
+pub(super) fn percent(used: u64, limit: u64) -> u32 {
+    let percent = u128::from(used) * 100 / u128::from(limit.max(1));
+    u32::try_from(percent).unwrap_or(u32::MAX)
+}
