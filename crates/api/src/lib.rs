@@ -82,7 +82,9 @@ pub use integrations::{
     ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ClassIntegrations, RegistrationPolicy, TenantIntegrations,
 };
 pub use kubeconfig::{KubeconfigSignIn, KubeconfigStatus, is_plain_https_url};
-pub use limits::{DefaultRequest, LIMITS_NAME, QuotaResource, ResourceLimit, TenantLimits, quota_resource};
+pub use limits::{
+    DefaultRequest, LIMITS_NAME, QuotaResource, ResourceLimit, TenantLimits, counted_custom_kind, quota_resource,
+};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};

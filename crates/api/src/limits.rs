@@ -4,7 +4,7 @@
 //! addresses, ports, time of controllers. The defaults are far above what a team of hundreds uses and far below what
 //! disturbs a host that is sized as Kubernetes is tested: 150,000 pods, 10,000 Services and 8 GiB in etcd.
 
-use crate::{Amount, host_resource, quantity};
+use crate::{Amount, host_resource, quantity, sync_policy::SyncedKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -89,6 +89,9 @@ pub struct TenantLimits {
     /// Routes of the Gateway API: so many of each kind. Controllers of the host write the configuration of a Gateway from all of its routes.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub routes: u32,
+    /// Objects of the kinds in `sync.kinds`: so many of each kind.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub custom_objects: u32,
     /// `NetworkPolicies`. Each is evaluated on every node with a pod that it selects.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub network_policies: u32,
@@ -174,6 +177,8 @@ impl Default for TenantLimits {
             volume_snapshots: 2000,
             ingresses: 500,
             routes: 500,
+            // A group of pods for each third pod.
+            custom_objects: 5000,
             network_policies: 1000,
             secrets: 10_000,
             config_maps: 10_000,
@@ -270,9 +275,12 @@ const QUOTA_RESOURCES: [QuotaResource; 18] = [
 /// Ended pods that Kubernetes keeps by default.
 const ENDED_PODS: u32 = 12_500;
 
+/// Begins the names of numbers of objects in a `ResourceQuota`.
+const COUNT: &str = "count/";
+
 impl TenantLimits {
-    /// The limits as `spec.hard` of a `ResourceQuota`.
-    pub fn quota(&self) -> BTreeMap<String, String> {
+    /// The limits as `spec.hard` of a `ResourceQuota`, of a class with these kinds in `sync.kinds`.
+    pub fn quota(&self, kinds: &[SyncedKind]) -> BTreeMap<String, String> {
         let Self {
             pods,
             services,
@@ -285,6 +293,7 @@ impl TenantLimits {
             volume_snapshots,
             ingresses,
             routes,
+            custom_objects,
             network_policies,
             secrets,
             config_maps,
@@ -321,6 +330,9 @@ impl TenantLimits {
             ("count/resourceclaims.resource.k8s.io", *resource_claims),
             ("count/resourceclaimtemplates.resource.k8s.io", *resource_claims),
         ];
+        let custom = kinds
+            .iter()
+            .map(|kind| (custom_resource(kind), custom_objects.to_string()));
         let storage = requests_storage
             .iter()
             .map(|storage| ("requests.storage".to_owned(), storage.clone()));
@@ -330,6 +342,7 @@ impl TenantLimits {
         counts
             .into_iter()
             .map(|(resource, count)| (resource.to_owned(), count.to_string()))
+            .chain(custom)
             .chain(storage)
             .chain(named)
             .collect()
@@ -418,7 +431,19 @@ fn parse_bytes(text: &str) -> Option<u64> {
     u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
 }
 
-/// The limit that a resource of a `ResourceQuota` stands for; none if Berth sets none for it.
+/// What a `ResourceQuota` calls the number of objects of a kind in `sync.kinds`.
+fn custom_resource(kind: &SyncedKind) -> String {
+    format!("{COUNT}{}.{}", kind.resource, kind.group)
+}
+
+/// The resource and group whose objects a resource of the tenant's `ResourceQuota` counts, if they are of a kind in `sync.kinds`: every other
+/// kind that is counted has a limit of its own.
+pub fn counted_custom_kind(resource: &str) -> Option<&str> {
+    let kind = resource.strip_prefix(COUNT)?;
+    quota_resource(resource).is_none().then_some(kind)
+}
+
+/// The limit that a resource of a `ResourceQuota` stands for; none if Berth sets none for it, or one for each kind in `sync.kinds`.
 pub fn quota_resource(resource: &str) -> Option<&'static QuotaResource> {
     QUOTA_RESOURCES.iter().find(|known| known.resource == resource)
 }
@@ -441,7 +466,7 @@ mod tests {
             volume_size: Some("2Ti".into()),
             ..TenantLimits::default()
         };
-        let quota = limits.quota();
+        let quota = limits.quota(&[]);
         let known: BTreeSet<&str> = QUOTA_RESOURCES.iter().map(|known| known.resource).collect();
         assert_eq!(quota.keys().map(String::as_str).collect::<BTreeSet<_>>(), known);
         let Value::Object(fields) = serde_json::to_value(&limits).unwrap() else {
@@ -458,6 +483,7 @@ mod tests {
             "maxRequestsInFlight",
             "maxMutatingRequestsInFlight",
             "defaultRequest",
+            "customObjects",
         ];
         let fields: BTreeSet<&str> = fields
             .keys()
@@ -474,12 +500,40 @@ mod tests {
     fn a_limit_that_is_not_set_has_its_default() {
         let limits: TenantLimits = serde_json::from_value(json!({"pods": 100})).unwrap();
         assert_eq!((limits.pods, limits.services), (100, TenantLimits::default().services));
-        let quota = limits.quota();
+        let quota = limits.quota(&[]);
         assert_eq!(
             (quota["count/pods"].as_str(), quota["count/secrets"].as_str()),
             ("100", "10100")
         );
         assert!(!quota.contains_key("requests.storage"));
+    }
+
+    #[test]
+    fn objects_of_each_further_kind_are_counted() {
+        let kind = |resource: &str, group: &str| SyncedKind {
+            resource: resource.into(),
+            group: group.into(),
+            ..SyncedKind::default()
+        };
+        let limits = TenantLimits {
+            custom_objects: 7,
+            ..TenantLimits::default()
+        };
+        let kinds = [kind("podgroups", "scheduling.k8s.io"), kind("widgets", "example.com")];
+        let quota = limits.quota(&kinds);
+        assert_eq!(quota.len(), limits.quota(&[]).len() + 2);
+        for name in ["podgroups.scheduling.k8s.io", "widgets.example.com"] {
+            let resource = format!("count/{name}");
+            assert_eq!(quota[&resource], "7");
+            assert_eq!(counted_custom_kind(&resource), Some(name));
+        }
+        for name in [
+            "count/pods",
+            "count/httproutes.gateway.networking.k8s.io",
+            "requests.cpu",
+        ] {
+            assert_eq!(counted_custom_kind(name), None, "{name}");
+        }
     }
 
     fn limit(resource: &str, quantity: &str) -> ResourceLimit {
@@ -496,7 +550,7 @@ mod tests {
             resources: vec![limit("requests.cpu", "64"), limit(mig, "0")],
             ..TenantLimits::default()
         };
-        let quota = limits.quota();
+        let quota = limits.quota(&[]);
         assert_eq!((quota["requests.cpu"].as_str(), quota[mig].as_str()), ("64", "0"));
         assert_eq!(limits.default_requests(), BTreeMap::from([("cpu", "10m")]));
         limits.resources.push(limit("requests.memory", "1Ti"));

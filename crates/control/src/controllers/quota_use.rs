@@ -12,7 +12,8 @@ use crate::{
     stores::Stores,
 };
 use berth_api::{
-    Amount, ControlPlaneServiceType, LIMITS_NAME, TenantCluster, TreeResource, names::TenantId, quota_resource,
+    Amount, ControlPlaneServiceType, LIMITS_NAME, TenantCluster, TreeResource, counted_custom_kind, names::TenantId,
+    quota_resource,
 };
 use berth_node_lifecycle::{
     Assignment,
@@ -166,7 +167,8 @@ fn amounts(cluster: &TenantCluster, id: &TenantId, counted: &Counted) -> Amounts
     let datastore = status.and_then(|status| status.datastore);
     let count = |name: &str| counted?.get(name).copied();
     let by_name = counted.into_iter().flat_map(BTreeMap::keys);
-    let named = by_name.filter(|name| quota_resource(name).is_none());
+    // No quota of a Project limits objects of a further kind.
+    let named = by_name.filter(|name| quota_resource(name).is_none() && counted_custom_kind(name).is_none());
     let resources = TreeResource::RESERVED
         .into_iter()
         .chain(named.map(|name| TreeResource::from(name.clone())));
@@ -306,6 +308,7 @@ mod tests {
         assert_eq!(fixture.context.queue.len(), 1);
         fixture.set_counted(&json!({
             "count/pods": "3", "count/services": "2", "requests.cpu": "1500m", "requests.storage": "2Gi", "count/secrets": "9",
+            "count/podgroups.scheduling.k8s.io": "4",
         }));
         let used = fixture.measure().await.unwrap().amounts;
         assert_eq!((used[&TreeResource::Pods], used[&TreeResource::Services]), (3, 2));

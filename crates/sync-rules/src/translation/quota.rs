@@ -1,6 +1,6 @@
 //! What the host's ResourceQuota says when it refuses an object, as a message for the tenant.
 
-use berth_api::{LIMITS_NAME, describe_host_resource, quota_resource};
+use berth_api::{LIMITS_NAME, counted_custom_kind, describe_host_resource, quota_resource};
 use std::{borrow::Cow, fmt};
 
 /// Words before the resources that are exceeded, as API servers write them.
@@ -82,9 +82,13 @@ fn find_class_limit(quota: &str, resource: &str) -> Option<(Cow<'static, str>, C
     if let Some(known) = quota_resource(resource) {
         return Some((known.counts.into(), known.field.into()));
     }
-    let counts = (quota == LIMITS_NAME)
-        .then(|| describe_host_resource(resource))
-        .flatten()?;
+    if quota != LIMITS_NAME {
+        return None;
+    }
+    if let Some(kind) = counted_custom_kind(resource) {
+        return Some((format!("objects of {kind}").into(), "customObjects".into()));
+    }
+    let counts = describe_host_resource(resource)?;
     Some((counts, format!("resources, {resource},").into()))
 }
 
@@ -189,6 +193,25 @@ mod tests {
             message.contains("; this tenant may have 200 node ports; it has 198 and this needs 3 more."),
             "{message}"
         );
+    }
+
+    #[test]
+    fn further_kinds_have_a_limit_of_the_class() {
+        let text = |quota: &str| {
+            format!(
+                "podgroups.scheduling.k8s.io \"a\" is forbidden: exceeded quota: {quota}, requested: count/podgroups.scheduling.k8s.io=1, used: \
+                 count/podgroups.scheduling.k8s.io=5k, limited: count/podgroups.scheduling.k8s.io=5k"
+            )
+        };
+        let exceeded = QuotaExceeded::parse(&text("berth-limits")).unwrap();
+        assert!(exceeded.refuses_every_object());
+        assert_eq!(
+            exceeded.to_string(),
+            "this tenant may have 5k objects of podgroups.scheduling.k8s.io and has as many. Delete what is no longer needed, or ask the \
+             platform team to raise spec.limits.customObjects of the tenant's class"
+        );
+        let other = QuotaExceeded::parse(&text("other")).unwrap().to_string();
+        assert!(other.starts_with("the platform limits"), "{other}");
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(super) async fn report(
     let enforced = limits::resource_quota(
         &tenant.cluster,
         &tenant.id,
-        limits,
+        (limits, &[]),
         ScheduleState::Running,
         &BTreeMap::new(),
     );

@@ -26,6 +26,9 @@ const POWERFUL_GROUPS: [&str; 8] = [
 /// Part of the audiences that API servers have by default.
 const API_SERVER_AUDIENCE: &str = "kubernetes.default.svc";
 
+/// Characters of a resource and its group, with the point between them, by which a `ResourceQuota` can count objects.
+const MAX_COUNTED: usize = 63;
+
 /// Whether the rules of a class are valid.
 ///
 /// # Errors
@@ -138,6 +141,13 @@ fn find_error_in_kinds(kinds: &[SyncedKind]) -> Option<String> {
         if is_built_in(&kind.group, &kind.kind) {
             return Some(format!(
                 "spec.sync.kinds: {name} is synced by rules of its own; remove it"
+            ));
+        }
+        // Its objects could not be counted: the host would reject the ResourceQuota with this name.
+        let counted = format!("{}.{}", kind.resource, kind.group);
+        if counted.len() > MAX_COUNTED {
+            return Some(format!(
+                "spec.sync.kinds: {name}: the host cannot count its objects, because {counted} has more than {MAX_COUNTED} characters"
             ));
         }
         if !seen.insert((&kind.group, &kind.kind)) {
@@ -305,5 +315,21 @@ mod tests {
         let message = listed("", "Pod");
         assert!(message.contains("rules of its own"), "{message}");
         assert_eq!(listed("scheduling.k8s.io", "PodGroup"), "");
+    }
+
+    #[test]
+    fn kinds_whose_objects_the_host_cannot_count_cannot_be_listed() {
+        let listed = |length: usize| {
+            let kind = SyncedKind {
+                group: format!("{}.example.com", "g".repeat(length - "widgets..example.com".len())),
+                kind: "Widget".into(),
+                resource: "widgets".into(),
+                ..SyncedKind::default()
+            };
+            error_of(|spec| spec.sync.kinds = vec![kind])
+        };
+        assert_eq!(listed(63), "");
+        let message = listed(64);
+        assert!(message.contains("cannot count its objects"), "{message}");
     }
 }

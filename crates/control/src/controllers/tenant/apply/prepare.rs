@@ -150,11 +150,12 @@ async fn prepare_network(
     })
 }
 
-/// Namespaces of the host whose pods may connect to the tenant's API server: that of Argo CD only if it works in the tenant.
+/// Namespaces of the host whose pods may connect to the tenant's API server: that of Argo CD only if it works in the tenant
+/// without the gateway.
 fn api_server_clients<'a>(context: &'a TenantContext, settings: &Settings) -> Vec<&'a str> {
     let of_all = &context.network_config.api_server_clients;
-    let is_registered = argo_cd::is_registered(context, settings);
-    let argo_cd = context.argo_cd_namespace.iter().filter(|_| is_registered);
+    let is_open = argo_cd::connects_directly(context, settings);
+    let argo_cd = context.argo_cd_namespace.iter().filter(|_| is_open);
     let further = argo_cd.filter(|namespace| !of_all.contains(namespace));
     of_all.iter().chain(further).map(String::as_str).collect()
 }
@@ -215,6 +216,7 @@ async fn apply_namespaces(
         .await
         .map_err(in_step(TenantError::Limits))?;
     let Some(ceilings) = ceilings else { return Ok(()) };
-    let quota = limits::resource_quota(&tenant.cluster, &tenant.id, &settings.limits, *schedule, ceilings);
+    let limits = (&settings.limits, settings.sync.kinds.as_slice());
+    let quota = limits::resource_quota(&tenant.cluster, &tenant.id, limits, *schedule, ceilings);
     host.apply(&quota).await.map_err(in_step(TenantError::Limits))
 }

@@ -1,7 +1,9 @@
 //! What a tenant may have of each kind on the host, at most: enforced by the host's API server, even if the syncer is taken over.
 
 use super::host_objects::metadata;
-use berth_api::{Amount, LIMITS_NAME, ScheduleState, TenantCluster, TenantLimits, names::TenantId};
+use berth_api::{
+    Amount, LIMITS_NAME, ScheduleState, TenantCluster, TenantLimits, names::TenantId, sync_policy::SyncedKind,
+};
 use k8s_openapi::{
     api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota, ResourceQuotaSpec},
     apimachinery::pkg::api::resource::Quantity,
@@ -9,15 +11,15 @@ use k8s_openapi::{
 use std::collections::BTreeMap;
 
 /// The number of objects in the workload namespace. While schedules let nothing new start, no pod can be created; those that there are
-/// stay. `ceilings` are amounts by the names of the `ResourceQuota` beyond which the tenant may not grow, because a quota was lowered.
+/// stay. `kinds` are those that the class lists in `sync.kinds`. `ceilings` are amounts by the names of the `ResourceQuota` beyond which the tenant may not grow, because a quota was lowered.
 pub fn resource_quota(
     cluster: &TenantCluster,
     tenant: &TenantId,
-    limits: &TenantLimits,
+    (limits, kinds): (&TenantLimits, &[SyncedKind]),
     schedule: ScheduleState,
     ceilings: &BTreeMap<String, u64>,
 ) -> ResourceQuota {
-    let mut hard = limits.quota();
+    let mut hard = limits.quota(kinds);
     for (resource, ceiling) in ceilings {
         if let Some(limit) = hard.get_mut(resource)
             && Amount::Text(limit.clone())
@@ -88,12 +90,12 @@ mod tests {
             requests_storage: Some("50Ti".into()),
             ..TenantLimits::default()
         };
-        let quota = resource_quota(&cluster, &id, &limits, ScheduleState::Running, &BTreeMap::new());
+        let quota = resource_quota(&cluster, &id, (&limits, &[]), ScheduleState::Running, &BTreeMap::new());
         assert_eq!(quota.metadata.namespace, Some(id.workload_namespace()));
         let hard = quota.spec.and_then(|spec| spec.hard).unwrap();
         assert_eq!(hard["count/pods"].0, "7");
         assert_eq!(hard["requests.storage"].0, "50Ti");
-        assert_eq!(hard.len(), limits.quota().len());
+        assert_eq!(hard.len(), limits.quota(&[]).len());
     }
 
     #[test]
@@ -118,7 +120,7 @@ mod tests {
             .map(|(resource, ceiling)| (resource.to_owned(), ceiling))
             .into();
         let hard = |schedule: ScheduleState| {
-            let quota = resource_quota(&cluster, &id, &limits, schedule, &ceilings);
+            let quota = resource_quota(&cluster, &id, (&limits, &[]), schedule, &ceilings);
             quota.spec.and_then(|spec| spec.hard).unwrap()
         };
         let running = hard(ScheduleState::Running);
@@ -128,7 +130,7 @@ mod tests {
             ("7".into(), "5".into())
         );
         assert_eq!(amount("requests.memory"), (3_u64 << 30).to_string());
-        assert_eq!(amount("count/secrets"), limits.quota()["count/secrets"]);
+        assert_eq!(amount("count/secrets"), limits.quota(&[])["count/secrets"]);
         assert!(!running.contains_key("unknown"));
         assert_eq!(hard(ScheduleState::Stopped)["count/pods"].0, "0");
     }
@@ -138,11 +140,11 @@ mod tests {
         let (cluster, id) = tenant();
         let limits = TenantLimits::default();
         for schedule in [ScheduleState::StartsForbidden, ScheduleState::Stopped] {
-            let quota = resource_quota(&cluster, &id, &limits, schedule, &BTreeMap::new());
+            let quota = resource_quota(&cluster, &id, (&limits, &[]), schedule, &BTreeMap::new());
             let hard = quota.spec.and_then(|spec| spec.hard).unwrap();
             assert_eq!(hard["count/pods"].0, "0");
             // The Secrets of the pods that run go on.
-            assert_eq!(hard["count/secrets"].0, limits.quota()["count/secrets"]);
+            assert_eq!(hard["count/secrets"].0, limits.quota(&[])["count/secrets"]);
         }
     }
 
@@ -163,7 +165,7 @@ mod tests {
         let requests = container.default_request.as_ref().unwrap();
         assert_eq!((requests.len(), requests["memory"].0.as_str()), (1, "16Mi"));
         assert_eq!((&container.default, &container.max), (&None, &None));
-        let quota = resource_quota(&cluster, &id, &limits, ScheduleState::Running, &BTreeMap::new());
+        let quota = resource_quota(&cluster, &id, (&limits, &[]), ScheduleState::Running, &BTreeMap::new());
         assert_eq!(
             quota.spec.and_then(|spec| spec.hard).unwrap()["requests.memory"].0,
             "1Ti"
