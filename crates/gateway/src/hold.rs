@@ -35,6 +35,8 @@ pub struct HoldLimits {
     pub all: usize,
     /// Those to one tenant.
     pub of_tenant: usize,
+    /// Those to one tenant from one source.
+    pub of_tenant_source: usize,
     /// Those from one source.
     pub of_source: usize,
 }
@@ -48,6 +50,7 @@ pub struct HoldState {
     /// Who has it tries to connect.
     probe: tokio::sync::Mutex<()>,
     slots: Slots,
+    sources: Sources,
     /// When the tenant's wake was last requested.
     pub requests: Mutex<WakeRequests>,
 }
@@ -100,6 +103,7 @@ struct Held {
     tenant: Arc<Tenant>,
     _all: Slot,
     _tenant: Slot,
+    _tenant_source: SourceSlot,
     _source: SourceSlot,
 }
 
@@ -123,9 +127,10 @@ impl Holder {
     }
 
     fn take(&self, tenant: &Arc<Tenant>, source: IpAddr) -> Option<Held> {
-        let (all, of_tenant, of_source) = (
+        let (all, of_tenant, of_tenant_source, of_source) = (
             self.all.take(self.limits.all)?,
             tenant.hold.slots.take(self.limits.of_tenant)?,
+            tenant.hold.sources.take(source, self.limits.of_tenant_source)?,
             self.sources.take(source, self.limits.of_source)?,
         );
         tenant.metrics.held.inc();
@@ -133,6 +138,7 @@ impl Holder {
             tenant: Arc::clone(tenant),
             _all: all,
             _tenant: of_tenant,
+            _tenant_source: of_tenant_source,
             _source: of_source,
         })
     }

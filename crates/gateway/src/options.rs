@@ -66,6 +66,10 @@ pub struct Options {
     /// Maximum number of connections that are held for one tenant. Further ones are refused.
     #[arg(long, value_name = "COUNT", default_value_t = 500, value_parser = parse_count)]
     pub max_held_connections_per_tenant: usize,
+    /// Maximum number of connections from one source that are held for one tenant, so that none has all of the tenant's. Further ones are
+    /// refused [default: a quarter of --max-held-connections-per-tenant].
+    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
+    pub max_held_connections_per_tenant_and_source: Option<usize>,
     /// Maximum number of connections that are held from one IPv4 address or one IPv6 network of /64. Further ones are refused.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = parse_count)]
     pub max_held_connections_per_source: usize,
@@ -123,6 +127,9 @@ impl Options {
             held: HoldLimits {
                 all: self.max_held_connections,
                 of_tenant: self.max_held_connections_per_tenant,
+                of_tenant_source: self
+                    .max_held_connections_per_tenant_and_source
+                    .unwrap_or_else(|| quarter(self.max_held_connections_per_tenant)),
                 of_source: self.max_held_connections_per_source,
             },
         }
@@ -183,6 +190,7 @@ mod tests {
             "--max-handshakes=0",
             "--max-connections-per-tenant-and-source=0",
             "--max-held-connections=0",
+            "--max-held-connections-per-tenant-and-source=0",
             "--proxy-protocol-from=10.0.0.1",
             "--domain=10.0.0.1",
         ] {
@@ -199,19 +207,24 @@ mod tests {
             let Limits {
                 handshakes,
                 of_tenant_source,
+                held,
                 ..
             } = options.limits();
-            (handshakes, of_tenant_source)
+            (handshakes, of_tenant_source, held.of_tenant_source)
         };
-        assert_eq!(limits(&[]), (5_000, 1_000));
-        assert_eq!(
-            limits(&["--max-connections=100", "--max-connections-per-tenant=1"]),
-            (25, 1)
-        );
-        assert_eq!(
-            limits(&["--max-handshakes=7", "--max-connections-per-tenant-and-source=8"]),
-            (7, 8)
-        );
+        assert_eq!(limits(&[]), (5_000, 1_000, 125));
+        let of_others = [
+            "--max-connections=100",
+            "--max-connections-per-tenant=1",
+            "--max-held-connections-per-tenant=6",
+        ];
+        assert_eq!(limits(&of_others), (25, 1, 2));
+        let own = [
+            "--max-handshakes=7",
+            "--max-connections-per-tenant-and-source=8",
+            "--max-held-connections-per-tenant-and-source=9",
+        ];
+        assert_eq!(limits(&own), (7, 8, 9));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The gateway as pods: what a team does with kubectl goes through it, and a replica that ends refuses nobody.
+//! The gateway as pods: what a team does with kubectl goes through it, a replica that ends refuses nobody, and a connection wakes the
+//! tenant, whose control plane are pods as well.
 
 use crate::{SYSTEM, TEAMS};
-use berth_api::TenantCluster;
+use berth_api::{SleepState, TenantCluster, labels};
 use berth_local::{ChartInstall, TestHost};
 use berth_tests::{
     kubectl::Kubectl,
@@ -9,10 +10,11 @@ use berth_tests::{
     tenant::{Tenant, patient_with},
     wait::{SOON, until},
 };
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
     config::Kubeconfig,
 };
 use serde_json::{Value, json};
@@ -87,6 +89,7 @@ pub(crate) async fn a_team_works_through_it(host: &TestHost, install: &ChartInst
     .await;
     streams(&kubectl, &api).await;
     one_replica_ends(&client, &kubectl).await;
+    sleeps_and_wakes(&client, &tenants, tenant, &kubectl).await;
 }
 
 /// Commands, logs and ports, by both protocols.
@@ -163,4 +166,61 @@ async fn one_replica_ends(client: &Client, kubectl: &Kubectl) {
         kubectl.output(&["get", "namespaces"]).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
+}
+
+/// The control plane is gone while the tenant sleeps, and comes back with what the tenant stores.
+async fn sleeps_and_wakes(client: &Client, tenants: &Api<TenantCluster>, tenant: &Tenant, kubectl: &Kubectl) {
+    kubectl
+        .output(&["create", "configmap", "kept", "--from-literal=a=b"])
+        .await;
+    // Without a class that says otherwise, a tenant with pods stays awake.
+    kubectl.output(&["delete", "pods", "--all", "--grace-period=1"]).await;
+    let asked = json!({"metadata": {"annotations": {labels::SLEEP_REQUESTED_AT: Timestamp::now().to_string()}}});
+    tenants
+        .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&asked))
+        .await
+        .unwrap();
+    until_state(tenants, tenant, SleepState::Sleeping).await;
+    for namespace in [tenant.id.control_plane_namespace(), tenant.id.workload_namespace()] {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        until(&format!("no pod is left in {namespace}"), SOON, async || {
+            let left = pods
+                .list(&ListParams::default())
+                .await
+                .map_err(|error| error.to_string())?;
+            let names: Vec<String> = left.iter().map(ResourceExt::name_any).collect();
+            if names.is_empty() {
+                Ok(())
+            } else {
+                Err(names.join(", "))
+            }
+        })
+        .await;
+    }
+    // kubectl gives up a connection that is held for longer than ten seconds.
+    until("a connection wakes the tenant", SOON, async || {
+        let said = kubectl
+            .run(&["get", "configmap", "kept", "-o", "jsonpath={.data.a}"])
+            .await;
+        if said.success && said.out == "b" {
+            Ok(())
+        } else {
+            Err(said)
+        }
+    })
+    .await;
+    until_state(tenants, tenant, SleepState::Awake).await;
+    Tenant::ready_on(client, TEAMS, &tenant.name).await;
+}
+
+async fn until_state(tenants: &Api<TenantCluster>, tenant: &Tenant, expected: SleepState) {
+    until(&format!("{} is {}", tenant.name, expected.name()), SOON, async || {
+        let cluster = tenants.get(&tenant.name).await.map_err(|error| error.to_string())?;
+        let status = cluster.status.unwrap_or_default();
+        match status.sleep {
+            Some(sleep) if sleep.state == expected => Ok(()),
+            other => Err(format!("{other:?}, {:?}", status.conditions)),
+        }
+    })
+    .await;
 }

@@ -238,7 +238,7 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
         refusal.contains("2 TenantClusters: teams/speech, teams/vision"),
         "{refusal}"
     );
-    until_replicas(&client, 1).await;
+    until_replicas(&client, 2).await;
     assert!(speech.client.apiserver_version().await.is_ok());
 
     for name in ["vision", "speech"] {

@@ -1,6 +1,8 @@
 //! Tenants that sleep behind the gateway, with real control planes: many connections wake each of them once, although control is killed
 //! meanwhile; one is deleted while it wakes; many watches outlast the gateway; and no credential is where people look. The test starts
 //! control anew with the gateway's domain, so it needs the cluster for itself.
+//!
+//! `BERTH_WAKE_TENANTS` sets the number of tenants that sleep (default 2, and at least that).
 
 use crate::{
     cli::unpacked_bundle,
@@ -20,7 +22,7 @@ use berth_tests::{
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
 };
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::{ConfigMap, Namespace, ServiceAccount},
@@ -60,15 +62,23 @@ pub(crate) async fn a_storm_wakes_each_sleeper_once_and_watches_outlast_the_gate
         "--max-connections-per-tenant-and-source=2000",
     ];
     let mut gateway = Gateway::start(&host, port, &flags).await;
-    let (one, two) = (cluster("one", &[]), cluster("two", &[]));
-    let (one, two) = tokio::join!(
-        Tenant::create(&host, NAMESPACE, &one),
-        Tenant::create(&host, NAMESPACE, &two)
-    );
-    let tenants = [one, two];
+    let count = std::env::var("BERTH_WAKE_TENANTS").ok();
+    let count: usize = count.and_then(|text| text.parse().ok()).unwrap_or(2);
+    eprintln!("BERTH_WAKE_TENANTS={count}");
+    let wanted: Vec<_> = (0..count.max(2))
+        .map(|index| cluster(&format!("sleeper-{index}"), &[]))
+        .collect();
+    let mut tenants: Vec<Tenant> = stream::iter(&wanted)
+        .map(|cluster| Tenant::create(&host, NAMESPACE, cluster))
+        .buffered(2)
+        .collect()
+        .await;
 
     storm(&host, &gateway, &tenants).await;
-    let [one, two] = tenants;
+    for more in tenants.drain(2..) {
+        more.delete(&host).await;
+    }
+    let [one, two] = <[Tenant; 2]>::try_from(tenants).ok().unwrap();
     deleted_while_it_wakes(&host, &gateway, &two).await;
     let canaries = use_tokens(&host, &gateway, &one).await;
     watches_outlast(&mut gateway, &one).await;
@@ -130,7 +140,7 @@ async fn storm(host: &TestCluster, gateway: &Gateway, tenants: &[Tenant]) {
         })
         .await;
     }
-    // Both are being woken, or about to be.
+    // All are being woken, or about to be.
     kill_control(host, &[50, 700]).await;
     while let Some(answer) = asking.join_next().await {
         // The first answers are right, and not those of an API server that does not know its rules yet.

@@ -53,6 +53,7 @@ fn state(activity: Activity) -> SleepState {
 const UNLIMITED: HoldLimits = HoldLimits {
     all: 1000,
     of_tenant: 1000,
+    of_tenant_source: 1000,
     of_source: 1000,
 };
 
@@ -288,13 +289,19 @@ async fn a_client_that_hangs_up_frees_its_place() {
 
 #[tokio::test(start_paused = true)]
 async fn held_connections_are_limited_in_all_by_tenant_and_by_source() {
-    let of = |all, of_tenant, of_source| HoldLimits {
+    let of = |all, of_tenant, of_tenant_source, of_source| HoldLimits {
         all,
         of_tenant,
+        of_tenant_source,
         of_source,
     };
     let other = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
-    for (limits, another_source_is_held) in [(of(2, 9, 9), false), (of(9, 2, 9), false), (of(9, 9, 2), true)] {
+    for (limits, another_source_is_held) in [
+        (of(2, 9, 9, 9), false),
+        (of(9, 2, 9, 9), false),
+        (of(9, 9, 2, 9), true),
+        (of(9, 9, 9, 2), true),
+    ] {
         let setup = Setup::with(limits, Backends::ClusterIp);
         setup.set(Activity::Sleeping);
         let all = [setup.spawn(), setup.spawn()];

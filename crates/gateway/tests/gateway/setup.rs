@@ -84,6 +84,7 @@ pub(crate) fn limits() -> Limits {
         held: HoldLimits {
             all: 10_000,
             of_tenant: 10_000,
+            of_tenant_source: 10_000,
             of_source: 10_000,
         },
     }

@@ -54,7 +54,7 @@ impl Cores {
         let (host, others) = self.all.split_at(self.all.len() / 2);
         match owner {
             Owner::Host => host,
-            Owner::Berth | Owner::Tenants | Owner::Benchmark => others,
+            Owner::Berth | Owner::Tenants | Owner::Pods | Owner::Benchmark => others,
         }
     }
 

@@ -17,6 +17,8 @@ pub(crate) enum Owner {
     Berth,
     /// The tenants' servers, their etcd and their syncers.
     Tenants,
+    /// What runs in containers of real nodes: control planes of tenants, too.
+    Pods,
     /// This program.
     Benchmark,
 }
@@ -42,6 +44,7 @@ impl fmt::Display for Group {
         match self.owner {
             Owner::Host => write!(f, "host's {}", self.name),
             Owner::Tenants => write!(f, "tenants' {}", self.name),
+            Owner::Pods => write!(f, "{} in pods", self.name),
             Owner::Berth | Owner::Benchmark => f.write_str(&self.name),
         }
     }
@@ -71,14 +74,31 @@ fn of_host(name: &str) -> Group {
     match name {
         process::DATASTORE => Group::new(Owner::Tenants, "etcd"),
         process::KWOK => Group::new(Owner::Host, "simulated kubelets"),
-        other => Group::new(Owner::Host, other),
+        other => Group::new(Owner::Host, program_of(other)),
     }
+}
+
+/// The program of a process that is named after a node or a tenant and the program, with a dot between.
+fn program_of(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(_, program)| program)
+}
+
+/// The processes of a cluster, and those that run in pods.
+fn processes_and_pods(host: &TestCluster) -> Vec<(Group, u32)> {
+    let mut found = processes(host);
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
+        if read("cgroup").contains("kubepods") {
+            found.push((Group::new(Owner::Pods, read("comm").trim()), process));
+        }
+    }
+    found
 }
 
 /// A tenant's process is named after the tenant and the component, with a dot between.
 fn of_tenant(name: &str) -> Group {
-    let component = name.rsplit_once('.').map_or(name, |(_, component)| component);
-    Group::new(Owner::Tenants, component)
+    Group::new(Owner::Tenants, program_of(name))
 }
 
 /// Processor time of each process since it started.
@@ -87,13 +107,23 @@ pub(crate) struct Snapshot(BTreeMap<u32, (Group, f64)>);
 impl Snapshot {
     /// Reads the times of all processes.
     pub(crate) fn take(host: &TestCluster) -> Self {
-        let all = processes(host).into_iter();
+        Self::of(processes(host))
+    }
+
+    /// Reads the times of all processes, and of those in pods.
+    pub(crate) fn take_with_pods(host: &TestCluster) -> Self {
+        Self::of(processes_and_pods(host))
+    }
+
+    fn of(processes: Vec<(Group, u32)>) -> Self {
         Self(
-            all.filter_map(|(group, process)| {
-                let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-                Some((process, (group, seconds(&stat)?)))
-            })
-            .collect(),
+            processes
+                .into_iter()
+                .filter_map(|(group, process)| {
+                    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+                    Some((process, (group, seconds(&stat)?)))
+                })
+                .collect(),
         )
     }
 
@@ -131,6 +161,8 @@ mod tests {
         for (group, text) in [
             (of_host("kube-apiserver"), "host's kube-apiserver"),
             (of_host("kwok"), "host's simulated kubelets"),
+            (of_host("gpu-h100-01.kubelet"), "host's kubelet"),
+            (Group::new(Owner::Pods, "berth-syncer"), "berth-syncer in pods"),
             (of_host("datastore"), "tenants' etcd"),
             (of_tenant("vision-4k2m.kube-apiserver"), "tenants' kube-apiserver"),
             (of_tenant("vision-4k2m.syncer"), "tenants' syncer"),

@@ -11,7 +11,7 @@ use berth_process::free_port;
 use berth_tests::{
     gateway::{Gateway, control_flags},
     sleep::{fall_asleep, process_ids, until_state},
-    tenant::{Tenant, cluster},
+    tenant::{Tenant, cluster, patient_with},
     test_cluster::TestCluster,
 };
 use futures::{StreamExt, TryStreamExt, stream};
@@ -45,7 +45,8 @@ pub(crate) async fn run() {
     host.start_control_with("first", &control_flags(port)).await;
     let gateway = Gateway::start(&host, port, &["--wake-timeout=180"]).await;
     let tenant = Tenant::create(&host, NAMESPACE, &cluster(NAME, &[])).await;
-    fill(&tenant.client).await;
+    // The host name in the tenant's own kubeconfig is known to nobody.
+    fill(&patient_with(gateway.kubeconfig(&tenant)).await).await;
     let bare = BareApiServer::prepare(&host, "/bench-wake").await;
     bare.start().await;
     fill(&bare.client).await;

@@ -2,7 +2,10 @@
 //! medians.
 
 use super::{BULK, DIRECT, POD};
-use crate::report::{Report, milliseconds, percentile};
+use crate::{
+    processor::{Seconds, Snapshot},
+    report::{Report, milliseconds, percentile},
+};
 use berth_tests::{kubectl::Kubectl, tenant::Tenant, test_cluster::TestCluster};
 use std::{
     process::Stdio,
@@ -19,6 +22,8 @@ pub(super) const BYTES: u64 = 256 << 20;
 const TRANSFERS: usize = 5;
 const COMMANDS: usize = 15;
 const REQUESTS: usize = 200;
+/// Processor time from which on a group of processes has a row, in ms/MiB.
+const SHOWN: f64 = 0.2;
 
 /// One of the two ways.
 struct Way {
@@ -36,6 +41,9 @@ struct Figures {
     /// Processor time that a mebibyte took, of all processes of this machine, in milliseconds.
     exec_work: Vec<f64>,
     forward_work: Vec<f64>,
+    /// The same of all transfers by group of processes, in seconds.
+    exec_by: Seconds,
+    forward_by: Seconds,
 }
 
 pub(super) async fn run(host: &TestCluster, tenant: &Tenant) {
@@ -59,10 +67,11 @@ pub(super) async fn run(host: &TestCluster, tenant: &Tenant) {
     let bytes = BYTES.to_string();
     for _ in 0..TRANSFERS {
         for (way, figures) in ways.iter().zip(&mut figures) {
-            let work = busy();
+            let (work, before) = (busy(), Snapshot::take_with_pods(host));
             let took = way.exec(&["head", "-c", &bytes, "/dev/zero"]).await;
             figures.transfer.push(rate(took));
             figures.exec_work.push((busy() - work) / mebibytes());
+            add(&mut figures.exec_by, Snapshot::take_with_pods(host).since(&before));
         }
     }
     for (way, figures) in ways.iter().zip(&mut figures) {
@@ -81,10 +90,12 @@ pub(super) async fn run(host: &TestCluster, tenant: &Tenant) {
     for _ in 0..TRANSFERS {
         for (way, figures) in ways.iter().zip(&mut figures) {
             let (_forward, port) = way.forward(BULK).await;
+            let before = Snapshot::take_with_pods(host);
             let (begun, work) = (Instant::now(), busy());
             assert_eq!(drain(port).await, BYTES);
             figures.forwarded.push(rate(begun.elapsed()));
             figures.forward_work.push((busy() - work) / mebibytes());
+            add(&mut figures.forward_by, Snapshot::take_with_pods(host).since(&before));
         }
     }
     print(&figures);
@@ -114,7 +125,27 @@ fn print([through, direct]: &[Figures; 2]) {
         &through.forward_work,
         &direct.forward_work,
     );
+    // What is not in these rows is kubectl's, the kernel's, and that of processes which ended meanwhile.
+    for (what, through, direct) in [
+        ("exec", &through.exec_by, &direct.exec_by),
+        ("port-forward", &through.forward_by, &direct.forward_by),
+    ] {
+        for (way, seconds) in [("through the tenant", through), ("on the host directly", direct)] {
+            for (group, seconds) in seconds {
+                let each = seconds * 1000.0 / mebibytes() / TRANSFERS as f64;
+                if each >= SHOWN {
+                    report.add(format!("{what}, {group}, {way}"), each, "ms/MiB");
+                }
+            }
+        }
+    }
     report.finish();
+}
+
+fn add(sum: &mut Seconds, more: Seconds) {
+    for (group, seconds) in more {
+        *sum.entry(group).or_default() += seconds;
+    }
 }
 
 fn mebibytes() -> f64 {
