@@ -1,11 +1,12 @@
 //! Kinds that the tenant's class names.
 
 use crate::{
+    limits::{count_on_host, until_beyond},
     objects::{create, eventually},
     setup::{Clusters, WORKLOADS},
 };
 use berth_api::{
-    SchedulingMode, SyncPolicy, labels,
+    SchedulingMode, SyncPolicy, TenantLimits, labels,
     sync_policy::{FieldReference, SyncedKind},
 };
 use k8s_openapi::{
@@ -159,6 +160,21 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
     change(json!({"spec": {"hostPath": "/etc"}})).await;
     wait_for_event(&clusters, "one", "FieldDenied", "spec.hostPath").await;
     assert_eq!(on_host("one").await.unwrap().data["spec"].get("hostPath"), None);
+
+    // The host counts them.
+    let limits = TenantLimits {
+        custom_objects: 2,
+        ..TenantLimits::default()
+    };
+    let quotas = count_on_host(&clusters, "count/widgets.example.com", &limits).await;
+    make(&here, "beyond", &json!({"size": 1})).await;
+    until_beyond(&clusters, "beyond", "spec.limits.customObjects").await;
+    assert!(on_host("beyond").await.is_none());
+    quotas.delete("berth-limits", &DeleteParams::default()).await.unwrap();
+    eventually("it is on the host once there is room", async || {
+        on_host("beyond").await.is_some()
+    })
+    .await;
 
     here.delete("one", &DeleteParams::default()).await.unwrap();
     eventually("widget and Secret are gone from the host", async || {

@@ -1,17 +1,18 @@
 //! Ingresses and routes of the Gateway API between real API servers: what reaches a tenant from outside.
 
 use crate::{
+    limits::{count_on_host, until_beyond},
     objects::{Objects, both, create, events, eventually},
     setup::{Clusters, Syncer},
 };
-use berth_api::names::host_name;
+use berth_api::{TenantLimits, names::host_name};
 use k8s_openapi::{
     api::core::v1::{Namespace, Secret},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client,
-    api::{DynamicObject, ListParams, PostParams},
+    api::{DeleteParams, DynamicObject, ListParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -276,6 +277,30 @@ pub async fn a_service_that_becomes_a_name_is_no_backend(clusters: &Clusters) {
     .await;
     tenant.delete("shop").await;
     services.delete("shop").await;
+}
+
+/// There is none.
+pub async fn routes_are_counted_on_the_host(clusters: &Clusters) {
+    let limits = TenantLimits {
+        routes: 0,
+        ..TenantLimits::default()
+    };
+    let quotas = count_on_host(clusters, "count/httproutes.gateway.networking.k8s.io", &limits).await;
+    let (routes, host_routes) = both(clusters, GATEWAY, "v1", "HTTPRoute");
+    routes
+        .create(
+            json!({"metadata": {"name": "beyond"}, "spec": {"parentRefs": [{"name": "public"}],
+            "hostnames": ["beyond.team.example.com"], "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]}}),
+        )
+        .await;
+    until_beyond(clusters, "beyond", "spec.limits.routes").await;
+    let name = host_name("HttpRoute", "default", "beyond");
+    assert!(host_routes.get(&name).await.is_none());
+    quotas.delete("berth-limits", &DeleteParams::default()).await.unwrap();
+    host_routes
+        .until(&name, "it is on the host once there is room", |_| true)
+        .await;
+    routes.delete("beyond").await;
 }
 
 /// The class offers other host names, and no Gateway any more: what leads traffic leaves the host, and is back with the offer.

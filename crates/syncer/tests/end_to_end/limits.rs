@@ -4,7 +4,7 @@ use crate::{
     objects::{create, events, eventually, is_phase, origin, pod},
     setup::{Clusters, Syncer, WORKLOADS},
 };
-use berth_api::labels::ORIGIN_NAME;
+use berth_api::{TenantLimits, labels::ORIGIN_NAME};
 use berth_sync_rules::{model::HostLimits, translation::sizes::MAX_SERVICE_VARIABLE_BYTES};
 use berth_syncer::metrics::SizeLabels;
 use k8s_openapi::api::{
@@ -35,6 +35,36 @@ pub async fn enforce(clusters: &Clusters, quotas: &Api<ResourceQuota>, mut hard:
     eventually("the quota is enforced", async || {
         let answer = leases.create(&dry_run, &lease).await;
         matches!(answer, Err(Error::Api(status)) if status.message.contains("exceeded quota"))
+    })
+    .await;
+}
+
+/// Enforces one limit of a class, as its ResourceQuota has it. Returns the quota, which is deleted to lift it.
+pub async fn count_on_host(clusters: &Clusters, counted: &str, limits: &TenantLimits) -> Api<ResourceQuota> {
+    let quotas: Api<ResourceQuota> = clusters.host_api();
+    let hard = limits.quota(&clusters.policy.kinds);
+    enforce(clusters, &quotas, json!({counted: hard[counted]})).await;
+    let mut changes = 0;
+    // A controller manager that has just learned of a kind counts it when the quota changes.
+    eventually("the host counts the kind", async || {
+        changes += 1;
+        let change = json!({"spec": {"hard": {"count/leases.coordination.k8s.io": changes.to_string()}}});
+        let quota = quotas
+            .patch("berth-limits", &PatchParams::default(), &Patch::Merge(change))
+            .await
+            .unwrap();
+        let used = quota.status.and_then(|status| status.used).unwrap_or_default();
+        used.contains_key(counted)
+    })
+    .await;
+    quotas
+}
+
+/// Waits until an Event about an object names a field of the limits.
+pub async fn until_beyond(clusters: &Clusters, about: &str, field: &str) {
+    eventually(&format!("an Event about {about} names the limit"), async || {
+        let messages = events(clusters, about, "QuotaExceeded").await;
+        messages.iter().any(|message| message.contains(field))
     })
     .await;
 }

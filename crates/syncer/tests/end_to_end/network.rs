@@ -44,6 +44,7 @@ async fn network_kinds() {
     ingress::ingresses_are_served(&clusters).await;
     ingress::a_service_that_becomes_a_name_is_no_backend(&clusters).await;
     ingress::routes_are_attached(&clusters).await;
+    ingress::routes_are_counted_on_the_host(&clusters).await;
     let syncer = ingress::what_the_class_takes_away_is_withdrawn(&mut clusters, syncer).await;
     workloads::budgets_hold_on_the_host(&clusters).await;
     syncer.stop().await;

@@ -3,10 +3,11 @@
 mod provisioner;
 
 use crate::{
+    limits::{count_on_host, until_beyond},
     objects::{create, events, eventually, is_phase, origin, pod},
     setup::{Clusters, Syncer, WORKLOADS},
 };
-use berth_api::{SchedulingMode, SyncPolicy, sync_policy::StoragePolicy};
+use berth_api::{SchedulingMode, SyncPolicy, TenantLimits, sync_policy::StoragePolicy};
 use k8s_openapi::{
     api::{apps::v1::StatefulSet, core::v1::Pod},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -176,6 +177,7 @@ async fn volumes() {
     a_volume_grows(&clusters).await;
     a_block_device_is_one(&clusters).await;
     a_snapshot_is_restored(&clusters).await;
+    snapshots_are_counted_on_the_host(&clusters).await;
     an_ephemeral_volume_comes_and_goes_with_its_pod(&clusters).await;
     classes_that_are_not_offered_are_reported(&clusters).await;
     a_claim_in_use_stays(&clusters).await;
@@ -341,6 +343,28 @@ async fn a_snapshot_is_restored(clusters: &Clusters) {
         messages.iter().any(|text| text.contains("Contents of snapshots"))
     })
     .await;
+}
+
+/// There is one.
+async fn snapshots_are_counted_on_the_host(clusters: &Clusters) {
+    let limits = TenantLimits {
+        volume_snapshots: 1,
+        ..TenantLimits::default()
+    };
+    let counted = "count/volumesnapshots.snapshot.storage.k8s.io";
+    let quotas = count_on_host(clusters, counted, &limits).await;
+    let snapshots = tenants(clusters, SNAPSHOT);
+    let source = json!({"persistentVolumeClaimName": "data-db-1"});
+    let tuesday = json!({"metadata": {"name": "tuesday"}, "spec": {"source": source}});
+    make(&snapshots, SNAPSHOT, tuesday).await;
+    until_beyond(clusters, "tuesday", "spec.limits.volumeSnapshots").await;
+    assert!(on_host(clusters, SNAPSHOT, "tuesday").await.is_none());
+    quotas.delete("berth-limits", &DeleteParams::default()).await.unwrap();
+    eventually("the snapshot is taken once there is room", async || {
+        field(&snapshots, "tuesday", "/status/readyToUse").await == Some(true.into())
+    })
+    .await;
+    snapshots.delete("tuesday", &DeleteParams::default()).await.unwrap();
 }
 
 async fn an_ephemeral_volume_comes_and_goes_with_its_pod(clusters: &Clusters) {
