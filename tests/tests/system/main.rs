@@ -35,6 +35,7 @@ mod sleep_random;
 mod sleep_use;
 mod usage;
 mod user_quotas;
+mod user_stamps;
 mod wake;
 
 use berth_tests::{suite::Group, tests};
@@ -90,7 +91,8 @@ fn main() -> ExitCode {
                 quotas::the_examples_of_quotas_are_valid,
                 reservations::what_exists_stays_reserved_when_a_class_gets_smaller,
                 reservations::a_project_is_deleted_after_its_tenants,
-                user_quotas::users_are_stamped_and_nobody_forges_them,
+                user_stamps::users_are_stamped_and_nobody_forges_them,
+                user_quotas::pods_of_one_user_that_wait_leave_room_for_others,
                 user_quotas::schemas_reject_invalid_limits_of_users,
                 sign_in::people_sign_in_with_tokens_of_issuers,
                 sign_in::schemas_reject_invalid_authentication,
