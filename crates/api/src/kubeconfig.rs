@@ -4,6 +4,8 @@
 //! The spec is written by a team, and a program on the machine of somebody else makes a command line of it. So values that could mean
 //! something else there than to their reader are refused, by control and by the program.
 
+use std::{fmt, str::FromStr};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +17,10 @@ const MAX_CLIENT_ID: usize = 256;
 const MAX_SCOPES: usize = 16;
 /// Longest scope in bytes.
 const MAX_SCOPE: usize = 128;
+/// Longest URL to which a browser returns, in bytes.
+const MAX_REDIRECT_URL: usize = 256;
+/// Names of a person's own machine.
+const LOOPBACK: [&str; 2] = ["127.0.0.1", "localhost"];
 /// Printable characters that have a meaning in URLs other than in a path, or none at all.
 const NOT_IN_PLAIN_URLS: &str = "?#@\\\"<>^`{|}";
 
@@ -36,6 +42,14 @@ pub struct KubeconfigSignIn {
         inner(length(min = 1, max = 128), regex(pattern = r"^[!#-\[\]-~]+$"))
     )]
     pub scopes: Vec<String>,
+    /// To where the browser of a person returns, as it is registered at the issuer: `http://127.0.0.1` or `http://localhost`, a port
+    /// and a path. Without a port, a free one is taken. Defaults to `http://127.0.0.1/callback`.
+    #[serde(rename = "redirectURL", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 256),
+        regex(pattern = r"^http://(127\.0\.0\.1|localhost)(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._~/-]*)?$")
+    )]
+    pub redirect_url: Option<String>,
 }
 
 impl KubeconfigSignIn {
@@ -45,6 +59,7 @@ impl KubeconfigSignIn {
             issuer,
             client_id,
             scopes,
+            redirect_url,
         } = self;
         if !is_plain_https_url(issuer) {
             return Some(format!(
@@ -65,8 +80,90 @@ impl KubeconfigSignIn {
                 letter.is_ascii_graphic() && !matches!(letter, b'"' | b'\\')
             })
         };
-        let wrong = scopes.iter().find(|scope| !is_scope(scope))?;
-        Some(format!("scopes: {wrong:?} is not a scope"))
+        if let Some(wrong) = scopes.iter().find(|scope| !is_scope(scope)) {
+            return Some(format!("scopes: {wrong:?} is not a scope"));
+        }
+        let error = redirect_url.as_deref()?.parse::<LoopbackUrl>().err()?;
+        Some(format!("redirectURL: {error}"))
+    }
+}
+
+/// A URL at which a program on a person's own machine waits for a browser (RFC 8252, 7.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopbackUrl {
+    host: &'static str,
+    port: Option<u16>,
+    path: String,
+}
+
+impl Default for LoopbackUrl {
+    fn default() -> Self {
+        Self {
+            host: LOOPBACK[0],
+            port: None,
+            path: "/callback".into(),
+        }
+    }
+}
+
+impl LoopbackUrl {
+    /// The port; none for any that is free.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// The path that a request for it has.
+    pub fn path(&self) -> &str {
+        if self.path.is_empty() { "/" } else { &self.path }
+    }
+
+    /// The same with this port.
+    #[must_use]
+    pub fn with_port(self, port: u16) -> Self {
+        Self {
+            port: Some(port),
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for LoopbackUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, path } = self;
+        match port {
+            Some(port) => write!(formatter, "http://{host}:{port}{path}"),
+            None => write!(formatter, "http://{host}{path}"),
+        }
+    }
+}
+
+impl FromStr for LoopbackUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let rest = text.strip_prefix("http://")?;
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let (host, port) = match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            };
+            let port = match port {
+                Some(port) if port.starts_with(|first: char| first.is_ascii_digit()) => Some(port.parse().ok()?),
+                Some(_) => return None,
+                None => None,
+            };
+            let is_path = |letter: u8| letter.is_ascii_alphanumeric() || b"._~/-".contains(&letter);
+            (text.len() <= MAX_REDIRECT_URL && port != Some(0) && path.bytes().all(is_path)).then_some(())?;
+            Some(Self {
+                host: LOOPBACK.into_iter().find(|own| *own == host)?,
+                port,
+                path: path.into(),
+            })
+        };
+        read().ok_or_else(|| {
+            format!("{text:?} is not a URL on a person's own machine, such as http://127.0.0.1/callback or http://localhost:8000")
+        })
     }
 }
 
@@ -110,6 +207,47 @@ mod tests {
             issuer: "https://id.example.com/realms/staff".into(),
             client_id: "berth".into(),
             scopes: vec!["groups".into()],
+            redirect_url: None,
+        }
+    }
+
+    #[test]
+    fn browsers_return_to_the_persons_own_machine_and_nowhere_else() {
+        for (text, port, path) in [
+            ("http://127.0.0.1/callback", None, "/callback"),
+            ("http://localhost", None, "/"),
+            ("http://localhost:8000", Some(8000), "/"),
+            ("http://127.0.0.1:65535/a/b-c_d.e~f", Some(65535), "/a/b-c_d.e~f"),
+        ] {
+            let read: LoopbackUrl = text.parse().unwrap();
+            assert_eq!(
+                (read.port(), read.path(), read.to_string().as_str()),
+                (port, path, text)
+            );
+        }
+        assert_eq!(LoopbackUrl::default(), "http://127.0.0.1/callback".parse().unwrap());
+        let with_port: LoopbackUrl = "http://localhost/x".parse().unwrap();
+        assert_eq!(with_port.with_port(80).to_string(), "http://localhost:80/x");
+        let long = format!("http://localhost/{}", "x".repeat(MAX_REDIRECT_URL));
+        for text in [
+            "",
+            "http://",
+            "https://localhost/callback",
+            "http://127.0.0.1.example.com/callback",
+            "http://localhost@example.com/callback",
+            "http://10.0.0.1/callback",
+            "http://[::1]/callback",
+            "http://localhost:/callback",
+            "http://localhost:0/callback",
+            "http://localhost:+80/callback",
+            "http://localhost:65536/callback",
+            "http://localhost:80:80/callback",
+            "http://localhost/callback?x",
+            "http://localhost/call back",
+            "http://localhost/\n",
+            &long,
+        ] {
+            assert!(text.parse::<LoopbackUrl>().is_err(), "{text:?}");
         }
     }
 
@@ -170,6 +308,8 @@ mod tests {
         }
         assert!(error(|one| one.scopes = vec!["x".repeat(129)]).starts_with("scopes: "));
         assert!(error(|one| one.scopes = vec!["x".into(); 17]).starts_with("scopes: "));
+        assert!(error(|one| one.redirect_url = Some("http://example.com".into())).starts_with("redirectURL: "));
+        assert_eq!(error(|one| one.redirect_url = Some("http://localhost".into())), "");
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub use idle_status::{
 pub use integrations::{
     ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ClassIntegrations, RegistrationPolicy, TenantIntegrations,
 };
-pub use kubeconfig::{KubeconfigSignIn, KubeconfigStatus, is_plain_https_url};
+pub use kubeconfig::{KubeconfigSignIn, KubeconfigStatus, LoopbackUrl, is_plain_https_url};
 pub use limits::{
     DefaultRequest, LIMITS_NAME, QuotaResource, ResourceLimit, TenantLimits, counted_custom_kind, quota_resource,
 };

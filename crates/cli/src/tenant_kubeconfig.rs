@@ -109,6 +109,7 @@ fn build(name: &str, endpoint: &str, published: &KubeconfigStatus) -> Result<Val
         issuer: &sign_in.issuer,
         client_id: &sign_in.client_id,
         scopes: &sign_in.scopes,
+        redirect_url: sign_in.redirect_url.clone(),
         ca_data: issuer_authority
             .map(|pem| encode("issuerCertificateAuthority", pem))
             .transpose()?,
@@ -126,6 +127,7 @@ fn build(name: &str, endpoint: &str, published: &KubeconfigStatus) -> Result<Val
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::token::exec::tests::arguments_with;
     use berth_pki::CertificateAuthority;
     use serde_json::json;
     use std::time::Duration;
@@ -154,11 +156,12 @@ mod tests {
     #[test]
     fn people_sign_in_and_nothing_of_it_is_secret() {
         let (server, issuer) = (authority(), authority());
-        let published = KubeconfigStatus {
+        let mut published = KubeconfigStatus {
             // A key that somebody put beside the certificate is left out.
             issuer_certificate_authority: Some(format!("{}{}", issuer.key_pem(), issuer.cert_pem())),
             ..published(server.cert_pem())
         };
+        published.sign_in.redirect_url = Some("http://localhost".into());
         let kubeconfig = build("vision", ENDPOINT, &published).unwrap();
         let cluster = json!({
             "server": ENDPOINT, "certificate-authority-data": STANDARD.encode(server.cert_pem()),
@@ -172,15 +175,11 @@ mod tests {
         );
         assert_eq!(user["exec"]["command"], "berth");
         assert_eq!(user["exec"].get("env"), None);
-        let expected = [
-            "token".to_owned(),
-            "oidc".into(),
-            "--issuer=https://id.example.com".into(),
-            "--client-id=berth".into(),
-            "--scope=groups".into(),
-            format!("--ca-data={}", STANDARD.encode(issuer.cert_pem())),
-        ];
-        assert_eq!(user["exec"]["args"], json!(expected));
+        let expected = arguments_with(&[
+            "--redirect-url=http://localhost",
+            &format!("--ca-data={}", STANDARD.encode(issuer.cert_pem())),
+        ]);
+        assert_eq!(user["exec"]["args"], expected);
     }
 
     #[test]
@@ -236,6 +235,8 @@ mod tests {
         assert!(client.starts_with("kubeconfig.clientID: "), "{client}");
         let scope = error(&|one| one.sign_in.scopes = vec!["a b".into()]);
         assert!(scope.starts_with("kubeconfig.scopes: "), "{scope}");
+        let elsewhere = error(&|one| one.sign_in.redirect_url = Some("http://example.com".into()));
+        assert!(elsewhere.starts_with("kubeconfig.redirectURL: "), "{elsewhere}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use berth_api::LoopbackUrl;
 use form_urlencoded::Serializer;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -23,10 +24,15 @@ const REQUEST: Duration = Duration::from_secs(5);
 const MAX_REQUEST: usize = 16 * 1024;
 /// Connections that are served at the same time.
 const MAX_CONNECTIONS: usize = 64;
-/// Path to which the issuer sends the browser.
-const PATH: &str = "/callback";
 const DONE: &str = "You are signed in. You can close this page.";
 const FAILED: &str = "You are not signed in. The terminal says why.";
+
+/// What the request of the browser has.
+struct Expected<'a> {
+    path: &'a str,
+    state: &'a str,
+    issuer: &'a str,
+}
 
 /// What a request to the port is.
 enum Callback {
@@ -38,20 +44,23 @@ enum Callback {
     Other,
 }
 
-pub(super) async fn sign_in(provider: &Provider, port: u16) -> Result<Tokens, SignInError> {
+pub(super) async fn sign_in(provider: &Provider, redirect: LoopbackUrl) -> Result<Tokens, SignInError> {
     let endpoint = provider
         .authorization_endpoint()
         .ok_or_else(|| SignInError::Provider("the issuer has no browser flow; use --flow device".into()))?;
     let listening = |error: std::io::Error| {
         SignInError::Local(format!(
-            "cannot listen on port {port} of 127.0.0.1: {error}; set another --redirect-port"
+            "cannot listen for {redirect}: {error}; set another --redirect-url"
         ))
     };
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+    // Also for localhost: a browser that tries ::1 first comes here next. A program that answers there gets a code that is worth nothing
+    // without the verifier.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, redirect.port().unwrap_or(0)))
         .await
         .map_err(listening)?;
     let port = listener.local_addr().map_err(listening)?.port();
-    let redirect = format!("http://127.0.0.1:{port}{PATH}");
+    let redirect = redirect.with_port(port);
+    let redirect_uri = redirect.to_string();
     let (state, nonce, verifier) = (random()?, random()?, random()?);
     let (scope, challenge) = (provider.scope(), challenge(&verifier));
     let url = authorization_url(
@@ -59,7 +68,7 @@ pub(super) async fn sign_in(provider: &Provider, port: u16) -> Result<Tokens, Si
         &[
             ("response_type", "code"),
             ("client_id", provider.client_id()),
-            ("redirect_uri", redirect.as_str()),
+            ("redirect_uri", redirect_uri.as_str()),
             ("scope", scope.as_str()),
             ("state", state.as_str()),
             ("nonce", nonce.as_str()),
@@ -69,14 +78,18 @@ pub(super) async fn sign_in(provider: &Provider, port: u16) -> Result<Tokens, Si
     );
     eprintln!("Sign in in your browser. If it does not open, open this page on this machine:\n{url}");
     open(&url);
-    let waiting = tokio::time::timeout(LONGEST, wait_for_code(&listener, &state, provider.issuer()));
-    let code = waiting
+    let expected = Expected {
+        path: redirect.path(),
+        state: &state,
+        issuer: provider.issuer(),
+    };
+    let code = tokio::time::timeout(LONGEST, wait_for_code(&listener, &expected))
         .await
         .map_err(|_| SignInError::Local("nobody signed in within 5 minutes; try again".into()))??;
     let fields = [
         ("grant_type", "authorization_code"),
         ("code", code.as_str()),
-        ("redirect_uri", redirect.as_str()),
+        ("redirect_uri", redirect_uri.as_str()),
         ("code_verifier", verifier.as_str()),
     ];
     Ok(provider.ask_for_tokens(&fields, Some(&nonce)).await??)
@@ -121,14 +134,14 @@ fn open(url: &str) {
 
 /// Serves the port until the browser comes back. Connections are served at the same time: browsers open some in which they send nothing, and
 /// other programs of this machine may connect as well.
-async fn wait_for_code(listener: &TcpListener, state: &str, issuer: &str) -> Result<String, SignInError> {
+async fn wait_for_code(listener: &TcpListener, expected: &Expected<'_>) -> Result<String, SignInError> {
     let mut connections = FuturesUnordered::new();
     loop {
         let callback = tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
                 let (stream, _) =
                     accepted.map_err(|error| SignInError::Local(format!("cannot serve the browser: {error}")))?;
-                connections.push(serve(stream, state, issuer));
+                connections.push(serve(stream, expected));
                 continue;
             }
             Some(callback) = connections.next() => callback,
@@ -142,11 +155,11 @@ async fn wait_for_code(listener: &TcpListener, state: &str, issuer: &str) -> Res
 }
 
 /// Reads one request and answers it. Whatever is wrong with one connection, another may be the browser's.
-async fn serve(mut stream: TcpStream, state: &str, issuer: &str) -> Callback {
+async fn serve(mut stream: TcpStream, expected: &Expected<'_>) -> Callback {
     let Ok(Ok(request)) = tokio::time::timeout(REQUEST, read_request(&mut stream)).await else {
         return Callback::Other;
     };
-    let callback = read_callback(&request, state, issuer);
+    let callback = read_callback(&request, expected);
     let (status, text) = match &callback {
         Callback::Code(_) => ("200 OK", DONE),
         Callback::Refused(_) => ("200 OK", FAILED),
@@ -180,12 +193,12 @@ async fn read_request(stream: &mut TcpStream) -> std::io::Result<String> {
 }
 
 /// Reads a request to the port. Without the state of this sign-in it is somebody else's.
-fn read_callback(request: &str, state: &str, issuer: &str) -> Callback {
+fn read_callback(request: &str, expected: &Expected<'_>) -> Callback {
     let mut words = request.lines().next().unwrap_or_default().split(' ');
     let (Some("GET"), Some(target)) = (words.next(), words.next()) else {
         return Callback::Other;
     };
-    let Some((PATH, query)) = target.split_once('?') else {
+    let Some((path, query)) = target.split_once('?') else {
         return Callback::Other;
     };
     let find = |name: &str| {
@@ -193,7 +206,10 @@ fn read_callback(request: &str, state: &str, issuer: &str) -> Callback {
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
     };
     // RFC 9207: the issuer may say that it is the one that was asked.
-    if find("state").as_deref() != Some(state) || find("iss").is_some_and(|iss| iss != issuer) {
+    if path != expected.path
+        || find("state").as_deref() != Some(expected.state)
+        || find("iss").is_some_and(|iss| iss != expected.issuer)
+    {
         return Callback::Other;
     }
     if let Some(error) = find("error") {
@@ -209,10 +225,14 @@ fn read_callback(request: &str, state: &str, issuer: &str) -> Callback {
 mod tests {
     use super::*;
 
-    const ISSUER: &str = "https://id.example.com";
+    const EXPECTED: Expected<'_> = Expected {
+        path: "/callback",
+        state: "s-1",
+        issuer: "https://id.example.com",
+    };
 
     fn read(target: &str) -> Callback {
-        read_callback(&format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n"), "s-1", ISSUER)
+        read_callback(&format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n"), &EXPECTED)
     }
 
     #[test]
@@ -238,7 +258,7 @@ mod tests {
         ] {
             assert!(matches!(read(other), Callback::Other), "{other}");
         }
-        let posted = read_callback("POST /callback?code=c&state=s-1 HTTP/1.1\r\n\r\n", "s-1", ISSUER);
+        let posted = read_callback("POST /callback?code=c&state=s-1 HTTP/1.1\r\n\r\n", &EXPECTED);
         assert!(matches!(posted, Callback::Other));
     }
 
@@ -266,7 +286,7 @@ mod tests {
                 assert!(!answer.contains("s-1"), "{answer}");
             }
         };
-        let signed_in = async { tokio::join!(wait_for_code(&listener, "s-1", ISSUER), browser) };
+        let signed_in = async { tokio::join!(wait_for_code(&listener, &EXPECTED), browser) };
         // The first of them is given up after a while.
         let mut rest = [0];
         let code = tokio::select! {

@@ -21,8 +21,8 @@ pub(crate) struct SignIn<'a> {
     pub(crate) scopes: &'a [String],
     /// The flow, if it is not to be chosen.
     pub(crate) flow: Option<Flow>,
-    /// Port at which the browser returns; 0 for a free one.
-    pub(crate) redirect_port: u16,
+    /// To where the browser returns, if that is not the default.
+    pub(crate) redirect_url: Option<String>,
     /// File with certificates (PEM) that the issuer is verified with; none for those of the system.
     pub(crate) ca_file: Option<PathBuf>,
     /// The same in the kubeconfig itself (PEM, in base64).
@@ -38,7 +38,7 @@ pub(crate) fn exec_user(sign_in: &SignIn<'_>) -> Value {
         client_id,
         scopes,
         flow,
-        redirect_port,
+        redirect_url,
         ca_file,
         ca_data,
         client_secret_file,
@@ -51,7 +51,7 @@ pub(crate) fn exec_user(sign_in: &SignIn<'_>) -> Value {
     ];
     args.extend(scopes.iter().map(|scope| format!("--scope={scope}")));
     args.extend(flow.map(|flow| format!("--flow={}", flow.name())));
-    args.extend((*redirect_port != 0).then(|| format!("--redirect-port={redirect_port}")));
+    args.extend(redirect_url.as_ref().map(|url| format!("--redirect-url={url}")));
     for (flag, file) in [("ca-file", ca_file), ("client-secret-file", client_secret_file)] {
         args.extend(file.as_ref().map(|file| format!("--{flag}={}", file.display())));
     }
@@ -77,8 +77,20 @@ pub(super) fn credential(token: &str, expires: i64) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// The arguments with which a user of the tests signs in: at `https://id.example.com`, as `berth`, with the scope `groups`, and these.
+    pub(crate) fn arguments_with(further: &[&str]) -> Value {
+        let common = [
+            "token",
+            "oidc",
+            "--issuer=https://id.example.com",
+            "--client-id=berth",
+            "--scope=groups",
+        ];
+        json!([&common[..], further].concat())
+    }
 
     #[test]
     fn a_user_runs_berth_and_has_no_secret() {
@@ -89,15 +101,7 @@ mod tests {
             ca_file: Some("/etc/ca.pem".into()),
             ..SignIn::default()
         });
-        let expected = [
-            "token",
-            "oidc",
-            "--issuer=https://id.example.com",
-            "--client-id=berth",
-            "--scope=groups",
-            "--ca-file=/etc/ca.pem",
-        ];
-        assert_eq!(user["exec"]["args"], json!(expected));
+        assert_eq!(user["exec"]["args"], arguments_with(&["--ca-file=/etc/ca.pem"]));
         assert_eq!(user["exec"]["apiVersion"], "client.authentication.k8s.io/v1");
     }
 

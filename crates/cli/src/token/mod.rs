@@ -10,7 +10,8 @@ mod browser;
 mod cache;
 mod claims;
 mod device;
-mod exec;
+mod exchange;
+pub(crate) mod exec;
 mod provider;
 pub(crate) mod service_account;
 mod trust;
@@ -20,6 +21,7 @@ pub(crate) use exec::{SignIn, exec_user};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use berth_api::LoopbackUrl;
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
@@ -66,9 +68,10 @@ pub(crate) struct OidcArguments {
     /// How to sign in. [default: browser where there is a display, else device]
     #[arg(long, value_enum)]
     flow: Option<Flow>,
-    /// Port on this machine at which the browser returns. Some issuers need it to be registered. [default: a free one]
-    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
-    redirect_port: u16,
+    /// To where the browser returns, as it is registered at the issuer: http://127.0.0.1 or http://localhost, a port and a path. Without
+    /// a port, a free one is taken. [default: http://127.0.0.1/callback]
+    #[arg(long, value_name = "URL")]
+    redirect_url: Option<LoopbackUrl>,
     /// Certificates (PEM) of the authorities that the issuer is verified with. [default: those of the system]
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
@@ -131,7 +134,7 @@ impl OidcArguments {
             client_id: &self.client_id,
             scopes: &self.scopes,
             flow: self.flow,
-            redirect_port: self.redirect_port,
+            redirect_url: self.redirect_url.as_ref().map(ToString::to_string),
             ca_file: absolute(&self.ca_file)?,
             ca_data: self.ca_data.clone(),
             client_secret_file: absolute(&self.client_secret_file)?,
@@ -182,7 +185,7 @@ async fn sign_in(provider: &Provider, arguments: &OidcArguments) -> Result<Token
         .flow
         .unwrap_or_else(|| choose_flow(has_display(), provider.device_endpoint().is_some()));
     match flow {
-        Flow::Browser => browser::sign_in(provider, arguments.redirect_port).await,
+        Flow::Browser => browser::sign_in(provider, arguments.redirect_url.clone().unwrap_or_default()).await,
         Flow::Device => device::sign_in(provider).await,
     }
 }
@@ -214,7 +217,7 @@ mod tests {
             client_id: "berth".into(),
             scopes: vec!["groups".into()],
             flow: Some(Flow::Browser),
-            redirect_port: 8000,
+            redirect_url: Some("http://localhost:8000".parse().unwrap()),
             ca_file: Some("ca.pem".into()),
             ca_data: None,
             client_secret_file: Some("/etc/secret".into()),
@@ -222,18 +225,13 @@ mod tests {
         };
         let user = exec_user(&arguments.sign_in().unwrap());
         let here = std::env::current_dir().unwrap();
-        let expected = [
-            "token".to_owned(),
-            "oidc".into(),
-            "--issuer=https://id.example.com".into(),
-            "--client-id=berth".into(),
-            "--scope=groups".into(),
-            "--flow=browser".into(),
-            "--redirect-port=8000".into(),
-            format!("--ca-file={}", here.join("ca.pem").display()),
-            "--client-secret-file=/etc/secret".into(),
-        ];
-        assert_eq!(user["exec"]["args"], serde_json::json!(expected));
+        let expected = exec::tests::arguments_with(&[
+            "--flow=browser",
+            "--redirect-url=http://localhost:8000",
+            &format!("--ca-file={}", here.join("ca.pem").display()),
+            "--client-secret-file=/etc/secret",
+        ]);
+        assert_eq!(user["exec"]["args"], expected);
     }
 
     #[test]

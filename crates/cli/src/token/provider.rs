@@ -1,28 +1,20 @@
 //! The issuer: its discovery document, and the tokens that it gives.
-//!
-//! The HTTP client below is that of kube: it has TLS with the one crypto provider, and time limits. It follows no redirects.
-
-use std::time::Duration;
 
 use form_urlencoded::Serializer;
-use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Limited};
+use http::Uri;
 use jiff::Timestamp;
-use kube::client::Body;
-use kube::{Client, Config};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 
 use super::cache::Tokens;
+use super::exchange::{read_answer, send};
 use super::trust::Trust;
 use super::{OidcArguments, claims};
 
-/// Largest answer in bytes.
-const MAX_ANSWER: usize = 1 << 20;
-/// Longest time for one request.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Fields of forms that nobody else may read.
+const SECRET_FIELDS: [&str; 4] = ["code", "code_verifier", "device_code", "refresh_token"];
 /// Scope of a refresh token (OpenID Connect Core, 11).
 const OFFLINE: &str = "offline_access";
 
@@ -62,7 +54,7 @@ fn describe(error: &str, description: Option<&str>) -> String {
 }
 
 /// A text of an issuer as it may be shown on a terminal: one line, and nothing that controls the terminal.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(300).collect()
 }
 
@@ -98,6 +90,20 @@ struct Discovery {
 pub(super) struct OAuthError {
     pub(super) error: String,
     pub(super) error_description: Option<String>,
+}
+
+impl OAuthError {
+    /// The error without these texts: some issuers repeat what they were sent.
+    fn without(self, secrets: &[&str]) -> Self {
+        let remove = |text: String| {
+            let secrets = secrets.iter().filter(|secret| !secret.is_empty());
+            secrets.fold(text, |text, secret| text.replace(secret, "[removed]"))
+        };
+        Self {
+            error: remove(self.error),
+            error_description: self.error_description.map(remove),
+        }
+    }
 }
 
 impl From<OAuthError> for SignInError {
@@ -213,16 +219,10 @@ impl Provider {
         }
         form.extend_pairs(fields);
         let (status, body) = send(&self.trust, url, Some(form.finish())).await?;
-        if status.is_success() {
-            let read = serde_json::from_slice(&body);
-            return read
-                .map(Ok)
-                .map_err(|_| SignInError::Provider(format!("{} sent an answer that cannot be read", printable(url))));
-        }
-        match serde_json::from_slice::<OAuthError>(&body) {
-            Ok(error) => Ok(Err(error)),
-            Err(_) => Err(SignInError::Provider(format!("{} answered {status}", printable(url)))),
-        }
+        let is_secret = |(name, _): &&(&str, &str)| SECRET_FIELDS.contains(name);
+        let sent = fields.iter().filter(is_secret).map(|(_, value)| *value);
+        let secrets: Vec<&str> = sent.chain(self.client_secret.as_deref()).collect();
+        Ok(read_answer(url, status, &body)?.map_err(|error: OAuthError| error.without(&secrets)))
     }
 
     /// Asks for tokens. An error of OAuth is the inner one.
@@ -305,55 +305,6 @@ fn is_temporary(error: &OAuthError) -> bool {
     )
 }
 
-/// Sends a form, or gets a document. Only over TLS.
-async fn send(trust: &Trust, url: &str, form: Option<String>) -> Result<(StatusCode, Vec<u8>), SignInError> {
-    const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-    let failed = |why: String| SignInError::Provider(format!("cannot reach {}: {why}", printable(url)));
-    let uri: Uri = url.parse().map_err(|_| failed("it is no URL".into()))?;
-    let (Some("https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-        return Err(failed("its URL must begin with https://".into()));
-    };
-    let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    let base = Uri::builder()
-        .scheme("https")
-        .authority(authority.clone())
-        .path_and_query("/")
-        .build()
-        .map_err(|error| failed(error.to_string()))?;
-    let mut config = Config::new(base);
-    trust.configure(&mut config);
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(TIMEOUT);
-    config.write_timeout = Some(TIMEOUT);
-    config.default_retry = false;
-    let client = Client::try_from(config).map_err(|error| failed(chain(&error)))?;
-    let request = Request::builder().uri(path).header(header::ACCEPT, "application/json");
-    let request = match form {
-        Some(form) => request
-            .method(http::Method::POST)
-            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
-            .body(Body::from(form.into_bytes())),
-        None => request.method(http::Method::GET).body(Body::empty()),
-    };
-    let request = request.map_err(|error| failed(error.to_string()))?;
-    let exchange = async {
-        let response = client.send(request).await.map_err(|error| failed(chain(&error)))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(|error| failed(error.to_string()))?;
-        Ok((status, body.to_bytes().to_vec()))
-    };
-    tokio::time::timeout(TIMEOUT, exchange)
-        .await
-        .map_err(|_| failed(format!("no answer within {} s", TIMEOUT.as_secs())))?
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -404,19 +355,17 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn an_endpoint_that_is_no_url_is_reported_without_what_controls_the_terminal() {
-        for url in ["https://id.example.com/\u{1b}[2J", "http://id.example.com/"] {
-            let error = send(&Trust::System, url, Some("secret=1".into()))
-                .await
-                .err()
-                .unwrap()
-                .to_string();
-            assert!(
-                error.contains("id.example.com") && !error.contains(['\u{1b}', '=']),
-                "{error:?}"
-            );
-        }
+    #[test]
+    fn an_issuer_that_repeats_a_secret_is_not_repeated() {
+        let error = OAuthError {
+            error: "invalid_grant".into(),
+            error_description: Some("the token r-1 of s-2 has ended".into()),
+        };
+        let error = SignInError::from(error.without(&["r-1", "", "s-2"])).to_string();
+        assert!(
+            error.ends_with("the token [removed] of [removed] has ended (invalid_grant)"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub fn find_error(rules: &TenantAuthentication) -> Option<String> {
         issuer,
         client_id,
         scopes: _,
+        redirect_url: _,
     } = sign_in;
     let issues = |one: &JwtAuthenticator| one.issuer.url == *issuer && one.issuer.audiences.contains(client_id);
     (!jwt.iter().any(issues)).then(|| {
