@@ -15,7 +15,7 @@ use axum::{
     serve::Listener,
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use berth_pki::{CertificateAuthority, LeafRequest, Usage};
+use berth_pki::{Certificate, CertificateAuthority, LeafRequest, Usage};
 use jiff::Timestamp;
 use rustls::{
     ServerConfig,
@@ -64,6 +64,10 @@ struct Memory {
     codes: HashMap<String, (String, String)>,
     /// Seconds for which tokens of the flows are valid.
     lifetime: i64,
+    /// What only the person and the issuer may know.
+    secrets: Vec<String>,
+    /// Whether errors repeat what was sent.
+    repeats: bool,
     next: u32,
 }
 
@@ -115,12 +119,23 @@ impl Listener for TlsListener {
 }
 
 /// An address of this machine that is not loopback. Nothing is sent.
-fn machine_address() -> IpAddr {
+pub(crate) fn machine_address() -> IpAddr {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket
         .connect("198.51.100.1:9")
         .expect("this machine has a network interface with a default route");
     socket.local_addr().unwrap().ip()
+}
+
+/// A certificate for a server at this address, and that of the authority (PEM) that it is verified with.
+pub(crate) fn server_certificate(address: IpAddr) -> (String, Certificate) {
+    let ca = CertificateAuthority::create("issuer", DAY).unwrap();
+    let request = LeafRequest {
+        common_name: "issuer".into(),
+        ip_addresses: vec![address],
+        ..LeafRequest::new(Usage::Server, DAY)
+    };
+    (ca.cert_pem().to_owned(), ca.issue(&request).unwrap())
 }
 
 fn encode(part: &Value) -> String {
@@ -174,15 +189,20 @@ impl Inner {
             "iss": self.url, "aud": CLIENT, "sub": SUBJECT, "jti": memory.next, "nonce": nonce,
             "exp": Timestamp::now().as_second() + memory.lifetime,
         });
+        let id_token = self.sign(&claims);
+        memory.secrets.extend([id_token.clone(), refresh_token.clone()]);
         Json(json!({
-            "access_token": "access", "token_type": "Bearer", "id_token": self.sign(&claims), "refresh_token": refresh_token,
+            "access_token": "access", "token_type": "Bearer", "id_token": id_token, "refresh_token": refresh_token,
         }))
         .into_response()
     }
-}
 
-fn refuse(error: &str) -> Response {
-    (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response()
+    /// The answer to a request with this body.
+    fn refuse(&self, error: &str, body: &str) -> Response {
+        let description = self.memory().repeats.then_some(body);
+        let answer = json!({ "error": error, "error_description": description });
+        (StatusCode::BAD_REQUEST, Json(answer)).into_response()
+    }
 }
 
 fn read_form(body: &str) -> HashMap<String, String> {
@@ -199,12 +219,13 @@ async fn show_keys(State(inner): State<Arc<Inner>>) -> Json<Value> {
 
 async fn begin_device(State(inner): State<Arc<Inner>>, body: String) -> Response {
     if read_form(&body).get("client_id").map(String::as_str) != Some(CLIENT) {
-        return refuse("invalid_client");
+        return inner.refuse("invalid_client", &body);
     }
     let mut memory = inner.memory();
     memory.counts.devices += 1;
     memory.next += 1;
     let code = format!("device-{}", memory.next);
+    memory.secrets.push(code.clone());
     memory.asked.insert(code.clone(), false);
     Json(json!({
         "device_code": code, "user_code": "ABCD-EFGH", "verification_uri": format!("{}/enter", inner.url),
@@ -216,6 +237,7 @@ async fn begin_device(State(inner): State<Arc<Inner>>, body: String) -> Response
 async fn give_tokens(State(inner): State<Arc<Inner>>, body: String) -> Response {
     let form = read_form(&body);
     let field = |name: &str| form.get(name).cloned().unwrap_or_default();
+    let refuse = |error: &str| inner.refuse(error, &body);
     match field("grant_type").as_str() {
         "urn:ietf:params:oauth:grant-type:device_code" => {
             let asked = inner.memory().asked.insert(field("device_code"), true);
@@ -239,6 +261,7 @@ async fn give_tokens(State(inner): State<Arc<Inner>>, body: String) -> Response 
             }
         }
         "authorization_code" => {
+            inner.memory().secrets.push(field("code_verifier"));
             let found = inner.memory().codes.remove(&field("code"));
             let Some((challenge, nonce)) = found else {
                 return refuse("invalid_grant");
@@ -258,14 +281,7 @@ impl Issuer {
     /// Starts an issuer on a free port.
     pub async fn start() -> Self {
         let address = machine_address();
-        let ca = CertificateAuthority::create("issuer", DAY).unwrap();
-        let leaf = ca
-            .issue(&LeafRequest {
-                common_name: "issuer".into(),
-                ip_addresses: vec![address],
-                ..LeafRequest::new(Usage::Server, DAY)
-            })
-            .unwrap();
+        let (ca_pem, leaf) = server_certificate(address);
         let certificate = CertificateDer::from_pem_slice(leaf.cert_pem.as_bytes()).unwrap();
         let key = PrivateKeyDer::from_pem_slice(leaf.key_pem.as_bytes()).unwrap();
         let config = ServerConfig::builder()
@@ -297,7 +313,7 @@ impl Issuer {
         });
         Self {
             url,
-            ca_pem: ca.cert_pem().to_owned(),
+            ca_pem,
             inner,
             server,
         }
@@ -334,6 +350,16 @@ impl Issuer {
         self.inner.memory().refresh_tokens.clear();
     }
 
+    /// What only the person and the issuer may know: tokens, codes and verifiers so far.
+    pub fn secrets(&self) -> Vec<String> {
+        self.inner.memory().secrets.clone()
+    }
+
+    /// Lets errors repeat what was sent from now on.
+    pub fn repeat_in_errors(&self) {
+        self.inner.memory().repeats = true;
+    }
+
     /// Does what a user does who opens the page of a sign-in and confirms it: returns where the issuer sends the browser.
     ///
     /// # Panics
@@ -347,6 +373,7 @@ impl Issuer {
         let mut memory = self.inner.memory();
         memory.next += 1;
         let code = format!("code-{}", memory.next);
+        memory.secrets.push(code.clone());
         let kept = (fields["code_challenge"].clone(), fields["nonce"].clone());
         memory.codes.insert(code.clone(), kept);
         format!("{}?code={code}&state={}", fields["redirect_uri"], fields["state"])

@@ -5,6 +5,7 @@
 
 pub mod canaries;
 pub mod command_line;
+pub mod dex;
 pub mod dice;
 pub mod dns;
 pub mod fake;

@@ -1,4 +1,4 @@
-//! Pages of the documentation whose commands a test runs.
+//! Pages of the documentation whose commands and files a test uses.
 
 /// Where a command of a page is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,13 @@ pub fn parse_blocks(markdown: &str) -> Result<Vec<Block>, String> {
     }
 }
 
+/// The first block of YAML in a Markdown text that has these words.
+pub fn find_yaml<'a>(markdown: &'a str, words: &str) -> Option<&'a str> {
+    let blocks = markdown.split("```yaml\n").skip(1);
+    let mut blocks = blocks.filter_map(|rest| rest.split_once("\n```").map(|(block, _)| block));
+    blocks.find(|block| block.contains(words))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +91,14 @@ mod tests {
             block("Nodes", Place::EachNode, "two\n"),
         ];
         assert_eq!(parse_blocks(page).unwrap(), expected);
+    }
+
+    #[test]
+    fn yaml_is_found_by_its_words() {
+        let page = "a: 0\n```yaml\na: 1\n```\n```sh\na: 2\n```\n\n```yaml\nb: 3\na: 3\n```\n";
+        assert_eq!(find_yaml(page, "a: "), Some("a: 1"));
+        assert_eq!(find_yaml(page, "b: "), Some("b: 3\na: 3"));
+        assert_eq!(find_yaml(page, "a: 2"), None);
     }
 
     #[test]

@@ -77,7 +77,7 @@ async fn until_rights(tenant: &Tenant, token: &str, expected: (u16, u16)) {
     .await;
 }
 
-async fn until_user(tenant: &Tenant, token: &str, expected: Result<&str, u16>) {
+pub(crate) async fn until_user(tenant: &Tenant, token: &str, expected: Result<&str, u16>) {
     until(&format!("a token is of {expected:?}"), SOON, async || {
         // The API server may be replaced meanwhile.
         let asked = tokio::spawn({
@@ -283,6 +283,12 @@ pub(crate) async fn schemas_reject_invalid_authentication(host: Arc<TestCluster>
         (
             with_kubeconfig(json!({"issuer": "https://id.example.com", "clientID": "other"})),
             "kubeconfig must name an issuer of jwt",
+        ),
+        (
+            with_kubeconfig(
+                json!({"issuer": "https://id.example.com", "clientID": "berth", "redirectURL": "http://10.0.0.1"}),
+            ),
+            "redirectURL",
         ),
         (
             tenant(&json!({"access": {"viewers": [{"kind": "Group", "name": "system:authenticated"}]}})),

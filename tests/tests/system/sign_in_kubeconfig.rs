@@ -3,6 +3,7 @@
 use super::sign_in::authenticator;
 use berth_process::binaries::{self, Binary};
 use berth_tests::{
+    canaries::texts_in,
     command_line::CommandLine,
     files::binary,
     issuer::{CLIENT, Counts, Issuer, SUBJECT},
@@ -23,6 +24,7 @@ use std::{
     process::{Output, Stdio},
     sync::Arc,
 };
+use tempfile::TempDir;
 use tokio::process::Command;
 
 /// Namespace, and name of the class and of the tenant.
@@ -57,11 +59,7 @@ pub(crate) async fn a_kubeconfig_without_a_secret_signs_in_who_may_only_get_the_
     })
     .await;
     // As a viewer, who signed in once.
-    let allowed = person.kubectl(&file, &["get", "namespaces", "-o", "name"]).await;
-    assert!(
-        String::from_utf8_lossy(&allowed.stdout).contains("namespace/kube-system"),
-        "{allowed:?}"
-    );
+    person.until_may_list_namespaces(&file).await;
     let denied = person.kubectl(&file, &["get", "secrets", "-A"]).await;
     assert!(
         String::from_utf8_lossy(&denied.stderr).contains(&format!("User \"{expected}\" cannot list")),
@@ -87,16 +85,7 @@ const WHO_AM_I: [&str; 4] = ["auth", "whoami", "-o", "jsonpath={.status.userInfo
 /// A tenant whose kubeconfigs name the issuer, and a user of the host who may get it.
 async fn create(host: &TestCluster, issuer: &Issuer) -> Tenant {
     ensure_namespace(&host.client, NAME).await;
-    let rbac = "rbac.authorization.k8s.io";
-    for object in [
-        json!({"apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": {"name": "member"}, "rules": [
-            {"apiGroups": ["berth.dev"], "resources": ["tenantclusters"], "verbs": ["get"]}]}),
-        json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": {"name": "member"},
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "member"},
-            "subjects": [{"apiGroup": rbac, "kind": "User", "name": MEMBER}]}),
-    ] {
-        apply(&host.client, NAME, &object).await.unwrap();
-    }
+    get_only(host, NAME, MEMBER).await;
     let class = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": NAME},
         "spec": {"authentication": {"allowedIssuers": [issuer.url]}},
@@ -114,8 +103,22 @@ async fn create(host: &TestCluster, issuer: &Issuer) -> Tenant {
     Tenant::create(host, NAME, &wanted).await
 }
 
+/// Lets a user of the host get the TenantClusters of a namespace, and do nothing else.
+pub(crate) async fn get_only(host: &TestCluster, namespace: &str, user: &str) {
+    let rbac = "rbac.authorization.k8s.io";
+    for object in [
+        json!({"apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": {"name": "member"}, "rules": [
+            {"apiGroups": ["berth.dev"], "resources": ["tenantclusters"], "verbs": ["get"]}]}),
+        json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": {"name": "member"},
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "member"},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": user}]}),
+    ] {
+        apply(&host.client, namespace, &object).await.unwrap();
+    }
+}
+
 /// The user of a kubeconfig runs `berth`, and there is nothing else of it.
-fn has_no_secret(text: &str) {
+pub(crate) fn has_no_secret(text: &str) {
     let kubeconfig: Value = serde_saphyr::from_str(text).unwrap();
     let users = kubeconfig["users"].as_array().unwrap();
     assert_eq!(users.len(), 1, "{text}");
@@ -138,38 +141,93 @@ fn has_no_secret(text: &str) {
     );
 }
 
-/// A person at a terminal without a display, with `berth` in the PATH and nothing else there.
-struct Person {
+/// A person at a terminal, with `berth` in the PATH and nothing else there.
+pub(crate) struct Person {
     kubectl: PathBuf,
     cache: PathBuf,
+    display: Option<&'static str>,
 }
 
 impl Person {
-    fn new(member: &CommandLine) -> Self {
+    /// Without a display.
+    pub(crate) fn new(member: &CommandLine) -> Self {
+        Self::with_cache(member.folder().join("cache"))
+    }
+
+    /// The same on a machine where nobody has signed in.
+    pub(crate) fn on_another_machine(member: &CommandLine) -> Self {
+        let cache = TempDir::with_prefix_in("cache-", member.folder()).unwrap();
+        Self::with_cache(cache.keep())
+    }
+
+    /// On another machine, which has a display. There is no program that opens a page.
+    pub(crate) fn at_a_display(member: &CommandLine) -> Self {
         Self {
-            kubectl: binaries::find_pinned(Binary::Kubectl).unwrap(),
-            cache: member.folder().join("cache"),
+            display: Some(":0"),
+            ..Self::on_another_machine(member)
         }
     }
 
-    async fn kubectl(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
-        self.run(&self.kubectl, kubeconfig, arguments).await
+    fn with_cache(cache: PathBuf) -> Self {
+        Self {
+            kubectl: binaries::find_pinned(Binary::Kubectl).unwrap(),
+            cache,
+            display: None,
+        }
     }
 
-    async fn run(&self, program: &Path, kubeconfig: &Path, arguments: &[&str]) -> Output {
-        Command::new(program)
-            .args(arguments)
-            .env("KUBECONFIG", kubeconfig)
+    /// The token that is kept after the only sign-in.
+    pub(crate) fn kept_token(&self) -> String {
+        let kept = texts_in(&self.cache.join("berth/tokens"));
+        let mut tokens = kept.iter().filter(|(path, _)| path.ends_with(".json"));
+        let (Some((_, text)), None) = (tokens.next(), tokens.next()) else {
+            panic!("there is not one file with tokens")
+        };
+        let tokens: Value = serde_json::from_str(text).unwrap();
+        tokens["idToken"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn kubectl(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
+        self.command(kubeconfig, arguments).output().await.unwrap()
+    }
+
+    /// Waits until the person may list namespaces: an API server knows a role a moment after it was bound.
+    pub(crate) async fn until_may_list_namespaces(&self, kubeconfig: &Path) {
+        until("a role is known", SOON, async || {
+            let output = self.kubectl(kubeconfig, &["get", "namespaces", "-o", "name"]).await;
+            let is_there = String::from_utf8_lossy(&output.stdout).contains("namespace/kube-system");
+            if is_there { Ok(()) } else { Err(output) }
+        })
+        .await;
+    }
+
+    /// A command of kubectl that has not run yet.
+    pub(crate) fn command(&self, kubeconfig: &Path, arguments: &[&str]) -> Command {
+        let mut command = self.program(&self.kubectl);
+        command.env("KUBECONFIG", kubeconfig).args(arguments);
+        command
+    }
+
+    /// A command of `berth` that has no arguments yet.
+    pub(crate) fn berth(&self) -> Command {
+        self.program(&binary("berth"))
+    }
+
+    fn program(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
             .env("KUBECACHEDIR", self.cache.join("kube"))
             .env("XDG_CACHE_HOME", &self.cache)
             .env("PATH", binary("berth").parent().unwrap())
-            .env_remove("DISPLAY")
-            .env_remove("WAYLAND_DISPLAY")
             .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .unwrap()
+            .kill_on_drop(true);
+        for name in ["DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY"] {
+            command.env_remove(name);
+        }
+        if let Some(display) = self.display {
+            command.env("DISPLAY", display);
+        }
+        command
     }
 }
 
@@ -179,8 +237,12 @@ async fn connects(member: &CommandLine, person: &Person, issuer: &Issuer) {
     let kubectl = person.kubectl.display().to_string();
     let command = ["connect", TENANT, "--", &kubectl];
     let output = person
-        .run(&binary("berth"), &member.config(), &[&command[..], &WHO_AM_I].concat())
-        .await;
+        .berth()
+        .args([&command[..], &WHO_AM_I].concat())
+        .env("KUBECONFIG", member.config())
+        .output()
+        .await
+        .unwrap();
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
         format!("people:{SUBJECT}"),
