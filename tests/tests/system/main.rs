@@ -27,6 +27,7 @@ mod schedules;
 mod services;
 mod shared;
 mod sign_in;
+mod sign_in_canaries;
 mod sign_in_dex;
 mod sign_in_kubeconfig;
 mod sleep;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
                 sign_in::schemas_reject_invalid_authentication,
                 sign_in::berth_token_signs_in_once_and_refreshes,
                 sign_in::berth_token_signs_in_with_a_browser,
+                sign_in_canaries::what_berth_token_handles_is_in_no_message_argument_or_readable_file,
                 sign_in_dex::people_sign_in_at_dex_in_both_flows,
                 sign_in_kubeconfig::a_kubeconfig_without_a_secret_signs_in_who_may_only_get_the_tenant,
                 published::available_capacity_and_devices_are_published,

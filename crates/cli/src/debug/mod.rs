@@ -282,31 +282,4 @@ fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn workload_namespaces_are_not_collected() {
-        let tenant: TenantCluster = serde_json::from_value(json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a", "namespace": "team"},
-            "spec": {}, "status": {"controlPlaneNamespace": "berth-a-x-cp", "workloadNamespace": "berth-a-x"},
-        }))
-        .unwrap();
-        let tenants = [tenant];
-        let own: Vec<String> = own_namespaces(&tenants).into_iter().collect();
-        assert_eq!(own, ["berth-a-x-cp", "berth-system"]);
-        assert_eq!(team_namespaces(&tenants), BTreeSet::from(["team".to_owned()]));
-    }
-
-    #[test]
-    fn the_last_whole_lines_of_a_log_are_kept() {
-        let log = "first\nsecönd\nthird\n";
-        assert_eq!(keep_end(log, 100), log);
-        assert_eq!(keep_end(log, log.len()), log);
-        assert_eq!(keep_end(log, log.len() - 1), "secönd\nthird\n");
-        assert_eq!(keep_end(log, 12), "third\n");
-        assert_eq!(keep_end(log, 10), "third\n");
-        assert_eq!(keep_end("one long line", 4), "line");
-        assert_eq!(keep_end("", 4), "");
-    }
-}
+mod tests;

@@ -32,15 +32,32 @@ const SECRET_ENDINGS: [&str; 3] = ["secret", "pwd", "dbpass"];
 /// Field with the environment of a container. Its values are removed whatever their names are: nothing says which of them are secrets.
 const ENVIRONMENT: &str = "env";
 
+/// The name of a secret, as in kubeconfigs, environments, flags, JSON and logs.
+const NAME: &str = concat!(
+    r"(?i-u:(?:[a-z0-9_-]*(?:token|password|passwd|passphrase|pwd|secret|credential|cookie|api[_-]?key|access[_-]?key",
+    r"|private[_-]?key|signing[_-]?key|code[_-]?verifier|device[_-]?code|client[_-]?assertion))",
+    r"|client-key-data|client-certificate-data|certificate-authority-data|authorization)",
+);
+/// Its value. A backslash within quotation marks escapes what follows it, unless that is the quotation mark at the end.
+const VALUE: &str = r#"(?:\\?["'](?:[^"'\\\r\n]|\\[^"'\r\n])*|[^ \t\r\n"',;}\]{\[]+)"#;
+
 /// Patterns of secrets, and what they become. The library is built without tables of Unicode, so classes are spelled out.
 static PATTERNS: LazyLock<Option<Vec<(Regex, &'static str)>>> = LazyLock::new(|| {
+    let assigned = format!(r#"{NAME}\\?["']?[ \t]*[:=][ \t]*"#);
+    let (in_list, alone) = (format!(r"({assigned}\[){VALUE}"), format!("({assigned}){VALUE}"));
     let patterns = [
+        // Headers. Some logs have lists of their values; a cookie has several parts.
+        (r#"((?i-u:cookie)[ \t]*[:=][ \t]*\[?)[^\r\n"'\]\[]+"#, "$1[removed]"),
+        (in_list.as_str(), "$1[removed]"),
+        (r"(?i-u:(bearer|basic))[ \t]+[A-Za-z0-9._~+/=-]{6,}", "$1 [removed]"),
         // JSON Web Tokens: service accounts, OIDC.
         (r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]*)?", REMOVED),
-        // Headers.
-        (r"(?i-u:(bearer|basic))[ \t]+[A-Za-z0-9._~+/=-]{6,}", "$1 [removed]"),
-        // Credentials in URLs.
-        (r"://[^ \t\r\n/@:]+:[^ \t\r\n/@]+@", "://[removed]@"),
+        // URLs: a name with a password, or a token alone; codes and signatures in their queries.
+        (r#"://[^ \t\r\n/@"']+@"#, "://[removed]@"),
+        (
+            r#"([?&](?i-u:code|assertion|sig|[a-z0-9_-]*signature)=)[^&# \t\r\n"']+"#,
+            "$1[removed]",
+        ),
         // Flags with their value behind a space.
         (
             concat!(
@@ -55,22 +72,13 @@ static PATTERNS: LazyLock<Option<Vec<(Regex, &'static str)>>> = LazyLock::new(||
             r"(?-u:\b)(ghp|gho|ghs|ghu|github_pat|hf|nvapi|sk|glpat|xoxb|xoxp|dckr_pat)[-_][A-Za-z0-9_-]{16,}",
             REMOVED,
         ),
-        // Names and values, as in kubeconfigs, environments, flags, JSON and logs.
-        (
-            concat!(
-                r#"(?i-u:((?:[a-z0-9_-]*(?:token|password|passwd|passphrase|pwd|secret|credential|cookie|api[_-]?key|access[_-]?key"#,
-                r#"|private[_-]?key|signing[_-]?key))|client-key-data|client-certificate-data|certificate-authority-data|authorization))"#,
-                // A backslash within quotation marks escapes what follows it, unless that is the quotation mark at the end.
-                r#"(\\?["']?[ \t]*[:=][ \t]*)(\\?["'](?:[^"'\\\r\n]|\\[^"'\r\n])*|[^ \t\r\n"',;}\]{\[]+)"#,
-            ),
-            "$1$2[removed]",
-        ),
+        (alone.as_str(), "$1[removed]"),
     ];
     let compiled = patterns.map(|(pattern, replacement)| Regex::new(pattern).map(|regex| (regex, replacement)));
     compiled.into_iter().collect::<Result<_, _>>().ok()
 });
-/// Long runs of base64: keys and certificates that lost their frame.
-static BASE64: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[A-Za-z0-9+/]{60,}={0,2}").ok());
+/// Long runs of base64, also as in URLs: keys, certificates and tokens that lost their frame.
+static BASE64: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[A-Za-z0-9+/_-]{60,}={0,2}").ok());
 
 /// A text without what looks like a token, key, certificate or kubeconfig.
 pub(super) fn redact_text(text: &str) -> String {
@@ -224,6 +232,16 @@ mod tests {
             format!("PGPASSPHRASE={CANARY}"),
             format!("Set-Cookie: session={CANARY}"),
             format!("{{\"password\":\"ab\\n{CANARY}\"}}"),
+            format!("clone https://{CANARY}@git.example.com/x"),
+            format!("GET /callback?state=1&code={CANARY} 200"),
+            format!("GET https://storage.example.com/a?X-Amz-Signature={CANARY}"),
+            format!("grant_type=authorization_code&code={CANARY}&code_verifier={CANARY}"),
+            format!("device_code={CANARY}"),
+            format!("{{\"client_assertion\":\"{CANARY}\"}}"),
+            format!("Cookie: theme=dark; session={CANARY}"),
+            format!("headers map[Cookie:[theme=dark; session={CANARY}] X-Api-Key:[{CANARY}]]"),
+            format!("{{\"headers\":{{\"cookie\":[\"theme=dark; session={CANARY}\"],\"x-api-key\":[\"{CANARY}\"]}}}}"),
+            format!("opaque {CANARY}_{}", "aB3-".repeat(20)),
         ] {
             let redacted = redact_text(&text);
             assert!(!redacted.contains(CANARY), "{text} became {redacted}");
@@ -240,6 +258,9 @@ mod tests {
             "GET /apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision 404",
             "uid 7b7f0f4e-62f6-4b8e-9b52-6f5a9d3c2a11",
             "Secret team/vision-kubeconfig is written",
+            "exit code: 137, code=500 state=waiting",
+            "GET /version?timeout=32s&code_name=x from node-a@example.com",
+            "berth-a-very-long-name-of-a-tenant-and-of-its-control-plane-namespace-0f3a9c-cp/kube-apiserver-6d5f7c9b8d-x2x7k",
         ] {
             assert_eq!(redact_text(text), text);
         }

@@ -1,0 +1,113 @@
+use super::*;
+use crate::user_config::cluster::Cluster;
+use crate::user_config::document;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_pki::CertificateAuthority;
+use flate2::read::GzDecoder;
+use http::{Request, Response};
+use kube::client::Body;
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::time::Duration;
+
+const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.CANARYsignature";
+
+/// A client whose API server has one pod, the container of which has started twice and logged this.
+fn client(log: String) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = if request.uri().path().ends_with("/log") {
+            log.clone()
+        } else {
+            let status = json!({"containerStatuses": [
+                {"name": "main", "restartCount": 1, "ready": true, "image": "x", "imageID": "x"}]});
+            json!({"metadata": {}, "items": [{"metadata": {"name": "pod"}, "status": status}]}).to_string()
+        };
+        async move { Ok::<_, std::convert::Infallible>(Response::new(Body::from(answer.into_bytes()))) }
+    });
+    Client::new(service, "default")
+}
+
+/// The files of an archive.
+fn unpack(archive: &[u8]) -> BTreeMap<String, String> {
+    let mut archive = tar::Archive::new(GzDecoder::new(archive));
+    let entries = archive.entries().unwrap().map(|entry| {
+        let mut entry = entry.unwrap();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        (entry.path().unwrap().display().to_string(), text)
+    });
+    entries.collect()
+}
+
+#[tokio::test]
+async fn logs_of_pods_have_no_token_key_or_kubeconfig() {
+    let authority = CertificateAuthority::create("canary", Duration::from_secs(3600)).unwrap();
+    let key = STANDARD.encode(authority.key_pem());
+    let user = json!({"token": TOKEN, "client-key-data": key});
+    let kubeconfig = Cluster::default().kubeconfig("me", &user, None);
+    let yaml = document::render(&kubeconfig).unwrap();
+    let encoded = STANDARD.encode(&yaml);
+    let log = [
+        "the first line".to_owned(),
+        format!("sends Authorization: Bearer {TOKEN}"),
+        "refresh_token=CANARYrefresh&grant_type=refresh_token".to_owned(),
+        authority.key_pem().to_owned(),
+        format!("{{\"key\":{}}}", json!(authority.key_pem())),
+        yaml.clone(),
+        kubeconfig.to_string(),
+        format!("{{\"message\":{}}}", json!(yaml)),
+        format!("data:\n  value: {encoded}"),
+        "the last line".to_owned(),
+    ];
+    let lines_of_key = authority.key_pem().lines().filter(|line| !line.starts_with("---"));
+    let canaries: Vec<&str> = lines_of_key
+        .chain(["CANARY", &key, &encoded[..40], &key[..40]])
+        .collect();
+    assert!(canaries.iter().all(|canary| log.join("\n").contains(canary)));
+
+    let mut bundle = Bundle {
+        archive: Archive::new(MOST_BYTES),
+        failures: Vec::new(),
+        client: client(log.join("\n")),
+    };
+    bundle.collect_logs("berth-system").await;
+    let files = unpack(&bundle.finish().unwrap());
+    let expected =
+        ["main.log", "main.previous.log"].map(|name| format!("berth-debug/namespaces/berth-system/logs/pod/{name}"));
+    assert_eq!(files.keys().cloned().collect::<Vec<_>>(), expected);
+    for text in files.values() {
+        assert!(
+            text.starts_with("the first line\n") && text.ends_with("the last line"),
+            "{text}"
+        );
+        for canary in &canaries {
+            assert!(!text.contains(canary), "{canary} is in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn workload_namespaces_are_not_collected() {
+    let tenant: TenantCluster = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a", "namespace": "team"},
+        "spec": {}, "status": {"controlPlaneNamespace": "berth-a-x-cp", "workloadNamespace": "berth-a-x"},
+    }))
+    .unwrap();
+    let tenants = [tenant];
+    let own: Vec<String> = own_namespaces(&tenants).into_iter().collect();
+    assert_eq!(own, ["berth-a-x-cp", "berth-system"]);
+    assert_eq!(team_namespaces(&tenants), BTreeSet::from(["team".to_owned()]));
+}
+
+#[test]
+fn the_last_whole_lines_of_a_log_are_kept() {
+    let log = "first\nsecönd\nthird\n";
+    assert_eq!(keep_end(log, 100), log);
+    assert_eq!(keep_end(log, log.len()), log);
+    assert_eq!(keep_end(log, log.len() - 1), "secönd\nthird\n");
+    assert_eq!(keep_end(log, 12), "third\n");
+    assert_eq!(keep_end(log, 10), "third\n");
+    assert_eq!(keep_end("one long line", 4), "line");
+    assert_eq!(keep_end("", 4), "");
+}
