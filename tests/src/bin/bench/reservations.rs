@@ -63,7 +63,7 @@ pub(crate) enum Step {
     Reserved,
 }
 
-/// When each tenant of a namespace was first seen in each step.
+/// When each tenant was first seen in each step. No two have the same name.
 pub(crate) struct Reservations {
     seen: Arc<Mutex<BTreeMap<(String, Step), Instant>>>,
     watch: tokio::task::JoinHandle<()>,
@@ -95,6 +95,12 @@ impl Reservations {
             }
         });
         Self { seen, watch }
+    }
+
+    /// How many tenants were seen in a step.
+    pub(crate) fn count(&self, step: Step) -> usize {
+        let seen = self.seen.lock().unwrap();
+        seen.keys().filter(|(_, of_tenant)| *of_tenant == step).count()
     }
 
     /// Waits until a tenant is seen in a step.

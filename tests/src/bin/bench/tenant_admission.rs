@@ -36,8 +36,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections that create objects at the same time.
-const CONNECTIONS: usize = 8;
+/// Requests at the same time that create objects.
+const AT_ONCE: usize = 16;
+/// Objects after which a line on stderr says how many there are, and seconds between two lines of what is waited for.
+const REPORT_EACH: usize = 1000;
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Tenants of a Project.
 const PER_PROJECT: usize = 10;
 /// Projects of an Organization, in the decision.
@@ -48,7 +51,7 @@ const MEASURED: &str = "measured";
 const USER: &str = "bench-team";
 /// How often policies are removed and installed again.
 const ROUNDS: usize = 3;
-/// Time for control to decide about all stored tenants and to write their status.
+/// Time for control to decide about all stored tenants and to write their status; the same again for the status of their Projects.
 const DECIDED_WITHIN: Duration = Duration::from_mins(10);
 
 /// How much there is.
@@ -187,20 +190,32 @@ async fn store(host: &TestCluster, tenants: usize) -> Vec<String> {
     let projects: Vec<String> = (0..tenants.div_ceil(PER_PROJECT))
         .map(|number| format!("stored-{number}"))
         .collect();
-    stream::iter(&projects)
-        .for_each_concurrent(CONNECTIONS, async |name| {
-            ensure_namespace(&host.client, name).await;
-            set_project(&host.client, name, name, &[quota("tenantclusters", None, 0)]).await;
-        })
-        .await;
-    stream::iter(0..tenants)
-        .for_each_concurrent(CONNECTIONS, async |number| {
-            let tenants = host.tenants(&projects[number / PER_PROJECT]);
-            let tenant = cluster(&format!("t{number}"), &[]);
-            tenants.create(&PostParams::default(), &tenant).await.unwrap();
-        })
-        .await;
+    create_all("Projects", projects.len(), async |number| {
+        let name = &projects[number];
+        ensure_namespace(&host.client, name).await;
+        set_project(&host.client, name, name, &[quota("tenantclusters", None, 0)]).await;
+    })
+    .await;
+    create_all("TenantClusters", tenants, async |number| {
+        let tenants = host.tenants(&projects[number / PER_PROJECT]);
+        let tenant = cluster(&format!("t{number}"), &[]);
+        tenants.create(&PostParams::default(), &tenant).await.unwrap();
+    })
+    .await;
     projects
+}
+
+/// Creates objects by their numbers, some at the same time, and reports the progress.
+async fn create_all(what: &str, count: usize, create: impl AsyncFn(usize)) {
+    let created = stream::iter(0..count)
+        .map(|number| create(number))
+        .buffer_unordered(AT_ONCE);
+    let mut created = std::pin::pin!(created.enumerate());
+    while let Some((before, ())) = created.next().await {
+        if (before + 1).is_multiple_of(REPORT_EACH) {
+            eprintln!("{what}: {} of {count} created", before + 1);
+        }
+    }
 }
 
 /// Milliseconds of the calls that create a TenantCluster, with the admission policies and without them.
@@ -299,43 +314,37 @@ async fn set_policies(host: &TestCluster, by_team: &Api<TenantCluster>, is_insta
     tokio::time::sleep(Duration::from_secs(2)).await;
 }
 
-/// Waits until every stored tenant has a decision, and its Project counts it.
+/// Waits until every stored tenant says that it waits, and its Project counts it. A watch tells of the first: lists of many tenants, again
+/// and again, would be most of the work.
 async fn until_all_wait(host: &TestCluster, names: &[String], tenants: usize) {
+    let reservations = Reservations::follow(Api::all(host.client.clone()));
+    until_counted("stored tenants that say that they wait", tenants, async || {
+        reservations.count(Step::Waiting)
+    })
+    .await;
     let projects: Api<Project> = Api::all(host.client.clone());
     let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
-    until("all stored tenants wait", DECIDED_WITHIN, async || {
-        let list = projects
-            .list(&ListParams::default())
-            .await
-            .map_err(|error| error.to_string())?;
+    until_counted("stored tenants that Projects count", tenants, async || {
+        let list = projects.list(&ListParams::default()).await.unwrap();
         let own = list
             .iter()
             .filter(|project| names.contains(project.name_any().as_str()));
         let waiting = own.filter_map(|project| project.status.as_ref()?.waiting_tenants);
-        let counted: u32 = waiting.sum();
-        if usize::try_from(counted).is_ok_and(|counted| counted == tenants) {
-            Ok(())
-        } else {
-            Err(format!("{counted} of {tenants}"))
-        }
+        usize::try_from(waiting.sum::<u32>()).unwrap()
     })
     .await;
-    let all: Api<TenantCluster> = Api::all(host.client.clone());
-    until("the status of each says so", DECIDED_WITHIN, async || {
-        let list = all
-            .list(&ListParams::default())
-            .await
-            .map_err(|error| error.to_string())?;
-        let said = list.iter().filter(|cluster| {
-            let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
-            conditions.any(|condition| condition.type_ == berth_api::conditions::QUOTA_RESERVED)
-        });
-        let said = said.count();
-        if said == tenants {
-            Ok(())
-        } else {
-            Err(format!("{said} of {tenants}"))
+}
+
+/// Waits until there are as many, and reports the progress.
+async fn until_counted(what: &str, expected: usize, mut count: impl AsyncFnMut() -> usize) {
+    let mut reported = Instant::now();
+    until(what, DECIDED_WITHIN, async || {
+        let counted = count().await;
+        if reported.elapsed() >= REPORT_INTERVAL {
+            eprintln!("{what}: {counted} of {expected}");
+            reported = Instant::now();
         }
+        if counted == expected { Ok(()) } else { Err(counted) }
     })
     .await;
 }
