@@ -138,6 +138,11 @@ pub struct TenantLimits {
     /// for up to ten minutes.
     #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
     pub host_write_bytes_per_second: String,
+    /// Services whose endpoints may change in a second, in the long run; those of ten minutes may change at once. A Service counts once in ten
+    /// seconds. Above, the Services that change most have no endpoints on the host for ten minutes or more: controllers of the host, which write
+    /// the endpoints of all tenants' Services, would let those of others wait.
+    #[schemars(range(min = 1, max = 1000))]
+    pub endpoint_changes_per_second: u32,
     /// Number of all objects that the tenant's API server stores, or of the tenant's keys in etcd if these are more. etcd keeps
     /// all keys in memory.
     #[schemars(range(min = 1000, max = 100_000_000))]
@@ -194,6 +199,8 @@ impl Default for TenantLimits {
             host_bytes: "512Mi".into(),
             // In ten minutes 300 MiB of each kind. 40 small pods a second, with their Secrets.
             host_write_bytes_per_second: "512Ki".into(),
+            // A fifth of what controllers of the host write in a second by default.
+            endpoint_changes_per_second: 4,
             datastore_objects: 200_000,
             // As many as Kubernetes is tested with in one cluster.
             custom_resource_definitions: 500,
@@ -305,6 +312,7 @@ impl TenantLimits {
             datastore_write_bytes_per_second: _,
             host_bytes: _,
             host_write_bytes_per_second: _,
+            endpoint_changes_per_second: _,
             datastore_objects: _,
             custom_resource_definitions: _,
             max_requests_in_flight: _,
@@ -478,6 +486,7 @@ mod tests {
             "datastoreWriteBytesPerSecond",
             "hostBytes",
             "hostWriteBytesPerSecond",
+            "endpointChangesPerSecond",
             "datastoreObjects",
             "customResourceDefinitions",
             "maxRequestsInFlight",

@@ -80,6 +80,10 @@ pub struct Options {
     #[arg(long, env = "BERTH_WAITING_PODS_OF_USER", value_name = "PODS", value_parser = clap::value_parser!(u32).range(1..),
         default_value_t = TenantLimits::default().waiting_pods_of_user())]
     pub waiting_pods_of_user: u32,
+    /// Services whose endpoints may change in a second, in the long run. Above, those that change most have no endpoints on the host for a while.
+    #[arg(long, env = "BERTH_ENDPOINT_CHANGES_PER_SECOND", value_name = "SERVICES", value_parser = clap::value_parser!(u32).range(1..),
+        default_value_t = TenantLimits::default().endpoint_changes_per_second)]
+    pub endpoint_changes_per_second: u32,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, env = "BERTH_ADMIN_ADDRESS", default_value = "127.0.0.1:0")]
     pub admin_address: SocketAddr,
@@ -197,6 +201,7 @@ impl TryFrom<&Options> for Tenant {
                 waiting_pods_of_user: options.waiting_pods_of_user,
                 bytes: options.host_bytes,
                 write_bytes_per_second: options.host_write_bytes_per_second,
+                endpoint_changes_per_second: options.endpoint_changes_per_second,
             },
         })
     }

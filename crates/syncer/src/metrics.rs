@@ -218,6 +218,8 @@ pub struct Metrics {
     pub host_bytes: Gauge,
     /// Bytes that they may have.
     pub host_bytes_limit: Gauge,
+    /// Services whose endpoints change too often, and that have none on the host for a while.
+    pub closed_services: Gauge,
     /// Connections that the tenant's API server asked for.
     pub egress: Family<EgressLabels, Counter>,
     /// Reservations on the host without a tenant object.
@@ -246,6 +248,7 @@ impl Default for Metrics {
             host_writes: HostWriteMetrics::default(),
             host_bytes: Gauge::default(),
             host_bytes_limit: Gauge::default(),
+            closed_services: Gauge::default(),
             egress: Family::default(),
             reservations_swept: Family::default(),
             events_dropped: Counter::default(),
@@ -317,6 +320,11 @@ impl Metrics {
             "host_bytes_limit",
             "Bytes that the tenant's objects may have on the host",
             self.host_bytes_limit.clone(),
+        );
+        registry.register(
+            "closed_services",
+            "Services whose endpoints change too often, and that have none on the host for a while",
+            self.closed_services.clone(),
         );
         registry.register(
             "egress_connections",

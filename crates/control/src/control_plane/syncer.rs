@@ -88,6 +88,7 @@ pub(super) fn render(
         flag("write-bytes-per-second", input.limits.write_rate()),
         flag("host-bytes", input.limits.host_size()),
         flag("host-write-bytes-per-second", input.limits.host_write_rate()),
+        flag("endpoint-changes-per-second", input.limits.endpoint_changes_per_second),
     ];
     let users: Vec<&str> = [
         (features::static_admission_policies(input.version), "stamped"),

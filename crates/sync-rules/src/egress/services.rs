@@ -6,7 +6,7 @@ use crate::{
     kinds::endpoint_slice,
     model::{
         Cache, KindId, json,
-        pod_addresses::{self, is_finished},
+        pod_addresses::{self, is_finished, is_ready},
         resource::Name,
         store::{Stored, is_origin},
     },
@@ -99,13 +99,6 @@ fn of_pods(cache: &Cache, name: &Name, service: &Value, port: &Value) -> Vec<Soc
             .map(|address| SocketAddr::new(*address, port))
     })
     .collect()
-}
-
-fn is_ready(pod: &Value) -> bool {
-    let conditions = json::items(pod, &["status", "conditions"]);
-    conditions
-        .iter()
-        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
 /// The port of a pod that a port of a Service leads to.

@@ -5,7 +5,7 @@
 //! | labels | [`LABELS`] and those that the class lists |
 //! | annotations | [`ANNOTATIONS`] and those that the class lists. Settings of load balancers are denied on a Service of type LoadBalancer, and left out with an Event on others |
 //! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
-//! | `selector` | that of the same pods on the host, see [`pod_labels`](crate::translation::pod_labels); narrowed to the tenant and the namespace |
+//! | `selector` | that of the same pods on the host, see [`pod_labels`](crate::translation::pod_labels); narrowed to the tenant and the namespace. Denied for a while, and one of no pod on the host, if the endpoints change too often: see [`endpoint_changes`] |
 //! | `ports` | copied; node ports are the same inside and out. Their number is limited, but for headless Services, see [`sizes`]. What is on the host may stay |
 //! | `type` | ClusterIP; NodePort and LoadBalancer if the class allows. What it allows no longer becomes ClusterIP |
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
@@ -25,7 +25,8 @@ mod tests;
 
 use crate::{
     model::{
-        Cache, DeniedField, DesiredState, Kind, KindId, Observation, TenantWrite, ToHost, Translated, WhenDenied, json,
+        Cache, DeniedField, Dependency, DesiredState, Kind, KindId, Observation, TenantWrite, ToHost, Translated,
+        WhenDenied, endpoint_changes, json,
         resource::{self, Name, Resource},
     },
     translation::{
@@ -46,7 +47,13 @@ use std::collections::BTreeMap;
 /// The kind.
 pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
     .with_tenant_rights(&[("services/status", &["patch"])])
-    .essential();
+    .essential()
+    // What changes endpoints is counted.
+    .depends_on(&[
+        Dependency::on_tenant(KindId::Service, endpoint_changes::note_selector),
+        Dependency::on_host(KindId::Service, endpoint_changes::note_written),
+        Dependency::on_host(KindId::Pod, endpoint_changes::note_pod),
+    ]);
 
 /// Services of the tenant that stand for parts of its control plane, as (namespace, name). The platform runs what they
 /// lead to; what the tenant writes into them has no effect.
@@ -130,40 +137,22 @@ impl ToHost for Services {
     }
 
     fn translate(&self, cache: &Cache, name: &Name, service: &Value) -> Result<Translated, Vec<DeniedField>> {
-        let mut issues = FieldIssues::default();
-        let source = &service["spec"];
-        let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
-        exposure(source, &cache.tenant.policy.services, &mut issues);
-        if let Some(kind) = source.get("type") {
-            spec.insert("type".into(), kind.clone());
+        let translated = build(cache, name, service, Selects::ItsPods);
+        if !is_closed(cache, name) {
+            return translated;
         }
-        let mut selector: BTreeMap<String, String> = json::strings(source, &["selector"])
-            .into_iter()
-            .map(|(key, value)| (pod_labels::host_key(&key), value))
-            .collect();
-        // Without a selector the tenant makes the endpoints itself.
-        if !selector.is_empty() {
-            selector.insert(labels::TENANT.into(), cache.tenant.slug.clone());
-            selector.insert(labels::TENANT_OBJECT_NAMESPACE.into(), name.namespace.to_string());
-            spec.insert("selector".into(), json!(selector));
-        }
-        let ports: Vec<Value> = json::items(source, &["ports"])
-            .iter()
-            .enumerate()
-            .map(|(index, port)| fields::copy(port, &format!("spec.ports[{index}]"), PORT, &mut issues).into())
-            .collect();
-        if !ports.is_empty() {
-            spec.insert("ports".into(), ports.into());
-        }
-        let annotations = metadata::annotations(service, &annotation_rules(cache, source), &mut issues);
-        let labels = metadata::labels(service, LABELS, &cache.tenant.policy.services.labels);
-        let metadata = json!({"labels": labels, "annotations": annotations});
-        let object = json!({"metadata": metadata, "spec": spec});
-        limit_size(cache, name, service, &object, &mut issues);
-        issues.into_result(object)
+        let mut denied = translated.err().unwrap_or_default();
+        denied.push(DeniedField::new("spec.selector", closed_message(cache)));
+        Err(denied)
     }
 
     fn when_denied(&self, cache: &Cache, name: &Name, service: &Value, _host: &Value) -> WhenDenied {
+        let is_closed = is_closed(cache, name);
+        let selects = if is_closed { Selects::Nothing } else { Selects::ItsPods };
+        // One that is only closed keeps its ways in, which lead nowhere.
+        if is_closed && let Ok(translated) = build(cache, name, service, selects) {
+            return WhenDenied::Reduce(translated.object);
+        }
         let mut inside = service.clone();
         // Each of them may be what is denied, and inside none is needed.
         inside["metadata"]["annotations"] = json!({});
@@ -176,8 +165,12 @@ impl ToHost for Services {
                 port.remove("nodePort");
             }
         });
-        self.translate(cache, name, &inside)
+        build(cache, name, &inside, selects)
             .map_or(WhenDenied::Withdraw, |translated| WhenDenied::Reduce(translated.object))
+    }
+
+    fn reduces_at_once(&self, cache: &Cache, name: &Name) -> bool {
+        is_closed(cache, name)
     }
 
     fn allocated(&self, service: &Value) -> Value {
@@ -206,6 +199,68 @@ impl ToHost for Services {
     fn sync_status(&self, _cache: &Cache, _name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
         status::sync_status(observation)
     }
+}
+
+/// What the host's Service selects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Selects {
+    /// The pods that the tenant's selects.
+    ItsPods,
+    /// No pod at all, with a label that none has. Without a selector, the host's controllers would leave its endpoints as they are.
+    Nothing,
+}
+
+/// Whether the endpoints of a Service change too often.
+fn is_closed(cache: &Cache, name: &Name) -> bool {
+    cache.endpoint_changes().is_closed(name)
+}
+
+fn closed_message(cache: &Cache) -> String {
+    format!(
+        "the endpoints of Services in this cluster change too often, and most often those of this one: on the host it selects no pod for {} \
+         minutes at least. In the long run those of {} Services may change in a second. Find out why its pods become ready and unready again and again, \
+         or ask the platform team to raise spec.limits.endpointChangesPerSecond of the class",
+        endpoint_changes::CLOSED.as_secs() / 60,
+        cache.tenant.host_limits.endpoint_changes_per_second
+    )
+}
+
+/// The host's Service.
+fn build(cache: &Cache, name: &Name, service: &Value, selects: Selects) -> Result<Translated, Vec<DeniedField>> {
+    let mut issues = FieldIssues::default();
+    let source = &service["spec"];
+    let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
+    exposure(source, &cache.tenant.policy.services, &mut issues);
+    if let Some(kind) = source.get("type") {
+        spec.insert("type".into(), kind.clone());
+    }
+    let mut selector: BTreeMap<String, String> = json::strings(source, &["selector"])
+        .into_iter()
+        .map(|(key, value)| (pod_labels::host_key(&key), value))
+        .collect();
+    // Without a selector the tenant makes the endpoints itself.
+    if !selector.is_empty() {
+        selector.insert(labels::TENANT.into(), cache.tenant.slug.clone());
+        selector.insert(labels::TENANT_OBJECT_NAMESPACE.into(), name.namespace.to_string());
+        if selects == Selects::Nothing {
+            selector.insert(labels::ENDPOINTS.into(), labels::ENDPOINTS_NONE.into());
+        }
+        spec.insert("selector".into(), json!(selector));
+    }
+    let ports: Vec<Value> = json::items(source, &["ports"])
+        .iter()
+        .enumerate()
+        .map(|(index, port)| fields::copy(port, &format!("spec.ports[{index}]"), PORT, &mut issues).into())
+        .collect();
+    if !ports.is_empty() {
+        spec.insert("ports".into(), ports.into());
+    }
+    let annotations = metadata::annotations(service, &annotation_rules(cache, source), &mut issues);
+    let labels = metadata::labels(service, LABELS, &cache.tenant.policy.services.labels);
+    let metadata = json!({"labels": labels, "annotations": annotations});
+    let object = json!({"metadata": metadata, "spec": spec});
+    limit_size(cache, name, service, &object, &mut issues);
+    issues.into_result(object)
 }
 
 /// Denies what is beyond the limits, unless the host's Service holds as much: it may be older than the limits.

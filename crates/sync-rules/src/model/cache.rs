@@ -1,6 +1,7 @@
 //! What is known about both sides: the tenant's settings, the objects, and which object references which.
 
 use super::{
+    endpoint_changes::EndpointChanges,
     kind::{Dependency, Kind},
     kind_id::KindId,
     memo::Memo,
@@ -16,6 +17,7 @@ use super::{
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 /// The tenant's own labels of its Nodes, by name of the Node.
@@ -35,6 +37,7 @@ pub struct Cache {
     references: Mutex<References>,
     mirror_sources: Mutex<MirrorSources>,
     pod_addresses: Mutex<PodAddresses>,
+    endpoint_changes: Mutex<EndpointChanges>,
     /// Labels that the tenant gives its Nodes itself.
     pub own_labels: Memo<OwnLabels>,
     /// What schedules let the pods do.
@@ -50,6 +53,7 @@ impl Cache {
             let on = (dependency.side, dependency.kind);
             dependencies.entry(on).or_default().push(*dependency);
         }
+        let changes = EndpointChanges::new(tenant.host_limits.endpoint_changes_per_second, Instant::now());
         Self {
             tenant,
             stores: Stores::new(&ids),
@@ -59,6 +63,7 @@ impl Cache {
             references: Mutex::default(),
             mirror_sources: Mutex::default(),
             pod_addresses: Mutex::default(),
+            endpoint_changes: Mutex::new(changes),
             own_labels: Memo::default(),
             schedule: Memo::default(),
         }
@@ -87,6 +92,11 @@ impl Cache {
     /// Addresses of the tenant's own pods.
     pub fn pod_addresses(&self) -> MutexGuard<'_, PodAddresses> {
         self.pod_addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often the endpoints of Services change.
+    pub fn endpoint_changes(&self) -> MutexGuard<'_, EndpointChanges> {
+        self.endpoint_changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kind of a host object, and what it is in the tenant, if the kind is synced to the host.

@@ -3,6 +3,7 @@
 pub mod cache;
 mod content;
 pub mod denied_field;
+pub mod endpoint_changes;
 mod fresh;
 pub mod json;
 pub mod kind;

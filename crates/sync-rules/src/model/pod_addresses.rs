@@ -52,6 +52,14 @@ pub fn is_finished(status: &Value) -> bool {
     matches!(json::text(status, &["phase"]), Some("Succeeded" | "Failed"))
 }
 
+/// Whether a host pod is ready.
+pub fn is_ready(pod: &Value) -> bool {
+    let conditions = json::items(pod, &["status", "conditions"]);
+    conditions
+        .iter()
+        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
 /// The addresses of a host pod. A finished pod has none: the network may have given them to another tenant's pod. A pod
 /// in its node's network has none of its own.
 pub fn of(pod: &Value) -> BTreeSet<IpAddr> {

@@ -45,6 +45,8 @@ pub struct HostLimits {
     pub write_bytes_per_second: u64,
     /// Pods of one user with limits that are there until control lets them start.
     pub waiting_pods_of_user: u32,
+    /// Services whose endpoints may change in a second, in the long run.
+    pub endpoint_changes_per_second: u32,
 }
 
 impl From<&TenantLimits> for HostLimits {
@@ -53,6 +55,7 @@ impl From<&TenantLimits> for HostLimits {
             bytes: limits.host_size(),
             write_bytes_per_second: limits.host_write_rate(),
             waiting_pods_of_user: limits.waiting_pods_of_user(),
+            endpoint_changes_per_second: limits.endpoint_changes_per_second,
         }
     }
 }

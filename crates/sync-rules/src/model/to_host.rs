@@ -206,6 +206,12 @@ pub trait ToHost: Sync {
         WhenDenied::Keep
     }
 
+    /// Whether the host object becomes what [`ToHost::when_denied`] reduces it to without waiting for its turn to be written. Only where that
+    /// happens seldom.
+    fn reduces_at_once(&self, _cache: &Cache, _name: &Name) -> bool {
+        false
+    }
+
     /// Status of a tenant object whose spec is denied and which is not on the host; `None` if the kind has no place
     /// to say so.
     fn denied_status(

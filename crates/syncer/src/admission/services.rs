@@ -42,6 +42,11 @@ pub(crate) async fn answer(engine: &Engine, connections: &Connections, request: 
         Ok(translated) => translated,
         Err(denied) => return Verdict::Deny(Denial::forbidden(denied_field::message(&denied))),
     };
+    let is_new = old.is_none() && !request.dry_run;
+    let selects = !json::strings(&request.object, &["spec", "selector"]).is_empty();
+    if is_new && selects && !cache.endpoint_changes().may_add_service() {
+        return Verdict::Deny(too_many_changes());
+    }
     if !allocation::is_needed(&request.object, old) {
         return Verdict::Allow(Vec::new());
     }
@@ -66,6 +71,13 @@ pub(crate) async fn answer(engine: &Engine, connections: &Connections, request: 
         Err(ReserveError::Exists) => Verdict::Allow(Vec::new()),
         Err(error) => Verdict::Deny(denial(engine, &name, error)),
     }
+}
+
+/// The host makes endpoints for each Service with a selector.
+fn too_many_changes() -> Denial {
+    let message = "the endpoints of Services in this cluster change too often to make another Service now: try again in a second, or ask the platform \
+                   team to raise spec.limits.endpointChangesPerSecond of the class";
+    Denial::too_many(message, 1)
 }
 
 /// Whether nothing has changed that matters on the host.

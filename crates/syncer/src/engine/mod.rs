@@ -19,6 +19,7 @@ mod create;
 mod decide;
 mod delete;
 mod dropped;
+mod endpoint_changes;
 mod host_bytes;
 mod host_events;
 mod mirror;
@@ -421,6 +422,7 @@ impl Engine {
             tokio::time::sleep(PACK).await;
             self.cache.stores.pack_old();
             self.publish_host_bytes();
+            self.open_services();
         }
     }
 

@@ -48,7 +48,11 @@ impl ObjectSync<'_> {
                 let hash = json::hash(&kind.mutable_part(&reduced));
                 if host.applied_hash.as_deref() != Some(hash.as_str()) {
                     let reduced = self.with_metadata(stored, reduced, &hash);
-                    if engine.may_write(&self.key(), host.bytes.into()).await {
+                    let at_once = kind.reduces_at_once(&engine.cache, name);
+                    if at_once {
+                        engine.turns.take(host.bytes.into());
+                    }
+                    if at_once || engine.may_write(&self.key(), host.bytes.into()).await {
                         self.bring_up_to_date(host, &reduced).await?;
                     } else {
                         self.close_now(host, &reduced, Part::Isolating).await;

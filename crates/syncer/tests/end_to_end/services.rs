@@ -1,5 +1,6 @@
 //! Services: one address inside and outside, whatever verb creates or changes them.
 
+mod endpoints;
 mod failures;
 
 use crate::{
@@ -41,7 +42,7 @@ async fn services_have_one_address() {
         service_ranges: Some(RANGES),
         ..Setup::default()
     };
-    let clusters = Clusters::start_as(setup).await;
+    let mut clusters = Clusters::start_as(setup).await;
     let syncer = clusters.syncer().await;
     every_way_to_create(&clusters).await;
     names_that_are_taken(&clusters).await;
@@ -61,6 +62,8 @@ async fn services_have_one_address() {
             .get(),
         0
     );
+    syncer.stop().await;
+    let syncer = endpoints::services_that_change_too_often_are_closed(&mut clusters).await;
     syncer.kill().await;
     failures::without_a_syncer(&clusters).await;
 }

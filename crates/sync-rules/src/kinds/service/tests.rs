@@ -311,3 +311,61 @@ fn a_service_with_denied_annotations_stays_inside_without_annotations() {
     assert_eq!(reduced["metadata"], json!({"labels": {}, "annotations": {}}));
     assert_eq!(reduced["spec"]["clusterIP"], "10.96.7.7");
 }
+
+#[test]
+fn a_service_that_changes_too_often_selects_no_pod_and_keeps_its_ways_in() {
+    let mut tenant = test_tenant();
+    tenant.host_limits.endpoint_changes_per_second = 1;
+    Arc::make_mut(&mut tenant.policy).services.node_ports = true;
+    let cache = registry::new_cache(tenant);
+    let name = Name::new("shop", "web");
+    let service = json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "1"},
+        "spec": {"type": "NodePort", "clusterIP": "10.96.7.7", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]}});
+    assert!(Services.translate(&cache, &name, &service).is_ok() && !Services.reduces_at_once(&cache, &name));
+    let close = || {
+        let mut changes = cache.endpoint_changes();
+        while changes.may_add_service() {}
+        changes.set_selector(&name, json::strings(&service, &["spec", "selector"]));
+        changes.set_written(&name, Some("a"));
+        changes.set_written(&name, Some("b"))
+    };
+    assert_eq!(close(), Some(name.clone()));
+    let denied = Services.translate(&cache, &name, &service).unwrap_err();
+    assert_eq!(denied.len(), 1);
+    assert_eq!(denied[0].field, "spec.selector");
+    let message = denied[0].to_string();
+    assert!(message.contains("spec.limits.endpointChangesPerSecond"), "{message}");
+    assert!(Services.reduces_at_once(&cache, &name));
+    let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service, &Value::Null) else {
+        panic!("it is not reduced");
+    };
+    let selector = &reduced["spec"]["selector"];
+    assert_eq!(selector[labels::ENDPOINTS], labels::ENDPOINTS_NONE);
+    assert_eq!(selector[labels::TENANT_OBJECT_NAMESPACE], "shop");
+    assert_eq!(reduced["spec"]["clusterIP"], "10.96.7.7");
+    assert_eq!(
+        (&reduced["spec"]["type"], &reduced["spec"]["ports"][0]["nodePort"]),
+        (&json!("NodePort"), &json!(30080))
+    );
+}
+
+#[test]
+fn a_closed_service_with_a_denied_field_loses_both() {
+    let cache = registry::new_cache(test_tenant());
+    let name = Name::new("shop", "web");
+    {
+        let mut changes = cache.endpoint_changes();
+        while changes.may_add_service() {}
+        changes.set_selector(&name, [("app".to_owned(), "web".to_owned())].into());
+        changes.set_written(&name, Some("a"));
+        changes.set_written(&name, Some("b"));
+    }
+    let service =
+        json!({"spec": {"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]}});
+    assert_eq!(Services.translate(&cache, &name, &service).unwrap_err().len(), 2);
+    let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service, &Value::Null) else {
+        panic!("it is not reduced");
+    };
+    assert_eq!(reduced["spec"]["type"], "ClusterIP");
+    assert_eq!(reduced["spec"]["selector"][labels::ENDPOINTS], labels::ENDPOINTS_NONE);
+}

@@ -1,0 +1,170 @@
+//! Services whose endpoints change too often have none on the host for a while, and others go on.
+
+use super::{assert_same, denial, patch, plain};
+use crate::{
+    objects::{create, events, eventually, origin, pod},
+    setup::{Clusters, Syncer},
+};
+use berth_api::labels::{ENDPOINTS, ENDPOINTS_NONE, ORIGIN_NAME};
+use k8s_openapi::api::{
+    core::v1::{Pod, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Error, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// More than change in the ten seconds in which each counts once, with one a second.
+const BUSY: usize = 25;
+const FIELD: &str = "spec.limits.endpointChangesPerSecond";
+
+fn selecting(name: &str, app: &str) -> Value {
+    let mut service = plain(name);
+    service["spec"]["selector"] = json!({"app": app});
+    service
+}
+
+/// Number of endpoints on the host of each Service of the tenant.
+async fn endpoints(clusters: &Clusters) -> BTreeMap<String, usize> {
+    let slices = clusters.host_api::<EndpointSlice>();
+    let slices = slices.list(&ListParams::default()).await.unwrap();
+    let mut by_service: BTreeMap<String, usize> = BTreeMap::new();
+    for slice in &slices {
+        let service = slice.labels().get("kubernetes.io/service-name");
+        *by_service.entry(service.cloned().unwrap_or_default()).or_default() +=
+            slice.endpoints.iter().flatten().count();
+    }
+    let services = clusters.host_api::<Service>();
+    let services = services.list(&ListParams::default()).await.unwrap();
+    let origin = |service: &Service| service.annotations().get(ORIGIN_NAME).cloned();
+    services
+        .iter()
+        .filter_map(|service| {
+            Some((
+                origin(service)?,
+                by_service.get(&service.name_any()).copied().unwrap_or_default(),
+            ))
+        })
+        .collect()
+}
+
+/// Names in the tenant of the Services that select no pod on the host.
+async fn closed(clusters: &Clusters) -> Vec<String> {
+    let services = clusters.host_api::<Service>();
+    let services = services.list(&ListParams::default()).await.unwrap();
+    let is_closed = |service: &&Service| {
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        selector
+            .and_then(|selector| selector.get(ENDPOINTS))
+            .map(String::as_str)
+            == Some(ENDPOINTS_NONE)
+    };
+    services
+        .iter()
+        .filter(is_closed)
+        .map(|service| service.annotations()[ORIGIN_NAME].clone())
+        .collect()
+}
+
+/// Changes the readiness of a host pod, as a kubelet does.
+async fn set_ready(clusters: &Clusters, name: &str, status: &str) {
+    let hosts = clusters.host_pods().await;
+    let host = hosts.iter().find(|pod| origin(pod) == name).unwrap();
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+    clusters
+        .host_api::<Pod>()
+        .patch_status(&host.name_any(), &PatchParams::default(), &Patch::Strategic(ready))
+        .await
+        .unwrap();
+}
+
+/// Asks for Services that the host refuses, until the syncer does: what it allows is used up before they are validated.
+async fn use_up_what_is_allowed(clusters: &Clusters) {
+    let mut invalid = plain("invalid");
+    invalid["spec"]["ports"][0]["port"] = 0.into();
+    let invalid: Service = serde_json::from_value(invalid).unwrap();
+    let services = clusters.tenant_api::<Service>();
+    for _ in 0..5000 {
+        match services.create(&PostParams::default(), &invalid).await.unwrap_err() {
+            Error::Api(status) if status.code == 429 => {
+                assert!(status.message.contains(FIELD), "{status:?}");
+                return;
+            }
+            Error::Api(status) => assert!(!status.message.contains(FIELD), "{status:?}"),
+            other => panic!("{other}"),
+        }
+    }
+    panic!("new Services are never refused");
+}
+
+/// Returns the syncer that runs then.
+pub async fn services_that_change_too_often_are_closed(clusters: &mut Clusters) -> Syncer {
+    clusters.host_limits.endpoint_changes_per_second = 1;
+    let syncer = clusters.syncer().await;
+    let (services, pods) = (clusters.tenant_api::<Service>(), clusters.tenant_api::<Pod>());
+    for number in 0..BUSY {
+        create(&services, selecting(&format!("busy-{number}"), "busy")).await;
+    }
+    create(&services, selecting("quiet", "quiet")).await;
+    for name in ["busy", "quiet"] {
+        create(&pods, pod(name, &json!({}))).await;
+    }
+    eventually("all have an endpoint", async || {
+        let endpoints = endpoints(clusters).await;
+        let has_one = |name: &str| endpoints.get(name) == Some(&1);
+        has_one("quiet") && (0..BUSY).all(|number| has_one(&format!("busy-{number}")))
+    })
+    .await;
+    use_up_what_is_allowed(clusters).await;
+    eventually("Services are closed while a pod flips", async || {
+        for status in ["False", "True"] {
+            set_ready(clusters, "busy", status).await;
+        }
+        syncer.metrics.closed_services.get() > 0
+    })
+    .await;
+    eventually("they have no endpoints", async || {
+        let (closed, endpoints) = (closed(clusters).await, endpoints(clusters).await);
+        !closed.is_empty() && closed.iter().all(|name| endpoints[name] == 0)
+    })
+    .await;
+    let closed = closed(clusters).await;
+    assert!(closed.iter().all(|name| name.starts_with("busy-")), "{closed:?}");
+    assert_eq!(endpoints(clusters).await["quiet"], 1);
+    let name = &closed[0];
+    assert_same(clusters, &services.get(name).await.unwrap()).await;
+    eventually("Event and condition say why", async || {
+        let messages = events(clusters, name, "FieldDenied").await;
+        let status = services.get(name).await.unwrap().status.unwrap_or_default();
+        let mut conditions = status.conditions.into_iter().flatten();
+        let says_why = conditions.any(|condition| {
+            condition.type_ == "berth.dev/Synced" && condition.status == "False" && condition.message.contains(FIELD)
+        });
+        says_why
+            && messages
+                .iter()
+                .any(|message| message.contains("spec.selector") && message.contains(FIELD))
+    })
+    .await;
+    let ports = json!({"spec": {"ports": [{"name": "http", "port": 81}]}});
+    let (code, message) = denial(patch(clusters, name, ports).await);
+    assert!(code == 403 && message.contains(FIELD), "{message}");
+    for number in 0..BUSY {
+        services
+            .delete(&format!("busy-{number}"), &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+    for name in ["busy", "quiet"] {
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    services.delete("quiet", &DeleteParams::default()).await.unwrap();
+    eventually("closed Services are deleted as others are", async || {
+        endpoints(clusters).await.keys().all(|name| !name.starts_with("busy-"))
+    })
+    .await;
+    syncer
+}
