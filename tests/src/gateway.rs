@@ -1,11 +1,12 @@
 //! The gateway as a process of its own, with the rights that the chart gives it.
 
-use crate::{files::binary, objects::apply, tenant::Tenant, test_cluster::TestCluster, wait::until_true};
+use crate::{files::binary, tenant::Tenant, test_cluster::TestCluster, wait::until_true};
+use berth_api::system;
+use berth_control::install::install_gateway;
 use berth_process::{free_port, write_atomic};
 use berth_runtime::http::{self, StatusCode};
 use kube::config::Kubeconfig;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 use std::{
     fs::{self, File},
     net::{Ipv4Addr, SocketAddr},
@@ -21,9 +22,7 @@ use tokio::{
 /// Domain of the gateway in tests. Nothing resolves it.
 pub const DOMAIN: &str = "gateway.test";
 /// User of the host as which the gateway authenticates: its ServiceAccount, which the admission policy `berth-gateway` confines.
-pub const USER: &str = "system:serviceaccount:berth-system:berth-gateway";
-/// Its ClusterRole and the binding.
-const ROLE: &str = "berth-gateway";
+pub const USER: &str = system::GATEWAY_USER;
 /// Host of all addresses.
 const HOST: &str = "127.0.0.1";
 /// File of its folder with its output.
@@ -48,7 +47,7 @@ pub fn control_flags(port: u16) -> [String; 2] {
 impl Gateway {
     /// Starts a gateway at a port, with flags besides those that it needs, and waits until it is ready.
     pub async fn start(host: &TestCluster, port: u16, further: &[&str]) -> Self {
-        grant(host).await;
+        install_gateway(&host.client).await.unwrap();
         let folder = TempDir::with_prefix("berth-gateway-").unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         let text = host.kubeconfig_for(USER, &[]).unwrap();
@@ -154,23 +153,4 @@ fn spawn(flags: &[String], folder: &TempDir) -> Child {
         .kill_on_drop(true)
         .spawn()
         .unwrap()
-}
-
-/// Gives the gateway's user the rights of the chart's ClusterRole.
-async fn grant(host: &TestCluster) {
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": ROLE},
-        "rules": [
-            {"apiGroups": ["berth.dev"], "resources": ["tenantclusters"], "verbs": ["list", "watch", "patch"]},
-            {"apiGroups": [""], "resources": ["services"], "resourceNames": ["kube-apiserver"], "verbs": ["list", "watch"]},
-        ],
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": ROLE},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
-    });
-    for object in [role, binding] {
-        apply(&host.client, "", &object).await.unwrap();
-    }
 }

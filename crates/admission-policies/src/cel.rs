@@ -31,11 +31,7 @@ pub fn is_tenant_identity() -> String {
 
 /// Whether the request comes from the gateway.
 pub fn is_gateway() -> String {
-    format!(
-        "request.userInfo.?username.orValue('') == 'system:serviceaccount:{}:{}'",
-        system::NAMESPACE,
-        system::GATEWAY
-    )
+    format!("request.userInfo.?username.orValue('') == '{}'", system::GATEWAY_USER)
 }
 
 /// Whether RBAC lets the requesting user bypass admission policies.

@@ -36,8 +36,12 @@ pub(crate) enum Error {
     OtherNodes { real: bool },
     #[error("another `berth dev supervise` runs for {}", .0.display())]
     AlreadySupervised(PathBuf),
-    #[error("control is not ready after {seconds} s; see {}", log.display())]
-    ControlNotReady { seconds: u64, log: PathBuf },
+    #[error("{process} is not ready after {seconds} s; see {}", log.display())]
+    ProcessNotReady {
+        process: &'static str,
+        seconds: u64,
+        log: PathBuf,
+    },
     /// The host cluster, a tenant or this machine does not do what was asked for.
     #[error("{0}")]
     Failed(String),

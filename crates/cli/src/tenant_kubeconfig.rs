@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::{KubeconfigStatus, TenantCluster, is_plain_https_url};
 use berth_pki::keep_certificates;
+use berth_pki::kubeconfig::resolve_local_name;
 use serde_json::Value;
 
 use crate::error::Error;
@@ -115,10 +116,12 @@ fn build(name: &str, endpoint: &str, published: &KubeconfigStatus) -> Result<Val
             .transpose()?,
         ..SignIn::default()
     });
+    let (server, tls_name) = resolve_local_name(endpoint);
     let cluster = Cluster {
         name: name.into(),
-        server: endpoint.into(),
+        server: server.into_owned(),
         ca_data: Some(encode("certificateAuthority", certificate_authority)?),
+        tls_name: tls_name.map(ToOwned::to_owned),
         ..Cluster::default()
     };
     Ok(cluster.kubeconfig(name, &user, None))
@@ -180,6 +183,20 @@ mod tests {
             &format!("--ca-data={}", STANDARD.encode(issuer.cert_pem())),
         ]);
         assert_eq!(user["exec"]["args"], expected);
+    }
+
+    #[test]
+    fn a_name_of_this_machine_is_reached_without_dns() {
+        let server = authority();
+        let kubeconfig = build(
+            "vision",
+            "https://vision.team.localhost:8443",
+            &published(server.cert_pem()),
+        )
+        .unwrap();
+        let cluster = &kubeconfig["clusters"][0]["cluster"];
+        assert_eq!(cluster["server"], "https://127.0.0.1:8443");
+        assert_eq!(cluster["tls-server-name"], "vision.team.localhost");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Only what Berth's own processes and users need: one cluster, one user, one context. Never an `exec` plug-in and
 //! never disabled TLS verification.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use base64::Engine as _;
@@ -10,6 +11,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use crate::Error;
+
+/// What the names of this machine end with (RFC 6761).
+const LOCAL_NAMES: &str = ".localhost";
 
 /// How the user of a kubeconfig authenticates.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,7 +41,7 @@ pub enum Credential {
 pub struct KubeconfigRequest {
     /// Name of cluster, user and context, as `kubectl config get-contexts` shows it.
     pub cluster_name: String,
-    /// URL of the API server.
+    /// URL of the API server; see [`resolve_local_name`].
     pub server: String,
     /// Certificate authorities the server is verified with, PEM.
     pub ca_pem: String,
@@ -76,6 +80,8 @@ struct ClusterEntry<'a> {
 #[serde(rename_all = "kebab-case")]
 struct Cluster<'a> {
     server: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_server_name: Option<&'a str>,
     certificate_authority_data: String,
 }
 
@@ -112,6 +118,20 @@ struct Context<'a> {
     namespace: Option<&'a str>,
 }
 
+/// The URL of a server as it stands in a kubeconfig, and the host name that its certificate is checked against if the URL has another one.
+///
+/// A name below `localhost` is this machine. Browsers and curl know that. kubectl and glibc ask DNS, which may not know the name. So
+/// the URL gets the address of this machine.
+pub fn resolve_local_name(url: &str) -> (Cow<'_, str>, Option<&str>) {
+    let resolve = || {
+        let authority = url.strip_prefix("https://")?;
+        let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "443"));
+        host.ends_with(LOCAL_NAMES)
+            .then(|| (Cow::Owned(format!("https://127.0.0.1:{port}")), Some(host)))
+    };
+    resolve().unwrap_or((Cow::Borrowed(url), None))
+}
+
 /// Renders a kubeconfig as YAML. The text is secret when the credential is inline.
 ///
 /// # Errors
@@ -140,6 +160,7 @@ pub fn kubeconfig(request: &KubeconfigRequest) -> Result<String, Error> {
             ..User::default()
         },
     };
+    let (server, tls_server_name) = resolve_local_name(server);
     let config = Config {
         api_version: "v1",
         kind: "Config",
@@ -147,7 +168,8 @@ pub fn kubeconfig(request: &KubeconfigRequest) -> Result<String, Error> {
             name: cluster_name,
             value: ClusterEntry {
                 cluster: Cluster {
-                    server,
+                    server: &server,
+                    tls_server_name,
                     certificate_authority_data: STANDARD.encode(ca_pem),
                 },
             },
@@ -218,6 +240,39 @@ current-context: vision
 "
         );
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn names_of_this_machine_need_no_dns() {
+        let resolve = |url| {
+            let (server, name) = resolve_local_name(url);
+            (server.into_owned(), name)
+        };
+        assert_eq!(
+            resolve("https://vision.team.localhost:8443"),
+            ("https://127.0.0.1:8443".into(), Some("vision.team.localhost"))
+        );
+        assert_eq!(
+            resolve("https://vision.team.localhost"),
+            ("https://127.0.0.1:443".into(), Some("vision.team.localhost"))
+        );
+        for other in [
+            "https://vision.team.example.com:8443",
+            "https://localhost:6443",
+            "https://notlocalhost:6443",
+            "https://vision.localhost.example.com",
+            "https://[::1]:6443",
+            "",
+        ] {
+            assert_eq!(resolve(other), (other.into(), None));
+        }
+        let text = kubeconfig(&KubeconfigRequest {
+            server: "https://vision.team.localhost:8443".into(),
+            ..request(Credential::TokenFile("/token".into()))
+        });
+        let text = text.unwrap();
+        let expected = "    server: https://127.0.0.1:8443\n    tls-server-name: vision.team.localhost\n";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

@@ -110,6 +110,11 @@ impl Home {
         self.root.join("control.kubeconfig")
     }
 
+    /// Kubeconfig of the gateway.
+    pub fn gateway_kubeconfig(&self) -> PathBuf {
+        self.root.join("gateway.kubeconfig")
+    }
+
     /// Kubeconfigs of tenants.
     pub fn kubeconfigs(&self) -> PathBuf {
         self.root.join("kubeconfigs")

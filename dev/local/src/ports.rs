@@ -26,6 +26,12 @@ pub struct Ports {
     pub scheduler: u16,
     /// Control: health and metrics.
     pub control: u16,
+    /// The gateway, for clients of tenants. 0 in the file of an earlier version, which had no gateway.
+    #[serde(default)]
+    pub gateway: u16,
+    /// The gateway: health and metrics.
+    #[serde(default)]
+    pub gateway_admin: u16,
 }
 
 impl Ports {
@@ -34,11 +40,16 @@ impl Ports {
     /// # Errors
     /// When the file cannot be read or written, or no port is free.
     pub(crate) fn load_or_choose(home: &Home) -> Result<Self, Error> {
-        if let Some(ports) = Self::load(home)? {
-            return Ok(ports);
-        }
+        let ports = match Self::load(home)? {
+            Some(ports) if ports.gateway != 0 => return Ok(ports),
+            Some(ports) => Self {
+                gateway: free_port()?,
+                gateway_admin: free_port()?,
+                ..ports
+            },
+            None => Self::choose_free_ports()?,
+        };
         let path = home.config(FILE);
-        let ports = Self::choose_free_ports()?;
         let text = serde_json::to_vec_pretty(&ports).map_err(|error| Error::File {
             action: "encode",
             path: path.clone(),
@@ -63,6 +74,8 @@ impl Ports {
             controller_manager: free_port()?,
             scheduler: free_port()?,
             control: free_port()?,
+            gateway: free_port()?,
+            gateway_admin: free_port()?,
         })
     }
 }
@@ -78,5 +91,15 @@ mod tests {
         home.create().unwrap();
         let first = Ports::load_or_choose(&home).unwrap();
         assert_eq!(Ports::load_or_choose(&home).unwrap(), first);
+
+        // The file of an earlier version, without the gateway.
+        let mut earlier = serde_json::to_value(first).unwrap();
+        let fields = earlier.as_object_mut().unwrap();
+        fields.retain(|name, _| !name.starts_with("gateway"));
+        write_atomic(&home.config(FILE), earlier.to_string().as_bytes(), 0o600).unwrap();
+        let completed = Ports::load_or_choose(&home).unwrap();
+        assert!(completed.gateway != 0 && completed.gateway_admin != 0);
+        assert_eq!(completed.control, first.control);
+        assert_eq!(Ports::load_or_choose(&home).unwrap(), completed);
     }
 }

@@ -358,6 +358,14 @@ async fn the_gateway_may_patch_only_with_the_policy_that_confines_it() {
             {"apiGroups": [""], "resources": ["services"], "resourceNames": ["kube-apiserver"], "verbs": ["list", "watch"]},
         ]);
         assert_eq!(find("ClusterRole/berth-gateway").unwrap()["rules"], rules);
+        if policies {
+            let (outside, _) = berth_control::install::manifests::gateway_role();
+            assert_eq!(
+                json!(outside.rules),
+                rules,
+                "a gateway that is no pod has the same rights"
+            );
+        }
         assert_eq!(find("ValidatingAdmissionPolicy/berth-gateway").is_some(), policies);
         assert_eq!(
             find("ValidatingAdmissionPolicyBinding/berth-gateway").is_some(),

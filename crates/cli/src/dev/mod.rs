@@ -2,6 +2,7 @@
 
 mod chart;
 mod down;
+mod gateway;
 mod kubeconfigs;
 mod load;
 mod nodes_argument;
@@ -30,7 +31,7 @@ pub(crate) enum DevCommand {
     ///
     /// You can run this command again: it starts what does not run and adds the nodes that are missing.
     #[command(
-        after_help = "Examples:\n  berth dev up\n  berth dev up --nodes real:cpu=1,h100=2\n  berth dev up --nodes h100=40,l40s=20,cpu=1"
+        after_help = "Examples:\n  berth dev up\n  berth dev up --nodes real:cpu=1,h100=2\n  berth dev up --nodes h100=40,l40s=20,cpu=1\n  berth dev up --gateway"
     )]
     Up(UpArguments),
     /// Stop the local host cluster and all its tenants, and delete their data.
@@ -68,6 +69,11 @@ pub(crate) struct UpArguments {
     /// Start the host cluster without berth-control.
     #[arg(long)]
     pub(crate) without_control: bool,
+    /// Serve the API servers of all tenants at one port of this machine, as `<tenant>.<namespace>.localhost`. Kubeconfigs lead there
+    /// without DNS. `--gateway=false` ends it. [default: as before, at first without]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        conflicts_with = "without_control")]
+    pub(crate) gateway: Option<bool>,
 }
 
 /// Runs a command on the local host cluster whose state is in `home`.

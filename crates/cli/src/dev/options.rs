@@ -20,6 +20,9 @@ pub(crate) struct Options {
     pub(crate) real_nodes: bool,
     pub(crate) kubernetes_version: String,
     pub(crate) control: bool,
+    /// Whether tenants have names at a gateway. Clusters of earlier versions have none.
+    #[serde(default)]
+    pub(crate) gateway: bool,
 }
 
 impl Default for Options {
@@ -29,6 +32,7 @@ impl Default for Options {
             real_nodes: false,
             kubernetes_version: berth_kubernetes_versions::KUBERNETES_DEFAULT.into(),
             control: true,
+            gateway: false,
         }
     }
 }
@@ -68,6 +72,7 @@ impl Options {
             nodes,
             kubernetes_version,
             without_control,
+            gateway,
         } = arguments;
         let mut options = before.cloned().unwrap_or_default();
         let (real, plan) = nodes
@@ -101,7 +106,13 @@ impl Options {
             options.kubernetes_version.clone_from(wanted);
         }
         options.control = !without_control;
+        options.gateway = gateway.unwrap_or(options.gateway);
         Ok(options)
+    }
+
+    /// Whether a gateway runs: without control there are no tenants to lead to.
+    pub(crate) fn has_gateway(&self) -> bool {
+        self.control && self.gateway
     }
 }
 
@@ -129,6 +140,7 @@ mod tests {
             nodes: None,
             kubernetes_version: None,
             without_control: false,
+            gateway: None,
         }
     }
 
@@ -149,6 +161,30 @@ mod tests {
             ..arguments()
         };
         assert_eq!(Options::after(None, &plain).unwrap(), Options::default());
+    }
+
+    #[test]
+    fn the_gateway_stays_until_it_is_ended() {
+        let with = |gateway| UpArguments {
+            nodes: Some("simulated".parse().unwrap()),
+            gateway,
+            ..arguments()
+        };
+        let after = |before: &Options, gateway| Options::after(Some(before), &with(gateway)).unwrap();
+        let first = Options::after(None, &with(Some(true))).unwrap();
+        assert!(first.has_gateway() && after(&first, None).has_gateway());
+        assert!(!after(&first, Some(false)).has_gateway());
+        assert!(!Options::after(None, &with(None)).unwrap().has_gateway());
+        // It comes back with control.
+        let without = UpArguments {
+            without_control: true,
+            ..with(None)
+        };
+        let paused = Options::after(Some(&first), &without).unwrap();
+        assert!(!paused.has_gateway() && after(&paused, None).has_gateway());
+        let earlier = serde_json::json!({"nodes": first.nodes, "kubernetesVersion": "v1.37.1", "control": true});
+        let earlier: Options = serde_json::from_value(earlier).unwrap();
+        assert!(!earlier.has_gateway());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 use tokio::time::timeout;
 
+use super::gateway;
 use super::options::Options;
 use super::probe;
 use super::progress::SupervisorLock;
@@ -31,7 +32,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    /// Supervisor, API server and control all work.
+    /// Supervisor, API server, control and gateway all work.
     up: bool,
     home: String,
     kubeconfig: String,
@@ -40,6 +41,10 @@ struct Status {
     api_server_ready: bool,
     /// None when the cluster was started without control.
     control_ready: Option<bool>,
+    /// None when the cluster was started without a gateway.
+    gateway_ready: Option<bool>,
+    /// Where tenants are at the gateway, with placeholders for their names.
+    gateway: Option<String>,
     processes: Vec<Process>,
     nodes: Vec<NodeView>,
     tenants: Vec<TenantView>,
@@ -103,20 +108,29 @@ async fn observe(home: &Home) -> Status {
             None => options.control.then_some(false),
         }
     };
-    let (control_ready, answer) = tokio::join!(control_ready, ask_api_server(home));
+    let gateway_ports = ports.filter(|_| options.has_gateway() && home.exists());
+    let gateway_ready = async {
+        match gateway_ports {
+            Some(ports) => Some(probe::is_ready(ports.gateway_admin).await),
+            None => options.has_gateway().then_some(false),
+        }
+    };
+    let (control_ready, gateway_ready, answer) = tokio::join!(control_ready, gateway_ready, ask_api_server(home));
     let api_server_ready = answer.is_some();
     let (nodes, tenants) = answer.unwrap_or_default();
     let processes = statuses(&home.run())
         .into_iter()
         .chain(statuses(&home.tenants().join("run")));
     Status {
-        up: supervisor.is_some() && api_server_ready && control_ready != Some(false),
+        up: supervisor.is_some() && api_server_ready && control_ready != Some(false) && gateway_ready != Some(false),
         home: home.root().display().to_string(),
         kubeconfig: home.admin_kubeconfig().display().to_string(),
         endpoint: ports.and_then(|_| read_endpoint(home)),
         supervisor,
         api_server_ready,
         control_ready,
+        gateway_ready,
+        gateway: gateway_ports.map(gateway::url_of_tenants),
         processes: processes.map(Process::from).collect(),
         nodes,
         tenants,
@@ -234,6 +248,14 @@ fn format_status(status: &Status) -> String {
         status.home,
         format_optional(status.endpoint.as_ref())
     )];
+    if let Some(url) = &status.gateway {
+        let state = if status.gateway_ready == Some(true) {
+            ""
+        } else {
+            " (not ready)"
+        };
+        parts[0].push_str(&format!("\nGateway:      {url}{state}"));
+    }
     let heading = ["PROCESS", "STATE", "PID", "RESTARTS", "LOG"];
     parts.extend(format_rows(heading, &status.processes, |process| {
         [

@@ -8,11 +8,13 @@ use std::time::{Duration, SystemTime};
 use berth_control::install::install;
 use berth_local::{ChartInstall, Datastore, Home, HostCluster, HostClusterConfig};
 use berth_process::ProcessSpec;
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use tracing_subscriber::EnvFilter;
 
 use super::chart;
+use super::gateway::{self, GATEWAY};
 use super::kubeconfigs;
 use super::options::Options;
 use super::probe;
@@ -84,35 +86,67 @@ async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> 
     config.real_nodes = options.real_nodes;
     config.kubernetes_version.clone_from(&options.kubernetes_version);
     let cluster = HostCluster::start(config, report).await?;
+    if !options.has_gateway() {
+        cluster.supervisor().stop(GATEWAY, None).await?;
+    }
     if !options.control {
         cluster.supervisor().stop(CONTROL, None).await?;
         return Ok(cluster);
     }
+    start_control(&cluster, options, report).await?;
+    if options.has_gateway() {
+        report("starting berth-gateway");
+        gateway::start(&cluster, options).await?;
+    }
+    Ok(cluster)
+}
+
+/// Starts control, as a process or with the chart, and waits until it is ready.
+async fn start_control(cluster: &HostCluster, options: &Options, report: impl Fn(&str)) -> Result<(), Error> {
+    let home = cluster.home();
+    let gateway_flags = options.has_gateway().then(|| gateway::control_flags(cluster.ports()));
+    let gateway_flags = gateway_flags.as_ref().map_or(&[][..], |flags| &flags[..]);
     if options.real_nodes {
         report("making images and installing Berth's chart");
         let programs = find_beside(CONTROL)?;
         find_beside("berth-syncer")?;
         let programs = programs.parent().unwrap_or(Path::new("/"));
         let chart = chart::write(home.root().join("chart"))?;
-        cluster.install_chart(&ChartInstall::new(chart, programs)).await?;
-        return Ok(cluster);
+        let mut install = ChartInstall::new(chart, programs);
+        // The gateway is no pod, as names of this machine lead to none.
+        install.values = json!({"control": {"extraArgs": gateway_flags}});
+        cluster.install_chart(&install).await?;
+        return Ok(());
     }
     report("starting berth-control");
     let client = cluster.client().await?;
     install(&client, CONTROL).await?;
     cluster.ensure_kubeconfig(&home.control_kubeconfig(), CONTROL, &[])?;
-    cluster.supervisor().ensure(control_process(&cluster)?).await?;
-    let deadline = Instant::now() + CONTROL_TIMEOUT;
-    while !probe::is_ready(cluster.ports().control).await {
+    let mut spec = control_process(cluster)?;
+    spec.args.extend(gateway_flags.iter().cloned());
+    cluster.supervisor().ensure(spec).await?;
+    wait_until_ready(cluster, CONTROL, cluster.ports().control, CONTROL_TIMEOUT).await
+}
+
+/// Waits until a process says at its port on this machine that it is ready.
+pub(super) async fn wait_until_ready(
+    cluster: &HostCluster,
+    process: &'static str,
+    port: u16,
+    limit: Duration,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + limit;
+    while !probe::is_ready(port).await {
         if Instant::now() > deadline {
-            return Err(Error::ControlNotReady {
-                seconds: CONTROL_TIMEOUT.as_secs(),
-                log: home.log(CONTROL),
+            return Err(Error::ProcessNotReady {
+                process,
+                seconds: limit.as_secs(),
+                log: cluster.home().log(process),
             });
         }
         sleep(Duration::from_millis(50)).await;
     }
-    Ok(cluster)
+    Ok(())
 }
 
 /// An executable that was built beside this one.
@@ -174,7 +208,7 @@ fn control_process(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
 }
 
 /// When a file was last written, in milliseconds.
-fn modified_at(path: &std::path::Path) -> u128 {
+pub(super) fn modified_at(path: &Path) -> u128 {
     let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     written
         .and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok())

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
 use super::UpArguments;
+use super::gateway::{self, GATEWAY};
 use super::options::Options;
 use super::probe;
 use super::progress::{Progress, SupervisorLock};
@@ -35,6 +36,9 @@ pub(crate) async fn run(home: &Path, arguments: &UpArguments) -> Result<ExitCode
         find_beside(CONTROL)?;
         find_beside("berth-syncer")?;
     }
+    if options.has_gateway() {
+        find_beside(GATEWAY)?;
+    }
     options.save(&home)?;
     let unchanged = before.as_ref() == Some(&options);
     let child = match SupervisorLock::holder(&home) {
@@ -44,7 +48,7 @@ pub(crate) async fn run(home: &Path, arguments: &UpArguments) -> Result<ExitCode
                 wait_for_answers(&home, &options).await?;
             }
             print_line(format_args!("The host cluster is already up."))?;
-            return finish(&home);
+            return finish(&home, &options);
         }
         // Another `up` has started it a moment ago.
         Some(_) if unchanged => None,
@@ -60,16 +64,16 @@ pub(crate) async fn run(home: &Path, arguments: &UpArguments) -> Result<ExitCode
         "The host cluster is up after {:.1} s.",
         begin.elapsed().as_secs_f64()
     ))?;
-    finish(&home)
+    finish(&home, &options)
 }
 
-fn finish(home: &Home) -> Result<ExitCode, Error> {
-    print_usage(home)?;
+fn finish(home: &Home, options: &Options) -> Result<ExitCode, Error> {
+    print_usage(home, options)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints how to use a cluster that is up.
-fn print_usage(home: &Home) -> Result<(), Error> {
+fn print_usage(home: &Home, options: &Options) -> Result<(), Error> {
     // Commands in the same directory and environment find the home by themselves.
     let default = std::env::var_os("BERTH_HOME").unwrap_or_else(|| ".berth".into());
     let option = if Home::new(default) == *home {
@@ -81,6 +85,10 @@ fn print_usage(home: &Home) -> Result<(), Error> {
         "\nUse it:\n  export KUBECONFIG={}\n  kubectl get nodes",
         home.admin_kubeconfig().display()
     ))?;
+    if let Some(ports) = home.ports().filter(|_| options.has_gateway()) {
+        let url = gateway::url_of_tenants(ports);
+        print_line(format_args!("\nTenants are at the gateway:\n  {url}"))?;
+    }
     print_line(format_args!(
         "\nShow its state, remove it:\n  berth dev status{option}\n  berth dev down{option}"
     ))
@@ -184,7 +192,7 @@ fn read_last_line(log: &Path) -> String {
         .to_owned()
 }
 
-/// Whether API server and control answer.
+/// Whether API server, control and gateway answer.
 async fn is_answering(home: &Home, options: &Options) -> bool {
     let api_server = async {
         let Ok(client) = client_from(&home.admin_kubeconfig()).await else {
@@ -196,9 +204,12 @@ async fn is_answering(home: &Home, options: &Options) -> bool {
         )
     };
     let as_process = options.control && !options.real_nodes;
-    let control = async { !as_process || probe::is_ready(home.ports().map_or(0, |ports| ports.control)).await };
-    let (api_server, control) = tokio::join!(api_server, control);
-    api_server && control
+    let ports = home.ports();
+    let control = async { !as_process || probe::is_ready(ports.map_or(0, |ports| ports.control)).await };
+    let gateway =
+        async { !options.has_gateway() || probe::is_ready(ports.map_or(0, |ports| ports.gateway_admin)).await };
+    let (api_server, control, gateway) = tokio::join!(api_server, control, gateway);
+    api_server && control && gateway
 }
 
 async fn wait_for_answers(home: &Home, options: &Options) -> Result<(), Error> {

@@ -42,7 +42,12 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
 /// What a kubeconfig of a tenant has, as control writes it: the fields of the document, and of each entry of its lists.
 const OF_TENANT: [&str; 6] = ["apiVersion", "kind", "current-context", "clusters", "users", "contexts"];
 const OF_ENTRIES: [(&str, &str, &[&str]); 3] = [
-    ("clusters", "cluster", &["server", "certificate-authority-data"]),
+    // The name is one of this machine, which the URL does not have. It leads nowhere that the URL and the authority do not.
+    (
+        "clusters",
+        "cluster",
+        &["server", "tls-server-name", "certificate-authority-data"],
+    ),
     ("users", "user", &["client-certificate-data", "client-key-data"]),
     ("contexts", "context", &["cluster", "user", "namespace"]),
 ];
@@ -280,6 +285,25 @@ mod tests {
             "users": [{"name": "vision", "user": {"client-key-data": "a2V5"}}],
             "contexts": [{"name": "vision", "context": {"cluster": "vision", "user": "vision"}}],
         })
+    }
+
+    #[test]
+    fn what_control_writes_is_accepted() {
+        use berth_pki::kubeconfig::{Credential, KubeconfigRequest, kubeconfig};
+        for server in ["https://10.0.0.1:443", "https://vision.team.localhost:8443"] {
+            let text = kubeconfig(&KubeconfigRequest {
+                cluster_name: "vision".into(),
+                server: server.into(),
+                ca_pem: "ca".into(),
+                user: Credential::ClientCertificate {
+                    cert_pem: "cert".into(),
+                    key_pem: "key".into(),
+                },
+                namespace: None,
+            });
+            let document = parse(&text.unwrap()).unwrap();
+            assert_eq!(check_tenant(&document), Ok(()), "{server}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Control's own objects on the host: its namespace, RBAC, service account and PriorityClass.
 
+use crate::control_plane::API_SERVER;
 use berth_admission_policies::{BYPASS, RESOURCE, USE, USED_RESOURCES};
 use berth_api::system;
 use berth_sync_rules::permissions;
@@ -201,6 +202,22 @@ fn binding(name: &str, user: &str) -> ClusterRoleBinding {
             namespace: None,
         }]),
     }
+}
+
+/// The ClusterRole of the gateway, as the chart has it for hosts with the admission policies, and its binding to the gateway's user.
+pub fn gateway_role() -> (ClusterRole, ClusterRoleBinding) {
+    let mut services = rule("", &["services"], &["list", "watch"]);
+    services.resource_names = Some(vec![API_SERVER.into()]);
+    let role = ClusterRole {
+        metadata: named(system::GATEWAY),
+        // The admission policy berth-gateway leaves one annotation of the right to patch.
+        rules: Some(vec![
+            rule(berth_api::GROUP, &["tenantclusters"], &["list", "watch", "patch"]),
+            services,
+        ]),
+        aggregation_rule: None,
+    };
+    (role, binding(system::GATEWAY, system::GATEWAY_USER))
 }
 
 /// The service account of the Jobs that scrub and validate nodes. It has no permissions.

@@ -69,6 +69,18 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     Ok(())
 }
 
+/// Applies what a gateway may do on the host that is no pod of the chart. Needs cluster-admin.
+///
+/// # Errors
+/// The host rejects an object.
+pub async fn install_gateway(client: &Client) -> Result<(), InstallError> {
+    let applier = Applier::new(client.clone());
+    let (role, binding) = manifests::gateway_role();
+    applier.apply(&role).await?;
+    applier.apply(&binding).await?;
+    Ok(())
+}
+
 /// Waits until the definitions are established and discovery shows their kinds.
 async fn wait_until_served(client: &Client, definitions: &[CustomResourceDefinition]) -> Result<(), InstallError> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
