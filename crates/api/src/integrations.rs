@@ -68,6 +68,20 @@ pub struct ArgoCdPolicy {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
     pub labels: Vec<String>,
+    /// Address at which Argo CD reaches the tenants. Service: that of the Service kube-apiserver, for an Argo CD on the host. Gateway: the
+    /// name of the tenant at the gateway, for one elsewhere that gets a copy of the Secret; the platform needs a gateway. Argo CD tells
+    /// clusters apart by their address, so Applications that name it must be changed with it.
+    pub server: ArgoCdServer,
+}
+
+/// The address at which Argo CD reaches tenants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ArgoCdServer {
+    /// That of the Service kube-apiserver on the host.
+    #[default]
+    Service,
+    /// The name at the gateway.
+    Gateway,
 }
 
 /// Which tenants of a class are registered with a program.

@@ -79,7 +79,8 @@ pub use idle_status::{
     StoppedOwner, UnknownGpus,
 };
 pub use integrations::{
-    ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ClassIntegrations, RegistrationPolicy, TenantIntegrations,
+    ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ArgoCdServer, ClassIntegrations, RegistrationPolicy,
+    TenantIntegrations,
 };
 pub use kubeconfig::{KubeconfigSignIn, KubeconfigStatus, LoopbackUrl, is_plain_https_url};
 pub use limits::{

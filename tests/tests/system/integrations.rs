@@ -3,8 +3,10 @@
 //! cluster for itself.
 
 use berth_api::{TenantClass, TenantCluster, conditions, labels};
+use berth_process::free_port;
 use berth_tests::{
     files::example,
+    gateway::{Gateway, control_flags, host_name},
     objects::apply,
     tenant::{Tenant, cluster, ensure_namespace, patient, patient_with},
     test_cluster::TestCluster,
@@ -34,6 +36,10 @@ fn texts(secret: &Secret) -> BTreeMap<String, String> {
 
 /// A client as Argo CD makes it: of `server` and `config`, and nothing else.
 async fn client_of(secret: &Secret) -> Client {
+    patient_with(kubeconfig_of(secret)).await
+}
+
+fn kubeconfig_of(secret: &Secret) -> Kubeconfig {
     let texts = texts(secret);
     let config: Value = serde_json::from_str(&texts["config"]).unwrap();
     let tls = &config["tlsClientConfig"];
@@ -44,7 +50,7 @@ async fn client_of(secret: &Secret) -> Client {
         "users": [{"name": "it", "user": {"client-certificate-data": tls["certData"], "client-key-data": tls["keyData"]}}],
         "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
     });
-    patient_with(Kubeconfig::from_yaml(&kubeconfig.to_string()).unwrap()).await
+    Kubeconfig::from_yaml(&kubeconfig.to_string()).unwrap()
 }
 
 async fn user_of(client: &Client) -> UserInfo {
@@ -62,10 +68,10 @@ async fn patch(host: &TestCluster, spec: &Value) {
 }
 
 /// Waits until a condition has a reason; without one, until there is no such condition.
-async fn until_condition(host: &TestCluster, kind: &str, reason: Option<&str>) {
+async fn until_condition(host: &TestCluster, name: &str, kind: &str, reason: Option<&str>) {
     let tenants = host.tenants(NAMESPACE);
     until(&format!("{kind} is {reason:?}"), SOON, async || {
-        let cluster: TenantCluster = tenants.get(NAME).await.map_err(|error| error.to_string())?;
+        let cluster: TenantCluster = tenants.get(name).await.map_err(|error| error.to_string())?;
         let status = cluster.status.unwrap_or_default();
         // One from before the last change says nothing about it.
         let is_current = status.observed_generation == cluster.metadata.generation;
@@ -145,6 +151,64 @@ pub(crate) async fn a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it(host: 
     host.start_control("first").await;
 }
 
+/// For an Argo CD elsewhere, which gets a copy of the Secret.
+pub(crate) async fn argo_cd_elsewhere_goes_through_the_gateway(host: Arc<TestCluster>) {
+    const NAME: &str = "elsewhere";
+    ensure_namespace(&host.client, ARGO_CD).await;
+    let class = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gitops-elsewhere"},
+        "spec": {"integrations": {"argoCD": {"registration": "Always", "server": "Gateway"}}},
+    });
+    apply(&host.client, "", &class).await.unwrap();
+    let port = free_port().unwrap();
+    let own = [format!("--argo-cd-namespace={ARGO_CD}")];
+    host.stop_control("first").await;
+    host.start_control_with("first", &[&own[..], &control_flags(port)].concat())
+        .await;
+    // The client keeps its connection.
+    let gateway = Gateway::start(&host, port, &["--drain-timeout=1"]).await;
+    let mut asking = cluster(NAME, &[]);
+    asking.spec.class_name = Some("gitops-elsewhere".into());
+    let tenant = Tenant::create(&host, NAMESPACE, &asking).await;
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), ARGO_CD);
+    let name = tenant.id.argo_cd_secret();
+    let secret = until_secret(&secrets, &name, "the tenant is registered", |_| true).await;
+    let url = format!("https://{}:{port}", host_name(&tenant));
+    assert_eq!(texts(&secret)["server"], url);
+
+    // No resolver knows the name here: this is the address that Argo CD's would have. The certificate must be valid for the name.
+    let mut kubeconfig = kubeconfig_of(&secret);
+    let cluster = kubeconfig.clusters[0].cluster.as_mut().unwrap();
+    cluster.server = Some(format!("https://{}", gateway.address()));
+    cluster.tls_server_name = Some(host_name(&tenant));
+    let namespaces: Api<Namespace> = Api::all(patient_with(kubeconfig.clone()).await);
+    until_true("Argo CD reaches the tenant", SOON, async || {
+        namespaces.list(&ListParams::default()).await.is_ok()
+    })
+    .await;
+    let user = user_of(&patient_with(kubeconfig).await).await;
+    assert_eq!(user.username.as_deref(), Some("berth:argocd"));
+    assert!(gateway.metrics().await.contains(&format!("tenant=\"{NAME}\"")));
+
+    // The platform takes its gateway away. The tenant says so, and keeps what it has.
+    assert!(gateway.stop().await.success());
+    host.stop_control("first").await;
+    host.start_control_with("first", &own).await;
+    until_condition(
+        &host,
+        NAME,
+        conditions::ARGO_CD_REGISTERED,
+        Some("GatewayNotConfigured"),
+    )
+    .await;
+    assert_eq!(texts(&secrets.get(&name).await.unwrap())["server"], url);
+
+    tenant.delete(&host).await;
+    assert!(secrets.get_opt(&name).await.unwrap().is_none());
+    host.stop_control("first").await;
+    host.start_control("first").await;
+}
+
 async fn the_kubeconfig_secret_is_as_in_cluster_api(host: &TestCluster, tenant: &Tenant) {
     let secrets: Api<Secret> = Api::namespaced(host.client.clone(), NAMESPACE);
     let secret = secrets.get(&format!("{NAME}-kubeconfig")).await.unwrap();
@@ -202,7 +266,7 @@ async fn the_secret_follows_the_spec(host: &TestCluster, secrets: &Api<Secret>, 
 
 async fn a_team_chooses_no_project_of_another(host: &TestCluster, secrets: &Api<Secret>, name: &str) {
     patch(host, &json!({"integrations": {"argoCD": {"project": "another-team"}}})).await;
-    until_condition(host, conditions::ACCEPTED, Some("ArgoCDNotAllowed")).await;
+    until_condition(host, NAME, conditions::ACCEPTED, Some("ArgoCDNotAllowed")).await;
     let secret = secrets.get(name).await.unwrap();
     assert_eq!(texts(&secret)["project"], NAMESPACE);
     let foreign = json!({"gitops.example.com/stage": "dev", "argocd.argoproj.io/secret-type": "repository"});
@@ -211,9 +275,9 @@ async fn a_team_chooses_no_project_of_another(host: &TestCluster, secrets: &Api<
         &json!({"integrations": {"argoCD": {"project": null, "labels": foreign}}}),
     )
     .await;
-    until_condition(host, conditions::ACCEPTED, Some("ArgoCDNotAllowed")).await;
+    until_condition(host, NAME, conditions::ACCEPTED, Some("ArgoCDNotAllowed")).await;
     patch(host, &json!({"integrations": {"argoCD": {"labels": null}}})).await;
-    until_condition(host, conditions::ACCEPTED, Some("Valid")).await;
+    until_condition(host, NAME, conditions::ACCEPTED, Some("Valid")).await;
 }
 
 /// The Secret is gone, and a copy of it gives no rights.
@@ -230,7 +294,7 @@ async fn it_leaves_nothing_when_it_no_longer_asks(
         matches!(listed, Err(kube::Error::Api(status)) if status.code == 403)
     })
     .await;
-    until_condition(host, conditions::ARGO_CD_REGISTERED, None).await;
+    until_condition(host, NAME, conditions::ARGO_CD_REGISTERED, None).await;
 }
 
 async fn a_foreign_secret_stays(host: &TestCluster, secrets: &Api<Secret>, name: &str) {
@@ -238,12 +302,12 @@ async fn a_foreign_secret_stays(host: &TestCluster, secrets: &Api<Secret>, name:
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"name": "theirs"}});
     apply(&host.client, ARGO_CD, &foreign).await.unwrap();
     patch(host, &json!({"integrations": {"argoCD": {}}})).await;
-    until_condition(host, conditions::ARGO_CD_REGISTERED, Some("SecretExists")).await;
+    until_condition(host, NAME, conditions::ARGO_CD_REGISTERED, Some("SecretExists")).await;
     let kept = secrets.get(name).await.unwrap();
     assert_eq!(texts(&kept), BTreeMap::from([("name".to_owned(), "theirs".to_owned())]));
     // Once it is deleted, the tenant is registered by itself.
     secrets.delete(name, &DeleteParams::default()).await.unwrap();
-    until_condition(host, conditions::ARGO_CD_REGISTERED, Some("Registered")).await;
+    until_condition(host, NAME, conditions::ARGO_CD_REGISTERED, Some("Registered")).await;
     let client = client_of(&secrets.get(name).await.unwrap()).await;
     assert_eq!(user_of(&client).await.username.as_deref(), Some("berth:argocd"));
 }

@@ -127,6 +127,7 @@ fn main() -> ExitCode {
                 credentials::old_certificates_are_refused_after_a_rotation_while_control_is_killed,
                 wake::a_storm_wakes_each_sleeper_once_and_watches_outlast_the_gateway,
                 integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,
+                integrations::argo_cd_elsewhere_goes_through_the_gateway,
                 user_quotas::many_pods_at_once_do_not_exceed_the_limit_of_their_user,
             ]),
         ],

@@ -30,6 +30,13 @@ pub(super) enum ObservedRegistration {
     NotRegistered,
     /// It is to be registered, and the platform names no Argo CD.
     NotConfigured,
+    /// Its class registers tenants by their names at the gateway, and the platform has none. A Secret that exists stays as it is.
+    NoGateway {
+        /// The class.
+        class: String,
+        /// Whether there is a Secret from before.
+        has_secret: bool,
+    },
     /// It is registered: namespace and name of the Secret, and its name in Argo CD.
     Registered { secret: String, name: String },
     /// The Secret is deleted, and the rights of Argo CD in the tenant remain until that answers.
@@ -59,6 +66,13 @@ impl ObservedRegistration {
                 "ArgoCDNotConfigured",
                 "the platform names no namespace of Argo CD; remove spec.integrations.argoCD, or ask the platform team to set the \
                  chart's integrations.argoCD.namespace",
+            ),
+            Self::NoGateway { class, has_secret: _ } => unmet(
+                "GatewayNotConfigured",
+                &format!(
+                    "TenantClass {class} registers tenants by their names at the gateway, and the platform has no gateway; ask the \
+                     platform team to set the chart's gateway.enabled, or the class's spec.integrations.argoCD.server to Service"
+                ),
             ),
             Self::Registered { secret, name } => Some(ConditionUpdate::mark_true(
                 ARGO_CD_REGISTERED,

@@ -1,8 +1,8 @@
 use super::*;
 use crate::network::AllowedNetworks;
 use berth_api::{
-    ControlPlaneService, DnsPolicy, ExpirationPolicy, HostNodePoolSpec, SchedulingMode, SyncPolicy, TenantAccess,
-    TenantLimits,
+    ArgoCdServer, ControlPlaneService, DnsPolicy, ExpirationPolicy, HostNodePoolSpec, SchedulingMode, SyncPolicy,
+    TenantAccess, TenantLimits,
     network::{ClassNetwork, EgressRule},
 };
 use serde_json::{Value, json};
@@ -46,6 +46,7 @@ fn settings() -> Settings {
         sleep: berth_api::ClassSleep::default(),
         manifests: Vec::new(),
         argo_cd: None,
+        argo_cd_server: ArgoCdServer::default(),
         withdrawn_storage_classes: BTreeSet::new(),
     }
 }

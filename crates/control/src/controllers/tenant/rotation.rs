@@ -125,10 +125,11 @@ pub(super) fn check_registration(registration: &ObservedRegistration) -> Result<
         ObservedRegistration::NotRegistered
         | ObservedRegistration::NotConfigured
         | ObservedRegistration::Registered { .. }
+        | ObservedRegistration::NoGateway { has_secret: false, .. }
         // The Secret is deleted.
         | ObservedRegistration::Revoking => Ok(()),
         ObservedRegistration::NotObserved => Err("the Secret for Argo CD is not written yet".into()),
-        ObservedRegistration::Failed { .. } => Err(
+        ObservedRegistration::Failed { .. } | ObservedRegistration::NoGateway { has_secret: true, .. } => Err(
             "the Secret for Argo CD cannot be written; the condition ArgoCDRegistered says why. Resolve it, or end the registration"
                 .into(),
         ),
@@ -248,7 +249,11 @@ mod tests {
             reason: "SecretExists",
             message: String::new(),
         };
-        for waits in [ObservedRegistration::NotObserved, failed] {
+        let without_gateway = |has_secret| ObservedRegistration::NoGateway {
+            class: "gold".into(),
+            has_secret,
+        };
+        for waits in [ObservedRegistration::NotObserved, failed, without_gateway(true)] {
             assert!(check_registration(&waits).is_err(), "{waits:?}");
         }
         let registered = ObservedRegistration::Registered {
@@ -257,6 +262,7 @@ mod tests {
         };
         for fine in [
             registered,
+            without_gateway(false),
             ObservedRegistration::NotRegistered,
             ObservedRegistration::Revoking,
         ] {

@@ -6,9 +6,9 @@ use crate::{
     network::{self, AllowedNetworks},
 };
 use berth_api::{
-    ArgoCdRegistration, ClassManifest, ClassSleep, ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS,
-    DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec,
-    TenantCluster, TenantLimits,
+    ArgoCdRegistration, ArgoCdServer, ClassManifest, ClassSleep, ControlPlaneService, ControlPlaneServicePolicy,
+    DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass,
+    TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -72,6 +72,9 @@ pub struct Settings {
     /// How it is registered in Argo CD; none: it is not.
     #[serde(default, rename = "argoCD")]
     pub argo_cd: Option<ArgoCdRegistration>,
+    /// At which address Argo CD reaches it, as its class says.
+    #[serde(default, rename = "argoCDServer")]
+    pub argo_cd_server: ArgoCdServer,
     /// StorageClasses that the class no longer offers and whose grace period is over: pods that mount their claims end.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub withdrawn_storage_classes: BTreeSet<String>,
@@ -107,6 +110,7 @@ pub fn resolve(
         let argo_cd = policy.resolve(class_name, &namespace, requested_argo_cd(cluster));
         let settings = Settings {
             argo_cd: argo_cd.map_err(|why| reject(ARGO_CD_NOT_ALLOWED, why))?,
+            argo_cd_server: policy.server,
             version: spec.version.clone(),
             class,
             scheduling: spec.scheduling_mode.unwrap_or(rules.scheduling_mode),
@@ -184,6 +188,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         },
         access: accepted.access,
         argo_cd: accepted.argo_cd.or_else(|| registration_of_all(cluster, rules)),
+        argo_cd_server: rules.integrations.argo_cd.server,
         version: accepted.version,
         class: accepted.class,
         scheduling: accepted.scheduling,

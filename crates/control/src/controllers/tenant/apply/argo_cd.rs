@@ -16,10 +16,10 @@ use super::{
 };
 use crate::{
     apply::{Applier, delete_same, optional},
-    control_plane::{Authorities, CertificateError, Issued, Leaf, LeafStore},
+    control_plane::{Authorities, CertificateError, Endpoints, Issued, Leaf, LeafStore},
     error::{ReconcileError, api},
 };
-use berth_api::{ArgoCdRegistration, labels, names::TenantId};
+use berth_api::{ArgoCdRegistration, ArgoCdServer, labels, names::TenantId};
 use berth_pki::Usage;
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -39,6 +39,25 @@ const NAMESPACE_KEY: &str = "namespace";
 /// Whether the tenant is to be a cluster in Argo CD, and the platform has one.
 pub(super) fn is_registered(context: &TenantContext, settings: &Settings) -> bool {
     settings.argo_cd.is_some() && context.argo_cd_namespace.is_some()
+}
+
+/// Whether Argo CD, if the tenant is registered, connects to its API server itself and not through the gateway.
+pub(super) fn connects_directly(context: &TenantContext, settings: &Settings) -> bool {
+    is_registered(context, settings) && !uses_gateway(settings.argo_cd_server, context.network_config.gateway.is_some())
+}
+
+/// Whether the Secret leads through the gateway. Without a gateway, one from before stays as it is.
+fn uses_gateway(server: ArgoCdServer, has_gateway: bool) -> bool {
+    has_gateway && server == ArgoCdServer::Gateway
+}
+
+/// The URL at which Argo CD reaches the tenant; none: it is to be one at the gateway, and there is no gateway. The team chooses no part of
+/// it but the names of the TenantCluster and its namespace, which no other tenant has.
+fn find_server(settings: &Settings, endpoints: &Endpoints) -> Option<String> {
+    match settings.argo_cd_server {
+        ArgoCdServer::Service => Some(endpoints.api_server.https_url()),
+        ArgoCdServer::Gateway => endpoints.gateway.clone(),
+    }
 }
 
 /// The client certificate of Argo CD. It is renewed as all leaves are, and dropped when it is no longer issued.
@@ -100,13 +119,21 @@ async fn make_match(
             *recorded = Recorded::Nowhere;
         }
     }
-    match (wanted, target, applier) {
-        (None, _, _) => Ok(ObservedRegistration::NotRegistered),
-        (Some(_), None, _) => Ok(ObservedRegistration::NotConfigured),
+    let (registration, namespace) = match (wanted, target) {
+        (None, _) => return Ok(ObservedRegistration::NotRegistered),
+        (Some(_), None) => return Ok(ObservedRegistration::NotConfigured),
+        (Some(registration), Some(namespace)) => (registration, namespace),
+    };
+    match (find_server(settings, &prepared.endpoints), applier) {
+        (None, _) => Ok(ObservedRegistration::NoGateway {
+            class: settings.class_name().to_owned(),
+            has_secret: *recorded != Recorded::Nowhere,
+        }),
         // The Secret stays as it is.
-        (Some(_), Some(_), None) => Ok(ObservedRegistration::NotObserved),
-        (Some(registration), Some(namespace), Some(applier)) => {
-            register(context, prepared, registration, (namespace, applier), recorded).await?;
+        (Some(_), None) => Ok(ObservedRegistration::NotObserved),
+        (Some(server), Some(applier)) => {
+            let place = Place { namespace, server };
+            register(context, prepared, registration, (&place, applier), recorded).await?;
             Ok(ObservedRegistration::Registered {
                 secret: format!("{namespace}/{}", tenant.id.argo_cd_secret()),
                 name: argo_cd::cluster_name(&tenant.cluster),
@@ -115,12 +142,20 @@ async fn make_match(
     }
 }
 
+/// Where the Secret is, and where it leads.
+struct Place<'a> {
+    /// Namespace of Argo CD.
+    namespace: &'a str,
+    /// URL of the tenant's API server.
+    server: String,
+}
+
 /// Makes Argo CD cluster-admin in the tenant, and writes the Secret by which Argo CD reaches the tenant.
 async fn register(
     context: &TenantContext,
     prepared: &Prepared<'_>,
     registration: &ArgoCdRegistration,
-    (namespace, applier): (&str, &Applier),
+    (place, applier): (&Place<'_>, &Applier),
     recorded: &mut Recorded,
 ) -> Result<(), ReconcileError> {
     let Accepted {
@@ -129,6 +164,7 @@ async fn register(
         schedule: _,
         ceilings: _,
     } = prepared.accepted;
+    let Place { namespace, server } = place;
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
     let name = tenant.id.argo_cd_secret();
     let existing = optional(secrets.get_metadata(&name).await).map_err(api("get the Secret for Argo CD"))?;
@@ -141,18 +177,17 @@ async fn register(
             ),
         });
     }
-    let place = Recorded::In(namespace.to_owned());
-    if *recorded != place {
+    let record = Recorded::In((*namespace).to_owned());
+    if *recorded != record {
         store_record(tenant, namespace).await?;
-        *recorded = place;
+        *recorded = record;
     }
     let grant = async { Ok::<_, ReconcileError>(applier.apply(&argo_cd::admin_binding()).await?) };
     tenant.write(grant).await?;
     let mut leaves = keys::load_certificates(context, tenant, Timestamp::now()).await?;
     let certificate = issue_certificate(&prepared.authorities, &mut leaves)?;
     let access = argo_cd::Access {
-        // Where Berth reaches it: the team chooses no part of this address, and it leads there from every pod of the host that may connect.
-        server: &prepared.endpoints.api_server.https_url(),
+        server,
         ca_pem: prepared.authorities.server.cert_pem(),
         cert_pem: &certificate.cert_pem,
         key_pem: &certificate.key_pem,
@@ -254,4 +289,16 @@ async fn delete_record(context: &TenantContext, tenant: &TenantId) -> Result<(),
     let deleted = records(context, tenant).delete(NAME, &DeleteParams::default()).await;
     optional(deleted).map_err(api("delete the record of the registration in Argo CD"))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn argo_cd_connects_to_api_servers_unless_there_is_a_gateway_that_it_uses() {
+        assert!(uses_gateway(ArgoCdServer::Gateway, true));
+        assert!(!uses_gateway(ArgoCdServer::Gateway, false));
+        assert!(!uses_gateway(ArgoCdServer::Service, true));
+    }
 }

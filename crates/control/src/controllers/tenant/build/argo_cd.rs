@@ -21,7 +21,7 @@ const SECRET_TYPE: (&str, &str) = ("argocd.argoproj.io/secret-type", "cluster");
 
 /// How Argo CD reaches a tenant, and the certificate of [`ARGO_CD_USER`].
 pub struct Access<'a> {
-    /// URL of the API server. It is also the key by which Argo CD tells clusters apart, so no team may choose it.
+    /// URL of the API server, from where Argo CD is. It is also the key by which Argo CD tells clusters apart, so no team may choose it.
     pub server: &'a str,
     /// Authority of the API server's certificate, PEM.
     pub ca_pem: &'a str,

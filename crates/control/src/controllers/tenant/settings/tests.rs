@@ -248,8 +248,11 @@ fn a_class_decides_who_is_registered_in_argo_cd() {
 
     // A tenant whose spec is not accepted keeps what it has, and a class that registers all registers it.
     let accepted = resolve(&asking("{}"), offering(own), &[]).unwrap();
-    let always = offering(r#"{"argoCD": {"registration": "Always", "projects": ["shared"]}}"#)("gold").unwrap();
+    let rules = r#"{"argoCD": {"registration": "Always", "projects": ["shared"], "server": "Gateway"}}"#;
+    assert_eq!(accepted.argo_cd_server, ArgoCdServer::Service);
+    let always = offering(rules)("gold").unwrap();
     let held = under_rules(accepted, &asking("{}"), &always.spec);
+    assert_eq!(held.argo_cd_server, ArgoCdServer::Gateway);
     assert_eq!(held.argo_cd.clone().unwrap().project.as_deref(), Some("shared"));
     let never = class("gold");
     assert_eq!(

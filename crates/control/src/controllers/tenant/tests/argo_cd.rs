@@ -1,6 +1,7 @@
 //! Tenants in Argo CD: a Secret that follows the tenant, and that nothing outlives.
 
 use super::fixture::{Fixture, TENANT, UID};
+use crate::control_plane::GatewayConfig;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
 use serde_json::{Value, json};
@@ -150,6 +151,39 @@ async fn a_class_takes_the_registration_away() {
     assert_eq!(accepted["reason"], "ArgoCDNotAllowed", "{accepted}");
     assert!(fixture.host.get(&secret_path(&fixture, ARGO_CD)).is_none());
     assert!(fixture.tenant.get(BINDING).is_none());
+}
+
+#[tokio::test]
+async fn a_class_leads_argo_cd_through_the_gateway() {
+    let mut fixture = registered().await;
+    let secret = secret_path(&fixture, ARGO_CD);
+    let server = |fixture: &Fixture| text(&fixture.host.get(&secret).unwrap(), "server");
+    let direct = server(&fixture);
+
+    // Without a gateway nothing that works is taken away.
+    let rules = json!({"registration": "OnRequest", "projects": ["{namespace}"], "server": "Gateway"});
+    set_class(&fixture, &rules);
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture), "GatewayNotConfigured");
+    assert_eq!(server(&fixture), direct);
+
+    fixture.context.network_config.gateway = Some(GatewayConfig {
+        domain: "clusters.example.com".parse().unwrap(),
+        port: 8443,
+    });
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture), "Registered");
+    assert_eq!(server(&fixture), "https://vision.team.clusters.example.com:8443");
+
+    set_class(
+        &fixture,
+        &json!({"registration": "OnRequest", "projects": ["{namespace}"]}),
+    );
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(server(&fixture), direct);
 }
 
 #[tokio::test]
