@@ -2,8 +2,10 @@
 
 use crate::render::template;
 use berth_local::images::catalog::for_installation;
+use berth_tests::files::{binary, documents};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, process::Command};
+use tempfile::TempDir;
 
 const KUBERNETES: &str = berth_kubernetes_versions::KUBERNETES_DEFAULT;
 
@@ -108,6 +110,40 @@ async fn every_image_can_have_a_digest() {
             .unwrap_err();
         assert!(refusal.contains("/control/image/digest"), "{refusal}");
     }
+}
+
+/// `berth images list` makes these values of a list with digests, and names the images as the chart does.
+#[tokio::test]
+async fn listed_digests_are_values_for_every_image() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("images.txt");
+    let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+    let lines: Vec<String> = for_installation(&[KUBERNETES])
+        .into_iter()
+        .map(|image| format!("{}@{digest}\n", image.reference))
+        .collect();
+    std::fs::write(&file, lines.concat()).unwrap();
+    let list = |format: &str| {
+        let listed = Command::new(binary("berth"))
+            .args([
+                "images",
+                "list",
+                "--registry=registry.example.com/mirror",
+                "-o",
+                format,
+                "--digests",
+            ])
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        String::from_utf8(listed.stdout).unwrap()
+    };
+    let values = documents(&list("values")).remove(0);
+    let all = template(&with_gateway(values)).await.unwrap();
+    let names: BTreeSet<String> = list("name").lines().map(str::to_owned).collect();
+    assert_eq!(names.len(), lines.len());
+    assert_eq!(images(&all), names);
 }
 
 /// The values of an older release do not have what came later.

@@ -1,5 +1,6 @@
 //! `berth images`: the images that an installation of this version needs, for hosts without access to the internet.
 
+mod digests;
 mod plan;
 mod transfer;
 
@@ -13,19 +14,24 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::output::{self, OutputFormat, format_table, print_line};
-use plan::{Tool, in_registry};
+use digests::{Digests, chart_values};
+use plan::{ListedImage, Tool, in_registry};
 use transfer::Destination;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImagesCommand {
     /// List all images that an installation of this version needs.
-    #[command(after_help = "Examples:\n  berth images list\n  berth images list -o name --kubernetes-version v1.36.4")]
+    #[command(
+        after_help = "Examples:\n  berth images list\n  berth images list -o name --kubernetes-version v1.36.4\n  berth images list --digests images/images.txt -o values > digests.yaml"
+    )]
     List {
         #[command(flatten)]
         versions: VersionsArgument,
         /// Show the names that the images have in this registry.
         #[arg(long, value_name = "REGISTRY", value_parser = parse_registry)]
         registry: Option<String>,
+        #[command(flatten)]
+        digests: DigestsArgument,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: ListFormat,
@@ -46,6 +52,8 @@ pub(crate) enum ImagesCommand {
         /// docker]
         #[arg(long, value_name = "OS/ARCHITECTURE", value_parser = parse_platform)]
         platform: Option<String>,
+        #[command(flatten)]
+        digests: DigestsArgument,
         #[command(flatten)]
         versions: VersionsArgument,
         #[command(flatten)]
@@ -78,6 +86,19 @@ pub(crate) struct VersionsArgument {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct DigestsArgument {
+    /// File with the digests of images, a NAME:TAG@DIGEST on each line. Images that are not in it have no digest.
+    #[arg(long = "digests", value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl DigestsArgument {
+    fn read(&self) -> Result<Digests, Error> {
+        self.file.as_deref().map_or(Ok(Digests::default()), Digests::read)
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ToolArgument {
     /// Program that talks to registries. [default: the first that is installed]
     #[arg(long, value_enum, value_name = "PROGRAM")]
@@ -96,6 +117,8 @@ pub(crate) enum ListFormat {
     Yaml,
     /// Names of the images, one a line.
     Name,
+    /// Values of the chart with the digests of `--digests` and the registry of `--registry`, as YAML.
+    Values,
 }
 
 /// What `berth images list` prints. Programs read it: fields are only ever added.
@@ -110,6 +133,12 @@ struct ListView {
 struct ImageView {
     /// Name with a tag.
     image: String,
+    /// `sha256:…`, if it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    /// Name with a tag, as upstream has it.
+    #[serde(skip)]
+    reference: String,
     /// What runs from it.
     purpose: &'static str,
     /// Name of the file in which it is saved.
@@ -149,18 +178,27 @@ pub(crate) async fn run(command: ImagesCommand) -> Result<ExitCode, Error> {
         ImagesCommand::List {
             versions,
             registry,
+            digests,
             output,
-        } => print_list(&build_view(&versions, registry.as_deref()), output)?,
+        } => {
+            let list = build_view(&versions, registry.as_deref(), &digests.read()?);
+            print_list(&list, registry.as_deref(), output)?;
+        }
         ImagesCommand::Save {
             folder,
             artifacts,
             platform,
+            digests,
             versions,
             tool,
         } => {
-            let references = required(&versions).into_iter().map(|image| image.reference).collect();
+            let digests = digests.read()?;
+            let images = required(&versions).into_iter().map(|image| ListedImage {
+                digest: digests.find(&[&image.reference]),
+                reference: image.reference,
+            });
             let (artifacts, platform) = (artifacts.as_deref(), platform.as_deref());
-            transfer::save(references, &folder, artifacts, tool.tool, platform).await?;
+            transfer::save(images.collect(), &folder, artifacts, tool.tool, platform).await?;
         }
         ImagesCommand::Load {
             folder,
@@ -180,26 +218,44 @@ fn required(versions: &VersionsArgument) -> Vec<RequiredImage> {
     for_installation(&versions)
 }
 
-fn build_view(versions: &VersionsArgument, registry: Option<&str>) -> ListView {
+fn build_view(versions: &VersionsArgument, registry: Option<&str>, digests: &Digests) -> ListView {
     let images = required(versions).into_iter();
-    let images = images.map(|RequiredImage { reference, purpose }| ImageView {
-        archive: archive_name(&reference),
-        image: registry.map_or(reference.clone(), |registry| in_registry(&reference, registry)),
-        purpose,
+    let images = images.map(|RequiredImage { reference, purpose }| {
+        let image = registry.map_or(reference.clone(), |registry| in_registry(&reference, registry));
+        ImageView {
+            archive: archive_name(&reference),
+            digest: digests.find(&[&image, &reference]),
+            image,
+            purpose,
+            reference,
+        }
     });
     ListView {
         images: images.collect(),
     }
 }
 
-fn print_list(list: &ListView, format: ListFormat) -> Result<(), Error> {
+impl ImageView {
+    /// The name, with the digest if there is one.
+    fn name(&self) -> String {
+        let (reference, digest) = (self.image.clone(), self.digest.clone());
+        ListedImage { reference, digest }.line()
+    }
+}
+
+fn print_list(list: &ListView, registry: Option<&str>, format: ListFormat) -> Result<(), Error> {
     match format {
         ListFormat::Table => output::print(list, describe, OutputFormat::Table),
         ListFormat::Json => output::print(list, describe, OutputFormat::Json),
         ListFormat::Yaml => output::print(list, describe, OutputFormat::Yaml),
         ListFormat::Name => {
-            let names: Vec<&str> = list.images.iter().map(|image| image.image.as_str()).collect();
+            let names: Vec<String> = list.images.iter().map(ImageView::name).collect();
             print_line(format_args!("{}", names.join("\n")))
+        }
+        ListFormat::Values => {
+            let images = list.images.iter();
+            let images = images.map(|image| (image.reference.as_str(), image.digest.as_deref()));
+            output::print(&chart_values(images, registry), |_| String::new(), OutputFormat::Yaml)
         }
     }
 }
@@ -208,7 +264,7 @@ fn describe(list: &ListView) -> String {
     let rows: Vec<[String; 2]> = list
         .images
         .iter()
-        .map(|image| [image.image.clone(), image.purpose.to_owned()])
+        .map(|image| [image.name(), image.purpose.to_owned()])
         .collect();
     format_table(["IMAGE", "USED FOR"], &rows)
 }
@@ -225,7 +281,7 @@ mod tests {
 
     #[test]
     fn images_of_each_version_are_listed() {
-        let list = build_view(&versions(&["v1.37.1", "v1.36.4"]), None).images;
+        let list = build_view(&versions(&["v1.37.1", "v1.36.4"]), None, &Digests::default()).images;
         let has = |name: &str| list.iter().any(|image| image.image == name);
         for name in [
             "registry.k8s.io/kube-scheduler:v1.36.4",
@@ -241,7 +297,11 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_registry() {
-        let list = build_view(&versions(&["v1.37.1"]), Some("harbor.example.com/m"));
+        let list = build_view(
+            &versions(&["v1.37.1"]),
+            Some("harbor.example.com/m"),
+            &Digests::default(),
+        );
         assert!(
             list.images
                 .iter()

@@ -61,6 +61,15 @@ impl ListedImage {
             .collect()
     }
 
+    /// Its name with the digest in place of the tag, if the digest is known.
+    fn by_digest(&self) -> Option<String> {
+        let repository = self
+            .reference
+            .rsplit_once(':')
+            .map_or(&*self.reference, |(name, _)| name);
+        Some(format!("{repository}@{}", self.digest.as_ref()?))
+    }
+
     /// The line.
     pub(crate) fn line(&self) -> String {
         match &self.digest {
@@ -119,9 +128,13 @@ pub(crate) fn in_registry(reference: &str, registry: &str) -> String {
     format!("{registry}/{path}")
 }
 
-/// Commands that write an image to a file. With a platform (`linux/arm64`), only that one.
-pub(crate) fn pull_commands(tool: Tool, reference: &str, file: &Path, platform: Option<&str>) -> Vec<Vec<String>> {
+/// Commands that write an image to a file: that with its digest, if that is known, whatever its tag names. With a platform
+/// (`linux/arm64`), only that one.
+pub(crate) fn pull_commands(tool: Tool, image: &ListedImage, file: &Path, platform: Option<&str>) -> Vec<Vec<String>> {
     let file = file.display();
+    let reference = &image.reference;
+    // No program takes both a tag and a digest.
+    let source = image.by_digest().unwrap_or_else(|| reference.clone());
     match tool {
         Tool::Skopeo => {
             let mut command = words(&["skopeo"]);
@@ -137,7 +150,7 @@ pub(crate) fn pull_commands(tool: Tool, reference: &str, file: &Path, platform: 
                 // Without --preserve-digests: many images of upstream are not in the format of OCI, and are converted.
                 command.extend(words(&["copy", "--all"]));
             }
-            command.push(format!("docker://{reference}"));
+            command.push(format!("docker://{source}"));
             command.push(format!("oci-archive:{file}:{reference}"));
             vec![command]
         }
@@ -146,11 +159,13 @@ pub(crate) fn pull_commands(tool: Tool, reference: &str, file: &Path, platform: 
             if let Some(platform) = platform {
                 pull.extend(words(&["--platform", platform]));
             }
-            pull.push(reference.to_owned());
-            vec![
-                pull,
-                words(&["docker", "save", "--output", &file.to_string(), reference]),
-            ]
+            pull.push(source.clone());
+            let mut commands = vec![pull];
+            if source != *reference {
+                commands.push(words(&["docker", "tag", &source, reference]));
+            }
+            commands.push(words(&["docker", "save", "--output", &file.to_string(), reference]));
+            commands
         }
     }
 }
@@ -182,13 +197,8 @@ pub(crate) fn import_commands(image: &ListedImage, file: &Path) -> Vec<Vec<Strin
     let file = file.display().to_string();
     let import = ["import", "--label", "io.cri-containerd.pinned=pinned", &file];
     let mut commands = vec![words(&[&containerd[..], &import].concat())];
-    if let Some(digest) = &image.digest {
+    if let Some(by_digest) = image.by_digest() {
         // Pods of the chart name the image by its digest, and an import gives it only the name with the tag.
-        let repository = image
-            .reference
-            .rsplit_once(':')
-            .map_or(&*image.reference, |(name, _)| name);
-        let by_digest = format!("{repository}@{digest}");
         let tag = ["tag", "--force", &image.reference, &by_digest];
         commands.push(words(&[&containerd[..], &tag].concat()));
     }
@@ -209,6 +219,11 @@ mod tests {
     /// A digest of one digit.
     fn digest(digit: char) -> String {
         format!("sha256:{}", digit.to_string().repeat(64))
+    }
+
+    fn etcd(digest: Option<String>) -> ListedImage {
+        let reference = ETCD.into();
+        ListedImage { reference, digest }
     }
 
     fn lines(commands: &[Vec<String>]) -> Vec<String> {
@@ -301,13 +316,13 @@ mod tests {
     fn skopeo_copies_all_architectures_or_one() {
         let file = Path::new("/tmp/etcd.tar");
         assert_eq!(
-            lines(&pull_commands(Tool::Skopeo, ETCD, file, None)),
+            lines(&pull_commands(Tool::Skopeo, &etcd(None), file, None)),
             [format!(
                 "skopeo copy --all docker://{ETCD} oci-archive:/tmp/etcd.tar:{ETCD}"
             )]
         );
         assert_eq!(
-            lines(&pull_commands(Tool::Skopeo, ETCD, file, Some("linux/arm64"))),
+            lines(&pull_commands(Tool::Skopeo, &etcd(None), file, Some("linux/arm64"))),
             [format!(
                 "skopeo --override-os linux --override-arch arm64 copy docker://{ETCD} oci-archive:/tmp/etcd.tar:{ETCD}"
             )]
@@ -322,7 +337,7 @@ mod tests {
     fn docker_pulls_and_pushes_by_name() {
         let file = Path::new("/tmp/etcd.tar");
         assert_eq!(
-            lines(&pull_commands(Tool::Docker, ETCD, file, Some("linux/amd64"))),
+            lines(&pull_commands(Tool::Docker, &etcd(None), file, Some("linux/amd64"))),
             [
                 format!("docker pull --platform linux/amd64 {ETCD}"),
                 format!("docker save --output /tmp/etcd.tar {ETCD}")
@@ -334,6 +349,26 @@ mod tests {
                 "docker load --input /tmp/etcd.tar".to_owned(),
                 format!("docker tag {ETCD} r/etcd:3.6.16-0"),
                 "docker push r/etcd:3.6.16-0".to_owned()
+            ]
+        );
+    }
+
+    #[test]
+    fn an_image_whose_digest_is_known_is_pulled_by_it() {
+        let (file, digest) = (Path::new("/tmp/etcd.tar"), digest('1'));
+        let image = etcd(Some(digest.clone()));
+        assert_eq!(
+            lines(&pull_commands(Tool::Skopeo, &image, file, None)),
+            [format!(
+                "skopeo copy --all docker://registry.k8s.io/etcd@{digest} oci-archive:/tmp/etcd.tar:{ETCD}"
+            )]
+        );
+        assert_eq!(
+            lines(&pull_commands(Tool::Docker, &image, file, None)),
+            [
+                format!("docker pull registry.k8s.io/etcd@{digest}"),
+                format!("docker tag registry.k8s.io/etcd@{digest} {ETCD}"),
+                format!("docker save --output /tmp/etcd.tar {ETCD}")
             ]
         );
     }

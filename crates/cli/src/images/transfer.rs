@@ -31,10 +31,10 @@ pub(super) enum Destination {
     Containerd,
 }
 
-/// Puts archives of `references` into `folder`: Berth's images are copied from a folder with the artifacts of a release, others are
+/// Puts archives of `images` into `folder`: Berth's images are copied from a folder with the artifacts of a release, others are
 /// pulled. An archive that is there already stays, so that the command can be run again after it failed.
 pub(super) async fn save(
-    references: Vec<String>,
+    images: Vec<ListedImage>,
     folder: &Path,
     artifacts: Option<&Path>,
     tool: Option<Tool>,
@@ -46,28 +46,31 @@ pub(super) async fn save(
         .map(|artifacts| Release::read(artifacts, folder))
         .transpose()?;
     let mut list = String::new();
-    for reference in references {
-        let name = archive_name(&reference);
+    for image in images {
+        let reference = &image.reference;
+        let name = archive_name(reference);
         let file = folder.join(&name);
         let partial = folder.join(format!("{name}.part"));
-        let is_own = is_own(&reference);
-        if let Some(release) = release.as_ref().filter(|_| is_own) {
+        if let Some(release) = release.as_ref().filter(|_| is_own(reference)) {
             // Also in place of one that is there: it may be of another build.
-            let source = release.check_archive(&reference)?;
+            let source = release.check_archive(reference)?;
             fs::copy(&source, &partial).map_err(failed("copy", &source))?;
             fs::rename(&partial, &file).map_err(failed("write", &file))?;
         } else if !file.is_file() {
             let tool = find_tool(tool).await?;
             // skopeo adds to an archive that is there.
             remove_file(&partial)?;
-            run_all(&pull_commands(tool, &reference, &partial, platform)).await?;
+            run_all(&pull_commands(tool, &image, &partial, platform)).await?;
             fs::rename(&partial, &file).map_err(failed("write", &file))?;
         }
-        let stored = read_stored(&file, &reference)?;
-        // Registries may have others of upstream's images: many of them are converted when they are saved.
-        let digest = stored.map(|stored| stored.digest).filter(|_| is_own);
+        let stored = read_stored(&file, reference)?;
         print_line(format_args!("{}", file.display()))?;
-        list.push_str(&ListedImage { reference, digest }.line());
+        // That of the archive, as it will be where the image goes: many images of upstream are converted when they are saved.
+        let saved = ListedImage {
+            reference: reference.clone(),
+            digest: stored.map(|stored| stored.digest),
+        };
+        list.push_str(&saved.line());
         list.push('\n');
     }
     Ok(write_atomic(&folder.join(LIST), list.as_bytes(), 0o644)?)

@@ -8,6 +8,13 @@ fn control() -> String {
     berth_reference("berth-control")
 }
 
+fn tagged(reference: &str) -> ListedImage {
+    ListedImage {
+        reference: reference.to_owned(),
+        digest: None,
+    }
+}
+
 /// Writes an archive of an image for an architecture into a folder; returns its digest.
 fn write_archive(folder: &Path, reference: &str, content: &str, architecture: &str) -> String {
     fs::create_dir_all(folder).unwrap();
@@ -33,7 +40,7 @@ fn release(dir: &TempDir) -> (PathBuf, String) {
 }
 
 async fn save_own(folder: &Path, artifacts: Option<&Path>) -> Result<(), Error> {
-    save(vec![control()], folder, artifacts, None, None).await
+    save(vec![tagged(&control())], folder, artifacts, None, None).await
 }
 
 #[tokio::test]
@@ -92,10 +99,10 @@ async fn only_the_archives_of_the_release_are_taken_from_it() {
 #[tokio::test]
 async fn an_archive_that_is_there_is_not_pulled_again() {
     let dir = TempDir::new().unwrap();
-    let (folder, etcd) = (dir.path().join("images"), vec![ETCD.to_owned()]);
-    write_archive(&folder, ETCD, "etcd", "amd64");
+    let (folder, etcd) = (dir.path().join("images"), vec![tagged(ETCD)]);
+    let digest = write_archive(&folder, ETCD, "etcd", "amd64");
     save(etcd.clone(), &folder, None, None, None).await.unwrap();
-    assert_eq!(read_list(&folder).unwrap()[0].digest, None);
+    assert_eq!(read_list(&folder).unwrap()[0].digest, Some(digest));
     // Half of one is not taken for the image.
     let file = folder.join(archive_name(ETCD));
     let half = fs::read(&file).unwrap();
@@ -124,11 +131,7 @@ fn nothing_is_loaded_unless_all_archives_fit() {
     let error = check(&[], None).unwrap_err();
     assert!(error.contains("lists no image"), "{error}");
 
-    let etcd = ListedImage {
-        reference: ETCD.into(),
-        digest: None,
-    };
-    let error = check(&[list(&digest), vec![etcd]].concat(), None).unwrap_err();
+    let error = check(&[list(&digest), vec![tagged(ETCD)]].concat(), None).unwrap_err();
     assert!(error.contains(ETCD) && error.contains("berth images save"), "{error}");
 }
 
