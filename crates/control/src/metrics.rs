@@ -323,31 +323,7 @@ impl Metrics {
             metrics.placeholders.clone(),
         );
         registry.register("tenants", "TenantClusters that exist", metrics.tenants.clone());
-        registry.register(
-            "datastore_used_percent",
-            "Share of the datastore that a tenant uses, in percent of what its class allows",
-            metrics.datastore_used.clone(),
-        );
-        registry.register(
-            "host_used_percent",
-            "Bytes that a tenant's objects have on the host, in percent of what its class allows",
-            metrics.host_used.clone(),
-        );
-        registry.register(
-            "datastore_limits_bytes",
-            "What all tenants together may store by the limits of their classes",
-            metrics.datastore_limits.clone(),
-        );
-        registry.register(
-            "datastore_quota_bytes",
-            "Size above which the tenants' datastore rejects writes; 0 if it does not say",
-            metrics.datastore_quota.clone(),
-        );
-        registry.register(
-            "datastore_compactions",
-            "How often control dropped the history of the datastore because half of its quota was in use",
-            metrics.datastore_compactions.clone(),
-        );
+        metrics.register_limits(registry);
         metrics.sleep.register(registry);
         registry.register(
             "credential_rotations",
@@ -357,6 +333,34 @@ impl Metrics {
         metrics.register_quotas(registry);
         metrics.register_idle_reclaim(registry);
         metrics
+    }
+
+    fn register_limits(&self, registry: &mut Registry) {
+        registry.register(
+            "datastore_used_percent",
+            "Share of the datastore that a tenant uses, in percent of what its class allows",
+            self.datastore_used.clone(),
+        );
+        registry.register(
+            "host_used_percent",
+            "Bytes that a tenant's objects have on the host, in percent of what its class allows",
+            self.host_used.clone(),
+        );
+        registry.register(
+            "datastore_limits_bytes",
+            "What all tenants together may store by the limits of their classes",
+            self.datastore_limits.clone(),
+        );
+        registry.register(
+            "datastore_quota_bytes",
+            "Size above which the tenants' datastore rejects writes; 0 if it does not say",
+            self.datastore_quota.clone(),
+        );
+        registry.register(
+            "datastore_compactions",
+            "How often control dropped the history of the datastore because half of its quota was in use",
+            self.datastore_compactions.clone(),
+        );
     }
 
     fn register_quotas(&self, registry: &mut Registry) {
