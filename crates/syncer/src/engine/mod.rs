@@ -39,6 +39,7 @@ mod tokens;
 mod turns;
 mod update;
 mod user_places;
+mod user_waits;
 mod watches;
 mod window;
 mod withdraw;
@@ -165,7 +166,7 @@ impl Outcome {
 
     /// Whether the object waits for its place or turn, and is reconciled again when it has come.
     fn waits_for_turn(&self) -> bool {
-        [admit::NO_PLACE, user_places::NO_PLACE, turns::WAITS].contains(&self.result)
+        [admit::NO_PLACE, user_waits::NO_PLACE, turns::WAITS].contains(&self.result)
     }
 }
 
@@ -175,7 +176,7 @@ impl Engine {
         let demand = cache.kinds.iter().map(|id| (*id, Notify::new())).collect();
         Arc::new(Self {
             windows: admit::new_windows(&cache),
-            user_places: user_places::new_user_places(&cache),
+            user_places: user_waits::new_user_places(&cache),
             groups: gang::groups(&cache),
             group_sizes: Mutex::default(),
             demand,

@@ -12,9 +12,15 @@
 //!
 //! [`HostLimits::waiting_pods_of_user`]: berth_sync_rules::model::HostLimits::waiting_pods_of_user
 
-mod places;
-
-use super::{Engine, Outcome, api::CallError, lock, recorder::Level, status_sync::status_patch, to_host::ObjectSync};
+use super::{
+    Engine, Outcome,
+    api::CallError,
+    lock,
+    recorder::Level,
+    status_sync::status_patch,
+    to_host::ObjectSync,
+    user_places::{Answer, OnHost, Request, UserPlaces},
+};
 use berth_api::labels;
 use berth_sync_rules::{
     kinds::pod::user,
@@ -25,8 +31,6 @@ use berth_sync_rules::{
     },
 };
 use jiff::Timestamp;
-pub(super) use places::UserPlaces;
-use places::{Answer, OnHost, Request};
 use serde_json::Value;
 use std::{
     sync::{Arc, Mutex},

@@ -55,7 +55,7 @@ type Position = (Reverse<i64>, String, Name);
 
 /// Which pods have a place on the host, and which wait for one.
 #[derive(Debug)]
-pub(in crate::engine) struct UserPlaces {
+pub(super) struct UserPlaces {
     /// Places of each user.
     most: usize,
     users: HashMap<Arc<str>, OfUser>,
@@ -98,7 +98,7 @@ enum State {
 
 impl UserPlaces {
     /// With so many places for each user.
-    pub(in crate::engine) fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         Self {
             most,
             users: HashMap::new(),
