@@ -7,6 +7,7 @@
 //! | [`query`] | the PromQL that aggregates a metric over a window: one row for each GPU |
 //! | [`question`] | what is asked about which pods |
 //! | [`series`] | the rows, by pod and GPU |
+//! | [`gaps`] | what earlier passes found of gaps |
 //! | [`policy`] | the rules of a class for one pod |
 //! | [`pod`] | a pod with GPUs |
 //! | [`evidence`] | whether a pod is active, idle, or neither is known |
@@ -22,6 +23,7 @@
 #![warn(missing_docs)]
 
 pub mod evidence;
+pub mod gaps;
 pub mod ladder;
 pub mod opt_out;
 pub mod order;

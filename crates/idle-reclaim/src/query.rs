@@ -23,8 +23,6 @@ pub enum Aggregation {
 impl Aggregation {
     /// All aggregations.
     pub const ALL: [Self; 3] = [Self::Peak, Self::Coverage, Self::LastSample];
-    /// Those that say how complete the series of a GPU are.
-    pub const OF_COMPLETENESS: [Self; 2] = [Self::Coverage, Self::LastSample];
 }
 
 /// The pods whose GPUs a query is about.

@@ -1,12 +1,12 @@
 //! What Prometheus is asked, and about which pods.
 //!
-//! Activity decides alone: a pod of which one GPU did something is active, however complete its series are. So the peaks come first, and
-//! gaps and the newest samples are asked for only of pods that they decide about. A window that only some pods have, as that of
+//! Activity decides alone: a pod of which one GPU did something is active, however complete its series are. So the peaks come first. The
+//! newest samples are asked for only of pods that showed no activity, and gaps only of those of them that have new samples. A window that only some pods have, as that of
 //! notebooks, costs no queries about the others.
 
 use crate::{
     Seconds,
-    evidence::{self, Metrics, Unknown, Verdict},
+    evidence::{self, Metrics, Verdict},
     pod::GpuPod,
     policy::{Policy, Timings},
     query::Pods,
@@ -83,19 +83,27 @@ impl<'a> Questions<'a> {
         Pods::select(names.collect(), self.all_pods)
     }
 
-    /// The pods about which gaps and the newest samples decide, by the peaks that are known.
-    pub fn undecided(&self, question: &Question<'_>, peaks: &Metrics, now: Seconds) -> Vec<Pods> {
-        // Nothing but what was not asked for keeps it from being idle.
-        let is_undecided = |policy: &Policy, timings: Timings, pod: &GpuPod| {
-            let verdict = evidence::judge(pod, policy, timings, self.gpu_resources, Some(peaks), now);
-            matches!(verdict, Verdict::Unknown(Unknown::StaleSeries | Unknown::PartialSeries))
-        };
-        let names = question
-            .pods
-            .iter()
-            .filter(|(policy, timings, pod)| is_undecided(policy, *timings, pod))
-            .map(|(_, _, pod)| pod.name.as_str());
+    /// The queries about some pods of a question.
+    pub fn select(&self, pods: &[&GpuPod]) -> Vec<Pods> {
+        let names = pods.iter().map(|pod| pod.name.as_str());
         Pods::select(names.collect(), self.all_pods)
+    }
+
+    /// The pods of a question with this verdict by what is known now.
+    pub fn pods_with(
+        &self,
+        verdict: Verdict,
+        question: &Question<'a>,
+        known: &Metrics,
+        now: Seconds,
+    ) -> Vec<&'a GpuPod> {
+        let has_it = |policy: &Policy, timings: Timings, pod: &GpuPod| {
+            evidence::judge(pod, policy, timings, self.gpu_resources, Some(known), now) == verdict
+        };
+        let pods = question.pods.iter();
+        pods.filter(|(policy, timings, pod)| has_it(policy, *timings, pod))
+            .map(|(_, _, pod)| *pod)
+            .collect()
     }
 }
 
@@ -103,6 +111,7 @@ impl<'a> Questions<'a> {
 mod tests {
     use super::*;
     use crate::{
+        evidence::Unknown,
         query::Aggregation,
         series::SeriesTable,
         testing::{self, NOW},
@@ -134,15 +143,24 @@ mod tests {
         }
     }
 
+    /// The pods of the first window whose newest samples are asked for, by the peaks.
+    fn undecided<'a>(questions: &Questions<'a>, peaks: &Metrics) -> Vec<&'a GpuPod> {
+        questions.pods_with(
+            Verdict::Unknown(Unknown::StaleSeries),
+            &questions.by_window[0],
+            peaks,
+            NOW,
+        )
+    }
+
     #[test]
     fn gaps_are_asked_for_only_of_pods_that_show_no_activity() {
         let (policy, resources) = (Policy::new(&IdleReclaim::default()), BTreeSet::new());
         let mut pods = fleet(4);
         Arc::make_mut(&mut pods[3]).started_at = Some(NOW - 60);
         let questions = Questions::about_few([(&policy, pods.as_slice())], &resources);
-        let question = &questions.by_window[0];
         let metrics = peaks(&pods, |index| if index == 0 { 0.5 } else { 0.0 });
-        let asked = names(&questions.undecided(question, &metrics, NOW));
+        let asked = names(&questions.select(&undecided(&questions, &metrics)));
         assert!(asked.contains("p1-host") && asked.contains("p2-host"), "{asked}");
         assert!(!asked.contains("p0-host"), "it is active: {asked}");
         assert!(!asked.contains("p3-host"), "it has just started: {asked}");
@@ -153,13 +171,9 @@ mod tests {
         let (policy, resources) = (Policy::new(&IdleReclaim::default()), BTreeSet::new());
         let pods = fleet(3);
         let questions = Questions::about_all([(&policy, pods.as_slice())], &resources);
-        let question = &questions.by_window[0];
-        assert!(questions.undecided(question, &peaks(&pods, |_| 0.5), NOW).is_empty());
+        assert!(undecided(&questions, &peaks(&pods, |_| 0.5)).is_empty());
         let nothing = peaks(&[], |_| 0.0);
-        assert!(
-            questions.undecided(question, &nothing, NOW).is_empty(),
-            "their series are missing"
-        );
+        assert!(undecided(&questions, &nothing).is_empty(), "their series are missing");
     }
 
     #[test]

@@ -125,6 +125,11 @@ impl SeriesTable {
         devices.map_or(&[], Vec::as_slice)
     }
 
+    pub(crate) fn of_pod_mut(&mut self, namespace: &str, pod: &str) -> &mut [DeviceSeries] {
+        let devices = self.by_pod.get_mut(namespace).and_then(|pods| pods.get_mut(pod));
+        devices.map_or(&mut [], Vec::as_mut_slice)
+    }
+
     /// Number of GPUs and MIG instances that pods have.
     pub fn devices(&self) -> usize {
         self.by_pod.values().flat_map(HashMap::values).map(Vec::len).sum()

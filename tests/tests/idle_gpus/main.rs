@@ -13,6 +13,7 @@ use berth_control::controllers::idle_gpus::{GpuMetricsSource, INTERVAL, collect}
 use berth_idle_reclaim::{
     Seconds,
     evidence::{Metrics, Unknown, Verdict},
+    gaps::GapMemory,
     ladder::LadderState,
     pass::{self, Decision, States, TenantInput},
     pod::GpuPod,
@@ -93,7 +94,8 @@ impl Fleet {
     async fn collect(&self) -> Result<Metrics, QueryError> {
         let gpu_resources = BTreeSet::new();
         let all = [(&self.policy, self.pods.as_slice())];
-        collect(&self.source, &Questions::about_all(all, &gpu_resources), now()).await
+        let questions = Questions::about_all(all, &gpu_resources);
+        collect(&self.source, &questions, &mut GapMemory::default(), now()).await
     }
 
     /// What is decided with these metrics.

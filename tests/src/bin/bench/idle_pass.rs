@@ -6,6 +6,7 @@ use berth_api::{IdleReclaim, IdleReclaimMode};
 use berth_control::controllers::idle_gpus::{GpuMetricsSource, INTERVAL, collect};
 use berth_idle_reclaim::{
     evidence::Verdict,
+    gaps::GapMemory,
     pass::{self, States, TenantInput},
     pod::GpuPod,
     policy::Policy,
@@ -94,13 +95,13 @@ impl Fleet {
     }
 
     /// One pass: the time until the metrics were read, and how many pods are idle.
-    async fn pass(&self) -> Result<(Duration, usize), QueryError> {
+    async fn pass(&self, gaps: &mut GapMemory) -> Result<(Duration, usize), QueryError> {
         let begun = Instant::now();
         let now = Timestamp::now().as_second();
         let (gpu_resources, states) = (BTreeSet::new(), States::new());
         let tenants = self.tenants.iter().map(|pods| (&self.policy, pods.as_slice()));
         let questions = Questions::about_all(tenants, &gpu_resources);
-        let metrics = collect(&self.source, &questions, now).await?;
+        let metrics = collect(&self.source, &questions, gaps, now).await?;
         let reading = begun.elapsed();
         let mut idle = 0;
         for pods in &self.tenants {
@@ -158,7 +159,8 @@ pub(crate) async fn run(options: Options) {
         report.add(of("growth of resident memory (goal 95)"), measured.growth, "MiB");
     }
     report.note(format!(
-        "window {WINDOW}, a sample every {SCRAPE_INTERVAL} s; Prometheus runs on the same machine"
+        "window {WINDOW}, a sample every {SCRAPE_INTERVAL} s; Prometheus runs on the same machine; the first pass looks for gaps, the others remember \
+         that there were none"
     ));
     report.finish();
 }
@@ -183,7 +185,7 @@ async fn until_scraped(fleet: &Fleet, expected: usize, server: &Server) {
     let begun = Instant::now();
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let last = match fleet.pass().await {
+        let last = match fleet.pass(&mut GapMemory::default()).await {
             Ok((_, idle)) if idle == expected => return,
             Ok((_, idle)) => format!("{idle} of {expected} pods are idle"),
             Err(error) => error.to_string(),
@@ -196,10 +198,11 @@ async fn until_scraped(fleet: &Fleet, expected: usize, server: &Server) {
 pub(crate) async fn run_passes(prometheus: &str, nodes: usize) {
     let fleet = Fleet::new(prometheus, nodes);
     let before = resident("VmRSS");
+    let mut gaps = GapMemory::default();
     let (mut passes, mut reading) = (Vec::new(), Vec::new());
     for _ in 0..PASSES {
         let begun = Instant::now();
-        let (read, _) = fleet.pass().await.unwrap();
+        let (read, _) = fleet.pass(&mut gaps).await.unwrap();
         passes.push(begun.elapsed().as_secs_f64());
         reading.push(read.as_secs_f64());
     }

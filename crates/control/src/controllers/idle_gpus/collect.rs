@@ -2,7 +2,8 @@
 
 use berth_idle_reclaim::{
     Seconds,
-    evidence::Metrics,
+    evidence::{Metrics, Unknown, Verdict},
+    gaps::GapMemory,
     query::{Aggregation, Pods, QuerySettings},
     question::{Question, Questions},
     series::RowLabels,
@@ -17,6 +18,10 @@ const PASS_TIMEOUT: Duration = Duration::from_secs(120);
 /// many answers are in memory, of about 6 MB for 10,000 GPUs each. Prometheus allows 20 by default, for all of its clients.
 const AT_ONCE: usize = 4;
 
+/// What is known of a pod without activity before its newest samples are, and then before its gaps are.
+const STALE: Verdict = Verdict::Unknown(Unknown::StaleSeries);
+const PARTIAL: Verdict = Verdict::Unknown(Unknown::PartialSeries);
+
 /// Where the metrics of GPUs are.
 #[derive(Clone)]
 pub struct GpuMetricsSource {
@@ -28,26 +33,30 @@ pub struct GpuMetricsSource {
     pub interval: Duration,
 }
 
-/// Asks about all pods of the questions of a pass, a few queries at the same time.
+/// Asks about all pods of the questions of a pass, a few queries at the same time. Of gaps it asks only what it does not remember.
 ///
 /// # Errors
 /// One query has no complete answer, or `now` is in the past of Prometheus: then nothing is known.
 pub async fn collect(
     source: &GpuMetricsSource,
     questions: &Questions<'_>,
+    gaps: &mut GapMemory,
     now: Seconds,
 ) -> Result<Metrics, QueryError> {
-    collect_within(PASS_TIMEOUT, source, questions, now).await
+    let all = collect_all(source, questions, gaps, now);
+    let collected = tokio::time::timeout(PASS_TIMEOUT, all).await;
+    collected.unwrap_or(Err(QueryError::Timeout(PASS_TIMEOUT)))
 }
 
-/// The same with a time limit for all queries together.
-pub(super) async fn collect_within(
-    timeout: Duration,
+/// The same with another time limit for all queries together, and without memory: everything is asked.
+pub(super) async fn collect_anew(
     source: &GpuMetricsSource,
     questions: &Questions<'_>,
+    timeout: Duration,
     now: Seconds,
 ) -> Result<Metrics, QueryError> {
-    let all = collect_all(source, questions, now);
+    let mut nothing = GapMemory::default();
+    let all = collect_all(source, questions, &mut nothing, now);
     let collected = tokio::time::timeout(timeout, all).await;
     collected.unwrap_or(Err(QueryError::Timeout(timeout)))
 }
@@ -55,6 +64,7 @@ pub(super) async fn collect_within(
 async fn collect_all(
     source: &GpuMetricsSource,
     questions: &Questions<'_>,
+    gaps: &mut GapMemory,
     now: Seconds,
 ) -> Result<Metrics, QueryError> {
     source.prometheus.check_clock(now).await?;
@@ -63,12 +73,24 @@ async fn collect_all(
         sample_interval: source.settings.sample_interval,
     };
     for question in &questions.by_window {
+        let window = question.window;
         let pods = questions.pods(question);
-        fill(source, question, &pods, &[Aggregation::Peak], &mut metrics, now).await?;
-        let pods = questions.undecided(question, &metrics, now);
-        let completeness = &Aggregation::OF_COMPLETENESS;
-        fill(source, question, &pods, completeness, &mut metrics, now).await?;
+        fill(source, question, &pods, Aggregation::Peak, &mut metrics, now).await?;
+        let pods = questions.pods_with(STALE, question, &metrics, now);
+        let pods = questions.select(&pods);
+        fill(source, question, &pods, Aggregation::LastSample, &mut metrics, now).await?;
+        let mut pods = questions.pods_with(PARTIAL, question, &metrics, now);
+        let table = metrics.tables.entry(window).or_default();
+        pods.retain(|pod| !gaps.recall(pod, window, table, now));
+        let pods = questions.select(&pods);
+        fill(source, question, &pods, Aggregation::Coverage, &mut metrics, now).await?;
+        let idle = questions.pods_with(Verdict::Idle, question, &metrics, now);
+        let table = metrics.tables.entry(window).or_default();
+        for pod in idle {
+            gaps.remember(pod, window, table, now);
+        }
     }
+    gaps.end_pass(now);
     Ok(metrics)
 }
 
@@ -77,7 +99,7 @@ async fn fill(
     source: &GpuMetricsSource,
     question: &Question<'_>,
     pods: &[Pods],
-    aggregations: &[Aggregation],
+    aggregation: Aggregation,
     metrics: &mut Metrics,
     now: Seconds,
 ) -> Result<(), QueryError> {
@@ -89,20 +111,18 @@ async fn fill(
     let mut asked = Vec::new();
     for pods in pods {
         for signal in &question.signals {
-            for aggregation in aggregations {
-                let query = settings.query(*signal, *aggregation, question.window, pods);
-                asked.push((*signal, *aggregation, query));
-            }
+            let query = settings.query(*signal, aggregation, question.window, pods);
+            asked.push((*signal, query));
         }
     }
-    let queries = asked.into_iter().map(|(signal, aggregation, query)| async move {
+    let queries = asked.into_iter().map(|(signal, query)| async move {
         let answer = prometheus.query(&query, now).await?;
-        Ok::<_, QueryError>((signal, aggregation, answer))
+        Ok::<_, QueryError>((signal, answer))
     });
     let table = metrics.tables.entry(question.window).or_default();
     // In order, so that the same answers always give the same table.
     let mut answers = stream::iter(queries).buffered(AT_ONCE);
-    while let Some((signal, aggregation, answer)) = answers.try_next().await? {
+    while let Some((signal, answer)) = answers.try_next().await? {
         for row in answer.rows::<RowLabels<'_>>()? {
             table.record(&row.labels, signal, aggregation, row.value);
         }

@@ -47,16 +47,15 @@ pub(super) async fn reclaim(context: &IdleGpusContext, memory: &mut Memory, mut 
                 return;
             }
             let is_fresh = |(asked, _): &(Instant, Confirmed)| asked.elapsed() < MAX_AGE;
-            let known = match confirmed.take_if(|known| is_fresh(known)) {
-                Some(known) => known,
-                None => {
-                    let asked = Instant::now();
-                    match judge::confirm(context, memory, together, MAX_AGE).await {
-                        Ok(answer) => (asked, answer),
-                        Err(error) => {
-                            tracing::warn!(%error, "cannot ask again about GPUs that are due: nothing more is given back in this pass");
-                            return;
-                        }
+            let known = if let Some(known) = confirmed.take_if(|known| is_fresh(known)) {
+                known
+            } else {
+                let asked = Instant::now();
+                match judge::confirm(context, memory, together, MAX_AGE).await {
+                    Ok(answer) => (asked, answer),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot ask again about GPUs that are due: nothing more is given back in this pass");
+                        return;
                     }
                 }
             };

@@ -3,7 +3,7 @@
 
 use super::{
     IdleGpusContext,
-    collect::collect_within,
+    collect::collect_anew,
     tenants::{self, Memory, ObservedTenant},
 };
 use crate::controllers::schedule_policy::ObservedSchedules;
@@ -81,7 +81,7 @@ pub(super) async fn confirm(
             .map(|(tenant, decision)| (&tenant.policy, decision.pods.as_slice())),
         &moment.gpu_resources,
     );
-    let metrics = collect_within(timeout, source, &questions, moment.now).await?;
+    let metrics = collect_anew(source, &questions, timeout, moment.now).await?;
     let mut confirmed = Confirmed::new();
     let mut pods = context.stores.gpu_pods.by_tenant();
     for (tenant, _) in due {

@@ -112,7 +112,7 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
             (tenant, pods)
         })
         .collect();
-    let known = collect_metrics(context, &enabled, &moment).await;
+    let known = collect_metrics(context, memory, &enabled, &moment).await;
     let mut evaluated = Vec::new();
     context.metrics.gpus.clear();
     let seconds = memory.count_seconds();
@@ -161,6 +161,7 @@ fn due_of((tenant, decisions): &(ObservedTenant, Vec<Decision>)) -> impl Iterato
 /// The metrics of the pods of all tenants; none if Prometheus does not answer all queries completely.
 async fn collect_metrics(
     context: &IdleGpusContext,
+    memory: &mut Memory,
     enabled: &[(ObservedTenant, Vec<Arc<GpuPod>>)],
     moment: &Moment<'_>,
 ) -> Option<evidence::Metrics> {
@@ -176,7 +177,7 @@ async fn collect_metrics(
             );
             (None, "NoPrometheus")
         }
-        Some(source) => match collect(source, &questions, moment.now).await {
+        Some(source) => match collect(source, &questions, &mut memory.gaps, moment.now).await {
             Ok(found) => (Some(found), "ok"),
             Err(error) => {
                 tracing::warn!(%error, "no metrics of GPUs: no GPU counts as idle in this pass");

@@ -7,6 +7,7 @@ use crate::{
 };
 use berth_api::{IdleReclaimMode, IdleStatus, IdleStep, StoppedOwner, TenantCluster, names::TenantId};
 use berth_idle_reclaim::{
+    gaps::GapMemory,
     ladder::LadderState,
     pass::{self, States},
     pod::GpuPod,
@@ -123,6 +124,8 @@ pub(super) struct Memory {
     pub(super) inside: HashMap<String, InTenant>,
     /// Tenants whose API server was too slow in the pass before: they come last.
     pub(super) slow: HashSet<String>,
+    /// Pods whose series had no gaps.
+    pub(super) gaps: GapMemory,
     /// Until when the seconds of idle GPUs are counted.
     counted_until: Option<Instant>,
     empty: States,

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 #[tokio::test]
 async fn a_pod_that_wakes_after_the_pass_began_is_not_evicted() {
-    let (mut fleet, of_one_pass) = Fleet::due_next().await;
+    let mut fleet = Fleet::due_next().await;
     // The pass in which the pod is due still finds it idle; before it gets to the eviction, the pod works.
-    fleet.gpu.set_after(of_one_pass, Some(0.5));
+    fleet.gpu.set_after_pass(Some(0.5));
     fleet.run(1).await;
     assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
     assert_eq!(fleet.evictions(), 0);
@@ -22,8 +22,8 @@ async fn a_pod_that_wakes_after_the_pass_began_is_not_evicted() {
 
 #[tokio::test]
 async fn nothing_is_evicted_if_prometheus_does_not_answer_right_before() {
-    let (mut fleet, of_one_pass) = Fleet::due_next().await;
-    fleet.gpu.set_after(of_one_pass, None);
+    let mut fleet = Fleet::due_next().await;
+    fleet.gpu.set_after_pass(None);
     fleet.run(1).await;
     assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
     assert_eq!(fleet.evictions(), 0);
@@ -32,9 +32,9 @@ async fn nothing_is_evicted_if_prometheus_does_not_answer_right_before() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_evicted_by_an_answer_that_took_long() {
     for (seconds, is_evicted) in [(5, true), (10, false)] {
-        let (mut fleet, of_one_pass) = Fleet::due_next().await;
+        let mut fleet = Fleet::due_next().await;
         // The queries of the pass are answered at once. The others come four at a time, after that for the clock.
-        fleet.gpu.delay_after(of_one_pass, Duration::from_secs(seconds));
+        fleet.gpu.delay_after_pass(Duration::from_secs(seconds));
         fleet.run(1).await;
         assert_eq!(fleet.step().as_deref(), Some("Reclaimable"));
         assert_eq!(fleet.evictions() > 0, is_evicted, "{seconds} s");

@@ -32,9 +32,11 @@ struct Known {
     activity: Option<f64>,
     /// Queries that were answered.
     answered: usize,
-    /// What it does from this number of answers on.
+    /// How often Prometheus was asked for its time, with which a pass begins and then what is asked before an eviction.
+    begun: usize,
+    /// What it does from the time on that Prometheus was asked for its time so often.
     later: Option<(usize, Option<f64>)>,
-    /// How long each answer takes from this number of answers on.
+    /// How long each answer takes from then on.
     slow: Option<(usize, Duration)>,
 }
 
@@ -49,21 +51,23 @@ impl Gpu {
         known.later = None;
     }
 
-    /// Changes what it does after so many more answers.
-    fn set_after(&self, answers: usize, activity: Option<f64>) {
+    /// Changes what it does after the queries of the next pass.
+    fn set_after_pass(&self, activity: Option<f64>) {
         let mut known = self.known();
-        known.later = Some((known.answered + answers, activity));
+        known.later = Some((known.begun + 2, activity));
     }
 
-    /// Lets each answer take a while after so many more.
-    fn delay_after(&self, answers: usize, delay: Duration) {
+    /// Lets each answer take a while after the queries of the next pass.
+    fn delay_after_pass(&self, delay: Duration) {
         let mut known = self.known();
-        known.slow = Some((known.answered + answers, delay));
+        known.slow = Some((known.begun + 2, delay));
     }
 
-    fn delay(&self) -> Duration {
-        let known = self.known();
-        let slow = known.slow.filter(|(from, _)| known.answered >= *from);
+    /// Notes a query. Returns how long its answer takes.
+    fn begin(&self, query: &str) -> Duration {
+        let mut known = self.known();
+        known.begun += usize::from(query.contains("vector"));
+        let slow = known.slow.filter(|(from, _)| known.begun >= *from);
         slow.map(|(_, delay)| delay).unwrap_or_default()
     }
 
@@ -74,7 +78,7 @@ impl Gpu {
 
     fn activity(&self) -> Option<f64> {
         let mut known = self.known();
-        if let Some((_, activity)) = known.later.filter(|(from, _)| known.answered >= *from) {
+        if let Some((_, activity)) = known.later.filter(|(from, _)| known.begun >= *from) {
             known.activity = activity;
         }
         known.answered += 1;
@@ -117,8 +121,9 @@ impl Gpu {
             let gpu = gpu.clone();
             async move {
                 let bytes = request.into_body().collect_bytes().await.unwrap();
-                tokio::time::sleep(gpu.delay()).await;
-                let (status, answer) = gpu.answer(&String::from_utf8_lossy(&bytes));
+                let query = String::from_utf8_lossy(&bytes);
+                tokio::time::sleep(gpu.begin(&query)).await;
+                let (status, answer) = gpu.answer(&query);
                 let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
                 *response.status_mut() = status;
                 Ok::<_, Infallible>(response)
@@ -190,13 +195,9 @@ impl Fleet {
         fleet
     }
 
-    /// One whose pod is due in the next pass, and how many queries a pass makes.
-    async fn due_next() -> (Self, usize) {
-        let mut fleet = Self::idle_for(39, IdleReclaimMode::Enforce).await;
-        let before = fleet.gpu.answered();
-        fleet.run(1).await;
-        let of_one_pass = fleet.gpu.answered() - before;
-        (fleet, of_one_pass)
+    /// One whose pod is due in the next pass.
+    async fn due_next() -> Self {
+        Self::idle_for(40, IdleReclaimMode::Enforce).await
     }
 
     fn set_mode(&self, mode: IdleReclaimMode) {

@@ -38,6 +38,8 @@ async fn gaps_are_not_asked_for_while_a_gpu_works() {
     fleet.gpu.set(Some(0.0));
     fleet.run(1).await;
     assert_eq!(fleet.gpu.answered(), 5 + 1 + 12);
+    fleet.run(1).await;
+    assert_eq!(fleet.gpu.answered(), 5 + 1 + 12 + 1 + 8, "there were none a minute ago");
 }
 
 #[tokio::test(start_paused = true)]
