@@ -179,7 +179,9 @@ impl Person {
     /// The token that is kept after the only sign-in.
     pub(crate) fn kept_token(&self) -> String {
         let kept = texts_in(&self.cache.join("berth/tokens"));
-        let mut tokens = kept.iter().filter(|(path, _)| path.ends_with(".json"));
+        // Beside it there is the file that is locked.
+        let is_json = |path: &str| Path::new(path).extension().is_some_and(|extension| extension == "json");
+        let mut tokens = kept.iter().filter(|(path, _)| is_json(path));
         let (Some((_, text)), None) = (tokens.next(), tokens.next()) else {
             panic!("there is not one file with tokens")
         };
