@@ -238,24 +238,21 @@ impl From<&TenantCluster> for TenantView {
 }
 
 fn format_status(status: &Status) -> String {
+    let gateway = status.gateway.as_ref().map(|url| {
+        let is_ready = status.gateway_ready == Some(true);
+        format!("\nGateway:      {url}{}", if is_ready { "" } else { " (not ready)" })
+    });
     let mut parts = vec![format!(
-        "Host cluster: {}\nHome:         {}\nEndpoint:     {}",
+        "Host cluster: {}\nHome:         {}\nEndpoint:     {}{}",
         if status.up {
             "up"
         } else {
             "not up (start it with `berth dev up`)"
         },
         status.home,
-        format_optional(status.endpoint.as_ref())
+        format_optional(status.endpoint.as_ref()),
+        gateway.unwrap_or_default()
     )];
-    if let Some(url) = &status.gateway {
-        let state = if status.gateway_ready == Some(true) {
-            ""
-        } else {
-            " (not ready)"
-        };
-        parts[0].push_str(&format!("\nGateway:      {url}{state}"));
-    }
     let heading = ["PROCESS", "STATE", "PID", "RESTARTS", "LOG"];
     parts.extend(format_rows(heading, &status.processes, |process| {
         [

@@ -71,14 +71,12 @@ fn fields_of(reference: &str) -> Vec<String> {
         (ETCD.to_owned(), "datastore.etcd.image.digest"),
         (PAUSE.to_owned(), "nodes.placeholderImage.digest"),
     ];
-    match own.iter().find(|(image, _)| image == reference) {
-        Some((_, path)) => path.split('.').map(str::to_owned).collect(),
-        // An image of control planes, of which there may be several versions.
-        None => {
-            let name = reference.rsplit('/').next().unwrap_or(reference);
-            ["tenants", "imageDigests", name].map(str::to_owned).to_vec()
-        }
+    if let Some((_, path)) = own.iter().find(|(image, _)| image == reference) {
+        return path.split('.').map(str::to_owned).collect();
     }
+    // An image of control planes, of which there may be several versions.
+    let name = reference.rsplit('/').next().unwrap_or(reference);
+    ["tenants", "imageDigests", name].map(str::to_owned).to_vec()
 }
 
 #[cfg(test)]
