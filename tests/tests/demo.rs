@@ -141,6 +141,7 @@ fn the_demo_runs_and_leaves_no_trace() {
 
 /// Clients that know that `localhost` is this machine use the names, and kubectl, which asks DNS, does not need to.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "nothing else runs on this thread")]
 fn a_laptop_reaches_tenants_at_a_gateway_of_its_own() {
     let home = Home(tempfile::tempdir().unwrap());
     let up = home.berth("dev up --nodes cpu=1 --gateway");

@@ -19,7 +19,7 @@ use tokio::{
 
 /// Bytes of one transfer.
 pub(super) const BYTES: u64 = 256 << 20;
-const TRANSFERS: usize = 5;
+const TRANSFERS: u32 = 5;
 const COMMANDS: usize = 15;
 const REQUESTS: usize = 200;
 /// Processor time from which on a group of processes has a row, in ms/MiB.
@@ -132,7 +132,7 @@ fn print([through, direct]: &[Figures; 2]) {
     ] {
         for (way, seconds) in [("through the tenant", through), ("on the host directly", direct)] {
             for (group, seconds) in seconds {
-                let each = seconds * 1000.0 / mebibytes() / TRANSFERS as f64;
+                let each = seconds * 1000.0 / mebibytes() / f64::from(TRANSFERS);
                 if each >= SHOWN {
                     report.add(format!("{what}, {group}, {way}"), each, "ms/MiB");
                 }
