@@ -221,6 +221,8 @@ impl Components<'_> {
         let arguments = self
             .kubernetes_component(process::CONTROLLER_MANAGER, self.ports.controller_manager)
             .with("use-service-account-credentials", true)
+            // A quota of a kind whose definition has just been created refuses all objects until it is counted: by default for 5 minutes.
+            .with("resource-quota-sync-period", "20s")
             .with_path("service-account-private-key-file", &pki.key(file::SERVICE_ACCOUNTS))
             .with_path("root-ca-file", &pki.cert(file::CA))
             .with_path("cluster-signing-cert-file", &pki.cert(file::CA))

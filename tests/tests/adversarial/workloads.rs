@@ -1,6 +1,6 @@
 //! Pod escape, and hijacking through fields and metadata, tried as a tenant's admin through the tenant's own API server.
 
-use berth_api::labels;
+use berth_api::{labels, pod_labels::BOUND};
 use berth_tests::{
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
@@ -179,12 +179,9 @@ pub(crate) async fn reserved_labels_and_owners_do_not_cross(host: Arc<TestCluste
     assert_eq!(host_pod.labels()[labels::TENANT], tenant.id.slug());
     assert_eq!(host_pod.labels()[labels::MANAGED_BY], labels::MANAGED_BY_SYNCER);
     assert_eq!(host_pod.labels()["pod.berth.dev/app"], "mine");
-    // Every other key is one that means nothing to programs of the host.
-    assert!(
-        host_pod.labels().keys().all(|key| labels::is_reserved(key)),
-        "{:?}",
-        host_pod.labels()
-    );
+    // Every other key is one that means nothing to programs of the host, or was copied there from the node.
+    let harmless = |key: &String| labels::is_reserved(key) || BOUND.contains(&key.as_str());
+    assert!(host_pod.labels().keys().all(harmless), "{:?}", host_pod.labels());
     assert_eq!(host_pod.annotations()[labels::ORIGIN_NAME], "sly");
     assert_ne!(host_pod.annotations()[labels::ORIGIN_UID], "0");
     assert!(!host_pod.annotations().contains_key("example.com/note"));

@@ -60,6 +60,8 @@ pub(crate) async fn run(home: &Path, arguments: &UpArguments) -> Result<ExitCode
         None => Some(start_supervisor(&home)?),
     };
     print_progress(&home, child).await?;
+    // With other options a process is replaced after its predecessor has answered.
+    wait_for_answers(&home, &options).await?;
     print_line(format_args!(
         "The host cluster is up after {:.1} s.",
         begin.elapsed().as_secs_f64()

@@ -32,7 +32,8 @@ pub(super) async fn new(credential: &StolenCredential) {
         credential.expect_allowed(&credential.pod(&allowed)).await;
     }
     for (message, spec) in [
-        ("spec.nodeName", json!({"nodeName": "gpu-h100-01"})),
+        // To the labels of a pod for a node that exists, the host adds some of the node's, which another policy denies.
+        ("spec.nodeName", json!({"nodeName": "no-node"})),
         ("spec.nodeSelector", json!({"nodeSelector": null})),
         ("spec.nodeSelector", json!({"nodeSelector": {labels::TENANT: "other"}})),
         ("spec.tolerations", json!({"tolerations": [{"operator": "Exists"}]})),
