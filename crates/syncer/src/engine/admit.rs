@@ -195,7 +195,10 @@ fn set(gauge: &Gauge, number: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{queued_key::QueuedKey, test_engine::engine};
+    use crate::engine::{
+        queued_key::QueuedKey,
+        test_engine::{engine, sync_of},
+    };
     use berth_api::labels;
     use berth_runtime::queue::Taken;
     use berth_sync_rules::model::schedule::PodSchedule;
@@ -257,15 +260,7 @@ mod tests {
         assert!(!waits(&engine, "other", &pod));
         put_host_pod(&engine, "created");
         let name = name("created");
-        let sync = ObjectSync {
-            engine: &engine,
-            id: KindId::Pod,
-            kind: engine.cache.rules_to_host(KindId::Pod).unwrap(),
-            name: &name,
-            observed_at: Instant::now(),
-            compares: true,
-            schedule: PodSchedule::default(),
-        };
+        let sync = sync_of(&engine, &name, PodSchedule::default());
         let outcome = sync.wait_for_place(&pod).await;
         assert_eq!(
             outcome,

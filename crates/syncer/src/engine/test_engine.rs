@@ -1,13 +1,17 @@
 //! An engine for unit tests.
 
-use super::{Engine, api::Api};
+use super::{Engine, api::Api, to_host::ObjectSync};
 use crate::metrics::Metrics;
 use berth_api::{SchedulingMode, SyncPolicy};
 use berth_sync_rules::{
-    model::{HostLimits, Tenant, UserRules, resource::Side},
+    model::{
+        HostLimits, KindId, Tenant, UserRules,
+        resource::{Name, Side},
+        schedule::PodSchedule,
+    },
     registry,
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 /// A tenant with a policy.
 pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
@@ -45,4 +49,17 @@ pub(super) fn engine_of(tenant: Tenant) -> Arc<Engine> {
     let api = |side| Api::new(client.clone(), side, metrics.clone());
     let (tenant_api, host_api) = (api(Side::Tenant), api(Side::Host));
     Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics)
+}
+
+/// The reconcile of a pod to which a schedule applies.
+pub(super) fn sync_of<'a>(engine: &'a Engine, name: &'a Name, schedule: PodSchedule) -> ObjectSync<'a> {
+    ObjectSync {
+        engine,
+        id: KindId::Pod,
+        kind: engine.cache.rules_to_host(KindId::Pod).unwrap(),
+        name,
+        observed_at: Instant::now(),
+        compares: true,
+        schedule,
+    }
 }

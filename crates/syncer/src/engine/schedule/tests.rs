@@ -1,12 +1,11 @@
 //! What a schedule does to the keys and objects of an engine that reaches no API server.
 
 use super::*;
-use crate::engine::test_engine::engine;
+use crate::engine::test_engine::{engine, sync_of};
 use berth_api::TENANT_SCHEDULE;
 use berth_sync_rules::model::resource::Side;
 use jiff::SignedDuration;
 use serde_json::json;
-use std::time::Instant;
 
 fn name(of: &str) -> Name {
     Name::new("team", of)
@@ -47,15 +46,7 @@ fn queued(engine: &Engine) -> usize {
 }
 
 fn sync<'a>(engine: &'a Engine, name: &'a Name) -> ObjectSync<'a> {
-    ObjectSync {
-        engine,
-        id: KindId::Pod,
-        kind: engine.cache.rules_to_host(KindId::Pod).unwrap(),
-        name,
-        observed_at: Instant::now(),
-        compares: true,
-        schedule: of_pod(engine, name, &json!({})),
-    }
+    sync_of(engine, name, of_pod(engine, name, &json!({})))
 }
 
 #[tokio::test]

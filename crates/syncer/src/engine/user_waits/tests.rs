@@ -1,7 +1,7 @@
 //! Places of users in a whole engine.
 
 use super::*;
-use crate::engine::test_engine::{engine_of, tenant};
+use crate::engine::test_engine::{engine_of, sync_of, tenant};
 use berth_api::SyncPolicy;
 use berth_sync_rules::model::{UserRules, schedule::PodSchedule};
 use serde_json::json;
@@ -44,15 +44,7 @@ fn put_host_pod(engine: &Engine, of: &str, gates: &Value) {
 /// Asks for a place for a pod.
 async fn ask(engine: &Engine, of: &str, pod: &Value) -> Option<Outcome> {
     let name = name(of);
-    let sync = ObjectSync {
-        engine,
-        id: KindId::Pod,
-        kind: engine.cache.rules_to_host(KindId::Pod).unwrap(),
-        name: &name,
-        observed_at: Instant::now(),
-        compares: true,
-        schedule: PodSchedule::default(),
-    };
+    let sync = sync_of(engine, &name, PodSchedule::default());
     sync.wait_for_user(&Stored::new(pod), pod).await.unwrap()
 }
 
