@@ -98,6 +98,7 @@ fn alerts_and_dashboards_use_metrics_that_exist() {
         tenant: "vision".into(),
     };
     metrics_of_control.datastore_used.get_or_create(&labels).set(1);
+    metrics_of_control.host_used.get_or_create(&labels).set(1);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     let declared: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
