@@ -65,18 +65,45 @@ impl Engine {
 mod tests {
     use super::super::test_engine::engine;
     use super::*;
-    use berth_sync_rules::model::{resource::Name, store::Stored};
+    use berth_sync_rules::model::{
+        resource::{Name, Side},
+        store::Stored,
+    };
     use serde_json::json;
+    use std::sync::Arc;
+    use tokio_util::sync::CancellationToken;
+
+    /// Puts an object of a kind on the host.
+    fn put_on_host(engine: &Engine, kind: KindId, bytes: u64) {
+        let object = json!({"metadata": {"name": "a", "resourceVersion": "1"}});
+        let stored = Stored::new(&object).of_bytes(usize::try_from(bytes).unwrap());
+        engine.cache.stores.host(kind).watched(Name::new("team", "a"), stored);
+    }
+
+    #[tokio::test]
+    async fn bytes_are_published_before_the_syncer_is_ready() {
+        let engine = engine();
+        put_on_host(&engine, KindId::Pod, 4096);
+        for id in engine.cache.kinds.iter().copied() {
+            for side in [Side::Tenant, Side::Host] {
+                engine.cache.stores.of(side, id).set_listed();
+            }
+        }
+        let (stop, mut published) = (CancellationToken::new(), None);
+        let ready = |_: &[String]| {
+            let metrics = engine.metrics();
+            published = Some((metrics.host_bytes.get(), metrics.host_bytes_limit.get()));
+            stop.cancel();
+        };
+        Arc::clone(&engine).run(stop.clone(), ready).await;
+        assert_eq!(published, Some((4096, 512 << 20)));
+    }
 
     #[tokio::test]
     async fn objects_on_the_host_have_no_more_bytes_than_the_class_allows() {
         let engine = engine();
         let limit = engine.cache.tenant.host_limits.bytes;
-        let put = |kind: KindId, bytes: u64| {
-            let object = json!({"metadata": {"name": "a", "resourceVersion": "1"}});
-            let stored = Stored::new(&object).of_bytes(usize::try_from(bytes).unwrap());
-            engine.cache.stores.host(kind).watched(Name::new("team", "a"), stored);
-        };
+        let put = |kind: KindId, bytes: u64| put_on_host(&engine, kind, bytes);
         put(KindId::Pod, limit - 200_000);
         put(KindId::PodToken, 100_000);
         // What is only mirrored to the tenant is not the tenant's.

@@ -222,6 +222,8 @@ impl Engine {
         tokio::select! { () = stop.cancelled() => return, () = self.listed() => {} }
         self.restore_windows();
         self.restore_user_places();
+        // Control reads them as soon as it knows that the syncer is ready.
+        self.publish_host_bytes();
         let mut without = self.unavailable_kinds();
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());

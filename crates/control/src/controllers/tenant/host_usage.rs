@@ -1,7 +1,8 @@
 //! How many bytes a tenant's objects have on the host, of those that its class allows.
 //!
 //! Its syncer counts them, and writes nothing more there at the limit. Control reads the number in the metrics of the syncer. A syncer that has
-//! been taken over can say anything: it decides about nothing but the condition of its own tenant.
+//! been taken over can say anything: only a number that a status can have is read, and it decides about nothing but the status and the metric
+//! of its own tenant.
 
 use super::{
     connection::Remote,
@@ -26,6 +27,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 const FULL_PERCENT: u32 = 99;
 /// The number in the metrics of a syncer.
 const METRIC: &str = "berth_syncer_host_bytes ";
+/// What the syncer publishes right after that number. Until then both are 0.
+const LIMIT_METRIC: &str = "berth_syncer_host_bytes_limit ";
 
 /// What a tenant has on the host: read if that is due and its syncer answers. `published` is what its status says.
 pub(super) async fn observe(
@@ -57,10 +60,15 @@ pub(super) async fn observe(
     Some(next(known, bytes, limits))
 }
 
-/// The number of bytes in the metrics of a syncer, which is older than this limit if there is none.
+/// The number of bytes in the metrics of a syncer. There is none if the syncer is older than this limit, or has not counted yet since its start.
 fn read_bytes(metrics: &str) -> Option<u64> {
-    let value = metrics.lines().find_map(|line| line.strip_prefix(METRIC))?;
-    value.trim().parse().ok()
+    // An int64, as in the status: API servers store no larger number.
+    let read = |metric: &str| -> Option<i64> {
+        let value = metrics.lines().find_map(|line| line.strip_prefix(metric))?;
+        value.trim().parse().ok()
+    };
+    read(LIMIT_METRIC).filter(|limit| *limit > 0)?;
+    u64::try_from(read(METRIC)?).ok()
 }
 
 /// The usage that follows from a measurement. A change of less than a step leaves it as it was.
@@ -144,8 +152,31 @@ mod tests {
     fn the_bytes_are_read_in_the_metrics() {
         let metrics = "# TYPE berth_syncer_host_bytes gauge\nberth_syncer_host_bytes_limit 7\nberth_syncer_host_bytes 4096\n# EOF\n";
         assert_eq!(read_bytes(metrics), Some(4096));
-        for text in ["", "berth_syncer_host_bytes_limit 7\n", "berth_syncer_host_bytes -1\n"] {
+        for text in ["", "berth_syncer_host_bytes_limit 7\n", "berth_syncer_host_bytes 1\n"] {
             assert_eq!(read_bytes(text), None, "{text}");
+        }
+    }
+
+    /// Metrics of a syncer that has counted so many bytes.
+    fn metrics(bytes: &str) -> String {
+        format!("berth_syncer_host_bytes_limit 7\nberth_syncer_host_bytes {bytes}\n")
+    }
+
+    #[test]
+    fn a_syncer_that_has_just_started_has_counted_nothing() {
+        let started = "berth_syncer_host_bytes_limit 0\nberth_syncer_host_bytes 0\n";
+        assert_eq!(read_bytes(started), None);
+        assert_eq!(read_bytes(&metrics("0")), Some(0));
+    }
+
+    #[test]
+    fn a_number_that_no_status_can_have_is_not_read() {
+        assert_eq!(
+            read_bytes(&metrics("9223372036854775807")),
+            Some(i64::MAX.cast_unsigned())
+        );
+        for bytes in ["9223372036854775808", "18446744073709551615", "-1", "1.5"] {
+            assert_eq!(read_bytes(&metrics(bytes)), None, "{bytes}");
         }
     }
 }

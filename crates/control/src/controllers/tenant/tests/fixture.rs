@@ -362,6 +362,8 @@ impl Remote for ScriptedRemote {
             return Err(ProbeError("the script says so".into()));
         }
         let bytes = self.stored.host_bytes.load(Ordering::SeqCst);
-        Ok(format!("berth_syncer_host_bytes {bytes}\n"))
+        Ok(format!(
+            "berth_syncer_host_bytes {bytes}\nberth_syncer_host_bytes_limit 536870912\n"
+        ))
     }
 }
