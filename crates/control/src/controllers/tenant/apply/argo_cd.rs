@@ -106,8 +106,11 @@ async fn make_match(
     }
     let wanted = settings.argo_cd.as_ref();
     let target = wanted.and(context.argo_cd_namespace.as_deref());
+    let server = find_server(settings, &prepared.endpoints);
     if let Recorded::In(namespace) = recorded.clone()
         && target != Some(namespace.as_str())
+        // The Secret moves only if it can be written in its new place.
+        && (target.is_none() || server.is_some())
     {
         delete_secret(context, &tenant.id, tenant.cluster.uid().as_deref(), &namespace).await?;
         if target.is_none() {
@@ -124,7 +127,7 @@ async fn make_match(
         (Some(_), None) => return Ok(ObservedRegistration::NotConfigured),
         (Some(registration), Some(namespace)) => (registration, namespace),
     };
-    match (find_server(settings, &prepared.endpoints), applier) {
+    match (server, applier) {
         (None, _) => Ok(ObservedRegistration::NoGateway {
             class: settings.class_name().to_owned(),
             has_secret: *recorded != Recorded::Nowhere,

@@ -43,6 +43,20 @@ fn asking() -> Fixture {
     fixture
 }
 
+/// Lets the class lead Argo CD to tenants through the gateway.
+fn lead_through_gateway(fixture: &Fixture) {
+    let rules = json!({"registration": "OnRequest", "projects": ["{namespace}"], "server": "Gateway"});
+    set_class(fixture, &rules);
+}
+
+/// Gives the platform a gateway.
+fn configure_gateway(fixture: &mut Fixture) {
+    fixture.context.network_config.gateway = Some(GatewayConfig {
+        domain: "clusters.example.com".parse().unwrap(),
+        port: 8443,
+    });
+}
+
 pub(super) async fn registered() -> Fixture {
     let mut fixture = asking();
     assert!(Box::pin(fixture.reconcile_until_ready()).await.is_empty());
@@ -161,17 +175,13 @@ async fn a_class_leads_argo_cd_through_the_gateway() {
     let direct = server(&fixture);
 
     // Without a gateway nothing that works is taken away.
-    let rules = json!({"registration": "OnRequest", "projects": ["{namespace}"], "server": "Gateway"});
-    set_class(&fixture, &rules);
+    lead_through_gateway(&fixture);
     fixture.reconcile_until_ready().await;
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture), "GatewayNotConfigured");
     assert_eq!(server(&fixture), direct);
 
-    fixture.context.network_config.gateway = Some(GatewayConfig {
-        domain: "clusters.example.com".parse().unwrap(),
-        port: 8443,
-    });
+    configure_gateway(&mut fixture);
     fixture.reconcile_until_ready().await;
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture), "Registered");
@@ -227,6 +237,26 @@ async fn the_secret_follows_argo_cd_to_another_namespace_and_goes_with_it() {
     assert!(fixture.host.get(&secret_path(&fixture, "argo")).is_none());
     assert!(fixture.tenant.get(BINDING).is_none());
     assert_eq!(reason(&fixture), "ArgoCDNotConfigured");
+}
+
+#[tokio::test]
+async fn the_secret_stays_where_it_is_while_it_would_lead_to_a_gateway_that_does_not_exist() {
+    let mut fixture = registered().await;
+    lead_through_gateway(&fixture);
+    fixture.context.argo_cd_namespace = Some("argo".into());
+    fixture.context.tenants = Arc::default();
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture), "GatewayNotConfigured");
+    assert!(fixture.host.get(&secret_path(&fixture, ARGO_CD)).is_some());
+    assert!(fixture.host.get(&secret_path(&fixture, "argo")).is_none());
+
+    configure_gateway(&mut fixture);
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture), "Registered");
+    assert!(fixture.host.get(&secret_path(&fixture, ARGO_CD)).is_none());
+    assert!(fixture.host.get(&secret_path(&fixture, "argo")).is_some());
 }
 
 #[tokio::test]
