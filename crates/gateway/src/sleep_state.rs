@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time between two requests to wake a tenant that sleeps. No request takes longer.
+/// Time between two requests to end the same sleep of a tenant. No request takes longer.
 pub const REQUEST_INTERVAL: Duration = Duration::from_secs(10);
 /// Time after which a request that failed is made again. Clients such as kubectl wait ten seconds in all.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -110,6 +110,8 @@ impl SleepState {
 #[derive(Debug, Default)]
 pub struct WakeRequests {
     last: Option<Instant>,
+    /// The sleep that the last one was to end, by its beginning.
+    ended: Option<Timestamp>,
     /// When the last one is made again, because it failed.
     retry_at: Option<Instant>,
 }
@@ -123,10 +125,13 @@ impl WakeRequests {
             Activity::Running => UNCONFIRMED_INTERVAL,
             Activity::Kept | Activity::Waking | Activity::Ending | Activity::Other => return false,
         };
+        let begins = state.since.filter(|_| state.activity == Activity::Sleeping);
         let is_due = self.last.is_none_or(|last| now >= last + interval)
-            || self.retry_at.is_some_and(|retry_at| now >= retry_at);
+            || self.retry_at.is_some_and(|retry_at| now >= retry_at)
+            // A tenant that has fallen asleep again does not wait for what woke it before.
+            || begins.is_some_and(|begins| self.ended != Some(begins));
         if is_due {
-            (self.last, self.retry_at) = (Some(now), None);
+            (self.last, self.ended, self.retry_at) = (Some(now), begins, None);
         }
         is_due
     }
@@ -229,6 +234,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn another_sleep_is_ended_at_once() {
+        let (mut requests, start) = (WakeRequests::default(), Instant::now());
+        let seconds = |seconds| start + Duration::from_secs(seconds);
+        assert!(requests.take(&sleeping(0, None), start, time(CLOCK)));
+        assert!(!requests.take(&sleeping(0, None), seconds(4), time(CLOCK)));
+        // It woke, and fell asleep again.
+        assert!(requests.take(&sleeping(5, Some(1)), seconds(6), time(CLOCK)));
+        assert!(!requests.take(&sleeping(5, Some(1)), seconds(15), time(CLOCK)));
+        assert!(requests.take(&sleeping(5, Some(1)), seconds(16), time(CLOCK)));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_request_that_failed_is_made_again_soon() {
         let (mut requests, start) = (WakeRequests::default(), Instant::now());
         let state = sleeping(0, None);
@@ -281,9 +298,8 @@ mod tests {
             .filter(|at| requests.take(&running, seconds(*at), time(CLOCK)))
             .collect();
         assert_eq!(made, [0, 60, 120]);
-        // Once it is known to sleep, the next one is earlier.
-        assert!(!requests.take(&sleeping(0, None), seconds(129), time(CLOCK)));
-        assert!(requests.take(&sleeping(0, None), seconds(130), time(CLOCK)));
+        // Once it is known to sleep, the next one is made at once.
+        assert!(requests.take(&sleeping(0, None), seconds(129), time(CLOCK)));
         for activity in [Activity::Kept, Activity::Waking, Activity::Ending, Activity::Other] {
             assert!(!WakeRequests::default().take(&state(activity), start, time(CLOCK)));
         }

@@ -53,7 +53,7 @@ fn build_patch(at: Timestamp) -> Value {
     json!({"metadata": {"annotations": {labels::WAKE_REQUESTED_AT: format!("{at:.6}")}}})
 }
 
-/// Makes requests, at most one for each tenant at a time, however many connections need it.
+/// Makes requests, at most one at a time for each sleep of a tenant, however many connections need it.
 pub struct Waker {
     requests: Arc<dyn RequestWake>,
     permits: Arc<Semaphore>,
@@ -93,7 +93,7 @@ impl Waker {
                 let _permit = permits.acquire().await.map_err(|error| error.to_string())?;
                 requests.request_wake(namespace, name, at).await
             };
-            // No longer than until the next one, so that there is one at a time.
+            // No longer than until the next one, so that there is one at a time for a sleep.
             let outcome = timeout(REQUEST_INTERVAL, request).await;
             match outcome.unwrap_or_else(|_| Err("the host's API server does not answer".into())) {
                 Ok(()) => {

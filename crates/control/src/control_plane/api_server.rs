@@ -22,6 +22,13 @@ const IN_CLUSTER_NAMES: [&str; 5] = [
     "localhost",
 ];
 
+/// Where an API server answers with success once it has done all that it does when it starts.
+pub const COMPLETE: &str = "/readyz";
+/// Where it answers with success once it serves: it has read its datastore, and authorizes by it. A second after it has begun to serve, it
+/// also looks whether the default roles and priority classes are there (two of its hooks poll once a second, the first time after a
+/// second). They are since its first start.
+pub const SERVES: &str = "/readyz?exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes";
+
 /// Issuer of service account tokens.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
@@ -180,7 +187,7 @@ pub(super) fn render(
             port: input.endpoints.api_server.listen.port(),
             tls: true,
             live: authentication::LIVE,
-            ready: authentication::READY,
+            ready: SERVES,
         }),
     })
 }

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 pub(super) const FILE: &str = "authentication.conf";
 /// Path of the liveness probe.
 pub(super) const LIVE: &str = "/livez";
-/// Path of the readiness probe.
-pub(super) const READY: &str = "/readyz";
+/// Path of the readiness probe, without its query.
+const READY: &str = "/readyz";
 /// Paths of the discovery document of ServiceAccounts, and of the public keys that it names (OpenID Connect Discovery, 4).
 const DISCOVERY: [&str; 2] = ["/.well-known/openid-configuration", "/openid/v1/jwks"];
 /// The connections of the egress selector by which the API server gets the keys of issuers: through the syncer's broker.

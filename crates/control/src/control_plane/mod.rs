@@ -28,7 +28,7 @@ mod static_policies;
 mod syncer;
 mod write_pace;
 
-pub use api_server::{ISSUER as SERVICE_ACCOUNT_ISSUER, has_public_discovery};
+pub use api_server::{COMPLETE, ISSUER as SERVICE_ACCOUNT_ISSUER, SERVES, has_public_discovery};
 pub use certificates::{Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore};
 pub use client_authority::{Rotation, RotationFacts, RotationStep, due_request, next_step};
 pub use component::{

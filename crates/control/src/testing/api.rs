@@ -5,7 +5,7 @@ use http::{Method, Request, Response};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -30,6 +30,8 @@ struct Objects {
     /// Part of paths, and before how many patches somebody else changes the object.
     contended: Option<(&'static str, usize)>,
     written: u64,
+    /// Where somebody asked whether it is ready.
+    probed: BTreeSet<String>,
 }
 
 /// What a path names.
@@ -97,6 +99,11 @@ impl ScriptedApi {
         found.map(|(_, object)| object.clone()).collect()
     }
 
+    /// Where somebody has asked whether it is ready since this was called last.
+    pub(crate) fn take_probes(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.objects().probed)
+    }
+
     /// Paths of all objects.
     pub(crate) fn paths(&self) -> Vec<String> {
         self.objects().by_path.keys().cloned().collect()
@@ -110,6 +117,7 @@ impl ScriptedApi {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path().to_owned();
         if path == "/readyz" {
+            self.objects().probed.insert(parts.uri.to_string());
             return Response::new(Body::from(b"ok".to_vec()));
         }
         if !self.script.record(format!("{} {} {path}", self.name, parts.method)) {

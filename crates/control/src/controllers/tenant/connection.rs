@@ -1,6 +1,6 @@
 //! How control reaches what runs for a tenant: its API server and its syncer.
 //!
-//! A [`Connection`] is the one connection to a tenant's API server. It has an applier only while a probe of `/readyz` succeeds;
+//! A [`Connection`] is the one connection to a tenant's API server. It has an applier only while a probe of its readiness succeeds;
 //! when that changes, the tenant is put back into the queue.
 
 use crate::{
@@ -163,8 +163,8 @@ impl Drop for Probe {
 }
 
 impl Connection {
-    /// An applier for the tenant's API server at `server`, if it is ready now. If not, `key` is put into the queue as
-    /// soon as it is, and whenever that changes.
+    /// An applier for the tenant's API server at `server`, if it is ready now: if it answers at the path `readiness` with success. If not,
+    /// `key` is put into the queue as soon as it is, and whenever that changes.
     ///
     /// # Errors
     /// No client can be made from the tenant's keys.
@@ -173,13 +173,13 @@ impl Connection {
         remote: &dyn Remote,
         server: &str,
         authorities: &Authorities,
-        queue: &Queue<Key>,
-        key: &Key,
+        readiness: &'static str,
+        (queue, key): (&Queue<Key>, &Key),
     ) -> Result<Option<Arc<Applier>>, ConnectionError> {
         if !self.is_current(server, authorities) {
             let client = remote.connect(&authorities.control_kubeconfig(server)?).await?;
             let (sender, ready) = tokio::sync::watch::channel(false);
-            let task = tokio::spawn(probe(client.clone(), sender, queue.clone(), key.clone()));
+            let task = tokio::spawn(probe(client.clone(), readiness, sender, queue.clone(), key.clone()));
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             *state = State {
                 server: server.to_owned(),
@@ -234,9 +234,15 @@ impl Connection {
     }
 }
 
-async fn probe(client: Client, sender: tokio::sync::watch::Sender<bool>, queue: Queue<Key>, key: Key) {
+async fn probe(
+    client: Client,
+    readiness: &'static str,
+    sender: tokio::sync::watch::Sender<bool>,
+    queue: Queue<Key>,
+    key: Key,
+) {
     loop {
-        let is_ready = is_ready(&client).await;
+        let is_ready = is_ready(&client, readiness).await;
         let changed = sender.send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);
         if changed {
             queue.add(key.clone());
@@ -245,8 +251,8 @@ async fn probe(client: Client, sender: tokio::sync::watch::Sender<bool>, queue: 
     }
 }
 
-async fn is_ready(client: &Client) -> bool {
-    let Ok(request) = Request::get("/readyz").body(Vec::new()) else {
+async fn is_ready(client: &Client, readiness: &str) -> bool {
+    let Ok(request) = Request::get(readiness).body(Vec::new()) else {
         return false;
     };
     matches!(

@@ -2,33 +2,34 @@
 
 use super::{
     super::{
-        build::{api_server_endpoints, bootstrap, flow_schemas, host_objects},
+        build::{bootstrap, host_objects},
         context::TenantContext,
-        datastore_usage::{self, ObservedUsage},
+        datastore_usage::ObservedUsage,
         error::{TenantError, in_step},
         fetch::ObservedNodes,
-        host_usage,
         manifests::ObservedManifests,
         target::Tenant,
     },
-    Prepared, argo_cd, definitions, dns, keys, kubeconfig, leases, manifests, metrics_api,
+    Prepared, argo_cd,
+    bootstrap_objects::apply_bootstrap_objects,
+    dns, keys, kubeconfig, leases, manifests, metrics_api,
+    usage::{is_unknown, observe_host_usage, observe_usage, published_usage},
 };
 use crate::{
     apply::Applier,
     control_plane::{
-        API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, ControlPlaneInput, DatastoreInput, DnsInput, Endpoints,
-        Leaf, SCHEDULER, SYNCER, has_public_discovery, render_components,
+        API_SERVER, COMPLETE, CONTROLLER_MANAGER, COREDNS, Component, ControlPlaneInput, DatastoreInput, DnsInput,
+        Endpoints, Leaf, SCHEDULER, SERVES, SYNCER, render_components,
     },
     error::ReconcileError,
     runtime::ComponentState,
 };
 use berth_api::{DatastoreUsage, HostUsage, SleepState, conditions::SYNCER_READY};
 use berth_pki::Usage;
-use berth_sync_rules::admission::configuration::configuration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use std::{
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -43,7 +44,7 @@ pub(crate) struct Started {
     /// What the tenant stores, as far as that is known.
     pub(crate) datastore: ObservedUsage,
     /// Whether that is measured only now that the components run.
-    is_unmeasured: bool,
+    pub(super) is_unmeasured: bool,
     pub(super) components: Vec<Component>,
     pub(super) dns: Option<DnsInput>,
     kubeconfig: String,
@@ -114,8 +115,11 @@ pub(super) async fn start(
     let server = prepared.endpoints.api_server.https_url();
     let remote = context.remote.as_ref();
     let connection = &tenant.memory.connection;
+    // One that has run before finds the default roles in its datastore.
+    let readiness = if have_run(tenant) { SERVES } else { COMPLETE };
+    let (authorities, waits) = (&prepared.authorities, (&context.queue, &tenant.key()));
     let connected = connection
-        .ready(remote, &server, &prepared.authorities, &context.queue, &tenant.key())
+        .ready(remote, &server, authorities, readiness, waits)
         .await
         .map_err(in_step(TenantError::Connection))?;
     let dns = dns::prepare_dns(context, prepared, connected.as_ref())
@@ -153,52 +157,6 @@ pub(super) async fn start(
         dns,
         kubeconfig,
     })
-}
-
-/// Measures what a new tenant stores, after its components were started.
-pub(super) async fn measure_new(context: &TenantContext, prepared: &Prepared<'_>, started: &mut Started) {
-    if !started.is_unmeasured {
-        return;
-    }
-    started.datastore = observe_usage(context, prepared, started.api_server.applier()).await;
-    // The API server was rendered without knowing it.
-    context.queue.add_after(prepared.accepted.tenant.key(), SYNCER_PROBE);
-}
-
-/// What the tenant stores: measured if that is due.
-async fn observe_usage(
-    context: &TenantContext,
-    prepared: &Prepared<'_>,
-    api_server: Option<&Applier>,
-) -> ObservedUsage {
-    let (tenant, limits) = (&prepared.accepted.tenant, &prepared.accepted.settings.limits);
-    let source = datastore_usage::Source {
-        tenant: &tenant.id,
-        datastore: context.datastore.as_ref(),
-        api_server,
-        slot: &tenant.slot,
-        size_reading: &context.tenants.size_reading,
-        activity: &tenant.memory.activity,
-        is_waking: is_waking(tenant),
-    };
-    let memory = &tenant.memory.datastore_usage;
-    let observed = datastore_usage::observe(&source, memory, published_usage(tenant), limits).await;
-    if observed.is_reading {
-        context.queue.add_after(tenant.key(), datastore_usage::INTERVAL);
-    }
-    observed
-}
-
-/// What the status says that the tenant stores.
-fn published_usage(tenant: &Tenant) -> Option<DatastoreUsage> {
-    tenant.cluster.status.as_ref().and_then(|status| status.datastore)
-}
-
-/// Whether this process has never measured what the tenant stores.
-fn is_unknown(tenant: &Tenant) -> bool {
-    let memory = &tenant.memory.datastore_usage;
-    let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-    memory.is_unknown()
 }
 
 /// Stops everything of a tenant that sleeps. Its certificates and its kubeconfig stay valid meanwhile.
@@ -278,21 +236,6 @@ pub(super) async fn serve(
     })
 }
 
-/// What the tenant has on the host: read if that is due.
-async fn observe_host_usage(context: &TenantContext, prepared: &Prepared<'_>) -> Option<HostUsage> {
-    let (tenant, limits) = (&prepared.accepted.tenant, &prepared.accepted.settings.limits);
-    let published = tenant.cluster.status.as_ref().and_then(|status| status.host_usage);
-    host_usage::observe(
-        context.remote.as_ref(),
-        &tenant.slot,
-        &prepared.endpoints.syncer_admin,
-        &tenant.memory.host_usage_read_at,
-        published,
-        limits,
-    )
-    .await
-}
-
 /// Applies the objects, and runs the components. A tenant that refuses the objects, such as one that stores as much as it may, still gets
 /// upgrades and certificates of the components that it has.
 async fn run_with_objects(
@@ -322,7 +265,7 @@ async fn run_with_objects(
 }
 
 /// Whether the tenant is being woken.
-fn is_waking(tenant: &Tenant) -> bool {
+pub(super) fn is_waking(tenant: &Tenant) -> bool {
     tenant.cluster.sleep_state() == SleepState::Waking
 }
 
@@ -420,75 +363,6 @@ async fn apply_syncer_identity(
 /// The certificate of the team's kubeconfig.
 pub(super) fn admin_leaf() -> Leaf {
     Leaf::new("tenant-admin", Usage::Client).organizations(vec![bootstrap::ADMIN_GROUP.into()])
-}
-
-/// Applies what every tenant has before it is called ready.
-async fn apply_bootstrap_objects(
-    context: &TenantContext,
-    prepared: &Prepared<'_>,
-    started: &Started,
-    applier: &Applier,
-) -> Result<(), TenantError> {
-    let policy = &prepared.accepted.settings.sync;
-    let kinds = &context.kinds;
-    let rules = kinds.syncer_rules(policy).await.map_err(in_step(TenantError::Kinds))?;
-    let definitions = definitions::find_definitions(kinds, &policy.kinds)
-        .await
-        .map_err(in_step(TenantError::Kinds))?;
-    let bootstrap::BootstrapObjects {
-        roles,
-        bindings,
-        service_account,
-        service_cidrs,
-    } = bootstrap::bootstrap_objects(
-        &rules,
-        &prepared.host_ranges,
-        &prepared.accepted.settings.access,
-        has_public_discovery(&prepared.accepted.settings.authentication.rules, &prepared.endpoints),
-    );
-    let watch_schemas = count_use(prepared).then(flow_schemas::watch_schemas);
-    let flow_schemas: Vec<_> = std::iter::once(flow_schemas::platform_schema())
-        .chain(watch_schemas.into_iter().flatten())
-        .collect();
-    let authority = prepared.authorities.admission.cert_pem();
-    let webhooks = configuration(&prepared.endpoints.admission.authority(), authority);
-    let applied = async {
-        for role in &roles {
-            applier.apply(role).await?;
-        }
-        for binding in &bindings {
-            applier.apply(binding).await?;
-        }
-        applier.apply(&service_account).await?;
-        for cidr in &service_cidrs {
-            applier.apply(cidr).await?;
-        }
-        for schema in &flow_schemas {
-            applier.apply(schema).await?;
-        }
-        let address = prepared.service_range.first;
-        applier.apply(&api_server_endpoints::endpoints(address)).await?;
-        applier.apply(&api_server_endpoints::slice(address)).await?;
-        // Last: from here on Services need the host's ranges.
-        applier.apply(&webhooks).await
-    };
-    let writes = async {
-        applied.await.inspect_err(|_| applier.forget())?;
-        definitions::apply_definitions(applier, &definitions).await?;
-        if let Some(dns) = &started.dns {
-            dns::apply_tenant_service(applier, dns.address).await?;
-        }
-        Ok::<_, ReconcileError>(())
-    };
-    Box::pin(prepared.accepted.tenant.write(writes))
-        .await
-        .map_err(in_step(TenantError::Bootstrap))
-}
-
-/// Whether the tenant may fall asleep because nobody uses it, so that its API server has to count what is use.
-fn count_use(prepared: &Prepared<'_>) -> bool {
-    let spec = prepared.accepted.tenant.cluster.spec.sleep.as_ref();
-    prepared.accepted.settings.sleep.idle_seconds(spec).is_some()
 }
 
 /// Runs the components that need the API server.

@@ -6,6 +6,7 @@
 //! [`Outcome`] says which of them was reached; the status follows from it and from nothing else.
 
 mod argo_cd;
+mod bootstrap_objects;
 mod control_plane;
 mod definitions;
 mod dns;
@@ -19,6 +20,7 @@ mod prepare;
 mod rotation;
 mod tenant_nodes;
 mod tenant_schedule;
+mod usage;
 
 pub(super) use argo_cd::delete_registration;
 pub(super) use control_plane::{ApiServer, Serving, Started, SyncerState};
@@ -155,7 +157,7 @@ async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nod
     match control_plane::start(context, prepared, nodes).await {
         Ok(mut started) => {
             let serving = control_plane::serve(context, prepared, &started).await;
-            control_plane::measure_new(context, prepared, &mut started).await;
+            usage::measure_new(context, prepared, &mut started).await;
             ControlPlane::Started {
                 serving,
                 started: Box::new(started),

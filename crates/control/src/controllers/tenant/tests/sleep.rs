@@ -1,7 +1,10 @@
 //! A tenant falls asleep, sleeps and wakes. What decides is tested in `berth-sleep`.
 
 use super::{super::memory::Tenants, fixture::Fixture};
-use crate::metrics::WakeLabels;
+use crate::{
+    control_plane::{COMPLETE, SERVES},
+    metrics::WakeLabels,
+};
 use berth_node_lifecycle::demand::{SchedulingState, Workload};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -120,6 +123,20 @@ async fn nothing_of_a_tenant_that_sleeps_is_run_and_everything_is_kept() {
     let runs = count_runs(&fixture);
     fixture.reconcile().await.unwrap();
     assert_eq!((fixture.status(), count_runs(&fixture)), (status, runs));
+}
+
+#[tokio::test]
+async fn only_the_first_start_waits_for_the_default_roles() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    assert_eq!(fixture.tenant.take_probes(), [COMPLETE.to_owned()].into());
+    fall_asleep(&mut fixture).await;
+    fixture.tenant.take_probes();
+    reconcile_until(&mut fixture, "Awake", |fixture| {
+        request(fixture, WAKE, Timestamp::now());
+    })
+    .await;
+    assert_eq!(fixture.tenant.take_probes(), [SERVES.to_owned()].into());
 }
 
 #[tokio::test]
