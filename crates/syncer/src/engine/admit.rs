@@ -104,18 +104,22 @@ impl Engine {
         }
     }
 
-    /// A pod's request for a place, and the scheduler in whose window.
-    fn request(&self, name: &Name, pod: &Value, opens_gates: bool) -> (&str, Request) {
-        let gang = gang::membership(&self.cache, name, pod).map(|(gang, size)| Gang {
+    /// The gang of a pod.
+    pub(super) fn find_gang(&self, name: &Name, pod: &Value) -> Option<Gang> {
+        gang::membership(&self.cache, name, pod).map(|(gang, size)| Gang {
             name: Name::new(&name.namespace, &gang),
             size: usize::try_from(size).unwrap_or(usize::MAX),
-        });
+        })
+    }
+
+    /// A pod's request for a place, and the scheduler in whose window.
+    fn request(&self, name: &Name, pod: &Value, opens_gates: bool) -> (&str, Request) {
         let request = Request {
             name: name.clone(),
             priority: json::at(pod, &["spec", "priority"])
                 .and_then(Value::as_i64)
                 .unwrap_or_default(),
-            gang,
+            gang: self.find_gang(name, pod),
             opens_gates,
         };
         (placement::host_scheduler(&self.cache, &pod["spec"]), request)

@@ -1,9 +1,14 @@
 //! The places of users on the host, and the pods that wait for one: higher priorities first, then older pods.
+//!
+//! Members of a gang that has started do not wait for pods that have not: those of the gang that run need them, and control lets them start
+//! first. While a user has no place left, such a gang has one more, and further ones until the user has twice as many places. In all it has
+//! no more pods on the host than its size. So a user who starts many gangs has one pod more for each that runs.
 
+use super::window::Gang;
 use berth_sync_rules::model::resource::Name;
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,6 +27,8 @@ pub(super) struct Request {
     pub(super) priority: i64,
     /// When it was created in the tenant.
     pub(super) created: String,
+    /// The gang that it belongs to.
+    pub(super) gang: Option<Gang>,
 }
 
 /// The answer to a pod that asks for a place.
@@ -46,7 +53,7 @@ pub(super) enum OnHost {
     },
     /// Control has let it start.
     Started,
-    /// It is not there, or is being deleted.
+    /// It is not there, has ended, or is being deleted.
     Gone,
 }
 
@@ -70,6 +77,20 @@ struct OfUser {
     /// Those of them that wait because of a limit.
     beyond_limit: usize,
     line: BTreeMap<Position, Waiting>,
+    gangs: HashMap<Name, OfGang>,
+}
+
+/// The pods of one user in one gang.
+#[derive(Debug, Default)]
+struct OfGang {
+    /// Pods that start together.
+    size: usize,
+    /// Pods on the host without the gate.
+    started: usize,
+    /// Pods with a place.
+    placed: usize,
+    /// Positions of pods without a place.
+    line: BTreeSet<Position>,
 }
 
 /// A pod without a place.
@@ -82,6 +103,7 @@ struct Waiting {
 #[derive(Debug)]
 struct Pod {
     user: Arc<str>,
+    gang: Option<Name>,
     state: State,
 }
 
@@ -94,6 +116,83 @@ enum State {
         exceeds_limit: bool,
     },
     Waiting(Position),
+    /// It is a member of a gang, and needs no place any more.
+    Started,
+}
+
+impl State {
+    fn has_place(&self) -> bool {
+        matches!(self, Self::New | Self::OnHost { .. })
+    }
+
+    fn exceeds_limit(&self) -> bool {
+        matches!(self, Self::OnHost { exceeds_limit: true })
+    }
+}
+
+impl OfGang {
+    /// Whether pods of it run, and need others that are not on the host.
+    fn lacks_member(&self) -> bool {
+        self.started > 0 && self.started + self.placed < self.size
+    }
+
+    fn is_empty(&self) -> bool {
+        self.started == 0 && self.placed == 0 && self.line.is_empty()
+    }
+}
+
+impl OfUser {
+    /// Whether there is a place for a pod of a gang, or of none.
+    fn has_room(&self, most: usize, gang: Option<&Name>) -> bool {
+        let of_gang = gang.and_then(|gang| self.gangs.get(gang));
+        self.placed < most || of_gang.is_some_and(|of_gang| self.exceeds_places(most, of_gang))
+    }
+
+    /// Whether a gang gets a place although the user has none left.
+    fn exceeds_places(&self, most: usize, of_gang: &OfGang) -> bool {
+        of_gang.lacks_member() && (of_gang.placed == 0 || self.placed < most.saturating_mul(2))
+    }
+
+    /// The pod that gets the next place, if there is one.
+    fn next(&self, most: usize) -> Option<&Position> {
+        if self.placed < most {
+            return self.line.keys().next();
+        }
+        let gangs = self.gangs.values().filter(|of_gang| self.exceeds_places(most, of_gang));
+        gangs.filter_map(|of_gang| of_gang.line.first()).min()
+    }
+
+    /// Counts a pod that is not in the line.
+    fn add(&mut self, gang: Option<&Name>, state: &State) {
+        self.placed += usize::from(state.has_place());
+        self.beyond_limit += usize::from(state.exceeds_limit());
+        if let Some(gang) = gang {
+            let of_gang = self.gangs.entry(gang.clone()).or_default();
+            of_gang.placed += usize::from(state.has_place());
+            of_gang.started += usize::from(matches!(state, State::Started));
+        }
+    }
+
+    /// The reverse, also for one in the line.
+    fn remove(&mut self, gang: Option<&Name>, state: &State) {
+        self.placed -= usize::from(state.has_place());
+        self.beyond_limit -= usize::from(state.exceeds_limit());
+        let mut of_gang = gang.and_then(|gang| self.gangs.get_mut(gang));
+        if let Some(of_gang) = &mut of_gang {
+            of_gang.placed -= usize::from(state.has_place());
+            of_gang.started -= usize::from(matches!(state, State::Started));
+        }
+        if let State::Waiting(position) = state {
+            self.line.remove(position);
+            of_gang.map(|of_gang| of_gang.line.remove(position));
+        }
+    }
+
+    /// Forgets gangs without pods. Returns whether no pod is left.
+    fn clear(&mut self) -> bool {
+        self.gangs.retain(|_, of_gang| !of_gang.is_empty());
+        self.placed == 0 && self.line.is_empty() && self.gangs.is_empty()
+    }
 }
 
 impl UserPlaces {
@@ -111,45 +210,57 @@ impl UserPlaces {
         self.pods.contains_key(name)
     }
 
-    /// A pod is behind the gate on the host that has not asked, as when the syncer starts.
-    pub(super) fn restore(&mut self, name: Name, user: Arc<str>) {
-        self.place(name, user, State::OnHost { exceeds_limit: false });
+    /// A pod is on the host that has not asked, as when the syncer starts.
+    pub(super) fn restore(&mut self, name: Name, user: Arc<str>, gang: Option<Gang>, on_host: OnHost) {
+        let state = match on_host {
+            OnHost::Gated { exceeds_limit } => State::OnHost { exceeds_limit },
+            OnHost::Started if gang.is_some() => State::Started,
+            OnHost::Started | OnHost::Gone => return,
+        };
+        if !self.knows(&name) {
+            let gang = self.note_size(&user, gang);
+            self.put(name, user, gang, state);
+        }
     }
 
     /// A pod asks for a place. If there is none it waits, and may ask again.
     pub(super) fn ask(&mut self, request: Request, now: Instant) -> Answer {
-        match self.pods.get(&request.name) {
-            Some(Pod {
-                user,
-                state: State::Waiting(position),
-            }) => {
-                let waiting = self.users.get(user).and_then(|of_user| of_user.line.get(position));
-                let is_late = waiting.is_some_and(|waiting| waiting.is_late);
-                return Answer::Waits { is_late };
-            }
-            Some(_) => return Answer::HasPlace,
-            None => {}
-        }
-        let of_user = self.users.entry(Arc::clone(&request.user)).or_default();
-        // While there is room, nobody waits.
-        if of_user.placed < self.most {
-            self.place(request.name, request.user, State::New);
-            return Answer::HasPlace;
-        }
         let Request {
             name,
             user,
             priority,
             created,
+            gang,
         } = request;
+        let is_waiting = match self.pods.get(&name).map(|pod| &pod.state) {
+            None => false,
+            Some(State::Waiting(_)) => true,
+            Some(State::New | State::OnHost { .. } | State::Started) => return Answer::HasPlace,
+        };
+        let gang = self.note_size(&user, gang);
+        let of_user = self.users.entry(Arc::clone(&user)).or_default();
+        // While there is room, nobody waits. One that waits has room now if its gang has grown.
+        if of_user.has_room(self.most, gang.as_ref()) {
+            self.remove(&name);
+            self.put(name, user, gang, State::New);
+            return Answer::HasPlace;
+        }
+        if is_waiting {
+            let is_late = self.is_late(&name);
+            return Answer::Waits { is_late };
+        }
         let position = (Reverse(priority), created, name.clone());
         let waiting = Waiting {
             since: now,
             is_late: false,
         };
         of_user.line.insert(position.clone(), waiting);
+        if let Some(gang) = &gang {
+            let of_gang = of_user.gangs.entry(gang.clone()).or_default();
+            of_gang.line.insert(position.clone());
+        }
         let state = State::Waiting(position);
-        self.pods.insert(name, Pod { user, state });
+        self.pods.insert(name, Pod { user, gang, state });
         Answer::Waits { is_late: false }
     }
 
@@ -160,22 +271,18 @@ impl UserPlaces {
         };
         match (on_host, &pod.state) {
             // Also one that waits: the answer to an earlier creation was lost.
-            (OnHost::Gated { exceeds_limit }, _) => {
-                let user = Arc::clone(&pod.user);
-                self.remove(name);
-                self.place(name.clone(), user, State::OnHost { exceeds_limit });
-                Vec::new()
-            }
+            (OnHost::Gated { exceeds_limit }, _) => self.change(name, State::OnHost { exceeds_limit }),
+            (OnHost::Started, _) if pod.gang.is_some() => self.change(name, State::Started),
             // An earlier pod of the name is gone.
             (OnHost::Gone, State::New | State::Waiting(_)) => Vec::new(),
-            (OnHost::Started, _) | (OnHost::Gone, State::OnHost { .. }) => self.leave(name),
+            (OnHost::Started, _) | (OnHost::Gone, State::OnHost { .. } | State::Started) => self.leave(name),
         }
     }
 
     /// A pod needs no place: it is gone in the tenant, or was not created on the host. Returns the pods that got one instead.
     pub(super) fn forget(&mut self, name: &Name) -> Vec<Name> {
         match self.pods.get(name).map(|pod| &pod.state) {
-            None | Some(State::OnHost { .. }) => Vec::new(),
+            None | Some(State::OnHost { .. } | State::Started) => Vec::new(),
             Some(State::New | State::Waiting(_)) => self.leave(name),
         }
     }
@@ -195,168 +302,71 @@ impl UserPlaces {
         late
     }
 
-    fn place(&mut self, name: Name, user: Arc<str>, state: State) {
-        let of_user = self.users.entry(Arc::clone(&user)).or_default();
-        of_user.placed += 1;
-        of_user.beyond_limit += usize::from(exceeds_limit(&state));
-        self.pods.insert(name, Pod { user, state });
+    /// Keeps the size of a gang, as the last of its pods says it. Returns its name.
+    fn note_size(&mut self, user: &Arc<str>, gang: Option<Gang>) -> Option<Name> {
+        let Gang { name, size } = gang?;
+        let of_user = self.users.entry(Arc::clone(user)).or_default();
+        of_user.gangs.entry(name.clone()).or_default().size = size;
+        Some(name)
     }
 
-    /// Forgets a pod. Returns its user.
-    fn remove(&mut self, name: &Name) -> Option<Arc<str>> {
-        let Pod { user, state } = self.pods.remove(name)?;
-        let of_user = self.users.get_mut(&user)?;
-        if let State::Waiting(position) = &state {
-            of_user.line.remove(position);
-        } else {
-            of_user.placed -= 1;
-            of_user.beyond_limit -= usize::from(exceeds_limit(&state));
-        }
-        Some(user)
+    /// Puts a pod into a state other than waiting.
+    fn put(&mut self, name: Name, user: Arc<str>, gang: Option<Name>, state: State) {
+        let of_user = self.users.entry(Arc::clone(&user)).or_default();
+        of_user.add(gang.as_ref(), &state);
+        self.pods.insert(name, Pod { user, gang, state });
+    }
+
+    /// Whether [`Self::take_late`] has returned a pod.
+    fn is_late(&self, name: &Name) -> bool {
+        let waiting = self.pods.get(name).and_then(|pod| match &pod.state {
+            State::Waiting(position) => self.users.get(&pod.user)?.line.get(position),
+            State::New | State::OnHost { .. } | State::Started => None,
+        });
+        waiting.is_some_and(|waiting| waiting.is_late)
+    }
+
+    /// Forgets a pod, but not the size of its gang.
+    fn remove(&mut self, name: &Name) -> Option<Pod> {
+        let pod = self.pods.remove(name)?;
+        let of_user = self.users.get_mut(&pod.user)?;
+        of_user.remove(pod.gang.as_ref(), &pod.state);
+        Some(pod)
+    }
+
+    /// Changes the state of a pod. Returns the pods that got a place because of it.
+    fn change(&mut self, name: &Name, state: State) -> Vec<Name> {
+        let Some(Pod { user, gang, .. }) = self.remove(name) else {
+            return Vec::new();
+        };
+        self.put(name.clone(), Arc::clone(&user), gang, state);
+        self.admit(&user)
     }
 
     /// Forgets a pod. Returns the pods that got its place.
     fn leave(&mut self, name: &Name) -> Vec<Name> {
-        let Some(user) = self.remove(name) else {
-            return Vec::new();
-        };
+        self.remove(name).map_or_else(Vec::new, |pod| self.admit(&pod.user))
+    }
+
+    /// Gives the places that a user has left to pods that wait.
+    fn admit(&mut self, user: &Arc<str>) -> Vec<Name> {
         let mut admitted = Vec::new();
-        while let Some(of_user) = self.users.get_mut(&user).filter(|of_user| of_user.placed < self.most)
-            && let Some(((.., first), _)) = of_user.line.pop_first()
+        let first = |places: &Self| {
+            let (.., first) = places.users.get(user)?.next(places.most)?;
+            Some(first.clone())
+        };
+        while let Some(name) = first(self)
+            && let Some(Pod { user, gang, .. }) = self.remove(&name)
         {
-            self.place(first.clone(), Arc::clone(&user), State::New);
-            admitted.push(first);
+            self.put(name.clone(), user, gang, State::New);
+            admitted.push(name);
         }
-        if self.users.get(&user).is_some_and(|of_user| of_user.placed == 0) {
-            self.users.remove(&user);
+        if self.users.get_mut(user).is_some_and(OfUser::clear) {
+            self.users.remove(user);
         }
         admitted
     }
 }
 
-fn exceeds_limit(state: &State) -> bool {
-    matches!(state, State::OnHost { exceeds_limit: true })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(of: &str) -> Name {
-        Name::new("team", of)
-    }
-
-    fn names(of: &[&str]) -> Vec<Name> {
-        of.iter().map(|of| name(of)).collect()
-    }
-
-    fn request(user: &str, of: &str, priority: i64, created: &str) -> Request {
-        Request {
-            name: name(of),
-            user: user.into(),
-            priority,
-            created: created.into(),
-        }
-    }
-
-    /// Whether a pod that asks has a place.
-    fn enters(places: &mut UserPlaces, user: &str, of: &str) -> bool {
-        places.ask(request(user, of, 0, of), Instant::now()) == Answer::HasPlace
-    }
-
-    const COUNTED_LATER: OnHost = OnHost::Gated { exceeds_limit: false };
-    const BEYOND_LIMIT: OnHost = OnHost::Gated { exceeds_limit: true };
-
-    #[test]
-    fn pods_of_one_user_leave_places_to_others() {
-        let mut places = UserPlaces::new(2);
-        assert!(enters(&mut places, "alice", "a1") && enters(&mut places, "alice", "a2"));
-        assert!(!enters(&mut places, "alice", "a3") && !enters(&mut places, "alice", "a4"));
-        assert!(enters(&mut places, "bob", "b1"));
-        assert!(enters(&mut places, "alice", "a1"), "it asks again");
-        assert_eq!(places.observe(&name("a1"), COUNTED_LATER), []);
-        assert_eq!(places.observe(&name("a1"), OnHost::Started), names(&["a3"]));
-        assert_eq!(places.observe(&name("a1"), OnHost::Gone), [], "its place is given");
-        assert_eq!(places.forget(&name("a2")), names(&["a4"]), "it was not created");
-        assert!(!places.knows(&name("a1")) && !places.knows(&name("a2")));
-        assert!(enters(&mut places, "alice", "a3") && enters(&mut places, "alice", "a4"));
-    }
-
-    #[test]
-    fn the_most_important_and_then_the_oldest_is_next() {
-        let mut places = UserPlaces::new(1);
-        assert!(enters(&mut places, "alice", "first"));
-        let now = Instant::now();
-        for (of, priority, created) in [
-            ("a-younger", 0, "2026-01-01T00:00:02Z"),
-            ("z-older", 0, "2026-01-01T00:00:01Z"),
-            ("important", 5, "2026-01-01T00:00:03Z"),
-        ] {
-            let answer = places.ask(request("alice", of, priority, created), now);
-            assert_eq!(answer, Answer::Waits { is_late: false });
-        }
-        let mut current = name("first");
-        for expected in ["important", "z-older", "a-younger"] {
-            assert_eq!(places.observe(&current, OnHost::Started), names(&[expected]));
-            current = name(expected);
-        }
-    }
-
-    #[test]
-    fn a_pod_that_is_gone_or_on_the_host_already_waits_no_more() {
-        let mut places = UserPlaces::new(1);
-        assert!(enters(&mut places, "alice", "a1"));
-        assert!(!enters(&mut places, "alice", "a2") && !enters(&mut places, "alice", "a3"));
-        assert_eq!(
-            places.observe(&name("a2"), OnHost::Gone),
-            [],
-            "an earlier pod of the name"
-        );
-        assert_eq!(places.forget(&name("a2")), [], "it is gone in the tenant");
-        assert_eq!(places.observe(&name("a3"), COUNTED_LATER), [], "the answer was lost");
-        assert_eq!(places.forget(&name("a3")), [], "it is on the host");
-        assert!(!enters(&mut places, "alice", "a4"));
-        assert_eq!(
-            places.observe(&name("a3"), OnHost::Gone),
-            [],
-            "the other has the only place"
-        );
-        assert_eq!(places.forget(&name("a1")), names(&["a4"]));
-        assert_eq!(places.forget(&name("a4")), []);
-        assert!(places.users.is_empty() && places.pods.is_empty());
-    }
-
-    #[test]
-    fn after_a_restart_those_on_the_host_count() {
-        let mut places = UserPlaces::new(1);
-        for of in ["a1", "a2"] {
-            places.restore(name(of), "alice".into());
-        }
-        assert!(!enters(&mut places, "alice", "a3"));
-        assert_eq!(places.observe(&name("a1"), OnHost::Gone), [], "another is there still");
-        assert_eq!(places.observe(&name("a2"), OnHost::Started), names(&["a3"]));
-    }
-
-    #[test]
-    fn pods_say_why_they_wait_once_all_before_them_are_beyond_a_limit() {
-        let mut places = UserPlaces::new(2);
-        assert!(enters(&mut places, "alice", "a1") && enters(&mut places, "alice", "a2"));
-        let now = Instant::now();
-        places.ask(request("alice", "a3", 0, ""), now);
-        assert_eq!(places.observe(&name("a1"), BEYOND_LIMIT), []);
-        assert_eq!(places.take_late(now + LONG_WAIT), [], "the other may start");
-        assert_eq!(places.observe(&name("a2"), BEYOND_LIMIT), []);
-        assert_eq!(places.take_late(now), [], "it came now");
-        assert_eq!(places.take_late(now + LONG_WAIT), names(&["a3"]));
-        let answer = places.ask(request("alice", "a3", 0, ""), now);
-        assert_eq!(answer, Answer::Waits { is_late: true });
-        assert_eq!(places.take_late(now + 2 * LONG_WAIT), [], "it has said so");
-        assert_eq!(
-            places.observe(&name("a1"), COUNTED_LATER),
-            [],
-            "the limit is higher now"
-        );
-        assert!(!enters(&mut places, "alice", "a4"));
-        assert_eq!(places.take_late(now + 2 * LONG_WAIT), []);
-    }
-}
+mod tests;

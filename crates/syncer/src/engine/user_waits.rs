@@ -7,7 +7,8 @@
 //! | a pod | has a place |
 //! |---|---|
 //! | is to be created on the host, with the gate | from then on, if there is one; else it waits |
-//! | is on the host without the gate, or gone | no more |
+//! | is on the host without the gate, or gone, or has ended | no more |
+//! | is a member of a gang that has fewer pods on the host than its size, and some of these have started | although there is none: see [`user_places`](super::user_places) |
 //! | was not created | no more: it asks again |
 //!
 //! [`HostLimits::waiting_pods_of_user`]: berth_sync_rules::model::HostLimits::waiting_pods_of_user
@@ -26,6 +27,7 @@ use berth_sync_rules::{
     kinds::pod::user,
     model::{
         Cache, KindId, json,
+        pod_addresses::is_finished,
         resource::{Name, Side},
         store::Stored,
     },
@@ -51,7 +53,7 @@ impl Engine {
     pub(super) fn restore_user_places(&self) {
         if self.cache.tenant.users.are_limited {
             for name in self.cache.stores.host(KindId::Pod).names() {
-                self.observe_on_host(&name);
+                self.restore_user_place(&name);
             }
         }
     }
@@ -75,31 +77,27 @@ impl Engine {
 
     fn observe_on_host(&self, name: &Name) {
         let host = self.cache.stores.host(KindId::Pod).get(name);
-        let host = host.filter(|host| host.deletion.is_none());
-        let is_known = lock(&self.user_places).knows(name);
-        // Most changes are of pods that run.
-        let may_be_gated = |host: &Arc<Stored>| !host.has_node && host.mentions(labels::USER_QUOTA_GATE);
-        if !is_known && !host.as_ref().is_some_and(may_be_gated) {
+        if lock(&self.user_places).knows(name) {
+            let admitted = lock(&self.user_places).observe(name, on_host(host.as_deref()));
+            self.let_in(admitted);
             return;
         }
-        let on_host = match host.map(|host| host.object()) {
-            None => OnHost::Gone,
-            Some(host) if user::is_gated(&host) => OnHost::Gated {
-                exceeds_limit: user::exceeds_limit(&host),
-            },
-            Some(_) => OnHost::Started,
-        };
-        let mut places = lock(&self.user_places);
-        if !is_known
-            && matches!(on_host, OnHost::Gated { .. })
-            && let Some(pod) = self.cache.stores.tenant(KindId::Pod).get(name)
-        {
-            let user = user::waits_as(self.cache.tenant.users, &pod.object()).into();
-            places.restore(name.clone(), user);
+        // Most changes are of pods that run.
+        let may_be_gated = |host: Arc<Stored>| !host.has_node && host.mentions(labels::USER_QUOTA_GATE);
+        if host.is_some_and(may_be_gated) {
+            self.restore_user_place(name);
         }
-        let admitted = places.observe(name, on_host);
-        drop(places);
-        self.let_in(admitted);
+    }
+
+    /// Counts a pod on the host that has not asked for a place.
+    fn restore_user_place(&self, name: &Name) {
+        let stores = &self.cache.stores;
+        let on_host = on_host(stores.host(KindId::Pod).get(name).as_deref());
+        if let Some(pod) = stores.tenant(KindId::Pod).get(name).map(|pod| pod.object()) {
+            let user = user::waits_as(self.cache.tenant.users, &pod).into();
+            let gang = self.find_gang(name, &pod);
+            lock(&self.user_places).restore(name.clone(), user, gang, on_host);
+        }
     }
 
     /// Lets pods say why they wait.
@@ -134,6 +132,7 @@ impl ObjectSync<'_> {
             created: json::text(pod, &["metadata", "creationTimestamp"])
                 .unwrap_or_default()
                 .to_owned(),
+            gang: engine.find_gang(name, pod),
         };
         let answer = lock(&engine.user_places).ask(request, Instant::now());
         let Answer::Waits { is_late } = answer else {
@@ -175,6 +174,18 @@ impl ObjectSync<'_> {
             let admitted = lock(&engine.user_places).forget(name);
             engine.let_in(admitted);
         }
+    }
+}
+
+/// What became of a pod on the host.
+fn on_host(host: Option<&Stored>) -> OnHost {
+    let host = host.filter(|host| host.deletion.is_none()).map(Stored::object);
+    match host.filter(|host| !is_finished(&host["status"])) {
+        None => OnHost::Gone,
+        Some(host) if user::is_gated(&host) => OnHost::Gated {
+            exceeds_limit: user::exceeds_limit(&host),
+        },
+        Some(_) => OnHost::Started,
     }
 }
 

@@ -23,10 +23,19 @@ fn name(of: &str) -> Name {
 
 /// A pod of a user in the tenant.
 fn put_pod(engine: &Engine, user: &str, of: &str) -> Value {
+    put_annotated(engine, of, &json!({(labels::CREATED_BY): user}))
+}
+
+/// The same of a member of a gang of two.
+fn put_member(engine: &Engine, user: &str, of: &str) -> Value {
+    let annotations =
+        json!({(labels::CREATED_BY): user, (labels::GANG_OF_TENANT): "train", (labels::GANG_SIZE_OF_TENANT): "2"});
+    put_annotated(engine, of, &annotations)
+}
+
+fn put_annotated(engine: &Engine, of: &str, annotations: &Value) -> Value {
     let pod = json!({
-        "metadata": {
-            "name": of, "namespace": "team", "uid": of, "resourceVersion": "1", "annotations": {(labels::CREATED_BY): user},
-        },
+        "metadata": {"name": of, "namespace": "team", "uid": of, "resourceVersion": "1", "annotations": annotations},
         "spec": {"containers": [{"name": "main", "image": "train:1"}]},
     });
     let pods = engine.cache.stores.tenant(KindId::Pod);
@@ -36,7 +45,13 @@ fn put_pod(engine: &Engine, user: &str, of: &str) -> Value {
 
 /// A pod on the host, as the store has it: without who created it.
 fn put_host_pod(engine: &Engine, of: &str, gates: &Value) {
-    let pod = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"schedulingGates": gates}});
+    put_host_pod_in(engine, of, gates, "Pending");
+}
+
+fn put_host_pod_in(engine: &Engine, of: &str, gates: &Value, phase: &str) {
+    let pod = json!({
+        "metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"schedulingGates": gates}, "status": {"phase": phase},
+    });
     let pods = engine.cache.stores.host(KindId::Pod);
     pods.written(name(of), Stored::new(&pod));
 }
@@ -110,6 +125,45 @@ async fn a_pod_that_came_to_the_host_without_a_place_counts() {
     engine.cache.stores.host(KindId::Pod).forget(&name("a1"));
     engine.update_user_places(Side::Host, &name("a1"));
     assert_eq!(ask(&engine, "a2", &second).await, None);
+}
+
+#[tokio::test]
+async fn a_gang_that_runs_gets_a_replacement_while_the_places_are_full() {
+    let engine = engine();
+    for of in ["m0", "m1"] {
+        let pod = put_member(&engine, "alice", of);
+        assert_eq!(ask(&engine, of, &pod).await, None);
+        put_host_pod(&engine, of, &gate());
+        engine.update_user_places(Side::Host, &name(of));
+        put_host_pod(&engine, of, &json!([]));
+        engine.update_user_places(Side::Host, &name(of));
+    }
+    let single = put_pod(&engine, "alice", "a1");
+    assert_eq!(ask(&engine, "a1", &single).await, None);
+    put_host_pod(&engine, "a1", &gate());
+    engine.update_user_places(Side::Host, &name("a1"));
+    let replacement = put_member(&engine, "alice", "m2");
+    assert_eq!(ask(&engine, "m2", &replacement).await, WAITS, "the gang has its size");
+    put_host_pod_in(&engine, "m1", &json!([]), "Failed");
+    engine.update_user_places(Side::Host, &name("m1"));
+    assert_eq!(engine.queue_of(KindId::Pod).len(), 1, "it is reconciled");
+    assert_eq!(ask(&engine, "m2", &replacement).await, None);
+    let further = put_member(&engine, "alice", "m3");
+    assert_eq!(ask(&engine, "m3", &further).await, WAITS, "beyond the size of the gang");
+}
+
+#[tokio::test]
+async fn a_restarted_syncer_knows_the_gangs_that_run() {
+    let engine = engine();
+    put_member(&engine, "alice", "m0");
+    put_host_pod(&engine, "m0", &json!([]));
+    put_pod(&engine, "alice", "a1");
+    put_host_pod(&engine, "a1", &gate());
+    engine.restore_user_places();
+    let replacement = put_member(&engine, "alice", "m1");
+    assert_eq!(ask(&engine, "m1", &replacement).await, None);
+    let further = put_member(&engine, "alice", "m2");
+    assert_eq!(ask(&engine, "m2", &further).await, WAITS);
 }
 
 #[tokio::test]
