@@ -40,16 +40,18 @@ const NAME: &str = concat!(
 );
 /// Its value. A backslash within quotation marks escapes what follows it, unless that is the quotation mark at the end.
 const VALUE: &str = r#"(?:\\?["'](?:[^"'\\\r\n]|\\[^"'\r\n])*|[^ \t\r\n"',;}\]{\[]+)"#;
+/// All values of a list up to its end, or that of the line: in quotation marks, removed already, or anything else.
+const LIST: &str = r#"(?:"(?:[^"\\\r\n]|\\[^\r\n])*"|\[removed\]|[^\]\r\n])+"#;
 
 /// Patterns of secrets, and what they become. The library is built without tables of Unicode, so classes are spelled out.
 static PATTERNS: LazyLock<Option<Vec<(Regex, &'static str)>>> = LazyLock::new(|| {
     let assigned = format!(r#"{NAME}\\?["']?[ \t]*[:=][ \t]*"#);
-    let (in_list, alone) = (format!(r"({assigned}\[){VALUE}"), format!("({assigned}){VALUE}"));
+    let (in_list, alone) = (format!(r"({assigned}\[){LIST}"), format!("({assigned}){VALUE}"));
     let patterns = [
         // Headers. Some logs have lists of their values; a cookie has several parts.
         (r#"((?i-u:cookie)[ \t]*[:=][ \t]*\[?)[^\r\n"'\]\[]+"#, "$1[removed]"),
-        (in_list.as_str(), "$1[removed]"),
         (r"(?i-u:(bearer|basic))[ \t]+[A-Za-z0-9._~+/=-]{6,}", "$1 [removed]"),
+        (in_list.as_str(), "$1[removed]"),
         // JSON Web Tokens: service accounts, OIDC.
         (r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]*)?", REMOVED),
         // URLs: a name with a password, or a token alone; codes and signatures in their queries.
@@ -241,6 +243,11 @@ mod tests {
             format!("Cookie: theme=dark; session={CANARY}"),
             format!("headers map[Cookie:[theme=dark; session={CANARY}] X-Api-Key:[{CANARY}]]"),
             format!("{{\"headers\":{{\"cookie\":[\"theme=dark; session={CANARY}\"],\"x-api-key\":[\"{CANARY}\"]}}}}"),
+            format!("map[Authorization:[Bearer {CANARY}] Accept:[text/html]]"),
+            format!("map[X-Api-Key:[aaa {CANARY}] password:[a, {CANARY}"),
+            format!("{{\"authorization\":[\"Basic {CANARY}==\",\"Bearer x {CANARY}\"]}}"),
+            format!("{{\"password\":[\"a]b {CANARY}\",\"{CANARY}\"]}}"),
+            format!("map[Authorization:[Bearer opaqueTOKEN123 {CANARY}]]"),
             format!("opaque {CANARY}_{}", "aB3-".repeat(20)),
         ] {
             let redacted = redact_text(&text);
@@ -264,6 +271,12 @@ mod tests {
         ] {
             assert_eq!(redact_text(text), text);
         }
+        let headers =
+            redact_text("map[Authorization:[Bearer opaqueTOKEN123] Cookie:[a=1; b=2] Accept:[text/html]] 200");
+        assert_eq!(
+            headers,
+            "map[Authorization:[[removed]] Cookie:[[removed]] Accept:[text/html]] 200"
+        );
         let around = redact_text("a -----BEGIN X-----\nk\n-----END X----- b -----BEGIN Y-----\nk\n-----END Y----- c");
         assert_eq!(around, "a [removed] b [removed] c");
     }
