@@ -23,8 +23,8 @@ use tokio::{
     process::{Child, ChildStderr, Command},
 };
 
-/// Secret of the client at the issuer.
-const CLIENT_SECRET: &str = "CANARY-client-secret-8c1f";
+/// Secret of the client at the issuer. In a form it is written in another way.
+const CLIENT_SECRET: &str = "CANARY-client/secret+8c1f";
 /// A code that the issuer has not given.
 const FORGED_CODE: &str = "CANARY-forged-code-51ab";
 
@@ -142,6 +142,8 @@ impl<'a> User<'a> {
             canaries.add_whole(&secret);
         }
         canaries.add_whole(CLIENT_SECRET);
+        let in_form: String = form_urlencoded::byte_serialize(CLIENT_SECRET.as_bytes()).collect();
+        canaries.add_whole(&in_form);
         canaries.add_whole(FORGED_CODE);
         canaries
     }

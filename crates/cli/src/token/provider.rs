@@ -1,6 +1,6 @@
 //! The issuer: its discovery document, and the tokens that it gives.
 
-use form_urlencoded::Serializer;
+use form_urlencoded::{Serializer, byte_serialize};
 use http::Uri;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -93,11 +93,14 @@ pub(super) struct OAuthError {
 }
 
 impl OAuthError {
-    /// The error without these texts: some issuers repeat what they were sent.
+    /// The error without these texts: some issuers repeat what they were sent, as it was in the form or decoded.
     fn without(self, secrets: &[&str]) -> Self {
         let remove = |text: String| {
             let secrets = secrets.iter().filter(|secret| !secret.is_empty());
-            secrets.fold(text, |text, secret| text.replace(secret, "[removed]"))
+            secrets.fold(text, |text, secret| {
+                let in_form: String = byte_serialize(secret.as_bytes()).collect();
+                text.replace(secret, "[removed]").replace(&in_form, "[removed]")
+            })
         };
         Self {
             error: remove(self.error),
@@ -366,6 +369,17 @@ mod tests {
             error.ends_with("the token [removed] of [removed] has ended (invalid_grant)"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_secret_is_not_repeated_as_it_was_in_the_form() {
+        let error = OAuthError {
+            error: "invalid_client".into(),
+            error_description: Some("client_secret=a%2Bb%2Fc%3D&grant_type=x: a+b/c= is wrong".into()),
+        };
+        let description = error.without(&["a+b/c="]).error_description;
+        let expected = "client_secret=[removed]&grant_type=x: [removed] is wrong";
+        assert_eq!(description.as_deref(), Some(expected));
     }
 
     #[test]
