@@ -10,13 +10,13 @@ use crate::{
 };
 use axum::body::{Body, to_bytes};
 use berth_pki::read_certificates;
-use berth_process::write_atomic;
+use berth_process::{free_port, write_atomic};
 use http::{Request, StatusCode, header};
 use kube::{Client, Config, client};
 use serde_json::{Value, json};
 use std::{
     fs::{self, File},
-    net::{IpAddr, SocketAddr, TcpListener},
+    net::SocketAddr,
     process::Stdio,
 };
 use tempfile::TempDir;
@@ -48,7 +48,7 @@ const MOST_PAGES: usize = 12;
 const MAX_PAGE: usize = 1 << 20;
 const LOG: &str = "log";
 
-/// Dex, until it is dropped.
+/// Dex. It ends with this value, and with the process that started it.
 pub struct Dex {
     /// URL of the issuer.
     pub url: String,
@@ -81,17 +81,11 @@ pub fn documented(words: &str) -> Value {
     serde_saphyr::from_str(block).unwrap()
 }
 
-/// A port of an address on which nobody listens.
-fn free_port_of(address: IpAddr) -> u16 {
-    let listener = TcpListener::bind((address, 0)).unwrap();
-    listener.local_addr().unwrap().port()
-}
-
 impl Dex {
     /// Starts Dex with tokens that are valid for so long (`20s`), and waits until it answers.
     pub async fn start(lifetime: &str) -> Self {
         let address = machine_address();
-        let server = SocketAddr::from((address, free_port_of(address)));
+        let server = SocketAddr::from((address, free_port().unwrap()));
         let url = format!("https://{server}");
         let folder = TempDir::with_prefix("berth-dex-").unwrap();
         let (ca_pem, leaf) = server_certificate(address);
@@ -114,7 +108,9 @@ impl Dex {
 
         let program = existing(cache().join("bin").join(COMPONENT).join(VERSION).join(COMPONENT));
         let log = File::create(file(LOG)).unwrap();
-        let process = Command::new(program)
+        let process = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(program)
             .arg("serve")
             .arg(file("config.yaml"))
             .stdin(Stdio::null())
