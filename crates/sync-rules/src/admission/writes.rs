@@ -107,9 +107,14 @@ impl Pace {
         Ok(self.reserve(bytes, now))
     }
 
+    /// Whether `bytes` may be written at once.
+    pub fn has(&self, bytes: u64, now: Instant) -> bool {
+        self.wait_for(bytes, now).is_zero()
+    }
+
     /// Takes `bytes` if they may be written at once. Returns whether they may.
     pub fn take_at_once(&mut self, bytes: u64, now: Instant) -> bool {
-        let may = self.wait_for(bytes, now).is_zero();
+        let may = self.has(bytes, now);
         if may {
             self.reserve(bytes, now);
         }

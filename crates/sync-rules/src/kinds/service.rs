@@ -147,26 +147,15 @@ impl ToHost for Services {
     }
 
     fn when_denied(&self, cache: &Cache, name: &Name, service: &Value, _host: &Value) -> WhenDenied {
-        let is_closed = is_closed(cache, name);
-        let selects = if is_closed { Selects::Nothing } else { Selects::ItsPods };
-        // One that is only closed keeps its ways in, which lead nowhere.
-        if is_closed && let Ok(translated) = build(cache, name, service, selects) {
-            return WhenDenied::Reduce(translated.object);
-        }
-        let mut inside = service.clone();
-        // Each of them may be what is denied, and inside none is needed.
-        inside["metadata"]["annotations"] = json!({});
-        if let Some(spec) = inside.get_mut("spec").and_then(Value::as_object_mut) {
-            spec.insert("type".into(), "ClusterIP".into());
-            spec.retain(|field, _| !OF_EXPOSED.contains(&field.as_str()));
-        }
-        json::each_mut(&mut inside, "spec.ports[]", &mut |port| {
-            if let Some(port) = port.as_object_mut() {
-                port.remove("nodePort");
-            }
-        });
-        build(cache, name, &inside, selects)
-            .map_or(WhenDenied::Withdraw, |translated| WhenDenied::Reduce(translated.object))
+        // One that is only closed keeps its ways in, which lead nowhere. It may have been opened since it was denied.
+        build(cache, name, service, selects_now(cache, name)).map_or_else(
+            |_| reduce_to_inside(cache, name, service),
+            |translated| WhenDenied::Reduce(translated.object),
+        )
+    }
+
+    fn when_refused(&self, cache: &Cache, name: &Name, service: &Value, _host: &Value) -> WhenDenied {
+        reduce_to_inside(cache, name, service)
     }
 
     fn reduces_at_once(&self, cache: &Cache, name: &Name) -> bool {
@@ -213,6 +202,32 @@ enum Selects {
 /// Whether the endpoints of a Service change too often.
 fn is_closed(cache: &Cache, name: &Name) -> bool {
     cache.endpoint_changes().is_closed(name)
+}
+
+/// What a Service selects on the host now.
+fn selects_now(cache: &Cache, name: &Name) -> Selects {
+    if is_closed(cache, name) {
+        Selects::Nothing
+    } else {
+        Selects::ItsPods
+    }
+}
+
+/// The Service without what leads into it from outside, and without annotations: each of them may be what is denied, and inside none is needed.
+fn reduce_to_inside(cache: &Cache, name: &Name, service: &Value) -> WhenDenied {
+    let mut inside = service.clone();
+    inside["metadata"]["annotations"] = json!({});
+    if let Some(spec) = inside.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert("type".into(), "ClusterIP".into());
+        spec.retain(|field, _| !OF_EXPOSED.contains(&field.as_str()));
+    }
+    json::each_mut(&mut inside, "spec.ports[]", &mut |port| {
+        if let Some(port) = port.as_object_mut() {
+            port.remove("nodePort");
+        }
+    });
+    build(cache, name, &inside, selects_now(cache, name))
+        .map_or(WhenDenied::Withdraw, |translated| WhenDenied::Reduce(translated.object))
 }
 
 fn closed_message(cache: &Cache) -> String {

@@ -6,11 +6,13 @@
 //!
 //! - A Service counts when its endpoints may change, once in [`INTERVAL`].
 //! - Each count takes one from an allowance that grows again at the rate of the class ([`ALLOWANCE_SECONDS`] of it are the most).
-//! - If nothing is left, the Service that has changed most is closed for [`CLOSED`] at least: it selects no pod on the host, and does not count. It is
-//!   opened again once there is something left for that.
+//! - For each count beyond it, one of the Services that have changed most is closed for [`CLOSED`] at least: it selects no pod on the host, and does not
+//!   count. It is opened again once there is something left for that.
+//! - A Service that is made on the host takes from another allowance of the same size, and pays for its deletion as well. If nothing is left there,
+//!   [no more are made](EndpointChanges::may_create) for now. It closes nothing: what is made has a new name each time, and has not changed often.
 //!
-//! So once the allowance is used up, in each [`INTERVAL`] the endpoints of at most twice as many Services change as the class allows: those that were opened,
-//! and as many that are closed when they change.
+//! So once the first allowance is used up, in each [`INTERVAL`] the endpoints of at most twice as many Services change as the class allows: those that were
+//! opened, and as many that are closed when they change. As many as it allows are made, and as many deleted.
 //!
 //! Time is what the last [`tick`](EndpointChanges::tick) said.
 
@@ -20,11 +22,13 @@ use super::{
     kind_id::KindId,
     pod_addresses,
     resource::{Key, Name},
+    selectors::{Labels, Selectors, pack, unpack},
+    store::Stored,
 };
 use crate::admission::writes::Pace;
 use serde_json::Value;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
     time::{Duration, Instant},
 };
@@ -38,31 +42,53 @@ pub const CLOSED: Duration = Duration::from_secs(ALLOWANCE_SECONDS);
 /// Time after which a change counts half when the Services are compared.
 const HALF_LIFE: f64 = 300.0;
 
-/// Labels or selectors.
-type Labels = BTreeMap<String, String>;
-
 /// What is known of the changes.
 #[derive(Debug)]
 pub struct EndpointChanges {
     now: Instant,
     pace: Pace,
+    /// The pace of Services that are made.
+    creations: Pace,
     selectors: Selectors,
     pods: HashMap<Name, PodState>,
-    /// Hash of what was written last of each Service.
-    written: HashMap<Name, u64>,
+    /// The Services on the host.
+    written: HashMap<Name, Written>,
+    /// Of Services on the host.
     activities: HashMap<Name, Activity>,
     /// When Services that are closed are opened again.
     closed: HashMap<Name, Instant>,
 }
 
 /// What the endpoints of a pod depend on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct PodState {
     /// Its state on the host.
     endpoint: u64,
     /// What was written of it last.
     applied: u64,
-    labels: u64,
+    /// The labels with which it was written. There are many pods, so they are [packed](pack).
+    labels: Box<str>,
+}
+
+/// What the endpoints of a Service on the host depend on, besides its pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Which object it is.
+    uid: u64,
+    /// What was written of it last.
+    applied: u64,
+    /// Whether it has a selector. The host makes no endpoints for others.
+    selects: bool,
+}
+
+impl Written {
+    fn of(service: &Stored) -> Self {
+        Self {
+            uid: hash(&service.uid),
+            applied: hash(&service.applied_hash),
+            selects: !json::strings(&service.object(), &["spec", "selector"]).is_empty(),
+        }
+    }
 }
 
 /// How often a Service has changed.
@@ -80,53 +106,6 @@ impl Activity {
     }
 }
 
-/// Services by what they select.
-#[derive(Debug, Default)]
-struct Selectors {
-    by_service: HashMap<Name, Labels>,
-    /// Services by their namespace and the first label that they select.
-    by_label: HashMap<(String, String, String), BTreeSet<Name>>,
-}
-
-impl Selectors {
-    fn set(&mut self, service: &Name, selector: Labels) {
-        if self.by_service.get(service) == Some(&selector) {
-            return;
-        }
-        if let Some(before) = self.by_service.remove(service)
-            && let Some(label) = index_label(service, &before)
-            && let Some(services) = self.by_label.get_mut(&label)
-        {
-            services.remove(service);
-            if services.is_empty() {
-                self.by_label.remove(&label);
-            }
-        }
-        if let Some(label) = index_label(service, &selector) {
-            self.by_label.entry(label).or_default().insert(service.clone());
-            self.by_service.insert(service.clone(), selector);
-        }
-    }
-
-    /// The Services that select a pod with these labels.
-    fn matching(&self, namespace: &str, labels: &Labels) -> Vec<Name> {
-        let by_label = labels
-            .iter()
-            .filter_map(|(key, value)| self.by_label.get(&(namespace.to_owned(), key.clone(), value.clone())));
-        let selects = |service: &&Name| {
-            let selector = self.by_service.get(*service);
-            selector.is_some_and(|selector| selector.iter().all(|(key, value)| labels.get(key) == Some(value)))
-        };
-        by_label.flatten().filter(selects).cloned().collect()
-    }
-}
-
-/// The label by which a Service is found; none if it selects nothing.
-fn index_label(service: &Name, selector: &Labels) -> Option<(String, String, String)> {
-    let (key, value) = selector.first_key_value()?;
-    Some((service.namespace.to_string(), key.clone(), value.clone()))
-}
-
 fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -137,9 +116,11 @@ impl EndpointChanges {
     /// Nothing has changed yet at `now`. In the long run `rate` changes a second are allowed.
     pub fn new(rate: u32, now: Instant) -> Self {
         let rate = u64::from(rate.max(1));
+        let pace = Pace::with_allowance(rate * ALLOWANCE_SECONDS, rate, now);
         Self {
             now,
-            pace: Pace::with_allowance(rate * ALLOWANCE_SECONDS, rate, now),
+            pace,
+            creations: pace,
             selectors: Selectors::default(),
             pods: HashMap::new(),
             written: HashMap::new(),
@@ -156,13 +137,14 @@ impl EndpointChanges {
         over.sort();
         let mut open = Vec::new();
         for (_, service) in over {
-            if !self.pace.take_at_once(1, now) {
-                break;
+            // One that is not on the host has no endpoints there that change.
+            if self.has_endpoints(&service) {
+                if !self.pace.take_at_once(1, now) {
+                    continue;
+                }
+                self.note_change(&service, 0.0);
             }
             self.closed.remove(&service);
-            let score = self.activities.get(&service).map_or(0.0, |last| last.score_at(now));
-            let activity = Activity { counted_at: now, score };
-            self.activities.insert(service.clone(), activity);
             open.push(service);
         }
         open
@@ -178,89 +160,135 @@ impl EndpointChanges {
         self.closed.len()
     }
 
-    /// Whether another Service may be made now: the host makes endpoints for it. Takes it from the allowance.
-    pub fn may_add_service(&mut self) -> bool {
-        self.pace.take_at_once(1, self.now)
+    /// Whether another Service with a selector may be made on the host now. It is counted when it is there.
+    pub fn may_create(&self) -> bool {
+        self.creations.has(1, self.now)
     }
 
     /// Sets what a Service selects; nothing once it is gone. One that is closed stays closed, also if it is made again.
     pub fn set_selector(&mut self, service: &Name, selector: Labels) {
-        if selector.is_empty() {
-            self.activities.remove(service);
-        }
         self.selectors.set(service, selector);
     }
 
-    /// Notes what was written of a Service on the host; none once it is gone. Returns the Service that is closed because of that.
-    pub fn set_written(&mut self, service: &Name, written: Option<&str>) -> Option<Name> {
-        let Some(written) = written.map(|written| hash(&written)) else {
+    /// Notes what a Service is on the host; none once it is gone. `counts` says whether what is new has changed; it has not while the Services are
+    /// listed. Returns the Services that are closed because of that.
+    pub(crate) fn set_written(&mut self, service: &Name, written: Option<Written>, counts: bool) -> Vec<Name> {
+        let Some(written) = written else {
             self.written.remove(service);
-            return None;
+            self.activities.remove(service);
+            return Vec::new();
         };
-        let before = self.written.insert(service.clone(), written)?;
-        let selects = self.selectors.by_service.contains_key(service);
-        (before != written && selects).then(|| self.count(service)).flatten()
+        let before = self.written.insert(service.clone(), written);
+        if !counts || !written.selects || before == Some(written) {
+            return Vec::new();
+        }
+        if before.is_some_and(|before| before.uid == written.uid) {
+            return self.count([service]);
+        }
+        // However much is left: it is there. Its first pods, and its adoption if it was reserved, are part of its creation.
+        self.creations.reserve(1, self.now);
+        self.note_change(service, 0.0);
+        Vec::new()
     }
 
-    /// Notes the state of a pod on the host: of its endpoint, and of what was written of it. `counts` says whether what is new has changed; it has
-    /// not while the pods are listed. Returns the Services that are closed because of that.
+    /// Notes the state of a pod on the host: of its endpoint, and of what was written of it. `labels` are those of the tenant's pod, if there is one.
+    /// `counts` says whether what is new has changed; it has not while the pods are listed. Returns the Services that are closed because of that.
     fn set_pod(
         &mut self,
         pod: &Name,
         state: Option<(u64, u64)>,
-        labels: impl FnOnce() -> Labels,
+        labels: impl FnOnce() -> Option<Labels>,
         counts: bool,
     ) -> Vec<Name> {
-        let before = self.pods.get(pod).copied();
-        if state == before.map(|before| (before.endpoint, before.applied)) {
+        let known = self.pods.get(pod).map(|before| (before.endpoint, before.applied));
+        if state == known {
             return Vec::new();
         }
-        let labels = labels();
-        let now = state.map(|(endpoint, applied)| PodState {
-            endpoint,
-            applied,
-            labels: hash(&labels),
-        });
-        match now {
-            Some(now) => self.pods.insert(pod.clone(), now),
-            None => self.pods.remove(pod),
-        };
-        let of_endpoint = |state: PodState| (state.endpoint, state.labels);
-        if !counts || now.map(of_endpoint) == before.map(of_endpoint) {
+        let before = self.pods.remove(pod);
+        let had = before.map(|before| unpack(&before.labels)).unwrap_or_default();
+        // They reach the host with what is written. A pod without one in the tenant keeps them until it has ended.
+        let is_written = state.is_some_and(|(_, applied)| known.is_none_or(|(_, before)| before != applied));
+        let has = is_written.then(labels).flatten().unwrap_or_else(|| had.clone());
+        if let Some((endpoint, applied)) = state {
+            let labels = pack(&has);
+            let state = PodState {
+                endpoint,
+                applied,
+                labels,
+            };
+            self.pods.insert(pod.clone(), state);
+        }
+        let is_same = state.map(|(endpoint, _)| endpoint) == known.map(|(endpoint, _)| endpoint);
+        if !counts || (is_same && had == has) {
             return Vec::new();
         }
-        let services = self.selectors.matching(&pod.namespace, &labels);
-        services.iter().filter_map(|service| self.count(service)).collect()
+        let mut services: BTreeSet<Name> = self.selectors.matching(&pod.namespace, &has).into_iter().collect();
+        if had != has {
+            services.extend(self.selectors.matching(&pod.namespace, &had));
+        }
+        self.count(&services)
     }
 
-    /// Counts a change of a Service. Returns the Service that is closed because nothing is left.
-    fn count(&mut self, service: &Name) -> Option<Name> {
-        let now = self.now;
-        if self.closed.contains_key(service) {
-            return None;
+    /// Whether the host makes endpoints for a Service.
+    fn has_endpoints(&self, service: &Name) -> bool {
+        self.written.get(service).is_some_and(|written| written.selects)
+    }
+
+    /// Counts a change of each of these Services. Returns those that are closed because too little is left.
+    fn count<'a>(&mut self, services: impl IntoIterator<Item = &'a Name>) -> Vec<Name> {
+        let mut beyond = 0;
+        for service in services {
+            let last = self.activities.get(service);
+            let has_counted = last.is_some_and(|last| self.now.saturating_duration_since(last.counted_at) < INTERVAL);
+            if has_counted || self.is_closed(service) || !self.has_endpoints(service) {
+                continue;
+            }
+            self.note_change(service, 1.0);
+            if !self.pace.take_at_once(1, self.now) {
+                beyond += 1;
+            }
         }
-        let score = match self.activities.get(service) {
-            Some(last) if now.saturating_duration_since(last.counted_at) < INTERVAL => return None,
-            Some(last) => last.score_at(now),
-            None => 0.0,
-        };
+        self.close_busiest(beyond)
+    }
+
+    /// Notes a change of a Service, that adds so much to its score.
+    fn note_change(&mut self, service: &Name, adds: f64) {
+        let last = self.activities.get(service);
         let activity = Activity {
-            counted_at: now,
-            score: score + 1.0,
+            counted_at: self.now,
+            score: last.map_or(0.0, |last| last.score_at(self.now)) + adds,
         };
         self.activities.insert(service.clone(), activity);
-        if self.pace.take_at_once(1, now) {
-            return None;
+    }
+
+    /// Closes as many Services, those that have changed most. Looks at each once: one pod may change thousands.
+    fn close_busiest(&mut self, count: usize) -> Vec<Name> {
+        if count == 0 {
+            return Vec::new();
         }
-        let by_score = |(one, a): &(&Name, &Activity), (other, b): &(&Name, &Activity)| {
-            let by_score = a.score_at(now).total_cmp(&b.score_at(now));
-            by_score.then_with(|| one.cmp(other))
-        };
         let open = self.activities.iter();
-        let open = open.filter(|(service, _)| !self.closed.contains_key(*service));
-        let busiest = open.max_by(by_score)?.0.clone();
-        self.closed.insert(busiest.clone(), now + CLOSED);
-        Some(busiest)
+        let open = open.filter(|(service, _)| !self.is_closed(service) && self.has_endpoints(service));
+        let mut open: Vec<(f64, &Name)> = open
+            .map(|(service, activity)| (activity.score_at(self.now), service))
+            .collect();
+        if count < open.len() {
+            let by_score = |(a, one): &(f64, &Name), (b, other): &(f64, &Name)| {
+                b.total_cmp(a).then_with(|| other.cmp(one)) // the highest first
+            };
+            open.select_nth_unstable_by(count, by_score);
+            open.truncate(count);
+        }
+        let busiest: Vec<Name> = open.into_iter().map(|(_, service)| service.clone()).collect();
+        let until = self.now + CLOSED;
+        self.closed
+            .extend(busiest.iter().map(|service| (service.clone(), until)));
+        busiest
+    }
+
+    /// Closes a Service.
+    #[cfg(test)]
+    pub(crate) fn close(&mut self, service: &Name) {
+        self.closed.insert(service.clone(), self.now + CLOSED);
     }
 }
 
@@ -274,11 +302,13 @@ pub(crate) fn note_selector(cache: &Cache, service: &Name) -> Vec<Key> {
     Vec::new()
 }
 
-/// Notes what was written of a Service on the host. Returns the Service that is closed because of that.
+/// Notes what a Service is on the host. Returns the Services that are closed because of that.
 pub(crate) fn note_written(cache: &Cache, service: &Name) -> Vec<Key> {
-    let stored = cache.stores.host(KindId::Service).get(service);
-    let written = stored.as_ref().and_then(|stored| stored.applied_hash.as_deref());
-    let closed = cache.endpoint_changes().set_written(service, written);
+    let store = cache.stores.host(KindId::Service);
+    let written = store.get(service).map(|stored| Written::of(&stored));
+    let closed = cache
+        .endpoint_changes()
+        .set_written(service, written, store.is_listed());
     closed.into_iter().map(|service| KindId::Service.key(service)).collect()
 }
 
@@ -290,10 +320,8 @@ pub(crate) fn note_pod(cache: &Cache, pod: &Name) -> Vec<Key> {
         Some((endpoint, hash(&stored.applied_hash)))
     });
     let labels = || {
-        let stored = cache.stores.tenant(KindId::Pod).get(pod);
-        stored
-            .map(|stored| json::strings(&stored.object(), &["metadata", "labels"]))
-            .unwrap_or_default()
+        let stored = cache.stores.tenant(KindId::Pod).get(pod)?;
+        Some(json::strings(&stored.object(), &["metadata", "labels"]))
     };
     let closed = cache.endpoint_changes().set_pod(pod, state, labels, store.is_listed());
     closed.into_iter().map(|service| KindId::Service.key(service)).collect()

@@ -23,6 +23,16 @@ fn pod(name: &str) -> Name {
     Name::new("team", name)
 }
 
+/// A Service on the host with a selector: which object, and what was written of it.
+#[allow(clippy::unnecessary_wraps)] // as `set_written` takes it
+fn written(uid: u64, applied: u64) -> Option<Written> {
+    Some(Written {
+        uid,
+        applied,
+        selects: true,
+    })
+}
+
 /// Services, of which each selects all pods with the label `app: a`.
 struct Fixture {
     changes: EndpointChanges,
@@ -33,11 +43,38 @@ struct Fixture {
 impl Fixture {
     fn new(services: usize) -> Self {
         let now = Instant::now();
-        let mut changes = EndpointChanges::new(1, now);
+        let mut fixture = Self {
+            changes: EndpointChanges::new(1, now),
+            now,
+            state: 0,
+        };
         for number in 0..services {
-            changes.set_selector(&service(number), labels(&[("app", "a")]));
+            fixture.add(&service(number), &[("app", "a")]);
         }
-        Self { changes, now, state: 0 }
+        fixture
+    }
+
+    /// Adds a Service that was listed on both sides.
+    fn add(&mut self, service: &Name, selector: &[(&str, &str)]) {
+        self.changes.set_selector(service, labels(selector));
+        self.changes.set_written(service, written(0, 0), false);
+    }
+
+    /// Deletes a Service on both sides.
+    fn delete(&mut self, service: &Name) {
+        self.changes.set_selector(service, Labels::new());
+        assert!(self.changes.set_written(service, None, true).is_empty());
+    }
+
+    /// Takes all that other Services may change and be made.
+    fn use_up(&mut self) {
+        while self.changes.pace.take_at_once(1, self.now) {}
+        while self.changes.creations.take_at_once(1, self.now) {}
+    }
+
+    fn has_counted(&self, service: &Name) -> bool {
+        let activity = self.changes.activities.get(service);
+        activity.is_some_and(|activity| activity.score >= 1.0)
     }
 
     fn pass(&mut self, seconds: u64) -> Vec<Name> {
@@ -49,7 +86,7 @@ impl Fixture {
     fn flip(&mut self, name: &str, pairs: &[(&str, &str)]) -> Vec<Name> {
         self.state += 1;
         self.changes
-            .set_pod(&pod(name), Some((self.state, 0)), || labels(pairs), true)
+            .set_pod(&pod(name), Some((self.state, 0)), || Some(labels(pairs)), true)
     }
 }
 
@@ -79,12 +116,10 @@ fn a_service_counts_once_in_ten_seconds() {
 fn what_changes_most_is_closed_and_what_is_quiet_goes_on() {
     let mut fixture = Fixture::new(0);
     let (quiet, busy) = (service(9000), service(0));
-    fixture.changes.set_selector(&quiet, labels(&[("app", "quiet")]));
-    fixture.changes.set_selector(&busy, labels(&[("app", "busy")]));
+    fixture.add(&quiet, &[("app", "quiet")]);
+    fixture.add(&busy, &[("app", "busy")]);
     for number in 1..300 {
-        fixture
-            .changes
-            .set_selector(&service(number), labels(&[("app", "busy")]));
+        fixture.add(&service(number), &[("app", "busy")]);
     }
     fixture.flip("quiet", &[("app", "quiet")]);
     let mut closed = Vec::new();
@@ -132,89 +167,158 @@ fn a_service_is_open_again_after_ten_minutes_and_not_before() {
 }
 
 #[test]
-fn only_services_that_select_the_pod_count() {
-    let mut fixture = Fixture::new(0);
-    let exact = labels(&[("app", "a"), ("tier", "web")]);
-    fixture.changes.set_selector(&service(0), exact.clone());
-    fixture.changes.set_selector(&service(1), labels(&[("tier", "web")]));
-    fixture
-        .changes
-        .set_selector(&Name::new("other", "s"), labels(&[("tier", "web")]));
-    fixture.changes.set_selector(&service(2), Labels::new());
-    let selectors = &fixture.changes.selectors;
-    let matching = |pairs: &[(&str, &str)]| {
-        let mut found = selectors.matching("team", &labels(pairs));
-        found.sort();
-        found
-    };
-    assert_eq!(
-        matching(&[("tier", "web"), ("app", "a"), ("x", "y")]),
-        [service(0), service(1)]
-    );
-    assert_eq!(matching(&[("tier", "web"), ("app", "b")]), [service(1)]);
-    assert!(matching(&[("app", "a")]).is_empty());
-    assert!(matching(&[]).is_empty());
-    fixture.changes.set_selector(&service(1), labels(&[("tier", "db")]));
-    let selectors = &fixture.changes.selectors;
-    assert_eq!(selectors.matching("team", &exact), [service(0)]);
-    for name in [service(0), service(1), Name::new("other", "s")] {
-        fixture.changes.set_selector(&name, Labels::new());
+fn a_service_that_is_gone_when_its_time_is_over_takes_nothing() {
+    let mut fixture = Fixture::new(1);
+    fixture.add(&service(1), &[("app", "b")]);
+    for name in [service(0), service(1)] {
+        fixture.changes.close(&name);
     }
-    assert!(fixture.changes.selectors.by_label.is_empty() && fixture.changes.selectors.by_service.is_empty());
+    fixture.delete(&service(0));
+    fixture.now += CLOSED;
+    fixture.use_up();
+    assert_eq!(fixture.pass(0), [service(0)], "nothing is left for the other one");
+    assert_eq!(fixture.pass(1), [service(1)]);
+    assert!(!fixture.changes.activities.contains_key(&service(0)));
+    fixture.delete(&service(1));
+    assert!(fixture.changes.activities.is_empty() && fixture.changes.written.is_empty());
+}
+
+#[test]
+fn services_that_are_not_on_the_host_do_not_count() {
+    let mut fixture = Fixture::new(0);
+    for number in 0..=AT_ONCE {
+        fixture.changes.set_selector(&service(number), labels(&[("app", "a")]));
+    }
+    assert!(fixture.flip("a", &[("app", "a")]).is_empty());
+    assert!(fixture.changes.activities.is_empty());
+}
+
+/// The time that comparing each with all others takes is minutes.
+#[test]
+fn one_change_of_very_many_services_is_counted_in_one_pass() {
+    const SERVICES: usize = 50_000;
+    let mut fixture = Fixture::new(SERVICES);
+    assert_eq!(fixture.flip("a", &[("app", "a")]).len(), SERVICES - AT_ONCE);
+    assert_eq!(fixture.changes.count_closed(), SERVICES - AT_ONCE);
 }
 
 #[test]
 fn only_what_changes_endpoints_counts() {
     let mut fixture = Fixture::new(1);
-    let counted = |fixture: &Fixture| fixture.changes.activities.contains_key(&service(0));
-    let app = || labels(&[("app", "a")]);
+    let app = || Some(labels(&[("app", "a")]));
     let changes = &mut fixture.changes;
     changes.set_pod(&pod("a"), Some((1, 1)), app, false);
     assert!(!changes.activities.contains_key(&service(0)), "it was listed");
     changes.set_pod(&pod("a"), Some((1, 1)), || panic!("nothing has changed"), true);
     changes.set_pod(&pod("a"), Some((1, 2)), app, true);
-    assert!(!counted(&fixture), "an annotation");
+    assert!(!fixture.has_counted(&service(0)), "an annotation");
     for (state, pairs) in [
         (Some((1, 3)), labels(&[("app", "a"), ("version", "2")])),
-        (Some((2, 3)), app()),
-        (None, app()),
-        (Some((2, 3)), app()),
+        (Some((2, 3)), labels(&[("app", "not-written-yet")])),
+        (None, Labels::new()),
+        (Some((2, 3)), labels(&[("app", "a")])),
     ] {
         fixture.changes.activities.clear();
-        fixture.changes.set_pod(&pod("a"), state, || pairs, true);
-        assert!(counted(&fixture), "{state:?}");
+        fixture.changes.set_pod(&pod("a"), state, || Some(pairs), true);
+        assert!(fixture.has_counted(&service(0)), "{state:?}");
     }
+}
+
+#[test]
+fn services_of_old_labels_count_as_those_of_new_ones() {
+    let mut fixture = Fixture::new(0);
+    fixture.add(&service(0), &[("app", "a")]);
+    fixture.add(&service(1), &[("app", "b")]);
+    fixture
+        .changes
+        .set_pod(&pod("p"), Some((1, 1)), || Some(labels(&[("app", "a")])), false);
+    fixture
+        .changes
+        .set_pod(&pod("p"), Some((1, 2)), || Some(labels(&[("app", "b")])), true);
+    assert!(fixture.has_counted(&service(0)) && fixture.has_counted(&service(1)));
+    fixture.changes.activities.clear();
+    // It was deleted in the tenant without waiting for the host.
+    for state in [Some((2, 3)), None] {
+        fixture.changes.activities.clear();
+        fixture.changes.set_pod(&pod("p"), state, || None, true);
+        assert!(!fixture.has_counted(&service(0)) && fixture.has_counted(&service(1)));
+    }
+    assert!(fixture.changes.pods.is_empty());
 }
 
 #[test]
 fn writes_of_a_service_count_and_its_creation_does_not() {
-    let mut fixture = Fixture::new(1);
-    let counted = |changes: &EndpointChanges| changes.activities.contains_key(&service(0));
-    let changes = &mut fixture.changes;
-    assert_eq!(changes.set_written(&service(0), Some("one")), None);
-    assert_eq!(changes.set_written(&service(0), Some("one")), None);
-    assert!(!counted(changes));
-    changes.set_written(&service(0), Some("two"));
-    assert!(counted(changes));
-    changes.set_written(&service(0), None);
-    assert!(changes.written.is_empty());
+    let mut fixture = Fixture::new(0);
+    let name = service(0);
+    for (state, counts) in [
+        (written(1, 1), false),
+        (written(1, 1), false),
+        // Its reservation becomes its own, at once.
+        (written(1, 2), false),
+    ] {
+        fixture.changes.set_written(&name, state, true);
+        assert_eq!(fixture.has_counted(&name), counts, "{state:?}");
+    }
+    fixture.pass(10);
+    fixture.changes.set_written(&name, written(1, 3), true);
+    assert!(fixture.has_counted(&name));
     // The host makes no endpoints for it.
     let other = Name::new("team", "without-selector");
-    changes.set_written(&other, Some("one"));
-    changes.set_written(&other, Some("two"));
-    assert!(!changes.activities.contains_key(&other));
+    for applied in 1..3 {
+        let state = Written {
+            uid: 1,
+            applied,
+            selects: false,
+        };
+        fixture.changes.set_written(&other, Some(state), true);
+    }
+    assert!(!fixture.changes.activities.contains_key(&other));
 }
 
 #[test]
-fn new_services_take_from_the_same_allowance() {
+fn services_that_are_made_have_an_allowance_of_their_own() {
     let mut fixture = Fixture::new(1);
-    for _ in 0..AT_ONCE {
-        assert!(fixture.changes.may_add_service());
+    for number in 0..AT_ONCE {
+        assert!(fixture.changes.may_create(), "asking takes nothing");
+        assert!(fixture.changes.may_create());
+        let name = Name::new("team", &format!("new-{number}"));
+        assert!(fixture.changes.set_written(&name, written(1, 1), true).is_empty());
+        fixture.delete(&name);
     }
-    assert!(!fixture.changes.may_add_service());
-    assert_eq!(fixture.flip("a", &[("app", "a")]), [service(0)]);
+    assert!(!fixture.changes.may_create());
+    assert!(fixture.flip("a", &[("app", "a")]).is_empty(), "others go on");
+    // What was asked about in time is made even so, and made up for.
+    fixture.changes.set_written(&service(2), written(1, 1), true);
     fixture.pass(1);
-    assert!(fixture.changes.may_add_service() && !fixture.changes.may_add_service());
+    assert!(!fixture.changes.may_create());
+    fixture.pass(1);
+    assert!(fixture.changes.may_create());
+}
+
+#[test]
+fn a_service_that_is_deleted_and_made_again_and_again_is_counted() {
+    let mut fixture = Fixture::new(1);
+    let mut uid = 0;
+    // The deletion was seen, or not.
+    while fixture.changes.may_create() {
+        uid += 1;
+        assert!(uid <= 600, "it is not counted");
+        if uid % 2 == 0 {
+            fixture.changes.set_written(&service(0), None, true);
+        }
+        assert!(
+            fixture
+                .changes
+                .set_written(&service(0), written(uid, 0), true)
+                .is_empty()
+        );
+    }
+    assert_eq!(uid, 600);
+    let mut fixture = Fixture::new(0);
+    fixture.use_up();
+    fixture.pass(1);
+    fixture.changes.set_written(&service(0), written(1, 0), false);
+    assert!(fixture.changes.may_create(), "what is listed is not made");
 }
 
 #[test]
@@ -224,7 +328,15 @@ fn the_states_of_both_sides_are_followed() {
         cache.stores.of(side, kind).watched(name.clone(), Stored::from(object));
         cache.update_dependents(side, kind, name)
     };
-    let counted = || cache.endpoint_changes().activities.remove(&service(0)).is_some();
+    let counted = || {
+        let activity = cache.endpoint_changes().activities.remove(&service(0));
+        activity.is_some_and(|activity| activity.score >= 1.0)
+    };
+    let written = |version: &str, hash: &str| {
+        json!({"metadata": {"name": "s-x", "uid": "h", "resourceVersion": version, "annotations": {"berth.dev/applied-hash": hash}},
+            "spec": {"selector": {"pod.berth.dev/app": "a"}}})
+    };
+    put(Side::Host, KindId::Service, &service(0), written("1", "a"));
     let spec = json!({"metadata": {"name": "s0000", "resourceVersion": "1"}, "spec": {"selector": {"app": "a"}}});
     put(Side::Tenant, KindId::Service, &service(0), spec);
     let inside = json!({"metadata": {"name": "a", "resourceVersion": "1", "labels": {"app": "a"}}});
@@ -251,8 +363,10 @@ fn the_states_of_both_sides_are_followed() {
         put(Side::Host, KindId::Pod, &pod("a"), host(version, address, ready, phase));
         assert_eq!(counted(), counts, "{version}");
     }
-    let written = |version: &str, hash: &str| json!({"metadata": {"name": "s-x", "resourceVersion": version, "annotations": {"berth.dev/applied-hash": hash}}});
-    put(Side::Host, KindId::Service, &service(0), written("1", "a"));
+    assert!(cache.endpoint_changes().may_create());
     put(Side::Host, KindId::Service, &service(0), written("2", "b"));
+    assert!(!counted(), "the Services are not listed yet");
+    cache.stores.host(KindId::Service).set_listed();
+    put(Side::Host, KindId::Service, &service(0), written("3", "c"));
     assert!(counted());
 }

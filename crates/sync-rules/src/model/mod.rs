@@ -16,6 +16,7 @@ pub mod pod_addresses;
 pub mod references;
 pub mod resource;
 pub mod schedule;
+mod selectors;
 pub mod store;
 pub mod stored;
 pub mod taint;

@@ -200,10 +200,14 @@ pub trait ToHost: Sync {
         Vec::new()
     }
 
-    /// What becomes of the host object if the present state of the tenant's is denied, by the rules here or by the host. `host` is what the
-    /// store keeps of it.
+    /// What becomes of the host object if the rules here deny the present state of the tenant's. `host` is what the store keeps of it.
     fn when_denied(&self, _cache: &Cache, _name: &Name, _object: &Value, _host: &Value) -> WhenDenied {
         WhenDenied::Keep
+    }
+
+    /// The same if the host refuses what the rules here allow.
+    fn when_refused(&self, cache: &Cache, name: &Name, object: &Value, host: &Value) -> WhenDenied {
+        self.when_denied(cache, name, object, host)
     }
 
     /// Whether the host object becomes what [`ToHost::when_denied`] reduces it to without waiting for its turn to be written. Only where that

@@ -3,6 +3,7 @@
 use crate::engine::{
     Engine,
     api::CallError,
+    endpoint_changes::describe_too_many_services,
     reserve::{Connections, ReservationRequest, ReserveError},
 };
 use berth_sync_rules::admission::review::{Denial, Operation, Request, Verdict};
@@ -42,11 +43,6 @@ pub(crate) async fn answer(engine: &Engine, connections: &Connections, request: 
         Ok(translated) => translated,
         Err(denied) => return Verdict::Deny(Denial::forbidden(denied_field::message(&denied))),
     };
-    let is_new = old.is_none() && !request.dry_run;
-    let selects = !json::strings(&request.object, &["spec", "selector"]).is_empty();
-    if is_new && selects && !cache.endpoint_changes().may_add_service() {
-        return Verdict::Deny(too_many_changes());
-    }
     if !allocation::is_needed(&request.object, old) {
         return Verdict::Allow(Vec::new());
     }
@@ -71,13 +67,6 @@ pub(crate) async fn answer(engine: &Engine, connections: &Connections, request: 
         Err(ReserveError::Exists) => Verdict::Allow(Vec::new()),
         Err(error) => Verdict::Deny(denial(engine, &name, error)),
     }
-}
-
-/// The host makes endpoints for each Service with a selector.
-fn too_many_changes() -> Denial {
-    let message = "the endpoints of Services in this cluster change too often to make another Service now: try again in a second, or ask the platform \
-                   team to raise spec.limits.endpointChangesPerSecond of the class";
-    Denial::too_many(message, 1)
 }
 
 /// Whether nothing has changed that matters on the host.
@@ -125,6 +114,10 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
             name.name
         )),
         ReserveError::Starting => Denial::unavailable("the platform is starting; try again"),
+        ReserveError::TooManyServices => {
+            let message = format!("{}: try again in a second", describe_too_many_services(engine.cache()));
+            Denial::too_many(message, 1)
+        }
         ReserveError::NoTurn(later) => {
             let seconds = later.as_secs() + 1;
             let message = format!(
@@ -163,6 +156,52 @@ fn describe_rejection(engine: &Engine, name: &Name, message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::test_engine::{connections, engine, make_services};
+    use berth_sync_rules::model::store::Stored;
+
+    /// The code and message of the answer to the creation of a Service, or to a change of it.
+    async fn answer_to(engine: &Engine, operation: Operation, name: &str) -> (u16, String) {
+        let service = |kind: &str| json!({"metadata": {"name": name, "uid": "u"}, "spec": {"type": kind, "selector": {"app": "a"}, "ports": [{"port": 80}]}});
+        let request = Request {
+            uid: "r".into(),
+            operation,
+            namespace: "team".into(),
+            dry_run: false,
+            object: service("ClusterIP"),
+            old: service("ExternalName"),
+        };
+        match answer(engine, &connections(), &request).await {
+            Verdict::Deny(denial) => (denial.code, denial.message),
+            Verdict::Allow(_) => panic!("no API server has answered"),
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_would_make_endpoints_is_refused_once_too_many_were_made() {
+        let engine = engine();
+        let store = engine.cache().stores.tenant(KindId::Service);
+        let exists = json!({"metadata": {"name": "exists", "uid": "u"}});
+        store.watched(Name::new("team", "exists"), Stored::from(exists));
+        store.set_listed();
+        let unavailable = |(code, _): &(u16, String)| *code == 503;
+        // The default allows 2400 at once. Those that are not made take nothing.
+        make_services(&engine, 0..2399);
+        for _ in 0..2 {
+            let answered = answer_to(&engine, Operation::Create, "new").await;
+            assert!(unavailable(&answered), "{answered:?}");
+        }
+        make_services(&engine, 2399..2400);
+        for operation in [Operation::Create, Operation::Update] {
+            let (code, message) = answer_to(&engine, operation, "new").await;
+            assert!(
+                code == 429 && message.contains("spec.limits.endpointChangesPerSecond"),
+                "{message}"
+            );
+        }
+        // The API server says itself that it exists, once the syncer knows that it still does.
+        let answered = answer_to(&engine, Operation::Create, "exists").await;
+        assert!(unavailable(&answered), "{answered:?}");
+    }
 
     #[test]
     fn names_are_generated_as_api_servers_do() {

@@ -99,6 +99,9 @@ impl ObjectSync<'_> {
         }
         let bytes = self.bytes_on_host(object, &desired);
         engine.check_host_bytes(0, bytes)?;
+        if let Some(waits) = self.wait_to_make_endpoints(&desired).await {
+            return Ok(waits);
+        }
         if let Some(waits) = self.wait_for_turn(bytes).await {
             return Ok(waits);
         }

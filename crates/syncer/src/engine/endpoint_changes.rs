@@ -1,11 +1,46 @@
-//! Opens Services again that were closed because their endpoints changed too often. What is counted, and which are closed, is decided by
-//! [`berth_sync_rules::model::endpoint_changes`] when objects change.
+//! Opens Services again that were closed because their endpoints changed too often, and lets new ones wait if there are too many. What is counted, and
+//! which are closed, is decided by [`berth_sync_rules::model::endpoint_changes`] when objects change.
 
-use super::Engine;
-use berth_sync_rules::model::KindId;
+use super::{Engine, Outcome, recorder::Level, to_host::ObjectSync, turns};
+use berth_sync_rules::model::{Cache, KindId, json};
+use serde_json::Value;
+use std::time::Duration;
 use tokio::time::Instant;
 
+/// Interval at which a Service that waits asks again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Why no Service with a selector is made now.
+pub(crate) fn describe_too_many_services(cache: &Cache) -> String {
+    format!(
+        "this cluster makes more than {} Services with a selector a second on the host cluster. Make fewer at a time, or ask the platform team to raise \
+         spec.limits.endpointChangesPerSecond of the class",
+        cache.tenant.host_limits.endpoint_changes_per_second
+    )
+}
+
+impl ObjectSync<'_> {
+    /// What to do if the host would make endpoints for the host object, and has made too many for the tenant.
+    pub(super) async fn wait_to_make_endpoints(&self, desired: &Value) -> Option<Outcome> {
+        if self.engine.may_make_endpoints(self.id, desired) {
+            return None;
+        }
+        let why = describe_too_many_services(&self.engine.cache);
+        let message = format!("The Service waits until it is made on the host cluster: {why}.");
+        self.engine
+            .record_event(&self.key(), Level::Normal, turns::DELAYED, &message)
+            .await;
+        Some(Outcome::requeue(turns::WAITS, RETRY))
+    }
+}
+
 impl Engine {
+    /// Whether a host object may be made now: the host makes endpoints for each Service with a selector.
+    pub(super) fn may_make_endpoints(&self, id: KindId, object: &Value) -> bool {
+        let selects = id == KindId::Service && !json::strings(object, &["spec", "selector"]).is_empty();
+        !selects || self.cache.endpoint_changes().may_create()
+    }
+
     /// Says what time it is to what counts the changes. Services whose time is over are written as the tenant has them.
     pub(super) fn open_services(&self) {
         let (open, closed) = {
@@ -23,7 +58,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_engine::engine;
+    use super::super::test_engine::{engine, make_services, sync_of_kind};
     use super::*;
     use berth_sync_rules::model::{
         endpoint_changes::CLOSED,
@@ -53,7 +88,9 @@ mod tests {
             .collect();
         for service in &services {
             let object = json!({"metadata": {"name": &*service.name}, "spec": {"selector": {"app": "a"}}});
-            put(&engine, Side::Tenant, KindId::Service, service, object);
+            for side in [Side::Tenant, Side::Host] {
+                put(&engine, side, KindId::Service, service, object.clone());
+            }
         }
         let pod = Name::new("team", "a");
         let labels = json!({"metadata": {"name": "a", "uid": "u", "labels": {"app": "a"}}});
@@ -70,5 +107,26 @@ mod tests {
         tokio::time::advance(CLOSED).await;
         engine.open_services();
         assert_eq!(engine.metrics.closed_services.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_services_with_a_selector_wait_once_too_many_were_made() {
+        let engine = engine();
+        engine.open_services();
+        let (selects, empty) = (json!({"spec": {"selector": {"app": "a"}}}), json!({"spec": {}}));
+        let name = Name::new("team", "new");
+        let wait = async |object: &Value| {
+            let sync = sync_of_kind(&engine, KindId::Service, &name);
+            sync.wait_to_make_endpoints(object).await
+        };
+        assert_eq!(wait(&selects).await, None);
+        // The default allows 2400 at once.
+        make_services(&engine, 0..2400);
+        let waits = wait(&selects).await.unwrap();
+        assert!(waits.waits_for_turn() && waits.requeue_after.is_some());
+        assert_eq!(wait(&empty).await, None, "it has no endpoints");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        engine.open_services();
+        assert_eq!(wait(&selects).await, None);
     }
 }

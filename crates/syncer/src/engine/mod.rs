@@ -19,7 +19,7 @@ mod create;
 mod decide;
 mod delete;
 mod dropped;
-mod endpoint_changes;
+pub(crate) mod endpoint_changes;
 mod host_bytes;
 mod host_events;
 mod mirror;

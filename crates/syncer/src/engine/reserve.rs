@@ -87,6 +87,9 @@ pub(crate) enum ReserveError {
     /// Not everything is listed yet.
     #[error("starting")]
     Starting,
+    /// The host would make endpoints for it, and has made too many for the tenant.
+    #[error("too many Services are made")]
+    TooManyServices,
     /// The syncer has written so much for the tenant that there is no turn soon.
     #[error("no turn before {0:?}")]
     NoTurn(Duration),
@@ -172,6 +175,11 @@ impl Engine {
             self.wait_for_turn(&request).await?;
         } else if !request.dry_run {
             self.pending.start(&request.key(), Duration::ZERO);
+        }
+        let is_new = request.origin.is_none() || !stores.host(request.id).contains(request.name);
+        if is_new && !request.dry_run && !self.may_make_endpoints(request.id, &request.object) {
+            self.pending.end(&request.key());
+            return Err(ReserveError::TooManyServices);
         }
         let written = self.write_host_object(&request).await;
         if request.dry_run {

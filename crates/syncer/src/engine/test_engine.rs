@@ -1,6 +1,6 @@
 //! An engine for unit tests.
 
-use super::{Engine, api::Api, to_host::ObjectSync};
+use super::{Engine, api::Api, reserve::Connections, to_host::ObjectSync};
 use crate::metrics::Metrics;
 use berth_api::{SchedulingMode, SyncPolicy};
 use berth_sync_rules::{
@@ -8,10 +8,12 @@ use berth_sync_rules::{
         HostLimits, KindId, Tenant, UserRules,
         resource::{Name, Side},
         schedule::PodSchedule,
+        store::Stored,
     },
     registry,
 };
-use std::{sync::Arc, time::Instant};
+use serde_json::json;
+use std::{ops::Range, sync::Arc, time::Instant};
 
 /// A tenant with a policy.
 pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
@@ -34,7 +36,7 @@ pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
 }
 
 /// An engine that reaches no API server, with a place for one pod at a time.
-pub(super) fn engine() -> Arc<Engine> {
+pub(crate) fn engine() -> Arc<Engine> {
     let mut policy = SyncPolicy::default();
     policy.pods.scheduling_window = Some(1);
     engine_of(tenant(policy))
@@ -42,24 +44,59 @@ pub(super) fn engine() -> Arc<Engine> {
 
 /// An engine of a tenant that reaches no API server.
 pub(super) fn engine_of(tenant: Tenant) -> Arc<Engine> {
+    let metrics = Metrics::default();
+    let Connections {
+        tenant: tenant_api,
+        host: host_api,
+    } = connections_with(&metrics);
+    Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics)
+}
+
+/// Connections that reach no API server.
+pub(crate) fn connections() -> Connections {
+    connections_with(&Metrics::default())
+}
+
+fn connections_with(metrics: &Metrics) -> Connections {
     berth_runtime::install_crypto();
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let client = berth_runtime::client::from_config(config).unwrap();
-    let metrics = Metrics::default();
     let api = |side| Api::new(client.clone(), side, metrics.clone());
-    let (tenant_api, host_api) = (api(Side::Tenant), api(Side::Host));
-    Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics)
+    Connections {
+        tenant: api(Side::Tenant),
+        host: api(Side::Host),
+    }
 }
 
 /// The reconcile of a pod to which a schedule applies.
 pub(super) fn sync_of<'a>(engine: &'a Engine, name: &'a Name, schedule: PodSchedule) -> ObjectSync<'a> {
     ObjectSync {
+        schedule,
+        ..sync_of_kind(engine, KindId::Pod, name)
+    }
+}
+
+/// Makes Services with a selector on the host.
+pub(crate) fn make_services(engine: &Engine, numbers: Range<u32>) {
+    let store = engine.cache.stores.host(KindId::Service);
+    store.set_listed();
+    for number in numbers {
+        let name = Name::new("team", &format!("s{number}"));
+        let object = json!({"metadata": {"name": "a", "uid": number.to_string()}, "spec": {"selector": {"app": "a"}}});
+        store.watched(name.clone(), Stored::from(object));
+        engine.cache.update_dependents(Side::Host, KindId::Service, &name);
+    }
+}
+
+/// The reconcile of an object.
+pub(super) fn sync_of_kind<'a>(engine: &'a Engine, id: KindId, name: &'a Name) -> ObjectSync<'a> {
+    ObjectSync {
         engine,
-        id: KindId::Pod,
-        kind: engine.cache.rules_to_host(KindId::Pod).unwrap(),
+        id,
+        kind: engine.cache.rules_to_host(id).unwrap(),
         name,
         observed_at: Instant::now(),
         compares: true,
-        schedule,
+        schedule: PodSchedule::default(),
     }
 }

@@ -34,7 +34,7 @@ use tokio::time::Instant;
 /// Result of a reconciliation of an object that waits for its turn.
 pub(super) const WAITS: &str = "waiting for its turn";
 /// Reason of the Event of an object that waits for long.
-const DELAYED: &str = "WriteDelayed";
+pub(super) const DELAYED: &str = "WriteDelayed";
 /// Bytes of small objects that may be written at once: those of some ten thousand pods.
 const SMALL_ALLOWANCE: u64 = 128 << 20;
 /// An object that will wait for so long gets an Event.

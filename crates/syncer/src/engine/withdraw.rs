@@ -20,7 +20,7 @@ impl ObjectSync<'_> {
     }
 
     /// Deletes or ends the host object, or reduces it to what is harmless, as the kind says. `content` is the tenant's object in full, `denied` what
-    /// to report in its status. Returns the outcome if nothing is left to do: if the host object is deleted.
+    /// to report in its status; nothing if the host has refused it. Returns the outcome if nothing is left to do: if the host object is deleted.
     pub(super) async fn withdraw(
         &self,
         stored: &Stored,
@@ -29,7 +29,12 @@ impl ObjectSync<'_> {
         denied: &[DeniedField],
     ) -> Result<Option<Outcome>, CallError> {
         let Self { engine, kind, name, .. } = self;
-        match kind.when_denied(&engine.cache, name, content, &host.object()) {
+        let what = if denied.is_empty() {
+            kind.when_refused(&engine.cache, name, content, &host.object())
+        } else {
+            kind.when_denied(&engine.cache, name, content, &host.object())
+        };
+        match what {
             WhenDenied::Keep => Ok(None),
             WhenDenied::Withdraw => {
                 if !denied.is_empty() {

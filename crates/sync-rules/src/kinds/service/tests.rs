@@ -322,14 +322,7 @@ fn a_service_that_changes_too_often_selects_no_pod_and_keeps_its_ways_in() {
     let service = json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "1"},
         "spec": {"type": "NodePort", "clusterIP": "10.96.7.7", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]}});
     assert!(Services.translate(&cache, &name, &service).is_ok() && !Services.reduces_at_once(&cache, &name));
-    let close = || {
-        let mut changes = cache.endpoint_changes();
-        while changes.may_add_service() {}
-        changes.set_selector(&name, json::strings(&service, &["spec", "selector"]));
-        changes.set_written(&name, Some("a"));
-        changes.set_written(&name, Some("b"))
-    };
-    assert_eq!(close(), Some(name.clone()));
+    cache.endpoint_changes().close(&name);
     let denied = Services.translate(&cache, &name, &service).unwrap_err();
     assert_eq!(denied.len(), 1);
     assert_eq!(denied[0].field, "spec.selector");
@@ -353,13 +346,7 @@ fn a_service_that_changes_too_often_selects_no_pod_and_keeps_its_ways_in() {
 fn a_closed_service_with_a_denied_field_loses_both() {
     let cache = registry::new_cache(test_tenant());
     let name = Name::new("shop", "web");
-    {
-        let mut changes = cache.endpoint_changes();
-        while changes.may_add_service() {}
-        changes.set_selector(&name, [("app".to_owned(), "web".to_owned())].into());
-        changes.set_written(&name, Some("a"));
-        changes.set_written(&name, Some("b"));
-    }
+    cache.endpoint_changes().close(&name);
     let service =
         json!({"spec": {"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]}});
     assert_eq!(Services.translate(&cache, &name, &service).unwrap_err().len(), 2);
@@ -368,4 +355,33 @@ fn a_closed_service_with_a_denied_field_loses_both() {
     };
     assert_eq!(reduced["spec"]["type"], "ClusterIP");
     assert_eq!(reduced["spec"]["selector"][labels::ENDPOINTS], labels::ENDPOINTS_NONE);
+}
+
+#[test]
+fn a_service_that_was_opened_since_it_was_denied_keeps_its_ways_in() {
+    let mut tenant = test_tenant();
+    Arc::make_mut(&mut tenant.policy).services.node_ports = true;
+    let cache = registry::new_cache(tenant);
+    let name = Name::new("shop", "web");
+    let service =
+        json!({"spec": {"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]}});
+    let reduced = |when_denied: WhenDenied| {
+        let WhenDenied::Reduce(reduced) = when_denied else {
+            panic!("it is not reduced");
+        };
+        assert_eq!(reduced["spec"]["selector"].get(labels::ENDPOINTS), None);
+        (
+            reduced["spec"]["type"].clone(),
+            reduced["spec"]["ports"][0].get("nodePort").cloned(),
+        )
+    };
+    assert_eq!(
+        reduced(Services.when_denied(&cache, &name, &service, &Value::Null)),
+        (json!("NodePort"), Some(json!(30080)))
+    );
+    // What the host refuses is not what it is reduced to.
+    assert_eq!(
+        reduced(Services.when_refused(&cache, &name, &service, &Value::Null)),
+        (json!("ClusterIP"), None)
+    );
 }

@@ -11,14 +11,16 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{
-    Error, ResourceExt,
+    ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// More than change in the ten seconds in which each counts once, with one a second.
+/// Services that a pod selects which changes all the time.
 const BUSY: usize = 25;
+/// Others that select it, without an address: with those above, more than the 600 that may change or be made at once, with one a second.
+const HEADLESS: usize = 600;
 const FIELD: &str = "spec.limits.endpointChangesPerSecond";
 
 fn selecting(name: &str, app: &str) -> Value {
@@ -81,23 +83,28 @@ async fn set_ready(clusters: &Clusters, name: &str, status: &str) {
         .unwrap();
 }
 
-/// Asks for Services that the host refuses, until the syncer does: what it allows is used up before they are validated.
-async fn use_up_what_is_allowed(clusters: &Clusters) {
-    let mut invalid = plain("invalid");
-    invalid["spec"]["ports"][0]["port"] = 0.into();
-    let invalid: Service = serde_json::from_value(invalid).unwrap();
+/// Makes Services until one is rejected because too many were made. Returns those that were made.
+async fn make_until_rejected(clusters: &Clusters) -> Vec<String> {
     let services = clusters.tenant_api::<Service>();
-    for _ in 0..5000 {
-        match services.create(&PostParams::default(), &invalid).await.unwrap_err() {
-            Error::Api(status) if status.code == 429 => {
-                assert!(status.message.contains(FIELD), "{status:?}");
-                return;
-            }
-            Error::Api(status) => assert!(!status.message.contains(FIELD), "{status:?}"),
-            other => panic!("{other}"),
+    let mut made = Vec::new();
+    let create = async |name: &str| {
+        let service: Service = serde_json::from_value(selecting(name, "nothing")).unwrap();
+        services.create(&PostParams::default(), &service).await
+    };
+    for number in 0..1000 {
+        let name = format!("more-{number}");
+        let created = create(&name).await;
+        if created.is_ok() {
+            made.push(name);
+            continue;
         }
+        let (code, message) = denial(created);
+        assert!(code == 429 && message.contains(FIELD), "{message}");
+        let (code, message) = denial(create("quiet").await);
+        assert_eq!(code, 409, "{message}");
+        return made;
     }
-    panic!("new Services are never refused");
+    panic!("new Services are never rejected");
 }
 
 /// Returns the syncer that runs then.
@@ -105,36 +112,43 @@ pub async fn services_that_change_too_often_are_closed(clusters: &mut Clusters) 
     clusters.host_limits.endpoint_changes_per_second = 1;
     let syncer = clusters.syncer().await;
     let (services, pods) = (clusters.tenant_api::<Service>(), clusters.tenant_api::<Pod>());
+    create(&services, selecting("quiet", "quiet")).await;
     for number in 0..BUSY {
         create(&services, selecting(&format!("busy-{number}"), "busy")).await;
     }
-    create(&services, selecting("quiet", "quiet")).await;
+    for number in 0..HEADLESS {
+        let mut headless = selecting(&format!("also-busy-{number}"), "busy");
+        headless["spec"]["clusterIP"] = "None".into();
+        create(&services, headless).await;
+    }
+    let more = make_until_rejected(clusters).await;
     for name in ["busy", "quiet"] {
         create(&pods, pod(name, &json!({}))).await;
     }
     eventually("all have an endpoint", async || {
         let endpoints = endpoints(clusters).await;
         let has_one = |name: &str| endpoints.get(name) == Some(&1);
-        has_one("quiet") && (0..BUSY).all(|number| has_one(&format!("busy-{number}")))
+        let have_one = |name: &str, count: usize| (0..count).all(|number| has_one(&format!("{name}-{number}")));
+        has_one("quiet") && have_one("busy", BUSY) && have_one("also-busy", HEADLESS)
     })
     .await;
-    use_up_what_is_allowed(clusters).await;
     eventually("Services are closed while a pod flips", async || {
         for status in ["False", "True"] {
             set_ready(clusters, "busy", status).await;
         }
-        syncer.metrics.closed_services.get() > 0
+        // With an address: the syncer is asked about changes of these.
+        closed(clusters).await.iter().any(|name| name.starts_with("busy-"))
     })
     .await;
     eventually("they have no endpoints", async || {
         let (closed, endpoints) = (closed(clusters).await, endpoints(clusters).await);
-        !closed.is_empty() && closed.iter().all(|name| endpoints[name] == 0)
+        !closed.is_empty() && closed.iter().all(|name| endpoints[name] == 0) && syncer.metrics.closed_services.get() > 0
     })
     .await;
     let closed = closed(clusters).await;
-    assert!(closed.iter().all(|name| name.starts_with("busy-")), "{closed:?}");
+    assert!(!closed.iter().any(|name| name == "quiet"), "{closed:?}");
     assert_eq!(endpoints(clusters).await["quiet"], 1);
-    let name = &closed[0];
+    let name = closed.iter().find(|name| name.starts_with("busy-")).unwrap();
     assert_same(clusters, &services.get(name).await.unwrap()).await;
     eventually("Event and condition say why", async || {
         let messages = events(clusters, name, "FieldDenied").await;
@@ -152,18 +166,16 @@ pub async fn services_that_change_too_often_are_closed(clusters: &mut Clusters) 
     let ports = json!({"spec": {"ports": [{"name": "http", "port": 81}]}});
     let (code, message) = denial(patch(clusters, name, ports).await);
     assert!(code == 403 && message.contains(FIELD), "{message}");
-    for number in 0..BUSY {
-        services
-            .delete(&format!("busy-{number}"), &DeleteParams::default())
-            .await
-            .unwrap();
+    let busy = (0..BUSY).map(|number| format!("busy-{number}"));
+    let headless = (0..HEADLESS).map(|number| format!("also-busy-{number}"));
+    for name in busy.chain(headless).chain(more).chain(["quiet".into()]) {
+        services.delete(&name, &DeleteParams::default()).await.unwrap();
     }
     for name in ["busy", "quiet"] {
         pods.delete(name, &DeleteParams::default()).await.unwrap();
     }
-    services.delete("quiet", &DeleteParams::default()).await.unwrap();
     eventually("closed Services are deleted as others are", async || {
-        endpoints(clusters).await.keys().all(|name| !name.starts_with("busy-"))
+        endpoints(clusters).await.keys().all(|name| !name.contains("busy-"))
     })
     .await;
     syncer
