@@ -17,6 +17,7 @@ mod expiration;
 mod fair_sharing;
 mod gateway;
 mod host_node_pool;
+mod host_quota;
 mod host_resource;
 pub mod hostnames;
 mod idle_reclaim;
@@ -69,6 +70,7 @@ pub use host_node_pool::{
     PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing,
     ValidateSpec,
 };
+pub use host_quota::{QuotaResource, counted_custom_kind, quota_resource};
 pub use host_resource::describe_host_resource;
 pub use idle_reclaim::{
     GpuHourPrice, IdleLastStep, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal,
@@ -83,9 +85,7 @@ pub use integrations::{
     TenantIntegrations,
 };
 pub use kubeconfig::{KubeconfigSignIn, KubeconfigStatus, LoopbackUrl, is_plain_https_url};
-pub use limits::{
-    DefaultRequest, LIMITS_NAME, QuotaResource, ResourceLimit, TenantLimits, counted_custom_kind, quota_resource,
-};
+pub use limits::{DefaultRequest, LIMITS_NAME, ResourceLimit, TenantLimits};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};

@@ -4,10 +4,9 @@
 //! addresses, ports, time of controllers. The defaults are far above what a team of hundreds uses and far below what
 //! disturbs a host that is sized as Kubernetes is tested: 150,000 pods, 10,000 Services and 8 GiB in etcd.
 
-use crate::{Amount, host_resource, quantity, sync_policy::SyncedKind};
+use crate::{Amount, host_resource, quantity};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Name of the `ResourceQuota` and of the `LimitRange` in a tenant's workload namespace.
 pub const LIMITS_NAME: &str = "berth-limits";
@@ -210,171 +209,10 @@ impl Default for TenantLimits {
     }
 }
 
-/// A limit as the host's `ResourceQuota` has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuotaResource {
-    /// Its name in the `ResourceQuota`.
-    pub resource: &'static str,
-    /// The field of [`TenantLimits`].
-    pub field: &'static str,
-    /// What it counts, in messages.
-    pub counts: &'static str,
-}
-
-const fn counting(resource: &'static str, field: &'static str, counts: &'static str) -> QuotaResource {
-    QuotaResource {
-        resource,
-        field,
-        counts,
-    }
-}
-
-/// The limits that the host's `ResourceQuota` enforces.
-const QUOTA_RESOURCES: [QuotaResource; 18] = [
-    counting("count/pods", "pods", "pods (ended ones included)"),
-    counting("count/services", "services", "Services"),
-    counting("services.nodeports", "nodePorts", "node ports"),
-    counting("services.loadbalancers", "loadBalancers", "load balancers"),
-    counting(
-        "count/endpointslices.discovery.k8s.io",
-        "endpointSlices",
-        "EndpointSlices",
-    ),
-    counting(
-        "count/persistentvolumeclaims",
-        "persistentVolumeClaims",
-        "PersistentVolumeClaims",
-    ),
-    counting("requests.storage", "requestsStorage", "requested storage"),
-    counting(
-        "count/volumesnapshots.snapshot.storage.k8s.io",
-        "volumeSnapshots",
-        "VolumeSnapshots",
-    ),
-    counting("count/ingresses.networking.k8s.io", "ingresses", "Ingresses"),
-    counting("count/httproutes.gateway.networking.k8s.io", "routes", "HTTPRoutes"),
-    counting("count/grpcroutes.gateway.networking.k8s.io", "routes", "GRPCRoutes"),
-    counting("count/tlsroutes.gateway.networking.k8s.io", "routes", "TLSRoutes"),
-    counting(
-        "count/networkpolicies.networking.k8s.io",
-        "networkPolicies",
-        "NetworkPolicies",
-    ),
-    counting("count/secrets", "secrets", "Secrets"),
-    counting("count/configmaps", "configMaps", "ConfigMaps"),
-    counting(
-        "count/poddisruptionbudgets.policy",
-        "podDisruptionBudgets",
-        "PodDisruptionBudgets",
-    ),
-    counting(
-        "count/resourceclaims.resource.k8s.io",
-        "resourceClaims",
-        "ResourceClaims",
-    ),
-    counting(
-        "count/resourceclaimtemplates.resource.k8s.io",
-        "resourceClaims",
-        "ResourceClaimTemplates",
-    ),
-];
-
 /// Ended pods that Kubernetes keeps by default.
 const ENDED_PODS: u32 = 12_500;
 
-/// Begins the names of numbers of objects in a `ResourceQuota`.
-const COUNT: &str = "count/";
-
 impl TenantLimits {
-    /// The limits as `spec.hard` of a `ResourceQuota`, of a class with these kinds in `sync.kinds`.
-    pub fn quota(&self, kinds: &[SyncedKind]) -> BTreeMap<String, String> {
-        let Self {
-            pods,
-            services,
-            node_ports,
-            load_balancers,
-            endpoint_slices,
-            persistent_volume_claims,
-            requests_storage,
-            volume_size: _,
-            volume_snapshots,
-            ingresses,
-            routes,
-            custom_objects,
-            network_policies,
-            secrets,
-            config_maps,
-            pod_disruption_budgets,
-            resource_claims,
-            resources,
-            default_request: _,
-            datastore_bytes: _,
-            datastore_write_bytes_per_second: _,
-            host_bytes: _,
-            host_write_bytes_per_second: _,
-            endpoint_changes_per_second: _,
-            datastore_objects: _,
-            custom_resource_definitions: _,
-            max_requests_in_flight: _,
-            max_mutating_requests_in_flight: _,
-        } = self;
-        let counts = [
-            ("count/pods", *pods),
-            ("count/services", *services),
-            ("services.nodeports", *node_ports),
-            ("services.loadbalancers", *load_balancers),
-            ("count/endpointslices.discovery.k8s.io", *endpoint_slices),
-            ("count/persistentvolumeclaims", *persistent_volume_claims),
-            ("count/volumesnapshots.snapshot.storage.k8s.io", *volume_snapshots),
-            ("count/ingresses.networking.k8s.io", *ingresses),
-            ("count/httproutes.gateway.networking.k8s.io", *routes),
-            ("count/grpcroutes.gateway.networking.k8s.io", *routes),
-            ("count/tlsroutes.gateway.networking.k8s.io", *routes),
-            ("count/networkpolicies.networking.k8s.io", *network_policies),
-            // On the host each pod may have a Secret of its own, with its tokens.
-            ("count/secrets", secrets.saturating_add(*pods)),
-            ("count/configmaps", *config_maps),
-            ("count/poddisruptionbudgets.policy", *pod_disruption_budgets),
-            ("count/resourceclaims.resource.k8s.io", *resource_claims),
-            ("count/resourceclaimtemplates.resource.k8s.io", *resource_claims),
-        ];
-        let custom = kinds
-            .iter()
-            .map(|kind| (custom_resource(kind), custom_objects.to_string()));
-        let storage = requests_storage
-            .iter()
-            .map(|storage| ("requests.storage".to_owned(), storage.clone()));
-        let named = resources
-            .iter()
-            .map(|limit| (limit.resource.clone(), limit.quantity.to_string()));
-        counts
-            .into_iter()
-            .map(|(resource, count)| (resource.to_owned(), count.to_string()))
-            .chain(custom)
-            .chain(storage)
-            .chain(named)
-            .collect()
-    }
-
-    /// The limit of a resource in [`TenantLimits::resources`].
-    pub fn resource(&self, name: &str) -> Option<&Amount> {
-        let limit = self.resources.iter().find(|limit| limit.resource == name)?;
-        Some(&limit.quantity)
-    }
-
-    /// What containers request that have neither a request nor a limit, by resource: what the host's `ResourceQuota` needs to count
-    /// their pods.
-    pub fn default_requests(&self) -> BTreeMap<&'static str, &str> {
-        let defaults = [
-            ("requests.cpu", "cpu", self.default_request.cpu.as_str()),
-            ("requests.memory", "memory", self.default_request.memory.as_str()),
-        ];
-        let limited = defaults
-            .into_iter()
-            .filter(|(name, _, _)| self.resource(name).is_some());
-        limited.map(|(_, resource, amount)| (resource, amount)).collect()
-    }
-
     /// Ended pods that the tenant keeps: fewer than its pods may be, so that ended pods alone never use up the limit.
     pub fn ended_pods(&self) -> u32 {
         (self.pods / 2).clamp(1, ENDED_PODS)
@@ -439,71 +277,10 @@ fn parse_bytes(text: &str) -> Option<u64> {
     u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
 }
 
-/// What a `ResourceQuota` calls the number of objects of a kind in `sync.kinds`.
-fn custom_resource(kind: &SyncedKind) -> String {
-    format!("{COUNT}{}.{}", kind.resource, kind.group)
-}
-
-/// The resource and group whose objects a resource of the tenant's `ResourceQuota` counts, if they are of a kind in `sync.kinds`: every other
-/// kind that is counted has a limit of its own.
-pub fn counted_custom_kind(resource: &str) -> Option<&str> {
-    let kind = resource.strip_prefix(COUNT)?;
-    quota_resource(resource).is_none().then_some(kind)
-}
-
-/// The limit that a resource of a `ResourceQuota` stands for; none if Berth sets none for it, or one for each kind in `sync.kinds`.
-pub fn quota_resource(resource: &str) -> Option<&'static QuotaResource> {
-    QUOTA_RESOURCES.iter().find(|known| known.resource == resource)
-}
-
-/// What the `ResourceQuota` counts for a field of [`TenantLimits`].
-pub(crate) fn quota_resources(field: &str) -> impl Iterator<Item = &'static QuotaResource> {
-    QUOTA_RESOURCES.iter().filter(move |known| known.field == field)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn every_limit_of_the_quota_has_a_field_and_the_other_way_round() {
-        let limits = TenantLimits {
-            requests_storage: Some("50Ti".into()),
-            volume_size: Some("2Ti".into()),
-            ..TenantLimits::default()
-        };
-        let quota = limits.quota(&[]);
-        let known: BTreeSet<&str> = QUOTA_RESOURCES.iter().map(|known| known.resource).collect();
-        assert_eq!(quota.keys().map(String::as_str).collect::<BTreeSet<_>>(), known);
-        let Value::Object(fields) = serde_json::to_value(&limits).unwrap() else {
-            panic!("no object");
-        };
-        let elsewhere = [
-            "volumeSize",
-            "datastoreBytes",
-            "datastoreWriteBytesPerSecond",
-            "hostBytes",
-            "hostWriteBytesPerSecond",
-            "endpointChangesPerSecond",
-            "datastoreObjects",
-            "customResourceDefinitions",
-            "maxRequestsInFlight",
-            "maxMutatingRequestsInFlight",
-            "defaultRequest",
-            "customObjects",
-        ];
-        let fields: BTreeSet<&str> = fields
-            .keys()
-            .map(String::as_str)
-            .filter(|field| !elsewhere.contains(field))
-            .collect();
-        assert_eq!(
-            QUOTA_RESOURCES.iter().map(|known| known.field).collect::<BTreeSet<_>>(),
-            fields
-        );
-    }
+    use serde_json::json;
 
     #[test]
     fn a_limit_that_is_not_set_has_its_default() {
@@ -515,60 +292,6 @@ mod tests {
             ("100", "10100")
         );
         assert!(!quota.contains_key("requests.storage"));
-    }
-
-    #[test]
-    fn objects_of_each_further_kind_are_counted() {
-        let kind = |resource: &str, group: &str| SyncedKind {
-            resource: resource.into(),
-            group: group.into(),
-            ..SyncedKind::default()
-        };
-        let limits = TenantLimits {
-            custom_objects: 7,
-            ..TenantLimits::default()
-        };
-        let kinds = [kind("podgroups", "scheduling.k8s.io"), kind("widgets", "example.com")];
-        let quota = limits.quota(&kinds);
-        assert_eq!(quota.len(), limits.quota(&[]).len() + 2);
-        for name in ["podgroups.scheduling.k8s.io", "widgets.example.com"] {
-            let resource = format!("count/{name}");
-            assert_eq!(quota[&resource], "7");
-            assert_eq!(counted_custom_kind(&resource), Some(name));
-        }
-        for name in [
-            "count/pods",
-            "count/httproutes.gateway.networking.k8s.io",
-            "requests.cpu",
-        ] {
-            assert_eq!(counted_custom_kind(name), None, "{name}");
-        }
-    }
-
-    fn limit(resource: &str, quantity: &str) -> ResourceLimit {
-        ResourceLimit {
-            resource: resource.into(),
-            quantity: Amount::Text(quantity.into()),
-        }
-    }
-
-    #[test]
-    fn resources_by_name_are_part_of_the_quota_and_have_default_requests() {
-        let mig = "requests.nvidia.com/mig-1g.10gb";
-        let mut limits = TenantLimits {
-            resources: vec![limit("requests.cpu", "64"), limit(mig, "0")],
-            ..TenantLimits::default()
-        };
-        let quota = limits.quota(&[]);
-        assert_eq!((quota["requests.cpu"].as_str(), quota[mig].as_str()), ("64", "0"));
-        assert_eq!(limits.default_requests(), BTreeMap::from([("cpu", "10m")]));
-        limits.resources.push(limit("requests.memory", "1Ti"));
-        limits.default_request.memory = "1Gi".into();
-        assert_eq!(
-            limits.default_requests(),
-            BTreeMap::from([("cpu", "10m"), ("memory", "1Gi")])
-        );
-        assert!(TenantLimits::default().default_requests().is_empty());
     }
 
     #[test]
@@ -608,7 +331,10 @@ mod tests {
             limits.find_invalid_quantity(),
             Some(("volumeSize".into(), "2TB".into()))
         );
-        limits.resources = vec![limit("requests.memory", "999999999999999Pi")];
+        limits.resources = vec![ResourceLimit {
+            resource: "requests.memory".into(),
+            quantity: Amount::Text("999999999999999Pi".into()),
+        }];
         let (field, _) = limits.find_invalid_quantity().unwrap();
         assert_eq!(field, "resources[requests.memory]");
     }

@@ -1,6 +1,6 @@
 //! Names of what quotas of [`Organization`](crate::Organization)s and [`Project`](crate::Project)s limit.
 
-use crate::{Amount, ControlPlaneServiceType, ResourceLimit, TenantLimits, host_resource, limits::quota_resources};
+use crate::{Amount, ControlPlaneServiceType, ResourceLimit, TenantLimits, host_quota::quota_resources, host_resource};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeSet};
