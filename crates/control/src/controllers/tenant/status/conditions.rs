@@ -1,0 +1,254 @@
+//! The conditions that follow from the outcome of a reconcile, and the phase that follows from them: pure.
+
+use super::{
+    super::{
+        apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
+        argo_cd::ObservedRegistration,
+        datastore_usage,
+        error::TenantError,
+        fetch::ObservedNodes,
+        host_usage,
+        manifests::ObservedManifests,
+        node_groups,
+        rotation::ObservedRotation,
+    },
+    observed::{observed_host_usage, observed_manifests, observed_registration, observed_rotation, observed_usage},
+};
+use crate::runtime::ComponentState;
+use berth_api::{
+    Phase, SleepState,
+    conditions::{
+        ACCEPTED, ARGO_CD_REGISTERED, AWAKE, COMPLIANT, CONTROL_PLANE_READY, CREDENTIALS_ROTATED, ConditionUpdate,
+        DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY, EXPIRING, HOST_WITHIN_LIMITS, INFRASTRUCTURE_READY,
+        MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
+    },
+};
+
+/// The conditions in the order in which a tenant is built up.
+const ORDER: [&str; 8] = [
+    ACCEPTED,
+    QUOTA_RESERVED,
+    INFRASTRUCTURE_READY,
+    DATASTORE_READY,
+    CONTROL_PLANE_READY,
+    ENDPOINT_READY,
+    SYNCER_READY,
+    NODES_READY,
+];
+/// Reason of conditions of a tenant that sleeps.
+pub(in super::super) const SLEEPING: &str = "Sleeping";
+/// Message of conditions of a tenant that sleeps.
+pub(in super::super) const SLEEPS: &str =
+    "the tenant sleeps, and nothing of it runs; the condition Awake says what wakes it";
+/// Conditions that Ready does not depend on: how full the datastore is, how much is on the host, what the tenant may not keep, what its schedules say, when it
+/// ends, whether it sleeps, what the platform applies in it, whether Argo CD knows it, and whether its credentials were replaced.
+const NOT_PART_OF_READY: [&str; 9] = [
+    DATASTORE_WITHIN_LIMITS,
+    HOST_WITHIN_LIMITS,
+    COMPLIANT,
+    WITHIN_SCHEDULE,
+    EXPIRING,
+    AWAKE,
+    MANIFESTS_APPLIED,
+    ARGO_CD_REGISTERED,
+    CREDENTIALS_ROTATED,
+];
+
+/// The conditions that follow from an outcome, in the order in which a tenant is built up, and Ready after them. `rejection`
+/// is why the spec is not accepted, `quota` what the quotas say. Conditions of steps that were not reached are missing: they stay as they were.
+pub(in super::super) fn conditions(
+    rejection: Option<&ConditionUpdate>,
+    quota: Option<ConditionUpdate>,
+    outcome: &Outcome<'_>,
+    nodes: &ObservedNodes,
+) -> Vec<ConditionUpdate> {
+    let accepted = || ConditionUpdate::mark_true(ACCEPTED, "Valid", "the spec is valid and can be carried out");
+    let mut all = vec![rejection.cloned().unwrap_or_else(accepted)];
+    // A tenant that runs goes on without the quota for more.
+    let is_new = matches!(outcome, Outcome::NeverAccepted);
+    let (quota, quota_for_more): (Vec<_>, Vec<_>) = quota.into_iter().partition(|quota| is_new || quota.is_true());
+    all.extend(quota);
+    if let Outcome::Prepared {
+        prepared,
+        control_plane,
+        nodes: published,
+        schedule: _,
+        // Not among those that Ready depends on.
+        argo_cd: _,
+        rotation: _,
+    } = outcome
+    {
+        all.push(ConditionUpdate::mark_true(
+            INFRASTRUCTURE_READY,
+            "Applied",
+            "namespaces, certificate authorities, addresses and network policies exist",
+        ));
+        all.push(ConditionUpdate::mark_true(
+            DATASTORE_READY,
+            "Prepared",
+            "user, role and key range exist",
+        ));
+        let serving = match control_plane.as_ref() {
+            ControlPlane::Started {
+                started,
+                serving: Ok(serving),
+            } => Some((started, serving)),
+            _ => None,
+        };
+        all.extend(serving.map(|(started, serving)| control_plane_condition(&started.api_server, serving)));
+        all.extend(prepared.public.as_ref().map(PublicState::condition));
+        all.extend(serving.map(|(_, serving)| syncer_condition(&serving.syncer)));
+        if matches!(**control_plane, ControlPlane::Asleep) {
+            let sleeps = |kind| ConditionUpdate::mark_false(kind, SLEEPING, SLEEPS);
+            all.extend([CONTROL_PLANE_READY, SYNCER_READY].map(sleeps));
+        }
+        if published.is_ok() {
+            all.push(node_groups::condition(&nodes.spec, &nodes.groups, &nodes.owned));
+        }
+    }
+    for failed in outcome.errors().into_iter().map(TenantError::condition) {
+        all.retain(|condition| condition.kind != failed.kind);
+        all.push(failed);
+    }
+    all.sort_by_key(|condition| ORDER.iter().position(|kind| *kind == condition.kind));
+    all.push(ready_condition(&all));
+    // Not among those that Ready depends on: what runs goes on.
+    all.extend(observed_usage(outcome).and_then(datastore_usage::condition));
+    all.extend(observed_host_usage(outcome).as_ref().map(host_usage::condition));
+    all.extend(observed_manifests(outcome).and_then(ObservedManifests::condition));
+    all.extend(observed_registration(outcome).and_then(ObservedRegistration::condition));
+    all.extend(observed_rotation(outcome).and_then(ObservedRotation::condition));
+    all.extend(quota_for_more);
+    all
+}
+
+fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> ConditionUpdate {
+    let down = |why: &str| ConditionUpdate::mark_false(CONTROL_PLANE_READY, "NotRunning", why);
+    match (api_server, &serving.running) {
+        (ApiServer::Down(why), _) => down(why),
+        (ApiServer::Starting, _) | (ApiServer::Answers(_), None) => ConditionUpdate::mark_false(
+            CONTROL_PLANE_READY,
+            "Starting",
+            "the API server was started and does not answer yet",
+        ),
+        (ApiServer::Answers(_), Some(running)) => match &running.components {
+            ComponentState::Running => {
+                ConditionUpdate::mark_true(CONTROL_PLANE_READY, "Running", "the API server is ready")
+            }
+            ComponentState::Down(why) => down(why),
+        },
+    }
+}
+
+fn syncer_condition(syncer: &SyncerState) -> ConditionUpdate {
+    match syncer {
+        SyncerState::Ready => ConditionUpdate::mark_true(SYNCER_READY, "InSync", "the syncer has listed both sides"),
+        SyncerState::Starting(message) => ConditionUpdate::mark_false(SYNCER_READY, "Starting", message),
+        SyncerState::Down(why) => ConditionUpdate::mark_false(SYNCER_READY, "NotRunning", why),
+    }
+}
+
+/// The first condition that is not met decides.
+fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
+    match all.iter().find(|condition| !condition.is_true()) {
+        None => ConditionUpdate::mark_true(READY, "Ready", "the tenant is ready"),
+        Some(unmet) => ConditionUpdate::mark_false(READY, unmet.reason, unmet.message.clone()),
+    }
+}
+
+/// Whether a tenant is ready, whatever the conditions say that Ready does not depend on, or its spec is rejected or waits for quota:
+/// then only a change of the spec or of the host can change its state.
+pub(in super::super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
+    let unmet = conditions
+        .iter()
+        .find(|condition| !condition.is_true() && !NOT_PART_OF_READY.contains(&condition.kind));
+    unmet.is_none_or(|first| [ACCEPTED, QUOTA_RESERVED].contains(&first.kind))
+}
+
+/// The phase of a tenant with these conditions.
+pub(super) fn phase(conditions: &[ConditionUpdate], sleep: SleepState) -> Phase {
+    match sleep {
+        SleepState::Sleeping => return Phase::Sleeping,
+        SleepState::Waking => return Phase::Waking,
+        SleepState::Awake | SleepState::FallingAsleep => {}
+    }
+    let is_met = |kind: &str| {
+        conditions
+            .iter()
+            .any(|condition| condition.kind == kind && condition.is_true())
+    };
+    let lacks_quota = conditions
+        .iter()
+        .any(|condition| condition.kind == QUOTA_RESERVED && !condition.is_true());
+    let is_pending = !is_met(ACCEPTED) || lacks_quota && !is_met(INFRASTRUCTURE_READY);
+    match (is_pending, is_met(READY)) {
+        (true, _) => Phase::Pending,
+        (false, false) => Phase::Provisioning,
+        (false, true) => Phase::Ready,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ReconcileError;
+
+    fn no_nodes() -> ObservedNodes {
+        ObservedNodes {
+            spec: Vec::new(),
+            owned: Vec::new(),
+            groups: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn ready_says_what_the_first_unmet_condition_says() {
+        let mut all = vec![
+            ConditionUpdate::mark_true(ACCEPTED, "Valid", ""),
+            ConditionUpdate::mark_false(CONTROL_PLANE_READY, "Starting", "wait"),
+            ConditionUpdate::mark_false(NODES_READY, "InsufficientCapacity", "no nodes"),
+        ];
+        let ready = ready_condition(&all);
+        assert_eq!(ready, ConditionUpdate::mark_false(READY, "Starting", "wait"));
+        all.push(ready);
+        assert_eq!(phase(&all, SleepState::Awake), Phase::Provisioning);
+        assert_eq!(phase(&all, SleepState::FallingAsleep), Phase::Provisioning);
+        assert_eq!(phase(&all, SleepState::Sleeping), Phase::Sleeping);
+        assert_eq!(phase(&all, SleepState::Waking), Phase::Waking);
+        all[0] = ConditionUpdate::mark_false(ACCEPTED, "UnknownPool", "");
+        assert_eq!(phase(&all, SleepState::Awake), Phase::Pending);
+    }
+
+    #[test]
+    fn a_failed_step_is_reported_by_its_own_condition() {
+        let failure = |text: &str| ReconcileError::Blocked {
+            reason: "Broken",
+            message: text.into(),
+        };
+        for (error, kind) in [
+            (TenantError::Namespaces(failure("a")), INFRASTRUCTURE_READY),
+            (TenantError::NetworkPolicies(failure("a")), INFRASTRUCTURE_READY),
+            (TenantError::Datastore(failure("a")), DATASTORE_READY),
+            (TenantError::Kubeconfig(failure("a")), CONTROL_PLANE_READY),
+        ] {
+            let all = conditions(None, None, &Outcome::NotPrepared(error), &no_nodes());
+            let unmet: Vec<&str> = all.iter().filter(|c| !c.is_true()).map(|c| c.kind).collect();
+            assert_eq!(unmet, [kind, READY]);
+            assert_eq!(all.last().map(|ready| ready.reason), Some("Broken"));
+        }
+    }
+
+    #[test]
+    fn a_tenant_that_was_never_accepted_has_no_other_condition() {
+        let rejection = ConditionUpdate::mark_false(ACCEPTED, "UnknownPool", "no such pool");
+        let all = conditions(Some(&rejection), None, &Outcome::NeverAccepted, &no_nodes());
+        assert_eq!(
+            all,
+            [
+                rejection,
+                ConditionUpdate::mark_false(READY, "UnknownPool", "no such pool")
+            ]
+        );
+        assert!(is_settled(&all));
+    }
+}

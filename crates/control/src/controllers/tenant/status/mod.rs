@@ -1,0 +1,118 @@
+//! The status of a `TenantCluster`, computed from the outcome of a reconcile.
+
+mod conditions;
+mod events;
+mod observed;
+mod write;
+
+pub(super) use conditions::{SLEEPING, SLEEPS, conditions, is_settled};
+pub(super) use observed::observed_usage;
+pub(super) use write::{write, write_unless_changed};
+
+use super::{
+    apply::{ControlPlane, Outcome},
+    build::host_objects,
+    fetch::ObservedNodes,
+    settings::Settings,
+    target::Tenant,
+};
+use berth_api::{
+    SecretReference, SleepState, TenantClusterStatus, TenantNodeCounts, Violation,
+    conditions::{ConditionUpdate, merge},
+};
+use berth_node_lifecycle::{Assignment, is_ready};
+use conditions::phase;
+use jiff::Timestamp;
+use observed::{observed_host_usage, observed_manifests, observed_registration, observed_rotation};
+
+/// The whole status. `settings` is what the tenant runs with.
+pub(super) fn build(
+    tenant: &Tenant,
+    settings: Option<&Settings>,
+    violations: Vec<Violation>,
+    outcome: &Outcome<'_>,
+    nodes: &ObservedNodes,
+    conditions: &[ConditionUpdate],
+) -> TenantClusterStatus {
+    let cluster = &tenant.cluster;
+    let before = cluster.status.clone().unwrap_or_default();
+    let (endpoint, has_kubeconfig) = match outcome {
+        Outcome::Prepared {
+            prepared,
+            control_plane,
+            nodes: _,
+            schedule: _,
+            argo_cd: _,
+            rotation: _,
+        } => (
+            Some(prepared.endpoints.public.url.clone()),
+            matches!(**control_plane, ControlPlane::Started { .. }),
+        ),
+        _ => (None, false),
+    };
+    let endpoint = endpoint.or_else(|| before.endpoint.clone());
+    let has_kubeconfig = has_kubeconfig || before.kubeconfig_secret_ref.is_some();
+    let kubeconfig = match outcome {
+        Outcome::Prepared { prepared, .. } => prepared.published_kubeconfig().filter(|_| has_kubeconfig),
+        Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => before.kubeconfig.clone(),
+    };
+    let mut serving = nodes.owned.clone();
+    serving.retain(|node| Assignment::read(node).is_some_and(|record| record.state.runs_tenant_pods()));
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let desired = nodes.groups.iter().map(|group| group.desired);
+    let sleep_state = cluster.sleep_state();
+    // It is upgraded when it wakes.
+    let running_version = before.version.clone().filter(|_| sleep_state == SleepState::Sleeping);
+    let mut status = TenantClusterStatus {
+        phase: Some(phase(conditions, sleep_state)),
+        observed_generation: cluster.metadata.generation,
+        version: running_version
+            .or_else(|| settings.map(|settings| settings.version.clone()))
+            .or_else(|| before.version.clone()),
+        class_name: settings.map_or_else(|| before.class_name.clone(), |settings| settings.class.clone()),
+        kubeconfig_secret_ref: has_kubeconfig.then(|| SecretReference {
+            name: host_objects::kubeconfig_secret_name(cluster),
+        }),
+        kubeconfig,
+        control_plane_namespace: endpoint.as_ref().map(|_| tenant.id.control_plane_namespace()),
+        workload_namespace: endpoint.as_ref().map(|_| tenant.id.workload_namespace()),
+        endpoint,
+        quota: before.quota,
+        usage: before.usage,
+        datastore: observed_usage(outcome)
+            .and_then(|observed| observed.usage)
+            .or(before.datastore),
+        host_usage: observed_host_usage(outcome).or(before.host_usage),
+        expires_at: before.expires_at,
+        idle_since: before.idle_since,
+        expiration_limits: before.expiration_limits,
+        sleep: before.sleep,
+        credentials: before.credentials,
+        manifests: before.manifests,
+        nodes: Some(TenantNodeCounts {
+            desired: desired.fold(0, u32::saturating_add),
+            assigned: count(serving.len()),
+            ready: count(serving.iter().filter(|node| is_ready(node)).count()),
+        }),
+        node_groups: nodes.groups.clone(),
+        // The pass over GPUs writes it, see [`write`].
+        idle: None,
+        violations,
+        conditions: merge(
+            &before.conditions,
+            conditions,
+            cluster.metadata.generation,
+            Timestamp::now(),
+        ),
+    };
+    if let Some(manifests) = observed_manifests(outcome) {
+        manifests.write_to(&mut status);
+    }
+    if let Some(registration) = observed_registration(outcome) {
+        registration.write_to(&mut status);
+    }
+    if let Some(rotation) = observed_rotation(outcome) {
+        rotation.write_to(&mut status);
+    }
+    status
+}

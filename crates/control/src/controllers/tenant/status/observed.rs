@@ -1,0 +1,60 @@
+//! What a reconcile observed of a tenant, from its outcome.
+
+use super::super::{
+    apply::{ControlPlane, Outcome, Serving},
+    argo_cd::ObservedRegistration,
+    datastore_usage::ObservedUsage,
+    manifests::ObservedManifests,
+    rotation::ObservedRotation,
+};
+use berth_api::HostUsage;
+
+/// What the tenant stores, if its API server was started.
+pub(in super::super) fn observed_usage<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedUsage> {
+    let Outcome::Prepared { control_plane, .. } = outcome else {
+        return None;
+    };
+    match control_plane.as_ref() {
+        ControlPlane::Started { started, .. } => Some(&started.datastore),
+        ControlPlane::Asleep | ControlPlane::NotStarted(_) => None,
+    }
+}
+
+/// What is known of the manifests of the class, if the tenant was looked at.
+pub(super) fn observed_manifests<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedManifests> {
+    serving(outcome).map(|serving| &serving.manifests)
+}
+
+/// What the tenant has on the host, if its syncer said it.
+pub(super) fn observed_host_usage(outcome: &Outcome<'_>) -> Option<HostUsage> {
+    serving(outcome)?.host_usage
+}
+
+/// What runs with the API server, if the tenant was looked at.
+fn serving<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Serving> {
+    let Outcome::Prepared { control_plane, .. } = outcome else {
+        return None;
+    };
+    match control_plane.as_ref() {
+        ControlPlane::Started {
+            serving: Ok(serving), ..
+        } => Some(serving),
+        ControlPlane::Started { .. } | ControlPlane::Asleep | ControlPlane::NotStarted(_) => None,
+    }
+}
+
+/// What is known of the registration in Argo CD, if the tenant was looked at.
+pub(super) fn observed_registration<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedRegistration> {
+    match outcome {
+        Outcome::Prepared { argo_cd, .. } => Some(argo_cd),
+        Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => None,
+    }
+}
+
+/// What is known of the rotation of the credentials, if the tenant was looked at.
+pub(super) fn observed_rotation<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedRotation> {
+    match outcome {
+        Outcome::Prepared { rotation, .. } => Some(rotation),
+        Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => None,
+    }
+}
