@@ -1,0 +1,121 @@
+//! A tenant is deleted: nothing is left, whatever fails meanwhile.
+
+use super::{
+    calls_until_ready,
+    fixture::{Fixture, TENANT},
+};
+use crate::testing::NEVER_ENDS;
+use serde_json::json;
+
+#[tokio::test]
+async fn a_tenant_that_is_deleted_leaves_nothing() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    assert!(fixture.delete().await.is_empty());
+    assert_nothing_is_left(&fixture);
+    let first = |part: &str| fixture.script.first(part).unwrap_or_else(|| panic!("no call: {part}"));
+    let workloads = format!("DELETE /api/v1/namespaces/{}", fixture.id.workload_namespace());
+    let control_plane = format!("DELETE /api/v1/namespaces/{}", fixture.id.control_plane_namespace());
+    assert!(first("runtime stop everything") < first(&workloads));
+    assert!(first(&workloads) < first("datastore remove"));
+    assert!(first("datastore remove") < first(&control_plane));
+}
+
+#[tokio::test]
+async fn each_call_of_a_deletion_may_fail_once_and_nothing_is_left() {
+    let until_ready = calls_until_ready().await;
+    let until_gone = {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        fixture.delete().await;
+        fixture.count_calls()
+    };
+    for number in until_ready..until_gone {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        fixture.script.fail_call(number);
+        let errors = fixture.delete().await;
+        let failed = fixture.script.failed();
+        assert!(errors.len() <= 1, "{failed:?}: {errors:?}");
+        assert_nothing_is_left(&fixture);
+    }
+}
+
+/// A tenant that is ready, with a pod that does not end.
+async fn fixture_with_stubborn_pod() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let pod = json!({"metadata": {"name": "stubborn", "annotations": {NEVER_ENDS: "true"}}});
+    let path = format!("/api/v1/namespaces/{}/pods/stubborn", fixture.id.workload_namespace());
+    fixture.host.insert(&path, pod);
+    fixture
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_end_does_not_keep_its_tenant() {
+    let mut fixture = fixture_with_stubborn_pod().await;
+    assert!(fixture.delete().await.is_empty());
+    assert_nothing_is_left(&fixture);
+    let workloads = format!("/api/v1/namespaces/{}", fixture.id.workload_namespace());
+    let calls = fixture.script.calls();
+    let last = |text: &str| {
+        let found = calls.iter().rposition(|call| call.text == text);
+        found.unwrap_or_else(|| panic!("no call: {text}"))
+    };
+    // Its network policies are there as long as it is.
+    let removed = last(&format!("host DELETE {workloads}/pods/stubborn"));
+    assert!(removed < last(&format!("host DELETE {workloads}")));
+    let events = fixture.host.find("/events/");
+    let event = events.iter().find(|event| event["reason"] == "PodsOverdue");
+    let event = event.unwrap_or_else(|| panic!("no Event: {events:#?}"));
+    assert_eq!(event["type"], "Warning");
+    assert!(event["note"].as_str().unwrap().contains("stubborn"), "{event}");
+}
+
+#[tokio::test]
+async fn each_call_may_fail_once_while_a_pod_does_not_end() {
+    let (from, to) = {
+        let mut fixture = fixture_with_stubborn_pod().await;
+        let from = fixture.count_calls();
+        fixture.delete().await;
+        (from, fixture.count_calls())
+    };
+    for number in from..to {
+        let mut fixture = fixture_with_stubborn_pod().await;
+        fixture.script.fail_call(number);
+        let errors = fixture.delete().await;
+        let failed = fixture.script.failed();
+        assert!(errors.len() <= 1, "{failed:?}: {errors:?}");
+        assert_nothing_is_left(&fixture);
+    }
+}
+
+#[tokio::test]
+async fn leftovers_of_a_vanished_tenant_are_deleted_and_each_call_may_fail_once() {
+    for number in 0..30 {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        // The finalizer was removed by hand.
+        fixture.host.remove(TENANT);
+        fixture.script.fail_call(fixture.count_calls() + number);
+        for _ in 0..20 {
+            // Then there is nothing left to do.
+            if matches!(fixture.reconcile().await, Ok(None)) {
+                break;
+            }
+        }
+        assert_nothing_is_left(&fixture);
+        // There are no more calls that could fail.
+        if fixture.script.failed().is_none() {
+            return;
+        }
+    }
+}
+
+fn assert_nothing_is_left(fixture: &Fixture) {
+    let slug = fixture.id.slug();
+    let hash = fixture.id.hash();
+    let mut left = fixture.host.paths();
+    left.retain(|path| path.contains(slug) || path.contains(hash) || path == TENANT);
+    assert!(left.is_empty(), "{left:#?}");
+}
