@@ -39,7 +39,8 @@ pub(crate) enum ImagesCommand {
     /// Save all images into a folder, as archives.
     ///
     /// Images of Berth are copied from the artifacts of a release, if you name their folder. Other images are pulled by skopeo or by
-    /// docker. You can run this command again: archives that are there are not pulled again.
+    /// docker. You can run this command again: archives that are there are not pulled again, unless `--digests` names another image
+    /// than they were pulled by.
     #[command(after_help = "Example:\n  berth images save ./images --artifacts ./release")]
     Save {
         /// Folder for the archives.

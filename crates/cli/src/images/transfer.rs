@@ -32,7 +32,8 @@ pub(super) enum Destination {
 }
 
 /// Puts archives of `images` into `folder`: Berth's images are copied from a folder with the artifacts of a release, others are
-/// pulled. An archive that is there already stays, so that the command can be run again after it failed.
+/// pulled. An archive that is there already stays, so that the command can be run again after it failed, unless it may be of another image than
+/// that with the digest that is wanted.
 pub(super) async fn save(
     images: Vec<ListedImage>,
     folder: &Path,
@@ -51,17 +52,22 @@ pub(super) async fn save(
         let name = archive_name(reference);
         let file = folder.join(&name);
         let partial = folder.join(format!("{name}.part"));
+        let source_record = folder.join(format!("{name}.source"));
         if let Some(release) = release.as_ref().filter(|_| is_own(reference)) {
             // Also in place of one that is there: it may be of another build.
             let source = release.check_archive(reference)?;
             fs::copy(&source, &partial).map_err(failed("copy", &source))?;
-            fs::rename(&partial, &file).map_err(failed("write", &file))?;
-        } else if !file.is_file() {
+            replace_archive(&partial, &file, &source_record, None)?;
+        } else if !file.is_file() || !is_of_digest(&image, &file, &source_record) {
+            if let Some(digest) = image.digest.as_ref().filter(|_| file.is_file()) {
+                let file = file.display();
+                eprintln!("{file} may be of another image than {digest}: it is pulled again.");
+            }
             let tool = find_tool(tool).await?;
             // skopeo adds to an archive that is there.
             remove_file(&partial)?;
             run_all(&pull_commands(tool, &image, &partial, platform)).await?;
-            fs::rename(&partial, &file).map_err(failed("write", &file))?;
+            replace_archive(&partial, &file, &source_record, image.digest.as_deref())?;
         }
         let stored = read_stored(&file, reference)?;
         print_line(format_args!("{}", file.display()))?;
@@ -74,6 +80,26 @@ pub(super) async fn save(
         list.push('\n');
     }
     Ok(write_atomic(&folder.join(LIST), list.as_bytes(), 0o644)?)
+}
+
+/// Whether an archive was pulled by the digest that is wanted, if one is. The archive itself may have another: many images of upstream are
+/// converted when they are saved.
+fn is_of_digest(image: &ListedImage, file: &Path, source_record: &Path) -> bool {
+    let Some(digest) = &image.digest else { return true };
+    let is_recorded = fs::read_to_string(source_record).is_ok_and(|recorded| recorded.trim() == digest);
+    let has_digest = |stored: StoredImage| stored.digest == *digest;
+    is_recorded || read_archive(file).ok().flatten().is_some_and(has_digest)
+}
+
+/// Puts a complete archive in its place, and the digest by which it was pulled beside it. Without the record an archive is pulled again, so
+/// none is ever there that is not of the archive beside it, wherever this ends.
+fn replace_archive(partial: &Path, file: &Path, source_record: &Path, digest: Option<&str>) -> Result<(), Error> {
+    remove_file(source_record)?;
+    fs::rename(partial, file).map_err(failed("write", file))?;
+    if let Some(digest) = digest {
+        write_atomic(source_record, format!("{digest}\n").as_bytes(), 0o644)?;
+    }
+    Ok(())
 }
 
 /// Whether this is one of Berth's own images.

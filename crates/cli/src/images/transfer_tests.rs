@@ -111,6 +111,55 @@ async fn an_archive_that_is_there_is_not_pulled_again() {
     assert!(error.contains("not complete") && error.contains("remove "), "{error}");
 }
 
+/// An image of a registry that does not answer, with this digest.
+fn unreachable(digest: &str) -> ListedImage {
+    ListedImage {
+        reference: "127.0.0.1:1/etcd:3.6.16-0".into(),
+        digest: Some(digest.to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn an_archive_that_may_be_of_another_digest_is_pulled_again() {
+    let dir = TempDir::new().unwrap();
+    let folder = dir.path().join("images");
+    let (wanted, other) = ("sha256:1", "sha256:2");
+    let image = unreachable(wanted);
+    let own_digest = write_archive(&folder, &image.reference, "etcd", "amd64");
+    let name = archive_name(&image.reference);
+    let (file, record) = (folder.join(&name), folder.join(format!("{name}.source")));
+    let save = async |image: &ListedImage| save(vec![image.clone()], &folder, None, None, None).await;
+
+    // Saved without a digest, and by another one: it has to be pulled, and that fails.
+    assert!(save(&image).await.is_err());
+    fs::write(&record, other).unwrap();
+    assert!(save(&image).await.is_err());
+    assert!(file.is_file() && !folder.join(LIST).exists(), "what is there stays");
+    // Its own digest says the same as a record.
+    save(&unreachable(&own_digest)).await.unwrap();
+    fs::write(&record, format!("{wanted}\n")).unwrap();
+    save(&image).await.unwrap();
+    assert_eq!(read_list(&folder).unwrap()[0].digest, Some(own_digest));
+}
+
+#[test]
+fn an_archive_never_has_the_record_of_another() {
+    let dir = TempDir::new().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let (partial, file, record) = (path("a.part"), path("a"), path("a.source"));
+    let replace = |digest| replace_archive(&partial, &file, &record, digest);
+    for digest in [Some("sha256:1"), None] {
+        fs::write(&partial, "archive").unwrap();
+        replace(digest).unwrap();
+        assert!(file.is_file() && !partial.exists());
+        let recorded = fs::read_to_string(&record).ok();
+        assert_eq!(recorded.as_deref().map(str::trim), digest);
+    }
+    fs::write(&record, "sha256:1").unwrap();
+    assert!(replace(Some("sha256:2")).is_err(), "nothing was pulled");
+    assert!(!record.exists(), "the record goes before the archive");
+}
+
 #[test]
 fn nothing_is_loaded_unless_all_archives_fit() {
     let dir = TempDir::new().unwrap();
