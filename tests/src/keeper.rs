@@ -3,6 +3,8 @@
 //! program in the background, which starts the cluster and ends it once no test has used it for a while, once a test
 //! that breaks parts of it has failed, or once the test runner is gone, however that ended.
 //!
+//! Benchmarks start their clusters themselves. Their keeper has none, and removes theirs: see [`guard_clusters`].
+//!
 //! Everything of a keeper lies in one folder of the runner and the suite:
 //!
 //! | file | meaning |
@@ -32,6 +34,8 @@ use tokio::{net::UnixListener, signal::unix::SignalKind};
 
 /// Set for the keeper: its folder.
 const FOLDER: &str = "BERTH_TEST_KEEPER_FOLDER";
+/// Set for a program that [`guard_clusters`] guards, and for those that it starts.
+const GUARDED: &str = "BERTH_TEST_GUARDED";
 /// How long an unused cluster is kept. Long enough for a runner that is busy with other suites: another cluster costs more than this
 /// one does meanwhile.
 const IDLE: Duration = Duration::from_secs(60);
@@ -42,7 +46,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// After so many failed starts of a cluster, the tests of a suite fail at once.
 const START_ATTEMPTS: usize = 2;
 
-/// The process that started the tests: nextest, cargo or a shell.
+/// The process that started the tests: nextest, cargo or a shell. A benchmark is its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Runner {
     pid: u32,
@@ -51,8 +55,7 @@ struct Runner {
 }
 
 impl Runner {
-    fn current() -> Self {
-        let pid = std::os::unix::process::parent_id();
+    fn new(pid: u32) -> Self {
         let started = start_time(pid).unwrap_or_default();
         Self { pid, started }
     }
@@ -94,15 +97,43 @@ fn all_folders() -> PathBuf {
 
 /// The folder of this program's keeper.
 pub fn folder() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
+    folder_of(std::os::unix::process::parent_id(), &std::env::current_exe().unwrap())
+}
+
+/// The folder of a program's keeper, for the process that is its runner.
+pub fn folder_of(runner: u32, program: &Path) -> PathBuf {
     all_folders()
-        .join(Runner::current().name())
+        .join(Runner::new(runner).name())
         .join(program.file_name().unwrap())
 }
 
 /// The keeper's folder, if this process is to be a keeper.
 pub fn folder_to_keep() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(Into::into)
+}
+
+/// Guards the clusters that this program starts itself: a keeper removes what is left of them once the program has ended, also by a panic
+/// that aborts it, or by `kill -9`. The program starts once more in the same process, with the keeper's folder for its temporary files.
+/// Call it first in `main`. In the keeper it returns the exit code.
+#[expect(clippy::zombie_processes, reason = "the keeper outlives this process")]
+pub fn guard_clusters() -> Option<ExitCode> {
+    if let Some(folder) = folder_to_keep() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        return Some(runtime.block_on(keep(&folder, "", std::future::pending())));
+    }
+    if std::env::var_os(GUARDED).is_some() {
+        return None;
+    }
+    let program = std::env::current_exe().unwrap();
+    let folder = folder_of(std::process::id(), &program);
+    create_private_dir(&folder).unwrap();
+    start_keeper(&folder);
+    let error = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .env(GUARDED, "true")
+        .env("TMPDIR", folder)
+        .exec();
+    panic!("the program does not start once more: {error}");
 }
 
 fn open(folder: &Path, name: &str) -> File {
@@ -266,14 +297,12 @@ pub fn keeper_of(folder: &Path) -> Option<u32> {
 /// Starts the cluster and keeps it until it is not needed any more.
 pub async fn keep(folder: &Path, nodes: &str, start: impl Future<Output = TestCluster>) -> ExitCode {
     let _keeper = lock(folder, "keeper.lock", FlockOperation::LockExclusive);
-    let runner = folder
-        .parent()
-        .and_then(Path::file_name)
-        .and_then(|name| Runner::parse(name.to_str()?));
+    let of_runner = folder.parent().unwrap();
+    let runner = of_runner.file_name().and_then(|name| Runner::parse(name.to_str()?));
     let runner = runner.expect("a folder in a runner's folder");
     let pid = std::process::id().to_string();
     write_atomic(&folder.join("keeper.pid"), pid.as_bytes(), 0o600).unwrap();
-    remove_leftovers();
+    remove_leftovers(of_runner.parent().unwrap());
     let users = open(folder, "users.lock");
     tokio::select! {
         () = serve(folder, &users, nodes, start) => {}
@@ -285,7 +314,7 @@ pub async fn keep(folder: &Path, nodes: &str, start: impl Future<Output = TestCl
     if runner.is_gone() {
         let _ = fs::remove_dir_all(folder);
         // Only the last keeper of the runner succeeds.
-        let _ = folder.parent().map(fs::remove_dir);
+        let _ = fs::remove_dir(of_runner);
     }
     ExitCode::SUCCESS
 }
@@ -345,13 +374,14 @@ fn remove_clusters(folder: &Path) {
     }
 }
 
-/// Removes the clusters of killed keepers whose runners are gone, too.
-pub fn remove_leftovers() {
+/// Removes what killed keepers left whose runners are gone, too. `all_folders` is the folder of all runners' keepers, which a keeper cannot
+/// find by itself: its temporary files are elsewhere.
+pub fn remove_leftovers(all_folders: &Path) {
     let list = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     };
-    for of_runner in list(&all_folders()) {
+    for of_runner in list(all_folders) {
         let runner = of_runner.file_name().and_then(|name| Runner::parse(name.to_str()?));
         if runner.is_none_or(|runner| !runner.is_gone()) {
             continue;

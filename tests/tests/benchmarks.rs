@@ -4,14 +4,15 @@
 use berth_control::control_plane::API_SERVER;
 use berth_local::Home;
 use berth_process::{ProcessState, reap_marked, statuses};
+use berth_tests::{keeper, wait::until_true};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
-    path::Path,
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
-use tempfile::TempDir;
 use tokio::time::sleep;
 
 /// For a cluster and a tenant to start, or to end, on a busy machine.
@@ -19,27 +20,36 @@ const LIMIT: Duration = Duration::from_mins(5);
 /// The exit code of a program that SIGTERM ended.
 const ENDED_BY_SIGNAL: i32 = 143;
 
-/// A benchmark and the folder that it works in.
+/// A benchmark and the folder of its keeper, in which it works.
 struct Benchmark {
     process: Child,
-    folder: TempDir,
+    folder: PathBuf,
 }
 
 impl Benchmark {
-    fn start(name: &str) -> Self {
-        let folder = TempDir::with_prefix("b-").unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_bench"))
-            .arg(name)
-            .env("TMPDIR", folder.path())
+    /// Starts one, and waits until it has a tenant.
+    async fn with_tenant() -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_bench"));
+        let process = Command::new(program)
+            .arg("tenant-ready")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        Self { process, folder }
+        let folder = keeper::folder_of(process.id(), program);
+        let mut benchmark = Self { process, folder };
+        let begun = Instant::now();
+        while !has_tenant(&benchmark.folder) {
+            assert!(begun.elapsed() < LIMIT, "no tenant runs");
+            assert_eq!(benchmark.process.try_wait().unwrap(), None, "it ended by itself");
+            sleep(Duration::from_millis(100)).await;
+        }
+        benchmark
     }
 
-    /// Waits until the benchmark ends.
-    async fn wait(&mut self) -> ExitStatus {
+    /// Ends it by a signal.
+    async fn end_by(&mut self, signal: Signal) -> ExitStatus {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
         let begun = Instant::now();
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
@@ -49,45 +59,50 @@ impl Benchmark {
             sleep(Duration::from_millis(100)).await;
         }
     }
+
+    async fn until_its_files_are_gone(&self) {
+        until_true("the keeper has removed its folder", LIMIT, async || {
+            !self.folder.exists()
+        })
+        .await;
+    }
+
+    /// Kills what is left, and returns how many processes that were.
+    fn kill_processes(&self) -> usize {
+        reap_marked(&self.folder, Duration::ZERO).unwrap()
+    }
 }
 
 impl Drop for Benchmark {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = reap_marked(self.folder.path(), Duration::ZERO);
+        self.kill_processes();
     }
 }
 
 /// Whether an API server of a tenant runs in one of the clusters below a folder.
 fn has_tenant(folder: &Path) -> bool {
-    let homes = fs::read_dir(folder)
-        .unwrap()
-        .filter_map(|entry| Some(entry.ok()?.path()));
+    let homes = fs::read_dir(folder).into_iter().flatten();
+    let homes = homes.filter_map(|entry| Some(entry.ok()?.path()));
     let mut processes = homes.flat_map(|home| statuses(&Home::new(&home).tenants().join("run")));
     processes.any(|status| status.name.ends_with(API_SERVER) && status.state == ProcessState::Running)
 }
 
 #[tokio::test]
 async fn a_benchmark_that_is_ended_leaves_nothing() {
-    let mut benchmark = Benchmark::start("tenant-ready");
-    let begun = Instant::now();
-    while !has_tenant(benchmark.folder.path()) {
-        assert!(begun.elapsed() < LIMIT, "no tenant runs");
-        assert_eq!(benchmark.process.try_wait().unwrap(), None, "it ended by itself");
-        sleep(Duration::from_millis(100)).await;
-    }
-    let pid = Pid::from_raw(i32::try_from(benchmark.process.id()).unwrap()).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
-    assert_eq!(benchmark.wait().await.code(), Some(ENDED_BY_SIGNAL));
-    assert_eq!(
-        reap_marked(benchmark.folder.path(), Duration::ZERO).unwrap(),
-        0,
-        "processes are left"
-    );
-    assert_eq!(
-        fs::read_dir(benchmark.folder.path()).unwrap().count(),
-        0,
-        "files are left"
-    );
+    let mut benchmark = Benchmark::with_tenant().await;
+    assert_eq!(benchmark.end_by(Signal::TERM).await.code(), Some(ENDED_BY_SIGNAL));
+    assert_eq!(benchmark.kill_processes(), 0, "processes are left");
+    benchmark.until_its_files_are_gone().await;
+}
+
+/// A panic ends the programs of a release in the same way: they end at once.
+#[tokio::test]
+async fn a_benchmark_that_is_killed_leaves_nothing() {
+    let mut benchmark = Benchmark::with_tenant().await;
+    let signal = Signal::KILL;
+    assert_eq!(benchmark.end_by(signal).await.signal(), Some(signal.as_raw()));
+    benchmark.until_its_files_are_gone().await;
+    assert_eq!(benchmark.kill_processes(), 0, "processes are left");
 }

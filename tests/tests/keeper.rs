@@ -245,13 +245,15 @@ fn the_next_keeper_removes_what_a_killed_one_left() {
     until("the test has a cluster", || !runner.homes().is_empty());
     let home = runner.homes().remove(0);
     let folder = home.parent().unwrap().to_owned();
+    let all_folders = folder.ancestors().nth(2).unwrap();
     let keeper = keeper::keeper_of(&folder).unwrap();
     kill_process(Pid::from_raw(i32::try_from(keeper).unwrap()).unwrap(), Signal::KILL).unwrap();
     until("no process of the cluster is left", || processes_of(&home).is_empty());
     assert!(home.exists());
-    keeper::remove_leftovers();
+    keeper::remove_leftovers(all_folders);
     assert!(home.exists(), "its runner may start the cluster again");
     runner.kill();
-    keeper::remove_leftovers();
+    let mut next = Runner::start("simulated", &["succeeds"]);
+    assert!(next.shell.wait().unwrap().success());
     assert!(!folder.exists());
 }

@@ -27,6 +27,7 @@ mod tenant_ready;
 mod wake;
 
 use berth_runtime::shutdown;
+use berth_tests::keeper;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -97,6 +98,9 @@ enum Which {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = keeper::guard_clusters() {
+        return code;
+    }
     berth_runtime::install_crypto();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
