@@ -5,7 +5,6 @@ use berth_api::{Phase, TenantClass, TenantCluster, conditions, labels, sync_poli
 use berth_control::control_plane::{API_SERVER, SCHEDULER, SYNCER};
 use berth_kubernetes_versions::KUBERNETES_PREVIOUS;
 use berth_tests::{
-    files::example,
     objects::{apply, gpu_pod},
     processes,
     tenant::{Tenant, cluster, ensure_namespace},
@@ -14,22 +13,20 @@ use berth_tests::{
 };
 use k8s_openapi::api::{
     core::v1::{Event, Namespace, Pod},
-    rbac::v1::Role,
     scheduling::v1::PriorityClass,
 };
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
-    Api, ResourceExt,
+    Api,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 
-fn class(name: &str, spec: &Value) -> Value {
+pub(crate) fn class(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": name}, "spec": spec})
 }
 
-fn of_class(name: &str, class: &str) -> TenantCluster {
+pub(crate) fn of_class(name: &str, class: &str) -> TenantCluster {
     let mut cluster = cluster(name, &[]);
     cluster.spec.class_name = Some(class.into());
     cluster
@@ -50,7 +47,7 @@ async fn until_accepted(host: &TestCluster, namespace: &str, name: &str, reason:
 }
 
 /// Waits until a class's condition Ready has a reason, and it counts its tenants; returns the condition's message.
-async fn until_class(host: &TestCluster, name: &str, reason: &str, tenants: u32) -> String {
+pub(crate) async fn until_class(host: &TestCluster, name: &str, reason: &str, tenants: u32) -> String {
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     until(
         &format!("class {name} is {reason} and has {tenants} tenants"),
@@ -86,134 +83,6 @@ fn policy(host: &TestCluster, tenant: &Tenant) -> Value {
         .join(SYNCER)
         .join("policy.json");
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
-}
-
-pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
-    let refused = [
-        (class("1st", &json!({})), "starts with a letter"),
-        (class("c", &json!({"versions": ["1.37.1"]})), "spec.versions[0]"),
-        (
-            class("c", &json!({"versions": ["v1.37.1", "v1.37.1"]})),
-            "duplicate entries",
-        ),
-        (class("c", &json!({"schedulingMode": "Nobody"})), "schedulingMode"),
-        (
-            class("c", &json!({"network": {"endpointCIDRs": ["10.0.0.0/33"]}})),
-            "must be a network",
-        ),
-        (
-            class("c", &json!({"network": {"blockedCIDRs": ["10.0.0.1"]}})),
-            "must be a network",
-        ),
-        (
-            class(
-                "c",
-                &json!({"sync": {"pods": {"priority": {"lowest": 5, "highest": 5}}}}),
-            ),
-            "lowest must be less than highest",
-        ),
-        (
-            class("c", &json!({"sync": {"ingress": {"hostnames": ["*.*.example.com"]}}})),
-            "spec.sync.ingress.hostnames[0]",
-        ),
-        (
-            class(
-                "c",
-                &json!({"sync": {"ingress": {"hostnames": ["*.{team}.example.com"]}}}),
-            ),
-            "placeholders in hostnames are {tenant} and {namespace}",
-        ),
-        (
-            class(
-                "c",
-                &json!({"sync": {"ingress": {"hostnames": ["app-{tenant}.example.com"]}}}),
-            ),
-            "placeholders in hostnames are {tenant} and {namespace}",
-        ),
-        (
-            class(
-                "c",
-                &json!({"idleReclaim": {"lastStep": "StopOwner", "ownerKinds": []}}),
-            ),
-            "needs at least one kind",
-        ),
-        (
-            class(
-                "c",
-                &json!({"idleReclaim": {"ownerKinds": [{"group": "apps", "kind": "DaemonSet"}]}}),
-            ),
-            "can be stopped",
-        ),
-        (class("c", &json!({"idleReclaim": {"lastStep": "Delete"}})), "lastStep"),
-    ];
-    for (object, expected) in refused.into_iter().chain(invalid_owner_kinds()) {
-        let error = apply(&host.client, "", &object)
-            .await
-            .expect_err(&object.to_string())
-            .to_string();
-        assert!(error.contains(expected), "{expected:?} is not in: {error}");
-    }
-}
-
-/// Classes that list kinds of owners in a way that is not valid, and what the message says.
-fn invalid_owner_kinds() -> Vec<(Value, &'static str)> {
-    vec![
-        (
-            owner_kind("batch", "Job", &json!({"path": "spec.suspend"})),
-            "of Kubernetes itself are stopped is known",
-        ),
-        (
-            owner_kind("kubeflow.org", "Notebook", &json!({})),
-            "set one of path and annotation",
-        ),
-        (
-            owner_kind(
-                "ray.io",
-                "RayCluster",
-                &json!({"path": "spec.suspend", "annotation": "stop"}),
-            ),
-            "set one of path and annotation",
-        ),
-        (
-            owner_kind(
-                "ray.io",
-                "RayCluster",
-                &json!({"path": "spec.suspend", "value": "true"}),
-            ),
-            "is the value of an annotation",
-        ),
-        (
-            owner_kind("ray.io", "RayCluster", &json!({"path": "metadata.labels"})),
-            "suspend.path",
-        ),
-        (
-            owner_kind("kubeflow.org", "Notebook", &json!({"annotation": "berth.dev/restore"})),
-            "are Berth's own",
-        ),
-        (
-            owner_kind("kubeflow.org", "Notebook", &json!({"annotation": "a/b/c"})),
-            "suspend.annotation",
-        ),
-    ]
-}
-
-/// A class that lists a kind of owners.
-fn owner_kind(group: &str, kind: &str, suspend: &Value) -> Value {
-    let owner_kind = json!({"group": group, "kind": kind, "suspend": suspend});
-    class("c", &json!({"idleReclaim": {"ownerKinds": [owner_kind]}}))
-}
-
-pub(crate) async fn the_examples_are_valid(host: Arc<TestCluster>) {
-    let classes: Api<TenantClass> = Api::all(host.client.clone());
-    let params = PatchParams::apply("berth-tests").dry_run();
-    for file in ["default", "training", "serving", "research"] {
-        for class in example::<TenantClass>(&format!("classes/{file}.yaml")) {
-            assert_eq!(class.name_any(), file);
-            let stored = classes.patch(file, &params, &Patch::Apply(&class)).await.unwrap();
-            assert_eq!(stored.spec, class.spec, "nothing was pruned or defaulted");
-            assert_eq!(berth_control::controllers::tenant_class::validate(&class.spec), Ok(()));
-        }
-    }
 }
 
 pub(crate) async fn spec_that_the_class_forbids_is_reported_and_creates_nothing(host: Arc<TestCluster>) {
@@ -389,115 +258,4 @@ pub(crate) async fn priority_classes_follow_the_band(host: Arc<TestCluster>) {
     assert_eq!(classes.list(&ours).await.unwrap().items.len(), 24);
     tenant.delete(&host).await;
     until_values("they go with the last tenant", &[]).await;
-}
-
-pub(crate) async fn additional_kinds_need_a_definition_and_permissions(host: Arc<TestCluster>) {
-    let kind = |name: &str, group: &str, version: &str, kind: &str, plural: &str| {
-        let kinds = json!([{"group": group, "version": version, "kind": kind, "resource": plural}]);
-        class(name, &json!({"sync": {"kinds": kinds}}))
-    };
-    for (object, reason, expected) in [
-        (
-            kind("gangs", "scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
-            "Ready",
-            "can use",
-        ),
-        (
-            kind("absent", "scheduling.k8s.io", "v1", "PodGroup", "podgroups"),
-            "KindNotServed",
-            "tenants run without it",
-        ),
-        (
-            kind(
-                "rights",
-                "rbac.authorization.k8s.io",
-                "v1",
-                "RoleBinding",
-                "rolebindings",
-            ),
-            "InvalidRules",
-            "decide on rights",
-        ),
-        (
-            kind("denied", "batch", "v1", "CronJob", "cronjobs"),
-            "KindNotPermitted",
-            "berth.dev/aggregate-to-control",
-        ),
-    ] {
-        apply(&host.client, "", &object).await.unwrap();
-        let name = object["metadata"]["name"].as_str().unwrap();
-        let message = until_class(&host, name, reason, 0).await;
-        assert!(message.contains(expected), "{message}");
-    }
-    // A class with a kind that cannot be synced does not keep its tenants from running; one that can be is in the role.
-    let denied = Tenant::create(&host, "class-kinds", &of_class("denied", "denied")).await;
-    let gangs = Tenant::create(&host, "class-kinds", &of_class("gangs", "gangs")).await;
-    for (tenant, resource, expected) in [(&denied, "cronjobs", false), (&gangs, "podgroups", true)] {
-        let roles: Api<Role> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
-        let rules = roles.get(SYNCER).await.unwrap().rules.unwrap_or_default();
-        let granted = rules
-            .iter()
-            .any(|rule| rule.resources.iter().flatten().any(|name| name == resource));
-        assert_eq!(granted, expected, "{resource}: {rules:?}");
-    }
-    // The tenant's API server serves groups of pods, too: the scheduler knows them.
-    let served = gangs.client.list_api_group_resources("scheduling.k8s.io/v1beta1").await;
-    let served = served.unwrap().resources;
-    assert!(served.iter().any(|resource| resource.name == "podgroups"), "{served:?}");
-    denied.delete(&host).await;
-    gangs.delete(&host).await;
-}
-
-pub(crate) async fn a_kind_of_the_host_is_defined_in_the_tenant(host: Arc<TestCluster>) {
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "gangs.example.com"},
-        "spec": {
-            "group": "example.com", "scope": "Namespaced",
-            "names": {"plural": "gangs", "singular": "gang", "kind": "Gang", "listKind": "GangList"},
-            "versions": [{
-                "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {"type": "object", "properties": {
-                    "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
-                }}},
-            }],
-        },
-    });
-    let kinds = json!([{"group": "example.com", "version": "v1", "kind": "Gang", "resource": "gangs"}]);
-    apply(&host.client, "", &class("crd", &json!({"sync": {"kinds": kinds}})))
-        .await
-        .unwrap();
-    until_class(&host, "crd", "KindNotPermitted", 0).await;
-    let rights = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-        "metadata": {"name": "gangs-for-tenants", "labels": {"berth.dev/aggregate-to-control": "true"}},
-        "rules": [{"apiGroups": ["example.com"], "resources": ["gangs", "gangs/status"],
-                   "verbs": ["get", "list", "watch", "create", "patch", "delete"]}],
-    });
-    apply(&host.client, "", &rights).await.unwrap();
-    until_class(&host, "crd", "KindNotServed", 0).await;
-    let tenant = Tenant::create(&host, "class-crd", &of_class("crd", "crd")).await;
-    // From here on everything follows by itself.
-    apply(&host.client, "", &definition).await.unwrap();
-    until_class(&host, "crd", "Ready", 1).await;
-    let definitions: Api<CustomResourceDefinition> = Api::all(tenant.client.clone());
-    until_true("the tenant has the definition", SOON, async || {
-        definitions.get_opt("gangs.example.com").await.unwrap().is_some()
-    })
-    .await;
-    let roles: Api<Role> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
-    until_true("the syncer has the rights", SOON, async || {
-        let rules = roles.get(SYNCER).await.unwrap().rules.unwrap_or_default();
-        rules
-            .iter()
-            .any(|rule| rule.resources.iter().flatten().any(|name| name == "gangs"))
-    })
-    .await;
-    let gang =
-        json!({"apiVersion": "example.com/v1", "kind": "Gang", "metadata": {"name": "one"}, "spec": {"size": 4}});
-    until("the tenant accepts objects of the kind", SOON, async || {
-        apply(&tenant.client, "default", &gang).await
-    })
-    .await;
-    tenant.delete(&host).await;
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod access;
+mod class_kinds;
+mod class_schemas;
 mod classes;
 mod cli;
 mod control_planes;
@@ -66,14 +68,14 @@ fn main() -> ExitCode {
                 input::impossible_spec_is_reported_and_creates_nothing,
                 input::a_foreign_secret_is_not_overwritten,
                 cli::a_tenant_is_created_used_and_deleted_by_the_command_line,
-                classes::schemas_reject_invalid_rules,
-                classes::the_examples_are_valid,
+                class_schemas::schemas_reject_invalid_rules,
+                class_schemas::the_examples_are_valid,
                 classes::spec_that_the_class_forbids_is_reported_and_creates_nothing,
                 classes::changed_class_reaches_tenants_and_deleted_class_stops_none,
                 classes::scheduler_runs_while_class_and_tenant_want_it,
                 classes::priority_classes_follow_the_band,
-                classes::additional_kinds_need_a_definition_and_permissions,
-                classes::a_kind_of_the_host_is_defined_in_the_tenant,
+                class_kinds::additional_kinds_need_a_definition_and_permissions,
+                class_kinds::a_kind_of_the_host_is_defined_in_the_tenant,
                 limits::services_and_writes_beyond_the_limits_are_refused,
                 limits::resources_by_name_are_limited_and_reserved,
                 limits::a_tenant_cannot_store_more_than_its_share_whoever_asks,

@@ -1,0 +1,139 @@
+//! What the schema of a TenantClass rejects, and that it accepts the examples.
+
+use crate::classes::class;
+use berth_api::TenantClass;
+use berth_tests::{files::example, objects::apply, test_cluster::TestCluster};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
+    let refused = [
+        (class("1st", &json!({})), "starts with a letter"),
+        (class("c", &json!({"versions": ["1.37.1"]})), "spec.versions[0]"),
+        (
+            class("c", &json!({"versions": ["v1.37.1", "v1.37.1"]})),
+            "duplicate entries",
+        ),
+        (class("c", &json!({"schedulingMode": "Nobody"})), "schedulingMode"),
+        (
+            class("c", &json!({"network": {"endpointCIDRs": ["10.0.0.0/33"]}})),
+            "must be a network",
+        ),
+        (
+            class("c", &json!({"network": {"blockedCIDRs": ["10.0.0.1"]}})),
+            "must be a network",
+        ),
+        (
+            class(
+                "c",
+                &json!({"sync": {"pods": {"priority": {"lowest": 5, "highest": 5}}}}),
+            ),
+            "lowest must be less than highest",
+        ),
+        (
+            class("c", &json!({"sync": {"ingress": {"hostnames": ["*.*.example.com"]}}})),
+            "spec.sync.ingress.hostnames[0]",
+        ),
+        (
+            class(
+                "c",
+                &json!({"sync": {"ingress": {"hostnames": ["*.{team}.example.com"]}}}),
+            ),
+            "placeholders in hostnames are {tenant} and {namespace}",
+        ),
+        (
+            class(
+                "c",
+                &json!({"sync": {"ingress": {"hostnames": ["app-{tenant}.example.com"]}}}),
+            ),
+            "placeholders in hostnames are {tenant} and {namespace}",
+        ),
+        (
+            class(
+                "c",
+                &json!({"idleReclaim": {"lastStep": "StopOwner", "ownerKinds": []}}),
+            ),
+            "needs at least one kind",
+        ),
+        (
+            class(
+                "c",
+                &json!({"idleReclaim": {"ownerKinds": [{"group": "apps", "kind": "DaemonSet"}]}}),
+            ),
+            "can be stopped",
+        ),
+        (class("c", &json!({"idleReclaim": {"lastStep": "Delete"}})), "lastStep"),
+    ];
+    for (object, expected) in refused.into_iter().chain(invalid_owner_kinds()) {
+        let error = apply(&host.client, "", &object)
+            .await
+            .expect_err(&object.to_string())
+            .to_string();
+        assert!(error.contains(expected), "{expected:?} is not in: {error}");
+    }
+}
+
+/// Classes that list kinds of owners in a way that is not valid, and what the message says.
+fn invalid_owner_kinds() -> Vec<(Value, &'static str)> {
+    vec![
+        (
+            owner_kind("batch", "Job", &json!({"path": "spec.suspend"})),
+            "of Kubernetes itself are stopped is known",
+        ),
+        (
+            owner_kind("kubeflow.org", "Notebook", &json!({})),
+            "set one of path and annotation",
+        ),
+        (
+            owner_kind(
+                "ray.io",
+                "RayCluster",
+                &json!({"path": "spec.suspend", "annotation": "stop"}),
+            ),
+            "set one of path and annotation",
+        ),
+        (
+            owner_kind(
+                "ray.io",
+                "RayCluster",
+                &json!({"path": "spec.suspend", "value": "true"}),
+            ),
+            "is the value of an annotation",
+        ),
+        (
+            owner_kind("ray.io", "RayCluster", &json!({"path": "metadata.labels"})),
+            "suspend.path",
+        ),
+        (
+            owner_kind("kubeflow.org", "Notebook", &json!({"annotation": "berth.dev/restore"})),
+            "are Berth's own",
+        ),
+        (
+            owner_kind("kubeflow.org", "Notebook", &json!({"annotation": "a/b/c"})),
+            "suspend.annotation",
+        ),
+    ]
+}
+
+/// A class that lists a kind of owners.
+fn owner_kind(group: &str, kind: &str, suspend: &Value) -> Value {
+    let owner_kind = json!({"group": group, "kind": kind, "suspend": suspend});
+    class("c", &json!({"idleReclaim": {"ownerKinds": [owner_kind]}}))
+}
+
+pub(crate) async fn the_examples_are_valid(host: Arc<TestCluster>) {
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
+    let params = PatchParams::apply("berth-tests").dry_run();
+    for file in ["default", "training", "serving", "research"] {
+        for class in example::<TenantClass>(&format!("classes/{file}.yaml")) {
+            assert_eq!(class.name_any(), file);
+            let stored = classes.patch(file, &params, &Patch::Apply(&class)).await.unwrap();
+            assert_eq!(stored.spec, class.spec, "nothing was pruned or defaulted");
+            assert_eq!(berth_control::controllers::tenant_class::validate(&class.spec), Ok(()));
+        }
+    }
+}
