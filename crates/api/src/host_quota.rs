@@ -1,6 +1,6 @@
 //! The limits of a tenant that the host's `ResourceQuota` enforces.
 
-use crate::{Amount, TenantLimits, sync_policy::SyncedKind};
+use crate::{Amount, TenantLimits, qualified_name::is_qualified_name, sync_policy::SyncedKind};
 use std::collections::BTreeMap;
 
 /// A limit as the host's `ResourceQuota` has it.
@@ -128,9 +128,9 @@ impl TenantLimits {
             ("count/resourceclaims.resource.k8s.io", *resource_claims),
             ("count/resourceclaimtemplates.resource.k8s.io", *resource_claims),
         ];
-        let custom = kinds
-            .iter()
-            .map(|kind| (custom_resource(kind), custom_objects.to_string()));
+        // A class may have been accepted before such a kind was an error. The host would reject the whole `ResourceQuota`.
+        let counted = kinds.iter().filter_map(SyncedKind::quota_resource);
+        let custom = counted.map(|resource| (resource, custom_objects.to_string()));
         let storage = requests_storage
             .iter()
             .map(|storage| ("requests.storage".to_owned(), storage.clone()));
@@ -166,9 +166,12 @@ impl TenantLimits {
     }
 }
 
-/// What a `ResourceQuota` calls the number of objects of a kind in `sync.kinds`.
-fn custom_resource(kind: &SyncedKind) -> String {
-    format!("{COUNT}{}.{}", kind.resource, kind.group)
+impl SyncedKind {
+    /// What a `ResourceQuota` calls the number of objects of the kind; none if the host cannot count them, because it accepts no such name.
+    pub fn quota_resource(&self) -> Option<String> {
+        let resource = format!("{COUNT}{}.{}", self.resource, self.group);
+        is_qualified_name(&resource).then_some(resource)
+    }
 }
 
 /// The resource and group whose objects a resource of the tenant's `ResourceQuota` counts, if they are of a kind in `sync.kinds`: every other
@@ -233,13 +236,34 @@ mod tests {
         );
     }
 
-    #[test]
-    fn objects_of_each_further_kind_are_counted() {
-        let kind = |resource: &str, group: &str| SyncedKind {
+    fn kind(resource: &str, group: &str) -> SyncedKind {
+        SyncedKind {
             resource: resource.into(),
             group: group.into(),
             ..SyncedKind::default()
-        };
+        }
+    }
+
+    #[test]
+    fn a_kind_that_the_host_cannot_count_is_not_part_of_the_quota() {
+        let limits = TenantLimits::default();
+        let widgets = kind("widgets", "example.com");
+        for uncounted in [
+            kind("azuremanagedmachinepooltemplates", "infrastructure.cluster.x-k8s.io"),
+            kind("foo/bar", "example.com"),
+            kind("widgets", "example.com."),
+            kind("wid gets", "example.com"),
+        ] {
+            assert_eq!(uncounted.quota_resource(), None, "{uncounted:?}");
+            assert_eq!(
+                limits.quota(&[uncounted, widgets.clone()]),
+                limits.quota(std::slice::from_ref(&widgets))
+            );
+        }
+    }
+
+    #[test]
+    fn objects_of_each_further_kind_are_counted() {
         let limits = TenantLimits {
             custom_objects: 7,
             ..TenantLimits::default()

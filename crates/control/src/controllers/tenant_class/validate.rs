@@ -26,9 +26,6 @@ const POWERFUL_GROUPS: [&str; 8] = [
 /// Part of the audiences that API servers have by default.
 const API_SERVER_AUDIENCE: &str = "kubernetes.default.svc";
 
-/// Characters of a resource and its group, with the point between them, by which a `ResourceQuota` can count objects.
-const MAX_COUNTED: usize = 63;
-
 /// Whether the rules of a class are valid.
 ///
 /// # Errors
@@ -143,11 +140,12 @@ fn find_error_in_kinds(kinds: &[SyncedKind]) -> Option<String> {
                 "spec.sync.kinds: {name} is synced by rules of its own; remove it"
             ));
         }
-        // Its objects could not be counted: the host would reject the ResourceQuota with this name.
-        let counted = format!("{}.{}", kind.resource, kind.group);
-        if counted.len() > MAX_COUNTED {
+        // The host would reject the ResourceQuota with this name.
+        if kind.quota_resource().is_none() {
             return Some(format!(
-                "spec.sync.kinds: {name}: the host cannot count its objects, because {counted} has more than {MAX_COUNTED} characters"
+                "spec.sync.kinds: {name}: the host cannot count its objects, because {}.{} is no name of at most 63 letters, digits, \
+                 '-', '_' and '.' that begins and ends with a letter or digit",
+                kind.resource, kind.group
             ));
         }
         if !seen.insert((&kind.group, &kind.kind)) {
@@ -292,6 +290,7 @@ mod tests {
         let kind = SyncedKind {
             group: "g".into(),
             kind: "K".into(),
+            resource: "ks".into(),
             ..SyncedKind::default()
         };
         let message = error_of(|spec| spec.sync.kinds = vec![kind.clone(), kind]);
@@ -304,6 +303,7 @@ mod tests {
             let kind = SyncedKind {
                 group: group.into(),
                 kind: kind.into(),
+                resource: "things".into(),
                 ..SyncedKind::default()
             };
             error_of(|spec| spec.sync.kinds = vec![kind])
@@ -319,17 +319,26 @@ mod tests {
 
     #[test]
     fn kinds_whose_objects_the_host_cannot_count_cannot_be_listed() {
-        let listed = |length: usize| {
+        let listed = |resource: &str, group: &str| {
             let kind = SyncedKind {
-                group: format!("{}.example.com", "g".repeat(length - "widgets..example.com".len())),
+                group: group.into(),
                 kind: "Widget".into(),
-                resource: "widgets".into(),
+                resource: resource.into(),
                 ..SyncedKind::default()
             };
             error_of(|spec| spec.sync.kinds = vec![kind])
         };
-        assert_eq!(listed(63), "");
-        let message = listed(64);
-        assert!(message.contains("cannot count its objects"), "{message}");
+        let group = format!("{}.example.com", "g".repeat(63 - "widgets..example.com".len()));
+        assert_eq!(listed("widgets", &group), "");
+        for (resource, group) in [
+            ("widgets", format!("g{group}")),
+            ("widgets/status", "example.com".into()),
+            ("widgets", "example.com.".into()),
+            ("-widgets", "example.com".into()),
+        ] {
+            let message = listed(resource, &group);
+            assert!(message.contains("cannot count its objects"), "{message}");
+            assert!(message.contains(&format!("{resource}.{group} is no name")), "{message}");
+        }
     }
 }
