@@ -299,7 +299,8 @@ pub struct TenantClusterStatus {
     /// How much of its share of the datastore the tenant uses. Updated in steps of five percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<DatastoreUsage>,
-    /// How much of what its class allows the tenant's objects have on the host. Updated in steps of five percent.
+    /// How much of what its class allows the tenant's objects have on the host. Updated in steps of five percent. Absent while the tenant
+    /// sleeps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_usage: Option<HostUsage>,
     /// When Berth deletes the tenant, as far as that is known. An idle tenant that gets pods again may expire later.

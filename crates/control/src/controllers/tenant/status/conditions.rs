@@ -12,7 +12,9 @@ use super::{
         node_groups,
         rotation::ObservedRotation,
     },
-    observed::{observed_host_usage, observed_manifests, observed_registration, observed_rotation, observed_usage},
+    observed::{
+        is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation, observed_usage,
+    },
 };
 use crate::runtime::ComponentState;
 use berth_api::{
@@ -98,7 +100,7 @@ pub(in super::super) fn conditions(
         all.extend(serving.map(|(started, serving)| control_plane_condition(&started.api_server, serving)));
         all.extend(prepared.public.as_ref().map(PublicState::condition));
         all.extend(serving.map(|(_, serving)| syncer_condition(&serving.syncer)));
-        if matches!(**control_plane, ControlPlane::Asleep) {
+        if is_asleep(outcome) {
             let sleeps = |kind| ConditionUpdate::mark_false(kind, SLEEPING, SLEEPS);
             all.extend([CONTROL_PLANE_READY, SYNCER_READY].map(sleeps));
         }
@@ -115,6 +117,10 @@ pub(in super::super) fn conditions(
     // Not among those that Ready depends on: what runs goes on.
     all.extend(observed_usage(outcome).and_then(datastore_usage::condition));
     all.extend(observed_host_usage(outcome).as_ref().map(host_usage::condition));
+    if is_asleep(outcome) {
+        // Without pods nearly nothing is left there, and its syncer counts nothing.
+        all.push(ConditionUpdate::mark_unknown(HOST_WITHIN_LIMITS, SLEEPING, SLEEPS));
+    }
     all.extend(observed_manifests(outcome).and_then(ObservedManifests::condition));
     all.extend(observed_registration(outcome).and_then(ObservedRegistration::condition));
     all.extend(observed_rotation(outcome).and_then(ObservedRotation::condition));

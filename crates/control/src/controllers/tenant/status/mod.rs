@@ -23,7 +23,7 @@ use berth_api::{
 use berth_node_lifecycle::{Assignment, is_ready};
 use conditions::phase;
 use jiff::Timestamp;
-use observed::{observed_host_usage, observed_manifests, observed_registration, observed_rotation};
+use observed::{is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation};
 
 /// The whole status. `settings` is what the tenant runs with.
 pub(super) fn build(
@@ -82,7 +82,8 @@ pub(super) fn build(
         datastore: observed_usage(outcome)
             .and_then(|observed| observed.usage)
             .or(before.datastore),
-        host_usage: observed_host_usage(outcome).or(before.host_usage),
+        // That of a tenant that sleeps is from before its pods ended.
+        host_usage: observed_host_usage(outcome).or(before.host_usage.filter(|_| !is_asleep(outcome))),
         expires_at: before.expires_at,
         idle_since: before.idle_since,
         expiration_limits: before.expiration_limits,

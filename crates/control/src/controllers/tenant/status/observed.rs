@@ -25,6 +25,11 @@ pub(super) fn observed_manifests<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Obs
     serving(outcome).map(|serving| &serving.manifests)
 }
 
+/// Whether nothing of the tenant runs, because it sleeps.
+pub(super) fn is_asleep(outcome: &Outcome<'_>) -> bool {
+    matches!(outcome, Outcome::Prepared { control_plane, .. } if matches!(**control_plane, ControlPlane::Asleep))
+}
+
 /// What the tenant has on the host, if its syncer said it.
 pub(super) fn observed_host_usage(outcome: &Outcome<'_>) -> Option<HostUsage> {
     serving(outcome)?.host_usage

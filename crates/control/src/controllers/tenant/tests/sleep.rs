@@ -8,7 +8,10 @@ use crate::{
 use berth_node_lifecycle::demand::{SchedulingState, Workload};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 const SLEEP: &str = "berth.dev/sleep-requested-at";
 const WAKE: &str = "berth.dev/wake-requested-at";
@@ -137,6 +140,27 @@ async fn only_the_first_start_waits_for_the_default_roles() {
     })
     .await;
     assert_eq!(fixture.tenant.take_probes(), [SERVES.to_owned()].into());
+}
+
+#[tokio::test]
+async fn what_a_tenant_has_on_the_host_is_unknown_until_it_is_awake_again() {
+    let mut fixture = Fixture::new();
+    fixture.stored.host_bytes.store(430 << 20, Ordering::SeqCst);
+    fixture.reconcile_until_ready().await;
+    let on_host = |fixture: &Fixture| reason(fixture, "HostWithinLimits");
+    assert_eq!(on_host(&fixture), (json!("False"), json!("HostLimitNear")));
+    fall_asleep(&mut fixture).await;
+    assert_eq!(on_host(&fixture), (json!("Unknown"), json!("Sleeping")));
+    assert_eq!(fixture.status()["hostUsage"], json!(null));
+    let events = fixture.host.find("/events/vision.");
+    let sleeps = |event: &&Value| event["action"] == "HostWithinLimits" && event["reason"] == "Sleeping";
+    assert_eq!(events.iter().find(sleeps).expect("an Event")["type"], "Normal");
+
+    fixture.stored.host_bytes.store(1 << 20, Ordering::SeqCst);
+    request(&fixture, WAKE, Timestamp::now());
+    reconcile_until(&mut fixture, "Awake", |_| {}).await;
+    assert_eq!(on_host(&fixture), (json!("True"), json!("WithinLimits")));
+    assert_eq!(fixture.status()["hostUsage"]["bytes"], 1 << 20);
 }
 
 #[tokio::test]
