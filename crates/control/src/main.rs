@@ -85,9 +85,13 @@ async fn run(args: Args) -> Result<(), AnyError> {
     };
     let mut outcome = Ok(());
     // A replica that waits for the lease is ready: it could take over at any moment.
-    let on_waiting = || readiness.set("host watches", true);
+    let on_waiting = || {
+        readiness.remark(&["the lease, which another replica holds".into()]);
+        readiness.set("host watches", true);
+    };
     let leading = lease::run_as_leader(client.clone(), &lease, &stop, on_waiting, async |stop| {
         readiness.set("host watches", false);
+        readiness.remark(&[]);
         outcome = lead(&args, client, metrics, stop.clone(), || {
             readiness.set("host watches", true);
         })

@@ -1,12 +1,14 @@
-//! Checks whether control is ready.
+//! Checks whether control or the gateway works.
 
 use berth_runtime::http::{self, StatusCode};
 use std::time::Duration;
 
-/// Whether the HTTP server on `127.0.0.1:<port>` answers `GET /readyz` with 200 within two seconds.
+/// Whether the HTTP server on `127.0.0.1:<port>` answers `GET /readyz` with 200 within two seconds, and names nothing that it works without. Control
+/// that has just been started is ready without its lease until its predecessor's has ended, and is not ready for a moment then.
 pub(crate) async fn is_ready(port: u16) -> bool {
     let answer = http::get("127.0.0.1", port, "/readyz", Duration::from_secs(2)).await;
-    answer.is_ok_and(|(status, _)| status == StatusCode::OK)
+    answer
+        .is_ok_and(|(status, text)| status == StatusCode::OK && !text.lines().any(|line| line.starts_with("without ")))
 }
 
 #[cfg(test)]
@@ -29,9 +31,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_200_is_ready() {
+    async fn only_200_without_remarks_is_ready() {
         let ready = serve("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
         assert!(is_ready(ready).await);
+        let waits = serve("HTTP/1.1 200 OK\r\ncontent-length: 23\r\n\r\nok\nwithout the lease, x").await;
+        assert!(!is_ready(waits).await);
         let unavailable = serve("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").await;
         assert!(!is_ready(unavailable).await);
         let silent = serve("").await;
