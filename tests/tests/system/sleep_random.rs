@@ -285,7 +285,7 @@ impl<'a> Model<'a> {
             {
                 return Ok(());
             }
-            Err(format!("{:?} {status:?}", spec.replicas))
+            Err(format!("{:?} {status:?}, {}", spec.replicas, self.pods().await?))
         })
         .await;
         until("the StatefulSet is ready", SOON, async || {
@@ -296,12 +296,21 @@ impl<'a> Model<'a> {
                 .map_err(|error| error.to_string())?;
             let status = db.status.unwrap_or_default();
             if status.ready_replicas == Some(MEMBERS) {
-                Ok(())
-            } else {
-                Err(format!("{status:?}"))
+                return Ok(());
             }
+            Err(format!("{status:?}, {}", self.pods().await?))
         })
         .await;
+    }
+
+    /// The pods on both sides, for a failure.
+    async fn pods(&self) -> Result<String, String> {
+        let in_tenant = self.api::<Pod>().list(&ListParams::default()).await;
+        let on_host: Api<Pod> = Api::namespaced(self.host.client.clone(), &self.tenant.id.workload_namespace());
+        let on_host = on_host.list(&ListParams::default()).await;
+        let sides = json!({"tenant": in_tenant.map_err(|error| error.to_string())?.items,
+            "host": on_host.map_err(|error| error.to_string())?.items});
+        Ok(sides.to_string())
     }
 
     async fn find_volumes(&self) -> BTreeMap<String, (String, String)> {

@@ -140,9 +140,12 @@ pub trait ToHost: Sync {
     fn translate(&self, cache: &Cache, name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>>;
 
     /// The host object as it is created for a tenant object: some fields can only be added afterwards, others are on record only of
-    /// what was true at creation.
-    fn object_at_creation(&self, _cache: &Cache, _name: &Name, _object: &Value, desired: Value) -> Value {
-        desired
+    /// what was true at creation. One call makes both the object and the record, so that they cannot be of different moments.
+    ///
+    /// # Errors
+    /// The denied fields.
+    fn translate_new(&self, cache: &Cache, name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>> {
+        self.translate(cache, name, object)
     }
 
     /// How host objects are created.

@@ -79,7 +79,7 @@ impl ObjectSync<'_> {
             return Ok(Outcome::new("vanished"));
         };
         let content = &*content;
-        let translated = match kind.translate(&engine.cache, name, content) {
+        let translated = match kind.translate_new(&engine.cache, name, content) {
             Ok(translated) => translated,
             Err(denied) => {
                 self.deny(stored, object, &denied).await?;
@@ -110,7 +110,6 @@ impl ObjectSync<'_> {
             return Ok(waits);
         }
         self.prepare_tokens(stored).await?;
-        let desired = kind.object_at_creation(&engine.cache, name, content, desired);
         let hash = json::hash(&kind.mutable_part(&desired));
         let mut desired = self.with_metadata(stored, desired, &hash);
         let created = match self.write_new(&mut desired).await {

@@ -227,6 +227,7 @@ impl Engine {
         let mut without = self.unavailable_kinds();
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
+        tokio::select! { () = stop.cancelled() => return, () = self.begin_with_nodes() => {} }
         tasks.spawn(Arc::clone(&self).renew_leases());
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());

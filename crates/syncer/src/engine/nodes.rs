@@ -26,8 +26,10 @@ use std::{
 
 /// Time between renewals of a node's Lease.
 const LEASE_RENEWAL: Duration = Duration::from_secs(10);
-/// Leases renewed at a time.
-const LEASE_CONCURRENCY: usize = 8;
+/// Nodes that are brought up to date, or whose Leases are renewed, at a time.
+const CONCURRENCY: usize = 8;
+/// How long everything else waits for the Nodes after a start.
+const NODES_FIRST: Duration = Duration::from_secs(2);
 /// Interval of checks whether the last host pod has left a node that is going away.
 const DRAIN_POLL: Duration = Duration::from_secs(2);
 
@@ -130,6 +132,19 @@ async fn bring_up_to_date(
 }
 
 impl Engine {
+    /// Brings the Nodes up to date before pods are created. A Node that the tenant gets back after it slept is still cordoned in the
+    /// tenant: its pods would be kept away from it, and made again a moment later.
+    pub(super) async fn begin_with_nodes(&self) {
+        let nodes = stream::iter(self.cache.stores.host(KindId::Node).names());
+        let all = nodes.for_each_concurrent(CONCURRENCY, async |name| {
+            if let Err(error) = reconcile(self, &name, Instant::now()).await {
+                tracing::debug!(node = %name, %error, "left to the queue");
+            }
+        });
+        // The queue has all of them, too.
+        let _ = tokio::time::timeout(NODES_FIRST, all).await;
+    }
+
     /// Keeps the Leases of the tenant's nodes fresh.
     pub(super) async fn renew_leases(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(LEASE_RENEWAL);
@@ -138,7 +153,7 @@ impl Engine {
             ticks.tick().await;
             let nodes = self.cache.stores.host(KindId::Node).names();
             stream::iter(nodes)
-                .for_each_concurrent(LEASE_CONCURRENCY, |name| {
+                .for_each_concurrent(CONCURRENCY, |name| {
                     let engine = Arc::clone(&self);
                     async move { renew_lease(&engine, &name).await }
                 })

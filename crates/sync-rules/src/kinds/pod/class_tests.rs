@@ -363,13 +363,16 @@ fn a_host_pod_that_waits_is_made_again_when_nodes_are_open_again() {
     };
     node(true);
     let tenant = pod(&json!({}));
-    let desired = Pods.translate(&cache, &name(), &tenant).unwrap().object;
-    let mut host = Pods.object_at_creation(&cache, &name(), &tenant, desired);
+    let mut host = Pods.translate_new(&cache, &name(), &tenant).unwrap().object;
+    let hosts = cache.stores.host(KindId::Pod);
+    let state = || Pods.desired_state(&cache, &name(), &tenant);
+    // It becomes known later, and may be late for that.
+    node(false);
     host["metadata"]["resourceVersion"] = "1".into();
     trim_host(&mut host);
-    let hosts = cache.stores.host(KindId::Pod);
     hosts.written(name(), Stored::new(&host));
-    let state = || Pods.desired_state(&cache, &name(), &tenant);
+    assert_eq!(state(), DesiredState::Absent);
+    node(true);
     assert_eq!(state(), DesiredState::Sync);
     node(false);
     assert_eq!(state(), DesiredState::Absent);

@@ -238,17 +238,18 @@ impl ToHost for Pods {
         issues.into_result(object)
     }
 
-    fn creation(&self) -> Creation {
-        Creation::Post
+    fn translate_new(&self, cache: &Cache, name: &Name, pod: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let Translated { object, ignored } = self.translate(cache, name, pod)?;
+        let mut object = update::object_at_creation(object);
+        if let Some(record) = placement::record(cache, name, pod) {
+            object["metadata"]["annotations"][labels::PLACEMENT] = record.into();
+        }
+        user::stamp(cache.tenant.users, pod, &mut object);
+        Ok(Translated { object, ignored })
     }
 
-    fn object_at_creation(&self, cache: &Cache, name: &Name, pod: &Value, desired: Value) -> Value {
-        let mut desired = update::object_at_creation(desired);
-        if let Some(record) = placement::record(cache, name, pod) {
-            desired["metadata"]["annotations"][labels::PLACEMENT] = record.into();
-        }
-        user::stamp(cache.tenant.users, pod, &mut desired);
-        desired
+    fn creation(&self) -> Creation {
+        Creation::Post
     }
 
     fn mutable_part(&self, desired: &Value) -> Value {
