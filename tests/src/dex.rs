@@ -6,6 +6,7 @@ use crate::{
     helm::{cache, existing},
     issuer::{machine_address, server_certificate},
     page::find_yaml,
+    processes::ending_with_parent,
     wait::{SOON, until},
 };
 use axum::body::{Body, to_bytes};
@@ -20,7 +21,7 @@ use std::{
     process::Stdio,
 };
 use tempfile::TempDir;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 /// Dex in `hack/kubernetes/versions`.
 const COMPONENT: &str = "dex";
@@ -108,9 +109,7 @@ impl Dex {
 
         let program = existing(cache().join("bin").join(COMPONENT).join(VERSION).join(COMPONENT));
         let log = File::create(file(LOG)).unwrap();
-        let process = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(program)
+        let process = ending_with_parent(&program)
             .arg("serve")
             .arg(file("config.yaml"))
             .stdin(Stdio::null())

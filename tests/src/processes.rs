@@ -1,4 +1,4 @@
-//! Finds and kills processes of a test by their names, as a fault would hit them.
+//! Processes that a test starts; finds and kills supervised ones by their names, as a fault would hit them.
 
 use berth_process::{ProcessState, ProcessStatus};
 use rustix::{
@@ -6,6 +6,7 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 use std::{path::Path, time::Duration};
+use tokio::process::Command;
 
 /// The supervised process whose name ends with `suffix`, from the records in `dir`.
 pub fn find(dir: &Path, suffix: &str) -> Option<ProcessStatus> {
@@ -34,6 +35,13 @@ fn pid(status: &ProcessStatus) -> Option<Pid> {
         .pid
         .and_then(|pid| i32::try_from(pid).ok())
         .and_then(Pid::from_raw)
+}
+
+/// A program that ends with the thread that starts it, also by SIGKILL.
+pub fn ending_with_parent(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
 }
 
 /// Waits until the process of that name runs again under another id than `before`.
