@@ -94,6 +94,14 @@ test: build kubernetes ## Run all tests (BERTH_TEST_ARGS is passed on to hack/te
 e2e: build nodes ## Run the tests on real nodes only (as root; part of `make test`)
 	@hack/test --test e2e $(BERTH_TEST_ARGS)
 
+# Not a part of `test`: compiling Argo CD takes minutes.
+.PHONY: test-argo-cd
+test-argo-cd: build nodes ## Run the test with a real Argo CD (BERTH_TEST_ARGS is passed on to hack/test)
+	@hack/prerequisites argo-cd
+	@hack/kubernetes/build argo-cd
+	@hack/charts argo-cd
+	@hack/test --test system --ignore-default-filter argo_cd:: $(BERTH_TEST_ARGS)
+
 .PHONY: conformance
 conformance: build nodes ## Run upstream's conformance tests on a host cluster and in a tenant, and compare (as root)
 	@hack/kubernetes/build conformance

@@ -3,6 +3,7 @@
 //! In tests `unwrap` and `expect` say what was assumed; a broken assumption is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
+pub mod argo_cd;
 pub mod canaries;
 pub mod command_line;
 pub mod dex;
@@ -11,6 +12,7 @@ pub mod dns;
 pub mod fake;
 pub mod files;
 pub mod gateway;
+pub mod git;
 pub mod gpu_metrics;
 pub mod helm;
 pub mod in_process;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod access;
+mod argo_cd;
 mod class_kinds;
 mod class_schemas;
 mod classes;
@@ -130,6 +131,7 @@ fn main() -> ExitCode {
                 wake::a_storm_wakes_each_sleeper_once_and_watches_outlast_the_gateway,
                 integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,
                 integrations::argo_cd_elsewhere_goes_through_the_gateway,
+                argo_cd::the_example_of_argo_cd_is_applied_in_tenants,
                 user_quotas::many_pods_at_once_do_not_exceed_the_limit_of_their_user,
             ]),
         ],
