@@ -32,6 +32,8 @@ struct Objects {
     written: u64,
     /// Where somebody asked whether it is ready.
     probed: BTreeSet<String>,
+    /// Where it answers that it is not.
+    unready: Option<&'static str>,
 }
 
 /// What a path names.
@@ -99,6 +101,11 @@ impl ScriptedApi {
         found.map(|(_, object)| object.clone()).collect()
     }
 
+    /// Is not ready for those who ask at `path`. None: it is ready for all.
+    pub(crate) fn set_unready(&self, path: Option<&'static str>) {
+        self.objects().unready = path;
+    }
+
     /// Where somebody has asked whether it is ready since this was called last.
     pub(crate) fn take_probes(&self) -> BTreeSet<String> {
         std::mem::take(&mut self.objects().probed)
@@ -117,7 +124,12 @@ impl ScriptedApi {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path().to_owned();
         if path == "/readyz" {
-            self.objects().probed.insert(parts.uri.to_string());
+            let asked = parts.uri.to_string();
+            let is_unready = self.objects().unready.is_some_and(|unready| asked == unready);
+            self.objects().probed.insert(asked);
+            if is_unready {
+                return refuse(500, "not ready");
+            }
             return Response::new(Body::from(b"ok".to_vec()));
         }
         if !self.script.record(format!("{} {} {path}", self.name, parts.method)) {

@@ -1,11 +1,11 @@
 //! How control reaches what runs for a tenant: its API server and its syncer.
 //!
-//! A [`Connection`] is the one connection to a tenant's API server. It has an applier only while a probe of its readiness succeeds;
-//! when that changes, the tenant is put back into the queue.
+//! A [`Connection`] is the one connection to a tenant's API server. It has an applier only while a probe says that the server serves. When that
+//! changes, or when a new server has written its default roles, the tenant is put back into the queue.
 
 use crate::{
     apply::Applier,
-    control_plane::{Authorities, CertificateError, Endpoint},
+    control_plane::{Authorities, COMPLETE, CertificateError, Endpoint, SERVES},
     key::Key,
 };
 use async_trait::async_trait;
@@ -23,9 +23,9 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Pause between probes of a server that does not answer yet.
+/// Pause between probes of a server that is starting.
 const PROBE_STARTING: Duration = Duration::from_millis(50);
-/// Pause between probes of a server that answers.
+/// Pause between probes of a server that has started.
 const PROBE_READY: Duration = Duration::from_secs(5);
 /// Time a probe may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -136,6 +136,25 @@ impl NetworkRemote {
     }
 }
 
+/// How far an API server has come with its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// It does not serve.
+    Down,
+    /// It serves, but has not written its default roles and priority classes yet.
+    Serves,
+    /// It serves, and they exist.
+    Complete,
+}
+
+/// An API server that serves now.
+pub struct Connected {
+    /// Writes to it.
+    pub applier: Arc<Applier>,
+    /// Whether its default roles and priority classes exist.
+    pub is_complete: bool,
+}
+
 /// A connection that may be up or down.
 #[derive(Default)]
 pub struct Connection(Mutex<State>);
@@ -153,7 +172,7 @@ struct State {
 /// A task that probes; it ends when this is dropped.
 struct Probe {
     task: tokio::task::JoinHandle<()>,
-    ready: tokio::sync::watch::Receiver<bool>,
+    progress: tokio::sync::watch::Receiver<Progress>,
 }
 
 impl Drop for Probe {
@@ -162,9 +181,21 @@ impl Drop for Probe {
     }
 }
 
+impl State {
+    /// The API server, if it serves now.
+    fn connected(&self) -> Option<Connected> {
+        let progress = *self.probe.as_ref()?.progress.borrow();
+        let applier = self.applier.clone().filter(|_| progress != Progress::Down)?;
+        Some(Connected {
+            applier,
+            is_complete: progress == Progress::Complete,
+        })
+    }
+}
+
 impl Connection {
-    /// An applier for the tenant's API server at `server`, if it is ready now: if it answers at the path `readiness` with success. If not,
-    /// `key` is put into the queue as soon as it is, and whenever that changes.
+    /// The tenant's API server at `server`, if it serves now. `key` is put into the queue whenever that changes, and once it is complete.
+    /// `has_defaults` says whether its default roles and priority classes are known to exist: then it is complete as soon as it serves.
     ///
     /// # Errors
     /// No client can be made from the tenant's keys.
@@ -173,25 +204,23 @@ impl Connection {
         remote: &dyn Remote,
         server: &str,
         authorities: &Authorities,
-        readiness: &'static str,
+        has_defaults: bool,
         (queue, key): (&Queue<Key>, &Key),
-    ) -> Result<Option<Arc<Applier>>, ConnectionError> {
+    ) -> Result<Option<Connected>, ConnectionError> {
         if !self.is_current(server, authorities) {
             let client = remote.connect(&authorities.control_kubeconfig(server)?).await?;
-            let (sender, ready) = tokio::sync::watch::channel(false);
-            let task = tokio::spawn(probe(client.clone(), readiness, sender, queue.clone(), key.clone()));
+            let (sender, progress) = tokio::sync::watch::channel(Progress::Down);
+            let task = tokio::spawn(probe(client.clone(), has_defaults, sender, queue.clone(), key.clone()));
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             *state = State {
                 server: server.to_owned(),
                 authority: authorities.client.cert_pem().to_owned(),
                 since: Some(Instant::now()),
                 applier: Some(Arc::new(Applier::new(client))),
-                probe: Some(Probe { task, ready }),
+                probe: Some(Probe { task, progress }),
             };
         }
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_ready = state.probe.as_ref().is_some_and(|probe| *probe.ready.borrow());
-        Ok(state.applier.clone().filter(|_| is_ready))
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).connected())
     }
 
     /// A client for the tenant's API server, if it answers now.
@@ -202,8 +231,7 @@ impl Connection {
     /// An applier for the tenant's API server, if it answers now.
     pub fn applier(&self) -> Option<Arc<Applier>> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_ready = state.probe.as_ref().is_some_and(|probe| *probe.ready.borrow());
-        state.applier.clone().filter(|_| is_ready)
+        Some(state.connected()?.applier)
     }
 
     /// Forgets the connection: the API server does not run. The next [`Connection::ready`] makes another.
@@ -214,14 +242,19 @@ impl Connection {
     /// Lets [`Connection::client`] be this one, or none, as if a probe had succeeded or failed.
     #[cfg(test)]
     pub(crate) fn set_client(&self, client: Option<Client>) {
-        let (_, ready) = tokio::sync::watch::channel(client.is_some());
+        let progress = if client.is_some() {
+            Progress::Complete
+        } else {
+            Progress::Down
+        };
+        let (_, progress) = tokio::sync::watch::channel(progress);
         let task = tokio::spawn(std::future::ready(()));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State {
             server: String::new(),
             authority: String::new(),
             since: None,
             applier: client.map(|client| Arc::new(Applier::new(client))),
-            probe: Some(Probe { task, ready }),
+            probe: Some(Probe { task, progress }),
         };
     }
 
@@ -236,22 +269,30 @@ impl Connection {
 
 async fn probe(
     client: Client,
-    readiness: &'static str,
-    sender: tokio::sync::watch::Sender<bool>,
+    mut has_defaults: bool,
+    sender: tokio::sync::watch::Sender<Progress>,
     queue: Queue<Key>,
     key: Key,
 ) {
     loop {
-        let is_ready = is_ready(&client, readiness).await;
-        let changed = sender.send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);
+        let serves = answers(&client, SERVES).await;
+        // Once they exist, they stay: they are in its datastore.
+        has_defaults = has_defaults || serves && answers(&client, COMPLETE).await;
+        let now = match (serves, has_defaults) {
+            (false, _) => Progress::Down,
+            (true, false) => Progress::Serves,
+            (true, true) => Progress::Complete,
+        };
+        let changed = sender.send_if_modified(|progress| std::mem::replace(progress, now) != now);
         if changed {
             queue.add(key.clone());
         }
-        tokio::time::sleep(if is_ready { PROBE_READY } else { PROBE_STARTING }).await;
+        let has_started = now == Progress::Complete;
+        tokio::time::sleep(if has_started { PROBE_READY } else { PROBE_STARTING }).await;
     }
 }
 
-async fn is_ready(client: &Client, readiness: &str) -> bool {
+async fn answers(client: &Client, readiness: &str) -> bool {
     let Ok(request) = Request::get(readiness).body(Vec::new()) else {
         return false;
     };

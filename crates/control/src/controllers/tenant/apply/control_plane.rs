@@ -12,14 +12,15 @@ use super::{
     },
     Prepared, argo_cd,
     bootstrap_objects::apply_bootstrap_objects,
+    bootstrapping,
+    components::{Running, run_component, run_components},
     dns, keys, kubeconfig, leases, manifests, metrics_api,
     usage::{is_unknown, observe_host_usage, observe_usage, published_usage},
 };
 use crate::{
     apply::Applier,
     control_plane::{
-        API_SERVER, COMPLETE, CONTROLLER_MANAGER, COREDNS, Component, ControlPlaneInput, DatastoreInput, DnsInput,
-        Endpoints, Leaf, SCHEDULER, SERVES, SYNCER, render_components,
+        API_SERVER, Component, ControlPlaneInput, DatastoreInput, DnsInput, Endpoints, Leaf, render_components,
     },
     error::ReconcileError,
     runtime::ComponentState,
@@ -50,10 +51,20 @@ pub(crate) struct Started {
     kubeconfig: String,
 }
 
+impl Started {
+    /// Whether the tenant has a component of this name.
+    pub(super) fn is_rendered(&self, name: &str) -> bool {
+        self.components.iter().any(|component| component.name == name)
+    }
+}
+
 /// Whether the API server answers.
 pub(crate) enum ApiServer {
     /// It does.
     Answers(Arc<Applier>),
+    /// It does, but has not written its default roles and priority classes yet. What needs none of them is done meanwhile; nobody uses the
+    /// tenant before.
+    Bootstrapping(Arc<Applier>),
     /// It was started and does not answer yet.
     Starting,
     /// It does not run, for the given reason.
@@ -61,18 +72,18 @@ pub(crate) enum ApiServer {
 }
 
 impl ApiServer {
-    /// What writes to it, if it answers.
+    /// What writes to it, if it answers and is complete.
     pub(super) fn applier(&self) -> Option<&Applier> {
         match self {
             Self::Answers(applier) => Some(applier),
-            Self::Starting | Self::Down(_) => None,
+            Self::Bootstrapping(_) | Self::Starting | Self::Down(_) => None,
         }
     }
 }
 
 /// What runs with the API server.
 pub(crate) struct Serving {
-    /// None while the API server does not answer.
+    /// None while the API server does not answer or is not complete.
     pub(crate) running: Option<Running>,
     pub(crate) syncer: SyncerState,
     pub(in super::super) manifests: ObservedManifests,
@@ -85,13 +96,6 @@ impl Serving {
     pub(super) fn is_complete(&self) -> bool {
         self.running.as_ref().is_some_and(Running::is_complete) && self.syncer == SyncerState::Ready
     }
-}
-
-/// The components that need the API server.
-pub(crate) struct Running {
-    /// Controller manager, scheduler and DNS: running, or why the first of them is down.
-    pub(crate) components: ComponentState,
-    syncer: ComponentState,
 }
 
 /// The state that the syncer reports.
@@ -115,22 +119,22 @@ pub(super) async fn start(
     let server = prepared.endpoints.api_server.https_url();
     let remote = context.remote.as_ref();
     let connection = &tenant.memory.connection;
-    // One that has run before finds the default roles in its datastore.
-    let readiness = if have_run(tenant) { SERVES } else { COMPLETE };
     let (authorities, waits) = (&prepared.authorities, (&context.queue, &tenant.key()));
+    // One that has run before finds the default roles in its datastore.
     let connected = connection
-        .ready(remote, &server, authorities, readiness, waits)
+        .ready(remote, &server, authorities, have_run(tenant), waits)
         .await
         .map_err(in_step(TenantError::Connection))?;
-    let dns = dns::prepare_dns(context, prepared, connected.as_ref())
+    let applier = connected.as_ref().map(|connected| &connected.applier);
+    let dns = dns::prepare_dns(context, prepared, applier)
         .await
         .map_err(in_step(TenantError::Dns))?;
     // Of a new tenant nothing is known, and its metrics are a few megabytes: what waits for its API server comes first.
-    let is_unmeasured = connected.is_some() && published_usage(tenant).is_none() && is_unknown(tenant);
+    let is_unmeasured = applier.is_some() && published_usage(tenant).is_none() && is_unknown(tenant);
     let datastore = if is_unmeasured {
         ObservedUsage::default()
     } else {
-        observe_usage(context, prepared, connected.as_deref()).await
+        observe_usage(context, prepared, applier.map(Arc::as_ref)).await
     };
     let usage = datastore.usage.unwrap_or_default();
     let components = render_control_plane(context, prepared, dns.as_ref(), usage)
@@ -147,7 +151,8 @@ pub(super) async fn start(
         .map_err(in_step(TenantError::Kubeconfig))?;
     Ok(Started {
         api_server: match (connected, state) {
-            (Some(applier), _) => ApiServer::Answers(applier),
+            (Some(connected), _) if connected.is_complete => ApiServer::Answers(connected.applier),
+            (Some(connected), _) => ApiServer::Bootstrapping(connected.applier),
             (None, ComponentState::Running) => ApiServer::Starting,
             (None, ComponentState::Down(why)) => ApiServer::Down(why),
         },
@@ -197,6 +202,9 @@ pub(super) async fn serve(
 ) -> Result<Serving, TenantError> {
     let running = match &started.api_server {
         ApiServer::Answers(applier) => Some(run_with_objects(context, prepared, started, applier).await?),
+        ApiServer::Bootstrapping(applier) => {
+            return bootstrapping::begin(context, prepared, started, applier).await;
+        }
         ApiServer::Starting | ApiServer::Down(_) => None,
     };
     let is_reachable = prepared
@@ -277,13 +285,6 @@ fn have_run(tenant: &Tenant) -> bool {
     is_waking(tenant) || tenant.memory.have_components_run.load(Ordering::Relaxed) || was_ready.next().is_some()
 }
 
-impl Running {
-    /// Whether every component runs.
-    fn is_complete(&self) -> bool {
-        self.components == ComponentState::Running && self.syncer == ComponentState::Running
-    }
-}
-
 /// Renders the control plane with the stored certificates and stores those that are new.
 async fn render_control_plane(
     context: &TenantContext,
@@ -325,18 +326,6 @@ async fn render_control_plane(
     Ok(components)
 }
 
-async fn run_component(
-    context: &TenantContext,
-    tenant: &Tenant,
-    components: &[Component],
-    name: &str,
-) -> Result<ComponentState, ReconcileError> {
-    match components.iter().find(|component| component.name == name) {
-        Some(component) => Ok(context.runtime.apply_component(tenant.owner(), component).await?),
-        None => Ok(ComponentState::Down(format!("{name} was not rendered"))),
-    }
-}
-
 /// Applies the syncer's ServiceAccount and what it may do on the host.
 async fn apply_syncer_identity(
     context: &TenantContext,
@@ -363,32 +352,6 @@ async fn apply_syncer_identity(
 /// The certificate of the team's kubeconfig.
 pub(super) fn admin_leaf() -> Leaf {
     Leaf::new("tenant-admin", Usage::Client).organizations(vec![bootstrap::ADMIN_GROUP.into()])
-}
-
-/// Runs the components that need the API server.
-async fn run_components(
-    context: &TenantContext,
-    prepared: &Prepared<'_>,
-    started: &Started,
-) -> Result<Running, ReconcileError> {
-    let tenant = &prepared.accepted.tenant;
-    let components = &started.components;
-    let is_rendered = |name: &str| components.iter().any(|component| component.name == name);
-    let mut states = vec![run_component(context, tenant, components, CONTROLLER_MANAGER).await?];
-    if is_rendered(SCHEDULER) {
-        states.push(run_component(context, tenant, components, SCHEDULER).await?);
-    } else {
-        context.runtime.delete_component(&tenant.id, SCHEDULER).await?;
-    }
-    let syncer = run_component(context, tenant, components, SYNCER).await?;
-    if is_rendered(COREDNS) {
-        states.push(run_component(context, tenant, components, COREDNS).await?);
-    }
-    let down = states.into_iter().find(|state| *state != ComponentState::Running);
-    Ok(Running {
-        components: down.unwrap_or(ComponentState::Running),
-        syncer,
-    })
 }
 
 /// Publishes the kubeconfig where the runtime has a place for it beside the Secret. Only one that works is published there.

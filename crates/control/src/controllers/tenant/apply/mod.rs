@@ -7,6 +7,8 @@
 
 mod argo_cd;
 mod bootstrap_objects;
+mod bootstrapping;
+mod components;
 mod control_plane;
 mod definitions;
 mod dns;

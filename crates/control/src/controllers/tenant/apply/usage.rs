@@ -19,10 +19,10 @@ const RENDER_AGAIN: Duration = Duration::from_millis(200);
 
 /// Measures what a new tenant stores, after its components were started.
 pub(super) async fn measure_new(context: &TenantContext, prepared: &Prepared<'_>, started: &mut Started) {
-    if !started.is_unmeasured {
+    let Some(applier) = started.api_server.applier().filter(|_| started.is_unmeasured) else {
         return;
-    }
-    started.datastore = observe_usage(context, prepared, started.api_server.applier()).await;
+    };
+    started.datastore = observe_usage(context, prepared, Some(applier)).await;
     // The API server was rendered without knowing it.
     context.queue.add_after(prepared.accepted.tenant.key(), RENDER_AGAIN);
 }

@@ -130,13 +130,15 @@ pub(in super::super) fn conditions(
 
 fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> ConditionUpdate {
     let down = |why: &str| ConditionUpdate::mark_false(CONTROL_PLANE_READY, "NotRunning", why);
+    let starting = |what: &str| ConditionUpdate::mark_false(CONTROL_PLANE_READY, "Starting", what);
     match (api_server, &serving.running) {
         (ApiServer::Down(why), _) => down(why),
-        (ApiServer::Starting, _) | (ApiServer::Answers(_), None) => ConditionUpdate::mark_false(
-            CONTROL_PLANE_READY,
-            "Starting",
-            "the API server was started and does not answer yet",
-        ),
+        (ApiServer::Starting, _) | (ApiServer::Answers(_), None) => {
+            starting("the API server was started and does not answer yet")
+        }
+        (ApiServer::Bootstrapping(_), _) => {
+            starting("the API server answers and has not written its default roles and priority classes yet")
+        }
         (ApiServer::Answers(_), Some(running)) => match &running.components {
             ComponentState::Running => {
                 ConditionUpdate::mark_true(CONTROL_PLANE_READY, "Running", "the API server is ready")

@@ -2,6 +2,7 @@
 //! or is still deleted.
 
 mod argo_cd;
+mod bootstrapping;
 mod deletion;
 mod expiration;
 mod failures;
