@@ -22,6 +22,8 @@ use tempfile::TempDir;
 const NAME: &str = "kube-apiserver";
 const LIMIT: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
+/// Pause before a server is asked again whether it is ready.
+pub(crate) const POLL: Duration = Duration::from_millis(20);
 
 /// An API server on a key range of the host's etcd, which may be started several times.
 pub(crate) struct BareApiServer {
@@ -112,7 +114,7 @@ impl BareApiServer {
         self.supervisor.ensure(self.spec.clone()).await.unwrap();
         while !is_ready(&self.client).await {
             assert!(begun.elapsed() < LIMIT, "{}", tail(&self.dir.path().join("log")));
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(POLL).await;
         }
         begun.elapsed()
     }

@@ -1,14 +1,13 @@
 //! How long a team waits for its cluster, against what a bare kube-apiserver needs to start on the same machine.
 
 use crate::{
-    bare_api_server::{BareApiServer, is_ready},
+    bare_api_server::{BareApiServer, POLL, is_ready},
     report::{Report, percentile},
 };
 use berth_tests::{
     objects::gpu_pod,
     tenant::{cluster, ensure_namespace, until_gone},
     test_cluster::TestCluster,
-    wait::until_true,
 };
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{
@@ -65,13 +64,14 @@ pub(crate) async fn tenant_start(host: &TestCluster, round: usize, limit: Durati
             let text = String::from_utf8(secret.data.unwrap()["kubeconfig"].0.clone()).unwrap();
             break berth_runtime::client::from_text(&text).await.unwrap();
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(POLL).await;
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
-    until_true("the tenant accepts a pod", limit, async || {
-        is_ready(&client).await && pods.create(&PostParams::default(), &gpu_pod("first", 0)).await.is_ok()
-    })
-    .await;
+    let (params, first) = (PostParams::default(), gpu_pod("first", 0));
+    while !(is_ready(&client).await && pods.create(&params, &first).await.is_ok()) {
+        assert!(begun.elapsed() < limit, "no pod is accepted");
+        tokio::time::sleep(POLL).await;
+    }
     let took = begun.elapsed();
     tenants.delete(&name, &DeleteParams::default()).await.unwrap();
     until_gone(host, "bench", &name).await;
