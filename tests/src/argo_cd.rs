@@ -202,6 +202,8 @@ fn spawn(mut command: tokio::process::Command, folder: &Path, name: &str) -> Chi
         .env("ARGOCD_PLUGINSOCKFILEPATH", folder.join("plugins"))
         .env("ARGOCD_APP_CONF_PATH", folder.join("config"))
         .env("ARGOCD_GPG_ENABLED", "false")
+        // How often it lists everything in a cluster again. By default it does that every ten minutes.
+        .env("ARGOCD_CLUSTER_CACHE_WATCH_RESYNC_DURATION", "15s")
         .stdin(Stdio::null())
         .stdout(log.try_clone().unwrap())
         .stderr(log)

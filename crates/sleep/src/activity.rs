@@ -2,7 +2,8 @@
 //!
 //! Every request belongs to exactly one FlowSchema, which is found by the user and the verb. Those listed here are for the tenant's own
 //! controllers and for Berth; all others are use. Open watches are no use: a FlowSchema of Berth catches the requests that open them,
-//! because clients such as dashboards open each watch again every few minutes, for as long as they run.
+//! because clients such as dashboards open each watch again every few minutes, for as long as they run. Reads of the platform's Argo CD are
+//! no use either: it lists everything again every ten minutes.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -12,14 +13,17 @@ pub const PLATFORM_SCHEMA: &str = "berth-platform";
 pub const ACCOUNT_WATCHES_SCHEMA: &str = "berth-watches-of-service-accounts";
 /// FlowSchema that Berth puts into tenants, for watches of all other users.
 pub const WATCHES_SCHEMA: &str = "berth-watches";
+/// FlowSchema that Berth puts into tenants, for what the platform's Argo CD reads.
+pub const ARGO_CD_READS_SCHEMA: &str = "berth-reads-of-argo-cd";
 
 /// FlowSchemas whose requests are no use: Berth's own, and those of Kubernetes that are for its components alone. Kubernetes' are those of
 /// `k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap/default.go`; `exempt` is for `system:masters`, which are control and the API server
 /// itself, and `probes` is for probes of health.
-const NO_USE: [&str; 13] = [
+const NO_USE: [&str; 14] = [
     PLATFORM_SCHEMA,
     ACCOUNT_WATCHES_SCHEMA,
     WATCHES_SCHEMA,
+    ARGO_CD_READS_SCHEMA,
     "exempt",
     "probes",
     "system-leader-election",

@@ -1,7 +1,9 @@
 //! Argo CD on the host delivers into tenants. Its controllers are the programs of upstream, which `make test-argo-cd` builds; other runs
 //! leave this test out. It starts control anew with the namespace of Argo CD, so it needs the cluster for itself.
 
+use crate::sleep_use::{Requests, count};
 use berth_api::{RotationPhase, SleepState, conditions, labels};
+use berth_sleep::activity::ARGO_CD_READS_SCHEMA;
 use berth_tests::{
     argo_cd::ArgoCd,
     files::documents,
@@ -69,6 +71,7 @@ pub(crate) async fn the_example_of_argo_cd_is_applied_in_tenants(host: Arc<TestC
 
     scene.the_application_is_delivered().await;
     scene.changes_are_delivered_and_drift_is_corrected().await;
+    scene.what_argo_cd_reads_is_no_use().await;
     scene.no_application_reaches_a_tenant_of_another_team().await;
     scene.it_goes_on_after_a_rotation_of_all_credentials().await;
     scene.it_goes_on_after_a_sleep().await;
@@ -88,6 +91,8 @@ async fn apply_the_example(host: &TestCluster, git: &GitServer) {
     for mut document in documents(&text.replace(GIT_HOST, &git.url)) {
         if document["kind"] == "TenantCluster" {
             document["spec"]["nodeGroups"] = json!([{"name": "train", "poolName": "h100", "replicas": 1}]);
+            // Its use is counted.
+            document["spec"]["sleep"] = json!({"afterIdle": "30m"});
         }
         apply(&host.client, "", &document).await.unwrap();
     }
@@ -168,6 +173,38 @@ impl Scene {
             .unwrap();
         self.until_replicas(&deployments, 2).await;
         self.until_delivered().await;
+    }
+
+    /// Argo CD lists everything again and again. A tenant that nobody uses falls asleep all the same.
+    async fn what_argo_cd_reads_is_no_use(&self) {
+        let schema = format!("flow_schema=\"{ARGO_CD_READS_SCHEMA}\"");
+        let reads = |requests: &Requests| -> f64 {
+            let counts = requests.others.iter();
+            counts
+                .filter(|(name, _)| name.contains(&schema))
+                .map(|(_, count)| count)
+                .sum()
+        };
+        // The API server follows a new FlowSchema some time after it is stored.
+        let before = until("reads of Argo CD are counted apart", SOON, async || {
+            let requests = count(&self.tenant).await;
+            if reads(&requests) > 0.0 {
+                Ok(requests)
+            } else {
+                Err(requests)
+            }
+        })
+        .await;
+        let after = until("Argo CD has listed everything again", SOON, async || {
+            let requests = count(&self.tenant).await;
+            if reads(&requests) > reads(&before) + 100.0 {
+                Ok(requests)
+            } else {
+                Err(reads(&requests))
+            }
+        })
+        .await;
+        assert_eq!(before.used, after.used);
     }
 
     /// The AppProject of the example allows only clusters that belong to it.

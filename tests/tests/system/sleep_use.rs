@@ -20,17 +20,17 @@ const NAMESPACE: &str = "sleep-use";
 const QUIET: Duration = Duration::from_secs(75);
 
 /// Numbers of requests by FlowSchema.
-type Counts = BTreeMap<String, f64>;
+pub(crate) type Counts = BTreeMap<String, f64>;
 
 /// Requests that are use, and all others.
 #[derive(Debug, Default)]
-struct Requests {
-    used: Counts,
-    others: Counts,
+pub(crate) struct Requests {
+    pub(crate) used: Counts,
+    pub(crate) others: Counts,
 }
 
 /// Reads the numbers as control does: as a member of system:masters, whose requests are no use.
-async fn count(tenant: &Tenant) -> Requests {
+pub(crate) async fn count(tenant: &Tenant) -> Requests {
     let request = http::Request::get("/metrics")
         .header("Impersonate-User", "reader")
         .header("Impersonate-Group", "system:masters")

@@ -35,9 +35,9 @@ pub(super) async fn apply_bootstrap_objects(
         &prepared.accepted.settings.access,
         has_public_discovery(&prepared.accepted.settings.authentication.rules, &prepared.endpoints),
     );
-    let watch_schemas = count_use(prepared).then(flow_schemas::watch_schemas);
+    let no_use_schemas = count_use(prepared).then(flow_schemas::no_use_schemas);
     let flow_schemas: Vec<_> = std::iter::once(flow_schemas::platform_schema())
-        .chain(watch_schemas.into_iter().flatten())
+        .chain(no_use_schemas.into_iter().flatten())
         .collect();
     let authority = prepared.authorities.admission.cert_pem();
     let webhooks = configuration(&prepared.endpoints.admission.authority(), authority);

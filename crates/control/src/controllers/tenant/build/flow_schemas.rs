@@ -4,9 +4,10 @@
 //!
 //! All are the platform's: nobody in the tenant changes or deletes them.
 
+use super::argo_cd::ARGO_CD_USER;
 use crate::control_plane::{DNS_USER, TENANT_USER};
 use berth_api::labels;
-use berth_sleep::activity::{ACCOUNT_WATCHES_SCHEMA, PLATFORM_SCHEMA, WATCHES_SCHEMA};
+use berth_sleep::activity::{ACCOUNT_WATCHES_SCHEMA, ARGO_CD_READS_SCHEMA, PLATFORM_SCHEMA, WATCHES_SCHEMA};
 use k8s_openapi::{
     api::flowcontrol::v1::{
         FlowDistinguisherMethod, FlowSchema, FlowSchemaSpec, GroupSubject, NonResourcePolicyRule,
@@ -30,39 +31,37 @@ const DEFAULT_LEVEL: &str = "global-default";
 /// Berth's own requests.
 pub fn platform_schema() -> FlowSchema {
     let platform = [TENANT_USER, DNS_USER].map(user).to_vec();
-    flow_schema(PLATFORM_SCHEMA, PLATFORM_PRECEDENCE, EXEMPT_LEVEL, platform, "*")
+    flow_schema(PLATFORM_SCHEMA, PLATFORM_PRECEDENCE, EXEMPT_LEVEL, platform, &["*"])
 }
 
-/// Watches of service accounts, and of all others.
-pub fn watch_schemas() -> [FlowSchema; 2] {
+/// Requests of users that are no use: what Argo CD reads, and watches of service accounts and of all others.
+pub fn no_use_schemas() -> [FlowSchema; 3] {
+    let argo_cd = vec![user(ARGO_CD_USER)];
     let accounts = vec![group("system:serviceaccounts")];
     let all = ["system:authenticated", "system:unauthenticated"].map(group).to_vec();
+    let (reads, watch) = (["get", "list", "watch"], ["watch"]);
     [
-        flow_schema(
-            ACCOUNT_WATCHES_SCHEMA,
-            PRECEDENCE + 1,
-            ACCOUNTS_LEVEL,
-            accounts,
-            "watch",
-        ),
-        flow_schema(WATCHES_SCHEMA, PRECEDENCE + 2, DEFAULT_LEVEL, all, "watch"),
+        flow_schema(ARGO_CD_READS_SCHEMA, PRECEDENCE, DEFAULT_LEVEL, argo_cd, &reads),
+        flow_schema(ACCOUNT_WATCHES_SCHEMA, PRECEDENCE + 1, ACCOUNTS_LEVEL, accounts, &watch),
+        flow_schema(WATCHES_SCHEMA, PRECEDENCE + 2, DEFAULT_LEVEL, all, &watch),
     ]
 }
 
-fn flow_schema(name: &str, precedence: i32, level: &str, subjects: Vec<Subject>, verb: &str) -> FlowSchema {
+fn flow_schema(name: &str, precedence: i32, level: &str, subjects: Vec<Subject>, verbs: &[&str]) -> FlowSchema {
     let any = || vec!["*".to_owned()];
+    let verbs: Vec<String> = verbs.iter().map(ToString::to_string).collect();
     let resources = ResourcePolicyRule {
         api_groups: any(),
         cluster_scope: Some(true),
         namespaces: Some(any()),
         resources: any(),
-        verbs: vec![verb.into()],
+        verbs: verbs.clone(),
     };
     // Paths without resources have no watches.
-    let paths = (verb == "*").then(|| {
+    let paths = (verbs != ["watch"]).then(|| {
         vec![NonResourcePolicyRule {
             non_resource_urls: any(),
-            verbs: any(),
+            verbs,
         }]
     });
     FlowSchema {
@@ -109,31 +108,33 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn berth_never_waits_and_only_watches_of_others_are_left_out() {
-        let [watches_of_accounts, watches] = watch_schemas();
-        let schemas = [platform_schema(), watches_of_accounts, watches];
+    fn berth_never_waits_and_of_others_only_watches_and_reads_of_argo_cd_are_left_out() {
+        let [reads, watches_of_accounts, watches] = no_use_schemas();
+        let schemas = [platform_schema(), watches_of_accounts, watches, reads];
         let schemas = schemas.map(|schema| serde_json::to_value(schema).unwrap());
         let values = |path: &str| schemas.each_ref().map(|schema| schema.pointer(path).unwrap().clone());
         assert_eq!(
             values("/spec/matchingPrecedence"),
-            [json!(10), json!(8001), json!(8002)]
+            [json!(10), json!(8001), json!(8002), json!(8000)]
         );
         assert_eq!(
             values("/spec/priorityLevelConfiguration/name"),
-            ["exempt", "workload-low", "global-default"].map(|level| json!(level))
+            ["exempt", "workload-low", "global-default", "global-default"].map(|level| json!(level))
         );
         assert_eq!(
             values("/metadata/labels/berth.dev~1managed-by"),
-            [0; 3].map(|_| json!("platform"))
+            [0; 4].map(|_| json!("platform"))
         );
         let rules = |index: usize| &schemas[index]["spec"]["rules"][0];
-        let users: Vec<_> = rules(0)["subjects"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|s| &s["user"]["name"])
-            .collect();
-        assert_eq!(users, [TENANT_USER, DNS_USER]);
+        let users = |index: usize| -> Vec<_> {
+            let subjects = rules(index)["subjects"].as_array().unwrap().iter();
+            subjects.map(|subject| &subject["user"]["name"]).collect()
+        };
+        assert_eq!(users(0), [TENANT_USER, DNS_USER]);
+        assert_eq!(users(3), [ARGO_CD_USER]);
+        for kind in ["resourceRules", "nonResourceRules"] {
+            assert_eq!(rules(3)[kind][0]["verbs"], json!(["get", "list", "watch"]));
+        }
         assert_eq!(rules(0)["resourceRules"][0]["verbs"], json!(["*"]));
         assert_eq!(rules(0)["nonResourceRules"][0]["nonResourceURLs"], json!(["*"]));
         for watches in [1, 2] {
