@@ -5,6 +5,7 @@ use crate::{
     load::{Place, Running},
     moments::{Moments, delays, origin},
     report::{Report, percentile},
+    shares::Shares,
 };
 use berth_tests::{
     objects::phase,
@@ -119,6 +120,8 @@ pub(crate) async fn run() {
         let name = format!("fair{index}");
         tenants.push(Tenant::create(&host, "bench-fair", &cluster(&name, &[("train", "h100", 2)])).await);
     }
+    let shares = Shares::by_tenant(&host);
+    eprintln!("{}", shares.describe());
     let places: Vec<Place> = tenants.iter().map(|tenant| Place::in_tenant(&tenant.client)).collect();
     let host_pods = Api::namespaced(host.client.clone(), &tenants[0].id.workload_namespace());
     let (alone, beside, steps) = compare(&places[0], Some(&host_pods), &places[1..]).await;

@@ -21,6 +21,7 @@ mod requests;
 mod reservations;
 mod restart;
 mod schedules;
+mod shares;
 mod sync;
 mod tenant_admission;
 mod tenant_ready;

@@ -64,9 +64,19 @@ pub(crate) fn processes(host: &TestCluster) -> Vec<(Group, u32)> {
     found
 }
 
-fn running(records: &Path, group: impl Fn(&str) -> Group) -> Vec<(Group, u32)> {
+/// The processes of a cluster with the tenant whose process each of them is: none for the host's servers, etcd and control.
+pub(crate) fn by_tenant(host: &TestCluster) -> Vec<(Option<String>, u32)> {
+    let mut found = running(&host.home().run(), |_| None);
+    found.extend(running(&host.control_records(), |_| None));
+    found.extend(running(&host.tenant_records(), |name| {
+        name.rsplit_once('.').map(|(tenant, _)| tenant.to_owned())
+    }));
+    found
+}
+
+fn running<T>(records: &Path, whose: impl Fn(&str) -> T) -> Vec<(T, u32)> {
     let all = statuses(records).into_iter();
-    all.filter_map(|process| Some((group(&process.name), process.pid?)))
+    all.filter_map(|process| Some((whose(&process.name), process.pid?)))
         .collect()
 }
 
