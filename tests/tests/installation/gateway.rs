@@ -98,7 +98,8 @@ async fn streams(kubectl: &Kubectl, api: &Client) {
         "name": "main", "image": "registry.k8s.io/e2e-test-images/agnhost:2.59", "args": ["netexec", "--http-port=8080"],
         "resources": {"limits": {"nvidia.com/gpu": "1"}},
     }]}});
-    apply(api, "default", &server).await.unwrap();
+    // For a moment after the rollout, a connection may still reach the API server before it, whose certificate is not for this name.
+    until("a pod can be made", SOON, async || apply(api, "default", &server).await).await;
     crate::runs(api, "server").await;
     for websockets in ["true", "false"] {
         let speak = |arguments: &[&str]| -> Command {

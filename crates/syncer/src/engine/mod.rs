@@ -222,12 +222,12 @@ impl Engine {
         tokio::select! { () = stop.cancelled() => return, () = self.listed() => {} }
         self.restore_windows();
         self.restore_user_places();
+        tokio::select! { () = stop.cancelled() => return, () = self.begin_with_nodes() => {} }
         // Control reads them as soon as it knows that the syncer is ready.
         self.publish_host_bytes();
         let mut without = self.unavailable_kinds();
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
-        tokio::select! { () = stop.cancelled() => return, () = self.begin_with_nodes() => {} }
         tasks.spawn(Arc::clone(&self).renew_leases());
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());

@@ -143,6 +143,7 @@ pub(crate) async fn run() {
         f64::from(u32::try_from(pods()).unwrap()),
         "",
     );
+    report.add("equal shares of the processors", f64::from(shares.are_equal()), "");
     report.add("regular tenant's p99 alone", alone, "ms");
     report.add("regular tenant's p99 beside greedy ones", beside, "ms");
     report.add("beside / alone", beside / alone, "");

@@ -5,6 +5,7 @@
 
 use crate::processor::by_tenant;
 use berth_tests::test_cluster::TestCluster;
+use rustix::io::Errno;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -26,7 +27,12 @@ impl Shares {
         Self(Groups::make(&by_tenant(host)))
     }
 
-    /// A sentence for the report.
+    /// Whether they have them.
+    pub(crate) fn are_equal(&self) -> bool {
+        self.0.is_ok()
+    }
+
+    /// A sentence for people.
     pub(crate) fn describe(&self) -> String {
         match &self.0 {
             Ok(_) => "the servers of each tenant together, and those of the host, have equal shares of the processors"
@@ -53,7 +59,11 @@ impl Groups {
         for (tenant, process) in members {
             let group = groups.folder(tenant.as_deref().unwrap_or("host"));
             fs::create_dir_all(&group)?;
-            fs::write(group.join("cgroup.procs"), process.to_string())?;
+            match fs::write(group.join("cgroup.procs"), process.to_string()) {
+                // It has ended meanwhile.
+                Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {}
+                result => result?,
+            }
         }
         Ok(groups)
     }

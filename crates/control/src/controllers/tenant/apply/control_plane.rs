@@ -219,6 +219,10 @@ pub(super) async fn serve(
             syncer: ComponentState::Down(why),
             components: _,
         }) => SyncerState::Down(why.clone()),
+        // It may be ready before the API server is complete, see `bootstrapping`. But a status that says so means that everything has run.
+        None if !have_run(&prepared.accepted.tenant) => {
+            SyncerState::Starting("the API server does not answer yet".into())
+        }
         _ => probe_syncer(context, &prepared.accepted.tenant, &prepared.endpoints).await,
     };
     let mut observed = ObservedManifests::NotObserved;
