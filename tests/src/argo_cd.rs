@@ -5,7 +5,7 @@ use crate::{
     files::documents,
     helm::cache,
     objects::{apply, dynamic},
-    processes::ending_with_parent,
+    processes::{ending_with_parent, spawn_logged},
     test_cluster::TestCluster,
     wait::{SOON, until_true},
 };
@@ -19,7 +19,6 @@ use std::{
     fs::{self, File, Permissions},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Stdio,
 };
 use tempfile::TempDir;
 use tokio::{net::TcpStream, process::Child};
@@ -203,11 +202,6 @@ fn spawn(mut command: tokio::process::Command, folder: &Path, name: &str) -> Chi
         .env("ARGOCD_APP_CONF_PATH", folder.join("config"))
         .env("ARGOCD_GPG_ENABLED", "false")
         // How often it lists everything in a cluster again. By default it does that every ten minutes.
-        .env("ARGOCD_CLUSTER_CACHE_WATCH_RESYNC_DURATION", "15s")
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().unwrap())
-        .stderr(log)
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap()
+        .env("ARGOCD_CLUSTER_CACHE_WATCH_RESYNC_DURATION", "15s");
+    spawn_logged(&mut command, log)
 }

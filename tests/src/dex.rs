@@ -6,7 +6,7 @@ use crate::{
     helm::{cache, existing},
     issuer::{machine_address, server_certificate},
     page::find_yaml,
-    processes::ending_with_parent,
+    processes::{ending_with_parent, spawn_logged},
     wait::{SOON, until},
 };
 use axum::body::{Body, to_bytes};
@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use std::{
     fs::{self, File},
     net::SocketAddr,
-    process::Stdio,
 };
 use tempfile::TempDir;
 use tokio::process::Child;
@@ -109,15 +108,8 @@ impl Dex {
 
         let program = existing(cache().join("bin").join(COMPONENT).join(VERSION).join(COMPONENT));
         let log = File::create(file(LOG)).unwrap();
-        let process = ending_with_parent(&program)
-            .arg("serve")
-            .arg(file("config.yaml"))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let mut server = ending_with_parent(&program);
+        let process = spawn_logged(server.arg("serve").arg(file("config.yaml")), log);
         let mut client = Config::new(url.parse().unwrap());
         client.root_cert = Some(read_certificates(&ca_pem).unwrap());
         client.default_retry = false;

@@ -1,6 +1,6 @@
 //! The gateway as a process of its own, with the rights that the chart gives it.
 
-use crate::{files::binary, tenant::Tenant, test_cluster::TestCluster, wait::until_true};
+use crate::{files::binary, processes::spawn_logged, tenant::Tenant, test_cluster::TestCluster, wait::until_true};
 use berth_api::system;
 use berth_control::install::install_gateway;
 use berth_process::{free_port, write_atomic};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs::{self, File},
     net::{Ipv4Addr, SocketAddr},
-    process::{ExitStatus, Stdio},
+    process::ExitStatus,
     time::Duration,
 };
 use tempfile::TempDir;
@@ -145,12 +145,5 @@ fn spawn(flags: &[String], folder: &TempDir) -> Child {
         .append(true)
         .open(folder.path().join(LOG))
         .unwrap();
-    Command::new(binary("berth-gateway"))
-        .args(flags)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().unwrap())
-        .stderr(log)
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap()
+    spawn_logged(Command::new(binary("berth-gateway")).args(flags), log)
 }

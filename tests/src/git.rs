@@ -1,11 +1,11 @@
 //! A server of Git repositories on loopback.
 
-use crate::processes::ending_with_parent;
+use crate::processes::{ending_with_parent, spawn_logged};
 use berth_process::free_port;
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 use tempfile::TempDir;
 use tokio::process::Child;
@@ -63,17 +63,13 @@ impl GitServer {
 fn serve(folder: &Path, port: u16, log: &Path) -> Child {
     let programs = PathBuf::from(git(folder, &["--exec-path"]).trim());
     let log = File::create(log).unwrap();
-    ending_with_parent(&programs.join("git-daemon"))
+    let mut daemon = ending_with_parent(&programs.join("git-daemon"));
+    daemon
         .args(["--export-all", "--reuseaddr", "--listen=127.0.0.1"])
         .arg(format!("--port={port}"))
         .arg(format!("--base-path={}", folder.display()))
-        .arg(folder)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().unwrap())
-        .stderr(log)
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap()
+        .arg(folder);
+    spawn_logged(&mut daemon, log)
 }
 
 /// Runs git in a folder, without the settings of this machine, and returns its output.

@@ -5,8 +5,8 @@ use rustix::{
     io::Errno,
     process::{Pid, Signal, kill_process},
 };
-use std::{path::Path, time::Duration};
-use tokio::process::Command;
+use std::{fs::File, path::Path, process::Stdio, time::Duration};
+use tokio::process::{Child, Command};
 
 /// The supervised process whose name ends with `suffix`, from the records in `dir`.
 pub fn find(dir: &Path, suffix: &str) -> Option<ProcessStatus> {
@@ -42,6 +42,17 @@ pub fn ending_with_parent(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
+}
+
+/// Starts a program that reads nothing and writes all its output into a log. It ends with the returned value.
+pub fn spawn_logged(command: &mut Command, log: File) -> Child {
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
 }
 
 /// Waits until the process of that name runs again under another id than `before`.
