@@ -11,9 +11,11 @@ pub fn tenant_slug_variable() -> (&'static str, String) {
     ("slug", format!("namespaceObject.metadata.labels['{}']", labels::TENANT))
 }
 
-/// Variable: the names that the tenant's class allows, from a policy annotation of the namespace.
+/// Variable: the names that the tenant's class allows, from a policy annotation of the namespace; empty without the annotation. Without the filter,
+/// the list of nothing would be a list with the empty name: that of an Ingress for every host, and of a snapshot of any class.
 pub fn allowed_names_variable(name: &'static str, annotation: &str) -> (&'static str, String) {
-    let list = format!("namespaceObject.metadata.?annotations[?'{annotation}'].orValue('').split(',')");
+    let list =
+        format!("namespaceObject.metadata.?annotations[?'{annotation}'].orValue('').split(',').filter(n, n != '')");
     (name, list)
 }
 

@@ -30,6 +30,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         }],
         variables: vec![
             closed_variable(),
+            forms_variable(),
             ("endpoints", cel::list("object", "endpoints")),
             (
                 "addresses",
@@ -66,6 +67,15 @@ pub(super) fn build_policy() -> AdmissionPolicy {
                 ),
                 "endpoints[].addresses may not hold addresses of the host's Services, nodes, API servers or metadata services",
             ),
+            // In an expression of its own, so that both have the whole budget.
+            validation(
+                format!(
+                    "object.addressType != 'IPv6' || variables.addresses > {MAX_ADDRESSES} || \
+                     variables.endpoints.all(e, e.?addresses.orValue([]).all(a, \
+                     !variables.forms.exists(c, c.containsIP(a))))"
+                ),
+                "endpoints[].addresses may not hold IPv6 forms of IPv4 addresses: what they lead to depends on who reads them",
+            ),
             validation(
                 "variables.endpoints.all(e, !has(e.targetRef))",
                 "endpoints[].targetRef may not name an object of the host",
@@ -79,15 +89,31 @@ fn closed_variable() -> (&'static str, String) {
     let always: Vec<String> = ranges::never_open().map(|network| network.to_string()).collect();
     let (name, listed) = cel::allowed_names_variable("closed", policy_annotations::CLOSED_TO_ENDPOINTS);
     let always = cel::string_list(always.iter().map(String::as_str));
-    (
-        name,
-        format!("({always} + {listed}.filter(c, c != '')).map(c, cidr(c))"),
-    )
+    (name, format!("({always} + {listed}).map(c, cidr(c))"))
+}
+
+/// Variable `forms`: the networks of IPv6 forms of IPv4 addresses.
+fn forms_variable() -> (&'static str, String) {
+    let forms: Vec<String> = ranges::FORMS_OF_V4.iter().map(ToString::to_string).collect();
+    let forms = cel::string_list(forms.iter().map(String::as_str));
+    ("forms", format!("{forms}.map(c, cidr(c))"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn translated_addresses_are_closed_as_in_translation() {
+        let (name, forms) = forms_variable();
+        assert_eq!(name, "forms");
+        for network in ["'64:ff9b::/32'", "'2002::/16'", "'2001::/32'", "'::/80'"] {
+            assert!(forms.contains(network), "{network}: {forms}");
+        }
+        let policy = build_policy();
+        let mut checked = policy.validations.iter();
+        assert!(checked.any(|validation| validation.expression.contains("!variables.forms.exists(")));
+    }
 
     #[test]
     fn metadata_services_and_what_control_lists_is_closed() {

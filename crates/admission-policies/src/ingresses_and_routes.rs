@@ -6,7 +6,7 @@ use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, 
 use berth_api::policy_annotations;
 use berth_sync_rules::{
     kinds::{
-        gateway::checks,
+        gateway::{checks, filters},
         ingress::{paths, settings},
     },
     translation::{edge_text, pattern::Pattern},
@@ -77,10 +77,10 @@ fn build_ingress_policy() -> AdmissionPolicy {
             ),
             validation(
                 format!(
-                    "'*' in variables.hostnames || object.spec.?tls.orValue([]).all(t, t.?hosts.orValue([]).all(h, {}))",
+                    "'*' in variables.hostnames || object.spec.?tls.orValue([]).all(t, t.?hosts.orValue([]).size() > 0 && t.hosts.all(h, {}))",
                     is_allowed_hostname("h")
                 ),
-                "spec.tls[].hosts must be names that the tenant's class lists",
+                "spec.tls[].hosts must be names that the tenant's class lists: without names, a certificate would be for every name",
             ),
             validation(
                 "(!has(object.spec.defaultBackend) || !has(object.spec.defaultBackend.resource)) && \
@@ -157,6 +157,8 @@ fn build_route_policy() -> AdmissionPolicy {
                 ),
                 "spec.hostnames must be names that the tenant's class lists",
             ),
+            validate_filters(),
+            validate_backends(),
             validation(
                 field_checks::all_pass("object.spec", &[""], checks::NUMBERS),
                 "numbers of a route (entries of lists, ports, weights, status codes) must be in the ranges of the Gateway API",
@@ -180,6 +182,50 @@ fn build_route_policy() -> AdmissionPolicy {
             validate_controller_annotations(),
         ],
     }
+}
+
+/// What `of` says about each filter `f` of the rules and backends of a route.
+fn of_filters(of: &str) -> String {
+    let all = |parent: &str| format!("{}.all(f, {of})", cel::list(parent, "filters"));
+    format!(
+        "{}.all(r, {} && {}.all(b, {}))",
+        cel::list("object.spec", "rules"),
+        all("r"),
+        cel::list("r", "backendRefs"),
+        all("b")
+    )
+}
+
+/// Of filters, only those that translation copies: others make the gateway, which is shared with others, call what they name, or instruct it.
+fn validate_filters() -> Validation {
+    let known = cel::string_list(filters::allowed());
+    validation(
+        of_filters(&format!("dyn(f).all(k, k in {known})")),
+        "filters of a route may be header modifiers, redirects, rewrites, mirrors and CORS: others instruct a gateway that tenants share",
+    )
+}
+
+/// Backends are Services of this namespace.
+fn validate_backends() -> Validation {
+    let is_service = |backend: &str| {
+        format!(
+            "({backend}.?kind.orValue('Service') == 'Service' && {backend}.?group.orValue('') == '' && \
+             {backend}.?namespace.orValue(request.namespace) == request.namespace)"
+        )
+    };
+    validation(
+        format!(
+            "{}.all(r, {}.all(b, {})) && {}",
+            cel::list("object.spec", "rules"),
+            cel::list("r", "backendRefs"),
+            is_service("b"),
+            of_filters(&format!(
+                "!has(f.requestMirror) || {}",
+                is_service("f.requestMirror.?backendRef")
+            ))
+        ),
+        "backends of a route must be Services in the same namespace: kind, group and namespace may not say otherwise",
+    )
 }
 
 /// Whether the tenant's class lists a host name, as the syncer's `hostnames::serves` decides it.
@@ -230,6 +276,47 @@ mod tests {
             assert!(annotations.contains(&format!("'{name}'")), "{name}");
             assert!(annotations.contains(&format!("r'{}'", pattern.expression)), "{name}");
         }
+    }
+
+    #[test]
+    fn filters_and_backends_of_routes_are_those_of_translation() {
+        let filters = validate_filters().expression;
+        for known in [
+            "requestHeaderModifier",
+            "requestMirror",
+            "requestRedirect",
+            "urlRewrite",
+            "cors",
+            "type",
+        ] {
+            assert!(filters.contains(&format!("'{known}'")), "{filters}");
+        }
+        for denied in ["externalAuth", "extensionRef"] {
+            assert!(!filters.contains(denied), "{filters}");
+        }
+        let backends = validate_backends().expression;
+        for backend in [
+            "b.?kind",
+            "b.?namespace",
+            "f.requestMirror.?backendRef.?kind",
+            "f.requestMirror.?backendRef.?namespace",
+        ] {
+            assert!(backends.contains(backend), "{backends}");
+        }
+        let validations = build_route_policy().validations;
+        assert!(validations.contains(&validate_filters()) && validations.contains(&validate_backends()));
+    }
+
+    #[test]
+    fn names_that_mean_every_name_are_not_those_of_an_empty_list() {
+        let (_, hostnames) = cel::allowed_names_variable("hostnames", policy_annotations::HOSTNAMES);
+        assert!(hostnames.ends_with(".split(',').filter(n, n != '')"), "{hostnames}");
+        let validations = build_ingress_policy().validations;
+        assert!(
+            validations
+                .iter()
+                .any(|validation| validation.expression.contains("t.?hosts.orValue([]).size() > 0"))
+        );
     }
 
     #[test]

@@ -4,8 +4,18 @@
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, cel, validation};
 use berth_api::labels;
 
-/// Finalizers that the host itself adds to new objects during admission.
-const HOST_FINALIZERS: &[&str] = &["kubernetes.io/pvc-protection", "kueue.x-k8s.io/managed"];
+/// Finalizers that the host itself adds to new objects during admission, by resource. On an object of another kind nobody would ever remove them,
+/// and Kueue removes its own from pods with its label alone.
+const HOST_FINALIZERS: [(&str, &str); 2] = [
+    (
+        "kubernetes.io/pvc-protection",
+        "request.resource.resource == 'persistentvolumeclaims'",
+    ),
+    (
+        "kueue.x-k8s.io/managed",
+        "request.resource.resource == 'pods' && variables.labels[?'kueue.x-k8s.io/managed'].orValue('') == 'true'",
+    ),
+];
 
 pub(super) fn build_policy() -> AdmissionPolicy {
     let mut variables = vec![cel::tenant_slug_variable()];
@@ -55,11 +65,34 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             ),
             validation(
                 format!(
-                    "object.metadata.?finalizers.orValue([]).all(f, f in variables.oldFinalizers || f in {})",
-                    cel::string_list(HOST_FINALIZERS.iter().copied())
+                    "object.metadata.?finalizers.orValue([]).all(f, f in variables.oldFinalizers || {})",
+                    HOST_FINALIZERS
+                        .map(|(finalizer, is_its)| format!("(f == '{finalizer}' && {is_its})"))
+                        .join(" || ")
                 ),
                 "metadata.finalizers may not be added",
             ),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finalizers_of_the_host_are_on_the_kinds_that_it_puts_them_on() {
+        let validations = build_policy().validations;
+        let finalizers = validations
+            .iter()
+            .find(|validation| validation.message.contains("finalizers"));
+        let expression = &finalizers.unwrap().expression;
+        for (finalizer, resource) in [
+            ("kubernetes.io/pvc-protection", "persistentvolumeclaims"),
+            ("kueue.x-k8s.io/managed", "pods"),
+        ] {
+            let bound = format!("(f == '{finalizer}' && request.resource.resource == '{resource}'");
+            assert!(expression.contains(&bound), "{expression}");
+        }
     }
 }

@@ -14,12 +14,6 @@ pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
     [build_write_policy(), build_delete_policy()]
 }
 
-/// Variable: the list in a policy annotation of the namespace; empty without the annotation.
-fn list_variable(name: &'static str, annotation: &str) -> (&'static str, String) {
-    let (name, list) = cel::allowed_names_variable(name, annotation);
-    (name, format!("{list}.filter(c, c != '')"))
-}
-
 /// Whether an object carries the syncer's label.
 fn is_managed_by_syncer(object: &str) -> String {
     format!(
@@ -66,10 +60,10 @@ fn build_write_policy() -> AdmissionPolicy {
             operations: WRITES,
         }],
         variables: vec![
-            list_variable("egressCidrs", policy_annotations::EGRESS_CIDRS),
-            list_variable("ingressCidrs", policy_annotations::INGRESS_CIDRS),
-            list_variable("namespaces", policy_annotations::INGRESS_NAMESPACES),
-            list_variable("blockedCidrs", policy_annotations::BLOCKED_CIDRS),
+            cel::allowed_names_variable("egressCidrs", policy_annotations::EGRESS_CIDRS),
+            cel::allowed_names_variable("ingressCidrs", policy_annotations::INGRESS_CIDRS),
+            cel::allowed_names_variable("namespaces", policy_annotations::INGRESS_NAMESPACES),
+            cel::allowed_names_variable("blockedCidrs", policy_annotations::BLOCKED_CIDRS),
             ("egress", "object.spec.?egress.orValue([])".into()),
             ("ingress", "object.spec.?ingress.orValue([])".into()),
         ],

@@ -1,7 +1,13 @@
 //! The status of pods: a syncer writes conditions of readiness gates, everything else is for the kubelet. The address matters
-//! most: the host's controllers turn it into endpoints, so a stolen credential could direct traffic to any address.
+//! most: the host's controllers turn it into endpoints, so a stolen credential could direct traffic to any address. But the scheduler reads
+//! resources of the status as well, and other programs read what nobody knows today: so nothing but conditions may change.
+//!
+//! An API server takes metadata from requests for the status, too: labels, annotations and finalizers, which policies on pods do not see there.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, validation};
+
+/// Metadata that a request for the status could change, and what it is without entries.
+const METADATA: [(&str, &str); 3] = [("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]")];
 
 pub(super) fn build_policy() -> AdmissionPolicy {
     AdmissionPolicy {
@@ -18,20 +24,56 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             operations: &["UPDATE"],
         }],
         variables: vec![
-            ("new", "object.?status.orValue({})".into()),
-            ("old", "oldObject.?status.orValue({})".into()),
+            ("new", "dyn(object).?status.orValue({})".into()),
+            ("old", "dyn(oldObject).?status.orValue({})".into()),
         ],
         validations: vec![
             validation(
-                "['podIP', 'podIPs', 'hostIP', 'hostIPs', 'phase', 'nominatedNodeName', 'startTime', 'resize'].all(f, \
-                 f in variables.new ? (f in variables.old && variables.new[f] == variables.old[f]) : !(f in variables.old))",
-                "only conditions may be written in a pod's status, not its addresses or phase",
+                "variables.new.all(f, f == 'conditions' || (f in variables.old && variables.new[f] == variables.old[f])) && \
+                 variables.old.all(f, f == 'conditions' || f in variables.new)",
+                "only conditions may be written in a pod's status, not its addresses, phase or resources",
             ),
             validation(
-                "object.metadata.?labels.orValue({}) == oldObject.metadata.?labels.orValue({}) && \
-                 object.metadata.?annotations.orValue({}) == oldObject.metadata.?annotations.orValue({})",
-                "labels and annotations cannot be changed through a pod's status",
+                METADATA
+                    .map(|(field, empty)| {
+                        format!(
+                            "object.metadata.?{field}.orValue({empty}) == oldObject.metadata.?{field}.orValue({empty})"
+                        )
+                    })
+                    .join(" && "),
+                "labels, annotations and finalizers cannot be changed through a pod's status",
             ),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_but_conditions_is_compared() {
+        let all: Vec<String> = build_policy()
+            .validations
+            .into_iter()
+            .map(|validation| validation.expression)
+            .collect();
+        let [status, metadata] = all.as_slice() else {
+            panic!("{all:?}")
+        };
+        assert!(
+            status.contains("variables.new.all(f, f == 'conditions' || "),
+            "{status}"
+        );
+        assert!(
+            status.contains("variables.old.all(f, f == 'conditions' || "),
+            "{status}"
+        );
+        for field in ["labels", "annotations", "finalizers"] {
+            assert!(
+                metadata.contains(&format!("oldObject.metadata.?{field}.")),
+                "{metadata}"
+            );
+        }
     }
 }

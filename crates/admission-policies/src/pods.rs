@@ -147,6 +147,13 @@ fn build_new_pod_policy() -> AdmissionPolicy {
                  (variables.account + ':' + s.serviceAccountToken.?audience.orValue('')) in variables.audiences)))",
                 "spec.volumes[].projected may hold no certificates of the host, and tokens only for audiences that the class lists for the account",
             ),
+            // A kubelet would make variables of the tenant's Services, whose names and ports the tenant chooses. The syncer makes them itself,
+            // without those that choose devices.
+            validation(
+                "object.spec.?enableServiceLinks.orValue(true) == false",
+                "spec.enableServiceLinks must be false: names of Services and ports would become environment variables",
+            ),
+            validate_pod_affinity(),
             validation(
                 "object.spec.?terminationGracePeriodSeconds.orValue(30) <= variables.maxGrace",
                 "spec.terminationGracePeriodSeconds must be at most what the tenant's class allows",
@@ -164,6 +171,25 @@ fn max_grace_variable() -> (&'static str, String) {
     (
         "maxGrace",
         format!("int(namespaceObject.metadata.?annotations[?'{annotation}'].orValue('{default}'))"),
+    )
+}
+
+/// Terms about pods are about those of the tenant. The host's scheduler places no pod on a node where one of another namespace keeps it away: a
+/// term for every pod and a label that all nodes have would stop the scheduling of the whole host.
+fn validate_pod_affinity() -> Validation {
+    let is_local = |term: &str| format!("{term}.?namespaces.orValue([]).size() == 0 && !has({term}.namespaceSelector)");
+    let lists = ["podAffinity", "podAntiAffinity"].map(|kind| {
+        let affinity = format!("object.spec.?affinity.?{kind}");
+        format!(
+            "{affinity}.?requiredDuringSchedulingIgnoredDuringExecution.orValue([]).all(t, {}) && \
+             {affinity}.?preferredDuringSchedulingIgnoredDuringExecution.orValue([]).all(w, {})",
+            is_local("t"),
+            is_local("w.podAffinityTerm")
+        )
+    });
+    validation(
+        lists.join(" && "),
+        "spec.affinity may not name pods of other namespaces: namespaces and namespaceSelector of terms may not be set",
     )
 }
 
@@ -198,5 +224,43 @@ fn build_pod_deletion_policy() -> AdmissionPolicy {
             "request.?options.?gracePeriodSeconds.orValue(0) <= variables.maxGrace",
             "the grace period of the deletion must be at most what the tenant's class allows",
         )],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_list_of_terms_about_pods_is_checked() {
+        let expression = validate_pod_affinity().expression;
+        for kind in ["podAffinity", "podAntiAffinity"] {
+            for (list, term) in [
+                ("requiredDuringSchedulingIgnoredDuringExecution", "t"),
+                ("preferredDuringSchedulingIgnoredDuringExecution", "w.podAffinityTerm"),
+            ] {
+                let of_list = format!(".?{kind}.?{list}.orValue([]).all(");
+                let (_, checked) = expression.split_once(&of_list).unwrap();
+                assert!(checked[3..].starts_with(&format!("{term}.?namespaces.")), "{checked}");
+                assert!(
+                    checked.contains(&format!("!has({term}.namespaceSelector)")),
+                    "{checked}"
+                );
+            }
+        }
+        let policy = build_new_pod_policy();
+        assert!(policy.validations.contains(&validate_pod_affinity()));
+    }
+
+    #[test]
+    fn kubelets_make_no_variables_of_services() {
+        let policy = build_new_pod_policy();
+        let unset = "object.spec.?enableServiceLinks.orValue(true) == false";
+        assert!(
+            policy
+                .validations
+                .iter()
+                .any(|validation| validation.expression == unset)
+        );
     }
 }

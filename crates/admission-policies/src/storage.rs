@@ -69,7 +69,8 @@ fn build_claim_policy() -> AdmissionPolicy {
             validation(
                 format!(
                     "object.metadata.?annotations.orValue({{}}).all(k, {} || k == 'volume.kubernetes.io/selected-node' || \
-                     (oldObject != null && k in oldObject.metadata.?annotations.orValue({{}})))",
+                     (oldObject != null && k in oldObject.metadata.?annotations.orValue({{}}) && \
+                     oldObject.metadata.annotations[k] == object.metadata.annotations[k]))",
                     cel::is_reserved_key("k")
                 ),
                 "metadata.annotations of claims may not instruct storage drivers",

@@ -36,6 +36,19 @@ const METADATA: &[IpNet] = &[
     )),
 ];
 
+/// Networks of IPv6 addresses that stand for IPv4 addresses. What such an address leads to depends on who reads it.
+pub const FORMS_OF_V4: &[IpNet] = &[
+    // Compatible and mapped.
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 80)),
+    // Translated.
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0), 80)),
+    // NAT64, also with a local prefix.
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 32)),
+    // 6to4 and Teredo.
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32)),
+];
+
 /// Networks that no tenant may reach on any host.
 pub fn never_open() -> impl Iterator<Item = IpNet> {
     NODE_LOCAL.iter().chain(METADATA).copied()

@@ -325,7 +325,7 @@ async fn reaches_no_other_node(client: &Client, a: &Tenant) {
     ] {
         let mut spec = json!({
             "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": slug},
-            "automountServiceAccountToken": false, "dnsPolicy": "Default",
+            "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
         });
         for (key, value) in more.as_object().unwrap() {
             spec[key] = value.clone();
@@ -349,7 +349,7 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(host: Arc<T
     let pod = |name: &str, spec: &Value| -> Pod {
         let mut all = json!({
             "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": tenant.id.slug()},
-            "automountServiceAccountToken": false, "dnsPolicy": "Default",
+            "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
         });
         let labels = json!({"berth.dev/tenant": tenant.id.slug(), "berth.dev/managed-by": "syncer"});
         for (key, value) in spec.as_object().unwrap() {

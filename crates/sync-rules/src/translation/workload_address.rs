@@ -1,7 +1,7 @@
 //! Addresses that no workload has, and those that mean something else than they seem to. Ranges are read by
 //! [`berth_api::ranges`].
 
-use berth_api::ranges::NODE_LOCAL;
+use berth_api::ranges::{FORMS_OF_V4, NODE_LOCAL};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Whether an address can be that of a workload at all.
@@ -47,8 +47,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some("an unspecified address"),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some("a loopback address"),
-        // Mapped, translated and compatible; NAT64, also with a local prefix; 6to4; Teredo.
-        [0, 0, 0, 0, 0 | 0xffff, _, _, _] | [0x64, 0xff9b, _, _, _, _, _, _] | [0x2002, ..] | [0x2001, 0, ..] => {
+        _ if FORMS_OF_V4.iter().any(|network| network.contains(&IpAddr::V6(address))) => {
             Some("an IPv6 form of an IPv4 address (write it as IPv4)")
         }
         [0xfe80..=0xfebf, ..] => Some("a link-local address"),

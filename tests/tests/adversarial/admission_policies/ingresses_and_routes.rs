@@ -13,6 +13,7 @@ pub(super) async fn validate(credential: &StolenCredential) {
     };
     wait_until_served(credential, &route(&json!({}))).await;
     names_of_routes(credential, &route).await;
+    backends_and_filters_of_routes(credential, &route).await;
     values_of_routes(credential, &route).await;
     routes_of_older_versions(credential).await;
 }
@@ -89,6 +90,12 @@ async fn ingresses(credential: &StolenCredential) {
             "spec.tls[].hosts",
             ingress(&json!({"spec": {"tls": [{"hosts": ["bank.example.com"]}]}})),
         ),
+        // A certificate for every name.
+        (
+            "spec.tls[].hosts",
+            ingress(&json!({"spec": {"tls": [{"secretName": "s"}]}})),
+        ),
+        ("spec.rules[].host", ingress(&json!({"spec": {"rules": rules("")}}))),
         (
             "instructions",
             annotated("nginx.ingress.kubernetes.io/configuration-snippet", "return 200;"),
@@ -224,6 +231,41 @@ async fn names_of_routes(credential: &StolenCredential, route: &impl Fn(&Value) 
         ),
     ] {
         credential.expect_denied(message, &route(&more)).await;
+    }
+}
+
+/// Backends and filters that make a gateway call or do what the tenant could not.
+async fn backends_and_filters_of_routes(credential: &StolenCredential, route: &impl Fn(&Value) -> Value) {
+    let rule = |rule: &Value| route(&json!({"spec": {"rules": [rule]}}));
+    let filter = |filter: Value| rule(&json!({ "filters": [filter] }));
+    let to = |backend: &Value| rule(&json!({"backendRefs": [with(&json!({"name": "s", "port": 80}), backend)]}));
+    let mirror = |backend: &Value| json!({"type": "RequestMirror", "requestMirror": {"backendRef": with(&json!({"name": "s", "port": 80}), backend)}});
+    let itself = json!({"group": "", "kind": "Service", "namespace": credential.namespace});
+    for allowed in [to(&itself), filter(mirror(&itself))] {
+        credential.expect_allowed(&allowed).await;
+    }
+    for backend in [
+        json!({"kind": "Bucket"}),
+        json!({"group": "gateway.envoyproxy.io", "kind": "Backend"}),
+        json!({"group": "inference.networking.k8s.io"}),
+        json!({"namespace": "kube-system"}),
+    ] {
+        let of_backend = json!({"backendRefs": [{"name": "s", "port": 80, "filters": [mirror(&backend)]}]});
+        for denied in [to(&backend), filter(mirror(&backend)), rule(&of_backend)] {
+            credential
+                .expect_denied("backends of a route must be Services", &denied)
+                .await;
+        }
+    }
+    let extension =
+        json!({"type": "ExtensionRef", "extensionRef": {"group": "example.com", "kind": "Filter", "name": "f"}});
+    let call =
+        json!({"type": "ExternalAuth", "externalAuth": {"protocol": "HTTP", "backendRef": {"name": "s", "port": 80}}});
+    for denied in [extension, call, json!({"type": "Newer", "newer": {}})] {
+        let of_backend = json!({"backendRefs": [{"name": "s", "port": 80, "filters": [denied]}]});
+        for denied in [filter(denied.clone()), rule(&of_backend)] {
+            credential.expect_denied("filters of a route", &denied).await;
+        }
     }
 }
 

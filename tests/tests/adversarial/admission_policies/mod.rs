@@ -3,6 +3,7 @@
 
 mod allowed_namespaces;
 mod annotations;
+mod empty_lists;
 mod endpoint_cost;
 mod gateway;
 mod ingresses_and_routes;
@@ -88,7 +89,7 @@ impl StolenCredential {
         let base = json!({
             "containers": [{"name": "c", "image": "i"}], "nodeSelector": {labels::TENANT: self.slug},
             "tolerations": [{"key": labels::TENANT, "operator": "Equal", "value": self.slug, "effect": "NoExecute"}],
-            "automountServiceAccountToken": false, "dnsPolicy": "Default",
+            "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
         });
         self.object("v1", "Pod", &json!({"spec": with(&base, spec)}))
     }
@@ -229,6 +230,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
         slug: tenant.id.slug().into(),
     };
     pods::new(&credential).await;
+    pods::pods_of_other_namespaces(&credential).await;
     pods::device_variables(&credential).await;
     shared_nodes::pods(&credential, admin).await;
     pods::changes(&credential, admin).await;
@@ -238,10 +240,12 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     endpoint_cost::largest_slice(&credential, admin).await;
     objects::sources_of_variables(&credential).await;
     objects::storage_and_devices(&credential).await;
+    objects::annotations_of_claims(&credential, admin).await;
     ingresses_and_routes::validate(&credential).await;
     network::policies(&credential).await;
     network_cost::largest_policies(&credential, admin).await;
     sizes::validate(&credential, admin).await;
+    empty_lists::names_that_are_left_out(&credential, admin).await;
 
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();

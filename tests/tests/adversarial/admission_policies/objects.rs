@@ -2,10 +2,10 @@
 
 use super::{StolenCredential, expect_denied, wait_until_served, with};
 use berth_api::labels;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -38,6 +38,22 @@ pub(super) async fn metadata_and_secrets(credential: &StolenCredential) {
             "metadata.finalizers",
             object("Secret", &json!({"finalizers": ["example.com/forever"]})),
         ),
+        // Those that the host puts on other kinds: nobody would remove them.
+        (
+            "metadata.finalizers",
+            object("ConfigMap", &json!({"finalizers": ["kubernetes.io/pvc-protection"]})),
+        ),
+        (
+            "metadata.finalizers",
+            object("ConfigMap", &json!({"finalizers": ["kueue.x-k8s.io/managed"]})),
+        ),
+        (
+            "metadata.finalizers",
+            with(
+                &credential.pod(&json!({})),
+                &json!({"metadata": {"finalizers": ["kueue.x-k8s.io/managed"]}}),
+            ),
+        ),
         (
             "token of the host",
             with(
@@ -51,6 +67,11 @@ pub(super) async fn metadata_and_secrets(credential: &StolenCredential) {
     ] {
         credential.expect_denied(message, &denied).await;
     }
+    let managed =
+        json!({"metadata": {"finalizers": ["kueue.x-k8s.io/managed"], "labels": {"kueue.x-k8s.io/managed": "true"}}});
+    credential
+        .expect_allowed(&with(&credential.pod(&json!({})), &managed))
+        .await;
     // Objects that the host's controllers keep in the namespace.
     let maps: Api<k8s_openapi::api::core::v1::ConfigMap> =
         Api::namespaced(credential.client.clone(), &credential.namespace);
@@ -171,6 +192,7 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential, admin:
             .expect_denied("endpoints[].addresses may not hold addresses of the host", &mixed)
             .await;
     }
+    ipv6_endpoints(credential, &slice).await;
     // The API server's own rule.
     for address in ["169.254.169.254", "127.0.0.1"] {
         let refused = credential
@@ -181,6 +203,48 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential, admin:
             "{address}"
         );
     }
+}
+
+/// Endpoints with IPv6 addresses.
+async fn ipv6_endpoints(credential: &StolenCredential, slice: &impl Fn(&Value) -> Value) {
+    let with_address = |address: &str| slice(&json!({"addressType": "IPv6", "endpoints": [{"addresses": [address]}]}));
+    credential.expect_allowed(&with_address("2606:4700::1")).await;
+    // 169.254.169.254 and the first Service of the host behind translators.
+    for address in [
+        "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1::a60:1",
+        "2002:a9fe:a9fe::1",
+        "2001:0:1::1",
+    ] {
+        credential
+            .expect_denied("IPv6 forms of IPv4 addresses", &with_address(address))
+            .await;
+    }
+}
+
+/// What controllers of the host write into a claim instructs drivers, and stays as they wrote it.
+pub(super) async fn annotations_of_claims(credential: &StolenCredential, admin: &Client) {
+    const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+    let annotated = |value: &str| json!({"metadata": {"annotations": {PROVISIONER: value}}});
+    let claim = json!({"metadata": {"name": "claim"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"}});
+    let claim = credential.object("v1", "PersistentVolumeClaim", &claim);
+    let claims = |client: &Client| Api::<PersistentVolumeClaim>::namespaced(client.clone(), &credential.namespace);
+    let (own, admins) = (claims(&credential.client), claims(admin));
+    own.create(&PostParams::default(), &serde_json::from_value(claim).unwrap())
+        .await
+        .unwrap();
+    let hosts = Patch::Merge(annotated("disks.example.com"));
+    admins.patch("claim", &PatchParams::default(), &hosts).await.unwrap();
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let other = Patch::Merge(annotated("other.example.com"));
+    expect_denied("storage drivers", own.patch("claim", &dry_run, &other).await);
+    let labelled = json!({"metadata": {"labels": {"berth.dev/x": "y"}}});
+    own.patch("claim", &dry_run, &Patch::Merge(labelled)).await.unwrap();
+    own.delete("claim", &DeleteParams::default()).await.unwrap();
 }
 
 pub(super) async fn storage_and_devices(credential: &StolenCredential) {

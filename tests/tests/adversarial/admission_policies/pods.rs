@@ -28,6 +28,10 @@ pub(super) async fn new(credential: &StolenCredential) {
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
         json!({"terminationGracePeriodSeconds": 600}),
         volume(&json!({"csi": {"driver": "scratch.example.com"}})),
+        affinity(
+            "podAntiAffinity",
+            &json!({"labelSelector": {"matchLabels": {"pod.berth.dev/app": "a"}}}),
+        ),
     ] {
         credential.expect_allowed(&credential.pod(&allowed)).await;
     }
@@ -50,6 +54,9 @@ pub(super) async fn new(credential: &StolenCredential) {
             "spec.automountServiceAccountToken",
             json!({"automountServiceAccountToken": null}),
         ),
+        // A Service `docker-resource-gpu` would choose a device.
+        ("spec.enableServiceLinks", json!({"enableServiceLinks": true})),
+        ("spec.enableServiceLinks", json!({"enableServiceLinks": null})),
         ("spec.dnsPolicy", json!({"dnsPolicy": "ClusterFirst"})),
         ("spec.schedulerName", json!({"schedulerName": "other"})),
         (
@@ -103,6 +110,38 @@ pub(super) async fn new(credential: &StolenCredential) {
     credential
         .expect_denied("berth.dev/tenant", &with(&credential.pod(&json!({})), &theirs))
         .await;
+}
+
+/// A spec with a required and a preferred term about other pods.
+fn affinity(kind: &str, term: &Value) -> Value {
+    let term = with(&json!({"topologyKey": "kubernetes.io/os"}), term);
+    json!({"affinity": {kind: {
+        "requiredDuringSchedulingIgnoredDuringExecution": [term],
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}],
+    }}})
+}
+
+/// Terms about pods of others: the scheduler would place no pod of the host where this one keeps them all away.
+pub(super) async fn pods_of_other_namespaces(credential: &StolenCredential) {
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        for others in [
+            json!({"labelSelector": {}, "namespaceSelector": {}}),
+            json!({"labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "a"}}}),
+            json!({"labelSelector": {}, "namespaces": ["kube-system"]}),
+        ] {
+            let mut spec = affinity(kind, &others);
+            for list in [
+                "requiredDuringSchedulingIgnoredDuringExecution",
+                "preferredDuringSchedulingIgnoredDuringExecution",
+            ] {
+                let removed = spec["affinity"][kind].as_object_mut().unwrap().remove(list).unwrap();
+                credential
+                    .expect_denied("pods of other namespaces", &credential.pod(&spec))
+                    .await;
+                spec["affinity"][kind][list] = removed;
+            }
+        }
+    }
 }
 
 pub(super) async fn device_variables(credential: &StolenCredential) {
@@ -220,25 +259,10 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
             Some("ephemeralcontainers"),
             json!({"spec": {"ephemeralContainers": debug}}),
         ),
-        // A Service would get these addresses as endpoints, and traffic would go there.
-        (
-            "not its addresses",
-            Some("status"),
-            json!({"status": {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}}),
-        ),
-        (
-            "not its addresses",
-            Some("status"),
-            json!({"status": {"phase": "Running"}}),
-        ),
-        (
-            "through a pod's status",
-            Some("status"),
-            json!({"metadata": {"labels": {labels::TENANT: "other"}}}),
-        ),
     ] {
         credential.expect_pod_change_denied(message, subresource, &patch).await;
     }
+    changes_of_status(credential).await;
     for (subresource, patch) in [
         (
             None,
@@ -269,6 +293,37 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
     pods.delete("allowed", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
+}
+
+/// Changes of the status of the pod `allowed`.
+async fn changes_of_status(credential: &StolenCredential) {
+    for (message, patch) in [
+        // A Service would get these addresses as endpoints, and traffic would go there.
+        (
+            "not its addresses",
+            json!({"status": {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}}),
+        ),
+        ("not its addresses", json!({"status": {"phase": "Running"}})),
+        // The scheduler counts these for the node.
+        (
+            "not its addresses",
+            json!({"status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                "allocatedResources": {"cpu": "1000"}, "resources": {"requests": {"cpu": "1000"}}}]}}),
+        ),
+        (
+            "through a pod's status",
+            json!({"metadata": {"labels": {labels::TENANT: "other"}}}),
+        ),
+        // Nobody could delete the pod, and its node would never be free.
+        (
+            "through a pod's status",
+            json!({"metadata": {"finalizers": ["example.com/forever"]}}),
+        ),
+    ] {
+        credential
+            .expect_pod_change_denied(message, Some("status"), &patch)
+            .await;
+    }
 }
 
 /// A deletion must not give a pod more time than the class does: nobody could use its node meanwhile.

@@ -32,6 +32,12 @@ const FILTER: Fields = &[
     ("urlRewrite", Rule::Copy),
 ];
 
+/// The fields of filters that may be on the host.
+pub fn allowed() -> impl Iterator<Item = &'static str> {
+    let fields = FILTER.iter().filter(|(_, rule)| !matches!(rule, Rule::Deny(_)));
+    fields.map(|(field, _)| *field)
+}
+
 const MIRROR: Fields = &[
     ("backendRef", Rule::Rewrite),
     ("fraction", Rule::Copy),

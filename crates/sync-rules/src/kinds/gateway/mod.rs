@@ -11,7 +11,7 @@
 
 pub mod checks;
 pub mod class;
-mod filters;
+pub mod filters;
 pub mod parents;
 pub mod route;
 mod status;
