@@ -159,7 +159,7 @@ impl ToHost for Services {
     }
 
     fn reduces_at_once(&self, cache: &Cache, name: &Name) -> bool {
-        is_closed(cache, name)
+        is_closed(cache, name) || is_exposed(cache, name)
     }
 
     fn allocated(&self, service: &Value) -> Value {
@@ -202,6 +202,13 @@ enum Selects {
 /// Whether the endpoints of a Service change too often.
 fn is_closed(cache: &Cache, name: &Name) -> bool {
     cache.endpoint_changes().is_closed(name)
+}
+
+/// Whether there is a way in from outside on the host. Once it is taken away, it returns only by a write that waits for its turn.
+fn is_exposed(cache: &Cache, name: &Name) -> bool {
+    let host = cache.stores.host(KindId::Service).get(name).map(|host| host.object());
+    let kind = host.as_deref().and_then(|host| json::text(host, &["spec", "type"]));
+    matches!(kind, Some("NodePort" | "LoadBalancer"))
 }
 
 /// What a Service selects on the host now.

@@ -182,6 +182,18 @@ pub trait ToHost: Sync {
         None
     }
 
+    /// Whether changes of objects of this kind can take something away that must not stay until it is their turn to be written, or although they are
+    /// refused: see [`ToHost::narrowed`]. Only of kinds that are applied.
+    fn narrows_at_once(&self) -> bool {
+        false
+    }
+
+    /// What is written at once of a change from the host object `live` to `desired`: `desired` without what `live` does not have, if `live` has
+    /// something that `desired` has not. It can only be needed again after something was added, by a write that did wait.
+    fn narrowed(&self, _desired: &Value, _live: &Value) -> Option<Value> {
+        None
+    }
+
     /// What an API server has allocated to an object, if objects of this kind are reserved on the host before the
     /// tenant's object is stored.
     fn allocated(&self, _object: &Value) -> Value {

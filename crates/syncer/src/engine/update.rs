@@ -42,6 +42,11 @@ enum Compared {
     Done(Outcome),
 }
 
+/// Whether the host does not take a write as it is.
+fn is_refusal(error: &CallError) -> bool {
+    matches!(error, CallError::Rejected(_) | CallError::QuotaExceeded(_))
+}
+
 impl ObjectSync<'_> {
     pub(super) async fn update(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Outcome, CallError> {
         let Self {
@@ -141,6 +146,7 @@ impl ObjectSync<'_> {
         let bytes = u64::from(host.bytes).max(count_bytes(&desired) as u64);
         if let Some(waits) = self.wait_for_turn(bytes).await {
             self.close_now(host, &desired, Part::Isolating).await;
+            self.narrow_now(stored, host, &desired).await;
             return Ok(Compared::Later(waits));
         }
         if let Err(CallError::QuotaExceeded(exceeded)) = engine.check_host_bytes(host.bytes.into(), bytes) {
@@ -149,6 +155,7 @@ impl ObjectSync<'_> {
                 .record_event(&self.key(), Level::Warning, QUOTA_EXCEEDED, &message)
                 .await;
             self.close_now(host, &desired, Part::Closing).await;
+            self.narrow_now(stored, host, &desired).await;
             return Ok(Compared::Later(Outcome::requeue("refused", FULL_WAIT)));
         }
         if let Some(waits) = self.wait_to_open_gates(object, host).await {
@@ -156,11 +163,15 @@ impl ObjectSync<'_> {
             return Ok(Compared::Done(waits));
         }
         engine.pending.end(&self.key());
+        let narrows = kind.narrows_at_once().then(|| desired.clone());
         let desired = self.with_metadata(stored, desired, &hash);
         if kind.must_replace(&desired, &host.object()) {
             return Ok(Compared::Done(self.delete(host, kind.orphan_grace()).await?));
         }
         if let Err(error) = self.bring_up_to_date(host, &desired).await {
+            if let Some(desired) = narrows.filter(|_| is_refusal(&error)) {
+                self.narrow_now(stored, host, &desired).await;
+            }
             // The host's admission denies what the rules here allow.
             if matches!(error, CallError::Rejected(_)) && self.keeps_failing() {
                 self.withdraw(stored, (object, content), host, &[]).await?;
@@ -174,7 +185,7 @@ impl ObjectSync<'_> {
     /// Brings the host object up to date. If the host refuses that, what must reach it in any case is written alone.
     pub(super) async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
         let result = self.write_difference(host, desired).await;
-        if let Err(CallError::Rejected(_) | CallError::QuotaExceeded(_)) = &result {
+        if result.as_ref().is_err_and(is_refusal) {
             self.close_now(host, desired, Part::Closing).await;
         }
         result
@@ -187,6 +198,38 @@ impl ObjectSync<'_> {
         {
             tracing::warn!(key = %self.key(), %error, "what closes an object has not reached the host");
         }
+    }
+
+    /// Writes what must not stay on the host although the rest of a change waits or is refused. `desired` is as the kind translates it.
+    pub(super) async fn narrow_now(&self, stored: &Stored, host: &Stored, desired: &Value) {
+        if self.kind.narrows_at_once()
+            && let Err(error) = self.narrow(stored, host, desired).await
+        {
+            tracing::warn!(key = %self.key(), %error, "what an object has lost is still on the host");
+        }
+    }
+
+    async fn narrow(&self, stored: &Stored, host: &Stored, desired: &Value) -> Result<(), CallError> {
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
+        let resource = kind.resource();
+        let Some(live) = CallError::found(engine.host.get(resource, self.namespace(), &host.name).await)? else {
+            return Ok(());
+        };
+        let Some(narrowed) = kind.narrowed(desired, &live) else {
+            return Ok(());
+        };
+        engine.turns.take(host.bytes.into());
+        let hash = json::hash(&kind.mutable_part(&narrowed));
+        let mut object = self.with_metadata(stored, narrowed, &hash);
+        object["metadata"]["uid"] = (*host.uid).into();
+        let written = engine
+            .host
+            .apply(resource, self.namespace(), &host.name, &object)
+            .await?;
+        engine.store_written(Side::Host, *id, name, written);
+        Ok(())
     }
 
     async fn close(&self, host: &Stored, desired: &Value, part: Part) -> Result<(), CallError> {

@@ -52,6 +52,7 @@ impl ObjectSync<'_> {
             WhenDenied::Reduce(reduced) => {
                 let hash = json::hash(&kind.mutable_part(&reduced));
                 if host.applied_hash.as_deref() != Some(hash.as_str()) {
+                    let narrows = kind.narrows_at_once().then(|| reduced.clone());
                     let reduced = self.with_metadata(stored, reduced, &hash);
                     let at_once = kind.reduces_at_once(&engine.cache, name);
                     if at_once {
@@ -61,6 +62,9 @@ impl ObjectSync<'_> {
                         self.bring_up_to_date(host, &reduced).await?;
                     } else {
                         self.close_now(host, &reduced, Part::Isolating).await;
+                        if let Some(reduced) = narrows {
+                            self.narrow_now(stored, host, &reduced).await;
+                        }
                     }
                 }
                 Ok(None)

@@ -1,10 +1,10 @@
 //! Limits of the tenant on the host: what is beyond them waits, and says why.
 
 use crate::{
-    objects::{create, events, eventually, is_phase, origin, pod},
+    objects::{both, create, events, eventually, is_phase, origin, pod},
     setup::{Clusters, Syncer, WORKLOADS},
 };
-use berth_api::{TenantLimits, labels::ORIGIN_NAME};
+use berth_api::{TenantLimits, labels::ORIGIN_NAME, names::host_name};
 use berth_sync_rules::{model::HostLimits, translation::sizes::MAX_SERVICE_VARIABLE_BYTES};
 use berth_syncer::metrics::SizeLabels;
 use k8s_openapi::api::{
@@ -246,8 +246,57 @@ pub async fn bytes_on_the_host_are_limited(clusters: &mut Clusters) {
     };
     let syncer = clusters.syncer().await;
     Box::pin(what_has_no_room_says_why(clusters)).await;
+    let policy = make_policy(clusters).await;
+    syncer.stop().await;
+    // Nothing may grow.
+    clusters.host_limits.bytes = 1;
+    let syncer = clusters.syncer().await;
+    Box::pin(what_a_policy_loses_needs_no_room(clusters, &policy)).await;
     syncer.stop().await;
     clusters.host_limits = HostLimits::default();
+}
+
+const POLICY: &str = "narrowed";
+
+/// A rule for pods of these apps.
+fn rule(apps: impl Iterator<Item = String>) -> Value {
+    let peers: Vec<Value> = apps
+        .map(|app| json!({"podSelector": {"matchLabels": {"app": app}}}))
+        .collect();
+    json!({ "from": peers })
+}
+
+/// A policy with two rules, which is on the host. Returns its name there.
+async fn make_policy(clusters: &Clusters) -> String {
+    let (tenant, host) = both(clusters, "networking.k8s.io", "v1", "NetworkPolicy");
+    let rules = ["kept", "lost"].map(|app| rule(std::iter::once(app.to_owned())));
+    let spec = json!({"podSelector": {"matchLabels": {"app": "db"}}, "policyTypes": ["Ingress"], "ingress": rules});
+    tenant.create(json!({"metadata": {"name": POLICY}, "spec": spec})).await;
+    let name = host_name("NetworkPolicy", "default", POLICY);
+    host.until(&name, "it is on the host", |_| true).await;
+    name
+}
+
+/// An edit takes a rule away and adds another that has no room.
+async fn what_a_policy_loses_needs_no_room(clusters: &Clusters, name: &str) {
+    let (tenant, host) = both(clusters, "networking.k8s.io", "v1", "NetworkPolicy");
+    let before = host.get(name).await.unwrap()["spec"].clone();
+    assert_eq!(before["ingress"].as_array().unwrap().len(), 2);
+    let more = rule((0..100).map(|number| format!("more-{number}")));
+    let ingress = [rule(std::iter::once("kept".to_owned())), more];
+    tenant.patch(POLICY, json!({"spec": {"ingress": ingress}})).await;
+    let kept = json!([before["ingress"][0]]);
+    host.until(name, "it has lost the rule, and has no other", |policy| {
+        policy["spec"]["ingress"] == kept
+    })
+    .await;
+    eventually("the Event names the limit", async || {
+        let messages = events(clusters, POLICY, "QuotaExceeded").await;
+        messages.iter().any(|message| message.contains("spec.limits.hostBytes"))
+    })
+    .await;
+    tenant.delete(POLICY).await;
+    host.gone(name).await;
 }
 
 /// Returns the bytes that are left on the host.

@@ -14,10 +14,14 @@
 //! | anything else | denied by name |
 //!
 //! Such an endpoint is left out and the slice is not denied, because an address of a pod may be another tenant's later.
-//! It must be gone from the host then, whatever else the slice contains.
+//! It must be gone from the host then, whatever else the slice contains, and also if the rest of the change waits for its turn or is refused:
+//! see [`ToHost::narrowed`].
 //!
 //! `Endpoints`, the older kind, never go to the host. The tenant's controller manager mirrors them into EndpointSlices,
 //! and those go. Were the Endpoints on the host as well, its controller manager would mirror them a second time.
+
+#[cfg(test)]
+mod tests;
 
 use crate::{
     model::{
@@ -133,6 +137,13 @@ pub(crate) fn denied(allowed: &EndpointAddresses<'_>, address: &Value) -> Option
     Some(format!("{address} {}", denied.why()))
 }
 
+/// The addresses of all endpoints of a slice.
+fn addresses_of(slice: &Value) -> BTreeSet<&str> {
+    let endpoints = json::items(slice, &["endpoints"]).iter();
+    let addresses = endpoints.flat_map(|endpoint| json::items(endpoint, &["addresses"]));
+    addresses.filter_map(Value::as_str).collect()
+}
+
 /// Denies more addresses than the host's admission policy can check, and numbers that no controller can use.
 fn check_sizes(slice: &Value, issues: &mut FieldIssues) {
     let endpoints = json::items(slice, &["endpoints"]).iter();
@@ -185,6 +196,26 @@ impl ToHost for Slices {
         WhenDenied::Withdraw
     }
 
+    fn narrows_at_once(&self) -> bool {
+        true
+    }
+
+    fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
+        // An address that the slice loses may be another tenant's pod's by now.
+        let (wanted, present) = (addresses_of(desired), addresses_of(live));
+        if present.is_subset(&wanted) {
+            return None;
+        }
+        let mut narrowed = desired.clone();
+        let is_there = |endpoint: &&Value| {
+            let mut addresses = json::items(endpoint, &["addresses"]).iter();
+            addresses.all(|address| address.as_str().is_some_and(|address| present.contains(address)))
+        };
+        let kept = json::items(desired, &["endpoints"]).iter().filter(is_there);
+        narrowed["endpoints"] = kept.cloned().collect();
+        Some(narrowed)
+    }
+
     fn translate(&self, cache: &Cache, name: &Name, slice: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
         let mut object = Value::Object(fields::copy(slice, "slice", SLICE, &mut issues));
@@ -223,209 +254,5 @@ impl ToHost for Slices {
         object["endpoints"] = endpoints.into();
         object["ports"] = ports.into();
         issues.into_result(object)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{resource::Side, store::Stored, tenant::test_tenant};
-    use crate::registry;
-    use std::sync::Arc;
-
-    fn cache() -> Cache {
-        let mut tenant = test_tenant();
-        Arc::make_mut(&mut tenant.network).endpoint_cidrs = vec!["192.0.2.0/24".into(), "oops".into()];
-        let cache = registry::new_cache(tenant);
-        for (name, spec) in [
-            ("db", json!({})),
-            ("web", json!({"selector": {"app": "web"}})),
-            (
-                "outside",
-                json!({"type": "ExternalName", "externalName": "a.example.com"}),
-            ),
-        ] {
-            let service = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": spec});
-            let store = cache.stores.tenant(KindId::Service);
-            store.written(Name::new("shop", name), Stored::new(&service));
-        }
-        cache
-    }
-
-    fn pod(cache: &Cache, version: u64, phase: &str) -> Vec<Key> {
-        let name = Name::new("shop", "pod");
-        let pod = json!({"metadata": {"name": "pod-x", "resourceVersion": version.to_string()},
-            "status": {"phase": phase, "podIP": "10.1.2.3", "podIPs": [{"ip": "10.1.2.3"}]}});
-        cache.stores.host(KindId::Pod).written(name.clone(), Stored::new(&pod));
-        cache.update_dependents(Side::Host, KindId::Pod, &name)
-    }
-
-    fn slice(service: &str, addresses: &[&str]) -> Value {
-        let endpoints: Vec<_> = addresses
-            .iter()
-            .map(|address| json!({"addresses": [address]}))
-            .collect();
-        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": "db-1", "namespace": "shop", "resourceVersion": "1", "labels": {
-                SERVICE: service, MANAGED_BY: "endpointslicemirroring-controller.k8s.io", "app": "db"}},
-            "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "db", "port": 5432, "protocol": "TCP"}]})
-    }
-
-    fn name() -> Name {
-        Name::new("shop", "db-1")
-    }
-
-    fn addresses(cache: &Cache, slice: &Value) -> (Vec<Value>, Vec<String>) {
-        let translated = Slices.translate(cache, &name(), slice).unwrap();
-        let endpoints = json::items(&translated.object, &["endpoints"]).iter();
-        let addresses = endpoints.map(|endpoint| endpoint["addresses"][0].clone()).collect();
-        (addresses, translated.ignored.iter().map(ToString::to_string).collect())
-    }
-
-    #[test]
-    fn the_slice_of_the_api_server_does_not_follow_pods() {
-        let cache = cache();
-        let own = json!({"metadata": {"name": "kubernetes", "namespace": "default", "resourceVersion": "1", "labels": {
-            SERVICE: "kubernetes"}}});
-        for (slice_name, slice) in [(api_server(), own), (name(), slice("db", &[]))] {
-            let slices = cache.stores.tenant(KindId::EndpointSlice);
-            slices.written(slice_name.clone(), Stored::new(&slice));
-            cache.update_dependents(Side::Tenant, KindId::EndpointSlice, &slice_name);
-        }
-        let mut keys = pod(&cache, 2, "Running");
-        keys.retain(|key| key.kind == KindId::EndpointSlice);
-        assert_eq!(keys, [KindId::EndpointSlice.key(name())]);
-    }
-
-    #[test]
-    fn a_slice_of_an_outside_database() {
-        let mut slice = slice("db", &["192.0.2.7"]);
-        slice["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "x"});
-        slice["endpoints"][0]["nodeName"] = "foreign".into();
-        slice["endpoints"][0]["conditions"] = json!({"ready": true});
-        insta::assert_yaml_snapshot!(Slices.translate(&cache(), &name(), &slice).unwrap().object);
-    }
-
-    #[test]
-    fn only_services_without_selector_are_given_endpoints() {
-        let cache = cache();
-        for (service, want) in [
-            ("db", DesiredState::Sync),
-            ("web", DesiredState::Absent),
-            ("outside", DesiredState::Absent),
-            ("missing", DesiredState::Absent),
-        ] {
-            assert_eq!(
-                Slices.desired_state(&cache, &name(), &slice(service, &[])),
-                want,
-                "{service}"
-            );
-        }
-        let own = slice("kubernetes", &["10.0.0.1"]);
-        assert_eq!(
-            Slices.desired_state(&cache, &Name::new("default", "kubernetes"), &own),
-            DesiredState::Absent
-        );
-    }
-
-    #[test]
-    fn an_address_is_allowed_as_long_as_a_pod_has_it() {
-        let cache = cache();
-        let slice = slice("db", &["10.1.2.3"]);
-        cache
-            .stores
-            .tenant(KindId::EndpointSlice)
-            .written(name(), Stored::new(&slice));
-        assert_eq!(addresses(&cache, &slice).1.len(), 1, "no pod yet");
-        let key = KindId::EndpointSlice.key(name());
-        assert!(pod(&cache, 1, "Running").contains(&key));
-        assert_eq!(addresses(&cache, &slice), (vec![json!("10.1.2.3")], vec![]));
-        assert!(!pod(&cache, 2, "Running").contains(&key), "no news");
-        assert!(pod(&cache, 3, "Succeeded").contains(&key));
-        assert_eq!(addresses(&cache, &slice).0, Vec::<Value>::new());
-    }
-
-    #[test]
-    fn foreign_addresses_are_left_out_with_an_event() {
-        let slice = slice(
-            "db",
-            &[
-                "169.254.169.254",
-                "10.9.9.9",
-                "192.0.2.8",
-                "127.0.0.1",
-                "224.0.0.1",
-                "0.0.0.0",
-                "db.example.com",
-            ],
-        );
-        let (addresses, ignored) = addresses(&cache(), &slice);
-        assert_eq!(addresses, [json!("192.0.2.8")]);
-        insta::assert_yaml_snapshot!(ignored);
-    }
-
-    #[test]
-    fn closed_networks_within_offered_ones_are_left_out_with_an_event() {
-        let mut tenant = test_tenant();
-        let network = Arc::make_mut(&mut tenant.network);
-        network.endpoint_cidrs = vec!["10.0.0.0/8".into()];
-        network.blocked = vec!["10.96.0.0/16".into(), "10.1.0.0/16".into(), "10.5.0.10/32".into()];
-        let cache = registry::new_cache(tenant);
-        pod(&cache, 1, "Running");
-        // A database, the host's API server, another tenant's pod, a node, and a pod of the tenant.
-        let slice = slice("db", &["10.20.0.7", "10.96.0.1", "10.1.2.4", "10.5.0.10", "10.1.2.3"]);
-        let (kept, ignored) = addresses(&cache, &slice);
-        assert_eq!(kept, [json!("10.20.0.7"), json!("10.1.2.3")]);
-        assert_eq!(ignored.len(), 3);
-        for (note, address) in ignored.iter().zip(["10.96.0.1", "10.1.2.4", "10.5.0.10"]) {
-            let words = format!("{address} is in a network of the platform, which is never open to endpoints");
-            assert!(note.ends_with(&words), "{note}");
-        }
-    }
-
-    #[test]
-    fn networks_that_the_host_closes_to_endpoints_are_left_out_even_for_pods() {
-        let mut tenant = test_tenant();
-        let network = Arc::make_mut(&mut tenant.network);
-        network.endpoint_cidrs = vec!["10.0.0.0/8".into()];
-        network.closed_to_endpoints = vec!["10.1.2.0/24".into()];
-        let cache = registry::new_cache(tenant);
-        pod(&cache, 1, "Running");
-        let slice = slice("db", &["10.20.0.7", "10.1.2.9", "10.1.2.3"]);
-        let (kept, ignored) = addresses(&cache, &slice);
-        assert_eq!(kept, [json!("10.20.0.7")]);
-        assert!(
-            ignored[0].contains("10.1.2.9") && ignored[1].contains("10.1.2.3"),
-            "{ignored:?}"
-        );
-    }
-
-    #[test]
-    fn slices_are_limited_in_size_and_ports_in_range() {
-        let many = |addresses: usize| slice("db", &vec!["192.0.2.7"; addresses]);
-        let denied = |slice: &Value| Slices.translate(&cache(), &name(), slice).map(|_| ());
-        assert_eq!(denied(&many(MAX_ADDRESSES)), Ok(()));
-        assert_eq!(denied(&many(MAX_ADDRESSES + 1)).unwrap_err()[0].field, "endpoints");
-        let mut several = many(1);
-        several["endpoints"][0]["addresses"] = json!(vec!["192.0.2.7"; MAX_ADDRESSES + 1]);
-        assert_eq!(denied(&several).unwrap_err()[0].field, "endpoints");
-        for port in [json!(0), json!(-1), json!(65_536), json!(4_294_967_376_u64)] {
-            let mut slice = many(1);
-            slice["ports"][0]["port"] = port;
-            assert_eq!(denied(&slice).unwrap_err()[0].field, "ports[0].port");
-        }
-        let mut every = many(1);
-        every["ports"][0]["port"] = Value::Null;
-        assert_eq!(denied(&every), Ok(()), "without a number: every port");
-    }
-
-    #[test]
-    fn endpoints_by_name_are_denied() {
-        let mut slice = slice("db", &[]);
-        slice["addressType"] = "FQDN".into();
-        assert_eq!(
-            Slices.translate(&cache(), &name(), &slice).unwrap_err()[0].field,
-            "addressType"
-        );
     }
 }

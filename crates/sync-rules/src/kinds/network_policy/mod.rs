@@ -24,12 +24,14 @@
 //! [`isolation`]. The pod loses it as soon as the syncer observes such a policy, even if the policy is not on the host
 //! yet, and whatever else of the pod is denied here or refused by the host (see [`ToHost::closing_patch`]). It gets the label back when the
 //! policy is gone from the tenant. In between, less traffic may be allowed than
-//! requested, never more.
+//! requested, never more. For the same reason the rules that a policy loses, and those of pods that it no longer selects, are gone before it is
+//! its turn to be written: see [`ToHost::narrowed`].
 
 mod blocks;
 mod cost;
 pub mod isolation;
 mod limits;
+mod narrow;
 mod peers;
 mod services;
 
@@ -69,6 +71,9 @@ const SPEC: Fields = &[
 
 const PORT: Fields = &[("endPort", Rule::Copy), ("port", Rule::Copy), ("protocol", Rule::Copy)];
 
+/// The lists of rules, each with the side of its peers.
+const DIRECTIONS: [(&str, &str); 2] = [("ingress", "from"), ("egress", "to")];
+
 struct Policies;
 
 impl ToHost for Policies {
@@ -94,6 +99,14 @@ impl ToHost for Policies {
             .map_or(WhenDenied::Withdraw, |translated| WhenDenied::Reduce(translated.object))
     }
 
+    fn narrows_at_once(&self) -> bool {
+        true
+    }
+
+    fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
+        narrow::narrowed(desired, live)
+    }
+
     fn translate(&self, cache: &Cache, name: &Name, policy: &Value) -> Result<Translated, Vec<DeniedField>> {
         let source = &policy["spec"];
         let mut issues = FieldIssues::default();
@@ -110,7 +123,7 @@ impl ToHost for Policies {
             spec.insert("policyTypes".into(), json!(types.collect::<Vec<_>>()));
         }
         let peers = Peers::new(cache, &name.namespace);
-        for (direction, side) in [("ingress", "from"), ("egress", "to")] {
+        for (direction, side) in DIRECTIONS {
             let rules: Vec<Value> = json::items(source, &[direction])
                 .iter()
                 .enumerate()
@@ -156,7 +169,7 @@ fn limit_size(policy: &Value, object: &mut Value, issues: &mut FieldIssues) -> R
 
 /// Takes all rules out of a direction that the host's API server would reject because comparing its ranges costs too much.
 fn limit_cost(peers: &Peers<'_>, object: &mut Value, issues: &mut FieldIssues) {
-    for (direction, side) in [("ingress", "from"), ("egress", "to")] {
+    for (direction, side) in DIRECTIONS {
         let cost = peers
             .cost(side)
             .of_rules(json::items(object, &["spec", direction]), side);

@@ -385,3 +385,23 @@ fn a_service_that_was_opened_since_it_was_denied_keeps_its_ways_in() {
         (json!("ClusterIP"), None)
     );
 }
+
+#[test]
+fn a_way_in_that_is_taken_away_does_not_wait_for_its_turn() {
+    let cache = registry::new_cache(test_tenant());
+    let name = Name::new("shop", "web");
+    let stored = |version: u64, kind: &str| {
+        let host = json!({"metadata": {"name": "web", "resourceVersion": version.to_string()}, "spec": {"type": kind}});
+        cache
+            .stores
+            .host(KindId::Service)
+            .written(name.clone(), Stored::new(&host));
+        Services.reduces_at_once(&cache, &name)
+    };
+    assert!(stored(1, "LoadBalancer"));
+    assert!(stored(2, "NodePort"));
+    assert!(
+        !stored(3, "ClusterIP"),
+        "it is gone, and returns only by a write that waits"
+    );
+}
