@@ -49,6 +49,20 @@ pub const FORMS_OF_V4: &[IpNet] = &[
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32)),
 ];
 
+/// The network by which translators lead IPv6 clients to IPv4 addresses (NAT64, RFC 6052), which are its last 32 bits.
+pub const NAT64: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96));
+
+/// The addresses in [`NAT64`] for an IPv4 range; none for an IPv6 range.
+pub fn behind_nat64(range: IpNet) -> Option<IpNet> {
+    let (IpNet::V4(range), IpNet::V6(prefix)) = (range, NAT64) else {
+        return None;
+    };
+    let address = u128::from(prefix.addr()) | u128::from(u32::from(range.addr()));
+    Ipv6Net::new(address.into(), prefix.prefix_len() + range.prefix_len())
+        .ok()
+        .map(IpNet::V6)
+}
+
 /// Networks that no tenant may reach on any host.
 pub fn never_open() -> impl Iterator<Item = IpNet> {
     NODE_LOCAL.iter().chain(METADATA).copied()
@@ -112,6 +126,18 @@ mod tests {
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn ranges_behind_a_translator_have_the_same_size() {
+        for (range, translated) in [
+            ("169.254.0.0/16", "64:ff9b::a9fe:0/112"),
+            ("10.96.0.1/32", "64:ff9b::a60:1/128"),
+            ("0.0.0.0/0", "64:ff9b::/96"),
+        ] {
+            assert_eq!(behind_nat64(parse(range).unwrap()), Some(parse(translated).unwrap()));
+        }
+        assert_eq!(behind_nat64(parse("fd00::/8").unwrap()), None);
     }
 
     #[test]

@@ -82,6 +82,27 @@ impl NetworkIsolation<'_> {
     }
 }
 
+/// What is allowed for a tenant, and offered for its endpoints.
+fn collect_opened(allowed: &AllowedNetworks, class: &ClassNetwork) -> Vec<IpNet> {
+    let AllowedNetworks { egress, ingress } = allowed;
+    let cidrs = egress.iter().map(|rule| &rule.cidr);
+    let cidrs = cidrs.chain(ingress.iter().filter_map(|rule| rule.cidr.as_ref()));
+    parse_ranges(cidrs.chain(&class.endpoint_cidrs))
+}
+
+/// The blocked ranges of a tenant, `blocked`, and their addresses behind a translator (NAT64), if something is open there: a translator would lead to
+/// what is closed. None contains another.
+pub fn close_behind_nat64(allowed: &AllowedNetworks, class: &ClassNetwork, mut blocked: Vec<IpNet>) -> Vec<IpNet> {
+    let opened = collect_opened(allowed, class);
+    if opened.iter().any(|range| ranges::overlap(*range, ranges::NAT64)) {
+        let translated: Vec<IpNet> = blocked.iter().copied().filter_map(ranges::behind_nat64).collect();
+        blocked.extend(translated);
+        blocked = IpNet::aggregate(&blocked);
+        blocked.sort();
+    }
+    blocked
+}
+
 /// Limits for the tenant's syncer and for the admission policy of NetworkPolicies. Blocked ranges that overlap nothing that is
 /// allowed, or offered for endpoints, are left out, so that most tenants do not change when a node is added or removed. If the
 /// others are too many for the policy, neighbouring ones are merged, around open networks without blocked ranges if that is possible:
@@ -94,9 +115,7 @@ pub fn network_limits(
 ) -> NetworkLimits {
     let webhook_hosts = &class.api_server_egress.hosts;
     let AllowedNetworks { egress, ingress } = allowed;
-    let cidrs = egress.iter().map(|rule| &rule.cidr);
-    let cidrs = cidrs.chain(ingress.iter().filter_map(|rule| rule.cidr.as_ref()));
-    let opened = parse_ranges(cidrs.chain(&class.endpoint_cidrs));
+    let opened = collect_opened(allowed, class);
     let is_relevant = |range: &&IpNet| opened.iter().any(|opened| ranges::overlap(*opened, **range));
     let relevant: Vec<IpNet> = blocked.iter().filter(is_relevant).copied().collect();
     // The name of a host may resolve to any address.

@@ -185,6 +185,31 @@ fn limits_contain_only_blocked_ranges_that_overlap_allowed_ones() {
 }
 
 #[test]
+fn what_is_blocked_is_blocked_behind_a_translator() {
+    let case = Case::new("vision");
+    let blocked = |cidr: &str| -> Vec<String> {
+        let allowed = serde_json::from_value(json!({"egress": [{"cidr": cidr}]})).unwrap();
+        let class = ClassNetwork::default();
+        let blocked = close_behind_nat64(&allowed, &class, case.blocked());
+        network_limits(&allowed, &class, &case.host, &blocked).blocked
+    };
+    for cidr in ["::/0", "64:ff9b::/96"] {
+        let blocked = blocked(cidr);
+        // Services, metadata services, and what the class blocks.
+        for range in [
+            "64:ff9b::a60:0/112",
+            "64:ff9b::a9fe:0/112",
+            "64:ff9b::6464:64c8/128",
+            "64:ff9b::a14:700/120",
+        ] {
+            assert!(blocked.iter().any(|known| known == range), "{range}: {blocked:?}");
+        }
+    }
+    assert!(!blocked("0.0.0.0/0").iter().any(|range| range.starts_with("64:ff9b:")));
+    assert_eq!(blocked("64:ff9b::808:808/128"), [""; 0], "a server of the internet");
+}
+
+#[test]
 fn networks_for_endpoints_come_with_what_is_blocked_in_them() {
     let case = Case::new("vision");
     let class = |cidrs: &[&str]| -> ClassNetwork { serde_json::from_value(json!({ "endpointCIDRs": cidrs })).unwrap() };

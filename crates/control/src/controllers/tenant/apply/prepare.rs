@@ -58,6 +58,7 @@ pub(super) async fn prepare<'a>(
         .map_err(in_step(TenantError::HostNetwork))?;
     let class_network = settings.authentication.open_hosts(&settings.class_network);
     let blocked = host_network.blocked_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
+    let blocked = network::close_behind_nat64(&settings.network, &class_network, blocked);
     let limits = network::network_limits(&settings.network, &class_network, &host_network, &blocked);
     let closed_to_endpoints = network::closed_to_endpoints(&host_network, &settings.class_network);
     apply_namespaces(context, accepted, &limits, &closed_to_endpoints).await?;
