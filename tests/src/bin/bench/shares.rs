@@ -1,25 +1,31 @@
-//! Shares of the processors: a tenant's servers together get as much as another tenant's, and as the host's.
+//! Shares of the processors: a tenant's servers together get as much as another tenant's, and the host's as much as those of all tenants.
 //!
 //! Without that, the kernel divides the time among all threads, and a greedy tenant, whose servers have more threads to run, gets more of it. On
-//! clusters the servers of tenants run in pods, which have shares by their CPU requests, and the host's on other machines.
+//! clusters the servers of tenants run in pods, which have shares by their CPU requests, and the host's on other machines: half of the
+//! processors stand for these, as where benchmarks give the host cores of its own.
 
 use crate::processor::by_tenant;
 use berth_tests::test_cluster::TestCluster;
 use rustix::io::Errno;
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
 
 /// Begin of the names of control groups that benchmarks make.
 const PREFIX: &str = "bench-berth-";
+/// Rest of the name of the control group of the host's servers.
+const HOST: &str = "host";
+/// Where a control group has its weight: of version 1 and of version 2 of control groups.
+const WEIGHTS: [&str; 2] = ["cpu.shares", "cpu.weight"];
 
 /// Control groups of a cluster's processes. Its end dissolves them.
 pub(crate) struct Shares(io::Result<Groups>);
 
 impl Shares {
-    /// Puts the processes of each tenant into a control group, and those of the host, with etcd and control, into another. All have the same
-    /// weight. Processes that a process starts later are in its group.
+    /// Puts the processes of each tenant into a control group, and those of the host, with etcd and control, into another, which weighs as
+    /// much as all others together. Processes that a process starts later are in its group.
     pub(crate) fn by_tenant(host: &TestCluster) -> Self {
         if std::env::var_os("BENCH_SHARES").is_some_and(|shares| shares == "none") {
             return Self(Err(io::Error::other("BENCH_SHARES=none")));
@@ -35,8 +41,10 @@ impl Shares {
     /// A sentence for people.
     pub(crate) fn describe(&self) -> String {
         match &self.0 {
-            Ok(_) => "the servers of each tenant together, and those of the host, have equal shares of the processors"
-                .to_owned(),
+            Ok(_) => {
+                "the servers of each tenant have equal shares of the processors, and those of the host half of them"
+                    .to_owned()
+            }
             Err(error) => format!("processes have no shares of the processors: {error}"),
         }
     }
@@ -56,8 +64,12 @@ impl Groups {
             fs::write(control, "+cpu")?;
         }
         let groups = Self { root };
+        let tenants: BTreeSet<&str> = members.iter().filter_map(|(tenant, _)| tenant.as_deref()).collect();
+        let host = groups.folder(HOST);
+        fs::create_dir_all(&host)?;
+        multiply_weight(&host, tenants.len())?;
         for (tenant, process) in members {
-            let group = groups.folder(tenant.as_deref().unwrap_or("host"));
+            let group = groups.folder(tenant.as_deref().unwrap_or(HOST));
             fs::create_dir_all(&group)?;
             match fs::write(group.join("cgroup.procs"), process.to_string()) {
                 // It has ended meanwhile.
@@ -92,6 +104,15 @@ fn clean_up(root: &Path) {
     for group in groups(root, PREFIX) {
         let _ = fs::remove_dir(group);
     }
+}
+
+/// Lets a new control group weigh `times` as much as those that keep the weight with which groups are made.
+fn multiply_weight(group: &Path, times: usize) -> io::Result<()> {
+    let files = WEIGHTS.map(|name| group.join(name));
+    let file = files.iter().find(|file| file.exists());
+    let file = file.ok_or_else(|| io::Error::other("control groups have no weight"))?;
+    let weight: usize = fs::read_to_string(file)?.trim().parse().map_err(io::Error::other)?;
+    fs::write(file, (weight * times).to_string())
 }
 
 fn groups(root: &Path, prefix: &str) -> Vec<PathBuf> {
