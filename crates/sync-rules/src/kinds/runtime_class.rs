@@ -28,7 +28,6 @@ const CLASSES: &MirroredClass = &MirroredClass {
     metadata: MirroredMetadata::Annotations(&[]),
     has_status: false,
     needs_host_scheduler: false,
-    is_always_watched: false,
     unmanaged_message: None,
 };
 

@@ -29,8 +29,6 @@ pub struct MirroredClass {
     pub has_status: bool,
     /// Whether the classes have an effect only where the host's scheduler places the pods.
     pub needs_host_scheduler: bool,
-    /// Whether the host's classes are watched even if none is listed, so that a host without the kind is reported.
-    pub is_always_watched: bool,
     /// The message of the Event about classes that the tenant makes itself, if they have no effect.
     pub unmanaged_message: Option<&'static str>,
 }
@@ -108,7 +106,7 @@ impl Mirror for MirroredClass {
     }
 
     fn is_offered(&self, policy: &SyncPolicy) -> bool {
-        self.is_always_watched || !(self.listed)(policy).is_empty()
+        !(self.listed)(policy).is_empty()
     }
 
     fn unmanaged_message(&self) -> Option<&'static str> {

@@ -25,7 +25,6 @@ const CLASSES: &MirroredClass = &MirroredClass {
     has_status: false,
     // A scheduler in the tenant would allocate devices beside the host's scheduler, in conflict with it.
     needs_host_scheduler: true,
-    is_always_watched: true,
     unmanaged_message: None,
 };
 

@@ -21,7 +21,6 @@ pub const KIND: Kind = MirroredClass::kind(&MirroredClass {
     metadata: MirroredMetadata::Annotations(&[]),
     has_status: true,
     needs_host_scheduler: false,
-    is_always_watched: false,
     unmanaged_message: None,
 })
 .with_tenant_rights(&[("gatewayclasses/status", &["patch"])]);

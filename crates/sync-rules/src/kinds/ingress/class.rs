@@ -28,7 +28,6 @@ pub const KIND: Kind = MirroredClass::kind(&MirroredClass {
     metadata: MirroredMetadata::Annotations(&["ingressclass.kubernetes.io/is-default-class"]),
     has_status: false,
     needs_host_scheduler: false,
-    is_always_watched: false,
     unmanaged_message: None,
 });
 

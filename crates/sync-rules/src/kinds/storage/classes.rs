@@ -32,7 +32,6 @@ const CLASS: MirroredClass = MirroredClass {
     metadata: MirroredMetadata::Annotations(ANNOTATIONS),
     has_status: false,
     needs_host_scheduler: false,
-    is_always_watched: false,
     unmanaged_message: Some("Classes made here have no effect: use those that the platform offers."),
 };
 
