@@ -94,7 +94,9 @@ fn collect_opened(allowed: &AllowedNetworks, class: &ClassNetwork) -> Vec<IpNet>
 /// what is closed. None contains another.
 pub fn close_behind_nat64(allowed: &AllowedNetworks, class: &ClassNetwork, mut blocked: Vec<IpNet>) -> Vec<IpNet> {
     let opened = collect_opened(allowed, class);
-    if opened.iter().any(|range| ranges::overlap(*range, ranges::NAT64)) {
+    // The name of a host may resolve to any address.
+    let is_open = !class.api_server_egress.hosts.is_empty();
+    if is_open || opened.iter().any(|range| ranges::overlap(*range, ranges::NAT64)) {
         let translated: Vec<IpNet> = blocked.iter().copied().filter_map(ranges::behind_nat64).collect();
         blocked.extend(translated);
         blocked = IpNet::aggregate(&blocked);

@@ -205,7 +205,16 @@ fn what_is_blocked_is_blocked_behind_a_translator() {
             assert!(blocked.iter().any(|known| known == range), "{range}: {blocked:?}");
         }
     }
-    assert!(!blocked("0.0.0.0/0").iter().any(|range| range.starts_with("64:ff9b:")));
+    let is_behind = |range: &String| range.starts_with("64:ff9b:");
+    assert!(!blocked("0.0.0.0/0").iter().any(is_behind));
+    let hooks: ClassNetwork =
+        serde_json::from_value(json!({"apiServerEgress": {"hosts": ["hooks.example.com"]}})).unwrap();
+    let none = serde_json::from_value(json!({})).unwrap();
+    let closed = close_behind_nat64(&none, &hooks, case.blocked());
+    assert!(
+        closed.iter().map(ToString::to_string).any(|range| is_behind(&range)),
+        "a name may resolve to any address"
+    );
     assert_eq!(blocked("64:ff9b::808:808/128"), [""; 0], "a server of the internet");
 }
 

@@ -188,8 +188,9 @@ pub trait ToHost: Sync {
         false
     }
 
-    /// What is written at once of a change from the host object `live` to `desired`: `desired` without what `live` does not have, if `live` has
-    /// something that `desired` has not. It can only be needed again after something was added, by a write that did wait.
+    /// What is written at once of a change from the host object `live` to `desired`: `live` without what `desired` has not, if there is such a
+    /// thing. It is hardly larger than `live`, because nothing limits it, and can only be needed again after something was added, by a write that
+    /// did wait.
     fn narrowed(&self, _desired: &Value, _live: &Value) -> Option<Value> {
         None
     }

@@ -7,11 +7,11 @@
 //! | in a network that the class offers, and open | allowed |
 //! | in a network that the class offers, and closed | denied: of the platform, of the host's pods, Services and nodes, of a metadata service, or a form of such an address |
 //! | any other | denied |
-//! | as an endpoint, in a network that the host's admission policy closes | denied, even if it is the address of one of the tenant's own pods: the policy cannot tell |
+//! | as an endpoint, in a network that the host's admission policy closes, or a form of an IPv4 address | denied, even if it is the address of one of the tenant's own pods: the policy cannot tell |
 
 use super::workload_address;
 use crate::model::Cache;
-use berth_api::ranges;
+use berth_api::ranges::{self, FORMS_OF_V4};
 use ipnet::IpNet;
 use std::net::IpAddr;
 
@@ -96,11 +96,9 @@ impl<'a> EndpointAddresses<'a> {
     /// Why not.
     pub fn check_endpoint(&self, address: IpAddr) -> Result<Allowed, Denied> {
         let allowed = self.check(address)?;
-        if self
-            .closed_to_endpoints
-            .iter()
-            .any(|network| network.contains(&address))
-        {
+        // The host's admission policy rejects forms of IPv4 addresses whoever has them.
+        let mut closed = self.closed_to_endpoints.iter().chain(FORMS_OF_V4);
+        if closed.any(|network| network.contains(&address)) {
             Err(Denied::Closed)
         } else {
             Ok(allowed)
@@ -199,6 +197,18 @@ mod tests {
         assert_eq!(check(&cache(OFFERED, BLOCKED), OWN_POD), Ok(Allowed::OwnPod));
         assert_eq!(check(&cache(&[], &["0.0.0.0/0"]), OWN_POD), Ok(Allowed::OwnPod));
         assert_eq!(check(&cache(&[], &[]), "10.244.1.8"), Err(Denied::Foreign));
+    }
+
+    #[test]
+    fn no_endpoint_is_a_form_of_an_ipv4_address_even_of_an_own_pod() {
+        let cache = cache(&[], &[]);
+        let own = "2002:c000:201::7";
+        let addresses = [own, OWN_POD].map(|address| address.parse().unwrap());
+        cache.pod_addresses().set(&Name::new("a", "p"), addresses.into());
+        assert_eq!(check(&cache, own), Ok(Allowed::OwnPod));
+        let rules = EndpointAddresses::new(&cache);
+        assert_eq!(rules.check_endpoint(own.parse().unwrap()), Err(Denied::Closed));
+        assert_eq!(rules.check_endpoint(OWN_POD.parse().unwrap()), Ok(Allowed::OwnPod));
     }
 
     #[test]

@@ -105,6 +105,9 @@ pub struct Engine {
     to_compare: Mutex<HashSet<Key>>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
+    /// Of changes that wait: the hash of what the host object should be, and the version of the host object that has nothing which the change
+    /// takes away.
+    narrowed: Mutex<HashMap<Key, (String, u64)>>,
     /// Host objects that are ahead of the tenant's.
     pending: reserve::PendingReservations,
     /// Which pods may be created now.
@@ -191,6 +194,7 @@ impl Engine {
             failures: Mutex::default(),
             to_compare: Mutex::default(),
             synced_versions: Mutex::default(),
+            narrowed: Mutex::default(),
             pending: reserve::PendingReservations::default(),
             schedule_phase: Mutex::default(),
             refused_kinds: quota::RefusedKinds::default(),

@@ -178,6 +178,7 @@ impl ObjectSync<'_> {
             }
             return Err(error);
         }
+        lock(&engine.narrowed).remove(&self.key());
         self.record_ignored(&ignored).await;
         Ok(Compared::Updated)
     }
@@ -214,13 +215,18 @@ impl ObjectSync<'_> {
             engine, id, kind, name, ..
         } = self;
         let resource = kind.resource();
+        // What waits is reconciled again and again.
+        let compared = (json::hash(&kind.mutable_part(desired)), host.version);
+        if lock(&engine.narrowed).get(&self.key()) == Some(&compared) {
+            return Ok(());
+        }
         let Some(live) = CallError::found(engine.host.get(resource, self.namespace(), &host.name).await)? else {
             return Ok(());
         };
         let Some(narrowed) = kind.narrowed(desired, &live) else {
+            lock(&engine.narrowed).insert(self.key(), compared);
             return Ok(());
         };
-        engine.turns.take(host.bytes.into());
         let hash = json::hash(&kind.mutable_part(&narrowed));
         let mut object = self.with_metadata(stored, narrowed, &hash);
         object["metadata"]["uid"] = (*host.uid).into();
@@ -228,6 +234,9 @@ impl ObjectSync<'_> {
             .host
             .apply(resource, self.namespace(), &host.name, &object)
             .await?;
+        engine
+            .turns
+            .take(u64::from(host.bytes).max(count_bytes(&object) as u64));
         engine.store_written(Side::Host, *id, name, written);
         Ok(())
     }

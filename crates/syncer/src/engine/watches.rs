@@ -189,11 +189,16 @@ mod tests {
     async fn an_idle_tenant_costs_the_host_few_watches() {
         let engine = engine();
         let cache = &engine.cache;
-        let always = cache.kinds.iter().copied().filter(|id| {
-            cache.kind(*id).host_watch == HostWatch::Always && engine.watched(Side::Host, *id).is_some()
-        });
+        let always =
+            cache.kinds.iter().copied().filter(|id| {
+                cache.kind(*id).host_watch == HostWatch::Always && engine.watched(Side::Host, *id).is_some()
+            });
         let always: Vec<&str> = always.map(KindId::label).collect();
-        assert_eq!(always, ["Pod", "Node", "TenantSchedule", "Event"], "classes that nobody may use are not watched");
+        assert_eq!(
+            always,
+            ["Pod", "Node", "TenantSchedule", "Event"],
+            "classes that nobody may use are not watched"
+        );
     }
 
     #[tokio::test]

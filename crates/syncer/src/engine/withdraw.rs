@@ -5,6 +5,7 @@ use super::{Outcome, api::CallError, lock, to_host::ObjectSync, update::Part};
 use berth_sync_rules::{
     kinds::pod::status::disrupted_status,
     model::{DeniedField, WhenDenied, json, store::Stored},
+    translation::sizes::count_bytes,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -53,12 +54,13 @@ impl ObjectSync<'_> {
                 let hash = json::hash(&kind.mutable_part(&reduced));
                 if host.applied_hash.as_deref() != Some(hash.as_str()) {
                     let narrows = kind.narrows_at_once().then(|| reduced.clone());
+                    let bytes = u64::from(host.bytes).max(count_bytes(&reduced) as u64);
                     let reduced = self.with_metadata(stored, reduced, &hash);
                     let at_once = kind.reduces_at_once(&engine.cache, name);
                     if at_once {
-                        engine.turns.take(host.bytes.into());
+                        engine.turns.take(bytes);
                     }
-                    if at_once || engine.may_write(&self.key(), host.bytes.into()).await {
+                    if at_once || engine.may_write(&self.key(), bytes).await {
                         self.bring_up_to_date(host, &reduced).await?;
                     } else {
                         self.close_now(host, &reduced, Part::Isolating).await;

@@ -202,17 +202,20 @@ impl ToHost for Slices {
 
     fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
         // An address that the slice loses may be another tenant's pod's by now.
-        let (wanted, present) = (addresses_of(desired), addresses_of(live));
-        if present.is_subset(&wanted) {
+        let wanted = addresses_of(desired);
+        if addresses_of(live).is_subset(&wanted) {
             return None;
         }
         let mut narrowed = desired.clone();
-        let is_there = |endpoint: &&Value| {
-            let mut addresses = json::items(endpoint, &["addresses"]).iter();
-            addresses.all(|address| address.as_str().is_some_and(|address| present.contains(address)))
+        narrowed["ports"] = live["ports"].clone();
+        let remaining = |endpoint: &Value| {
+            let mut endpoint = endpoint.clone();
+            let addresses = endpoint["addresses"].as_array_mut()?;
+            addresses.retain(|address| address.as_str().is_some_and(|address| wanted.contains(address)));
+            (!addresses.is_empty()).then_some(endpoint)
         };
-        let kept = json::items(desired, &["endpoints"]).iter().filter(is_there);
-        narrowed["endpoints"] = kept.cloned().collect();
+        let endpoints = json::items(live, &["endpoints"]).iter();
+        narrowed["endpoints"] = endpoints.filter_map(remaining).collect();
         Some(narrowed)
     }
 

@@ -124,18 +124,29 @@ fn addresses_that_are_lost_do_not_wait_for_those_that_are_new() {
     };
     let live = object(&["10.1.2.3", "10.1.2.4"], 1);
     let desired = object(&["10.1.2.4", "10.1.2.5"], 2);
-    assert_eq!(Slices.narrowed(&desired, &live), Some(object(&["10.1.2.4"], 2)));
-    assert_eq!(Slices.narrowed(&object(&[], 2), &live), Some(object(&[], 2)));
+    assert_eq!(Slices.narrowed(&desired, &live), Some(object(&["10.1.2.4"], 1)));
+    assert_eq!(Slices.narrowed(&object(&[], 2), &live), Some(object(&[], 1)));
     for grown in [object(&["10.1.2.3", "10.1.2.4", "10.1.2.5"], 2), live.clone()] {
         assert_eq!(Slices.narrowed(&grown, &live), None, "nothing is lost");
     }
     let mut both = live.clone();
     both["endpoints"] = json!([{"addresses": ["10.1.2.4", "10.1.2.5"]}]);
     assert_eq!(
-        Slices.narrowed(&both, &live).unwrap()["endpoints"],
-        json!([]),
-        "one of both is new"
+        Slices.narrowed(&live, &both).unwrap()["endpoints"],
+        json!([{"addresses": ["10.1.2.4"]}]),
+        "one of both is lost"
     );
+}
+
+#[test]
+fn nothing_of_a_change_is_written_with_the_addresses_that_are_lost() {
+    let live = slice("db", &["10.1.2.3", "10.1.2.4"]);
+    let mut fat = slice("db", &["10.1.2.3"; 500]);
+    for endpoint in fat["endpoints"].as_array_mut().unwrap() {
+        endpoint["hostname"] = "a".repeat(63).into();
+    }
+    fat["ports"] = json!(vec![json!({"port": 1}); 100]);
+    assert_eq!(Slices.narrowed(&fat, &live), Some(slice("db", &["10.1.2.3"])));
 }
 
 #[test]
