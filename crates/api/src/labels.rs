@@ -130,7 +130,7 @@ pub const AGGREGATE_TO_VIEWER: &str = "berth.dev/aggregate-to-viewer";
 pub const CREATED_BY: &str = "berth.dev/created-by";
 /// Scheduling gate of host pods of tenants whose Project limits its users. Control takes it off when the user may have the pod.
 pub const USER_QUOTA_GATE: &str = "berth.dev/user-quota";
-/// Selectors of Services on the host: no pod has this label, so that a Service whose endpoints change too often has none for a while.
+/// Selectors of Services on the host: no pod has this label, so that a Service has none for a while: its endpoints change too often, or the tenant has not stored it yet.
 pub const ENDPOINTS: &str = "berth.dev/endpoints";
 /// Value of [`ENDPOINTS`].
 pub const ENDPOINTS_NONE: &str = "none";

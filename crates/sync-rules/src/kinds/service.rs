@@ -16,7 +16,7 @@
 //! | status | `loadBalancer` comes back; a condition says if something is denied, see [`status`] |
 //!
 //! Addresses and node ports are allocated by the host before the tenant's object is stored: see [`allocation`] and
-//! [`crate::admission`].
+//! [`crate::admission`]. Until it is stored, the host's Service selects no pod, or the pods that it selected before.
 
 pub mod allocation;
 mod status;
@@ -50,7 +50,6 @@ pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
     .essential()
     // What changes endpoints is counted.
     .depends_on(&[
-        Dependency::on_tenant(KindId::Service, endpoint_changes::note_selector),
         Dependency::on_host(KindId::Service, endpoint_changes::note_written),
         Dependency::on_host(KindId::Pod, endpoint_changes::note_pod),
     ]);
@@ -160,6 +159,27 @@ impl ToHost for Services {
 
     fn reduces_at_once(&self, cache: &Cache, name: &Name) -> bool {
         is_closed(cache, name) || is_exposed(cache, name)
+    }
+
+    fn reserved(&self, mut desired: Value, live: Option<&Value>) -> Value {
+        // Quotas, policies and webhooks of the tenant are asked later.
+        let Some(spec) = desired["spec"].as_object_mut() else {
+            return desired;
+        };
+        match live.map(|live| live["spec"].get("selector")) {
+            Some(Some(selector)) => {
+                spec.insert("selector".into(), selector.clone());
+            }
+            Some(None) => {
+                spec.remove("selector");
+            }
+            None => {
+                if let Some(selector) = spec.get_mut("selector").and_then(Value::as_object_mut) {
+                    selector.insert(labels::ENDPOINTS.into(), labels::ENDPOINTS_NONE.into());
+                }
+            }
+        }
+        desired
     }
 
     fn allocated(&self, service: &Value) -> Value {

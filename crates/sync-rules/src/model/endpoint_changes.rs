@@ -26,6 +26,7 @@ use super::{
     store::Stored,
 };
 use crate::admission::writes::Pace;
+use berth_api::{labels, pod_labels};
 use serde_json::Value;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -165,7 +166,7 @@ impl EndpointChanges {
         self.creations.has(1, self.now)
     }
 
-    /// Sets what a Service selects; nothing once it is gone. One that is closed stays closed, also if it is made again.
+    /// Sets what a Service selects on the host; nothing once it is gone. One that is closed stays closed, also if it is made again.
     pub fn set_selector(&mut self, service: &Name, selector: Labels) {
         self.selectors.set(service, selector);
     }
@@ -191,7 +192,8 @@ impl EndpointChanges {
         Vec::new()
     }
 
-    /// Notes the state of a pod on the host: of its endpoint, and of what was written of it. `labels` are those of the tenant's pod, if there is one.
+    /// Notes the state of a pod on the host: of its endpoint, and of what was written of it. `labels` are those of the tenant's pod, under their keys on
+    /// the host, if there is one.
     /// `counts` says whether what is new has changed; it has not while the pods are listed. Returns the Services that are closed because of that.
     fn set_pod(
         &mut self,
@@ -292,24 +294,42 @@ impl EndpointChanges {
     }
 }
 
-/// Notes the selector of a Service of the tenant.
-pub(crate) fn note_selector(cache: &Cache, service: &Name) -> Vec<Key> {
-    let stored = cache.stores.tenant(KindId::Service).get(service);
-    let selector = stored.map(|stored| json::strings(&stored.object(), &["spec", "selector"]));
-    cache
-        .endpoint_changes()
-        .set_selector(service, selector.unwrap_or_default());
-    Vec::new()
-}
-
-/// Notes what a Service is on the host. Returns the Services that are closed because of that.
+/// Notes what a Service is on the host, and what it selects there: the tenant's may differ from it, if it is not stored or not written yet. Returns
+/// the Services that are closed because of that.
 pub(crate) fn note_written(cache: &Cache, service: &Name) -> Vec<Key> {
     let store = cache.stores.host(KindId::Service);
-    let written = store.get(service).map(|stored| Written::of(&stored));
-    let closed = cache
-        .endpoint_changes()
-        .set_written(service, written, store.is_listed());
+    let stored = store.get(service);
+    let selector = stored.as_ref().map(|stored| selector_of(&stored.object()));
+    let written = stored.map(|stored| Written::of(&stored));
+    let mut changes = cache.endpoint_changes();
+    changes.set_selector(service, selector.unwrap_or_default());
+    let closed = changes.set_written(service, written, store.is_listed());
     closed.into_iter().map(|service| KindId::Service.key(service)).collect()
+}
+
+/// The labels of tenants' pods that a host Service selects; none if it selects no pod. Labels that the host sets itself are left out, as they are
+/// of [pods](labels_of): more pods count then.
+fn selector_of(service: &Value) -> Labels {
+    let mut selector = json::strings(service, &["spec", "selector"]);
+    if selector.contains_key(labels::ENDPOINTS) {
+        return Labels::new();
+    }
+    selector.retain(|key, _| key != labels::TENANT && !pod_labels::BOUND.contains(&key.as_str()));
+    // Services are found by one of their labels: all pods of the namespace have this one.
+    if selector.len() > 1 {
+        selector.remove(labels::TENANT_OBJECT_NAMESPACE);
+    }
+    selector
+}
+
+/// The labels by which Services of the host find a pod of the tenant.
+fn labels_of(name: &Name, pod: &Value) -> Labels {
+    let own = json::strings(pod, &["metadata", "labels"]).into_iter();
+    let own = own.filter(|(key, _)| !pod_labels::BOUND.contains(&key.as_str()));
+    let namespace = (labels::TENANT_OBJECT_NAMESPACE.to_owned(), name.namespace.to_string());
+    own.map(|(key, value)| (pod_labels::host_key(&key), value))
+        .chain([namespace])
+        .collect()
 }
 
 /// Notes the state of a pod on the host. Returns the Services that are closed because of that.
@@ -321,7 +341,7 @@ pub(crate) fn note_pod(cache: &Cache, pod: &Name) -> Vec<Key> {
     });
     let labels = || {
         let stored = cache.stores.tenant(KindId::Pod).get(pod)?;
-        Some(json::strings(&stored.object(), &["metadata", "labels"]))
+        Some(labels_of(pod, &stored.object()))
     };
     let closed = cache.endpoint_changes().set_pod(pod, state, labels, store.is_listed());
     closed.into_iter().map(|service| KindId::Service.key(service)).collect()

@@ -337,7 +337,8 @@ fn the_states_of_both_sides_are_followed() {
             "spec": {"selector": {"pod.berth.dev/app": "a"}}})
     };
     put(Side::Host, KindId::Service, &service(0), written("1", "a"));
-    let spec = json!({"metadata": {"name": "s0000", "resourceVersion": "1"}, "spec": {"selector": {"app": "a"}}});
+    // The host's is older: the change waits, or was rejected after its reservation.
+    let spec = json!({"metadata": {"name": "s0000", "resourceVersion": "1"}, "spec": {"selector": {"app": "quiet"}}});
     put(Side::Tenant, KindId::Service, &service(0), spec);
     let inside = json!({"metadata": {"name": "a", "resourceVersion": "1", "labels": {"app": "a"}}});
     put(Side::Tenant, KindId::Pod, &pod("a"), inside);
@@ -363,10 +364,49 @@ fn the_states_of_both_sides_are_followed() {
         put(Side::Host, KindId::Pod, &pod("a"), host(version, address, ready, phase));
         assert_eq!(counted(), counts, "{version}");
     }
+    let mut inert = written("2", "b");
+    inert["spec"]["selector"][labels::ENDPOINTS] = labels::ENDPOINTS_NONE.into();
+    put(Side::Host, KindId::Service, &service(0), inert);
+    counted();
+    put(
+        Side::Host,
+        KindId::Pod,
+        &pod("a"),
+        host("7", "10.0.0.3", "True", "Running"),
+    );
+    assert!(!counted(), "it selects no pod");
     assert!(cache.endpoint_changes().may_create());
     put(Side::Host, KindId::Service, &service(0), written("2", "b"));
     assert!(!counted(), "the Services are not listed yet");
     cache.stores.host(KindId::Service).set_listed();
     put(Side::Host, KindId::Service, &service(0), written("3", "c"));
     assert!(counted());
+}
+
+#[test]
+fn labels_that_the_host_sets_itself_are_not_compared() {
+    let zone = "topology.kubernetes.io/zone";
+    let service = |selector: Value| {
+        let mut selector = selector;
+        selector[labels::TENANT] = "t".into();
+        selector[labels::TENANT_OBJECT_NAMESPACE] = "team".into();
+        selector_of(&json!({"spec": {"selector": selector}}))
+    };
+    let host = |pairs: &[(&str, &str)]| labels(pairs);
+    assert_eq!(
+        service(json!({zone: "a", "pod.berth.dev/app": "a"})),
+        host(&[("pod.berth.dev/app", "a")])
+    );
+    let all = host(&[(labels::TENANT_OBJECT_NAMESPACE, "team")]);
+    assert_eq!(service(json!({zone: "a"})), all, "all pods of the namespace");
+    let of_pod = |own: Value| labels_of(&pod("a"), &json!({"metadata": {"labels": own}}));
+    assert_eq!(of_pod(json!({zone: "a"})), all);
+    assert_eq!(
+        of_pod(json!({"app": "a", "job-name": "j"})),
+        host(&[
+            (labels::TENANT_OBJECT_NAMESPACE, "team"),
+            ("job-name", "j"),
+            ("pod.berth.dev/app", "a")
+        ])
+    );
 }

@@ -189,10 +189,16 @@ pub trait ToHost: Sync {
     }
 
     /// What is written at once of a change from the host object `live` to `desired`: `live` without what `desired` has not, if there is such a
-    /// thing. It is hardly larger than `live`, because nothing limits it, and can only be needed again after something was added, by a write that
-    /// did wait.
+    /// thing, and nothing that `live` has not, because no limit applies. Annotations are left out. It can only be needed again after something was
+    /// added, by a write that did wait.
     fn narrowed(&self, _desired: &Value, _live: &Value) -> Option<Value> {
         None
+    }
+
+    /// What is reserved of `desired`: the host object before the tenant's object is stored. The tenant's API server may still reject that object,
+    /// so a reservation has no effect besides what it allocates. `live` is the host object of the same object of the tenant, if there is one.
+    fn reserved(&self, desired: Value, _live: Option<&Value>) -> Value {
+        desired
     }
 
     /// What an API server has allocated to an object, if objects of this kind are reserved on the host before the

@@ -87,9 +87,9 @@ mod tests {
             .map(|number| Name::new("team", &format!("s{number}")))
             .collect();
         for service in &services {
-            let object = json!({"metadata": {"name": &*service.name}, "spec": {"selector": {"app": "a"}}});
-            for side in [Side::Tenant, Side::Host] {
-                put(&engine, side, KindId::Service, service, object.clone());
+            for (side, key) in [(Side::Tenant, "app"), (Side::Host, "pod.berth.dev/app")] {
+                let object = json!({"metadata": {"name": &*service.name}, "spec": {"selector": {key: "a"}}});
+                put(&engine, side, KindId::Service, service, object);
             }
         }
         let pod = Name::new("team", "a");

@@ -34,7 +34,7 @@ use std::{
 pub(super) const GRACE: Duration = Duration::from_secs(60);
 /// Longest time for which a reservation is pending: the API server has given up by then.
 const RESERVATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a creation waits until another one of the same name has ended.
+/// How long a creation waits until another one of the same name has ended, and an update until the creation has.
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of checks whether that has happened.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -174,6 +174,7 @@ impl Engine {
         if request.origin.is_none() {
             self.wait_for_turn(&request).await?;
         } else if !request.dry_run {
+            self.wait_for_adoption(&request).await;
             self.pending.start(&request.key(), Duration::ZERO);
         }
         let is_new = request.origin.is_none() || !stores.host(request.id).contains(request.name);
@@ -204,6 +205,19 @@ impl Engine {
         self.check_host_bytes(known, bytes)?;
         tokio::time::sleep(self.turns.take_soon(bytes).map_err(ReserveError::NoTurn)?).await;
         Ok(())
+    }
+
+    /// Waits until the reservation of an object that was stored just now has become its host object, but not for long: only then it is known what
+    /// that selects.
+    async fn wait_for_adoption(&self, request: &ReservationRequest<'_>) {
+        let is_reserved = || {
+            let host = self.cache.stores.host(request.id).get(request.name);
+            host.is_some_and(|host| host.origin_uid.is_none())
+        };
+        let begun = Instant::now();
+        while is_reserved() && begun.elapsed() < TURN_TIMEOUT {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
     }
 
     /// Lets one creation of a name proceed at a time. The next one finds the object that the first one created, if any.
@@ -238,20 +252,17 @@ impl Engine {
         let host = &request.connections.host;
         let (resource, namespace) = (request.rules.resource(), self.cache.tenant.workload_namespace.as_str());
         let name = host_name(request.id, request.name);
-        let hash = json::hash(&request.rules.mutable_part(&request.object));
-        let with_metadata = to_host::with_metadata(
-            &self.cache,
-            (request.id, request.rules),
-            request.name,
-            request.origin,
-            request.object.clone(),
-            &hash,
-        );
+        let reservation = |live: Option<&Value>| {
+            let object = request.rules.reserved(request.object.clone(), live);
+            let hash = json::hash(&request.rules.mutable_part(&object));
+            let about = (request.id, request.rules);
+            to_host::with_metadata(&self.cache, about, request.name, request.origin, object, &hash)
+        };
         if request.dry_run && request.origin.is_none() {
             // Under a name that is not in use, because the host object of an earlier object cannot be deleted for a dry
             // run.
             let other = Name::new(&request.name.namespace, &format!("{}/dry-run", request.name.name));
-            let mut object = with_metadata;
+            let mut object = reservation(None);
             let name = host_name(request.id, &other);
             object["metadata"]["name"] = name.as_str().into();
             return Ok(host.apply_dry_run(resource, namespace, &name, &object).await?);
@@ -261,8 +272,8 @@ impl Engine {
             found = CallError::found(host.get(resource, namespace, &name).await)?;
         }
         for _ in 0..ATTEMPTS {
-            let mut object = with_metadata.clone();
             let Some(live) = found.take() else {
+                let mut object = reservation(None);
                 object["metadata"]["resourceVersion"] = create::NOTHING_YET.into();
                 let made = if request.dry_run {
                     host.apply_dry_run(resource, namespace, &name, &object).await
@@ -286,9 +297,9 @@ impl Engine {
             }
             let uid = meta(&["uid"]).unwrap_or_default();
             let origin = meta(&["annotations", labels::ORIGIN_UID]);
-            if origin.is_none_or(|origin| Some(origin) == request.origin)
-                && !request.rules.must_replace(&with_metadata, &live)
-            {
+            let is_same = origin.is_some() && origin == request.origin;
+            let mut object = reservation(is_same.then_some(&live));
+            if (is_same || origin.is_none()) && !request.rules.must_replace(&object, &live) {
                 object["metadata"]["uid"] = uid.into();
                 let changed = if request.dry_run {
                     host.apply_dry_run(resource, namespace, &name, &object).await

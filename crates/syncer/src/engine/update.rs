@@ -2,6 +2,7 @@
 
 use super::to_host::ObjectSync;
 use super::{DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, lock, recorder::Level};
+use berth_api::labels;
 use berth_sync_rules::{
     model::{
         DeniedField, HostWrite, Translated, json,
@@ -144,7 +145,12 @@ impl ObjectSync<'_> {
             return Ok(Compared::Done(Outcome::requeue("reserved", left)));
         }
         let bytes = u64::from(host.bytes).max(count_bytes(&desired) as u64);
-        if let Some(waits) = self.wait_for_turn(bytes).await {
+        // Only what is reserved or closed selects nothing.
+        let selects_nothing = json::text(&host.object(), &["spec", "selector", labels::ENDPOINTS]).is_some();
+        if host.origin_uid.is_none() || selects_nothing {
+            // It had its turn when it was reserved, and is opened seldom.
+            engine.turns.take(bytes);
+        } else if let Some(waits) = self.wait_for_turn(bytes).await {
             self.close_now(host, &desired, Part::Isolating).await;
             self.narrow_now(stored, host, &desired).await;
             return Ok(Compared::Later(waits));

@@ -9,7 +9,7 @@ use crate::{
 };
 use berth_api::{
     SyncPolicy,
-    labels::{ORIGIN_UID, RESERVED_AT},
+    labels::{ENDPOINTS, ENDPOINTS_NONE, ORIGIN_UID, RESERVED_AT},
     sync_policy::ServicePolicy,
 };
 use berth_sync_rules::admission::configuration;

@@ -207,7 +207,9 @@ impl ToHost for Slices {
             return None;
         }
         let mut narrowed = desired.clone();
+        narrowed["metadata"]["annotations"] = json!({});
         narrowed["ports"] = live["ports"].clone();
+        narrowed["metadata"]["labels"][SERVICE] = live["metadata"]["labels"][SERVICE].clone();
         let remaining = |endpoint: &Value| {
             let mut endpoint = endpoint.clone();
             let addresses = endpoint["addresses"].as_array_mut()?;

@@ -120,6 +120,7 @@ fn addresses_that_are_lost_do_not_wait_for_those_that_are_new() {
     let object = |addresses: &[&str], port: u16| {
         let mut slice = slice("db", addresses);
         slice["ports"][0]["port"] = port.into();
+        slice["metadata"]["annotations"] = json!({});
         slice
     };
     let live = object(&["10.1.2.3", "10.1.2.4"], 1);
@@ -141,12 +142,15 @@ fn addresses_that_are_lost_do_not_wait_for_those_that_are_new() {
 #[test]
 fn nothing_of_a_change_is_written_with_the_addresses_that_are_lost() {
     let live = slice("db", &["10.1.2.3", "10.1.2.4"]);
-    let mut fat = slice("db", &["10.1.2.3"; 500]);
+    let mut fat = slice("web", &["10.1.2.3"; 500]);
     for endpoint in fat["endpoints"].as_array_mut().unwrap() {
         endpoint["hostname"] = "a".repeat(63).into();
     }
     fat["ports"] = json!(vec![json!({"port": 1}); 100]);
-    assert_eq!(Slices.narrowed(&fat, &live), Some(slice("db", &["10.1.2.3"])));
+    fat["metadata"]["annotations"] = json!({"simulation.berth.dev/a": "a".repeat(100_000)});
+    let mut left = slice("db", &["10.1.2.3"]);
+    left["metadata"]["annotations"] = json!({});
+    assert_eq!(Slices.narrowed(&fat, &live), Some(left));
 }
 
 #[test]

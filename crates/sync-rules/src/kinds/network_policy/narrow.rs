@@ -1,43 +1,36 @@
 //! What a change of a policy takes away: rules only allow traffic, so that one which is gone in the tenant must not stay on the host while the
 //! rest of the change waits.
 //!
-//! What is written meanwhile is made of the host's rules: of each what one rule of the tenant still allows. So nothing of the change gets through
-//! before its turn, and a rule to which something is added stays as it was.
+//! What is written meanwhile is made of the host's policy and of nothing else: of each rule the peers and ports that one rule of the tenant still
+//! allows. So nothing of the change gets through before its turn, each such write leaves less, and a rule to which something is added stays as it
+//! was. A range that gets exceptions is gone until its turn, as is a rule for all ports that gets some.
 
-use super::DIRECTIONS;
+use super::{DIRECTIONS, isolation};
 use crate::model::json;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
-/// Most ports and exceptions that a policy gets in this way. They have less than 4 KiB, by which every object may grow.
-const MOST_NEW: usize = 64;
+/// Most comparisons of a peer or a port with a rule, which take a tenth of a second. In larger policies only whole rules are compared.
+const MOST_COMPARED: usize = 1_000_000;
 
 /// The host's policy `live` without what `desired` does not allow, if it allows anything that `desired` does not.
 pub(super) fn narrowed(desired: &Value, live: &Value) -> Option<Value> {
     let selects_others = desired["spec"]["podSelector"] != live["spec"]["podSelector"];
     let mut narrowed = desired.clone();
+    narrowed["metadata"]["annotations"] = Map::new().into();
     narrowed["spec"] = live["spec"].clone();
-    let (mut loses, mut room) = (false, MOST_NEW);
+    let mut loses = false;
     for (direction, side) in DIRECTIONS {
-        let wanted: Vec<Allowed> = if selects_others {
-            Vec::new()
+        // The rules of a direction that a policy is not about allow nothing.
+        let is_about = isolation::directions(&desired["spec"]).any(|about| about.eq_ignore_ascii_case(direction));
+        let wanted = if selects_others || !is_about {
+            &[]
         } else {
-            let rules = json::items(desired, &["spec", direction]).iter();
-            rules.map(|rule| Allowed::by(rule, side)).collect()
+            json::items(desired, &["spec", direction])
         };
-        let mut kept = Vec::new();
-        for rule in json::items(live, &["spec", direction]) {
-            match wanted.iter().filter_map(|allowed| allowed.of(rule, side)).max() {
-                Some(rest) if rest.is_whole => kept.push(rule.clone()),
-                rest => {
-                    loses = true;
-                    if let Some(rest) = rest.filter(|rest| rest.new <= room) {
-                        room -= rest.new;
-                        kept.push(rest.rule);
-                    }
-                }
-            }
-        }
+        let present = json::items(live, &["spec", direction]);
+        let kept = remaining(present, wanted, side);
+        loses |= kept != present;
         if let Some(spec) = narrowed["spec"].as_object_mut() {
             spec.remove(direction);
             if !kept.is_empty() {
@@ -48,165 +41,144 @@ pub(super) fn narrowed(desired: &Value, live: &Value) -> Option<Value> {
     loses.then_some(narrowed)
 }
 
-/// What is left of a rule of the host.
-#[derive(Debug, PartialEq, Eq)]
-struct Rest {
-    /// Whether that is the whole rule.
-    is_whole: bool,
-    rule: Value,
-    /// Ports and exceptions in it that the host's rule does not have.
-    new: usize,
+/// What is left of the rules `present` if those that are `wanted` are all that may be allowed.
+fn remaining(present: &[Value], wanted: &[Value], side: &str) -> Vec<Value> {
+    let whole: HashSet<String> = wanted.iter().map(normal_text).collect();
+    let allowed: Vec<Allowed> = wanted.iter().map(|rule| Allowed::by(rule, side)).collect();
+    let count = |rule: &Value| json::items(rule, &[side]).len() + json::items(rule, &["ports"]).len() + 1;
+    let parts: usize = present.iter().map(count).sum();
+    let compares_parts = parts.saturating_mul(allowed.len()) <= MOST_COMPARED;
+    let rest = |rule: &Value| {
+        if whole.contains(&normal_text(rule)) {
+            return Some(rule.clone());
+        }
+        if !compares_parts {
+            return None;
+        }
+        let parts = Parts::of(rule, side);
+        let rests = allowed.iter().filter_map(|allowed| allowed.of(&parts));
+        let (kept_peers, kept_ports) = rests.max_by_key(|(peers, ports)| (peers.len(), ports.len()))?;
+        let mut rest = Map::new();
+        for (field, kept) in [(side, kept_peers), ("ports", kept_ports)] {
+            if !kept.is_empty() {
+                rest.insert(field.into(), kept.into_iter().cloned().collect());
+            }
+        }
+        Some(rest.into())
+    };
+    present.iter().filter_map(rest).collect()
 }
 
-impl Rest {
-    /// First the whole rule, then the one with the most peers and the least that is new.
-    fn order(&self) -> (bool, usize, std::cmp::Reverse<usize>) {
-        let peers = DIRECTIONS
-            .iter()
-            .map(|(_, side)| json::items(&self.rule, &[side]).len());
-        (self.is_whole, peers.sum(), std::cmp::Reverse(self.new))
+/// Who or what a peer of a rule is.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Peer {
+    /// One that is compared as a whole, as text.
+    Exact(String),
+    /// A range with exceptions.
+    Range(String, Vec<String>),
+}
+
+impl Peer {
+    fn new(peer: &Value) -> Self {
+        match json::text(peer, &["ipBlock", "cidr"]) {
+            Some(cidr) => {
+                let except = json::items(peer, &["ipBlock", "except"]).iter();
+                Self::Range(
+                    cidr.to_owned(),
+                    except.filter_map(Value::as_str).map(Into::into).collect(),
+                )
+            }
+            None => Self::Exact(peer.to_string()),
+        }
     }
 }
 
-impl Ord for Rest {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.order().cmp(&other.order())
+/// A rule of the host, prepared for comparisons.
+struct Parts<'a> {
+    /// Empty: everyone.
+    peers: Vec<(Peer, &'a Value)>,
+    /// Empty: all ports.
+    ports: Vec<(String, &'a Value)>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(rule: &'a Value, side: &str) -> Self {
+        let peers = json::items(rule, &[side]).iter();
+        let ports = json::items(rule, &["ports"]).iter();
+        Self {
+            peers: peers.map(|peer| (Peer::new(peer), peer)).collect(),
+            ports: ports.map(|port| (with_protocol(port).to_string(), port)).collect(),
+        }
     }
 }
 
-impl PartialOrd for Rest {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// What a rule of the tenant allows, so that rules of the host can be compared with it.
+/// What a rule of the tenant allows.
 struct Allowed {
     /// None: everyone.
     peers: Option<Peers>,
     /// None: all ports.
-    ports: Option<HashMap<String, Value>>,
+    ports: Option<HashSet<String>>,
 }
 
 #[derive(Default)]
 struct Peers {
-    /// Those that are compared as a whole, as text.
     exact: HashSet<String>,
-    /// Exceptions of each range, in the order of the text.
-    ranges: HashMap<String, Vec<String>>,
+    /// The exceptions of each range. A rule may have a range several times.
+    ranges: HashMap<String, Vec<Vec<String>>>,
 }
 
 impl Allowed {
     fn by(rule: &Value, side: &str) -> Self {
-        let peers = listed(rule, side).map(|peers| {
-            let mut known = Peers::default();
-            for peer in peers {
-                match range(peer) {
-                    Some((cidr, except)) => {
-                        known.ranges.insert(cidr, except);
-                    }
-                    None => {
-                        known.exact.insert(peer.to_string());
-                    }
+        let Parts { peers, ports } = Parts::of(rule, side);
+        let mut known = Peers::default();
+        let has_peers = !peers.is_empty();
+        for (peer, _) in peers {
+            match peer {
+                Peer::Exact(text) => {
+                    known.exact.insert(text);
                 }
+                Peer::Range(cidr, except) => known.ranges.entry(cidr).or_default().push(except),
             }
-            known
-        });
-        let ports = listed(rule, "ports").map(|ports| {
-            let ports = ports.iter().map(with_protocol);
-            ports.map(|port| (port.to_string(), port)).collect()
-        });
-        Self { peers, ports }
+        }
+        let ports: HashSet<String> = ports.into_iter().map(|(text, _)| text).collect();
+        Self {
+            peers: has_peers.then_some(known),
+            ports: Some(ports).filter(|ports| !ports.is_empty()),
+        }
     }
 
-    /// What this allows of a rule of the host, if anything.
-    fn of(&self, rule: &Value, side: &str) -> Option<Rest> {
-        let (mut is_whole, mut new) = (true, 0);
-        let mut rest = Map::new();
-        match (&self.peers, listed(rule, side)) {
-            (None, None) => {}
-            (None, Some(peers)) => {
-                rest.insert(side.into(), peers.into());
-            }
-            // Everyone, of whom only some are left: it waits.
-            (Some(_), None) => return None,
-            (Some(allowed), Some(peers)) => {
-                let kept: Vec<Value> = peers
-                    .iter()
-                    .filter_map(|peer| {
-                        let (kept, added) = allowed.of(peer)?;
-                        is_whole &= added == 0;
-                        new += added;
-                        Some(kept)
-                    })
-                    .collect();
-                if kept.is_empty() {
-                    return None;
-                }
-                is_whole &= kept.len() == peers.len();
-                rest.insert(side.into(), kept.into());
-            }
-        }
-        match (&self.ports, listed(rule, "ports")) {
-            (None, None) => {}
-            (None, Some(ports)) => {
-                rest.insert("ports".into(), ports.into());
-            }
-            (Some(allowed), None) => {
-                is_whole = false;
-                new += allowed.len();
-                rest.insert("ports".into(), allowed.values().cloned().collect());
-            }
-            (Some(allowed), Some(ports)) => {
-                let is_allowed = |port: &&Value| allowed.contains_key(&with_protocol(port).to_string());
-                let kept: Vec<Value> = ports.iter().filter(is_allowed).cloned().collect();
-                if kept.is_empty() {
-                    return None;
-                }
-                is_whole &= kept.len() == ports.len();
-                rest.insert("ports".into(), kept.into());
-            }
-        }
-        Some(Rest {
-            is_whole,
-            rule: rest.into(),
-            new,
-        })
+    /// The peers and ports of a rule of the host that this allows, if there are any. No peers are everyone, and no ports all of them.
+    fn of<'a>(&self, rule: &Parts<'a>) -> Option<(Vec<&'a Value>, Vec<&'a Value>)> {
+        let peers = rule.peers.iter();
+        let peers = peers.filter(|(peer, _)| self.peers.as_ref().is_none_or(|allowed| allowed.contain(peer)));
+        let ports = rule.ports.iter();
+        let ports = ports.filter(|(text, _)| self.ports.as_ref().is_none_or(|allowed| allowed.contains(text)));
+        let peers: Vec<&Value> = peers.map(|(_, peer)| *peer).collect();
+        let ports: Vec<&Value> = ports.map(|(_, port)| *port).collect();
+        // Nothing must not become everything.
+        let has_peers = !peers.is_empty() || self.peers.is_none() && rule.peers.is_empty();
+        let has_ports = !ports.is_empty() || self.ports.is_none() && rule.ports.is_empty();
+        (has_peers && has_ports).then_some((peers, ports))
     }
 }
 
 impl Peers {
-    /// What is left of a peer of the host, if anything, and how many exceptions it gets.
-    fn of(&self, peer: &Value) -> Option<(Value, usize)> {
-        let Some((cidr, mut except)) = range(peer) else {
-            return self.exact.contains(&peer.to_string()).then(|| (peer.clone(), 0));
-        };
-        let before = except.len();
-        let missing = self
-            .ranges
-            .get(&cidr)?
-            .iter()
-            .filter(|network| !except.contains(network));
-        let missing: Vec<String> = missing.cloned().collect();
-        if missing.is_empty() {
-            return Some((peer.clone(), 0));
+    fn contain(&self, peer: &Peer) -> bool {
+        match peer {
+            Peer::Exact(text) => self.exact.contains(text),
+            Peer::Range(cidr, except) => self.ranges.get(cidr).is_some_and(|ranges| {
+                let is_within = |wanted: &Vec<String>| wanted.iter().all(|network| except.contains(network));
+                ranges.iter().any(is_within)
+            }),
         }
-        except.extend(missing);
-        let added = except.len() - before;
-        Some((json!({"ipBlock": {"cidr": cidr, "except": except}}), added))
     }
 }
 
-/// The items of a field; none if it is absent or empty, which both mean everything.
-fn listed<'a>(rule: &'a Value, field: &str) -> Option<&'a [Value]> {
-    Some(json::items(rule, &[field])).filter(|items| !items.is_empty())
-}
-
-/// The range of a peer that is one, and its exceptions.
-fn range(peer: &Value) -> Option<(String, Vec<String>)> {
-    let cidr = json::text(peer, &["ipBlock", "cidr"])?.to_owned();
-    let except = json::items(peer, &["ipBlock", "except"]).iter();
-    Some((cidr, except.filter_map(Value::as_str).map(Into::into).collect()))
+/// A rule as text, with the protocol of each port.
+fn normal_text(rule: &Value) -> String {
+    let mut rule = rule.clone();
+    json::each_mut(&mut rule, "ports[]", &mut |port| *port = with_protocol(port));
+    rule.to_string()
 }
 
 /// A port as an API server writes it.
@@ -221,6 +193,7 @@ fn with_protocol(port: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn policy(app: &str, ingress: &[&Value], egress: &[&Value]) -> Value {
         let mut spec = json!({"podSelector": {"matchLabels": {"app": app}}, "policyTypes": ["Ingress", "Egress"]});
@@ -229,7 +202,7 @@ mod tests {
                 spec[direction] = json!(rules);
             }
         }
-        json!({"metadata": {}, "spec": spec})
+        json!({"metadata": {"annotations": {}}, "spec": spec})
     }
 
     fn pods(app: &str) -> Value {
@@ -289,22 +262,18 @@ mod tests {
         let desired = json!({"ports": [{"port": 2}, {"port": 3}], "from": [pods("b"), block(&["10.0.0.0/8", "192.0.2.1/32"]), pods("c")]});
         assert_eq!(
             rest(&live, &desired),
-            Some(json!([{"ports": [{"port": 2}], "from": [pods("b"), block(&["10.0.0.0/8", "192.0.2.1/32"])]}]))
+            Some(json!([{"ports": [{"port": 2}], "from": [pods("b")]}]))
         );
-        let all_ports = json!({"from": [pods("a")]});
-        let one_port = json!({"ports": [{"port": 1, "protocol": "TCP"}], "from": [pods("a")]});
-        assert_eq!(rest(&all_ports, &one_port), Some(json!([one_port])));
-        for other in [
-            json!({"ports": [{"port": 4}], "from": live["from"]}),
-            json!({"ports": live["ports"], "from": [pods("c")]}),
+        let of_a = json!({"from": [pods("a")]});
+        for (live, desired) in [
+            (&live, json!({"ports": [{"port": 4}], "from": live["from"]})),
+            (&live, json!({"ports": live["ports"], "from": [pods("c")]})),
+            // All ports, or everyone, of which only some are left.
+            (&of_a, json!({"ports": [{"port": 1}], "from": [pods("a")]})),
+            (&json!({}), of_a.clone()),
         ] {
-            assert_eq!(rest(&live, &other), Some(Value::Null), "{other}");
+            assert_eq!(rest(live, &desired), Some(Value::Null), "{desired}");
         }
-        assert_eq!(
-            rest(&json!({}), &all_ports),
-            Some(Value::Null),
-            "everyone is not made some"
-        );
     }
 
     #[test]
@@ -312,16 +281,49 @@ mod tests {
         let live = json!({"ports": [{"port": 1}], "from": [pods("a"), pods("b"), block(&[])]});
         let many = vec![pods("a"); 100];
         let fat = json!({"ports": vec![json!({"port": 1}); 100], "from": many});
+        let left = json!({"ports": [{"port": 1}], "from": [pods("a")]});
+        assert_eq!(rest(&live, &fat), Some(json!([left])));
+        let mut noted = policy("db", &[&fat], &[]);
+        noted["metadata"]["annotations"] = json!({"simulation.berth.dev/a": "a".repeat(100_000)});
         assert_eq!(
-            rest(&live, &fat),
-            Some(json!([{"ports": [{"port": 1}], "from": [pods("a")]}]))
+            narrowed(&noted, &policy("db", &[&live], &[])),
+            Some(policy("db", &[&left], &[]))
         );
-        let networks: Vec<String> = (0..=MOST_NEW).map(|index| format!("192.0.2.{index}/32")).collect();
-        let networks: Vec<&str> = networks.iter().map(String::as_str).collect();
-        let fat = json!({"ports": [{"port": 1}], "from": [block(&networks)]});
-        assert_eq!(rest(&live, &fat), Some(Value::Null), "too many exceptions");
-        let less = json!({"ports": [{"port": 1}], "from": [block(&networks[1..])]});
-        assert_eq!(rest(&live, &less), Some(json!([less])));
+    }
+
+    #[test]
+    fn a_range_may_be_in_a_rule_several_times() {
+        let live = json!({"from": [block(&["10.0.0.0/8"]), block(&[])]});
+        assert_eq!(
+            rest(&live, &json!({"from": [block(&[]), block(&["10.0.0.0/8"]), pods("a")]})),
+            None
+        );
+        let desired = json!({"from": [block(&["192.0.2.1/32"]), block(&["10.0.0.0/8"])]});
+        assert_eq!(rest(&live, &desired), Some(json!([{"from": [block(&["10.0.0.0/8"])]}])));
+    }
+
+    #[test]
+    fn rules_of_a_direction_that_the_policy_is_no_longer_about_are_lost() {
+        let rule = json!({"to": [pods("a")]});
+        let live = policy("db", &[], &[&rule]);
+        let mut desired = live.clone();
+        desired["spec"]["policyTypes"] = json!(["Ingress"]);
+        assert_eq!(narrowed(&desired, &live), Some(policy("db", &[], &[])));
+    }
+
+    #[test]
+    fn of_very_large_policies_only_whole_rules_stay() {
+        let rules = |other: &str| -> Vec<Value> {
+            let names = (0..1_001).map(|index| index.to_string());
+            let peers = names.map(|name| json!({"from": [pods(&name), pods(other)]}));
+            peers.collect()
+        };
+        let (mut live, mut desired) = (policy("db", &[], &[]), policy("db", &[], &[]));
+        live["spec"]["ingress"] = rules("a").into();
+        desired["spec"]["ingress"] = rules("b").into();
+        desired["spec"]["ingress"][7] = live["spec"]["ingress"][7].clone();
+        let narrowed = narrowed(&desired, &live).unwrap();
+        assert_eq!(narrowed["spec"]["ingress"], json!([live["spec"]["ingress"][7]]));
     }
 
     #[test]

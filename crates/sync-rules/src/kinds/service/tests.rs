@@ -405,3 +405,26 @@ fn a_way_in_that_is_taken_away_does_not_wait_for_its_turn() {
         "it is gone, and returns only by a write that waits"
     );
 }
+
+#[test]
+fn a_service_that_the_tenant_may_still_reject_leads_to_no_new_pods() {
+    let selector = |app: &str| json!({"berth.dev/tenant": "t", "pod.berth.dev/app": app});
+    let desired = json!({"spec": {"type": "NodePort", "selector": selector("db")}});
+    let mut nowhere = selector("db");
+    nowhere[labels::ENDPOINTS] = labels::ENDPOINTS_NONE.into();
+    assert_eq!(
+        Services.reserved(desired.clone(), None),
+        json!({"spec": {"type": "NodePort", "selector": nowhere}})
+    );
+    let live = json!({"spec": {"type": "ClusterIP", "selector": selector("web")}});
+    assert_eq!(
+        Services.reserved(desired.clone(), Some(&live)),
+        json!({"spec": {"type": "NodePort", "selector": selector("web")}})
+    );
+    let without = json!({"spec": {"type": "ClusterIP"}});
+    assert_eq!(Services.reserved(without.clone(), None), without);
+    assert_eq!(
+        Services.reserved(desired, Some(&without))["spec"]["selector"],
+        Value::Null
+    );
+}

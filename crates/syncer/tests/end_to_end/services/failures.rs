@@ -38,6 +38,11 @@ pub async fn reservations_of_rejected_services_are_deleted(clusters: &Clusters) 
     let name = berth_api::names::host_name("Service", "full", "late");
     let reserved = host_services.get(&name).await.expect("the reservation is there");
     assert!(reserved.annotations().contains_key(RESERVED_AT) && !reserved.annotations().contains_key(ORIGIN_UID));
+    assert_eq!(
+        spec(&reserved)["selector"][ENDPOINTS],
+        ENDPOINTS_NONE,
+        "it leads to no pods"
+    );
 
     // Once the quota allows the Service, it gets the reservation.
     let larger = Patch::Merge(json!({"spec": {"hard": {"services": "1"}}}));
@@ -48,6 +53,11 @@ pub async fn reservations_of_rejected_services_are_deleted(clusters: &Clusters) 
     .await;
     let created = services.get("late").await.unwrap();
     assert_eq!(spec(&created)["clusterIP"], spec(&reserved)["clusterIP"]);
+    eventually("it leads to its pods", async || {
+        let host = host_services.get(&name).await.unwrap();
+        spec(&host)["selector"].get(ENDPOINTS).is_none()
+    })
+    .await;
 
     // A reservation without a Service is deleted as soon as it is old enough.
     let (code, _) = denial(
