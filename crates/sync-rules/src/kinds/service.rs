@@ -28,6 +28,7 @@ use crate::{
         Cache, DeniedField, Dependency, DesiredState, Kind, KindId, Observation, TenantWrite, ToHost, Translated,
         WhenDenied, endpoint_changes, json,
         resource::{self, Name, Resource},
+        store::Stored,
     },
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
@@ -180,6 +181,10 @@ impl ToHost for Services {
             }
         }
         desired
+    }
+
+    fn is_inert(&self, host: &Stored) -> bool {
+        json::text(&host.object(), &["spec", "selector", labels::ENDPOINTS]).is_some()
     }
 
     fn allocated(&self, service: &Value) -> Value {

@@ -201,6 +201,11 @@ pub trait ToHost: Sync {
         desired
     }
 
+    /// Whether a host object has no effect because it is only reserved, or taken back for a while.
+    fn is_inert(&self, _host: &Stored) -> bool {
+        false
+    }
+
     /// What an API server has allocated to an object, if objects of this kind are reserved on the host before the
     /// tenant's object is stored.
     fn allocated(&self, _object: &Value) -> Value {

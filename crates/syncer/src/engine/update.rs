@@ -2,7 +2,6 @@
 
 use super::to_host::ObjectSync;
 use super::{DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, lock, recorder::Level};
-use berth_api::labels;
 use berth_sync_rules::{
     model::{
         DeniedField, HostWrite, Translated, json,
@@ -145,9 +144,7 @@ impl ObjectSync<'_> {
             return Ok(Compared::Done(Outcome::requeue("reserved", left)));
         }
         let bytes = u64::from(host.bytes).max(count_bytes(&desired) as u64);
-        // Only what is reserved or closed selects nothing.
-        let selects_nothing = json::text(&host.object(), &["spec", "selector", labels::ENDPOINTS]).is_some();
-        if host.origin_uid.is_none() || selects_nothing {
+        if host.origin_uid.is_none() || kind.is_inert(host) {
             // It had its turn when it was reserved, and is opened seldom.
             engine.turns.take(bytes);
         } else if let Some(waits) = self.wait_for_turn(bytes).await {
@@ -217,9 +214,7 @@ impl ObjectSync<'_> {
     }
 
     async fn narrow(&self, stored: &Stored, host: &Stored, desired: &Value) -> Result<(), CallError> {
-        let Self {
-            engine, id, kind, name, ..
-        } = self;
+        let Self { engine, kind, .. } = self;
         let resource = kind.resource();
         // What waits is reconciled again and again.
         let compared = (json::hash(&kind.mutable_part(desired)), host.version);
@@ -234,15 +229,24 @@ impl ObjectSync<'_> {
             return Ok(());
         };
         let hash = json::hash(&kind.mutable_part(&narrowed));
-        let mut object = self.with_metadata(stored, narrowed, &hash);
+        let object = self.with_metadata(stored, narrowed, &hash);
+        let bytes = u64::from(host.bytes).max(count_bytes(&object) as u64);
+        self.apply_over(host, object).await?;
+        engine.turns.take(bytes);
+        Ok(())
+    }
+
+    /// Applies `object` to the host object, and stores the answer.
+    async fn apply_over(&self, host: &Stored, mut object: Value) -> Result<(), CallError> {
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
+        // So that an object that is gone by now does not come back.
         object["metadata"]["uid"] = (*host.uid).into();
         let written = engine
             .host
-            .apply(resource, self.namespace(), &host.name, &object)
+            .apply(kind.resource(), self.namespace(), &host.name, &object)
             .await?;
-        engine
-            .turns
-            .take(u64::from(host.bytes).max(count_bytes(&object) as u64));
         engine.store_written(Side::Host, *id, name, written);
         Ok(())
     }
@@ -286,18 +290,12 @@ impl ObjectSync<'_> {
             };
             for write in kind.update(desired.clone(), &live) {
                 match write {
-                    HostWrite::Apply(mut object) => {
-                        // So that an object that is gone by now does not come back.
-                        object["metadata"]["uid"] = (*host.uid).into();
-                        let written = engine
-                            .host
-                            .apply(resource, self.namespace(), &host.name, &object)
-                            .await?;
+                    HostWrite::Apply(object) => {
+                        self.apply_over(host, object).await?;
                         engine
                             .metrics
                             .sync_to_host
                             .observe(self.observed_at.elapsed().as_secs_f64());
-                        engine.store_written(Side::Host, *id, name, written);
                         return Ok(());
                     }
                     HostWrite::Merge(mut patch) => {

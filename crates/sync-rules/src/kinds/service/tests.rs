@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{store::Stored, tenant::test_tenant};
+use crate::model::tenant::test_tenant;
 use crate::registry;
 use berth_api::SyncPolicy;
 use std::sync::Arc;
