@@ -13,7 +13,7 @@
 use crate::{
     model::{
         Cache, Direction, HostNamespace, Kind, KindId, QueuePriority, json,
-        resource::{self, Name},
+        resource::{self, Name, Resource},
         store::WatchSpec,
     },
     translation::host_text::{self, generated_claim_name},
@@ -28,8 +28,13 @@ pub const KIND: Kind = Kind::new(Direction::Events)
     .with_priority(QueuePriority::Low)
     .essential();
 
-/// Events older than this are not copied: after a restart, the host's last hour is listed again.
-const STALE: SignedDuration = SignedDuration::from_mins(2);
+/// Events older than this are not copied: after a restart, the host's last hour is listed again. It is more than what a busy syncer may be
+/// late.
+const STALE: SignedDuration = SignedDuration::from_mins(10);
+
+/// For so long an Event waits for the object that it is about. Each kind has a watch of its own, and any of them may be late: that of the
+/// object, that of its counterpart in the tenant, and the answer to the request that created it.
+const UNKNOWN: SignedDuration = SignedDuration::from_secs(30);
 
 const COPIED: &[&str] = &[
     "action",
@@ -74,16 +79,39 @@ impl TenantEvent {
     }
 }
 
-/// The Event for the tenant about a host Event, if there is any.
-pub fn translate(cache: &Cache, event: &Value, now: Timestamp) -> Option<TenantEvent> {
-    let involved = event.get("involvedObject")?;
-    let (kind, resource) = cache.find_kind_to_host(
+/// What becomes of a host Event.
+#[derive(Debug, PartialEq)]
+pub enum Translation {
+    /// The tenant gets this Event.
+    Copy(TenantEvent),
+    /// The object that it is about is not known, perhaps not yet.
+    Wait,
+    /// It is not for the tenant, or too old.
+    Ignore,
+}
+
+/// Translates a host Event for the tenant.
+pub fn translate(cache: &Cache, event: &Value, now: Timestamp) -> Translation {
+    let age = last_seen(event).map(|seen| now.duration_since(seen));
+    let is_older_than = |limit| age.is_some_and(|age| age > limit);
+    let involved = &event["involvedObject"];
+    let kind = cache.find_kind_to_host(
         json::text(involved, &["apiVersion"]).unwrap_or("v1"),
-        json::text(involved, &["kind"])?,
-    )?;
-    if last_seen(event).is_some_and(|seen| now.duration_since(seen) > STALE) {
-        return None;
+        json::text(involved, &["kind"]).unwrap_or_default(),
+    );
+    match kind {
+        Some((kind, resource)) if !is_older_than(STALE) => match copy(cache, event, kind, resource) {
+            Some(copy) => Translation::Copy(copy),
+            None if is_older_than(UNKNOWN) => Translation::Ignore,
+            None => Translation::Wait,
+        },
+        _ => Translation::Ignore,
     }
+}
+
+/// The Event for the tenant about an object of this kind, if the tenant has the object.
+fn copy(cache: &Cache, event: &Value, kind: KindId, resource: Resource) -> Option<TenantEvent> {
+    let involved = &event["involvedObject"];
     let host_name = json::text(involved, &["name"])?;
     let (kind, about) = match cache.stores.host(kind).tenant_name(host_name) {
         Some(about) => (kind, about),
@@ -156,6 +184,13 @@ mod tests {
         cache
     }
 
+    fn copy_of(cache: &Cache, event: &Value, now: &str) -> TenantEvent {
+        match translate(cache, event, now.parse().unwrap()) {
+            Translation::Copy(copy) => copy,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn event(kind: &str, host_name: &str) -> Value {
         json!({"metadata": {"name": "e.1", "creationTimestamp": "2026-11-20T10:00:00Z"}, "reason": "Scheduled", "type": "Normal",
             "involvedObject": {"kind": kind, "namespace": "berth-vision-aaaaaaaaaaaaa", "name": host_name, "uid": "host-uid",
@@ -166,17 +201,16 @@ mod tests {
     #[test]
     fn events_speak_of_the_tenants_object() {
         let name = Name::new("research", "train-0");
-        let now = "2026-11-20T10:00:30Z".parse().unwrap();
-        let translated = translate(&cache(&name), &event("Pod", &host_name(KindId::Pod, &name)), now).unwrap();
+        let host = event("Pod", &host_name(KindId::Pod, &name));
+        let translated = copy_of(&cache(&name), &host, "2026-11-20T10:00:30Z");
         insta::assert_yaml_snapshot!(translated.event);
     }
 
     #[test]
     fn a_copy_is_recognised_until_the_event_happens_again() {
         let name = Name::new("research", "train-0");
-        let now = "2026-11-20T10:00:30Z".parse().unwrap();
         let host = event("Pod", &host_name(KindId::Pod, &name));
-        let copy = translate(&cache(&name), &host, now).unwrap();
+        let copy = copy_of(&cache(&name), &host, "2026-11-20T10:00:30Z");
         let mut stored = copy.event.clone();
         stored["metadata"]["resourceVersion"] = "7".into();
         stored["eventTime"] = Value::Null;
@@ -208,7 +242,7 @@ mod tests {
             .written(mirrored.clone(), Stored::new(&claim));
         let mut event = event("ResourceClaim", host);
         event["involvedObject"]["apiVersion"] = "resource.k8s.io/v1".into();
-        let translated = translate(&cache, &event, "2026-11-20T10:00:30Z".parse().unwrap()).unwrap();
+        let translated = copy_of(&cache, &event, "2026-11-20T10:00:30Z");
         assert_eq!(
             (translated.about, &translated.event["involvedObject"]["uid"]),
             (mirrored, &json!("claim-uid"))
@@ -219,16 +253,43 @@ mod tests {
     fn old_and_unrelated_events_are_not_copied() {
         let name = Name::new("research", "train-0");
         let cache = cache(&name);
-        let now = "2026-11-20T10:00:30Z".parse().unwrap();
-        let later = "2026-11-20T11:00:00Z".parse().unwrap();
-        assert_eq!(translate(&cache, &event("Pod", "other-aaaaaaaaaaaaa"), now), None);
-        assert_eq!(
-            translate(&cache, &event("Secret", &host_name(KindId::Pod, &name)), now),
-            None
-        );
-        assert_eq!(
-            translate(&cache, &event("Pod", &host_name(KindId::Pod, &name)), later),
-            None
-        );
+        let pod = event("Pod", &host_name(KindId::Pod, &name));
+        copy_of(&cache, &pod, "2026-11-20T10:09:59Z");
+        for (event, now) in [
+            (pod, "2026-11-20T10:11:00Z"),
+            (event("Secret", &host_name(KindId::Pod, &name)), "2026-11-20T10:00:31Z"),
+            (event("Node", "gpu-1"), "2026-11-20T10:00:05Z"),
+            (json!({"metadata": {"name": "e.1"}}), "2026-11-20T10:00:05Z"),
+        ] {
+            let translated = translate(&cache, &event, now.parse().unwrap());
+            assert_eq!(translated, Translation::Ignore, "{event} {now}");
+        }
+    }
+
+    #[test]
+    fn an_event_waits_for_its_object_but_not_for_long() {
+        let (known, unknown) = (Name::new("research", "train-0"), Name::new("research", "train-1"));
+        let cache = cache(&known);
+        let event = event("Pod", &host_name(KindId::Pod, &unknown));
+        for (now, expected) in [
+            ("2026-11-20T10:00:30Z", Translation::Wait),
+            ("2026-11-20T10:00:31Z", Translation::Ignore),
+        ] {
+            assert_eq!(translate(&cache, &event, now.parse().unwrap()), expected, "{now}");
+        }
+        // The host's side is known, the tenant's is not yet.
+        let host = json!({"metadata": {"name": host_name(KindId::Pod, &unknown), "resourceVersion": "2"}});
+        cache
+            .stores
+            .host(KindId::Pod)
+            .written(unknown.clone(), Stored::new(&host));
+        let now = "2026-11-20T10:00:30Z";
+        assert_eq!(translate(&cache, &event, now.parse().unwrap()), Translation::Wait);
+        let tenant = json!({"metadata": {"name": &*unknown.name, "uid": "tenant-uid", "resourceVersion": "3"}});
+        cache
+            .stores
+            .tenant(KindId::Pod)
+            .written(unknown.clone(), Stored::new(&tenant));
+        assert_eq!(copy_of(&cache, &event, now).about, unknown);
     }
 }

@@ -1,10 +1,10 @@
 //! Reconciles an Event of the host: it is copied to the tenant, then forgotten.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use super::{Engine, Outcome, api::CallError};
 use berth_sync_rules::{
-    kinds::{self, event::TenantEvent},
+    kinds::event::{TenantEvent, Translation, translate},
     model::{
         KindId, json,
         resource::{self, Name},
@@ -13,7 +13,9 @@ use berth_sync_rules::{
 use jiff::Timestamp;
 use kube::api::Patch;
 
-/// Fewer recent Events than this are written again after a start: that costs less than a list.
+/// Pause after which an Event looks again for the object that it is about.
+const RETRY: Duration = Duration::from_secs(3);
+/// Fewer recent Events than this are written again after a start, without a look at the tenant's: that costs less than a list.
 const FEW: usize = 20;
 /// Events of the tenant that are read at a time, some 200 KB.
 const PAGE: u32 = 200;
@@ -25,18 +27,18 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     let Some(event) = store.get(name) else {
         return Ok(Outcome::new("nothing"));
     };
-    let copy = kinds::event::translate(&engine.cache, &event.object(), Timestamp::now());
-    let Some(copy) = copy else {
-        store.forget(name);
-        return Ok(Outcome::new("ignored"));
+    let result = match translate(&engine.cache, &event.object(), Timestamp::now()) {
+        Translation::Wait => return Ok(Outcome::requeue("waits for its object", RETRY)),
+        Translation::Ignore => "ignored",
+        Translation::Copy(copy) if !engine.recorder.take_from_budget(&copy.about) => "dropped",
+        Translation::Copy(copy) => {
+            write(engine, &copy).await?;
+            "copied"
+        }
     };
-    if !engine.recorder.take_from_budget(&copy.about) {
-        store.forget(name);
-        return Ok(Outcome::new("dropped"));
-    }
-    write(engine, &copy).await?;
+    // It may have happened again meanwhile.
     store.forget_version(name, event.version);
-    Ok(Outcome::new("copied"))
+    Ok(Outcome::new(result))
 }
 
 /// Most Events are new, so creating comes first; a repetition updates the existing one.
@@ -60,16 +62,16 @@ impl Engine {
         let store = self.cache.stores.host(KindId::Event);
         let mut recent: HashMap<(String, String), (Name, u64, TenantEvent)> = HashMap::new();
         for (name, event) in store.all() {
-            if let Some(copy) = kinds::event::translate(&self.cache, &event.object(), now) {
+            if let Translation::Copy(copy) = translate(&self.cache, &event.object(), now) {
                 let own = (copy.about.namespace.to_string(), copy.name.clone());
                 recent.insert(own, (name, event.version, copy));
             }
         }
+        if recent.len() < FEW {
+            return;
+        }
         let mut after: Option<String> = None;
         for _ in 0..PAGES {
-            if recent.len() < FEW {
-                return;
-            }
             let page = match self.tenant.list_page(resource::EVENT, PAGE, after.as_deref()).await {
                 Ok(page) => page,
                 Err(error) => {
@@ -92,9 +94,43 @@ impl Engine {
             after = json::text(&page, &["metadata", "continue"])
                 .filter(|token| !token.is_empty())
                 .map(str::to_owned);
-            if after.is_none() {
+            if after.is_none() || recent.is_empty() {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_engine::engine;
+    use super::*;
+    use berth_sync_rules::model::{resource::host_name, store::Stored};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn an_event_is_kept_until_its_object_is_known() {
+        let engine = engine();
+        let (pod, name) = (Name::new("team", "train"), Name::new("", "train.1"));
+        let event = |at: Timestamp| {
+            Stored::new(
+                &json!({"metadata": {"name": "train.1", "resourceVersion": "5", "creationTimestamp": at.to_string()},
+                "involvedObject": {"kind": "Pod", "name": host_name(KindId::Pod, &pod)}}),
+            )
+        };
+        let store = engine.cache.stores.host(KindId::Event);
+        store.written(name.clone(), event(Timestamp::now()));
+        let outcome = reconcile(&engine, &name).await.unwrap();
+        assert_eq!(outcome.requeue_after, Some(RETRY));
+        assert!(store.get(&name).is_some());
+
+        store.forget(&name);
+        store.written(
+            name.clone(),
+            event(Timestamp::now() - jiff::SignedDuration::from_mins(1)),
+        );
+        let outcome = reconcile(&engine, &name).await.unwrap();
+        assert_eq!((outcome.result, outcome.requeue_after), ("ignored", None));
+        assert!(store.get(&name).is_none());
     }
 }

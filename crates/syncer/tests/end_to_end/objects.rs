@@ -43,6 +43,22 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// Waits until nothing is left, and says what is left if that takes too long.
+pub async fn eventually_none_left(what: &str, left: impl AsyncFn() -> Vec<String>) {
+    let start = Instant::now();
+    loop {
+        let left = left().await;
+        if left.is_empty() {
+            return;
+        }
+        assert!(
+            start.elapsed() < TIME_LIMIT,
+            "not within {TIME_LIMIT:?}: {what}, left: {left:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 /// Waits until `observe` returns the same for a while: tokens are created after their pods, and the host's garbage
 /// collector takes its time.
 pub async fn settled<T: PartialEq>(what: &str, observe: impl AsyncFn() -> T) {
