@@ -1,8 +1,9 @@
 //! Admission requests of the API server (`AdmissionReview`) and the responses to them. Pure.
 
-use crate::model::json;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+use std::borrow::Cow;
 
 /// What is being done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,38 +41,71 @@ pub struct Request {
     pub old: Value,
 }
 
+/// A review as text: the objects are read once it is known that the review is about a Service.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    #[serde(borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    request: ReviewRequest<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReviewRequest<'a> {
+    uid: String,
+    kind: GroupVersionKind,
+    sub_resource: Option<String>,
+    operation: String,
+    namespace: Option<String>,
+    dry_run: Option<bool>,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    old_object: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct GroupVersionKind {
+    group: String,
+    version: String,
+    kind: String,
+}
+
 impl Request {
     /// Reads a request about a Service.
     ///
     /// # Errors
     /// The review is about something else.
-    pub fn read(mut review: Value) -> Result<Self, &'static str> {
-        let mut request = review.get_mut("request").map(Value::take).unwrap_or_default();
-        if json::text(&review, &["apiVersion"]) != Some("admission.k8s.io/v1") {
-            return Err("not an AdmissionReview of admission.k8s.io/v1");
+    pub fn read(review: &[u8]) -> Result<Self, &'static str> {
+        const NO_REVIEW: &str = "not an AdmissionReview of admission.k8s.io/v1";
+        let Review { api_version, request } = serde_json::from_slice(review).map_err(|_| NO_REVIEW)?;
+        if api_version != "admission.k8s.io/v1" {
+            return Err(NO_REVIEW);
         }
         // A tenant can point webhooks of its own here.
-        let is_service = ["group", "version", "kind"].map(|part| json::text(&request, &["kind", part]).unwrap_or(""))
-            == ["", "v1", "Service"];
-        if !is_service || json::text(&request, &["subResource"]).is_some_and(|sub| !sub.is_empty()) {
+        let GroupVersionKind { group, version, kind } = &request.kind;
+        let is_service = [group.as_str(), version, kind] == ["", "v1", "Service"];
+        if !is_service || request.sub_resource.is_some_and(|sub| !sub.is_empty()) {
             return Err("not about a Service");
         }
-        let operation = match json::text(&request, &["operation"]) {
-            Some("CREATE") => Operation::Create,
-            Some("UPDATE") => Operation::Update,
+        let operation = match request.operation.as_str() {
+            "CREATE" => Operation::Create,
+            "UPDATE" => Operation::Update,
             _ => return Err("neither a creation nor an update"),
         };
-        let text = |field| json::text(&request, &[field]).unwrap_or_default().to_owned();
-        let (uid, namespace) = (text("uid"), text("namespace"));
-        let dry_run = request.get("dryRun").and_then(Value::as_bool).unwrap_or_default();
-        let mut take = |field| request.get_mut(field).map(Value::take).unwrap_or_default();
+        let object = |text: Option<&RawValue>| {
+            let read = text.map(|text| serde_json::from_str(text.get())).transpose();
+            read.map(Option::unwrap_or_default).map_err(|_| NO_REVIEW)
+        };
         Ok(Self {
-            uid,
+            uid: request.uid,
             operation,
-            namespace,
-            dry_run,
-            object: take("object"),
-            old: take("oldObject"),
+            namespace: request.namespace.unwrap_or_default(),
+            dry_run: request.dry_run.unwrap_or_default(),
+            object: object(request.object)?,
+            old: object(request.old_object)?,
         })
     }
 }
@@ -197,15 +231,16 @@ impl Verdict {
 mod tests {
     use super::*;
 
-    fn review(kind: &str, operation: &str, sub: &str) -> Value {
-        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+    fn review(kind: &str, operation: &str, sub: &str) -> Vec<u8> {
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "u", "kind": {"group": "", "version": "v1", "kind": kind}, "subResource": sub, "operation": operation,
-            "namespace": "shop", "dryRun": true, "object": {"a": 1}, "oldObject": null}})
+            "namespace": "shop", "dryRun": true, "object": {"a": 1}, "oldObject": null}});
+        review.to_string().into_bytes()
     }
 
     #[test]
     fn only_requests_about_services_are_read() {
-        let request = Request::read(review("Service", "CREATE", "")).unwrap();
+        let request = Request::read(&review("Service", "CREATE", "")).unwrap();
         assert_eq!(request.operation, Operation::Create);
         assert_eq!((request.uid.as_str(), request.namespace.as_str()), ("u", "shop"));
         assert!(request.dry_run && request.old.is_null());
@@ -214,9 +249,10 @@ mod tests {
             review("Secret", "CREATE", ""),
             review("Service", "DELETE", ""),
             review("Service", "UPDATE", "status"),
-            json!({}),
+            b"{}".to_vec(),
+            b"no JSON".to_vec(),
         ] {
-            assert!(Request::read(other).is_err());
+            assert!(Request::read(&other).is_err());
         }
     }
 

@@ -5,9 +5,11 @@
 //! - [`configuration`] restores the webhook configuration in the tenant.
 //! - [`server`] receives the requests: over TLS, and only from a client with the API server's own certificate.
 //! - [`berth_sync_rules::admission`] has the configuration, reads requests and writes responses.
-//! - [`services`] and [`writes`] decide.
+//! - `room` bounds the memory that requests take.
+//! - [`services`] and `writes` decide.
 
 pub mod configuration;
+mod room;
 pub mod server;
 pub mod services;
 mod writes;

@@ -1,7 +1,12 @@
 //! The server for admission requests of the tenant's API server. A client without a certificate of the tenant's own
 //! authority for this purpose does not get past the handshake.
 
-use super::{configuration, services, writes::Turns};
+use super::{
+    configuration,
+    room::{Room, Size},
+    services,
+    writes::Turns,
+};
 use crate::{
     engine::{Engine, reserve::Connections},
     metrics::{AdmissionLabels, WriteLabels},
@@ -10,9 +15,9 @@ use crate::{
 };
 use axum::{
     Json, Router,
-    body::Bytes,
-    extract::{DefaultBodyLimit, State},
-    http::StatusCode,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, StatusCode},
     routing::post,
 };
 use berth_sync_rules::admission::{
@@ -29,12 +34,22 @@ use std::{
 };
 use tokio::net::TcpListener;
 
-/// Connections at a time. The API server keeps a few and reuses them.
-const CONNECTIONS: usize = 64;
+/// Connections at a time: after a burst, each of three API servers keeps 25 idle ones for each of the two paths (the limit of client-go), and
+/// needs new ones even so.
+const CONNECTIONS: usize = 256;
 /// Time limit of an answer: less than the API server waits, so that the tenant gets the reason.
 const ANSWER: Duration = Duration::from_secs(8);
-/// Largest request: an object and its earlier state, each up to what etcd stores.
-const LARGEST: usize = 8 << 20;
+/// Requests about Services: one and its earlier state, each up to what etcd stores (1.5 MiB) and somewhat longer as text. They become trees,
+/// in which a field takes some hundred bytes.
+const SERVICE: Size = Size {
+    largest: 4 << 20,
+    times: 16,
+};
+/// Requests about large writes: the same for any object, custom resources among them, whose requests may have 3 MiB. Only the text is held.
+const WRITE: Size = Size {
+    largest: 8 << 20,
+    times: 1,
+};
 
 /// Why there is no admission server.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +123,7 @@ impl Admission {
             engine,
             connections,
             turns: Turns::new(write_rate),
+            room: Room::new(),
         });
         let (acceptor, router) = (Arc::new(acceptor), router(answers));
         let serving = serve::accept(listener, CONNECTIONS, |stream| {
@@ -128,26 +144,36 @@ struct Answers {
     engine: Arc<Engine>,
     connections: Connections,
     turns: Turns,
+    room: Room,
 }
 
 fn router(answers: Arc<Answers>) -> Router {
     Router::new()
         .route(PATH, post(answer_service))
         .route(writes::PATH, post(answer_write))
-        .layer(DefaultBodyLimit::max(LARGEST))
         .with_state(answers)
 }
 
 async fn answer_service(
     State(answers): State<Arc<Answers>>,
-    Json(review): Json<Value>,
+    headers: HeaderMap,
+    body: Body,
 ) -> Result<Json<Value>, (StatusCode, &'static str)> {
     let Answers {
-        engine, connections, ..
+        engine,
+        connections,
+        room,
+        ..
     } = &*answers;
     let start = Instant::now();
-    let request = Request::read(review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
-    let answer = tokio::time::timeout(ANSWER, services::answer(engine, connections, &request)).await;
+    // Held until the end, for the trees.
+    let held = room.read(SERVICE, &headers, body).await?;
+    let request = Request::read(&held.review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+    let answer = tokio::time::timeout(
+        ANSWER.saturating_sub(start.elapsed()),
+        services::answer(engine, connections, &request),
+    )
+    .await;
     let verdict = answer.unwrap_or_else(|_| {
         Verdict::Deny(Denial::unavailable(
             "the platform did not give an address in time; try again",
@@ -166,10 +192,12 @@ async fn answer_service(
 /// The content is dropped before the write waits: only its size matters.
 async fn answer_write(
     State(answers): State<Arc<Answers>>,
-    review: Bytes,
+    headers: HeaderMap,
+    body: Body,
 ) -> Result<Json<Value>, (StatusCode, &'static str)> {
-    let write = Write::read(&review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
-    drop(review);
+    let held = answers.room.read(WRITE, &headers, body).await?;
+    let write = Write::read(&held.review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+    drop(held);
     let start = Instant::now();
     let verdict = answers.turns.answer(&write).await;
     let labels = WriteLabels { result: verdict.name() };

@@ -156,7 +156,8 @@ fn describe_rejection(engine: &Engine, name: &Name, message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::test_engine::{connections, engine, make_services};
+    use crate::engine::test_engine::{connections, engine, engine_of, make_services, tenant};
+    use berth_api::SyncPolicy;
     use berth_sync_rules::model::store::Stored;
 
     /// The code and message of the answer to the creation of a Service, or to a change of it.
@@ -201,6 +202,24 @@ mod tests {
         // The API server says itself that it exists, once the syncer knows that it still does.
         let answered = answer_to(&engine, Operation::Create, "exists").await;
         assert!(unavailable(&answered), "{answered:?}");
+    }
+
+    #[tokio::test]
+    async fn what_exists_takes_nothing_from_what_may_be_written() {
+        let mut tenant = tenant(SyncPolicy::default());
+        tenant.host_limits.bytes = 1;
+        let engine = engine_of(tenant);
+        let store = engine.cache().stores.tenant(KindId::Service);
+        store.watched(
+            Name::new("team", "exists"),
+            Stored::from(json!({"metadata": {"name": "exists", "uid": "u"}})),
+        );
+        store.set_listed();
+        let (code, message) = answer_to(&engine, Operation::Create, "new").await;
+        assert!(code == 403 && message.contains("hostBytes"), "{message}");
+        // It asks the API server, which is not there.
+        let (code, message) = answer_to(&engine, Operation::Create, "exists").await;
+        assert_eq!(code, 503, "{message}");
     }
 
     #[test]

@@ -8,8 +8,10 @@ use berth_sync_rules::{
     translation::quota::QuotaExceeded,
 };
 
-/// An object may always grow by as much: labels that close a pod have to reach it.
+/// An object may grow by as much at the limit: labels that close a pod have to reach it.
 const ROOM: u64 = 4 << 10;
+/// Part of the limit by which all objects together may exceed it so. Beyond it nothing grows, and a pod that would is closed.
+const ROOM_OF_ALL: u64 = 8;
 
 impl Engine {
     /// Kinds of which the syncer makes objects on the host.
@@ -25,22 +27,27 @@ impl Engine {
 
     /// Why nothing can be created on the host, if the tenant has all that it may have.
     pub(super) fn refuse_if_full(&self) -> Option<QuotaExceeded> {
-        self.refuse_growth(0, 1)
+        self.refuse_beyond(self.cache.tenant.host_limits.bytes, 1)
     }
 
     /// Refuses an object of `bytes` on the host, which has `known` bytes there now, if the tenant would have more than it may have.
     pub(super) fn check_host_bytes(&self, known: u64, bytes: u64) -> Result<(), CallError> {
-        if known > 0 && bytes <= known.saturating_add(ROOM) {
-            return Ok(());
-        }
-        let refused = self.refuse_growth(known, bytes);
+        let more = bytes.saturating_sub(known);
+        let refused = if known > 0 && more == 0 {
+            None
+        } else if known > 0 && more <= ROOM {
+            let limit = self.cache.tenant.host_limits.bytes;
+            self.refuse_beyond(limit.saturating_add(limit / ROOM_OF_ALL), more)
+        } else {
+            self.refuse_beyond(self.cache.tenant.host_limits.bytes, more)
+        };
         refused.map_or(Ok(()), |exceeded| Err(CallError::QuotaExceeded(exceeded)))
     }
 
-    fn refuse_growth(&self, known: u64, bytes: u64) -> Option<QuotaExceeded> {
+    /// Refuses more bytes if the tenant would have more than `most` then.
+    fn refuse_beyond(&self, most: u64, more: u64) -> Option<QuotaExceeded> {
         let limit = self.cache.tenant.host_limits.bytes;
-        let more = bytes.saturating_sub(known);
-        (self.host_bytes().saturating_add(more) > limit).then(|| QuotaExceeded::of_host_bytes(limit))
+        (self.host_bytes().saturating_add(more) > most).then(|| QuotaExceeded::of_host_bytes(limit))
     }
 
     /// Publishes how much the tenant has and may have, and what waits to be written.
@@ -121,5 +128,9 @@ mod tests {
         assert!(engine.check_host_bytes(1000, 1001 + ROOM).is_err());
         engine.publish_host_bytes();
         assert_eq!(engine.metrics.host_bytes_limit.get(), 512 << 20);
+        // Growing little by little ends, too.
+        put(KindId::Service, 100_000 + limit / ROOM_OF_ALL);
+        assert!(engine.check_host_bytes(1000, 1001).is_err());
+        assert!(engine.check_host_bytes(1000, 1000).is_ok() && engine.check_host_bytes(1000, 900).is_ok());
     }
 }

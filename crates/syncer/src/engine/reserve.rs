@@ -167,6 +167,10 @@ impl Engine {
         if !stores.tenant(request.id).is_listed() {
             return Err(ReserveError::Starting);
         }
+        // What exists needs no turn to be written.
+        if request.origin.is_none() && self.exists(&request).await? {
+            return Err(ReserveError::Exists);
+        }
         if !request.dry_run {
             self.wait_for_turn_to_reserve(&request).await?;
         }
@@ -220,18 +224,23 @@ impl Engine {
         }
     }
 
+    /// Whether the tenant has the object that is to be created. Its API server is asked only if it had it a moment ago.
+    async fn exists(&self, request: &ReservationRequest<'_>) -> Result<bool, ReserveError> {
+        if !self.cache.stores.tenant(request.id).contains(request.name) {
+            return Ok(false);
+        }
+        let Name { namespace, name } = request.name;
+        let tenant = &request.connections.tenant;
+        let live = tenant.get(request.rules.resource(), namespace, name).await;
+        Ok(CallError::found(live)?.is_some())
+    }
+
     /// Lets one creation of a name proceed at a time. The next one finds the object that the first one created, if any.
     async fn wait_for_turn(&self, request: &ReservationRequest<'_>) -> Result<(), ReserveError> {
         let store = self.cache.stores.tenant(request.id);
         loop {
             if store.contains(request.name) {
-                let Name { namespace, name } = request.name;
-                let live = request
-                    .connections
-                    .tenant
-                    .get(request.rules.resource(), namespace, name)
-                    .await;
-                if CallError::found(live)?.is_some() {
+                if self.exists(request).await? {
                     return Err(ReserveError::Exists);
                 }
                 // It is gone: the watch will report that.

@@ -43,7 +43,7 @@ pub(crate) fn engine() -> Arc<Engine> {
 }
 
 /// An engine of a tenant that reaches no API server.
-pub(super) fn engine_of(tenant: Tenant) -> Arc<Engine> {
+pub(crate) fn engine_of(tenant: Tenant) -> Arc<Engine> {
     let metrics = Metrics::default();
     let Connections {
         tenant: tenant_api,
