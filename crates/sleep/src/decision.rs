@@ -230,6 +230,10 @@ impl Facts {
     }
 
     fn decide_falling_asleep(&self) -> Decision {
+        if self.is_since_ahead() && self.mode != SleepMode::Asleep {
+            // How long it has taken, and whether the tenant was used meanwhile, is not known.
+            return Decision::Wake(WakeCause::Overdue);
+        }
         let used_since = match (&self.activity, self.since) {
             (Activity::Known(last), Some(since)) => *last > since,
             _ => false,
@@ -280,6 +284,19 @@ impl Facts {
         since.is_some_and(|since| self.now.duration_since(since) >= limit)
     }
 
+    /// Whether the state began at a time that is still to come: the clock of control went back since, or was ahead then. Who asked for
+    /// something meanwhile wrote a time after that.
+    fn is_since_ahead(&self) -> bool {
+        self.since
+            .is_some_and(|since| since.duration_since(self.now) > WAKE_CLOCK_SKEW)
+    }
+
+    /// The time that requests are compared with: those of a state that began later than now are not for later.
+    fn request_clock(&self) -> Timestamp {
+        let clock = self.since.filter(|_| self.is_since_ahead());
+        clock.unwrap_or(self.now)
+    }
+
     /// When a request counts that is for a later time; none: there is no such request.
     pub fn next_request(&self) -> Option<Timestamp> {
         let (requested, ahead) = match self.state {
@@ -302,7 +319,8 @@ impl Facts {
         };
         // Who asks a tenant to wake is about to use it.
         let wanted = self.wake_request().map(|at| at.min(self.now));
-        let last = [Some(last), self.since, wanted].into_iter().flatten().max();
+        let since = self.since.filter(|_| !self.is_since_ahead());
+        let last = [Some(last), since, wanted].into_iter().flatten().max();
         let until = last.and_then(|last| last.checked_add(after_idle).ok())?;
         (until > self.now).then_some(Stay::InUse { until })
     }
@@ -320,7 +338,7 @@ impl Facts {
 
     /// When it was asked to wake; none if that is a time which is still to come. A clock that is ahead a little says nothing else.
     fn wake_request(&self) -> Option<Timestamp> {
-        self.wake_requested.filter(|at| is_wake_due(*at, self.now))
+        self.wake_requested.filter(|at| is_wake_due(*at, self.request_clock()))
     }
 
     /// Why a tenant wakes that sleeps or falls asleep.
@@ -335,7 +353,7 @@ impl Facts {
             return Some(WakeCause::Mode);
         }
         // Times have no fractions of a second in the status: a request of the same second may have come later.
-        let is_wanted = |at: Timestamp| self.since.is_none_or(|since| at >= since);
+        let is_wanted = |at: Timestamp| self.is_since_ahead() || self.since.is_none_or(|since| at >= since);
         if self.wake_request().is_some_and(is_wanted) {
             return Some(WakeCause::Requested);
         }

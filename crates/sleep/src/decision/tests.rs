@@ -571,3 +571,51 @@ fn a_wake_is_one_wake() {
     facts.is_ready = true;
     assert_eq!(decide(&facts), Decision::Awake);
 }
+
+#[test]
+fn a_clock_that_went_back_keeps_no_tenant_asleep() {
+    // It fell asleep while the clock was five hours ahead. The gateway and `berth` write times after that.
+    let began = NOW + 5 * HOUR;
+    let asleep = Facts {
+        since: Some(at(began)),
+        ..sleeping()
+    };
+    let stays = Decision::Stay(Stay::Sleeping { wakes_at: None });
+    assert_eq!(decide(&asleep), stays);
+    for requested in [NOW, began + 1] {
+        let facts = Facts {
+            wake_requested: Some(at(requested)),
+            ..asleep.clone()
+        };
+        assert_eq!(decide(&facts), Decision::Wake(WakeCause::Requested), "{requested}");
+    }
+    let tomorrow = Facts {
+        wake_requested: Some(at(began + 24 * HOUR)),
+        ..asleep
+    };
+    assert_eq!(decide(&tomorrow), stays);
+}
+
+#[test]
+fn a_clock_that_went_back_keeps_no_tenant_half_asleep() {
+    for has_pods in [false, true] {
+        let falls = Facts {
+            since: Some(at(NOW + 5 * HOUR)),
+            stops_pods: true,
+            has_pods,
+            ..falling(SleepCause::Idle)
+        };
+        assert_eq!(decide(&falls), Decision::Wake(WakeCause::Overdue));
+        let asleep_by_mode = Facts {
+            mode: SleepMode::Asleep,
+            cause: Some(SleepCause::Mode),
+            ..falls
+        };
+        assert_ne!(decide(&asleep_by_mode), Decision::Wake(WakeCause::Overdue));
+    }
+    let awake = Facts {
+        since: Some(at(NOW + 5 * HOUR)),
+        ..idle()
+    };
+    assert_eq!(decide(&awake), falls_asleep(SleepCause::Idle), "it was used long ago");
+}
