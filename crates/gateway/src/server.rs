@@ -185,12 +185,16 @@ impl Gateway {
             opened = self.connect(&mut client, peer.ip(), handshake, accepted_at) => opened,
         };
         match opened {
-            Ok((backend, slot, source)) => Some(Connection {
-                client,
-                backend,
-                slot,
-                _source: source,
-            }),
+            Ok((backend, slot, source)) => {
+                // Not before: the kernel keeps less of a connection of which nothing is read.
+                sockets::limit_unread_of_far(&client);
+                Some(Connection {
+                    client,
+                    backend,
+                    slot,
+                    _source: source,
+                })
+            }
             Err(refused) => {
                 refused.answer(client, peer, &self.metrics).await;
                 None
@@ -332,6 +336,7 @@ async fn dial(address: SocketAddr, hello: &ClientHello, limit: Duration) -> Resu
         let mut backend = TcpStream::connect(address).await?;
         sockets::tune(&backend);
         sockets::limit_unread(&backend);
+        sockets::limit_unsent(&backend);
         backend.write_all(&hello.bytes).await?;
         Ok::<_, std::io::Error>(backend)
     };

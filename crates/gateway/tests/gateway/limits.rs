@@ -5,13 +5,14 @@ use berth_gateway::{
     Options,
     server::{Limits, Timeouts},
 };
+use berth_runtime::sockets;
 use clap::Parser;
 use ipnet::IpNet;
 use std::{io, time::Duration};
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tokio_rustls::client::TlsStream;
 
@@ -170,4 +171,38 @@ async fn a_client_that_reads_nothing_is_not_kept_and_an_idle_one_is() {
     sleep(2 * short.stall).await;
     setup.until_metric(&open("vision", 1)).await;
     echo(&mut idle, b"still here").await;
+}
+
+/// Bytes that an API server reads before it reads no more. The kernel lets the buffers before it grow meanwhile.
+const READ: usize = 64 << 20;
+
+#[tokio::test]
+async fn little_is_kept_for_an_api_server_that_reads_nothing() {
+    let setup = start(limits(), timeouts(), Vec::new()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    add_tenant(&setup.table, "busy", "3", listener.local_addr().unwrap());
+    let mut client = TcpStream::connect(setup.address).await.unwrap();
+    // So that neither end keeps much itself.
+    sockets::limit_unsent(&client);
+    client.write_all(&setup.client_hello(&host_name("busy"))).await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    sockets::limit_unread(&server);
+    let reading = async {
+        let mut buffer = vec![0; 64 << 10];
+        let mut read = 0;
+        while read < READ {
+            read += server.read(&mut buffer).await.unwrap();
+        }
+        read
+    };
+    let writing = async {
+        let mut written = 0;
+        while let Ok(taken) = timeout(Duration::from_secs(2), client.write(&[1; 64 << 10])).await {
+            written += taken.unwrap();
+        }
+        written
+    };
+    let (read, written) = timeout(SOON, async { tokio::join!(reading, writing) }).await.unwrap();
+    let kept = written.saturating_sub(read);
+    assert!(kept < 3 << 19, "{kept} bytes");
 }
