@@ -1,5 +1,8 @@
 //! Kubernetes quantities (`500m`, `16Gi`, `1e3`) as numbers: thousandths, rounded up as Kubernetes does.
 
+/// Most digits that are read. API servers write up to 28: amounts of 19 digits and more, since they keep nine decimal places (`1073741824000000001n`).
+const MAX_DIGITS: usize = 36;
+
 /// The value of a quantity in thousandths; none if the text is not a quantity, or too large.
 pub fn parse(text: &str) -> Option<i128> {
     let end = text
@@ -31,7 +34,7 @@ pub fn parse(text: &str) -> Option<i128> {
     let negative = number.starts_with('-');
     let digits = number.trim_start_matches(['-', '+']);
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    if (whole.is_empty() && fraction.is_empty()) || whole.len() + fraction.len() > 18 {
+    if (whole.is_empty() && fraction.is_empty()) || whole.len() + fraction.len() > MAX_DIGITS {
         return None;
     }
     // Digits without the decimal point, and how far the point was moved.
@@ -81,10 +84,24 @@ mod tests {
             ("100n", 1),
             ("-2", -2000),
             ("2k", 2_000_000),
+            // A GiB and a part of a byte, 16 of them, and the largest quantity: as API servers write them.
+            ("1073741824000000001n", 1_073_741_824_001),
+            ("17179869184000000001n", 17_179_869_184_001),
+            ("9223372036854775807", 9_223_372_036_854_775_807_000),
         ] {
             assert_eq!(parse(text), Some(thousandths), "{text}");
         }
-        for text in ["", "m", "1x", "abc", "1e", "1e99", "--", "99999999999999999999"] {
+        for text in [
+            "",
+            "m",
+            "1x",
+            "abc",
+            "1e",
+            "1e99",
+            "--",
+            &"9".repeat(37),
+            &format!("{}E", "9".repeat(36)),
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

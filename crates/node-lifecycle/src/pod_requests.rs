@@ -2,7 +2,7 @@
 
 use berth_api::quantity;
 use k8s_openapi::{
-    api::core::v1::{Container, Pod},
+    api::core::v1::{Container, Pod, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
 use serde_json::Value;
@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 pub type Requests = BTreeMap<String, i128>;
 
 /// The requests of a pod, as the scheduler counts them: the sum of its containers, or the peak of its init containers if that is
-/// more; requests of the pod as a whole take precedence; then overhead, and one pod.
+/// more; requests of the pod as a whole take precedence; then overhead, and one pod. While a container is resized, the larger amounts count.
 pub fn of_pod(pod: &Pod) -> Requests {
     let Some(spec) = &pod.spec else { return Requests::new() };
+    let requests_of_container = |container: &Container| requests_of_container(pod, container);
     let mut running = Requests::new();
     for container in &spec.containers {
         add(&mut running, &requests_of_container(container));
@@ -45,13 +46,33 @@ pub fn of_pod(pod: &Pod) -> Requests {
     running
 }
 
-fn requests_of_container(container: &Container) -> Requests {
-    amounts(
-        container
-            .resources
-            .as_ref()
-            .and_then(|resources| resources.requests.as_ref()),
-    )
+fn requests_of_container(pod: &Pod, container: &Container) -> Requests {
+    let requested = |resources: Option<&ResourceRequirements>| amounts(resources.and_then(|of| of.requests.as_ref()));
+    let status = pod.status.as_ref();
+    let all = status.map(|status| status.init_container_statuses.iter().chain(&status.container_statuses));
+    let own = all
+        .into_iter()
+        .flatten()
+        .flatten()
+        .find(|status| status.name == container.name && status.resources.is_some());
+    let Some(own) = own else {
+        return requested(container.resources.as_ref());
+    };
+    let mut requests = requested(container.resources.as_ref());
+    if is_resize_infeasible(pod) {
+        // Nothing else can be resized.
+        requests.retain(|resource, _| !matches!(resource.as_str(), "cpu" | "memory"));
+    }
+    raise_to(&mut requests, &requested(own.resources.as_ref()));
+    raise_to(&mut requests, &amounts(own.allocated_resources.as_ref()));
+    requests
+}
+
+/// Whether the node can never give what the spec of a running pod asks for.
+fn is_resize_infeasible(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut pending = conditions.filter(|condition| condition.type_ == "PodResizePending");
+    pending.any(|condition| condition.reason.as_deref() == Some("Infeasible"))
 }
 
 /// Quantities as amounts.
@@ -64,7 +85,8 @@ pub fn amounts(quantities: Option<&BTreeMap<String, Quantity>>) -> Requests {
 /// Adds `more` to `sum`.
 pub fn add(sum: &mut Requests, more: &Requests) {
     for (resource, amount) in more {
-        *sum.entry(resource.clone()).or_default() += amount;
+        let of_resource = sum.entry(resource.clone()).or_default();
+        *of_resource = of_resource.saturating_add(*amount);
     }
 }
 
@@ -136,6 +158,36 @@ mod tests {
         assert_eq!(requests(&pod)["cpu"], 2250);
         assert_eq!(requests(&pod)["memory"], 1_024_000);
         assert!(!requests(&json!({"containers": [{"name": "c"}]})).contains_key("cpu"));
+    }
+
+    #[test]
+    fn the_larger_amounts_count_while_a_container_is_resized() {
+        let cpu = |spec: &str, actual: &str, reason: &str| {
+            let status = json!({
+                "name": "c", "ready": true, "restartCount": 0, "image": "", "imageID": "",
+                "allocatedResources": {"cpu": actual}, "resources": {"requests": {"cpu": actual}},
+            });
+            let conditions = json!([{"type": "PodResizePending", "status": "True", "reason": reason}]);
+            let pod = json!({
+                "metadata": {"name": "a"}, "spec": {"containers": [container(spec)]},
+                "status": {"containerStatuses": [status], "conditions": conditions},
+            });
+            of_pod(&serde_json::from_value(pod).unwrap())["cpu"]
+        };
+        assert_eq!(cpu("1", "4", "Deferred"), 4000, "the container still has it");
+        assert_eq!(cpu("4", "1", "Deferred"), 4000, "it gets it as soon as there is room");
+        assert_eq!(cpu("1000", "1", "Infeasible"), 1000);
+        assert_eq!(cpu("1", "1", ""), 1000);
+    }
+
+    /// API servers warn of parts of a byte, accept them, and then write the amount in billionths.
+    #[test]
+    fn parts_of_a_byte_do_not_hide_a_request() {
+        let container = json!({"name": "c", "resources": {"requests": {"memory": "68719476736000000001n"}}});
+        assert_eq!(
+            requests(&json!({"containers": [container]}))["memory"],
+            68_719_476_736_001
+        );
     }
 
     #[test]
