@@ -64,7 +64,12 @@ pub(super) fn observe_nodes<'a>(
                 .map(|assignment| assignment.pool.clone())
                 .filter(|pool| !pool.is_empty());
             let name = object.name_any();
-            let pool = recorded.or(by_labels)?;
+            let pool = match recorded.or(by_labels) {
+                Some(pool) => pool,
+                // Its labels are gone. Its tenant has it all the same, and nobody else would release it.
+                None if assignment.is_some() => String::new(),
+                None => return None,
+            };
             let capacity = tenant_capacity(object, input, resolved);
             let counts_gpus = pools
                 .iter()

@@ -6,6 +6,7 @@ use crate::{
     rejections::RejectedNodes,
 };
 use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec};
+use berth_planner::{ActionKind, Fleet, NodeState, plan};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
@@ -46,16 +47,10 @@ fn groups(accepted: bool, withdrawn: WithdrawnNodes) -> Vec<(String, u32, u32)> 
         },
     );
     cluster.metadata.uid = Some("uid".into());
-    let input = SnapshotInput {
-        now: Timestamp::from_second(10_000).unwrap(),
-        nodes: wanted
-            .map(|(group, pool)| node(&format!("n-{group}"), group, pool))
-            .into(),
-        pools: vec![pool("h100"), pool("l40s")],
-        classes: Vec::new(),
-        organizations: Vec::new(),
-        projects: Vec::new(),
-        tenants: vec![TenantInput {
+    let nodes = wanted.map(|(group, pool)| node(&format!("n-{group}"), group, pool));
+    let fleet = snapshot(
+        nodes.into(),
+        vec![TenantInput {
             cluster: Arc::new(cluster),
             accepted,
             withdrawn,
@@ -64,17 +59,29 @@ fn groups(accepted: bool, withdrawn: WithdrawnNodes) -> Vec<(String, u32, u32)> 
             project: None,
             schedule: ScheduleState::default(),
         }],
+    );
+    let groups = fleet.tenants[0].node_groups.iter();
+    groups
+        .map(|group| (group.name.clone(), group.min_nodes, group.max_nodes))
+        .collect()
+}
+
+fn snapshot(nodes: Vec<Arc<Node>>, tenants: Vec<TenantInput>) -> Fleet {
+    let input = SnapshotInput {
+        now: Timestamp::from_second(10_000).unwrap(),
+        nodes,
+        pools: vec![pool("h100"), pool("l40s")],
+        classes: Vec::new(),
+        organizations: Vec::new(),
+        projects: Vec::new(),
+        tenants,
         workloads: Vec::new(),
         platform: &|_| Requests::new(),
         devices: &Devices::default(),
         idle: &IdleTracker::default(),
         rejected_nodes: &RejectedNodes::default(),
     };
-    let (fleet, _) = build_snapshot(&input);
-    let groups = fleet.tenants[0].node_groups.iter();
-    groups
-        .map(|group| (group.name.clone(), group.min_nodes, group.max_nodes))
-        .collect()
+    build_snapshot(&input).0
 }
 
 fn set(names: &[&str]) -> BTreeSet<String> {
@@ -109,4 +116,24 @@ fn withdrawn_nodes_are_over_the_maximum_of_their_group() {
         ..WithdrawnNodes::default()
     };
     assert_eq!(groups(false, all), expected([0, 0, 0]));
+}
+
+#[test]
+fn a_node_that_lost_its_labels_still_counts_for_its_tenant_and_is_released() {
+    let mut without_labels = Node::clone(&node("n", "a", "h100"));
+    without_labels.metadata.labels = None;
+    // Its tenant is deleted.
+    let fleet = snapshot(vec![Arc::new(without_labels)], Vec::new());
+    let owner = fleet.nodes.first().map(|node| &node.state);
+    assert!(
+        matches!(owner, Some(NodeState::Owned(owner)) if owner.tenant == "uid"),
+        "{owner:?}"
+    );
+    let released = plan(&fleet).actions;
+    assert!(
+        released
+            .iter()
+            .any(|action| action.node == "n" && matches!(action.kind, ActionKind::Release { .. })),
+        "{released:?}"
+    );
 }

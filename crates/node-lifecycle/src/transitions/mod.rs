@@ -14,8 +14,10 @@
 //! | Draining | Scrubbing | no pod of a tenant is left; never before |
 //! |  | Quarantined | pods do not end, and nothing would end their processes, because scrubbing is disabled |
 //! | Scrubbing | Validating | the scrub Job has succeeded |
+//! |  | Scrubbing | its time is over and there is no Job: once |
 //! |  | Quarantined | it failed, or took too long |
 //! | Validating | free | the validation Job has succeeded, and all its GPUs are healthy |
+//! |  | Scrubbing | its time is over and there is no Job: once |
 //! |  | Quarantined | it failed, or took too long |
 //! | Quarantined | Scrubbing | people release it |
 //!

@@ -11,6 +11,8 @@ use kube_core::ResourceExt;
 
 /// Seconds beyond the deadline of a Job after which a node is quarantined.
 const JOB_MARGIN: i64 = 30;
+/// The reason of a recycling that began again because its Job did not exist when its time was over.
+const JOB_LOST: &str = "its Job was not started in time, or was deleted: the recycling starts again, once";
 
 /// Whether nodes of a pool are scrubbed between two tenants.
 pub fn requires_scrub(pool: &HostNodePoolSpec) -> bool {
@@ -25,6 +27,9 @@ pub(super) fn from_scrubbing(observation: &Observation<'_>) -> Transition {
     // A Job that has succeeded counts even if control was down for longer than the limit.
     let is_done = observation.job == JobState::Succeeded && observation.pods.is_empty();
     if !is_done && assignment.elapsed(*now) >= limit + JOB_MARGIN {
+        if let Some(again) = restart_without_job(observation) {
+            return again;
+        }
         return quarantine(observation, &timeout_message(observation, "the scrub", limit));
     }
     if !observation.pods.is_empty() {
@@ -53,6 +58,16 @@ pub(super) fn from_scrubbing(observation: &Observation<'_>) -> Transition {
     }
 }
 
+/// Begins the recycling again, once, if its time is over and there was nothing to wait for: control did not run, or could not start
+/// the Job. A node is not given to people for that.
+fn restart_without_job(observation: &Observation<'_>) -> Option<Transition> {
+    let Observation {
+        assignment, node, now, ..
+    } = observation;
+    let is_lost = observation.job == JobState::Missing && observation.pods.is_empty() && assignment.reason != JOB_LOST;
+    is_lost.then(|| set_assignment(assignment.start_recycling(node, *now, JOB_LOST)))
+}
+
 pub(super) fn from_validating(observation: &Observation<'_>) -> Transition {
     let Observation {
         assignment, now, pool, ..
@@ -63,10 +78,13 @@ pub(super) fn from_validating(observation: &Observation<'_>) -> Transition {
         let reason = "a tenant's pod was bound during the validation: the node is scrubbed again";
         return set_assignment(assignment.start_recycling(observation.node, *now, reason));
     }
-    if observation.job != JobState::Succeeded && assignment.elapsed(*now) >= limit + JOB_MARGIN {
-        return quarantine(observation, &timeout_message(observation, "the validation", limit));
-    }
     if pool.validate.policy == ScrubPolicy::Always {
+        if observation.job != JobState::Succeeded && assignment.elapsed(*now) >= limit + JOB_MARGIN {
+            if let Some(again) = restart_without_job(observation) {
+                return again;
+            }
+            return quarantine(observation, &timeout_message(observation, "the validation", limit));
+        }
         match &observation.job {
             JobState::Missing => return Transition::StartJob(JobKind::Validate),
             JobState::Running => return Transition::CheckAfter(POLL),

@@ -259,6 +259,54 @@ fn a_state_past_its_timeout_is_quarantined() {
 }
 
 #[test]
+fn a_node_whose_job_was_not_started_in_time_is_recycled_again_once() {
+    for kind in ["Scrubbing", "Validating"] {
+        let mut world = World::new();
+        world.reserve();
+        world.settle();
+        world.release(0);
+        world.settle();
+        if kind == "Validating" {
+            world.succeed();
+        }
+        // Control was killed before it started the Job, and did not run for an hour.
+        world.job_of = None;
+        world.now += 3600;
+        world.settle();
+        assert_eq!(
+            (world.state(), world.job_of.as_ref().map(|(_, kind)| *kind)),
+            (Some(AssignmentState::Scrubbing), Some(JobKind::Scrub)),
+            "{kind}"
+        );
+        let mut lucky = world.clone();
+        lucky.succeed();
+        lucky.succeed();
+        assert_eq!(lucky.state(), None, "{kind}");
+        // It cannot be started.
+        world.job_of = None;
+        world.now += 3600;
+        world.settle();
+        assert_eq!(world.state(), Some(AssignmentState::Quarantined), "{kind}");
+    }
+}
+
+#[test]
+fn a_pool_without_validation_has_no_time_limit_for_its_job() {
+    let mut world = World::new();
+    world.pool.validate.policy = ScrubPolicy::None;
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.job = JobState::Succeeded;
+    assert!(world.step());
+    assert_eq!(world.state(), Some(AssignmentState::Validating));
+    world.now += 3600;
+    world.settle();
+    assert_eq!(world.state(), None);
+}
+
+#[test]
 fn a_failed_job_quarantines_until_people_release_the_node() {
     let mut world = World::new();
     world.reserve();
