@@ -37,9 +37,20 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
 
 fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     /// Where clouds serve metadata over IPv6.
-    const METADATA: [Ipv6Addr; 2] = [
+    const METADATA: [Ipv6Addr; 7] = [
+        // AWS, and what gives credentials to pods there.
         Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),
+        // Google Cloud.
         Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+        // Akamai (Linode).
+        Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1),
+        // Alibaba Cloud.
+        Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200),
+        // Oracle Cloud.
+        Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
+        // Scaleway.
+        Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
     ];
     if METADATA.contains(&address) {
         return Some("the address of a metadata service");
@@ -108,7 +119,12 @@ mod tests {
             "fec0::1",
             "ff02::1",
             "fd00:ec2::254",
+            "fd00:ec2::23",
             "fd20:ce::254",
+            "fd00:a9fe:a9fe::1",
+            "fd00:42::42",
+            "fd00:c1::a9fe:a9fe",
+            "fd00:100::100:200",
         ] {
             assert!(special(address.parse().unwrap()).is_some(), "{address}");
         }
