@@ -193,6 +193,7 @@ impl ToHost for CustomKind {
         host_text::translate_texts(cache, name, &mut object["status"]);
         vec![TenantWrite::Status(host_text::with_tenant_generation(
             observation,
+            &observation.tenant["status"],
             object["status"].take(),
         ))]
     }

@@ -29,6 +29,7 @@ pub fn sync_status(
 ) -> Option<TenantWrite> {
     let complete = |reference: &Value| parents::complete(reference, &name.namespace);
     let from_host = json::items(observation.host, &["status", "parents"]);
+    let before = json::items(observation.tenant, &["status", "parents"]);
     let mut entries = Vec::new();
     let mut attached = Vec::new();
     for reference in json::items(observation.tenant, &["spec", "parentRefs"]) {
@@ -38,7 +39,12 @@ pub fn sync_status(
         attached.push(complete(reference));
         let there = complete(&parents::on_host(reference, gateway));
         for entry in from_host.iter().filter(|entry| complete(&entry["parentRef"]) == there) {
-            let mut mirrored = host_text::with_tenant_generation(observation, entry.clone());
+            let known = before.iter().find(|known| {
+                known["controllerName"] == entry["controllerName"]
+                    && complete(&known["parentRef"]) == complete(reference)
+            });
+            let mut mirrored =
+                host_text::with_tenant_generation(observation, known.unwrap_or(&Value::Null), entry.clone());
             json::each_mut(&mut mirrored, "conditions[].message", &mut |message| {
                 if let Some(text) = message.as_str() {
                     let text = text.replace(&format!("{}/{}", gateway.namespace, gateway.name), &gateway.name);
@@ -52,9 +58,9 @@ pub fn sync_status(
             entries.push(mirrored);
         }
     }
-    let own = json::items(observation.tenant, &["status", "parents"]).iter();
-    let kept =
-        own.filter(|entry| entry["controllerName"] != CONTROLLER && !attached.contains(&complete(&entry["parentRef"])));
+    let kept = before
+        .iter()
+        .filter(|entry| entry["controllerName"] != CONTROLLER && !attached.contains(&complete(&entry["parentRef"])));
     let all: Vec<Value> = kept.cloned().chain(entries).collect();
     let is_new = json::at(observation.tenant, &["status", "parents"]).is_some();
     (is_new || !all.is_empty()).then(|| TenantWrite::Status(json!({ "parents": all })))

@@ -463,6 +463,35 @@ fn resizes_and_custom_conditions_come_back() {
 }
 
 #[test]
+fn a_status_from_before_a_resize_does_not_count_as_observed() {
+    let cache = cache(SchedulingMode::Host, |_| {});
+    let mut tenant = pod(&json!({"nodeName": "gpu-1"}));
+    tenant["metadata"]["generation"] = 2.into();
+    tenant["status"] =
+        json!({"observedGeneration": 1, "conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]});
+    let observed = |generation: i64| {
+        let ready = json!({"type": "Ready", "status": "True", "observedGeneration": generation});
+        let host = json!({"metadata": {"generation": 5}, "spec": {"nodeName": "gpu-1"},
+            "status": {"phase": "Running", "observedGeneration": generation, "conditions": [ready]}});
+        let observation = Observation {
+            tenant: &tenant,
+            host: &host,
+            in_sync: true,
+            denied: &[],
+            now: Timestamp::UNIX_EPOCH,
+        };
+        let writes = Pods.sync_status(&cache, &name(), &observation);
+        let [TenantWrite::Status(status)] = writes.as_slice() else {
+            panic!("{writes:?}")
+        };
+        let of = |part: &Value| part["observedGeneration"].as_i64();
+        (of(status), of(&status["conditions"][0]))
+    };
+    assert_eq!(observed(4), (Some(1), Some(1)), "the kubelet has not seen the resize");
+    assert_eq!(observed(5), (Some(2), Some(2)));
+}
+
+#[test]
 fn a_pod_that_holds_too_much_is_denied() {
     let cache = cache(SchedulingMode::Host, |_| {});
     let repeated = |item: Value, count: usize| Value::from(vec![item; count]);

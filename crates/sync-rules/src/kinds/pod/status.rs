@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | observedGeneration (of the pod and its conditions) | the tenant's generation once the host has the current spec |
+//! | observedGeneration (of the pod and its conditions) | the tenant's generation once the kubelet has observed the current spec |
 //! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is denied |
 //! | PodScheduled, nominatedNodeName | the tenant's own where its schedulers decide; as long as the host cannot follow, `berth.dev/Synced` is False |
 //! | `DisruptionTarget` | the tenant's once it is True: an eviction in the tenant, or a stop by a schedule; otherwise the host's |
@@ -82,18 +82,6 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
     if let Some(own) = before.get("qosClass") {
         fields.insert("qosClass".into(), own.clone());
     }
-    let generation = |old: Option<&Value>| {
-        if observation.in_sync {
-            observation.tenant["metadata"].get("generation").cloned()
-        } else {
-            old.cloned()
-        }
-    };
-    if fields.contains_key("observedGeneration")
-        && let Some(generation) = generation(before.get("observedGeneration"))
-    {
-        fields.insert("observedGeneration".into(), generation);
-    }
     let gates = gates(observation.tenant);
     let mut conditions = match fields.remove("conditions") {
         Some(Value::Array(conditions)) => conditions,
@@ -108,11 +96,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
         {
             condition["lastTransitionTime"] = since.clone();
         }
-        if condition.get("observedGeneration").is_some()
-            && let Some(generation) = generation(old.and_then(|old| old.get("observedGeneration")))
-        {
-            condition["observedGeneration"] = generation;
-        }
+        host_text::put_observed_generation(observation, old, condition);
     }
     conditions.extend(gates.iter().filter_map(|gate| condition(before, gate)).cloned());
     keep_disruption(before, &mut conditions);
@@ -133,6 +117,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
     if !conditions.is_empty() {
         fields.insert("conditions".into(), conditions.into());
     }
+    host_text::put_observed_generation(observation, Some(before), &mut status);
     map_texts(cache, name, &mut status);
     status
 }

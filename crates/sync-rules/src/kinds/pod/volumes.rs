@@ -5,7 +5,7 @@
 //! | configMap, secret | renamed; the object is synced because it is referenced |
 //! | emptyDir, image | copied |
 //! | downwardAPI | metadata by annotations, see `downward` |
-//! | projected | configMap, secret and downwardAPI as above; all others from the pod's token Secret |
+//! | projected | configMap, secret and downwardAPI as above; all others from the pod's token Secret, for the pod's `fsGroup` alone if it has one |
 //! | persistentVolumeClaim, ephemeral, csi | see `volume_claims` |
 //! | everything else | denied: it reaches the node or the platform's network |
 
@@ -25,6 +25,11 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const FORBIDDEN: &str = "volumes must not reach the node or the platform's network";
+
+/// Mode that kubelets give to tokens and certificates of a pod with an `fsGroup`, whatever the volume says, before they let the group read
+/// them. A kubelet also gives them to the user of all containers, which it does not do with a Secret: without a group they keep the
+/// volume's mode, so that this user can read them.
+const OWNERS_MODE: u32 = 0o600;
 
 /// The rules of `Volume`.
 pub const VOLUME: Fields = &[
@@ -88,7 +93,7 @@ pub fn translate(
                     }
                     "downwardAPI" => translated[source] = downward_api(value, &path, downward, issues),
                     "projected" => {
-                        translated[source] = projected(name, index, value, &path, downward, issues);
+                        translated[source] = projected((name, pod), index, value, &path, downward, issues);
                     }
                     "persistentVolumeClaim" => {
                         translated[source] = volume_claims::claim(cache, name, value, &path, issues);
@@ -140,7 +145,7 @@ fn is_tenants(field: &str) -> bool {
 }
 
 fn projected(
-    name: &Name,
+    (name, pod): (&Name, &Value),
     volume: usize,
     value: &Value,
     path: &str,
@@ -148,6 +153,7 @@ fn projected(
     issues: &mut FieldIssues,
 ) -> Value {
     let mut translated = fields::within(value, path, PROJECTED, issues);
+    let has_group = !json::is_unset(&pod["spec"]["securityContext"]["fsGroup"]);
     let mut sources = Vec::new();
     for (index, source) in json::items(value, &["sources"]).iter().enumerate() {
         let path = format!("{path}.sources[{index}]");
@@ -160,7 +166,10 @@ fn projected(
                 "secret" => renamed(name, (KindId::Secret, "name"), value, &path, issues),
                 "downwardAPI" => downward_api(value, &path, downward, issues),
                 _ => {
-                    if let Some(items) = items_of_token_secret(kind, value, (volume, index), &path, issues) {
+                    if let Some(mut items) = items_of_token_secret(kind, value, (volume, index), &path, issues) {
+                        if has_group {
+                            items.iter_mut().for_each(|item| item["mode"] = OWNERS_MODE.into());
+                        }
                         let secret = json!({"name": host_name(KindId::PodToken, name), "items": items});
                         sources.push(json!({"secret": secret}));
                     }
@@ -207,4 +216,29 @@ pub fn trust_key(volume: usize, source: usize) -> String {
 /// Key in the pod's token Secret of the token for source `source` of volume `volume`.
 pub fn token_key(volume: usize, source: usize) -> String {
     format!("token-{volume}-{source}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{model::tenant::test_tenant, registry};
+
+    #[test]
+    fn tokens_of_a_pod_with_a_group_are_for_this_group() {
+        let cache = registry::new_cache(test_tenant());
+        let modes = |security: Value| {
+            let sources = json!([{"serviceAccountToken": {"path": "token"}}, {"secret": {"name": "a", "items": [{"key": "k", "path": "p"}]}}]);
+            let pod = json!({"spec": {"securityContext": security, "volumes": [{"name": "v", "projected": {"sources": sources}}]}});
+            let name = Name::new("research", "train-0");
+            let volumes = translate(&cache, &name, &pod, &mut BTreeSet::new(), &mut FieldIssues::default());
+            let sources = json::items(&volumes[0], &["projected", "sources"]);
+            sources
+                .iter()
+                .map(|source| source["secret"]["items"][0]["mode"].as_u64())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(modes(json!({"fsGroup": 10000})), [Some(0o600), None]);
+        assert_eq!(modes(json!({"runAsUser": 1000})), [None, None], "root owns the files");
+        assert_eq!(modes(Value::Null), [None, None]);
+    }
 }
