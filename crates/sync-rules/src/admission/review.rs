@@ -41,17 +41,23 @@ pub struct Request {
     pub old: Value,
 }
 
-/// A review as text: the objects are read once it is known that the review is about a Service.
+/// A review about a Service, as text: its objects are not read yet.
+#[derive(Debug)]
+pub struct Review<'a> {
+    operation: Operation,
+    request: ReviewRequest<'a>,
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Review<'a> {
+struct AdmissionReview<'a> {
     #[serde(borrow)]
     api_version: Cow<'a, str>,
     #[serde(borrow)]
     request: ReviewRequest<'a>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReviewRequest<'a> {
     uid: String,
@@ -66,28 +72,31 @@ struct ReviewRequest<'a> {
     old_object: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct GroupVersionKind {
+    /// The core group is empty.
+    #[serde(default)]
     group: String,
     version: String,
     kind: String,
 }
 
-impl Request {
-    /// Reads a request about a Service.
+const NO_REVIEW: &str = "not an AdmissionReview of admission.k8s.io/v1";
+
+impl<'a> Review<'a> {
+    /// Reads a review about a Service.
     ///
     /// # Errors
     /// The review is about something else.
-    pub fn read(review: &[u8]) -> Result<Self, &'static str> {
-        const NO_REVIEW: &str = "not an AdmissionReview of admission.k8s.io/v1";
-        let Review { api_version, request } = serde_json::from_slice(review).map_err(|_| NO_REVIEW)?;
+    pub fn read(review: &'a [u8]) -> Result<Self, &'static str> {
+        let AdmissionReview { api_version, request } = serde_json::from_slice(review).map_err(|_| NO_REVIEW)?;
         if api_version != "admission.k8s.io/v1" {
             return Err(NO_REVIEW);
         }
         // A tenant can point webhooks of its own here.
         let GroupVersionKind { group, version, kind } = &request.kind;
         let is_service = [group.as_str(), version, kind] == ["", "v1", "Service"];
-        if !is_service || request.sub_resource.is_some_and(|sub| !sub.is_empty()) {
+        if !is_service || request.sub_resource.as_ref().is_some_and(|sub| !sub.is_empty()) {
             return Err("not about a Service");
         }
         let operation = match request.operation.as_str() {
@@ -95,11 +104,30 @@ impl Request {
             "UPDATE" => Operation::Update,
             _ => return Err("neither a creation nor an update"),
         };
+        Ok(Self { operation, request })
+    }
+
+    /// Memory that [the request](Self::request) takes at most.
+    pub fn tree_bytes(&self) -> u64 {
+        let ReviewRequest { object, old_object, .. } = &self.request;
+        [object, old_object]
+            .into_iter()
+            .flatten()
+            .map(|text| tree_bytes(text.get()))
+            .sum()
+    }
+
+    /// Reads the objects.
+    ///
+    /// # Errors
+    /// They are none.
+    pub fn request(self) -> Result<Request, &'static str> {
+        let Self { operation, request } = self;
         let object = |text: Option<&RawValue>| {
             let read = text.map(|text| serde_json::from_str(text.get())).transpose();
             read.map(Option::unwrap_or_default).map_err(|_| NO_REVIEW)
         };
-        Ok(Self {
+        Ok(Request {
             uid: request.uid,
             operation,
             namespace: request.namespace.unwrap_or_default(),
@@ -108,6 +136,25 @@ impl Request {
             old: object(request.old_object)?,
         })
     }
+}
+
+/// Memory that a JSON text takes at most as a tree. It can be a hundred times the text, as with `{"":0}`, so its structure is counted. The same
+/// characters count within strings as well.
+fn tree_bytes(text: &str) -> u64 {
+    /// A node of a map has room for eleven keys (24 bytes) and values (32 bytes), and the first two are texts with memory of their own.
+    const MAP: u64 = 720;
+    /// A list begins with room for four values.
+    const LIST: u64 = 192;
+    /// One more value of a list, which has room for twice as many and is copied when it grows; or one more entry of a map, whose nodes are half
+    /// full.
+    const ENTRY: u64 = 176;
+    let bytes = text.bytes().map(|byte| match byte {
+        b'{' => MAP,
+        b'[' => LIST,
+        b',' => ENTRY,
+        _ => 1,
+    });
+    bytes.sum()
 }
 
 /// Why something is denied.
@@ -240,7 +287,8 @@ mod tests {
 
     #[test]
     fn only_requests_about_services_are_read() {
-        let request = Request::read(&review("Service", "CREATE", "")).unwrap();
+        let text = review("Service", "CREATE", "");
+        let request = Review::read(&text).unwrap().request().unwrap();
         assert_eq!(request.operation, Operation::Create);
         assert_eq!((request.uid.as_str(), request.namespace.as_str()), ("u", "shop"));
         assert!(request.dry_run && request.old.is_null());
@@ -252,8 +300,37 @@ mod tests {
             b"{}".to_vec(),
             b"no JSON".to_vec(),
         ] {
-            assert!(Request::read(&other).is_err());
+            assert!(Review::read(&other).is_err());
         }
+    }
+
+    #[test]
+    fn what_an_api_server_leaves_out_or_adds_is_no_error() {
+        let text = r#"{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "new": {}, "request": {"uid": "u", "new": [1],
+            "kind": {"version": "v1", "kind": "Service"}, "operation": "UPDATE", "dryRun": null, "object": null, "options": null}}"#;
+        let request = Review::read(text.as_bytes()).unwrap().request().unwrap();
+        assert_eq!((request.operation, request.namespace.as_str()), (Operation::Update, ""));
+        assert!(!request.dry_run && request.object.is_null() && request.old.is_null());
+    }
+
+    #[test]
+    fn the_memory_of_a_request_follows_the_structure_of_its_objects() {
+        let of = |object: &str| {
+            let text = format!(
+                r#"{{"apiVersion": "admission.k8s.io/v1", "request": {{"uid": "u", "kind": {{"group": "", "version": "v1", "kind": "Service"}},
+                "operation": "UPDATE", "object": {object}, "oldObject": {object}}}}}"#
+            );
+            Review::read(text.as_bytes()).unwrap().tree_bytes()
+        };
+        let text = format!(r#"{{"a":"{}"}}"#, "x".repeat(100_000));
+        assert!((200_000..203_000).contains(&of(&text)), "texts take what they are");
+        let small_maps = format!("[{}{{}}]", r#"{"":0},"#.repeat(1000));
+        assert!(
+            of(&small_maps) > 2 * 1000 * (11 * (24 + 32)),
+            "each has a node of its own"
+        );
+        let numbers = format!("[{}0]", "0,".repeat(1000));
+        assert!(of(&numbers) > 2 * 1000 * 3 * 32);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::{
     translation::host_text::{self, generated_claim_name},
 };
 use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 /// The kind.
@@ -50,9 +51,6 @@ const COPIED: &[&str] = &[
     "type",
 ];
 
-/// What changes when an Event happens again.
-const REPETITION: &[&str] = &["count", "eventTime", "lastTimestamp", "series"];
-
 /// An Event for the tenant.
 #[derive(Debug, PartialEq)]
 pub struct TenantEvent {
@@ -66,17 +64,60 @@ pub struct TenantEvent {
 
 impl TenantEvent {
     /// Whether an Event of the tenant with the same name is this copy, as it would be written now.
-    pub fn is_repeated_by(&self, existing: &Value) -> bool {
-        let same_object =
-            json::text(existing, &["involvedObject", "uid"]) == json::text(&self.event, &["involvedObject", "uid"]);
-        same_object
-            && REPETITION
-                .iter()
-                // An absent field and null are the same: API servers write some times as null.
-                .all(|field| {
-                    existing.get(*field).unwrap_or(&Value::Null) == self.event.get(*field).unwrap_or(&Value::Null)
-                })
+    pub fn is_repeated_by(&self, existing: &ExistingEvent) -> bool {
+        let ExistingEvent {
+            metadata: _,
+            involved_object,
+            count,
+            event_time,
+            last_timestamp,
+            series,
+        } = existing;
+        let is_same = |(field, existing): (&str, &Value)| self.event.get(field).unwrap_or(&Value::Null) == existing;
+        involved_object.uid.as_deref() == json::text(&self.event, &["involvedObject", "uid"])
+            // What changes when an Event happens again.
+            && [
+                ("count", count),
+                ("eventTime", event_time),
+                ("lastTimestamp", last_timestamp),
+                ("series", series),
+            ]
+            .into_iter()
+            .all(is_same)
     }
+}
+
+/// An Event that the tenant has, as far as it matters whether it is a copy. The rest is not read: the tenant can make it as large as etcd
+/// allows. An absent field and null are the same: API servers write some times as null.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExistingEvent {
+    /// Its name.
+    pub metadata: ExistingName,
+    #[serde(default)]
+    involved_object: InvolvedObject,
+    #[serde(default)]
+    count: Value,
+    #[serde(default)]
+    event_time: Value,
+    #[serde(default)]
+    last_timestamp: Value,
+    #[serde(default)]
+    series: Value,
+}
+
+/// The name of an Event that the tenant has.
+#[derive(Debug, Deserialize)]
+pub struct ExistingName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct InvolvedObject {
+    uid: Option<String>,
 }
 
 /// What becomes of a host Event.
@@ -93,16 +134,16 @@ pub enum Translation {
 /// Translates a host Event for the tenant.
 pub fn translate(cache: &Cache, event: &Value, now: Timestamp) -> Translation {
     let age = last_seen(event).map(|seen| now.duration_since(seen));
-    let is_older_than = |limit| age.is_some_and(|age| age > limit);
     let involved = &event["involvedObject"];
     let kind = cache.find_kind_to_host(
         json::text(involved, &["apiVersion"]).unwrap_or("v1"),
         json::text(involved, &["kind"]).unwrap_or_default(),
     );
     match kind {
-        Some((kind, resource)) if !is_older_than(STALE) => match copy(cache, event, kind, resource) {
+        Some((kind, resource)) if age.is_none_or(|age| age <= STALE) => match copy(cache, event, kind, resource) {
             Some(copy) => Translation::Copy(copy),
-            None if is_older_than(UNKNOWN) => Translation::Ignore,
+            // The clock of a node may be wrong either way.
+            None if age.is_none_or(|age| age.abs() > UNKNOWN) => Translation::Ignore,
             None => Translation::Wait,
         },
         _ => Translation::Ignore,
@@ -211,10 +252,11 @@ mod tests {
         let name = Name::new("research", "train-0");
         let host = event("Pod", &host_name(KindId::Pod, &name));
         let copy = copy_of(&cache(&name), &host, "2026-11-20T10:00:30Z");
+        let existing = |event: &Value| serde_json::from_value(event.clone()).unwrap();
         let mut stored = copy.event.clone();
         stored["metadata"]["resourceVersion"] = "7".into();
         stored["eventTime"] = Value::Null;
-        assert!(copy.is_repeated_by(&stored));
+        assert!(copy.is_repeated_by(&existing(&stored)));
         for (field, other) in [
             ("count", json!(1)),
             ("lastTimestamp", json!("2026-11-20T09:59:00Z")),
@@ -223,7 +265,7 @@ mod tests {
         ] {
             let mut changed = stored.clone();
             changed[field] = other;
-            assert!(!copy.is_repeated_by(&changed), "{field}");
+            assert!(!copy.is_repeated_by(&existing(&changed)), "{field}");
         }
     }
 
@@ -274,9 +316,18 @@ mod tests {
         for (now, expected) in [
             ("2026-11-20T10:00:30Z", Translation::Wait),
             ("2026-11-20T10:00:31Z", Translation::Ignore),
+            ("2026-11-20T09:59:30Z", Translation::Wait),
+            ("2026-11-20T09:00:00Z", Translation::Ignore),
         ] {
             assert_eq!(translate(&cache, &event, now.parse().unwrap()), expected, "{now}");
         }
+        let timeless = json!({"involvedObject": event["involvedObject"]});
+        let now = "2026-11-20T10:00:30Z".parse().unwrap();
+        assert_eq!(
+            translate(&cache, &timeless, now),
+            Translation::Ignore,
+            "it would wait for ever"
+        );
         // The host's side is known, the tenant's is not yet.
         let host = json!({"metadata": {"name": host_name(KindId::Pod, &unknown), "resourceVersion": "2"}});
         cache

@@ -3,7 +3,7 @@
 
 use super::{
     configuration,
-    room::{Room, Size},
+    room::{Refusal, Room},
     services,
     writes::Turns,
 };
@@ -22,7 +22,7 @@ use axum::{
 };
 use berth_sync_rules::admission::{
     configuration::{PATH, configuration},
-    review::{Denial, Request, Verdict},
+    review::{Denial, Review, Verdict},
     writes::{self, Write},
 };
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -39,17 +39,10 @@ use tokio::net::TcpListener;
 const CONNECTIONS: usize = 256;
 /// Time limit of an answer: less than the API server waits, so that the tenant gets the reason.
 const ANSWER: Duration = Duration::from_secs(8);
-/// Requests about Services: one and its earlier state, each up to what etcd stores (1.5 MiB) and somewhat longer as text. They become trees,
-/// in which a field takes some hundred bytes.
-const SERVICE: Size = Size {
-    largest: 4 << 20,
-    times: 16,
-};
-/// Requests about large writes: the same for any object, custom resources among them, whose requests may have 3 MiB. Only the text is held.
-const WRITE: Size = Size {
-    largest: 8 << 20,
-    times: 1,
-};
+/// Largest request about a Service, in bytes: it and its earlier state, each up to what etcd stores (1.5 MiB) and somewhat longer as text.
+const LARGEST_SERVICE: u64 = 4 << 20;
+/// Largest request about a large write: the same for any object, custom resources among them, whose requests may have 3 MiB.
+const LARGEST_WRITE: u64 = 8 << 20;
 
 /// Why there is no admission server.
 #[derive(Debug, thiserror::Error)]
@@ -158,7 +151,7 @@ async fn answer_service(
     State(answers): State<Arc<Answers>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Value>, (StatusCode, &'static str)> {
+) -> Result<Json<Value>, Refusal> {
     let Answers {
         engine,
         connections,
@@ -166,9 +159,13 @@ async fn answer_service(
         ..
     } = &*answers;
     let start = Instant::now();
-    // Held until the end, for the trees.
-    let held = room.read(SERVICE, &headers, body).await?;
-    let request = Request::read(&held.review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+    let held = room.read(LARGEST_SERVICE, &headers, body).await?;
+    let unreadable = |why| (StatusCode::BAD_REQUEST, why);
+    let review = Review::read(&held.review).map_err(unreadable)?;
+    // Held until the end.
+    let _tree = room.for_tree(review.tree_bytes()).await?;
+    let request = review.request().map_err(unreadable)?;
+    drop(held);
     let answer = tokio::time::timeout(
         ANSWER.saturating_sub(start.elapsed()),
         services::answer(engine, connections, &request),
@@ -194,8 +191,8 @@ async fn answer_write(
     State(answers): State<Arc<Answers>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Value>, (StatusCode, &'static str)> {
-    let held = answers.room.read(WRITE, &headers, body).await?;
+) -> Result<Json<Value>, Refusal> {
+    let held = answers.room.read(LARGEST_WRITE, &headers, body).await?;
     let write = Write::read(&held.review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
     drop(held);
     let start = Instant::now();

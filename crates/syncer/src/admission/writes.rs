@@ -10,7 +10,7 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// Writes that wait at a time: a quarter of the connections of the API server, so that Services never wait for one.
+/// Writes that wait at a time: few of the connections of the API servers, so that Services never wait for one.
 const WAITING: usize = 16;
 
 /// The pace of the tenant's writes, and the places of those that wait.

@@ -13,12 +13,13 @@ use berth_sync_rules::{
     },
     translation::quota::{self, QuotaExceeded},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::{
     Client,
     api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     core::{Request, Status},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::{
     fmt::Debug,
@@ -31,6 +32,15 @@ const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// Reason of the cause of an eviction that is refused: `policyv1.DisruptionBudgetCause` of Kubernetes.
 const BUDGET: &str = "DisruptionBudget";
+
+/// A part of a list.
+#[derive(Debug, Deserialize)]
+pub struct Page<T> {
+    /// Says whether there is more.
+    pub metadata: ListMeta,
+    /// The objects.
+    pub items: Vec<T>,
+}
 
 /// Why a call failed, sorted by what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -186,11 +196,16 @@ impl Api {
     ///
     /// # Errors
     /// As [`CallError`] says.
-    pub async fn list_page(&self, resource: Resource, most: u32, after: Option<&str>) -> Result<Value, CallError> {
+    pub async fn list_page<T: DeserializeOwned>(
+        &self,
+        resource: Resource,
+        most: u32,
+        after: Option<&str>,
+    ) -> Result<Page<T>, CallError> {
         let mut parameters = ListParams::default().limit(most);
         parameters.continue_token = after.map(str::to_owned);
         let request = Request::new(resource.path("")).list(&parameters);
-        self.call("list", resource.plural, request).await
+        self.call_for("list", resource.plural, request).await
     }
 
     /// Creates an object.
@@ -356,9 +371,19 @@ impl Api {
         resource: &'static str,
         request: Result<http::Request<Vec<u8>>, E>,
     ) -> Result<Value, CallError> {
+        let Content(object) = self.call_for(verb, resource, request).await?;
+        Ok(object)
+    }
+
+    async fn call_for<T: DeserializeOwned, E: std::fmt::Display>(
+        &self,
+        verb: &'static str,
+        resource: &'static str,
+        request: Result<http::Request<Vec<u8>>, E>,
+    ) -> Result<T, CallError> {
         let request = request.map_err(|error| CallError::Rejected(error.to_string()))?;
         let start = Instant::now();
-        let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<Content>(request)).await;
+        let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<T>(request)).await;
         self.metrics.api_call(
             &CallLabels {
                 side: self.side.name(),
@@ -367,10 +392,9 @@ impl Api {
             },
             start.elapsed(),
         );
-        let Content(object) = result
+        result
             .map_err(|_| CallError::Unavailable("time limit exceeded".into()))?
-            .map_err(|error| CallError::from(error).of_side(self.side))?;
-        Ok(object)
+            .map_err(|error| CallError::from(error).of_side(self.side))
     }
 }
 

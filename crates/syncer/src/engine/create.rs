@@ -110,13 +110,14 @@ impl ObjectSync<'_> {
             return Ok(waits);
         }
         self.prepare_tokens(stored).await?;
-        let hash = json::hash(&kind.mutable_part(&desired));
-        let mut desired = self.with_metadata(stored, desired, &hash);
+        let mutable = kind.mutable_part(&desired);
+        let mut desired = self.with_metadata(stored, desired, &json::hash(&mutable));
         let created = match self.write_new(&mut desired).await {
             Ok(created) => created,
             Err(CallError::Conflict(_)) => return self.taken(stored).await,
             Err(error) => return Err(error),
         };
+        engine.set_applied(self.key(), &mutable);
         ignored.extend(dropped(&desired, &created));
         engine.store_created(Side::Host, *id, name, created);
         self.record_ignored(&ignored).await;

@@ -1,12 +1,13 @@
 //! How many bytes the tenant's objects have on the host: no more than its class allows. Numbers of objects are limited by the host's
 //! ResourceQuota, which knows no bytes. The size of each object that the syncer made is in its store.
 
-use super::{Engine, api::CallError, turns::Size};
+use super::{Engine, api::CallError, lock, turns::Size};
 use crate::metrics::SizeLabels;
 use berth_sync_rules::{
-    model::{Direction, KindId},
-    translation::quota::QuotaExceeded,
+    model::{Direction, KindId, resource::Key},
+    translation::{quota::QuotaExceeded, sizes::count_bytes},
 };
+use serde_json::Value;
 
 /// An object may grow by as much at the limit: labels that close a pod have to reach it.
 const ROOM: u64 = 4 << 10;
@@ -30,9 +31,28 @@ impl Engine {
         self.refuse_beyond(self.cache.tenant.host_limits.bytes, 1)
     }
 
+    /// Remembers what of a host object can change, as it was written.
+    pub(super) fn set_applied(&self, key: Key, mutable: &Value) {
+        lock(&self.applied_bytes).insert(key, count_bytes(mutable) as u64);
+    }
+
+    /// By how many bytes the host object of `key`, of `known` bytes, grows if it becomes `desired`, of which `mutable` can change. The host's
+    /// own fields are in `known` alone: if they were compared, an object could grow by as much as they have, again and again.
+    pub(super) fn growth(&self, key: &Key, known: u64, desired: &Value, mutable: &Value) -> u64 {
+        let applied = lock(&self.applied_bytes).get(key).copied();
+        match applied.filter(|_| known > 0) {
+            Some(applied) => (count_bytes(mutable) as u64).saturating_sub(applied),
+            None => (count_bytes(desired) as u64).saturating_sub(known),
+        }
+    }
+
     /// Refuses an object of `bytes` on the host, which has `known` bytes there now, if the tenant would have more than it may have.
     pub(super) fn check_host_bytes(&self, known: u64, bytes: u64) -> Result<(), CallError> {
-        let more = bytes.saturating_sub(known);
+        self.check_growth(known, bytes.saturating_sub(known))
+    }
+
+    /// Refuses `more` bytes for an object that has `known` bytes on the host, if the tenant would have more than it may have.
+    pub(super) fn check_growth(&self, known: u64, more: u64) -> Result<(), CallError> {
         let refused = if known > 0 && more == 0 {
             None
         } else if known > 0 && more <= ROOM {
@@ -132,5 +152,18 @@ mod tests {
         put(KindId::Service, 100_000 + limit / ROOM_OF_ALL);
         assert!(engine.check_host_bytes(1000, 1001).is_err());
         assert!(engine.check_host_bytes(1000, 1000).is_ok() && engine.check_host_bytes(1000, 900).is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_the_host_adds_to_an_object_leaves_it_no_room_to_grow() {
+        let engine = engine();
+        let key = KindId::ConfigMap.key(Name::new("team", "a"));
+        let of = |bytes: usize| json!({"data": {"a": "x".repeat(bytes)}});
+        // Of 10,000 bytes on the host, 4,000 are managed fields and the like.
+        let growth = |bytes| engine.growth(&key, 10_000, &of(bytes), &of(bytes));
+        assert_eq!(growth(9_000), 0, "nothing is known after a start");
+        engine.set_applied(key.clone(), &of(6_000));
+        assert_eq!([growth(5_000), growth(6_000), growth(6_500)], [0, 0, 500]);
+        assert!(engine.growth(&key, 0, &of(100), &of(100)) > 100, "it is created");
     }
 }

@@ -2,11 +2,14 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use super::{Engine, Outcome, api::CallError};
+use super::{
+    Engine, Outcome,
+    api::{CallError, Page},
+};
 use berth_sync_rules::{
-    kinds::event::{TenantEvent, Translation, translate},
+    kinds::event::{ExistingEvent, TenantEvent, Translation, translate},
     model::{
-        KindId, json,
+        KindId,
         resource::{self, Name},
     },
 };
@@ -17,10 +20,11 @@ use kube::api::Patch;
 const RETRY: Duration = Duration::from_secs(3);
 /// Fewer recent Events than this are written again after a start, without a look at the tenant's: that costs less than a list.
 const FEW: usize = 20;
-/// Events of the tenant that are read at a time, some 200 KB.
-const PAGE: u32 = 200;
+/// Events of the tenant that are read at a time, some 50 KB. The tenant can make each of them as large as etcd allows (1.5 MiB), and a syncer
+/// without objects has 256 MiB.
+const PAGE: u32 = 50;
 /// Most pages that are read. What is not among them is written again, which changes nothing.
-const PAGES: usize = 50;
+const PAGES: usize = 200;
 
 pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
     let store = engine.cache.stores.host(KindId::Event);
@@ -60,11 +64,11 @@ impl Engine {
     pub(super) async fn forget_copied_events(&self) {
         let now = Timestamp::now();
         let store = self.cache.stores.host(KindId::Event);
-        let mut recent: HashMap<(String, String), (Name, u64, TenantEvent)> = HashMap::new();
+        // A copy is a hundred times as large as the names, and is made again once its Event is found.
+        let mut recent: HashMap<(String, String), Name> = HashMap::new();
         for (name, event) in store.all() {
             if let Translation::Copy(copy) = translate(&self.cache, &event.object(), now) {
-                let own = (copy.about.namespace.to_string(), copy.name.clone());
-                recent.insert(own, (name, event.version, copy));
+                recent.insert((copy.about.namespace.to_string(), copy.name), name);
             }
         }
         if recent.len() < FEW {
@@ -72,31 +76,35 @@ impl Engine {
         }
         let mut after: Option<String> = None;
         for _ in 0..PAGES {
-            let page = match self.tenant.list_page(resource::EVENT, PAGE, after.as_deref()).await {
+            let page = self.tenant.list_page(resource::EVENT, PAGE, after.as_deref()).await;
+            let page: Page<ExistingEvent> = match page {
                 Ok(page) => page,
                 Err(error) => {
                     tracing::info!(%error, "cannot list the tenant's Events: recent ones are written again");
                     return;
                 }
             };
-            for existing in json::items(&page, &["items"]) {
-                let text = |field| {
-                    json::text(existing, &["metadata", field])
-                        .unwrap_or_default()
-                        .to_owned()
-                };
-                if let Some((name, version, copy)) = recent.remove(&(text("namespace"), text("name")))
-                    && copy.is_repeated_by(existing)
-                {
-                    store.forget_version(&name, version);
+            for existing in &page.items {
+                let own = (existing.metadata.namespace.clone(), existing.metadata.name.clone());
+                if let Some(name) = recent.remove(&own) {
+                    self.forget_if_copied(&name, existing, now);
                 }
             }
-            after = json::text(&page, &["metadata", "continue"])
-                .filter(|token| !token.is_empty())
-                .map(str::to_owned);
+            after = page.metadata.continue_.filter(|token| !token.is_empty());
             if after.is_none() || recent.is_empty() {
                 return;
             }
+        }
+    }
+
+    /// Forgets an Event of the host if the tenant's is its copy.
+    fn forget_if_copied(&self, name: &Name, existing: &ExistingEvent, now: Timestamp) {
+        let store = self.cache.stores.host(KindId::Event);
+        let Some(event) = store.get(name) else { return };
+        if let Translation::Copy(copy) = translate(&self.cache, &event.object(), now)
+            && copy.is_repeated_by(existing)
+        {
+            store.forget_version(name, event.version);
         }
     }
 }
@@ -132,5 +140,20 @@ mod tests {
         let outcome = reconcile(&engine, &name).await.unwrap();
         assert_eq!((outcome.result, outcome.requeue_after), ("ignored", None));
         assert!(store.get(&name).is_none());
+    }
+
+    #[test]
+    fn of_the_tenants_events_only_what_tells_a_copy_is_read() {
+        // As a tree, each of these maps takes a hundred times its text.
+        let large = format!(r#"{{"":{{}}{}}}"#, r#","a":{"":0}"#.repeat(1000));
+        let text = format!(
+            r#"{{"kind": "EventList", "apiVersion": "v1", "metadata": {{"continue": "c", "remainingItemCount": 7}}, "items": [{{
+                "metadata": {{"name": "e", "namespace": "team", "annotations": {large}, "managedFields": [{large}]}},
+                "involvedObject": {{"uid": "u", "fieldPath": "f"}}, "count": 2, "eventTime": null, "message": "m"}}]}}"#
+        );
+        let page: Page<ExistingEvent> = serde_json::from_str(&text).unwrap();
+        assert_eq!(page.metadata.continue_.as_deref(), Some("c"));
+        assert_eq!(page.items[0].metadata.name, "e");
+        assert!(format!("{page:?}").len() < 1000, "{page:?}");
     }
 }

@@ -108,6 +108,8 @@ pub struct Engine {
     /// Of changes that wait: the hash of what the host object should be, and the version of the host object that has nothing which the change
     /// takes away.
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
+    /// How many bytes of each host object the syncer has written that can change.
+    applied_bytes: Mutex<HashMap<Key, u64>>,
     /// Host objects that are ahead of the tenant's.
     pending: reserve::PendingReservations,
     /// Which pods may be created now.
@@ -195,6 +197,7 @@ impl Engine {
             to_compare: Mutex::default(),
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
+            applied_bytes: Mutex::default(),
             pending: reserve::PendingReservations::default(),
             schedule_phase: Mutex::default(),
             refused_kinds: quota::RefusedKinds::default(),

@@ -15,6 +15,9 @@ pub(super) const PRIORITIES: [QueuePriority; 3] = [QueuePriority::High, QueuePri
 /// syncer that is never idle still shows Events, one or two a second.
 const IDLE_CHECK: Duration = Duration::from_millis(25);
 const IDLE_CHECKS: u32 = 40;
+/// With more keys of the lowest priority than this they wait no longer: Events are kept until they are copied, each some kilobyte, and a
+/// tenant can make them faster than two a second.
+const MANY: usize = 10_000;
 
 /// Keys of a queue that are reconciled at a time. Each waits for an API server most of its life; each needs a connection.
 const fn concurrency(priority: QueuePriority) -> usize {
@@ -54,7 +57,8 @@ impl Engine {
     async fn wait_until_idle(&self) {
         for _ in 0..IDLE_CHECKS {
             let idle = [QueuePriority::High, QueuePriority::Normal];
-            if idle.into_iter().all(|priority| self.queue(priority).is_empty()) {
+            let is_idle = idle.into_iter().all(|priority| self.queue(priority).is_empty());
+            if is_idle || self.queue(QueuePriority::Low).len() > MANY {
                 return;
             }
             tokio::time::sleep(IDLE_CHECK).await;
@@ -89,6 +93,18 @@ mod tests {
         let start = tokio::time::Instant::now();
         waiting.await;
         assert!(start.elapsed() <= IDLE_CHECK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_events_do_not_wait() {
+        let engine = engine();
+        engine.add(KindId::Pod.key(Name::new("team", "train")));
+        for number in 0..=MANY {
+            engine.add(KindId::Event.key(Name::new("", &number.to_string())));
+        }
+        assert!(engine.wait_until_idle().now_or_never().is_some());
+        drop(engine.queue_of(KindId::Event).take().await);
+        assert!(engine.wait_until_idle().now_or_never().is_none());
     }
 
     #[tokio::test(start_paused = true)]

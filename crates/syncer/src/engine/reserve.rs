@@ -206,7 +206,8 @@ impl Engine {
         let known = self.cache.stores.host(request.id).get(request.name);
         let known = known.map_or(0, |host| u64::from(host.bytes));
         let bytes = known.max(count_bytes(&request.object) as u64);
-        self.check_host_bytes(known, bytes)?;
+        let mutable = request.rules.mutable_part(&request.object);
+        self.check_growth(known, self.growth(&request.key(), known, &request.object, &mutable))?;
         tokio::time::sleep(self.turns.take_soon(bytes).map_err(ReserveError::NoTurn)?).await;
         Ok(())
     }

@@ -135,6 +135,7 @@ impl ObjectSync<'_> {
                 if tenant.is_none() && host.is_none() {
                     lock(&self.engine.synced_versions).remove(&self.key());
                     lock(&self.engine.narrowed).remove(&self.key());
+                    lock(&self.engine.applied_bytes).remove(&self.key());
                 }
                 Ok(Outcome::new("nothing"))
             }

@@ -130,9 +130,11 @@ impl ObjectSync<'_> {
             object: desired,
             ignored,
         } = translated;
-        let hash = json::hash(&kind.mutable_part(&desired));
+        let mutable = kind.mutable_part(&desired);
+        let hash = json::hash(&mutable);
         let is_ours = is_origin(stored, host);
         if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
+            engine.set_applied(self.key(), &mutable);
             let watched = engine.cache.kind(*id).tenant;
             if watched.is_some_and(|spec| spec.detail == Detail::Metadata) {
                 let versions = (stored.version, host.version);
@@ -152,7 +154,8 @@ impl ObjectSync<'_> {
             self.narrow_now(stored, host, &desired).await;
             return Ok(Compared::Later(waits));
         }
-        if let Err(CallError::QuotaExceeded(exceeded)) = engine.check_host_bytes(host.bytes.into(), bytes) {
+        let growth = engine.growth(&self.key(), host.bytes.into(), &desired, &mutable);
+        if let Err(CallError::QuotaExceeded(exceeded)) = engine.check_growth(host.bytes.into(), growth) {
             let message = exceeded.to_string();
             engine
                 .record_event(&self.key(), Level::Warning, QUOTA_EXCEEDED, &message)
@@ -181,6 +184,7 @@ impl ObjectSync<'_> {
             }
             return Err(error);
         }
+        engine.set_applied(self.key(), &mutable);
         lock(&engine.narrowed).remove(&self.key());
         self.record_ignored(&ignored).await;
         Ok(Compared::Updated)
@@ -228,10 +232,11 @@ impl ObjectSync<'_> {
             lock(&engine.narrowed).insert(self.key(), compared);
             return Ok(());
         };
-        let hash = json::hash(&kind.mutable_part(&narrowed));
-        let object = self.with_metadata(stored, narrowed, &hash);
+        let mutable = kind.mutable_part(&narrowed);
+        let object = self.with_metadata(stored, narrowed, &json::hash(&mutable));
         let bytes = u64::from(host.bytes).max(count_bytes(&object) as u64);
         self.apply_over(host, object).await?;
+        engine.set_applied(self.key(), &mutable);
         engine.turns.take(bytes);
         Ok(())
     }

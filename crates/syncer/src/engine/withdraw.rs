@@ -51,7 +51,8 @@ impl ObjectSync<'_> {
                 self.withdrawn(host, None).await
             }
             WhenDenied::Reduce(reduced) => {
-                let hash = json::hash(&kind.mutable_part(&reduced));
+                let mutable = kind.mutable_part(&reduced);
+                let hash = json::hash(&mutable);
                 if host.applied_hash.as_deref() != Some(hash.as_str()) {
                     let narrows = kind.narrows_at_once().then(|| reduced.clone());
                     let bytes = u64::from(host.bytes).max(count_bytes(&reduced) as u64);
@@ -62,6 +63,7 @@ impl ObjectSync<'_> {
                     }
                     if at_once || engine.may_write(&self.key(), bytes).await {
                         self.bring_up_to_date(host, &reduced).await?;
+                        engine.set_applied(self.key(), &mutable);
                     } else {
                         self.close_now(host, &reduced, Part::Isolating).await;
                         if let Some(reduced) = narrows {
