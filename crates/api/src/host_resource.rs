@@ -46,6 +46,11 @@ pub(crate) fn is_in_bytes(name: &str) -> bool {
         || name.ends_with("/requests.storage")
 }
 
+/// The name of the devices of a `DeviceClass`.
+pub fn device_class_resource(class: &str) -> String {
+    format!("{class}{OF_DEVICE_CLASS}")
+}
+
 /// What a resource counts, in messages to the tenant; none if no class can limit it by name.
 pub fn describe_host_resource(name: &str) -> Option<Cow<'static, str>> {
     if let Some((class, counted)) = name.split_once(OF_STORAGE_CLASS) {

@@ -14,7 +14,7 @@ pub const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 pub const UNKNOWN_USER: &str = "system:unknown";
 /// The user that control is in tenants. What it creates there is the platform's: it has limits only if an entry names it.
 pub const PLATFORM_USER: &str = "berth:control";
-/// The resource of a [`UserLimit`] that counts pods. All others are extended resources.
+/// The resource of a [`UserLimit`] that counts pods. All others count devices.
 pub const PODS: &str = "pods";
 /// Users in [`ProjectStatus::users`](crate::ProjectStatus) at most.
 pub const MOST_LISTED_USERS: usize = 100;
@@ -45,7 +45,8 @@ fn all_users() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UserLimit {
-    /// `pods`, or an extended resource that pods request, for example `nvidia.com/gpu`.
+    /// `pods`, an extended resource that pods request, for example `nvidia.com/gpu`, or devices of a DeviceClass that pods request or claim,
+    /// for example `gpu.nvidia.com.deviceclass.resource.k8s.io/devices`.
     #[schemars(
         length(max = 253),
         regex(pattern = r"^(pods|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$")

@@ -1,7 +1,10 @@
 //! Tenants' host pods that have not ended, by the users who created them.
 
 use berth_api::{PODS, conditions::USER_LIMIT_EXCEEDED, labels};
-use berth_node_lifecycle::pod_requests;
+use berth_node_lifecycle::{
+    demand::{Claim, read_claims},
+    pod_requests,
+};
 use berth_quota::{UserAmounts, UserGang};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -25,6 +28,8 @@ pub struct ObservedUserPod {
     pub created_by: Option<String>,
     /// What it requests: itself, and extended resources.
     pub amounts: UserAmounts,
+    /// Its claims of devices.
+    pub claims: Vec<Claim>,
     /// Whether it waits behind the gate [`labels::USER_QUOTA_GATE`].
     pub is_gated: bool,
     /// Whether it is being deleted.
@@ -120,6 +125,7 @@ pub fn read_pod(pod: &Pod) -> Option<ObservedUserPod> {
         uid: pod.uid().unwrap_or_default(),
         created_by: annotation(labels::CREATED_BY),
         amounts,
+        claims: read_claims(pod),
         is_gated: gates.into_iter().any(|gate| gate.name == labels::USER_QUOTA_GATE),
         is_ending: pod.metadata.deletion_timestamp.is_some(),
         gang: annotation(labels::GANG).filter(|gang| !gang.is_empty()).map(|gang| {

@@ -209,7 +209,7 @@ fn sum_gpus(stores: &Stores) -> HashMap<String, BTreeMap<String, u64>> {
             continue;
         };
         let amount = match pools.get(&assignment.pool).and_then(Option::as_ref) {
-            Some(resource) => workload.amounts.get(resource).copied().unwrap_or(0),
+            Some(resource) => resolved.count_devices(workload, resource),
             None => u64::from(needs_node_of(workload, false) && counted_nodes.insert(node)),
         };
         if amount > 0 {
@@ -244,6 +244,7 @@ mod tests {
     use super::*;
     use crate::testing::{Script, ScriptedApi, StoreWriters};
     use berth_api::labels;
+    use berth_node_lifecycle::devices::DeviceClass;
     use serde_json::{Value, json};
 
     const UID: &str = "u1";
@@ -379,7 +380,22 @@ mod tests {
             scheduling: SchedulingState::Bound(node.into()),
             ..Workload::default()
         };
+        let gpu_class = DeviceClass::read(&json!({"extendedResourceName": "nvidia.com/gpu"}));
+        fixture
+            .context
+            .stores
+            .devices
+            .put_class("gpu.nvidia.com", Some(gpu_class));
+        let by_claim = |resource: &str| Workload {
+            amounts: [(resource.to_owned(), 1)].into(),
+            ..pod(id.slug(), "gpu-1", 0)
+        };
         for (name, pod) in [
+            ("by a claim", by_claim("dra:gpu.nvidia.com")),
+            (
+                "by the name of a class",
+                by_claim("deviceclass.resource.kubernetes.io/gpu.nvidia.com"),
+            ),
             ("a", pod(id.slug(), "gpu-1", 4)),
             ("b", pod(id.slug(), "gpu-1", 2)),
             ("of another tenant", pod("other", "gpu-1", 1)),
@@ -391,7 +407,7 @@ mod tests {
             fixture.context.stores.workloads.put(name, Some(pod));
         }
         let used = fixture.measure().await.unwrap().gpus;
-        let expected = [("cpu".to_owned(), 1), ("h100".to_owned(), 14)];
+        let expected = [("cpu".to_owned(), 1), ("h100".to_owned(), 16)];
         assert_eq!(used, expected.into());
     }
 }

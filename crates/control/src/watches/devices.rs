@@ -118,6 +118,8 @@ impl Objects {
     fn wake(&self, changed: bool) {
         if changed {
             self.queue.add_after(Key::Fleet, FLEET_PAUSE);
+            // Limits of users count devices that are claimed.
+            self.queue.add_after(Key::UserQuotas, FLEET_PAUSE);
         }
     }
 }

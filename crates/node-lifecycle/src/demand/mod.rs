@@ -24,6 +24,7 @@ mod workload;
 mod workload_index;
 
 pub use node_rules::NodeRules;
+pub use read_pod::read_claims;
 pub use translate::{
     HostNode, NodeGroupDemand, PoolNodes, SATISFIED, Tenant, TenantDemand, needs_node_of, translate_demand,
 };

@@ -58,7 +58,8 @@ fn read_scheduling_state(pod: &Pod) -> SchedulingState {
     SchedulingState::Pending
 }
 
-fn read_claims(pod: &Pod) -> Vec<Claim> {
+/// The claims of devices that a host pod names.
+pub fn read_claims(pod: &Pod) -> Vec<Claim> {
     let namespace = pod.namespace().unwrap_or_default();
     let all = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
     let made = |name: &str| {

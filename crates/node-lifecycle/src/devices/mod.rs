@@ -15,14 +15,16 @@
 
 mod claims;
 mod counts;
+mod requested;
 mod resolve;
 pub mod selector;
 
 pub use claims::{Allocation, DeviceClaim, DeviceClass, DeviceKind, DeviceRequest, RequestAlternatives};
+pub use requested::RequestedDevices;
 
 use crate::{
     NodeIndex,
-    demand::{DRA_PREFIX, Workload},
+    demand::{Claim, DRA_PREFIX, Workload},
 };
 use berth_planner::Amounts;
 use counts::{Counted, Counts};
@@ -213,6 +215,21 @@ impl Devices {
     }
 }
 
+impl Resolved<'_> {
+    /// How many devices a pod takes that are an extended resource: those that its containers request under this name, and those of classes that
+    /// stand for it.
+    pub fn count_devices(&self, workload: &Workload, resource: &str) -> u64 {
+        let amount = |name: &str| workload.amounts.get(name).copied().unwrap_or_default();
+        let classes = self.wanted.classes.iter();
+        let of_classes = classes
+            .filter(|(_, class)| class.extended_resource.as_deref() == Some(resource))
+            .map(|(name, _)| {
+                amount(&amount_name(&DeviceKind::whole(name))).saturating_add(amount(&format!("{IMPLICIT}{name}")))
+            });
+        of_classes.fold(amount(resource), u64::saturating_add)
+    }
+}
+
 impl CountedKinds {
     fn new(
         classes: HashMap<String, Arc<DeviceClass>>,
@@ -292,27 +309,34 @@ impl Known {
         let claims = workload.claims.iter();
         claims
             .map(|claim| {
-                let of_pod = claim.generated.as_ref().filter(|_| claim.is_template);
-                let name = format!("{}/{}", claim.namespace, of_pod.unwrap_or(&claim.name));
-                let own = (!claim.is_template || of_pod.is_some())
-                    .then(|| self.claims.get(&name))
-                    .flatten();
-                let found = match own {
-                    Some(claim) if claim.allocation.is_some() => ClaimState::Allocated(Arc::clone(claim)),
-                    Some(claim) => ClaimState::Unallocated(Arc::clone(claim)),
-                    None => {
-                        let template = format!("{}/{}", claim.namespace, claim.name);
-                        let template = self.templates.get(&template).filter(|_| claim.is_template);
-                        template.map_or(ClaimState::Missing, |template| {
-                            ClaimState::Unallocated(Arc::clone(template))
-                        })
-                    }
-                };
                 // Each pod has its own claim of a template.
-                let name = if claim.is_template { String::new() } else { name };
-                (name, found)
+                let name = if claim.is_template {
+                    String::new()
+                } else {
+                    format!("{}/{}", claim.namespace, claim.name)
+                };
+                (name, self.find(claim))
             })
             .collect()
+    }
+
+    /// A claim of a pod; its template, as long as the host has made no claim of it.
+    fn find(&self, claim: &Claim) -> ClaimState {
+        let of_pod = claim.generated.as_ref().filter(|_| claim.is_template);
+        let own = (!claim.is_template || of_pod.is_some())
+            .then(|| format!("{}/{}", claim.namespace, of_pod.unwrap_or(&claim.name)))
+            .and_then(|name| self.claims.get(&name));
+        match own {
+            Some(claim) if claim.allocation.is_some() => ClaimState::Allocated(Arc::clone(claim)),
+            Some(claim) => ClaimState::Unallocated(Arc::clone(claim)),
+            None => {
+                let template = format!("{}/{}", claim.namespace, claim.name);
+                let template = self.templates.get(&template).filter(|_| claim.is_template);
+                template.map_or(ClaimState::Missing, |template| {
+                    ClaimState::Unallocated(Arc::clone(template))
+                })
+            }
+        }
     }
 }
 

@@ -58,7 +58,10 @@ pub async fn reconcile(context: &UserQuotasContext) -> Result<Option<Duration>, 
     let mut projects = BTreeMap::new();
     for (name, limits) in &levels.limits {
         let own = by_project.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
-        let outcome = decide_users(limits, &observe::build_pods(limits, own, &granted));
+        let outcome = decide_users(
+            limits,
+            &observe::build_pods(limits, &context.stores.devices, own, &granted),
+        );
         // Before anything is written: a request without an answer may have had its effect.
         context.ledger.grant(outcome.admitted.iter().cloned());
         let (users, not_listed) = list_users(limits, &outcome, MOST_LISTED_USERS);

@@ -1,11 +1,12 @@
 //! Which tenants have limits, and which pods count for whom.
 
 use crate::{stores::Stores, user_pods::ObservedUserPod};
-use berth_api::{TenantCluster, names::TenantId};
-use berth_quota::{Projects, UserLimits, UserPod};
+use berth_api::{PODS, TenantCluster, names::TenantId};
+use berth_node_lifecycle::devices::{Devices, RequestedDevices};
+use berth_quota::{Projects, UserAmounts, UserLimits, UserPod};
 use kube::ResourceExt;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -71,23 +72,86 @@ pub(super) fn group_pods<'a>(
     (by_project, others)
 }
 
-/// The pods of a Project, as the decision takes them. A pod that is deleted before it started requests nothing.
+/// The pods of a Project, as the decision takes them. A pod that is deleted before it started requests nothing. One that names a claim of
+/// devices that does not exist yet waits for it, if its user has limits of devices.
 pub(super) fn build_pods(
     limits: &UserLimits,
+    devices: &Devices,
     pods: &[Arc<ObservedUserPod>],
     granted: &BTreeSet<String>,
 ) -> Vec<UserPod> {
-    let counted = pods.iter().filter_map(|pod| {
-        let is_admitted = !pod.is_gated || granted.contains(&pod.uid);
-        (is_admitted || !pod.is_ending).then(|| UserPod {
+    let is_admitted = |pod: &ObservedUserPod| !pod.is_gated || granted.contains(&pod.uid);
+    let counted = pods.iter().filter(|pod| is_admitted(pod) || !pod.is_ending);
+    let (admitted, waiting): (Vec<_>, Vec<_>) = counted.partition(|pod| is_admitted(pod));
+    let mut claims = CountedClaims::default();
+    // Admitted pods first: claims that they share with those that wait count already.
+    let all = admitted.into_iter().chain(waiting).filter_map(|pod| {
+        let (user, is_admitted) = (limits.find_user(pod.created_by.as_deref()), is_admitted(pod));
+        let (claimed, are_all_known) = claims.count(devices, pod, user, is_admitted);
+        let mut listed = limits.of(user).into_iter().flat_map(UserAmounts::keys);
+        if !is_admitted && !are_all_known && listed.any(|resource| resource != PODS) {
+            return None;
+        }
+        let mut amounts = pod.amounts.clone();
+        devices.add_requested(&mut amounts, &claimed);
+        Some(UserPod {
             uid: pod.uid.clone(),
-            user: limits.find_user(pod.created_by.as_deref()).to_owned(),
-            amounts: pod.amounts.clone(),
+            user: user.to_owned(),
+            amounts,
             is_admitted,
             gang: pod.gang.clone(),
             priority: pod.priority,
             since: pod.since,
         })
     });
-    counted.collect()
+    all.collect()
+}
+
+/// Claims that count already: by user, gang if its pods wait, and the claim's namespace and name.
+#[derive(Default)]
+struct CountedClaims<'p>(HashSet<(&'p str, Option<&'p str>, (&'p str, &'p str))>);
+
+impl<'p> CountedClaims<'p> {
+    /// The devices that a pod requests by claims, without those of claims that it shares with an admitted pod of the user, or with one of its
+    /// gang; and whether all of its claims exist.
+    fn count(
+        &mut self,
+        devices: &Devices,
+        pod: &'p ObservedUserPod,
+        user: &'p str,
+        is_admitted: bool,
+    ) -> (RequestedDevices, bool) {
+        let (mut sum, mut are_all_known) = (RequestedDevices::new(), true);
+        for claim in &pod.claims {
+            let Some(requested) = devices.count_requested(claim) else {
+                are_all_known = false;
+                continue;
+            };
+            if !claim.is_template && !self.is_first(pod, (&claim.namespace, &claim.name), user, is_admitted) {
+                continue;
+            }
+            for (class, count) in requested {
+                let of_class = sum.entry(class).or_default();
+                *of_class = of_class.saturating_add(count);
+            }
+        }
+        (sum, are_all_known)
+    }
+
+    /// Whether a claim does not count yet for a pod.
+    fn is_first(
+        &mut self,
+        pod: &'p ObservedUserPod,
+        claim: (&'p str, &'p str),
+        user: &'p str,
+        is_admitted: bool,
+    ) -> bool {
+        let of_admitted = (user, None, claim);
+        if is_admitted {
+            return self.0.insert(of_admitted);
+        }
+        // Two pods that wait may not be admitted together.
+        let gang = pod.gang.as_ref().map(|gang| gang.name.as_str());
+        !self.0.contains(&of_admitted) && (gang.is_none() || self.0.insert((user, gang, claim)))
+    }
 }

@@ -9,6 +9,7 @@ use crate::{
     user_pods,
 };
 use berth_api::{TenantCluster, TenantClusterSpec, names::TenantId};
+use berth_node_lifecycle::devices::DeviceClaim;
 use berth_runtime::queue::Queue;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -65,6 +66,24 @@ impl Fixture {
             "status": {"phase": "Pending"},
         });
         self.host.insert(&path(name), pod);
+    }
+
+    /// Lets a pod name a claim of devices.
+    fn add_claim(&self, pod: &str, claim: &str) {
+        let mut object = self.host.get(&path(pod)).unwrap();
+        object["spec"]["resourceClaims"] = json!([{"name": "devices", "resourceClaimName": claim}]);
+        self.host.insert(&path(pod), object);
+    }
+
+    /// A claim of this many devices.
+    fn put_claim(&self, name: &str, count: u32) {
+        let exactly = json!({"deviceClassName": "gpu.example.com", "count": count});
+        let spec = json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}});
+        let claim = DeviceClaim::read(&spec, &Value::Null);
+        self.context
+            .stores
+            .devices
+            .put_claim(&format!("berth-w/{name}"), Some(claim));
     }
 
     /// What the watches do.
@@ -140,6 +159,62 @@ async fn pods_beyond_the_limit_wait_in_all_tenants_of_the_project() {
     fixture.reconcile().await;
     assert_eq!(fixture.started(), ["a3", "b2", "b4"]);
     assert_eq!(fixture.condition("a3")["status"], "False");
+}
+
+#[tokio::test]
+async fn devices_of_claims_count_for_the_user() {
+    const DEVICES: &str = "gpu.example.com.deviceclass.resource.k8s.io/devices";
+    let mut fixture = Fixture::new(10);
+    fixture.set_quotas(&json!([{"user": "*", "limits": [{"resource": DEVICES, "limit": 2}]}]));
+    for (second, (pod, claim)) in [
+        (1, ("a1", "shared")),
+        (2, ("a2", "shared")),
+        (3, ("a3", "one")),
+        (4, ("a4", "later")),
+    ] {
+        fixture.add_pod("a", pod, "alice", second);
+        fixture.add_claim(pod, claim);
+    }
+    fixture.put_claim("shared", 2);
+    fixture.put_claim("one", 1);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["a1"]);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["a1", "a2"], "the claim that both share counts once");
+    assert_eq!(fixture.condition("a3")["reason"], "UserLimitExceeded");
+    assert_eq!(fixture.condition("a4"), Value::Null, "what it claims is not known");
+
+    fixture.put_claim("later", 3);
+    fixture.host.remove(&path("a1"));
+    fixture.host.remove(&path("a2"));
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["a3"]);
+    assert_eq!(fixture.condition("a4")["reason"], "UserLimitExceeded");
+}
+
+#[tokio::test]
+async fn a_gang_that_shares_a_claim_counts_it_once_and_other_users_count_it_again() {
+    const DEVICES: &str = "gpu.example.com.deviceclass.resource.k8s.io/devices";
+    let mut fixture = Fixture::new(10);
+    fixture.set_quotas(&json!([{"user": "*", "limits": [{"resource": DEVICES, "limit": 2}]}]));
+    for (second, (pod, user, gang)) in [
+        (1, ("a1", "alice", "g")),
+        (2, ("a2", "alice", "g")),
+        (3, ("b1", "bob", "")),
+    ] {
+        fixture.add_pod("a", pod, user, second);
+        fixture.add_claim(pod, "shared");
+        let mut object = fixture.host.get(&path(pod)).unwrap();
+        object["metadata"]["annotations"]["berth.dev/gang"] = gang.into();
+        object["metadata"]["annotations"]["berth.dev/gang-size"] = "2".into();
+        fixture.host.insert(&path(pod), object);
+    }
+    fixture.put_claim("shared", 2);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["a1", "a2", "b1"]);
+    let users = fixture.context.ledger.users_of("vision").users;
+    let used: Vec<u64> = users.iter().map(|user| user.resources[0].used).collect();
+    assert_eq!(used, [2, 2]);
 }
 
 #[tokio::test]
