@@ -20,6 +20,7 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::{fmt::Debug, hash::Hash, sync::Arc};
 
 /// Paths of the namespaces of teams in a test.
@@ -36,6 +37,7 @@ pub(crate) struct StoreWriters {
     manifests: Writer<ConfigMap>,
     priority_classes: Writer<PriorityClass>,
     nodes: Writer<Node>,
+    namespaces: Writer<PartialObjectMeta<Namespace>>,
     team_namespaces: Writer<PartialObjectMeta<Namespace>>,
     network_policies: Writer<NetworkPolicy>,
     tenant_nodes: Writer<TenantNode>,
@@ -55,6 +57,7 @@ impl StoreWriters {
         let (manifests, manifest_writer) = reflector::store();
         let (priority_classes, priority_class_writer) = reflector::store();
         let (nodes, node_writer) = reflector::store();
+        let (namespaces, namespace_writer) = reflector::store();
         let (team_namespaces, team_namespace_writer) = reflector::store();
         let (network_policies, network_policy_writer) = reflector::store();
         let (tenant_nodes, tenant_node_writer) = reflector::store();
@@ -83,7 +86,7 @@ impl StoreWriters {
             shared_pods: Arc::default(),
             placeholders: empty(),
             team_namespaces,
-            namespaces: empty(),
+            namespaces,
             network_policies,
             tenant_nodes,
             tenant_schedules,
@@ -100,6 +103,7 @@ impl StoreWriters {
             manifests: manifest_writer,
             priority_classes: priority_class_writer,
             nodes: node_writer,
+            namespaces: namespace_writer,
             team_namespaces: team_namespace_writer,
             network_policies: network_policy_writer,
             tenant_nodes: tenant_node_writer,
@@ -120,6 +124,12 @@ impl StoreWriters {
         fill(&mut self.manifests, host, "/namespaces/berth-system/configmaps/");
         fill(&mut self.priority_classes, host, "/priorityclasses/");
         fill(&mut self.nodes, host, "/api/v1/nodes/");
+        fill_with(
+            &mut self.namespaces,
+            host.find("/api/v1/namespaces/")
+                .into_iter()
+                .filter(|object| object["kind"] == "Namespace"),
+        );
         fill(&mut self.team_namespaces, host, TEAM_NAMESPACES);
         fill(&mut self.network_policies, host, "/networkpolicies/");
         fill(&mut self.tenant_nodes, host, "/tenantnodes/");
@@ -140,8 +150,16 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
+    fill_with(writer, host.find(part));
+}
+
+fn fill_with<K>(writer: &mut Writer<K>, objects: impl IntoIterator<Item = Value>)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
     writer.apply_watcher_event(&Event::Init);
-    for object in host.find(part) {
+    for object in objects {
         let object: K = serde_json::from_value(object).expect("an object of this kind");
         writer.apply_watcher_event(&Event::InitApply(object));
     }

@@ -47,6 +47,8 @@ use std::{sync::Arc, time::Duration};
 
 /// Pause before checking again whether deleted objects are gone.
 const POLL: Duration = Duration::from_millis(500);
+/// Pause before what failed for a predecessor is tried again.
+const RETRY: Duration = Duration::from_secs(5);
 /// Pods that one pass looks at. The others follow once these are gone: the time of all of them runs meanwhile.
 const PODS_PER_PASS: u32 = 500;
 
@@ -99,20 +101,61 @@ pub(super) async fn delete_orphans(
     let left = left
         .map_err(api("list namespaces of tenants"))
         .map_err(CleanupError::Orphans)?;
-    let Some(uid) = left
-        .iter()
-        .find_map(|left| left.annotations().get(labels::OWNER_UID).cloned())
-    else {
-        return Ok(None);
+    match left.iter().find_map(owner_uid) {
+        Some(uid) => delete_orphan(context, namespace, name, &uid).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Removes what is left of earlier `TenantClusters` with the name of one that exists, see [`delete_orphans`]. Nothing of the one that
+/// exists waits for that: what is left may never end. Returns when to continue.
+pub(super) async fn delete_predecessors(context: &TenantContext, cluster: &TenantCluster) -> Option<Duration> {
+    let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+    let is_ours = |found: &PartialObjectMeta<Namespace>| {
+        let label = |key: &str| found.labels().get(key);
+        label(labels::TENANT_NAMESPACE) == Some(&namespace) && label(labels::TENANT_NAME) == Some(&name)
     };
+    let found = context.stores.namespaces.state();
+    let uids = found
+        .iter()
+        .filter(|found| is_ours(found))
+        .filter_map(|found| owner_uid(found));
+    let uid = { uids }.find(|uid| cluster.uid().as_ref() != Some(uid))?;
+    match delete_orphan(context, &namespace, &name, &uid).await {
+        Ok(pause) => Some(pause),
+        Err(error) => {
+            tracing::warn!(namespace, name, uid, %error, "cannot remove what a vanished TenantCluster left");
+            Some(RETRY)
+        }
+    }
+}
+
+fn owner_uid(namespace: &PartialObjectMeta<Namespace>) -> Option<String> {
+    namespace.annotations().get(labels::OWNER_UID).cloned()
+}
+
+/// Removes what is left of one `TenantCluster`, unless it exists: a view that is late does not have it yet, and there is no way back.
+async fn delete_orphan(
+    context: &TenantContext,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+) -> Result<Duration, CleanupError> {
+    let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), namespace);
+    let existing = optional(clusters.get_metadata(name).await)
+        .map_err(api("get a TenantCluster"))
+        .map_err(CleanupError::Orphans)?;
+    if existing.is_some_and(|existing| existing.uid().as_deref() == Some(uid)) {
+        return Ok(POLL);
+    }
     tracing::warn!(namespace, name, uid, "removing what a vanished TenantCluster left");
     let mut gone = TenantCluster::new(name, TenantClusterSpec::default());
     gone.metadata.namespace = Some(namespace.into());
-    gone.metadata.uid = Some(uid.clone());
-    if delete_next(context, &gone, &TenantId::new(name, &uid)).await?.is_none() {
-        context.tenants.forget(&uid);
+    gone.metadata.uid = Some(uid.into());
+    if delete_next(context, &gone, &TenantId::new(name, uid)).await?.is_none() {
+        context.tenants.forget(uid);
     }
-    Ok(Some(POLL))
+    Ok(POLL)
 }
 
 /// Deletes as much as it can now; returns what it waits for.

@@ -84,38 +84,44 @@ pub async fn reconcile(
     if tenant.cluster.meta().deletion_timestamp.is_some() {
         return Box::pin(cleanup::delete_tenant(context, &tenant)).await;
     }
+    let predecessors = Box::pin(cleanup::delete_predecessors(context, &tenant.cluster)).await;
+    let pause = Box::pin(apply_spec(context, &tenant, &uid)).await?;
+    Ok([pause, predecessors].into_iter().flatten().min())
+}
 
+/// Makes a tenant that is not being deleted match its spec. Returns when to reconcile it again.
+async fn apply_spec(context: &TenantContext, tenant: &Tenant, uid: &str) -> Result<Option<Duration>, TenantError> {
     let now = Timestamp::now();
     let verdict = context.quotas.begin_reconcile(&context.stores, &tenant.cluster);
     let schedule = schedule::observe(context, &tenant.cluster);
     let restriction = tenant.cluster.restricted_by_sleep(schedule.state);
     let nodes = fetch::observe_nodes(context, &tenant.cluster, restriction);
-    let Some((rejection, allowed)) = Box::pin(find_settings(context, &tenant, verdict.as_ref(), &nodes, now)).await?
+    let Some((rejection, allowed)) = Box::pin(find_settings(context, tenant, verdict.as_ref(), &nodes, now)).await?
     else {
         return Ok(Some(RECHECK));
     };
     let (accepted, violations, unknown) = match allowed {
         Ok(Some((settings, assessment))) => {
-            let ceilings = quota::ceilings(context, &uid, verdict.as_ref(), settings.endpoint.kind);
-            let accepted = Accepted::new(&tenant, settings, restriction, ceilings);
+            let ceilings = quota::ceilings(context, uid, verdict.as_ref(), settings.endpoint.kind);
+            let accepted = Accepted::new(tenant, settings, restriction, ceilings);
             (Some(accepted), assessment.violations, None)
         }
         Ok(None) => (None, Vec::new(), None),
         // Since when something is forbidden must not be forgotten.
-        Err(error) => (None, known_violations(&tenant), Some(TenantError::Settings(error))),
+        Err(error) => (None, known_violations(tenant), Some(TenantError::Settings(error))),
     };
     let settings = accepted.as_ref().map(|accepted| &accepted.settings);
     let waits_for_quota = settings.is_none() && matches!(verdict, Some(Verdict::Waiting { .. }));
     // A tenant whose pods wait for a schedule is not idle.
     let restricted = context.schedules.restricted_pods(&context.stores, &tenant.cluster);
     let may_start_pods = restricted.is_empty() && !waits_for_quota;
-    let observe_expiration = || expiration::observe(context, &tenant, settings, may_start_pods, now);
+    let observe_expiration = || expiration::observe(context, tenant, settings, may_start_pods, now);
     // Without its settings, the status says of its end what it said before.
     let expiration = unknown.is_none().then(observe_expiration);
     if let Some(over) = expiration.as_ref().filter(|expiration| expiration.is_over()) {
-        return Box::pin(expiration::delete(context, &tenant, over)).await;
+        return Box::pin(expiration::delete(context, tenant, over)).await;
     }
-    let sleep = match Box::pin(sleep::follow(context, &tenant, settings, &schedule, now)).await? {
+    let sleep = match Box::pin(sleep::follow(context, tenant, settings, &schedule, now)).await? {
         FollowedSleep::Recorded(pause) => return Ok(Some(pause)),
         FollowedSleep::Stays(sleep) => sleep,
     };
@@ -137,8 +143,8 @@ pub async fn reconcile(
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
     conditions.extend(sleep.as_deref().map(ObservedSleep::condition));
     let next_deadline = compliance::until_next_deadline(&violations, now);
-    let mut wanted = status::build(&tenant, settings, violations, &outcome, &nodes, &conditions);
-    wanted.usage = measured_use::publish(context, &tenant, &uid);
+    let mut wanted = status::build(tenant, settings, violations, &outcome, &nodes, &conditions);
+    wanted.usage = measured_use::publish(context, tenant, uid);
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);
     }
@@ -148,7 +154,7 @@ pub async fn reconcile(
     status::write(context, &tenant.cluster, &wanted).await?;
     let reported = match (&rejection, &verdict, settings) {
         (None, Some(verdict @ Verdict::Reserved { .. }), Some(settings)) => {
-            reported_use::report(context, &tenant, &uid, verdict, settings, &outcome).await
+            reported_use::report(context, tenant, uid, verdict, settings, &outcome).await
         }
         _ => Ok(None),
     };

@@ -5,6 +5,7 @@ use super::{
     fixture::{Fixture, TENANT},
 };
 use crate::testing::NEVER_ENDS;
+use berth_api::names::TenantId;
 use serde_json::json;
 
 #[tokio::test]
@@ -109,6 +110,58 @@ async fn leftovers_of_a_vanished_tenant_are_deleted_and_each_call_may_fail_once(
         if fixture.script.failed().is_none() {
             return;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_late_view_that_does_not_have_a_tenant_deletes_nothing_of_it() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let cluster = fixture.host.get(TENANT).unwrap();
+    fixture.host.remove(TENANT);
+    let first = fixture.count_calls();
+    let again = fixture
+        .reconcile_after_unseen(|host| host.insert(TENANT, cluster))
+        .await;
+    assert!(
+        again.unwrap().is_some(),
+        "the watch may bring it without an event of its own"
+    );
+    let calls = fixture.script.calls().split_off(first);
+    let texts: Vec<&str> = calls.iter().map(|call| call.text.as_str()).collect();
+    let is_read = |text: &&str| text.starts_with("host GET");
+    assert!(texts.iter().all(is_read), "{texts:#?}");
+}
+
+#[tokio::test]
+async fn what_a_vanished_tenant_left_goes_although_another_has_its_name_and_each_call_may_fail_once() {
+    for number in 0..30 {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        // The finalizer was removed by hand, and the tenant was created again.
+        let mut cluster = fixture.host.get(TENANT).unwrap();
+        cluster["metadata"]["uid"] = "7a3d".into();
+        cluster["metadata"]["finalizers"] = json!([]);
+        cluster["status"] = json!({});
+        fixture.host.insert(TENANT, cluster);
+        fixture.script.fail_call(fixture.count_calls() + number);
+        for _ in 0..20 {
+            let _ = fixture.reconcile().await;
+        }
+        let slug = fixture.id.slug();
+        let paths = fixture.host.paths();
+        let left: Vec<&String> = paths.iter().filter(|path| path.contains(slug)).collect();
+        assert!(left.is_empty(), "{:?}: {left:#?}", fixture.script.failed());
+        let successor = TenantId::new("vision", "7a3d");
+        for namespace in [successor.control_plane_namespace(), successor.workload_namespace()] {
+            assert!(
+                paths.contains(&format!("/api/v1/namespaces/{namespace}")),
+                "{:?}: {namespace}",
+                fixture.script.failed()
+            );
+        }
+        let phase = &fixture.status()["phase"];
+        assert_ne!(*phase, json!("Deleting"), "{:?}", fixture.script.failed());
     }
 }
 
