@@ -3,6 +3,7 @@
 pub(crate) mod database;
 pub mod host_node_pool;
 pub mod idle_gpus;
+mod in_use_markers;
 pub mod nodes;
 pub mod pod_deletion;
 mod pods_on_node;

@@ -13,11 +13,13 @@ pub use context::SharedNodesContext;
 
 use crate::{
     apply::is_status,
+    controllers::in_use_markers,
     error::{ReconcileError, api},
     metrics::ActionLabels,
 };
 use berth_api::{labels, policy_annotations};
 use berth_node_lifecycle::{
+    Assignment,
     node::shared_pool_of,
     shared_nodes::{PodDecision, SharedPod, SharingStatus, decide_about_pod, device_evidence, sharing_status},
 };
@@ -46,7 +48,13 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
         let name = node.name_any();
         let status = sharing_status(&node, &pools, context.stores.slices.of(&name).len());
         let (body, action) = match &status {
-            SharingStatus::Eligible(pool) => (share_patch(&node, pool), "share"),
+            SharingStatus::Eligible(pool) => {
+                match in_use_markers::find_previous_tenant(&context.client, &name).await? {
+                    None => (share_patch(&node, pool), "share"),
+                    // Its Node was deleted, or all of Berth on it, while a tenant had it.
+                    Some(previous) => (scrub_patch(&node, &previous, pool, context.clock.now()), "scrub"),
+                }
+            }
             SharingStatus::NotInSharedPool | SharingStatus::Rejected(..) if shared_pool_of(&node).is_some() => {
                 (unshare_patch(&node, context.clock.now()), "unshare")
             }
@@ -177,6 +185,12 @@ fn share_patch(node: &Node, pool: &str) -> Value {
     }})
 }
 
+/// The node is recycled before it is shared: the controller of nodes does that.
+fn scrub_patch(node: &Node, previous: &str, pool: &str, now: Timestamp) -> Value {
+    let reason = "its assignment was lost before it was clean, and tenants are to share it";
+    Assignment::scrub_unowned(node, previous, pool, now, reason).to_patch(node, &[])
+}
+
 /// No new pod is scheduled to the node. That tenants used it stays recorded until it is scrubbed.
 fn unshare_patch(node: &Node, now: Timestamp) -> Value {
     json!({"metadata": {
@@ -207,3 +221,6 @@ async fn patch_node(
         Err(error) => Err(api("change a node")(error)),
     }
 }
+
+#[cfg(test)]
+mod tests;

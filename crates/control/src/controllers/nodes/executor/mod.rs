@@ -10,7 +10,6 @@
 mod actions;
 mod events;
 mod failures;
-mod in_use_markers;
 mod jobs;
 mod reserve;
 mod transitions;
@@ -141,10 +140,15 @@ impl<'a> Pass<'a> {
         pool.unwrap_or_default().to_owned()
     }
 
+    /// The spec of a node's pool; none if the pool is gone.
+    fn find_pool_spec(&self, node: &Node, assignment: &Assignment) -> Option<&HostNodePoolSpec> {
+        let by_labels = || self.pool_specs.get(&self.pool_name(node));
+        self.pool_specs.get(&assignment.pool).or_else(by_labels)
+    }
+
     /// The spec of a node's pool. A node whose pool is gone is treated as the defaults say.
     fn pool_spec(&self, node: &Node, assignment: &Assignment) -> HostNodePoolSpec {
-        let by_labels = || self.pool_specs.get(&self.pool_name(node));
-        if let Some(spec) = self.pool_specs.get(&assignment.pool).or_else(by_labels) {
+        if let Some(spec) = self.find_pool_spec(node, assignment) {
             return spec.clone();
         }
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());

@@ -1,12 +1,14 @@
 //! Reservations: for each node group of a tenant all free nodes that a plan has for it, or none. If the API server accepts
 //! the assignment of one node and rejects that of another, the first is freed again.
 
-use super::{
-    Pass, RETRY_PAUSE, STALE_POLL, events,
-    failures::StepFailures,
-    in_use_markers::{self, Marker},
+use super::{Pass, RETRY_PAUSE, STALE_POLL, events, failures::StepFailures};
+use crate::{
+    controllers::{
+        in_use_markers::{self, Marker},
+        pods_on_node::PodsOnNode,
+    },
+    error::ReconcileError,
 };
-use crate::{controllers::pods_on_node::PodsOnNode, error::ReconcileError};
 use berth_node_lifecycle::{Assignment, AssignmentState, is_available};
 use berth_planner::{Action, ActionKind};
 use futures::future::join_all;

@@ -61,8 +61,9 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 fn status(code: StatusCode) -> (StatusCode, Value) {
+    let reason = if code == StatusCode::NOT_FOUND { "NotFound" } else { "" };
     let status =
-        json!({"kind": "Status", "status": "Failure", "code": code.as_u16(), "message": "scripted", "reason": ""});
+        json!({"kind": "Status", "status": "Failure", "code": code.as_u16(), "message": "scripted", "reason": reason});
     (code, status)
 }
 
@@ -155,6 +156,7 @@ impl Api {
 struct Fixture {
     api: Arc<Mutex<Api>>,
     client: Client,
+    pools: BTreeMap<String, HostNodePoolSpec>,
 }
 
 impl Fixture {
@@ -186,7 +188,8 @@ impl Fixture {
             }
         });
         let client = Client::new(service, "default");
-        Self { api, client }
+        let pools = BTreeMap::new();
+        Self { api, client, pools }
     }
 
     fn api(&self) -> std::sync::MutexGuard<'_, Api> {
@@ -241,7 +244,7 @@ impl Fixture {
             nodes,
             tenants: [(TENANT.to_owned(), Some(SLUG.to_owned()))].into(),
             pools: PoolSelectors::new([("h100".to_owned(), [("pool".to_owned(), "h100".to_owned())].into())]),
-            pool_specs: BTreeMap::new(),
+            pool_specs: self.pools.clone(),
             listed_tenants: OnceCell::new(),
         };
         let outcome = execute(&mut pass, actions).await;
@@ -406,5 +409,43 @@ async fn a_node_is_emptied_whichever_call_fails() {
             fixture.api().objects.keys().all(|path| !path.contains("/pods/")),
             "call {call}"
         );
+    }
+}
+
+/// The Jobs of a recycling succeed.
+async fn finish_recycling(fixture: &Fixture) {
+    for _ in 0..4 {
+        fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+        for (path, job) in &mut fixture.api().objects {
+            if path.contains("/jobs/") {
+                job["status"] = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_was_scrubbed_without_its_pool_is_scrubbed_again_before_a_tenant_gets_it() {
+    let pool = || ("h100".to_owned(), HostNodePoolSpec::default());
+    for pools in [BTreeMap::from([pool()]), BTreeMap::new()] {
+        let is_pool_gone = pools.is_empty();
+        let mut fixture = Fixture {
+            pools,
+            ..Fixture::new(&["a1", "a2"])
+        };
+        let reservations = ["a1", "a2"].map(|node| reserve(node, "a"));
+        fixture.execute(&reservations, Failing::Nothing).await.0.unwrap();
+        fixture.put_in_state("a1", Draining);
+        finish_recycling(&fixture).await;
+        let assignment = |fixture: &Fixture| {
+            let node = fixture.api().objects[&format!("{NODES}/a1")].clone();
+            Assignment::read(&serde_json::from_value(node).unwrap()).map(|assignment| assignment.state)
+        };
+        assert_eq!(assignment(&fixture), None, "pool is gone: {is_pool_gone}");
+        fixture.pools = BTreeMap::from([pool()]);
+        let again = [reserve("a1", "a")];
+        fixture.execute(&again, Failing::Nothing).await.0.unwrap();
+        let expected = if is_pool_gone { Scrubbing } else { Assigned };
+        assert_eq!(assignment(&fixture), Some(expected));
     }
 }

@@ -1,8 +1,9 @@
 //! Advances every node that has an assignment, as far as possible in one pass.
 
-use super::{Pass, failures::StepFailures, in_use_markers, jobs};
+use super::{Pass, failures::StepFailures, jobs};
 use crate::{
     controllers::{
+        in_use_markers,
         nodes::jobs::OnNode,
         pods_on_node::{DeletionLimits, PodsOnNode},
     },

@@ -1,8 +1,9 @@
 //! Writing assignments on nodes.
 
-use super::{Pass, events, in_use_markers, jobs};
+use super::{Pass, events, jobs};
 use crate::{
     apply::is_status,
+    controllers::in_use_markers,
     error::{ReconcileError, api},
     metrics::ActionLabels,
 };
@@ -60,7 +61,8 @@ impl Pass<'_> {
         Ok(patched)
     }
 
-    /// Removes the assignment of a node, its in-use marker and the Jobs of its recycling.
+    /// Removes the assignment of a node, its in-use marker and the Jobs of its recycling. The marker of a node whose pool is gone stays:
+    /// the node was scrubbed as the defaults say, and is scrubbed as its next pool says before a tenant gets it.
     pub(super) async fn free_node(
         &self,
         node: &Node,
@@ -70,7 +72,12 @@ impl Pass<'_> {
         let patched = self.patch_node(node, &clear_assignment_patch(node), "Free").await?;
         if patched.is_some() {
             let name = node.name_any();
-            in_use_markers::delete_marker(&self.client, &name).await?;
+            let is_clean = |assignment: &Assignment| {
+                assignment.state.is_pending() || self.find_pool_spec(node, assignment).is_some()
+            };
+            if assignment.is_none_or(is_clean) {
+                in_use_markers::delete_marker(&self.client, &name).await?;
+            }
             if let Some(assignment) = assignment {
                 jobs::delete_jobs(&self.client, &name, assignment).await?;
             }

@@ -2,8 +2,8 @@
 //!
 //! A Node object can vanish and come back: people delete it, or everything of Berth on it, while the machine still holds what
 //! a tenant left. A ConfigMap in Berth's namespace for each node, from before it is reserved until it is clean, tells such a
-//! node from a new one: a node that seems free and has a marker is scrubbed first. A marker decides nothing else: only the
-//! assignment on the Node says which tenant has it.
+//! node from a new one: a node that seems free and has a marker is scrubbed first, also if several tenants are to share it. A marker
+//! decides nothing else: only the assignment on the Node says which tenant has it.
 
 use crate::{
     apply::{is_status, optional},
@@ -16,6 +16,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
+use std::collections::BTreeMap;
 
 /// The marker of a node that is about to be reserved.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,11 +50,7 @@ pub(super) async fn create_marker(client: &Client, node: &Node, slug: &str) -> R
         Err(error) if is_status(&error, 409) => {}
         Err(error) => return Err(api("create the in-use marker of a node")(error)),
     }
-    let found = marker_api(client)
-        .get_opt(&marker_name(&node.name_any()))
-        .await
-        .map_err(api("get the in-use marker of a node"))?;
-    let data = found.and_then(|marker| marker.data).unwrap_or_default();
+    let data = read_marker(client, &node.name_any()).await?.unwrap_or_default();
     let is = |key: &str, value: &str| data.get(key).is_some_and(|found| found == value);
     if is("uid", &uid) && is("resourceVersion", &version) {
         return Ok(Marker::Existing);
@@ -61,6 +58,18 @@ pub(super) async fn create_marker(client: &Client, node: &Node, slug: &str) -> R
     Ok(Marker::OfPreviousTenant(
         data.get("tenant").cloned().unwrap_or_default(),
     ))
+}
+
+/// The tenant (slug) that used a node, if the node has a marker and so is not clean. It may be unknown (empty).
+pub(super) async fn find_previous_tenant(client: &Client, node: &str) -> Result<Option<String>, ReconcileError> {
+    let data = read_marker(client, node).await?;
+    Ok(data.map(|data| data.get("tenant").cloned().unwrap_or_default()))
+}
+
+async fn read_marker(client: &Client, node: &str) -> Result<Option<BTreeMap<String, String>>, ReconcileError> {
+    let found = optional(marker_api(client).get(&marker_name(node)).await);
+    let found = found.map_err(api("get the in-use marker of a node"))?;
+    Ok(found.map(|marker| marker.data.unwrap_or_default()))
 }
 
 /// Deletes the marker of a clean node.
