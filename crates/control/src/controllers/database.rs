@@ -33,6 +33,13 @@ pub(crate) async fn watch(datastore: Arc<Datastore>, stores: Stores, metrics: Me
 async fn check(datastore: &Datastore, metrics: &Metrics, history: &mut History) -> Result<(), DatastoreError> {
     let state = datastore.read_state().await?;
     metrics.datastore_quota.set(as_gauge(state.quota.unwrap_or_default()));
+    if history.is_replaced(&state) {
+        tracing::warn!(
+            revision = state.revision,
+            "the datastore has another database; users and roles of tenants are created again"
+        );
+        datastore.reconnect().await?;
+    }
     if let Some(revision) = history.observe(Instant::now(), &state) {
         datastore.compact(revision).await?;
         history.record_compaction(Instant::now(), revision);

@@ -31,10 +31,15 @@ struct Compaction {
 }
 
 impl History {
+    /// Whether the database is another one than before: a backup was restored, or its volume was lost. Another member may be a little
+    /// behind.
+    pub fn is_replaced(&self, state: &DatabaseState) -> bool {
+        self.revisions.front().is_some_and(|(_, first)| state.revision < *first)
+    }
+
     /// Notes the state of the database. Returns the revision up to which history should be dropped now, if it should.
     pub fn observe(&mut self, now: Instant, state: &DatabaseState) -> Option<i64> {
-        // Another member may be a little behind. A database that is behind by more was restored from a backup.
-        if self.revisions.front().is_some_and(|(_, first)| state.revision < *first) {
+        if self.is_replaced(state) {
             *self = Self::default();
         }
         self.revisions.push_back((now, state.revision));
@@ -118,6 +123,7 @@ mod tests {
     #[test]
     fn a_restored_database_is_compacted_as_a_new_one() {
         let (start, mut history) = (Instant::now(), History::default());
+        let mut replaced = Vec::new();
         let mut observe = |second: u64, revision| {
             let state = DatabaseState {
                 quota: Some(100),
@@ -125,6 +131,7 @@ mod tests {
                 revision,
             };
             let now = start + Duration::from_secs(second);
+            replaced.push(history.is_replaced(&state));
             let due = history.observe(now, &state);
             if let Some(revision) = due {
                 history.record_compaction(now, revision);
@@ -133,6 +140,7 @@ mod tests {
         };
         assert_eq!([observe(0, 900), observe(30, 1000)], [None, Some(900)]);
         assert_eq!([observe(40, 500), observe(70, 600)], [None, Some(500)]);
+        assert_eq!(replaced, [false, false, true, false]);
     }
 
     #[test]

@@ -208,8 +208,19 @@ impl Datastore {
         &self.ca_key
     }
 
+    /// Forgets which tenants have a user, and enables authentication again: etcd has another database, which may lack both. Without
+    /// authentication, each tenant could read the keys of all.
+    ///
+    /// # Errors
+    /// etcd refuses or does not answer.
+    pub async fn reconnect(&self) -> Result<(), DatastoreError> {
+        let mut state = self.state.lock().await;
+        *state = State::default();
+        self.client(&mut state).await.map(drop)
+    }
+
     /// Creates the tenant's user, role and grant unless they exist, and enables authentication. Sends no requests after it has
-    /// succeeded once.
+    /// succeeded once, until [`Datastore::reconnect`].
     ///
     /// # Errors
     /// etcd refuses or does not answer.
