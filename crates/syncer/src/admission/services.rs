@@ -141,16 +141,18 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
 /// The rejection of the host, as a message for the tenant.
 fn describe_rejection(engine: &Engine, name: &Name, message: &str) -> String {
     if message.contains("provided IP is already allocated") {
-        return "spec.clusterIP: this address is taken by another Service of the platform; choose another one, or leave \
+        return "spec.clusterIP: this address is taken by another Service, of this cluster or of the platform; choose another one, or leave \
                 the field out to be given one"
             .into();
     }
+    let text = host_text::sanitize_error(engine.cache(), name, message);
+    // As API servers write it: clients look for these words. They do not say that the other Service may be none of the tenant.
     if message.contains("provided port is already allocated") {
-        return "spec.ports: a nodePort is taken by another Service of the platform; choose another one, or leave the \
-                field out to be given one"
-            .into();
+        return format!(
+            "{text}, to another Service of this cluster or of the platform; choose another nodePort, or leave the field out to be given one"
+        );
     }
-    host_text::sanitize_error(engine.cache(), name, message)
+    text
 }
 
 #[cfg(test)]
@@ -220,6 +222,16 @@ mod tests {
         // It asks the API server, which is not there.
         let (code, message) = answer_to(&engine, Operation::Create, "exists").await;
         assert_eq!(code, 503, "{message}");
+    }
+
+    #[tokio::test]
+    async fn a_taken_node_port_is_reported_as_by_an_api_server() {
+        let rejection = "Service \"web-x\" is invalid: spec.ports[0].nodePort: Invalid value: 31476: provided port is already allocated";
+        let message = describe_rejection(&engine(), &Name::new("team", "web"), rejection);
+        assert!(
+            message.contains("Invalid value: 31476: provided port is already allocated, to another"),
+            "{message}"
+        );
     }
 
     #[test]
