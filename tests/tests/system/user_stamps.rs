@@ -48,6 +48,7 @@ pub(crate) async fn users_are_stamped_and_nobody_forges_them(host: Arc<TestClust
     pods_say_who_created_them(client).await;
     templates_say_who_changed_them_last(client).await;
     jobs_keep_who_created_them(client).await;
+    revisions_name_nobody_else(client).await;
     controllers_are_out_of_reach(client).await;
 
     // The host knows the same.
@@ -174,6 +175,41 @@ async fn jobs_keep_who_created_them(client: &Client) {
     let patch = json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": {"containers": containers}}}}}});
     let changed = request(client, "bob", "PATCH", &path, &patch).await.unwrap();
     assert_eq!(at(&changed), "bob");
+}
+
+/// The StatefulSet controller makes pods of the templates in revisions.
+async fn revisions_name_nobody_else(client: &Client) {
+    let revisions = "/apis/apps/v1/namespaces/default/controllerrevisions";
+    let revision = |name: &str, user: &str| {
+        let template = json!({"metadata": {"annotations": {(labels::CREATED_BY): user}}, "spec": pod_spec("db:1")});
+        json!({
+            "apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": {"name": name}, "revision": 1,
+            "data": {"spec": {"template": template}},
+        })
+    };
+    for user in ["alice", "berth:control"] {
+        let result = request(client, "bob", "POST", revisions, &revision("db-forged", user)).await;
+        assert_eq!(code(&result), 403, "{result:?}");
+    }
+    request(client, "bob", "POST", revisions, &revision("db-own", "bob"))
+        .await
+        .unwrap();
+    let mut other = revision("of-another-kind", "bob");
+    other["data"] = json!({"spec": {"replicas": 3}});
+    request(client, "bob", "POST", revisions, &other).await.unwrap();
+
+    let stateful_sets = "/apis/apps/v1/namespaces/default/statefulsets";
+    let template = json!({"metadata": {"labels": {"app": "db"}}, "spec": pod_spec("db:1")});
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "db"},
+        "spec": {"serviceName": "db", "selector": {"matchLabels": {"app": "db"}}, "template": template},
+    });
+    request(client, "alice", "POST", stateful_sets, &set).await.unwrap();
+    // The controller itself makes a revision of Alice's template.
+    assert_eq!(
+        creators(client, "app=db", 1).await,
+        BTreeSet::from(["alice".to_owned()])
+    );
 }
 
 /// Nobody acts as the controllers whose pods keep what their templates say.

@@ -7,6 +7,9 @@
 //! | template of a Deployment, ReplicaSet, StatefulSet, DaemonSet, ReplicationController or CronJob | who last changed anything of it |
 //! | template of a Job | who created the Job: what runs cannot be changed |
 //!
+//! The StatefulSet controller makes pods of earlier templates as well, which it keeps in `ControllerRevision`s. Nobody else makes one whose
+//! template names another user.
+//!
 //! A ServiceAccount is a user like any other, except for those of the controllers of Kubernetes. One policy of each pair sets the annotation,
 //! the other rejects a request in which a webhook of the tenant has changed it afterwards. Requests for which nothing is to be set match no
 //! policy of the first sort, so that they cost little.
@@ -25,6 +28,10 @@ const SUFFIX: &str = "created-by.berth.dev.static.k8s.io";
 /// What a team reads.
 const DENIED: &str = "the API server sets the annotation berth.dev/created-by, and nobody can change it: remove it from the object, and from \
                       what webhooks of this cluster add";
+
+/// What a team reads that makes a revision with a template of another user.
+const DENIED_REVISION: &str = "pods of the revision would count for another user: remove the annotation berth.dev/created-by from its template, \
+                               or let the controller create the revision";
 
 /// What a team reads that asks for a token of a controller.
 const DENIED_TOKEN: &str = "the controllers of Kubernetes create pods in the name of other users: nobody but kube-controller-manager has \
@@ -106,6 +113,8 @@ pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) {
     }
     let name = format!("bindings.{SUFFIX}");
     checking.extend([policy_of_bindings(&name), binding(&name)]);
+    let name = format!("revisions.{SUFFIX}");
+    checking.extend([policy_of_revisions(&name), binding(&name)]);
     let name = format!("tokens.{SUFFIX}");
     checking.extend([policy_of_tokens(&name), binding(&name)]);
     let name = format!("secrets.{SUFFIX}");
@@ -216,6 +225,17 @@ fn policy_of_bindings(name: &str) -> Value {
     });
     let denied = validation(&format!("{} == ''", annotation("object", &[])), DENIED);
     policy(name, &constraints, &[], &[denied])
+}
+
+/// A revision is part of an object, as a patch. Its data cannot be changed. Other controllers keep in revisions what they like.
+fn policy_of_revisions(name: &str) -> Value {
+    let constraints = json!({
+        "matchPolicy": "Equivalent",
+        "resourceRules": [rule("apps", &["CREATE"], &["controllerrevisions"])],
+    });
+    let annotation = annotation("object", &["?data", "?spec", "?template"]);
+    let allowed = format!("{} || {annotation} in ['', request.userInfo.username]", is_controller());
+    policy(name, &constraints, &[], &[validation(&allowed, DENIED_REVISION)])
 }
 
 /// Tokens of the controllers are for the controller manager, which runs them.
