@@ -10,11 +10,13 @@
 //!
 //! - [`request`] reads requests and translates them for the host.
 //! - [`certificates`] makes a certificate for each node, for the names by which its API server addresses it.
+//! - `rate` limits how many requests the host gets.
 //!
 //! After an upgrade the bytes go through as they are, whatever protocol they are. The pod is identified by its name in
 //! the tenant and by the UID that its host pod was made for, and by nothing else in the request.
 
 pub mod certificates;
+mod rate;
 pub mod request;
 
 use crate::{
@@ -38,9 +40,13 @@ use certificates::{Certificates, Subject};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use kube::Client;
+use rate::Rate;
 use request::{Action, Denial};
 use serde_json::Value;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// How long a connection may lie idle between requests. The API server gives its own up after 90 seconds.
@@ -55,12 +61,17 @@ pub struct Kubelet {
     /// The host's API server: a client that lets connections be silent for as long as they like.
     host: Client,
     certificates: Arc<Certificates>,
+    rate: Rate,
 }
 
 impl Kubelet {
     /// Kubelets that forward requests to `host` and have certificates of `certificates`.
     pub fn new(host: Client, certificates: Arc<Certificates>) -> Self {
-        Self { host, certificates }
+        Self {
+            host,
+            certificates,
+            rate: Rate::new(Instant::now()),
+        }
     }
 
     /// Answers on one connection to the kubelet of `node` until it ends.
@@ -109,6 +120,8 @@ impl Kubelet {
         method: &Method,
         headers: &HeaderMap,
     ) -> Result<Answer<OnUpgrade>, Denial> {
+        // Before the pod is looked up: it may be another one afterwards.
+        tokio::time::sleep(self.rate.take(Instant::now())?).await;
         let pod = host_pod(cache, node, asked)?;
         let mut request = Request::builder()
             .method(method)
