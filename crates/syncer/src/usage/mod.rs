@@ -25,7 +25,7 @@ use berth_sync_rules::model::{
     store::Stored,
 };
 use berth_sync_rules::usage::{
-    selection::Selection,
+    selection::{Selection, is_namespace},
     table::{self, Include},
     translate,
 };
@@ -199,10 +199,7 @@ impl Usage {
         let cache = self.engine.cache();
         let mut own = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
         if !namespace.is_empty() {
-            if !namespace
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-            {
+            if !is_namespace(namespace) {
                 return Ok(Vec::new());
             }
             own = format!("{own},{}={namespace}", labels::TENANT_OBJECT_NAMESPACE);
@@ -291,7 +288,8 @@ impl Usage {
                 if names_it { Ok(None) } else { Err(Failure::NotServed) }
             }
             Ok(Err(error)) => {
-                tracing::info!(%error, "the host gives no metrics");
+                // Each request of a tenant may cause one.
+                tracing::debug!(%error, "the host gives no metrics");
                 Err(Failure::Unavailable)
             }
             Err(_) => Err(Failure::Unavailable),
