@@ -196,8 +196,9 @@ async fn little_is_kept_for_an_api_server_that_reads_nothing() {
         read
     };
     let writing = async {
+        let buffer = vec![1; 64 << 10];
         let mut written = 0;
-        while let Ok(taken) = timeout(Duration::from_secs(2), client.write(&[1; 64 << 10])).await {
+        while let Ok(taken) = timeout(Duration::from_secs(2), client.write(&buffer)).await {
             written += taken.unwrap();
         }
         written
