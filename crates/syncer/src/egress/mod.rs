@@ -59,7 +59,7 @@ use tokio::{
 };
 
 /// Connections at a time that lead out of this process.
-pub(crate) const TUNNELS: usize = 512;
+const TUNNELS: usize = 512;
 /// All connections at a time: some are left for the syncer's own servers, on which the tenant's Services depend.
 const CONNECTIONS: usize = TUNNELS + 128;
 /// Time in which a CONNECT must arrive.

@@ -14,7 +14,7 @@ use std::{
 /// Requests a second, in the long run.
 const RATE: u64 = 50;
 /// Requests at once: as many as there may be connections.
-const AT_ONCE: u64 = crate::egress::TUNNELS as u64;
+const AT_ONCE: u64 = 512;
 
 /// The rate of one tenant.
 pub(super) struct Rate(Mutex<Pace>);
