@@ -349,7 +349,10 @@ async fn changes_of_type(clusters: &Clusters) {
     let mut ports = spec(&more)["ports"].clone();
     ports[0]["nodePort"] = taken;
     let (code, message) = denial(patch(clusters, "applied", json!({"spec": {"ports": ports}})).await);
-    assert!(code == 422 && message.contains("provided port is already allocated"), "{message}");
+    assert!(
+        code == 422 && message.contains("provided port is already allocated"),
+        "{message}"
+    );
 
     let plain_again = patch(clusters, "applied", json!({"spec": {"type": "ClusterIP"}}))
         .await

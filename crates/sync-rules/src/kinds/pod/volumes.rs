@@ -168,7 +168,9 @@ fn projected(
                 _ => {
                     if let Some(mut items) = items_of_token_secret(kind, value, (volume, index), &path, issues) {
                         if has_group {
-                            items.iter_mut().for_each(|item| item["mode"] = OWNERS_MODE.into());
+                            for item in &mut items {
+                                item["mode"] = OWNERS_MODE.into();
+                            }
                         }
                         let secret = json!({"name": host_name(KindId::PodToken, name), "items": items});
                         sources.push(json!({"secret": secret}));
