@@ -17,24 +17,31 @@ pub const NODE_LOCAL: &[IpNet] = &[
 ];
 
 /// Metadata services of clouds that are not at link-local addresses.
-const METADATA: &[IpNet] = &[
+pub const METADATA: &[IpNet] = &[
     // Alibaba Cloud.
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(100, 100, 100, 200), 32)),
     // Azure.
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(168, 63, 129, 16), 32)),
     // Oracle Cloud.
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(192, 0, 0, 192), 32)),
-    // AWS.
-    IpNet::V6(Ipv6Net::new_assert(
-        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-        128,
-    )),
+    // AWS, and what gives credentials to pods there.
+    single(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    single(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
     // Google Cloud.
-    IpNet::V6(Ipv6Net::new_assert(
-        Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-        128,
-    )),
+    single(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    // Akamai (Linode).
+    single(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1)),
+    // Alibaba Cloud.
+    single(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200)),
+    // Oracle Cloud.
+    single(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    // Scaleway.
+    single(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
+
+const fn single(address: Ipv6Addr) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(address, 128))
+}
 
 /// Networks of IPv6 addresses that stand for IPv4 addresses. What such an address leads to depends on who reads it.
 pub const FORMS_OF_V4: &[IpNet] = &[

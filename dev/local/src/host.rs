@@ -82,6 +82,9 @@ impl HostCluster {
         let real = if config.real_nodes {
             progress("making namespaces and links for the nodes");
             let real = RealNodes::create(&home, &config)?;
+            if let Err(why) = real::raise_limits() {
+                progress(&format!("going on, but nodes may fail: {why}"));
+            }
             // A range of its own, so that several clusters can be reached from this machine.
             config.service_ranges = real.services();
             Some(real)

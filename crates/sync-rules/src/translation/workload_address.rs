@@ -1,7 +1,7 @@
 //! Addresses that no workload has, and those that mean something else than they seem to. Ranges are read by
 //! [`berth_api::ranges`].
 
-use berth_api::ranges::{FORMS_OF_V4, NODE_LOCAL};
+use berth_api::ranges::{FORMS_OF_V4, METADATA, NODE_LOCAL};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Whether an address can be that of a workload at all.
@@ -18,6 +18,9 @@ pub fn is_workload_address(address: IpAddr) -> bool {
 /// Why an address can be neither that of a workload nor that of an external host, if so. IPv6 forms of an IPv4 address
 /// are denied as such, because their meaning depends on who reads them.
 pub fn special(address: IpAddr) -> Option<&'static str> {
+    if METADATA.iter().any(|network| network.contains(&address)) {
+        return Some("the address of a metadata service");
+    }
     match address {
         IpAddr::V4(v4) => special_v4(v4),
         IpAddr::V6(v6) => special_v6(v6),
@@ -36,25 +39,6 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
 }
 
 fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
-    /// Where clouds serve metadata over IPv6.
-    const METADATA: [Ipv6Addr; 7] = [
-        // AWS, and what gives credentials to pods there.
-        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),
-        // Google Cloud.
-        Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-        // Akamai (Linode).
-        Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1),
-        // Alibaba Cloud.
-        Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200),
-        // Oracle Cloud.
-        Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
-        // Scaleway.
-        Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
-    ];
-    if METADATA.contains(&address) {
-        return Some("the address of a metadata service");
-    }
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some("an unspecified address"),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some("a loopback address"),

@@ -9,7 +9,10 @@ use crate::engine::{
 use berth_sync_rules::admission::review::{Denial, Operation, Request, Verdict};
 use berth_sync_rules::{
     kinds::service::allocation,
-    model::{DesiredState, KindId, denied_field, json, resource::Name},
+    model::{
+        DesiredState, KindId, denied_field, json,
+        resource::{Name, host_name},
+    },
     translation::host_text,
 };
 use serde_json::{Value, json};
@@ -145,7 +148,9 @@ fn describe_rejection(engine: &Engine, name: &Name, message: &str) -> String {
                 the field out to be given one"
             .into();
     }
-    let text = host_text::sanitize_error(engine.cache(), name, message);
+    // The host does not have it, so its name there is not known otherwise.
+    let message = message.replace(&host_name(KindId::Service, name), &name.name);
+    let text = host_text::sanitize_error(engine.cache(), name, &message);
     // As API servers write it: clients look for these words. They do not say that the other Service may be none of the tenant.
     if message.contains("provided port is already allocated") {
         return format!(
@@ -226,8 +231,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_taken_node_port_is_reported_as_by_an_api_server() {
-        let rejection = "Service \"web-x\" is invalid: spec.ports[0].nodePort: Invalid value: 31476: provided port is already allocated";
-        let message = describe_rejection(&engine(), &Name::new("team", "web"), rejection);
+        let name = Name::new("team", "web");
+        let rejection = format!(
+            "Service \"{}\" is invalid: spec.ports[0].nodePort: Invalid value: 31476: provided port is already allocated",
+            host_name(KindId::Service, &name)
+        );
+        let message = describe_rejection(&engine(), &name, &rejection);
+        assert!(message.starts_with("Service \"web\" is invalid: "), "{message}");
         assert!(
             message.contains("Invalid value: 31476: provided port is already allocated, to another"),
             "{message}"

@@ -40,6 +40,8 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Attempts if others change the same object.
 const ATTEMPTS: usize = 5;
+/// Pauses in milliseconds before an address or a port that is taken is asked for again.
+const RELEASE_PAUSES: [u64; 4] = [100, 200, 400, 800];
 
 /// The connections to both API servers through which a reservation is made: those of the caller's runtime. The caller
 /// runs on another thread than the engine, and must not wait for it.
@@ -186,7 +188,7 @@ impl Engine {
             self.pending.end(&request.key());
             return Err(ReserveError::TooManyServices);
         }
-        let written = self.write_host_object(&request).await;
+        let written = self.write_once_released(&request).await;
         if request.dry_run {
             return written;
         }
@@ -255,6 +257,20 @@ impl Engine {
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+    }
+
+    /// Makes or changes the host object. What the tenant asks for, an address or a port, may be that of an object that it deleted a moment ago:
+    /// in the tenant it is free at once, on the host when that object is gone, too.
+    async fn write_once_released(&self, request: &ReservationRequest<'_>) -> Result<Value, ReserveError> {
+        for pause in RELEASE_PAUSES {
+            match self.write_host_object(request).await {
+                Err(ReserveError::Call(CallError::Rejected(why))) if is_allocated(&why) => {
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                }
+                written => return written,
+            }
+        }
+        self.write_host_object(request).await
     }
 
     /// Makes the host object, or changes the one there is.
@@ -342,6 +358,13 @@ impl Engine {
     }
 }
 
+/// Whether an API server rejects an object because an address or a port that it asks for is taken.
+pub(crate) fn is_allocated(rejection: &str) -> bool {
+    ["provided IP is already allocated", "provided port is already allocated"]
+        .iter()
+        .any(|why| rejection.contains(why))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,6 +385,28 @@ mod tests {
         assert!(pending.start(&name, TURN_TIMEOUT));
         let other = KindId::ConfigMap.key(Name::new("shop", "web"));
         assert!(pending.time_left(&other, &json!("old")).is_none(), "of another kind");
+    }
+
+    #[test]
+    fn only_what_is_taken_is_asked_for_again() {
+        for (why, expected) in [
+            (
+                "spec.ports[0].nodePort: Invalid value: 31476: provided port is already allocated",
+                true,
+            ),
+            (
+                "spec.clusterIPs: Invalid value: [\"10.96.0.10\"]: failed to allocate IP 10.96.0.10: provided IP is already allocated",
+                true,
+            ),
+            (
+                "spec.ports[0].nodePort: Invalid value: 80: provided port is not in the valid range",
+                false,
+            ),
+        ] {
+            assert_eq!(is_allocated(why), expected, "{why}");
+        }
+        let all = Duration::from_millis(RELEASE_PAUSES.iter().sum());
+        assert!(all < TURN_TIMEOUT, "another creation of the name waits for as long");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod calico;
 mod command;
 mod config_files;
 mod images;
+mod kernel;
 mod network;
 mod place;
 mod programs;
@@ -25,6 +26,7 @@ use berth_process::{
 use kube::Client;
 use serde_json::{Value, json};
 
+pub(crate) use self::kernel::raise_limits;
 use self::network::{MOST_NODES, Network, Place};
 use self::place::NodePlace;
 use self::programs::Node;

@@ -11,7 +11,7 @@
 //! `#` begins a comment. Entries with an error are skipped and reported; the others take effect.
 
 use berth_api::{DnsPolicy, ranges};
-use berth_sync_rules::translation::workload_address::is_workload_address;
+use berth_sync_rules::translation::workload_address;
 use ipnet::IpNet;
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -192,7 +192,7 @@ fn parse_server(text: &str, limits: &Limits<'_>) -> Result<IpAddr, String> {
         .filter_map(|cidr| ranges::parse(cidr).ok())
         .any(|network| network.contains(&address));
     let is_blocked = limits.blocked_cidrs.iter().any(|network| network.contains(&address));
-    if is_offered && !is_blocked && is_workload_address(address) {
+    if is_offered && !is_blocked && workload_address::special(address).is_none() {
         return Ok(address);
     }
     let offer = if limits.policy.server_cidrs.is_empty() {

@@ -83,6 +83,8 @@ fn servers_must_be_in_allowed_and_not_in_blocked_cidrs() {
         "224.0.0.1",
         "::ffff:10.0.0.1",
         "fe80::1",
+        "fd00:ec2::254",
+        "fd00:42::42",
         "/etc/resolv.conf",
         "tls://10.0.0.1",
         "10.0.0.1:53",
