@@ -404,6 +404,22 @@ fn an_unplaced_host_pod_is_removed_if_the_tenant_schedules() {
     );
 }
 
+/// The status that the tenant's pod gets, given that of the host's, which is as it should be.
+fn synced_status(cache: &Cache, tenant: &Value, host: &Value) -> Value {
+    let observation = Observation {
+        tenant,
+        host,
+        in_sync: true,
+        denied: &[],
+        now: Timestamp::UNIX_EPOCH,
+    };
+    let mut writes = Pods.sync_status(cache, &name(), &observation);
+    match (writes.pop(), writes.as_slice()) {
+        (Some(TenantWrite::Status(status)), []) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn conditions_of_the_tenants_scheduler_stay_and_host_failures_are_reported() {
     let cache = cache(SchedulingMode::Tenant, |_| {});
@@ -412,17 +428,7 @@ fn conditions_of_the_tenants_scheduler_stay_and_host_failures_are_reported() {
         "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
     let host = json!({"spec": {}, "status": {"phase": "Pending", "nominatedNodeName": "gpu-2", "conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/9 nodes are available: 1 Insufficient cpu."}]}});
-    let observation = Observation {
-        tenant: &tenant,
-        host: &host,
-        in_sync: true,
-        denied: &[],
-        now: Timestamp::UNIX_EPOCH,
-    };
-    let writes = Pods.sync_status(&cache, &name(), &observation);
-    let [TenantWrite::Status(status)] = writes.as_slice() else {
-        panic!("{writes:?}")
-    };
+    let status = synced_status(&cache, &tenant, &host);
     insta::assert_yaml_snapshot!(status);
 }
 
@@ -439,18 +445,8 @@ fn resizes_and_custom_conditions_come_back() {
     tenant["metadata"]["generation"] = 3.into();
     // With default requests of the platform, the host's pod is of another class.
     tenant["status"]["qosClass"] = "BestEffort".into();
-    let observation = Observation {
-        tenant: &tenant,
-        host: &host,
-        in_sync: true,
-        denied: &[],
-        now: Timestamp::UNIX_EPOCH,
-    };
-    let writes = Pods.sync_status(&cache, &name(), &observation);
-    let [TenantWrite::Status(status)] = writes.as_slice() else {
-        panic!("{writes:?}")
-    };
-    let generations: Vec<_> = json::items(status, &["conditions"])
+    let status = synced_status(&cache, &tenant, &host);
+    let generations: Vec<_> = json::items(&status, &["conditions"])
         .iter()
         .map(|condition| condition.get("observedGeneration").cloned().unwrap_or_default())
         .collect();
@@ -473,19 +469,9 @@ fn a_status_from_before_a_resize_does_not_count_as_observed() {
         let ready = json!({"type": "Ready", "status": "True", "observedGeneration": generation});
         let host = json!({"metadata": {"generation": 5}, "spec": {"nodeName": "gpu-1"},
             "status": {"phase": "Running", "observedGeneration": generation, "conditions": [ready]}});
-        let observation = Observation {
-            tenant: &tenant,
-            host: &host,
-            in_sync: true,
-            denied: &[],
-            now: Timestamp::UNIX_EPOCH,
-        };
-        let writes = Pods.sync_status(&cache, &name(), &observation);
-        let [TenantWrite::Status(status)] = writes.as_slice() else {
-            panic!("{writes:?}")
-        };
+        let status = synced_status(&cache, &tenant, &host);
         let of = |part: &Value| part["observedGeneration"].as_i64();
-        (of(status), of(&status["conditions"][0]))
+        (of(&status), of(&status["conditions"][0]))
     };
     assert_eq!(observed(4), (Some(1), Some(1)), "the kubelet has not seen the resize");
     assert_eq!(observed(5), (Some(2), Some(2)));
