@@ -36,6 +36,12 @@ impl Engine {
         lock(&self.applied_bytes).insert(key, count_bytes(mutable) as u64);
     }
 
+    /// The same of an object that the host has as it should be. After the first time it is known: nothing has been written since.
+    pub(super) fn learn_applied(&self, key: Key, mutable: &Value) {
+        let mut applied = lock(&self.applied_bytes);
+        applied.entry(key).or_insert_with(|| count_bytes(mutable) as u64);
+    }
+
     /// By how many bytes the host object of `key`, of `known` bytes, grows if it becomes `desired`, of which `mutable` can change. The host's
     /// own fields are in `known` alone: if they were compared, an object could grow by as much as they have, again and again.
     pub(super) fn growth(&self, key: &Key, known: u64, desired: &Value, mutable: &Value) -> u64 {

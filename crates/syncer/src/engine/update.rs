@@ -134,7 +134,7 @@ impl ObjectSync<'_> {
         let hash = json::hash(&mutable);
         let is_ours = is_origin(stored, host);
         if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
-            engine.set_applied(self.key(), &mutable);
+            engine.learn_applied(self.key(), &mutable);
             let watched = engine.cache.kind(*id).tenant;
             if watched.is_some_and(|spec| spec.detail == Detail::Metadata) {
                 let versions = (stored.version, host.version);
