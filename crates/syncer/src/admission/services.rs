@@ -4,7 +4,7 @@ use crate::engine::{
     Engine,
     api::CallError,
     endpoint_changes::describe_too_many_services,
-    reserve::{Connections, ReservationRequest, ReserveError},
+    reserve::{Connections, ReservationRequest, ReserveError, TAKEN_ADDRESS, TAKEN_PORT},
 };
 use berth_sync_rules::admission::review::{Denial, Operation, Request, Verdict};
 use berth_sync_rules::{
@@ -143,7 +143,7 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
 
 /// The rejection of the host, as a message for the tenant.
 fn describe_rejection(engine: &Engine, name: &Name, message: &str) -> String {
-    if message.contains("provided IP is already allocated") {
+    if message.contains(TAKEN_ADDRESS) {
         return "spec.clusterIP: this address is taken by another Service, of this cluster or of the platform; choose another one, or leave \
                 the field out to be given one"
             .into();
@@ -152,7 +152,7 @@ fn describe_rejection(engine: &Engine, name: &Name, message: &str) -> String {
     let message = message.replace(&host_name(KindId::Service, name), &name.name);
     let text = host_text::sanitize_error(engine.cache(), name, &message);
     // As API servers write it: clients look for these words. They do not say that the other Service may be none of the tenant.
-    if message.contains("provided port is already allocated") {
+    if message.contains(TAKEN_PORT) {
         return format!(
             "{text}, to another Service of this cluster or of the platform; choose another nodePort, or leave the field out to be given one"
         );

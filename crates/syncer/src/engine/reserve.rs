@@ -40,6 +40,9 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Attempts if others change the same object.
 const ATTEMPTS: usize = 5;
+/// How API servers say that an address or a port is taken: `ErrAllocated` of their allocators.
+pub(crate) const TAKEN_ADDRESS: &str = "provided IP is already allocated";
+pub(crate) const TAKEN_PORT: &str = "provided port is already allocated";
 /// Pauses in milliseconds before an address or a port that is taken is asked for again.
 const RELEASE_PAUSES: [u64; 4] = [100, 200, 400, 800];
 
@@ -359,10 +362,8 @@ impl Engine {
 }
 
 /// Whether an API server rejects an object because an address or a port that it asks for is taken.
-pub(crate) fn is_allocated(rejection: &str) -> bool {
-    ["provided IP is already allocated", "provided port is already allocated"]
-        .iter()
-        .any(|why| rejection.contains(why))
+fn is_allocated(rejection: &str) -> bool {
+    rejection.contains(TAKEN_ADDRESS) || rejection.contains(TAKEN_PORT)
 }
 
 #[cfg(test)]
