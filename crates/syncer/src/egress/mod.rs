@@ -9,11 +9,13 @@
 //!
 //! - [`berth_sync_rules::egress`] reads the target of a CONNECT and decides where it goes.
 //! - [`local`] has the syncer's own servers.
+//! - `resolver` looks up the names of external hosts.
 //!
 //! Names are resolved here, once, and the addresses are checked before connecting. An error is in the status line,
 //! because the API server repeats only that part.
 
 pub mod local;
+mod resolver;
 
 use crate::{
     engine::Engine,
@@ -45,6 +47,7 @@ use hyper::{body::Incoming, ext::ReasonPhrase, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use kube::Client;
 use local::Local;
+use resolver::Resolver;
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
@@ -64,8 +67,7 @@ const TUNNELS: usize = 512;
 const CONNECTIONS: usize = TUNNELS + 128;
 /// Time in which a CONNECT must arrive.
 const REQUEST: Duration = Duration::from_secs(10);
-/// Time in which a name must be resolved, and in which an endpoint must take a connection.
-const RESOLVE: Duration = Duration::from_secs(5);
+/// Time in which an endpoint must take a connection.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Endpoints of a Service that are tried.
 const TRIES: usize = 3;
@@ -112,6 +114,7 @@ struct Broker {
     locals: Locals<Local>,
     platform: Vec<IpAddr>,
     tunnels: Arc<Semaphore>,
+    resolver: Resolver,
     /// Endpoints take turns.
     turn: AtomicUsize,
 }
@@ -189,6 +192,7 @@ impl Egress {
             locals,
             platform,
             tunnels: Arc::new(Semaphore::new(TUNNELS)),
+            resolver: Resolver::default(),
             turn: AtomicUsize::new(0),
         });
         serve::accept(listener, CONNECTIONS, |stream| {
@@ -314,20 +318,10 @@ impl Broker {
         let addresses: Vec<SocketAddr> = match &target.host {
             Host::Address(address) => vec![SocketAddr::new(*address, target.port)],
             Host::Name(name) => {
-                // The dot at the end: the class lists full names.
-                let name = format!("{name}.");
-                let looking = tokio::net::lookup_host((name.as_str(), target.port));
-                match tokio::time::timeout(RESOLVE, looking).await {
-                    Ok(Ok(addresses)) => addresses.collect(),
-                    _ => Vec::new(),
-                }
+                let found = self.resolver.resolve(name, target.port).await;
+                found.map_err(|error| ConnectError::unavailable(format!("{target}: {error}")))?
             }
         };
-        if addresses.is_empty() {
-            return Err(ConnectError::unavailable(format!(
-                "{target}: the name cannot be resolved"
-            )));
-        }
         for address in &addresses {
             policy::check_external(engine.cache(), &self.platform, target, address.ip())?;
         }
