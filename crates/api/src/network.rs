@@ -214,6 +214,9 @@ pub struct NetworkLimits {
     pub endpoint_cidrs: Vec<String>,
     /// Networks in which no endpoint may lie, not even a pod of the tenant: the host's admission policy rejects it.
     pub closed_to_endpoints: Vec<String>,
+    /// The address families of the host's network, each as the network of all its addresses. A pod may have an address of each.
+    /// If it is empty, of both.
+    pub families: Vec<String>,
     /// Hosts that the tenant's API server may reach: `host` for port 443, `host:port` for another.
     pub api_server_hosts: Vec<String>,
 }

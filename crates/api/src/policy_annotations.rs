@@ -98,6 +98,7 @@ pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
         ingress,
         endpoint_cidrs: _,
         closed_to_endpoints: _,
+        families: _,
         api_server_hosts: _,
     } = limits;
     [

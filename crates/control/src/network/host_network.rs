@@ -42,6 +42,13 @@ impl HostNetwork {
         blocked
     }
 
+    /// The address families of pods, Services and nodes, each as the network of all its addresses.
+    pub fn families(&self) -> Vec<IpNet> {
+        let known = || self.pods.iter().chain(&self.services).chain(&self.nodes);
+        let is_used = |family: &IpNet| known().any(|range| family.contains(range));
+        [ranges::ALL_V4, ranges::ALL_V6].into_iter().filter(is_used).collect()
+    }
+
     /// Ranges of the host in which no pod lies, as far as it is known: Service ranges and API servers, and nodes within
     /// `offered`. Sorted; none contains another.
     ///
@@ -191,6 +198,23 @@ mod tests {
         let facts = collect_host_network(&nodes, ["10.96.0.0/16"], servers, &flags);
         insta::assert_yaml_snapshot!(facts.blocked.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(facts.pods, [ranges::parse("10.244.0.0/23").unwrap()]);
+    }
+
+    #[test]
+    fn families_are_those_of_pods_services_and_nodes() {
+        let families = |pods: &str, address: &str, services: &[&str]| {
+            let facts = collect_host_network(&[node(pods, address)], services.iter().copied(), Vec::new(), &[]);
+            facts.families()
+        };
+        let (v4, v6) = (ranges::ALL_V4, ranges::ALL_V6);
+        assert_eq!(families("10.244.0.0/24", "192.168.5.10", &["10.96.0.0/16"]), [v4]);
+        assert_eq!(families("fd01::/64", "fd02::1", &["fd03::/112"]), [v6]);
+        assert_eq!(
+            families("10.244.0.0/24", "192.168.5.10", &["10.96.0.0/16", "fd03::/112"]),
+            [v4, v6]
+        );
+        assert_eq!(families("10.244.0.0/24", "fd02::1", &[]), [v4, v6]);
+        assert!(HostNetwork::default().families().is_empty());
     }
 
     #[test]

@@ -132,6 +132,7 @@ pub fn network_limits(
         ingress: ingress.clone(),
         endpoint_cidrs: class.endpoint_cidrs.clone(),
         closed_to_endpoints: closed_to_endpoints(host, class),
+        families: host.families().iter().map(ToString::to_string).collect(),
         api_server_hosts: webhook_hosts.clone(),
     }
 }

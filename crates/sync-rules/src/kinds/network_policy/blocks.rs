@@ -52,6 +52,13 @@ impl Block {
         self.cidr.contains(&address) && !self.except.iter().any(|range| range.contains(&address))
     }
 
+    /// Whether it has every address of `family` that a pod can have. Which addresses the pods of the host have is not known in full, so it
+    /// may only except what no pod has.
+    pub fn holds_pods_of(&self, family: IpNet) -> bool {
+        let is_without_pods = |except: &IpNet| ranges::never_open().any(|range| range.contains(except));
+        self.cidr == family && self.except.iter().all(is_without_pods)
+    }
+
     /// Whether the whole range is blocked.
     pub fn is_blocked(&self, blocked: &[IpNet]) -> bool {
         blocked.iter().any(|range| range.contains(&self.cidr))
@@ -121,6 +128,17 @@ mod tests {
         );
         assert_eq!(within("192.168.0.0/16", &[], "172.16.0.0/12"), None);
         assert_eq!(within("0.0.0.0/0", &["192.168.0.0/16"], "192.168.1.0/24"), None);
+    }
+
+    #[test]
+    fn a_block_has_all_pods_only_if_it_excepts_none() {
+        let holds = |cidr: &str, except: &[&str]| {
+            let block = Block::read(&json!({"cidr": cidr, "except": except})).unwrap();
+            block.holds_pods_of(ranges::ALL_V4)
+        };
+        assert!(holds("0.0.0.0/0", &[]) && holds("0.0.0.0/0", &["169.254.169.254/32", "127.0.0.0/8"]));
+        assert!(!holds("0.0.0.0/0", &["169.254.169.254/32", "192.0.2.7/32"]));
+        assert!(!holds("0.0.0.0/0", &["168.0.0.0/5"]) && !holds("0.0.0.0/1", &[]) && !holds("::/0", &[]));
     }
 
     #[test]

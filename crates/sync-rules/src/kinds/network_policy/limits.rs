@@ -17,6 +17,8 @@ pub struct Limits {
     pub egress: Vec<Allowed>,
     /// Peers that may connect to pods.
     pub ingress: Vec<Allowed>,
+    /// The address families that pods may have, each as the network of all its addresses.
+    pub families: Vec<IpNet>,
 }
 
 /// A declared peer outside of the tenant, and its ports.
@@ -45,6 +47,7 @@ impl Limits {
             blocked,
             egress,
             ingress,
+            families,
             // These do not limit policies.
             closed: _,
             endpoint_cidrs: _,
@@ -55,8 +58,16 @@ impl Limits {
             blocked: ranges::never_open().chain(ranges::blocking(blocked)).collect(),
             egress: egress.iter().filter_map(Allowed::to).collect(),
             ingress: ingress.iter().filter_map(Allowed::from).collect(),
+            families: read_families(families),
         }
     }
+}
+
+/// The families, or both if they are not known.
+fn read_families(families: &[String]) -> Vec<IpNet> {
+    let known: Option<Vec<IpNet>> = families.iter().map(|text| ranges::parse(text).ok()).collect();
+    let known = known.filter(|known| !known.is_empty());
+    known.unwrap_or_else(|| vec![ranges::ALL_V4, ranges::ALL_V6])
 }
 
 impl Allowed {

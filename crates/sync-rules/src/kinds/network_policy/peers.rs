@@ -7,6 +7,9 @@
 //! | `namespaceSelector` | the pods whose namespace has these labels; an empty one means every pod of the tenant |
 //! | both | pods for which both hold |
 //! | `ipBlock` | the range as far as it is declared for the tenant, see `limits`; DNS and the API server see `services` |
+//! | `ipBlock`s of all addresses | also every pod of the tenant |
+//!
+//! The addresses of pods are not looked at: they change, and a smaller range would open and close pods by and by. Selectors are for pods.
 
 use super::{
     blocks::Block,
@@ -18,6 +21,7 @@ use crate::{
     model::{Cache, json},
     translation::{fields::FieldIssues, namespace_labels, pod_selector::scoped},
 };
+use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 /// The label that every API server puts on namespaces: their name.
@@ -37,6 +41,8 @@ pub struct RulePeers {
     pods: Vec<Value>,
     /// Ranges of addresses.
     blocks: Vec<Block>,
+    /// Whether every pod of the tenant is among `pods`.
+    has_every_pod: bool,
     /// Whether the rule names no peer, which means every peer.
     is_everyone: bool,
 }
@@ -63,11 +69,17 @@ impl<'a> Peers<'a> {
         Cost::new(&self.limits, side)
     }
 
+    /// All pods of the tenant, as a peer on the host.
+    fn every_pod(&self) -> Value {
+        json!({"podSelector": scoped(self.cache, &json!({}), None)})
+    }
+
     /// All peers that a tenant may allow.
     pub fn everyone(&self) -> RulePeers {
         RulePeers {
-            pods: vec![json!({"podSelector": scoped(self.cache, &json!({}), None)})],
+            pods: vec![self.every_pod()],
             blocks: Block::everything().into(),
+            has_every_pod: true,
             is_everyone: true,
         }
     }
@@ -75,10 +87,27 @@ impl<'a> Peers<'a> {
     /// The listed peers, without those that are not allowed.
     pub fn listed(&self, peers: &[Value], side: &str, path: &str, issues: &mut FieldIssues) -> RulePeers {
         let mut rule_peers = RulePeers::default();
+        if self.hold_every_pod(peers) {
+            rule_peers.pods.push(self.every_pod());
+            rule_peers.has_every_pod = true;
+        }
         for (index, peer) in peers.iter().enumerate() {
             self.add(&mut rule_peers, peer, side, &format!("{path}.{side}[{index}]"), issues);
         }
         rule_peers
+    }
+
+    /// Whether the `ipBlock`s of these peers have all addresses that a pod can have.
+    fn hold_every_pod(&self, peers: &[Value]) -> bool {
+        let blocks: Vec<Block> = peers.iter().filter_map(only_block).collect();
+        let are_held = |family: &IpNet| blocks.iter().any(|block| block.holds_pods_of(*family));
+        self.limits.families.iter().all(are_held)
+    }
+
+    /// Whether a peer is an `ipBlock` with all addresses of a family.
+    fn holds_pods(&self, peer: &Value) -> bool {
+        let families = &self.limits.families;
+        only_block(peer).is_some_and(|block| families.iter().any(|family| block.holds_pods_of(*family)))
     }
 
     /// The rules on the host for these peers and ports: one for peers that are open at every port, and one for each
@@ -87,6 +116,7 @@ impl<'a> Peers<'a> {
         let RulePeers {
             pods,
             blocks,
+            has_every_pod: _,
             is_everyone,
         } = rule_peers;
         let mut plain = pods;
@@ -142,6 +172,8 @@ impl<'a> Peers<'a> {
         if let Some(block) = block {
             match self.block(block, side) {
                 Ok(block) => rule_peers.blocks.push(block),
+                // It opens pods, if nothing else.
+                Err(_) if rule_peers.has_every_pod && self.holds_pods(peer) => {}
                 Err(why) => issues.deny(format!("{path}.ipBlock"), format!("{why}, so nothing is allowed here")),
             }
             return;
@@ -170,6 +202,15 @@ impl<'a> Peers<'a> {
         } else {
             Err("these addresses are not declared in spec.network of the TenantCluster".into())
         }
+    }
+}
+
+/// The block of a peer that has nothing else.
+fn only_block(peer: &Value) -> Option<Block> {
+    let mut fields = peer.as_object()?.iter().filter(|(_, value)| !value.is_null());
+    match (fields.next(), fields.next()) {
+        (Some((key, block)), None) if key == "ipBlock" => Block::read(block).ok(),
+        _ => None,
     }
 }
 

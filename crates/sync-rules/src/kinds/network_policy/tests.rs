@@ -83,6 +83,37 @@ fn a_rule_for_everyone_ends_where_the_platform_begins() {
     insta::assert_yaml_snapshot!(spec["egress"]);
 }
 
+/// The rules of an egress policy with these peers, in a tenant that has nothing declared on a host with these families; and what is ignored.
+fn egress_to(families: &[&str], peers: &[Value]) -> (Value, Vec<String>) {
+    let limits = json!({"blocked": BLOCKED, "families": families});
+    let cache = cache_with(&serde_json::from_value(limits).unwrap());
+    let policy =
+        json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": peers, "ports": [{"port": 80}]}]});
+    let (spec, ignored) = translate_in(&cache, &policy);
+    (spec["egress"].clone(), ignored)
+}
+
+// Upstream's end-to-end tests: a policy that allows all addresses allows pods as well.
+#[test]
+fn blocks_of_all_addresses_open_the_tenants_pods() {
+    let block = |cidr: &str, except: &[&str]| json!({"ipBlock": {"cidr": cidr, "except": except}});
+    let (v4, v6) = ("0.0.0.0/0", "::/0");
+    let every_pod = egress_to(&[v4], &[json!({"namespaceSelector": {}})]).0;
+    let opens = |families: &[&str], peers: &[Value]| {
+        let (rules, ignored) = egress_to(families, peers);
+        assert!(rules == every_pod || rules.is_null(), "{rules}");
+        assert!(rules.is_null() || ignored.is_empty(), "{ignored:?}");
+        rules == every_pod
+    };
+    assert!(opens(&[v4], &[block(v4, &[])]) && opens(&[v4], &[block(v4, &["169.254.0.0/16"])]));
+    assert!(opens(&[v6], &[block(v6, &[])]) && opens(&[v4, v6], &[block(v4, &[]), block(v6, &[])]));
+    assert!(!opens(&[v4], &[block(v6, &[])]) && !opens(&[v4, v6], &[block(v4, &[])]));
+    assert!(!opens(&[v4], &[block(v4, &["192.0.2.0/24"])]) && !opens(&[], &[block(v4, &[])]));
+    let mut unknown = block(v4, &[]);
+    unknown["zone"] = "a".into();
+    assert!(!opens(&[v4], &[unknown]));
+}
+
 #[test]
 fn only_declared_networks_are_opened_at_their_ports() {
     let egress = [
