@@ -1,47 +1,63 @@
 //! Tenants' host pods that request devices.
 
 use berth_api::{conditions::GPUS_IDLE, labels, pod_labels};
-use berth_idle_reclaim::pod::{DevicesHeld, GpuPod, ObservedCondition};
-use berth_node_lifecycle::pod_requests;
+use berth_idle_reclaim::pod::{ClaimedGpus, DevicesHeld, GpuPod, ObservedCondition};
+use berth_node_lifecycle::{demand::read_claims, pod_requests};
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
 use kube::ResourceExt;
+use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Host pods that request devices, by namespace and name.
+/// The driver of NVIDIA for GPUs and MIG instances. The metrics are NVIDIA's as well.
+const GPU_DRIVER: &str = "gpu.nvidia.com";
+
+/// Host pods that request devices, and the GPUs that claims have, by namespace and name.
 #[derive(Debug, Default)]
-pub struct GpuPods(Mutex<HashMap<String, Arc<GpuPod>>>);
+pub struct GpuPods {
+    pods: Mutex<HashMap<String, Arc<GpuPod>>>,
+    /// Claims that have their devices.
+    claims: Mutex<HashMap<String, u32>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl GpuPods {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<GpuPod>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets a pod; none if it is gone or requests no devices.
     pub fn put(&self, name: &str, pod: Option<GpuPod>) {
-        let mut all = self.lock();
-        match pod {
-            Some(pod) => {
-                all.insert(name.to_owned(), Arc::new(pod));
-            }
-            None => {
-                all.remove(name);
-            }
-        }
+        put(&self.pods, name, pod.map(Arc::new));
     }
 
     /// Removes all pods except these.
     pub fn retain(&self, names: &HashSet<String>) {
-        self.lock().retain(|name, _| names.contains(name));
+        lock(&self.pods).retain(|name, _| names.contains(name));
     }
 
-    /// All pods, by the slug of their tenant.
+    /// Sets how many GPUs a claim has; none if it is gone or has no devices yet.
+    pub fn put_claim(&self, name: &str, gpus: Option<u32>) {
+        put(&self.claims, name, gpus);
+    }
+
+    /// Removes all claims except these.
+    pub fn retain_claims(&self, names: &HashSet<String>) {
+        lock(&self.claims).retain(|name, _| names.contains(name));
+    }
+
+    /// All pods, by the slug of their tenant, with the GPUs that they have by claims.
     pub fn by_tenant(&self) -> HashMap<String, Vec<Arc<GpuPod>>> {
         let mut tenants: HashMap<String, Vec<Arc<GpuPod>>> = HashMap::new();
-        for pod in self.lock().values() {
-            tenants.entry(pod.tenant.clone()).or_default().push(Arc::clone(pod));
+        let claims = lock(&self.claims).clone();
+        for pod in lock(&self.pods).values() {
+            let mut pod = Arc::clone(pod);
+            let claimed_gpus = count_claimed(&claims, &pod);
+            if pod.claimed_gpus != claimed_gpus {
+                Arc::make_mut(&mut pod).claimed_gpus = claimed_gpus;
+            }
+            tenants.entry(pod.tenant.clone()).or_default().push(pod);
         }
         for pods in tenants.values_mut() {
             pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
@@ -50,22 +66,61 @@ impl GpuPods {
     }
 }
 
+fn put<V>(all: &Mutex<HashMap<String, V>>, name: &str, value: Option<V>) {
+    match value {
+        Some(value) => drop(lock(all).insert(name.to_owned(), value)),
+        None => drop(lock(all).remove(name)),
+    }
+}
+
+fn count_claimed(claims: &HashMap<String, u32>, pod: &GpuPod) -> ClaimedGpus {
+    let of_claim = |claim: &String| claims.get(&format!("{}/{claim}", pod.namespace)).copied();
+    let counts: Option<Vec<u32>> = pod.claims.iter().map(of_claim).collect();
+    counts.map_or(ClaimedGpus::Unknown, |counts| {
+        ClaimedGpus::Known(counts.into_iter().fold(0, u32::saturating_add))
+    })
+}
+
+/// The number of GPUs that a claim has by its `status`; none as long as it has no devices.
+pub fn count_gpus_of_claim(status: &Value) -> Option<u32> {
+    let allocation = status.get("allocation").filter(|allocation| allocation.is_object())?;
+    let results = allocation["devices"]["results"].as_array().into_iter().flatten();
+    let gpus = results.filter(|result| result["driver"] == GPU_DRIVER).count();
+    Some(u32::try_from(gpus).unwrap_or(u32::MAX))
+}
+
 /// Reads a host pod that a syncer created; none if it requests no devices.
 pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
     let tenant = pod.labels().get(labels::TENANT)?.clone();
     let annotation = |key: &str| pod.annotations().get(key).cloned();
     let spec = pod.spec.as_ref()?;
-    let has_claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
-    let devices: BTreeMap<String, u32> = pod_requests::of_pod(pod)
+    let mut claims: Vec<String> = read_claims(pod)
+        .into_iter()
+        .map(|claim| {
+            if claim.is_template {
+                claim.generated.unwrap_or_default()
+            } else {
+                claim.name
+            }
+        })
+        .collect();
+    let mut devices: BTreeMap<String, u32> = pod_requests::of_pod(pod)
         .into_iter()
         // Extended resources have a domain.
         .filter(|(resource, thousandths)| resource.contains('/') && *thousandths > 0)
         .map(|(resource, thousandths)| (resource, u32::try_from(thousandths / 1000).unwrap_or(u32::MAX)))
         .collect();
-    if devices.is_empty() && !has_claims {
+    let status = pod.status.as_ref();
+    // The scheduler made a claim for extended resources that are devices of a driver: they are not counted twice.
+    if let Some(extended) = status.and_then(|status| status.extended_resource_claim_status.as_ref()) {
+        for mapping in &extended.request_mappings {
+            devices.remove(&mapping.resource_name);
+        }
+        claims.push(extended.resource_claim_name.clone());
+    }
+    if devices.is_empty() && claims.is_empty() {
         return None;
     }
-    let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
     let has_node = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
     Some(GpuPod {
@@ -79,7 +134,9 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         labels: pod_labels::tenant_labels(pod.labels()),
         gang: annotation(labels::GANG).filter(|gang| !gang.is_empty()),
         devices,
-        has_claims,
+        claims,
+        // What claims have changes with them: by_tenant adds it.
+        claimed_gpus: ClaimedGpus::default(),
         devices_held: match phase {
             Some("Succeeded" | "Failed") => DevicesHeld::NoMore,
             _ if has_node => DevicesHeld::Now,
@@ -123,7 +180,8 @@ fn read_condition(status: &PodStatus) -> Option<ObservedCondition> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
+    use std::collections::BTreeSet;
 
     fn read(spec: &Value, status: &Value) -> Option<GpuPod> {
         let pod = json!({
@@ -155,7 +213,53 @@ mod tests {
         assert_eq!(read(&without, &json!({})), None);
         let claims =
             json!({"containers": [{"name": "c"}], "resourceClaims": [{"name": "a", "resourceClaimName": "x"}]});
-        assert!(read(&claims, &json!({})).unwrap().has_claims);
+        assert_eq!(read(&claims, &json!({})).unwrap().claims, ["x"]);
+    }
+
+    #[test]
+    fn pods_have_the_gpus_of_their_claims() {
+        let devices = |drivers: &[&str]| {
+            let results: Vec<Value> = drivers
+                .iter()
+                .map(|driver| json!({"driver": driver, "device": "d"}))
+                .collect();
+            count_gpus_of_claim(&json!({"allocation": {"devices": {"results": results}}}))
+        };
+        assert_eq!(count_gpus_of_claim(&json!({})), None);
+        assert_eq!(devices(&[]), Some(0), "a claim of nothing");
+        assert_eq!(devices(&["dra.net", "gpu.nvidia.com", "gpu.nvidia.com"]), Some(2));
+        let pods = GpuPods::default();
+        let spec = json!({"nodeName": "n1", "containers": [{"name": "c"}], "resourceClaims": [
+            {"name": "a", "resourceClaimName": "x"}, {"name": "b", "resourceClaimTemplateName": "t"},
+        ]});
+        let claimed = || pods.by_tenant()["vision-abc"][0].claimed_gpus;
+        pods.put("berth-w/x-123", read(&spec, &json!({})));
+        pods.put_claim("berth-w/x", Some(0));
+        pods.put_claim("berth-w/t", Some(8));
+        assert_eq!(
+            claimed(),
+            ClaimedGpus::Unknown,
+            "the claim of the template is not made yet"
+        );
+        let made = json!({"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "b-1"}]});
+        pods.put("berth-w/x-123", read(&spec, &made));
+        assert_eq!(claimed(), ClaimedGpus::Unknown, "it has no devices yet");
+        pods.put_claim("berth-w/b-1", Some(2));
+        assert_eq!(claimed(), ClaimedGpus::Known(2));
+        pods.retain_claims(&HashSet::from(["berth-w/b-1".to_owned()]));
+        assert_eq!(claimed(), ClaimedGpus::Unknown);
+    }
+
+    #[test]
+    fn extended_resources_that_are_devices_of_a_driver_count_once() {
+        let pods = GpuPods::default();
+        let mapping =
+            json!({"containerName": "c", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"});
+        let status = json!({"extendedResourceClaimStatus": {"resourceClaimName": "x-1", "requestMappings": [mapping]}});
+        pods.put("berth-w/x-123", read(&with_gpus("2"), &status));
+        pods.put_claim("berth-w/x-1", Some(2));
+        let pod = Arc::clone(&pods.by_tenant()["vision-abc"][0]);
+        assert_eq!(pod.gpus(&BTreeSet::new()), 2);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::{
     Seconds,
-    pod::GpuPod,
+    pod::{ClaimedGpus, GpuPod},
     policy::{Policy, Timings},
     series::{Aggregate, DeviceSeries, SeriesTable},
     signal::Signal,
@@ -32,7 +32,7 @@ pub enum Unknown {
     OutsideSchedule,
     /// It has not run for the start-up grace period and the window.
     StartingUp,
-    /// It has devices by claims: how many is not known.
+    /// It is not known how many GPUs it has by claims, or there are no metrics of them.
     DevicesByClaims,
     /// A metric of one of its GPUs is missing.
     MissingSeries,
@@ -122,11 +122,13 @@ fn find_unknown_age(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Unkn
 }
 
 fn find_unknown_devices(pod: &GpuPod, gpu_resources: &BTreeSet<String>, series: &[DeviceSeries]) -> Option<Unknown> {
-    if pod.has_claims {
+    if pod.claimed_gpus == ClaimedGpus::Unknown {
         return Some(Unknown::DevicesByClaims);
     }
     let requested = usize::try_from(pod.gpus(gpu_resources)).unwrap_or(usize::MAX);
     match series.len().cmp(&requested) {
+        // Exporters do not name the pods of claims unless they are configured for it.
+        std::cmp::Ordering::Less if pod.claimed_gpus != ClaimedGpus::default() => Some(Unknown::DevicesByClaims),
         std::cmp::Ordering::Less => Some(Unknown::MissingSeries),
         std::cmp::Ordering::Equal => None,
         std::cmp::Ordering::Greater => Some(Unknown::MoreDevicesThanRequested),
@@ -277,9 +279,24 @@ mod tests {
         assert_eq!(judge_with(&pod, table()), Verdict::Idle);
         pod.started_at = None;
         assert_eq!(judge_with(&pod, table()), unknown(Unknown::NotStarted));
-        pod.started_at = Some(NOW - 10_000);
-        pod.has_claims = true;
-        assert_eq!(judge_with(&pod, table()), unknown(Unknown::DevicesByClaims));
+    }
+
+    #[test]
+    fn only_gpus_that_are_by_claims_are_unknown() {
+        let judge = |claimed: ClaimedGpus, measured: u32| {
+            let pod = GpuPod {
+                claims: vec!["claim".into()],
+                claimed_gpus: claimed,
+                ..testing::pod("train", 2)
+            };
+            judge_with(&pod, testing::idle_table(&[&testing::pod("train", measured)]))
+        };
+        // A claim of nothing, or of a network device, does not hide the GPUs that the pod requests.
+        assert_eq!(judge(ClaimedGpus::Known(0), 2), Verdict::Idle);
+        assert_eq!(judge(ClaimedGpus::Known(0), 1), unknown(Unknown::MissingSeries));
+        assert_eq!(judge(ClaimedGpus::Known(1), 2), unknown(Unknown::DevicesByClaims));
+        assert_eq!(judge(ClaimedGpus::Known(1), 3), Verdict::Idle, "all are measured");
+        assert_eq!(judge(ClaimedGpus::Unknown, 2), unknown(Unknown::DevicesByClaims));
     }
 
     #[test]

@@ -73,9 +73,8 @@ impl Decision {
 
 /// Decides about all workloads of a tenant. Without metrics nothing is known, and nothing changes.
 pub fn evaluate(input: &TenantInput<'_>, metrics: Option<&Metrics>, now: Seconds) -> Vec<Decision> {
-    let has_gpus = |pod: &&Arc<GpuPod>| {
-        pod.devices_held != DevicesHeld::NoMore && (pod.has_claims || pod.gpus(input.gpu_resources) > 0)
-    };
+    let has_gpus =
+        |pod: &&Arc<GpuPod>| pod.devices_held != DevicesHeld::NoMore && pod.may_have_gpus(input.gpu_resources);
     let pods: Vec<Arc<GpuPod>> = input.pods.iter().filter(has_gpus).cloned().collect();
     // A pod that waits for a node may be what the others wait for: it is judged with them, and not alone.
     let holds_devices = |workload: &Workload| workload.pods.iter().any(|pod| pod.holds_devices());

@@ -30,6 +30,21 @@ pub enum DevicesHeld {
     NoMore,
 }
 
+/// The GPUs that a pod has by claims (dynamic resource allocation).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimedGpus {
+    /// So many. Claims of other devices have none, and neither have claims of nothing.
+    Known(u32),
+    /// It is not known what one of its claims has.
+    Unknown,
+}
+
+impl Default for ClaimedGpus {
+    fn default() -> Self {
+        Self::Known(0)
+    }
+}
+
 /// A host pod that requests devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuPod {
@@ -53,8 +68,10 @@ pub struct GpuPod {
     pub gang: Option<String>,
     /// Extended resources that it requests.
     pub devices: BTreeMap<String, u32>,
-    /// Whether it names claims of devices.
-    pub has_claims: bool,
+    /// Names of its claims of devices on the host; empty for one that the host has not made yet of its template.
+    pub claims: Vec<String>,
+    /// The GPUs of these claims.
+    pub claimed_gpus: ClaimedGpus,
     /// Whether it holds its devices.
     pub devices_held: DevicesHeld,
     /// Whether it is being deleted.
@@ -75,10 +92,20 @@ impl GpuPod {
         self.devices_held == DevicesHeld::Now
     }
 
-    /// How many GPUs and MIG instances it requests. `resources` are those that count the GPUs of pools.
+    /// How many GPUs and MIG instances it requests, and has by claims as far as that is known. `resources` are those that count the GPUs
+    /// of pools.
     pub fn gpus(&self, resources: &BTreeSet<String>) -> u32 {
         let of_gpus = self.devices.iter().filter(|(resource, _)| is_gpu(resource, resources));
-        of_gpus.fold(0, |sum, (_, count)| sum.saturating_add(*count))
+        let claimed = match self.claimed_gpus {
+            ClaimedGpus::Known(count) => count,
+            ClaimedGpus::Unknown => 0,
+        };
+        of_gpus.fold(claimed, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// Whether it has GPUs, or it is not known that it has none.
+    pub fn may_have_gpus(&self, resources: &BTreeSet<String>) -> bool {
+        self.claimed_gpus == ClaimedGpus::Unknown || self.gpus(resources) > 0
     }
 }
 
@@ -111,5 +138,23 @@ mod tests {
         };
         assert_eq!(pod.gpus(&BTreeSet::new()), 6);
         assert_eq!(pod.gpus(&BTreeSet::from(["amd.com/gpu".to_owned()])), 7);
+    }
+
+    #[test]
+    fn gpus_by_claims_count_and_other_claims_do_not() {
+        let pod = |claimed_gpus| GpuPod {
+            claims: vec!["claim".into()],
+            claimed_gpus,
+            ..GpuPod::default()
+        };
+        for (claimed, gpus, may_have) in [
+            (ClaimedGpus::Known(0), 0, false),
+            (ClaimedGpus::Known(2), 2, true),
+            (ClaimedGpus::Unknown, 0, true),
+        ] {
+            let pod = pod(claimed);
+            assert_eq!(pod.gpus(&BTreeSet::new()), gpus);
+            assert_eq!(pod.may_have_gpus(&BTreeSet::new()), may_have);
+        }
     }
 }

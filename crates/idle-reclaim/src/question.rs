@@ -58,7 +58,7 @@ impl<'a> Questions<'a> {
         for (policy, pods) in tenants {
             let with_gpus = pods
                 .iter()
-                .filter(|pod| pod.holds_devices() && (pod.has_claims || pod.gpus(gpu_resources) > 0));
+                .filter(|pod| pod.holds_devices() && pod.may_have_gpus(gpu_resources));
             for pod in with_gpus {
                 let (_, timings) = policy.timings_of(&pod.labels);
                 let question = by_window.entry(timings.window).or_insert_with(|| Question {

@@ -6,7 +6,10 @@ use super::{
     follow::{Index, follow_if_served},
     pods_on_nodes::{Owners, Places},
 };
-use crate::key::Key;
+use crate::{
+    gpu_pods::{self, GpuPods},
+    key::Key,
+};
 use berth_api::HostNodePool;
 use berth_node_lifecycle::{
     NodeIndex,
@@ -35,6 +38,7 @@ pub(super) fn start(
     client: &Client,
     owners: &Owners,
     pools: &Store<HostNodePool>,
+    gpu_pods: &Arc<GpuPods>,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
 ) -> Watched {
@@ -45,6 +49,7 @@ pub(super) fn start(
         let index = Objects {
             kind,
             devices: Arc::clone(&devices),
+            gpu_pods: Arc::clone(gpu_pods),
             queue: owners.queue.clone(),
         };
         let (done, is_done) = oneshot::channel();
@@ -111,6 +116,8 @@ impl Kind {
 struct Objects {
     kind: Kind,
     devices: Arc<Devices>,
+    /// Pods with GPUs: those of claims are theirs.
+    gpu_pods: Arc<GpuPods>,
     queue: Queue<Key>,
 }
 
@@ -132,6 +139,8 @@ impl Index<DynamicObject> for Objects {
                 .devices
                 .put_class(name, data.map(|data| DeviceClass::read(&data["spec"]))),
             Kind::Claim => {
+                let gpus = data.and_then(|data| gpu_pods::count_gpus_of_claim(&data["status"]));
+                self.gpu_pods.put_claim(name, gpus);
                 let claim = data.map(|data| DeviceClaim::read(&data["spec"], &data["status"]));
                 self.devices.put_claim(name, claim)
             }
@@ -145,7 +154,10 @@ impl Index<DynamicObject> for Objects {
     fn retain(&self, names: &HashSet<String>) {
         self.wake(match self.kind {
             Kind::Class => self.devices.retain_classes(names),
-            Kind::Claim => self.devices.retain_claims(names),
+            Kind::Claim => {
+                self.gpu_pods.retain_claims(names);
+                self.devices.retain_claims(names)
+            }
             Kind::Template => self.devices.retain_templates(names),
         });
     }

@@ -111,7 +111,7 @@ pub async fn start(
         devices,
         slices,
         listed: devices_listed,
-    } = devices::start(client, &owners, &pools, tasks, stop);
+    } = devices::start(client, &owners, &pools, &gpu_pods, tasks, stop);
     let (shared_pods, shared_listed) = pods_on_nodes::shared_pods(client, queue.clone(), tasks, stop);
     try_join_all(listed).await?;
     // A sender that is dropped has nothing to list.
