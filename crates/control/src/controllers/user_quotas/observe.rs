@@ -2,7 +2,10 @@
 
 use crate::{stores::Stores, user_pods::ObservedUserPod};
 use berth_api::{PODS, TenantCluster, names::TenantId};
-use berth_node_lifecycle::devices::{Devices, RequestedDevices};
+use berth_node_lifecycle::{
+    demand::Claim,
+    devices::{Devices, RequestedDevices},
+};
 use berth_quota::{Projects, UserAmounts, UserLimits, UserPod};
 use kube::ResourceExt;
 use std::{
@@ -73,7 +76,7 @@ pub(super) fn group_pods<'a>(
 }
 
 /// The pods of a Project, as the decision takes them. A pod that is deleted before it started requests nothing. One that names a claim of
-/// devices that does not exist yet waits for it, if its user has limits of devices.
+/// devices that does not exist yet, or a template of which the host has not made its claim, waits for it, if its user has limits of devices.
 pub(super) fn build_pods(
     limits: &UserLimits,
     devices: &Devices,
@@ -107,13 +110,25 @@ pub(super) fn build_pods(
     all.collect()
 }
 
+/// Whether a claim exists. Until the host has made one of a template, another template can take the name of this one.
+fn is_made(devices: &Devices, claim: &Claim) -> bool {
+    let made = |name: &String| Claim {
+        name: name.clone(),
+        is_template: false,
+        generated: None,
+        ..claim.clone()
+    };
+    let made = claim.generated.as_ref().map(made);
+    !claim.is_template || made.is_some_and(|made| devices.count_requested(&made).is_some())
+}
+
 /// Claims that count already: by user, gang if its pods wait, and the claim's namespace and name.
 #[derive(Default)]
 struct CountedClaims<'p>(HashSet<(&'p str, Option<&'p str>, (&'p str, &'p str))>);
 
 impl<'p> CountedClaims<'p> {
     /// The devices that a pod requests by claims, without those of claims that it shares with an admitted pod of the user, or with one of its
-    /// gang; and whether all of its claims exist.
+    /// gang; and whether all of its claims exist: then no others can take their places.
     fn count(
         &mut self,
         devices: &Devices,
@@ -127,6 +142,7 @@ impl<'p> CountedClaims<'p> {
                 are_all_known = false;
                 continue;
             };
+            are_all_known &= is_made(devices, claim);
             if !claim.is_template && !self.is_first(pod, (&claim.namespace, &claim.name), user, is_admitted) {
                 continue;
             }

@@ -193,6 +193,37 @@ async fn devices_of_claims_count_for_the_user() {
 }
 
 #[tokio::test]
+async fn a_pod_with_a_template_waits_until_the_host_has_made_its_claim() {
+    const DEVICES: &str = "gpu.example.com.deviceclass.resource.k8s.io/devices";
+    let mut fixture = Fixture::new(10);
+    fixture.set_quotas(&json!([{"user": "*", "limits": [{"resource": DEVICES, "limit": 2}]}]));
+    let read = |count: u32| {
+        let exactly = json!({"deviceClassName": "gpu.example.com", "count": count});
+        let spec = json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}});
+        Some(DeviceClaim::read(&spec, &Value::Null))
+    };
+    fixture.add_pod("a", "a1", "alice", 1);
+    let mut pod = fixture.host.get(&path("a1")).unwrap();
+    pod["spec"]["resourceClaims"] = json!([{"name": "devices", "resourceClaimTemplateName": "t"}]);
+    fixture.host.insert(&path("a1"), pod.clone());
+    let devices = std::sync::Arc::clone(&fixture.context.stores.devices);
+    devices.put_template("berth-w/t", read(1));
+    fixture.reconcile().await;
+    assert!(
+        fixture.started().is_empty(),
+        "another template may take the name before the host makes the claim"
+    );
+    devices.put_template("berth-w/t", read(8));
+    pod["status"]["resourceClaimStatuses"] = json!([{"name": "devices", "resourceClaimName": "a1-devices-x"}]);
+    fixture.host.insert(&path("a1"), pod);
+    fixture.reconcile().await;
+    assert!(fixture.started().is_empty(), "the claim is not known yet");
+    devices.put_claim("berth-w/a1-devices-x", read(1));
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["a1"], "what counts is the claim that was made");
+}
+
+#[tokio::test]
 async fn a_gang_that_shares_a_claim_counts_it_once_and_other_users_count_it_again() {
     const DEVICES: &str = "gpu.example.com.deviceclass.resource.k8s.io/devices";
     let mut fixture = Fixture::new(10);

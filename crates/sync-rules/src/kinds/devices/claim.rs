@@ -12,6 +12,7 @@
 
 use super::{PROTECTION, resource, spec, status};
 use crate::{
+    kinds::pod::user_claims,
     model::{
         Cache, DeniedField, Dependency, DesiredState, HostNamespace, HostWrite, Kind, KindId, Observation, TenantWrite,
         ToHost, Translated, WhenDenied, json,
@@ -95,8 +96,12 @@ impl ToHost for Claims {
         RESOURCE_CLAIM
     }
 
-    fn desired_state(&self, _cache: &Cache, _name: &Name, _claim: &Value) -> DesiredState {
-        DesiredState::Sync
+    fn desired_state(&self, cache: &Cache, name: &Name, _claim: &Value) -> DesiredState {
+        if user_claims::is_held(cache, name) {
+            DesiredState::Absent
+        } else {
+            DesiredState::Sync
+        }
     }
 
     fn translate(&self, cache: &Cache, _name: &Name, claim: &Value) -> Result<Translated, Vec<DeniedField>> {

@@ -9,6 +9,7 @@
 //! | size of labels and annotations | limited | `metadata_size` |
 //! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec. In a pod that has a node, only what can be added | [`sizes`] |
 //! | user | who created the pod, and a gate if its users are limited: at the creation | `user` |
+//! | claims of limited users | those that were counted | `user_claims` |
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status | `claims` |
@@ -41,6 +42,7 @@ pub mod token;
 pub mod trust;
 mod update;
 pub mod user;
+pub mod user_claims;
 mod volume_claims;
 mod volumes;
 
@@ -119,6 +121,7 @@ pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
         Dependency::on_tenant(KindId::NetworkPolicy, |cache, policy| {
             cache.keys_in_namespace(KindId::Pod, &policy.namespace)
         }),
+        Dependency::on_tenant(KindId::ResourceClaim, user_claims::find_pods),
     ]);
 
 /// Metadata that rules and decisions read; the rest is half of a small pod.
@@ -212,6 +215,7 @@ impl ToHost for Pods {
             (SchedulingMode::Tenant, Some(_)) if !is_placed => DesiredState::Absent,
             (SchedulingMode::Tenant, None) if !is_placed => DesiredState::Leave,
             (_, Some(host)) if placement::is_outdated(cache, name, pod, &host) => DesiredState::Absent,
+            (_, Some(_)) if user_claims::is_outdated(cache, pod) => DesiredState::Absent,
             _ => DesiredState::Sync,
         }
     }

@@ -1,0 +1,150 @@
+//! Claims of devices in pods whose users are limited: a pod gets the claims that control has counted, and no others of the same name.
+//!
+//! Control takes the gate of a pod off when its claims are within the limits of its user. A host pod names claims by their names, and these can
+//! be deleted and made again with more devices before the scheduler has tried the pod. So a claim is not created on the host while a host
+//! pod waits for a node that names it. Such a pod is replaced first: it gets its gate again, and control counts the new claim.
+
+use super::{claims, placement};
+use crate::model::{
+    Cache, KindId,
+    references::Target,
+    resource::{Key, Name},
+    store::is_origin,
+};
+use serde_json::Value;
+
+/// Whether the claim is not on the host, and must not be created there yet because a host pod waits that names it.
+pub fn is_held(cache: &Cache, claim: &Name) -> bool {
+    let waits = |pod: &Key| {
+        let host = cache.stores.host(KindId::Pod).get(&pod.name);
+        pod.kind == KindId::Pod && host.is_some_and(|host| placement::waits(&host))
+    };
+    let target = KindId::ResourceClaim.key(claim.clone());
+    is_missing(cache, claim) && cache.references().users(&target).iter().any(waits)
+}
+
+/// Whether a host pod that waits for a node names a claim that is not on the host, but could be.
+pub fn is_outdated(cache: &Cache, pod: &Value) -> bool {
+    let names_missing =
+        |(_, target): (String, Target)| target.kind == KindId::ResourceClaim && is_missing(cache, &target.name);
+    cache.tenant.users.are_limited && claims::targets(pod).into_iter().any(names_missing)
+}
+
+/// The pods that a change of a claim in the tenant concerns.
+pub fn find_pods(cache: &Cache, claim: &Name) -> Vec<Key> {
+    if !cache.tenant.users.are_limited {
+        return Vec::new();
+    }
+    cache.keys_that_reference(KindId::Pod, &KindId::ResourceClaim.key(claim.clone()))
+}
+
+/// Whether limits hold and the tenant has a claim that the host does not have: only one of the same name, or none.
+fn is_missing(cache: &Cache, claim: &Name) -> bool {
+    let Some(tenant) = cache.stores.tenant(KindId::ResourceClaim).get(claim) else {
+        return false;
+    };
+    let host = cache.stores.host(KindId::ResourceClaim).get(claim);
+    cache.tenant.users.are_limited && host.is_none_or(|host| !is_origin(&tenant, &host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{
+            DesiredState,
+            resource::Side,
+            store::Stored,
+            tenant::{UserRules, test_tenant},
+        },
+        registry,
+    };
+    use berth_api::labels;
+    use serde_json::json;
+
+    fn pod() -> Value {
+        json!({"metadata": {"name": "p", "namespace": "ml", "uid": "p", "resourceVersion": "1"},
+            "spec": {"containers": [], "resourceClaims": [{"name": "devices", "resourceClaimName": "c"}]}})
+    }
+
+    /// A tenant with a pod that waits on the host, and with a claim that is not the one that the host has.
+    fn cache(are_limited: bool) -> Cache {
+        let mut tenant = test_tenant();
+        tenant.users = UserRules {
+            are_stamped: true,
+            are_limited,
+        };
+        let cache = registry::new_cache(tenant);
+        put_claim(&cache, Side::Tenant, "new");
+        put_claim(&cache, Side::Host, "old");
+        let name = Name::new("ml", "p");
+        cache
+            .stores
+            .tenant(KindId::Pod)
+            .written(name.clone(), Stored::new(&pod()));
+        cache.update_dependents(Side::Tenant, KindId::Pod, &name);
+        put_host_pod(&cache, None);
+        cache
+    }
+
+    fn put_claim(cache: &Cache, side: Side, uid: &str) {
+        let metadata = match side {
+            Side::Tenant => json!({"name": "c", "namespace": "ml", "uid": uid, "resourceVersion": "1"}),
+            Side::Host => json!({"name": "c-1", "resourceVersion": "1", "annotations": {labels::ORIGIN_UID: uid}}),
+        };
+        let claim = Stored::new(&json!({"metadata": metadata, "spec": {}}));
+        cache
+            .stores
+            .of(side, KindId::ResourceClaim)
+            .written(Name::new("ml", "c"), claim);
+    }
+
+    fn put_host_pod(cache: &Cache, node: Option<&str>) {
+        let host = json!({"metadata": {"name": "p-1", "resourceVersion": "1", "annotations": {labels::ORIGIN_UID: "p"}},
+            "spec": {"nodeName": node}});
+        cache
+            .stores
+            .host(KindId::Pod)
+            .written(Name::new("ml", "p"), Stored::new(&host));
+    }
+
+    /// What is to happen to the claim, and to the host pod.
+    fn desired(cache: &Cache) -> (DesiredState, DesiredState) {
+        let of = |kind: KindId, name: &str, object: &Value| {
+            let rules = cache.rules_to_host(kind).unwrap();
+            rules.desired_state(cache, &Name::new("ml", name), object)
+        };
+        (of(KindId::ResourceClaim, "c", &json!({})), of(KindId::Pod, "p", &pod()))
+    }
+
+    #[test]
+    fn a_replaced_claim_waits_until_no_pod_waits_for_the_one_before() {
+        let cache = cache(true);
+        assert_eq!(desired(&cache), (DesiredState::Absent, DesiredState::Absent));
+        cache.stores.host(KindId::ResourceClaim).forget(&Name::new("ml", "c"));
+        assert_eq!(desired(&cache), (DesiredState::Absent, DesiredState::Absent));
+        cache.stores.host(KindId::Pod).forget(&Name::new("ml", "p"));
+        assert_eq!(desired(&cache), (DesiredState::Sync, DesiredState::Sync));
+        // It was created, and then the pod.
+        put_claim(&cache, Side::Host, "new");
+        put_host_pod(&cache, None);
+        assert_eq!(desired(&cache), (DesiredState::Sync, DesiredState::Sync));
+    }
+
+    #[test]
+    fn pods_that_run_and_users_without_limits_are_left_alone() {
+        assert_eq!(desired(&cache(false)), (DesiredState::Sync, DesiredState::Sync));
+        let cache = cache(true);
+        put_host_pod(&cache, Some("gpu-1"));
+        assert_eq!(desired(&cache), (DesiredState::Sync, DesiredState::Sync));
+    }
+
+    #[test]
+    fn pods_are_looked_at_again_when_a_claim_changes() {
+        let claim = Name::new("ml", "c");
+        let keys = |cache: &Cache| cache.update_dependents(Side::Tenant, KindId::ResourceClaim, &claim);
+        let pod = KindId::Pod.key(Name::new("ml", "p"));
+        assert!(keys(&cache(true)).contains(&pod));
+        assert!(!keys(&cache(false)).contains(&pod), "nothing of it changes");
+    }
+}
