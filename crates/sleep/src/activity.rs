@@ -3,7 +3,8 @@
 //! Every request belongs to exactly one FlowSchema, which is found by the user and the verb. Those listed here are for the tenant's own
 //! controllers and for Berth; all others are use. Open watches are no use: a FlowSchema of Berth catches the requests that open them,
 //! because clients such as dashboards open each watch again every few minutes, for as long as they run. Reads of the platform's Argo CD are
-//! no use either: it lists everything again every ten minutes.
+//! no use either: it lists everything again every ten minutes. Nor are requests that nobody has authenticated: everybody who reaches the API
+//! server can send them, and could keep the tenant awake.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -16,14 +17,18 @@ pub const WATCHES_SCHEMA: &str = "berth-watches";
 /// FlowSchema that Berth puts into tenants, for what the platform's Argo CD reads.
 pub const ARGO_CD_READS_SCHEMA: &str = "berth-reads-of-argo-cd";
 
+/// FlowSchema that Berth puts into tenants, for requests without credentials.
+pub const ANONYMOUS_SCHEMA: &str = "berth-anonymous";
+
 /// FlowSchemas whose requests are no use: Berth's own, and those of Kubernetes that are for its components alone. Kubernetes' are those of
 /// `k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap/default.go`; `exempt` is for `system:masters`, which are control and the API server
 /// itself, and `probes` is for probes of health.
-const NO_USE: [&str; 14] = [
+const NO_USE: [&str; 15] = [
     PLATFORM_SCHEMA,
     ACCOUNT_WATCHES_SCHEMA,
     WATCHES_SCHEMA,
     ARGO_CD_READS_SCHEMA,
+    ANONYMOUS_SCHEMA,
     "exempt",
     "probes",
     "system-leader-election",

@@ -7,7 +7,9 @@
 use super::argo_cd::ARGO_CD_USER;
 use crate::control_plane::{DNS_USER, TENANT_USER};
 use berth_api::labels;
-use berth_sleep::activity::{ACCOUNT_WATCHES_SCHEMA, ARGO_CD_READS_SCHEMA, PLATFORM_SCHEMA, WATCHES_SCHEMA};
+use berth_sleep::activity::{
+    ACCOUNT_WATCHES_SCHEMA, ANONYMOUS_SCHEMA, ARGO_CD_READS_SCHEMA, PLATFORM_SCHEMA, WATCHES_SCHEMA,
+};
 use k8s_openapi::{
     api::flowcontrol::v1::{
         FlowDistinguisherMethod, FlowSchema, FlowSchemaSpec, GroupSubject, NonResourcePolicyRule,
@@ -34,16 +36,19 @@ pub fn platform_schema() -> FlowSchema {
     flow_schema(PLATFORM_SCHEMA, PLATFORM_PRECEDENCE, EXEMPT_LEVEL, platform, &["*"])
 }
 
-/// Requests of users that are no use: what Argo CD reads, and watches of service accounts and of all others.
-pub fn no_use_schemas() -> [FlowSchema; 3] {
+/// Requests that are no use: what Argo CD reads, watches of service accounts and of all other users, and whatever nobody has authenticated.
+/// Kubernetes' FlowSchema for probes comes before them.
+pub fn no_use_schemas() -> [FlowSchema; 4] {
     let argo_cd = vec![user(ARGO_CD_USER)];
     let accounts = vec![group("system:serviceaccounts")];
-    let all = ["system:authenticated", "system:unauthenticated"].map(group).to_vec();
+    let users = vec![group("system:authenticated")];
+    let anonymous = vec![group("system:unauthenticated")];
     let (reads, watch) = (["get", "list", "watch"], ["watch"]);
     [
         flow_schema(ARGO_CD_READS_SCHEMA, PRECEDENCE, DEFAULT_LEVEL, argo_cd, &reads),
         flow_schema(ACCOUNT_WATCHES_SCHEMA, PRECEDENCE + 1, ACCOUNTS_LEVEL, accounts, &watch),
-        flow_schema(WATCHES_SCHEMA, PRECEDENCE + 2, DEFAULT_LEVEL, all, &watch),
+        flow_schema(WATCHES_SCHEMA, PRECEDENCE + 2, DEFAULT_LEVEL, users, &watch),
+        flow_schema(ANONYMOUS_SCHEMA, PRECEDENCE + 3, DEFAULT_LEVEL, anonymous, &["*"]),
     ]
 }
 
@@ -108,22 +113,29 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn berth_never_waits_and_of_others_only_watches_and_reads_of_argo_cd_are_left_out() {
-        let [reads, watches_of_accounts, watches] = no_use_schemas();
-        let schemas = [platform_schema(), watches_of_accounts, watches, reads];
+    fn berth_never_waits_and_of_users_only_watches_and_reads_of_argo_cd_are_left_out() {
+        let [reads, watches_of_accounts, watches, anonymous] = no_use_schemas();
+        let schemas = [platform_schema(), watches_of_accounts, watches, reads, anonymous];
         let schemas = schemas.map(|schema| serde_json::to_value(schema).unwrap());
         let values = |path: &str| schemas.each_ref().map(|schema| schema.pointer(path).unwrap().clone());
         assert_eq!(
             values("/spec/matchingPrecedence"),
-            [json!(10), json!(8001), json!(8002), json!(8000)]
+            [json!(10), json!(8001), json!(8002), json!(8000), json!(8003)]
         );
         assert_eq!(
             values("/spec/priorityLevelConfiguration/name"),
-            ["exempt", "workload-low", "global-default", "global-default"].map(|level| json!(level))
+            [
+                "exempt",
+                "workload-low",
+                "global-default",
+                "global-default",
+                "global-default"
+            ]
+            .map(|level| json!(level))
         );
         assert_eq!(
             values("/metadata/labels/berth.dev~1managed-by"),
-            [0; 4].map(|_| json!("platform"))
+            [0; 5].map(|_| json!("platform"))
         );
         let rules = |index: usize| &schemas[index]["spec"]["rules"][0];
         let users = |index: usize| -> Vec<_> {
@@ -135,8 +147,17 @@ mod tests {
         for kind in ["resourceRules", "nonResourceRules"] {
             assert_eq!(rules(3)[kind][0]["verbs"], json!(["get", "list", "watch"]));
         }
-        assert_eq!(rules(0)["resourceRules"][0]["verbs"], json!(["*"]));
-        assert_eq!(rules(0)["nonResourceRules"][0]["nonResourceURLs"], json!(["*"]));
+        for all in [0, 4] {
+            assert_eq!(rules(all)["resourceRules"][0]["verbs"], json!(["*"]));
+            assert_eq!(rules(all)["nonResourceRules"][0]["verbs"], json!(["*"]));
+            assert_eq!(rules(all)["nonResourceRules"][0]["nonResourceURLs"], json!(["*"]));
+        }
+        let groups = |index: usize| -> Vec<_> {
+            let subjects = rules(index)["subjects"].as_array().unwrap().iter();
+            subjects.map(|subject| &subject["group"]["name"]).collect()
+        };
+        assert_eq!(groups(2), ["system:authenticated"]);
+        assert_eq!(groups(4), ["system:unauthenticated"]);
         for watches in [1, 2] {
             assert_eq!(rules(watches)["resourceRules"][0]["verbs"], json!(["watch"]));
             assert_eq!(rules(watches)["nonResourceRules"], json!(null));

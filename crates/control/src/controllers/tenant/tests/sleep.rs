@@ -93,7 +93,7 @@ async fn a_tenant_that_may_fall_asleep_counts_its_use() {
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("InUse")));
     assert!(!fixture.status()["sleep"]["lastActivity"].is_null());
-    assert_eq!(fixture.tenant.find("/flowschemas/").len(), 4);
+    assert_eq!(fixture.tenant.find("/flowschemas/").len(), 5);
     let before = fixture.status();
     fixture.reconcile().await.unwrap();
     assert_eq!(fixture.status(), before, "it is not written again");
