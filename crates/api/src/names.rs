@@ -127,13 +127,27 @@ impl TenantId {
 
     /// User of the shared etcd; also the common name of its client certificate and the name of its role.
     pub fn etcd_user(&self) -> String {
-        format!("berth-{}", self.hash)
+        format!("{ETCD_USER_PREFIX}{}", self.hash)
     }
 
     /// Key prefix of the tenant in the shared etcd, without the final slash.
     pub fn etcd_prefix(&self) -> String {
-        format!("/berth/{}", self.hash)
+        etcd_prefix(&self.hash)
     }
+}
+
+/// Before the hash in the name of a tenant's user of the shared etcd.
+const ETCD_USER_PREFIX: &str = "berth-";
+
+fn etcd_prefix(hash: &str) -> String {
+    format!("/berth/{hash}")
+}
+
+/// Key prefix of the tenant with this user of the shared etcd; none if no tenant has such a user.
+pub fn etcd_prefix_of_user(user: &str) -> Option<String> {
+    let hash = user.strip_prefix(ETCD_USER_PREFIX)?;
+    let is_hash = hash.len() == HASH_LENGTH && hash.bytes().all(|byte| BASE32.contains(&byte));
+    is_hash.then(|| etcd_prefix(hash))
 }
 
 /// Before the slug in the name of a workload namespace.
@@ -158,6 +172,22 @@ mod tests {
             && name
                 .chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    }
+
+    #[test]
+    fn users_of_the_datastore_lead_to_the_keys_of_their_tenant_and_others_to_none() {
+        let id = TenantId::new("vision", "6f2c");
+        assert_eq!(etcd_prefix_of_user(&id.etcd_user()), Some(id.etcd_prefix()));
+        for other in [
+            "root",
+            "berth-",
+            "berth-vision",
+            "berth-0123456789abc",
+            id.hash(),
+            id.slug(),
+        ] {
+            assert_eq!(etcd_prefix_of_user(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -1,23 +1,27 @@
-//! Watches the tenants' shared etcd as a whole: compares what tenants may store with its quota, and drops history before that fills it.
+//! Watches the tenants' shared etcd as a whole: compares what tenants may store with its quota, drops history before that fills it, and deletes
+//! users and roles of tenants that are gone.
 
 use super::tenant_class::class_of;
 use crate::{
-    datastore::{Datastore, DatastoreError, History},
+    datastore::{Datastore, DatastoreError, History, Leftovers},
     metrics::Metrics,
     stores::Stores,
 };
-use berth_api::TenantLimits;
-use kube::runtime::reflector::ObjectRef;
-use std::{sync::Arc, time::Duration};
+use berth_api::{TenantLimits, labels, names::TenantId};
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Time between two looks at etcd.
 const INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two searches for users and roles of tenants that are gone.
+const SEARCH_INTERVAL: Duration = Duration::from_mins(10);
 
 /// Watches etcd until `stop`.
 pub(crate) async fn watch(datastore: Arc<Datastore>, stores: Stores, metrics: Metrics, stop: CancellationToken) {
     let mut history = History::default();
+    let (mut leftovers, mut next_search) = (Leftovers::default(), Instant::now());
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -26,6 +30,13 @@ pub(crate) async fn watch(datastore: Arc<Datastore>, stores: Stores, metrics: Me
         metrics.datastore_limits.set(as_gauge(sum_of_limits(&stores)));
         if let Err(error) = check(&datastore, &metrics, &mut history).await {
             tracing::warn!(%error, "cannot watch the size of the datastore; trying again");
+        }
+        if Instant::now() < next_search {
+            continue;
+        }
+        next_search = Instant::now() + SEARCH_INTERVAL;
+        if let Err(error) = delete_leftovers(&datastore, &stores, &mut leftovers).await {
+            tracing::warn!(%error, "cannot look for users of tenants that are gone; trying again");
         }
     }
 }
@@ -53,6 +64,37 @@ async fn check(datastore: &Datastore, metrics: &Metrics, history: &mut History) 
     Ok(())
 }
 
+/// Deletes users and roles that have had no tenant since the last search.
+async fn delete_leftovers(
+    datastore: &Datastore,
+    stores: &Stores,
+    leftovers: &mut Leftovers,
+) -> Result<(), DatastoreError> {
+    // Before the tenants: each has been seen here before it gets a user.
+    let names = datastore.list_identities().await?;
+    for name in leftovers.observe(names, &users_of_tenants(stores)) {
+        if datastore.delete_leftover(&name).await? {
+            tracing::info!(name, "deleted the user of a tenant that is gone from the datastore");
+        } else {
+            tracing::warn!(name, "a user of the datastore has keys and no tenant; it stays");
+        }
+    }
+    Ok(())
+}
+
+/// Users of all tenants that exist, or of which namespaces are left.
+fn users_of_tenants(stores: &Stores) -> HashSet<String> {
+    // The user does not depend on the name.
+    let user = |uid: &str| TenantId::new("", uid).etcd_user();
+    let tenants = stores.tenants.state();
+    let tenants = tenants.iter().filter_map(|tenant| Some(user(&tenant.uid()?)));
+    let namespaces = stores.namespaces.state();
+    let left = namespaces
+        .iter()
+        .filter_map(|namespace| Some(user(namespace.annotations().get(labels::OWNER_UID)?)));
+    tenants.chain(left).collect()
+}
+
 /// Bytes that all tenants together may store.
 fn sum_of_limits(stores: &Stores) -> u64 {
     let class = |name: &str| stores.classes.get(&ObjectRef::new(name));
@@ -76,6 +118,27 @@ mod tests {
     use super::*;
     use crate::testing::{Script, ScriptedApi, StoreWriters};
     use berth_api::{TenantClass, TenantClassSpec, TenantCluster, TenantClusterSpec};
+
+    #[test]
+    fn tenants_and_namespaces_that_are_left_have_users() {
+        let host = ScriptedApi::new("host", &Script::default());
+        let mut cluster = TenantCluster::new("a", TenantClusterSpec::default());
+        cluster.metadata.namespace = Some("team".into());
+        cluster.metadata.uid = Some("1".into());
+        let path = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/a";
+        host.insert(path, serde_json::to_value(cluster).unwrap());
+        let (gone, unknown) = (TenantId::new("b", "2"), TenantId::new("c", "3"));
+        let name = gone.control_plane_namespace();
+        let namespace = serde_json::json!({"kind": "Namespace", "metadata": {
+            "name": name, "labels": {labels::TENANT: gone.slug()}, "annotations": {labels::OWNER_UID: "2"},
+        }});
+        host.insert(&format!("/api/v1/namespaces/{name}"), namespace);
+        let (stores, mut writers) = StoreWriters::new();
+        writers.update(&host);
+        let users = users_of_tenants(&stores);
+        assert_eq!(users, [TenantId::new("a", "1").etcd_user(), gone.etcd_user()].into());
+        assert!(!users.contains(&unknown.etcd_user()));
+    }
 
     #[test]
     fn each_tenant_counts_with_the_limit_of_its_class() {

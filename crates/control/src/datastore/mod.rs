@@ -5,9 +5,11 @@
 //! control does it earlier when much of the quota is used ([`History`]).
 
 mod history;
+mod leftovers;
 mod usage;
 
 pub use history::History;
+pub use leftovers::Leftovers;
 pub use usage::{DatabaseState, KeyRange, SizePage};
 
 use async_trait::async_trait;
@@ -263,11 +265,7 @@ impl Datastore {
         let mut state = self.state.lock().await;
         state.prepared.remove(tenant.hash());
         let client = self.client(&mut state).await?;
-        let name = tenant.etcd_user();
-        let user = AuthUserDeleteRequest { name: name.clone() };
-        ignore_missing(client.auth().user_delete(user).await).map_err(failed("delete a user"))?;
-        let role = AuthRoleDeleteRequest { role: name };
-        ignore_missing(client.auth().role_delete(role).await).map_err(failed("delete a role"))?;
+        delete_identity(&client, &tenant.etcd_user()).await?;
         let prefix = key_prefix(tenant);
         client
             .keys()
@@ -364,6 +362,14 @@ async fn add_user(client: &Client, name: &str) -> Result<(), Status> {
 async fn add_role(client: &Client, name: &str) -> Result<(), Status> {
     let request = AuthRoleAddRequest { name: name.to_owned() };
     ignore_existing(client.auth().role_add(request).await)
+}
+
+/// Deletes a user and the role of the same name, if they exist.
+async fn delete_identity(client: &Client, name: &str) -> Result<(), DatastoreError> {
+    let user = AuthUserDeleteRequest { name: name.to_owned() };
+    ignore_missing(client.auth().user_delete(user).await).map_err(failed("delete a user"))?;
+    let role = AuthRoleDeleteRequest { role: name.to_owned() };
+    ignore_missing(client.auth().role_delete(role).await).map_err(failed("delete a role"))
 }
 
 async fn grant_role(client: &Client, user: &str, role: &str) -> Result<(), Status> {

@@ -184,13 +184,13 @@ impl Datastore {
         super::ignore_message(answer, "has been compacted").map_err(failed("compact its history"))
     }
 
-    async fn connected_client(&self) -> Result<Client, DatastoreError> {
+    pub(super) async fn connected_client(&self) -> Result<Client, DatastoreError> {
         let mut state = self.state.lock().await;
         self.client(&mut state).await
     }
 }
 
-fn not_negative(number: i64) -> u64 {
+pub(super) fn not_negative(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
