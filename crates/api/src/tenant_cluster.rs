@@ -34,15 +34,15 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
-        .message("the name of a TenantCluster must be a DNS label of at most 40 characters that starts with a letter")
+        .message("the name of a TenantCluster must be a DNS label of at most 40 characters that starts with a letter"),
+    validation = Rule::new("self.spec.version == oldSelf.spec.version || !has(self.status) || !has(self.status.version) || int(self.spec.version.split('.')[1]) <= int(self.status.version.split('.')[1]) + 1")
+        .message("Kubernetes is upgraded one minor version at a time: set the one after that of status.version, and the next once status.version has changed")
+        .field_path(".spec.version"),
+    validation = Rule::new("self.spec.version == oldSelf.spec.version || !has(self.status) || !has(self.status.version) || int(self.spec.version.split('.')[1]) >= int((has(self.status.upgradingTo) ? self.status.upgradingTo : self.status.version).split('.')[1])")
+        .message("the minor version of Kubernetes cannot go down: an API server cannot read what a newer one stored. status.version and status.upgradingTo say what has run")
+        .field_path(".spec.version")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("int(self.version.split('.')[1]) >= int(oldSelf.version.split('.')[1])")
-    .message("the minor version of Kubernetes cannot go down: an API server cannot read what a newer one stored")
-    .field_path(".version"))]
-#[x_kube(validation = Rule::new("int(self.version.split('.')[1]) <= int(oldSelf.version.split('.')[1]) + 1")
-    .message("Kubernetes is upgraded one minor version at a time")
-    .field_path(".version"))]
 #[x_kube(validation = Rule::new("!has(self.ttl) || duration(self.ttl) >= duration('1m')")
     .message("ttl must be at least 1m")
     .field_path(".ttl"))]
@@ -50,7 +50,8 @@ use serde::{Deserialize, Serialize};
     .message("expireAfterIdle must be at least 1m")
     .field_path(".expireAfterIdle"))]
 pub struct TenantClusterSpec {
-    /// Kubernetes version of the tenant's control plane, for example v1.37.1. Defaults to the newest that Berth ships.
+    /// Kubernetes version of the tenant's control plane, for example v1.37.1. Defaults to the newest that Berth ships. Compared with
+    /// `status.version`, the minor version goes up by one at a time. It cannot go below one that has run.
     #[serde(default = "default_version")]
     #[schemars(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))]
     pub version: String,
@@ -267,9 +268,15 @@ pub struct TenantClusterStatus {
     /// Generation of the spec that was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Kubernetes version that the control plane runs.
+    /// Kubernetes version that the control plane runs; during an upgrade the older one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
     pub version: Option<String>,
+    /// Kubernetes version that the control plane is being upgraded to. It is recorded before an API server of it starts, and absent
+    /// once all of them have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub upgrading_to: Option<String>,
     /// Name of the TenantClass whose rules apply. Empty if Berth's built-in defaults apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_name: Option<String>,

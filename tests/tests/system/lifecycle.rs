@@ -6,7 +6,7 @@ use berth_tests::{
     objects::{apply_example, nodes_of_pods, nodes_of_tenant},
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
-    wait::{SOON, until_true},
+    wait::{SOON, until, until_true},
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -152,6 +152,16 @@ pub(crate) async fn every_version_runs_and_is_upgraded_to_the_next(host: Arc<Tes
         })
         .await;
         tenant = Tenant::ready(&host, &tenant.namespace, "older").await;
+        until("status.version follows", SOON, async || {
+            let status = tenants.get("older").await.unwrap().status.unwrap_or_default();
+            let versions = (status.version, status.upgrading_to);
+            if versions == (Some(version.into()), None) {
+                Ok(())
+            } else {
+                Err(versions)
+            }
+        })
+        .await;
         let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), "default");
         assert_eq!(maps.get("kept").await.unwrap().data.unwrap()["a"], "b", "{version}");
     }

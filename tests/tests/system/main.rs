@@ -41,6 +41,7 @@ mod sleep_use;
 mod usage;
 mod user_quotas;
 mod user_stamps;
+mod versions;
 mod wake;
 
 use berth_tests::{suite::Group, tests};
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
                 network::policies_outlast_pods,
                 services::one_address_for_each_of_two_tenants,
                 input::schemas_reject_invalid_tenants,
+                versions::the_next_version_is_compared_with_what_runs,
                 input::impossible_spec_is_reported_and_creates_nothing,
                 input::a_foreign_secret_is_not_overwritten,
                 cli::a_tenant_is_created_used_and_deleted_by_the_command_line,

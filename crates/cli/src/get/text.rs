@@ -29,10 +29,12 @@ fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Time
     let name = TenantName::of(tenant);
     let created = tenant.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let version = status.version.as_ref().unwrap_or(&tenant.spec.version);
+    let upgrade = status.upgrading_to.as_ref();
+    let upgrade = upgrade.map_or_else(String::new, |next| format!(", being upgraded to {next}"));
     let mut lines = vec![
         format!("Name:      {name}"),
         format!("Phase:     {}", phase(tenant)),
-        format!("Version:   {version}"),
+        format!("Version:   {version}{upgrade}"),
         format!("Class:     {}", format_optional(status.class_name.as_ref())),
         format!("Endpoint:  {}", format_optional(status.endpoint.as_ref())),
         format!("Age:       {}", format_age_since(created, now)),

@@ -7,9 +7,15 @@ use crate::{
 };
 use async_trait::async_trait;
 use berth_api::names::TenantId;
-use std::net::Ipv4Addr;
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
-/// The one version that it has.
+/// The version that it has, unless a test gives it others.
 pub(crate) const VERSION: &str = "v1.37.1";
 
 /// A runtime that starts nothing.
@@ -17,6 +23,10 @@ pub(crate) struct ScriptedRuntime {
     script: Script,
     /// What control planes are.
     pub(crate) form: Form,
+    /// Versions that it has.
+    pub(crate) versions: Vec<String>,
+    /// Whether components are as they were rendered last.
+    pub(crate) has_rolled_out: Arc<AtomicBool>,
 }
 
 impl ScriptedRuntime {
@@ -24,6 +34,8 @@ impl ScriptedRuntime {
         Self {
             script: script.clone(),
             form: Form::Process,
+            versions: vec![VERSION.into()],
+            has_rolled_out: Arc::new(true.into()),
         }
     }
 
@@ -39,7 +51,7 @@ impl ScriptedRuntime {
 #[async_trait]
 impl ControlPlaneRuntime for ScriptedRuntime {
     fn versions(&self) -> Vec<String> {
-        vec![VERSION.into()]
+        self.versions.clone()
     }
 
     fn form(&self, _: u32) -> Form {
@@ -72,7 +84,7 @@ impl ControlPlaneRuntime for ScriptedRuntime {
 
     async fn is_rolled_out(&self, _: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
         self.call(&format!("check {}", component.name))?;
-        Ok(true)
+        Ok(self.has_rolled_out.load(Ordering::SeqCst))
     }
 
     fn publish_kubeconfig(&self, _: &str, _: &str, _: &str) -> Result<(), RuntimeError> {

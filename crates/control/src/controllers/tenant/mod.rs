@@ -37,6 +37,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod validate;
+mod version;
 
 pub use access::WithoutClass;
 pub(in crate::controllers) use access::running_class;
@@ -101,7 +102,8 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant, uid: &str) -> Resu
         return Ok(Some(RECHECK));
     };
     let (accepted, violations, unknown) = match allowed {
-        Ok(Some((settings, assessment))) => {
+        Ok(Some((mut settings, assessment))) => {
+            settings.version = version::version_to_run(&tenant.cluster, &settings.version);
             let ceilings = quota::ceilings(context, uid, verdict.as_ref(), settings.endpoint.kind);
             let accepted = Accepted::new(tenant, settings, restriction, ceilings);
             (Some(accepted), assessment.violations, None)
@@ -125,6 +127,11 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant, uid: &str) -> Resu
         FollowedSleep::Recorded(pause) => return Ok(Some(pause)),
         FollowedSleep::Stays(sleep) => sleep,
     };
+    if let Some(accepted) = &accepted
+        && apply::record_upgrade(context, accepted).await?
+    {
+        return Ok(Some(RECHECK));
+    }
     let outcome = match (&accepted, unknown) {
         (Some(accepted), _) => Box::pin(apply::apply(context, accepted, &nodes)).await,
         (None, Some(error)) => Outcome::SettingsUnknown(error),
@@ -161,11 +168,8 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant, uid: &str) -> Resu
     outcome.into_result()?;
     let next_report = reported?;
     let is_sleeping = sleep.as_deref().is_some_and(ObservedSleep::is_sleeping);
-    let pause = if is_sleeping || status::is_settled(&conditions) {
-        RESYNC
-    } else {
-        RECHECK
-    };
+    let is_settled = status::is_settled(&conditions) && wanted.upgrading_to.is_none();
+    let pause = if is_sleeping || is_settled { RESYNC } else { RECHECK };
     let next_end = expiration.and_then(|expiration| expiration.until_next(Timestamp::now()));
     let next_sleep = sleep.and_then(|sleep| sleep.until_next(Timestamp::now()));
     let next_change = [next_deadline, schedule.pause, next_end, next_report, next_sleep]

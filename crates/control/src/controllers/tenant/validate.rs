@@ -5,6 +5,7 @@ use super::{
     compliance::{self, Assessment, Forbidden, MODE_NOT_OFFERED, Rules, Running},
     fetch::ObservedNodes,
     settings::{self, Settings},
+    version,
 };
 use crate::{
     authentication,
@@ -120,6 +121,7 @@ impl<'a> Validator<'a> {
         let settings = settings::resolve(cluster, |name| self.class(name), blocked)?;
         check_issuer(&settings, cluster, self.network.gateway.as_ref())?;
         validate(&cluster.spec, settings.scheduling, &self.available)?;
+        version::check(cluster)?;
         access::check_pools(&cluster.spec.node_groups, &self.available.pools, &namespace)?;
         Ok(settings)
     }

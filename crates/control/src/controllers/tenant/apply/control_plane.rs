@@ -14,7 +14,7 @@ use super::{
     bootstrap_objects::apply_bootstrap_objects,
     bootstrapping,
     components::{Running, run_component, run_components},
-    dns, keys, kubeconfig, leases, manifests, metrics_api,
+    dns, keys, kubeconfig, leases, manifests, metrics_api, upgrade,
     usage::{is_unknown, observe_host_usage, observe_usage, published_usage},
 };
 use crate::{
@@ -42,6 +42,8 @@ const SYNCER_PROBE_LIMIT: Duration = Duration::from_secs(3);
 /// A tenant whose API server was started and whose kubeconfig exists.
 pub(crate) struct Started {
     pub(crate) api_server: ApiServer,
+    /// Whether every API server has the version of the settings. Observed only during an upgrade.
+    pub(in super::super) has_rolled_out: bool,
     /// What the tenant stores, as far as that is known.
     pub(crate) datastore: ObservedUsage,
     /// Whether that is measured only now that the components run.
@@ -143,6 +145,10 @@ pub(super) async fn start(
     let state = run_component(context, tenant, &components, API_SERVER)
         .await
         .map_err(in_step(TenantError::ApiServer))?;
+    let has_rolled_out = connected.is_some()
+        && upgrade::has_rolled_out(context, tenant, &components)
+            .await
+            .map_err(in_step(TenantError::ApiServer))?;
     apply_syncer_identity(context, prepared, nodes)
         .await
         .map_err(in_step(TenantError::SyncerIdentity))?;
@@ -156,6 +162,7 @@ pub(super) async fn start(
             (None, ComponentState::Running) => ApiServer::Starting,
             (None, ComponentState::Down(why)) => ApiServer::Down(why),
         },
+        has_rolled_out,
         datastore,
         is_unmeasured,
         components,

@@ -22,12 +22,14 @@ mod prepare;
 mod rotation;
 mod tenant_nodes;
 mod tenant_schedule;
+mod upgrade;
 mod usage;
 
 pub(super) use argo_cd::delete_registration;
 pub(super) use control_plane::{ApiServer, Serving, Started, SyncerState};
 pub(super) use endpoint::PublicState;
 pub(super) use prepare::Prepared;
+pub(super) use upgrade::record_upgrade;
 
 use super::{
     argo_cd::ObservedRegistration,

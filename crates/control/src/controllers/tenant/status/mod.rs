@@ -15,15 +15,18 @@ use super::{
     fetch::ObservedNodes,
     settings::Settings,
     target::Tenant,
+    version::Versions,
 };
 use berth_api::{
-    SecretReference, SleepState, TenantClusterStatus, TenantNodeCounts, Violation,
+    SecretReference, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{ConditionUpdate, merge},
 };
 use berth_node_lifecycle::{Assignment, is_ready};
 use conditions::phase;
 use jiff::Timestamp;
-use observed::{is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation};
+use observed::{
+    has_rolled_out, is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation,
+};
 
 /// The whole status. `settings` is what the tenant runs with.
 pub(super) fn build(
@@ -60,15 +63,12 @@ pub(super) fn build(
     serving.retain(|node| Assignment::read(node).is_some_and(|record| record.state.runs_tenant_pods()));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let desired = nodes.groups.iter().map(|group| group.desired);
-    let sleep_state = cluster.sleep_state();
-    // It is upgraded when it wakes.
-    let running_version = before.version.clone().filter(|_| sleep_state == SleepState::Sleeping);
+    let versions = Versions::observe(&before, settings, has_rolled_out(outcome));
     let mut status = TenantClusterStatus {
-        phase: Some(phase(conditions, sleep_state)),
+        phase: Some(phase(conditions, cluster.sleep_state())),
         observed_generation: cluster.metadata.generation,
-        version: running_version
-            .or_else(|| settings.map(|settings| settings.version.clone()))
-            .or_else(|| before.version.clone()),
+        version: versions.running,
+        upgrading_to: versions.upgrading_to,
         class_name: settings.map_or_else(|| before.class_name.clone(), |settings| settings.class.clone()),
         kubeconfig_secret_ref: has_kubeconfig.then(|| SecretReference {
             name: host_objects::kubeconfig_secret_name(cluster),

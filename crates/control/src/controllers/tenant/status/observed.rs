@@ -30,6 +30,14 @@ pub(super) fn is_asleep(outcome: &Outcome<'_>) -> bool {
     matches!(outcome, Outcome::Prepared { control_plane, .. } if matches!(**control_plane, ControlPlane::Asleep))
 }
 
+/// Whether every API server of the tenant is as its settings say.
+pub(super) fn has_rolled_out(outcome: &Outcome<'_>) -> bool {
+    let Outcome::Prepared { control_plane, .. } = outcome else {
+        return false;
+    };
+    matches!(control_plane.as_ref(), ControlPlane::Started { started, .. } if started.has_rolled_out)
+}
+
 /// What the tenant has on the host, if its syncer said it.
 pub(super) fn observed_host_usage(outcome: &Outcome<'_>) -> Option<HostUsage> {
     serving(outcome)?.host_usage

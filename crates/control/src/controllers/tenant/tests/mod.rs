@@ -13,6 +13,7 @@ mod quota;
 mod rotation;
 mod schedule;
 mod sleep;
+mod upgrade;
 mod usage;
 mod violations;
 

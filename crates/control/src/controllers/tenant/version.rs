@@ -1,0 +1,222 @@
+//! Which Kubernetes version a tenant runs next: pure.
+//!
+//! An API server is upgraded one minor version at a time, and none reads what a newer one stored. `spec.version` is compared with what runs
+//! (`status.version`), and during an upgrade also with what was started (`status.upgradingTo`). The definition of the `TenantCluster`
+//! has the same rules; these hold whatever is stored.
+
+use super::settings::Settings;
+use berth_api::{
+    KubernetesVersion, SleepState, TenantCluster, TenantClusterStatus,
+    conditions::{ACCEPTED, ConditionUpdate},
+};
+
+/// Reason: what runs cannot be upgraded to `spec.version` in one step.
+const UNSUPPORTED_UPGRADE: &str = "UnsupportedUpgrade";
+
+/// Whether `spec.version` can follow what runs.
+///
+/// # Errors
+/// The condition Accepted, whose message says what to set.
+pub(super) fn check(cluster: &TenantCluster) -> Result<(), ConditionUpdate> {
+    let Some(status) = &cluster.status else { return Ok(()) };
+    check_upgrade(status, &cluster.spec.version)
+        .map_err(|why| ConditionUpdate::mark_false(ACCEPTED, UNSUPPORTED_UPGRADE, why))
+}
+
+/// The version that runs next, given the one that its settings ask for: what was started last if the other cannot follow, and while the
+/// tenant sleeps, so that only what ran is recorded as accepted.
+pub(super) fn version_to_run(cluster: &TenantCluster, requested: &str) -> String {
+    let status = cluster.status.as_ref();
+    let started = status.and_then(|status| status.upgrading_to.as_ref().or(status.version.as_ref()));
+    let is_asleep = cluster.sleep_state() == SleepState::Sleeping;
+    let stays = is_asleep || status.is_some_and(|status| check_upgrade(status, requested).is_err());
+    started.filter(|_| stays).map_or(requested, String::as_str).to_owned()
+}
+
+/// Whether `next` is another version than what runs, and the status does not say yet that it starts.
+pub(super) fn is_unrecorded_upgrade(status: &TenantClusterStatus, next: &str) -> bool {
+    let is_other = status.version.as_deref().is_some_and(|running| running != next);
+    is_other && status.upgrading_to.as_deref() != Some(next)
+}
+
+/// What the status says of versions.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Versions {
+    pub(super) running: Option<String>,
+    pub(super) upgrading_to: Option<String>,
+}
+
+impl Versions {
+    /// What follows from the status `before` and the settings that a tenant runs with. `has_rolled_out` says whether all its API servers
+    /// have their version.
+    pub(super) fn observe(before: &TenantClusterStatus, settings: Option<&Settings>, has_rolled_out: bool) -> Self {
+        let next = settings.map(|settings| settings.version.as_str());
+        Self::follow(before, next, has_rolled_out)
+    }
+
+    fn follow(before: &TenantClusterStatus, next: Option<&str>, has_rolled_out: bool) -> Self {
+        let running = |running: &str| Self {
+            running: Some(running.to_owned()),
+            upgrading_to: None,
+        };
+        let unchanged = Self {
+            running: before.version.clone(),
+            upgrading_to: before.upgrading_to.clone(),
+        };
+        match (&before.version, &before.upgrading_to, next) {
+            // The first version follows no other.
+            (None, _, Some(next)) => running(next),
+            (Some(_), Some(_), Some(next)) if has_rolled_out => running(next),
+            _ => unchanged,
+        }
+    }
+}
+
+/// Whether `next` can follow what runs; if not, what to do.
+fn check_upgrade(status: &TenantClusterStatus, next: &str) -> Result<(), String> {
+    let parse = |version: &str| version.parse::<KubernetesVersion>().ok();
+    let Some(running) = status.version.as_deref().and_then(parse) else {
+        return Ok(());
+    };
+    let started = status.upgrading_to.as_deref().and_then(parse);
+    let newest = started.unwrap_or(running);
+    let Some(next) = parse(next) else { return Ok(()) };
+    if next.minor < newest.minor {
+        return Err(format!(
+            "an API server of Kubernetes {newest} has been started, and an older one cannot read what it stored; set spec.version to {newest}"
+        ));
+    }
+    if next.minor > running.minor + 1 {
+        let step = started.map_or_else(
+            || format!("a version v1.{}.x", running.minor + 1),
+            |started| started.to_string(),
+        );
+        return Err(format!(
+            "the control plane runs Kubernetes {running}, and Kubernetes is upgraded one minor version at a time; set spec.version to {step}, and to the next one once status.version has changed"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::{SleepStatus, TenantClusterSpec};
+
+    fn status(version: Option<&str>, upgrading_to: Option<&str>) -> TenantClusterStatus {
+        TenantClusterStatus {
+            version: version.map(Into::into),
+            upgrading_to: upgrading_to.map(Into::into),
+            ..TenantClusterStatus::default()
+        }
+    }
+
+    fn cluster(version: &str, status: TenantClusterStatus) -> TenantCluster {
+        let spec = TenantClusterSpec {
+            version: version.into(),
+            ..TenantClusterSpec::default()
+        };
+        TenantCluster {
+            status: Some(status),
+            ..TenantCluster::new("vision", spec)
+        }
+    }
+
+    #[test]
+    fn the_minor_version_goes_up_by_one_from_what_runs_and_never_below_what_was_started() {
+        for (running, upgrading_to, next, expected) in [
+            (None, None, "v1.37.1", Ok(())),
+            (Some("v1.35.0"), None, "v1.35.0", Ok(())),
+            (Some("v1.35.9"), None, "v1.35.0", Ok(())),
+            (Some("v1.35.0"), None, "v1.36.4", Ok(())),
+            (
+                Some("v1.35.0"),
+                None,
+                "v1.37.1",
+                Err("set spec.version to a version v1.36.x"),
+            ),
+            (Some("v1.36.4"), None, "v1.35.0", Err("set spec.version to v1.36.4")),
+            (Some("v1.9.0"), None, "v1.10.0", Ok(())),
+            // An upgrade has begun and is not over.
+            (Some("v1.35.0"), Some("v1.36.4"), "v1.36.5", Ok(())),
+            (
+                Some("v1.35.0"),
+                Some("v1.36.4"),
+                "v1.37.1",
+                Err("set spec.version to v1.36.4"),
+            ),
+            (
+                Some("v1.35.0"),
+                Some("v1.36.4"),
+                "v1.35.0",
+                Err("set spec.version to v1.36.4"),
+            ),
+        ] {
+            let checked = check(&cluster(next, status(running, upgrading_to)));
+            let case = format!("{running:?} {upgrading_to:?} {next}: {checked:?}");
+            match expected {
+                Ok(()) => assert!(checked.is_ok(), "{case}"),
+                Err(what) => {
+                    let rejection = checked.expect_err(&case);
+                    assert_eq!(rejection.reason, UNSUPPORTED_UPGRADE);
+                    assert!(rejection.message.contains(what), "{case}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_follow_is_not_run_whatever_the_settings_ask_for() {
+        let run = |status, requested| version_to_run(&cluster("v1.37.1", status), requested);
+        assert_eq!(run(status(None, None), "v1.37.1"), "v1.37.1");
+        assert_eq!(run(status(Some("v1.36.4"), None), "v1.37.1"), "v1.37.1");
+        assert_eq!(run(status(Some("v1.35.0"), None), "v1.37.1"), "v1.35.0");
+        assert_eq!(run(status(Some("v1.37.1"), None), "v1.36.4"), "v1.37.1");
+        assert_eq!(run(status(Some("v1.35.0"), Some("v1.36.4")), "v1.37.1"), "v1.36.4");
+        let asleep = TenantClusterStatus {
+            sleep: Some(SleepStatus {
+                state: SleepState::Sleeping,
+                ..SleepStatus::default()
+            }),
+            ..status(Some("v1.36.4"), None)
+        };
+        assert_eq!(run(asleep, "v1.37.1"), "v1.36.4");
+    }
+
+    #[test]
+    fn status_changes_once_all_api_servers_have_the_version() {
+        let follow = |before: (Option<&str>, Option<&str>), next, has_rolled_out| {
+            let after = Versions::follow(&status(before.0, before.1), next, has_rolled_out);
+            (after.running, after.upgrading_to)
+        };
+        let says = |running: &str, upgrading_to: Option<&str>| (Some(running.into()), upgrading_to.map(Into::into));
+        assert_eq!(follow((None, None), None, false), (None, None));
+        assert_eq!(follow((None, None), Some("v1.36.4"), false), says("v1.36.4", None));
+        let upgrade = (Some("v1.36.4"), Some("v1.37.1"));
+        assert_eq!(
+            follow(upgrade, Some("v1.37.1"), false),
+            says("v1.36.4", Some("v1.37.1"))
+        );
+        assert_eq!(follow(upgrade, None, false), says("v1.36.4", Some("v1.37.1")));
+        assert_eq!(follow(upgrade, Some("v1.37.1"), true), says("v1.37.1", None));
+        // Back to the patch release that ran.
+        let patch = (Some("v1.37.1"), Some("v1.37.2"));
+        assert_eq!(follow(patch, Some("v1.37.1"), false), says("v1.37.1", Some("v1.37.2")));
+        assert_eq!(follow(patch, Some("v1.37.1"), true), says("v1.37.1", None));
+    }
+
+    #[test]
+    fn an_upgrade_is_recorded_once() {
+        assert!(!is_unrecorded_upgrade(&status(None, None), "v1.37.1"));
+        assert!(!is_unrecorded_upgrade(&status(Some("v1.37.1"), None), "v1.37.1"));
+        assert!(is_unrecorded_upgrade(&status(Some("v1.36.4"), None), "v1.37.1"));
+        assert!(!is_unrecorded_upgrade(
+            &status(Some("v1.36.4"), Some("v1.37.1")),
+            "v1.37.1"
+        ));
+        assert!(is_unrecorded_upgrade(
+            &status(Some("v1.36.4"), Some("v1.37.1")),
+            "v1.37.2"
+        ));
+    }
+}
