@@ -26,6 +26,7 @@ use std::time::Duration;
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node, and with
 /// it the next plan.
 pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, ReconcileError> {
+    context.clock.synchronize(&context.client).await?;
     let now = context.clock.now();
     let ObservedFleet {
         fleet,
