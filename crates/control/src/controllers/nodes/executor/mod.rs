@@ -177,6 +177,8 @@ impl<'a> Pass<'a> {
                 *counts.entry((pool, state)).or_default() += 1;
             }
         }
+        // Pools that were deleted are forgotten.
+        self.metrics.nodes.clear();
         let states = AssignmentState::ALL.map(AssignmentState::name);
         for pool in self.pool_specs.keys() {
             for state in states.into_iter().chain(["Free"]) {

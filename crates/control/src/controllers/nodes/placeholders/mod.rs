@@ -14,9 +14,9 @@ use crate::{
     apply::is_status,
     error::{ReconcileError, api},
     key::Key,
-    metrics::PoolLabels,
+    metrics::{Metrics, PoolLabels},
 };
-use berth_api::{names::TenantId, system};
+use berth_api::{HostNodePool, names::TenantId, system};
 use berth_node_lifecycle::demand::TenantDemand;
 use berth_planner::Plan;
 use difference::{Difference, FAILED_POD_HOLD, compute_difference};
@@ -69,13 +69,21 @@ pub async fn reconcile(context: &NodesContext, plan: &Plan, demand: &TenantDeman
             request.held_back = Some(format!("the cluster rejects placeholders: {error}"));
         }
     }
+    set_metrics(&context.metrics, &stores.pools.state(), &requests);
     for pool in context.requested.update(requests) {
-        let labels = PoolLabels { pool: pool.clone() };
-        let pods = context.requested.get(&pool).unwrap_or_default().pods;
-        context.metrics.placeholders.get_or_create(&labels).set(i64::from(pods));
         context.queue.add(Key::Pool(pool));
     }
     if outcome.is_err() { Some(RETRY_PAUSE) } else { rest }
+}
+
+/// Sets how many placeholders each pool has for which autoscalers are asked. Pools that were deleted are forgotten.
+fn set_metrics(metrics: &Metrics, pools: &[Arc<HostNodePool>], requests: &BTreeMap<String, Request>) {
+    metrics.placeholders.clear();
+    for pool in pools.iter().filter(|pool| pool.spec.autoscaling.is_some()) {
+        let labels = PoolLabels { pool: pool.name_any() };
+        let pods = requests.get(&labels.pool).map_or(0, |request| request.pods);
+        metrics.placeholders.get_or_create(&labels).set(i64::from(pods));
+    }
 }
 
 /// Creates and deletes all of them even if one fails: one tenant's placeholders must not hold up another's. Returns the first
@@ -118,5 +126,47 @@ async fn create_placeholder(pods: Api<Pod>, pod: Pod) -> Result<(), ReconcileErr
         // The view lags: it exists already.
         Err(error) if is_status(&error, 409) => Ok(()),
         Err(error) => Err(api("create a placeholder")(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::{AutoscalingSpec, HostNodePoolSpec};
+    use prometheus_client::{encoding::text::encode, registry::Registry};
+
+    #[test]
+    fn a_pool_that_was_deleted_has_no_metric() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        let pool = |name: &str, autoscaling| {
+            let spec = HostNodePoolSpec {
+                autoscaling,
+                ..HostNodePoolSpec::default()
+            };
+            Arc::new(HostNodePool::new(name, spec))
+        };
+        let request = Request {
+            pods: 3,
+            ..Request::default()
+        };
+        let pools = [
+            pool("h100", Some(AutoscalingSpec::default())),
+            pool("l40s", Some(AutoscalingSpec::default())),
+            pool("fixed", None),
+        ];
+        let values = |pools: &[Arc<HostNodePool>]| {
+            set_metrics(&metrics, pools, &BTreeMap::from([("h100".to_owned(), request.clone())]));
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            let lines = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("berth_control_placeholders{pool="));
+            let mut lines: Vec<String> = lines.map(ToOwned::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(values(&pools), ["\"h100\"} 3", "\"l40s\"} 0"]);
+        assert_eq!(values(&pools[1..]), ["\"l40s\"} 0"]);
     }
 }
