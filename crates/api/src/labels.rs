@@ -45,6 +45,8 @@ pub const CORDON: &str = "berth.dev/cordon";
 pub const NODE_JOB: &str = "berth.dev/node-job";
 /// Label of the ConfigMap that marks a node as being in use, and of its Jobs; the value is `true`.
 pub const IN_USE_MARKER: &str = "berth.dev/in-use-marker";
+/// Label of the same ConfigMap: a hash of what identifies the machine of the node.
+pub const MACHINE: &str = "berth.dev/machine";
 /// Annotation on a node: annotations for autoscalers that Berth set there, separated by commas. It takes these off again.
 pub const AUTOSCALER_ANNOTATIONS: &str = "berth.dev/autoscaler-annotations";
 /// Label of placeholders, the pods that show demand to autoscalers; the value is the `HostNodePool`.

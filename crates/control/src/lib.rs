@@ -247,6 +247,7 @@ fn build_controllers(
             clock: clock.clone(),
             metrics: metrics.clone(),
             recorder: recorder.clone(),
+            marked: controllers::shared_nodes::MarkedNodes::default(),
         },
         quotas: QuotasContext {
             client: client.clone(),

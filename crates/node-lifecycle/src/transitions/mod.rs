@@ -153,11 +153,13 @@ pub fn next_transition_after_sharing(
         return Transition::Free("no pods are left; scrubbing is disabled in its pool".into());
     }
     let before = node.annotations().get(labels::PREVIOUS_SHARED_POOL);
-    let reason = format!(
-        "it was shared in pool {} and is scrubbed before it is assigned to a tenant",
-        before.map(String::as_str).unwrap_or_default()
-    );
+    let reason = reason_after_sharing(before.map(String::as_str).unwrap_or_default());
     set_assignment(Assignment::scrub_unowned(node, "", name, now, &reason))
+}
+
+/// Why a node that tenants shared in a pool is scrubbed.
+pub fn reason_after_sharing(pool: &str) -> String {
+    format!("it was shared in pool {pool} and is scrubbed before it is assigned to a tenant")
 }
 
 fn set_assignment(assignment: Assignment) -> Transition {

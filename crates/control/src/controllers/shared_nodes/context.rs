@@ -1,5 +1,6 @@
 //! What the controller of shared nodes works with.
 
+use super::MarkedNodes;
 use crate::{controllers::nodes::clock::Clock, events::EventRecorder, metrics::Metrics, stores::Stores};
 use kube::Client;
 
@@ -15,4 +16,6 @@ pub struct SharedNodesContext {
     pub metrics: Metrics,
     /// Publishes Events.
     pub recorder: EventRecorder,
+    /// Shared nodes that have an in-use marker.
+    pub marked: MarkedNodes,
 }

@@ -8,12 +8,14 @@
 
 mod context;
 mod drain;
+mod marked;
 
 pub use context::SharedNodesContext;
+pub use marked::MarkedNodes;
 
 use crate::{
     apply::is_status,
-    controllers::in_use_markers,
+    controllers::in_use_markers::{self, Marker, PreviousUse, Use},
     error::{ReconcileError, api},
     metrics::ActionLabels,
 };
@@ -43,17 +45,19 @@ const DRAIN_POLL: Duration = Duration::from_secs(1);
 /// # Errors
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node.
 pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>, ReconcileError> {
+    context.clock.synchronize(&context.client).await?;
     let pools = context.stores.pools.state();
+    let mut again = None;
+    let mut failed = context.marked.mark_all(context).await;
     for node in context.stores.nodes.state() {
         let name = node.name_any();
         let status = sharing_status(&node, &pools, context.stores.slices.of(&name).len());
         let (body, action) = match &status {
             SharingStatus::Eligible(pool) => {
-                match in_use_markers::find_previous_tenant(&context.client, &name).await? {
-                    None => (share_patch(&node, pool), "share"),
-                    // Its Node was deleted, or all of Berth on it, while a tenant had it.
-                    Some(previous) => (scrub_patch(&node, &previous, pool, context.clock.now()), "scrub"),
+                if !share(context, &node, pool).await? {
+                    again = Some(DRAIN_POLL);
                 }
+                continue;
             }
             SharingStatus::NotInSharedPool | SharingStatus::Rejected(..) if shared_pool_of(&node).is_some() => {
                 (unshare_patch(&node, context.clock.now()), "unshare")
@@ -64,8 +68,6 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
             tracing::info!(node = name, ?status, action, "shared node");
         }
     }
-    let mut again = None;
-    let mut failed = Ok(());
     for (node, pods) in context.stores.shared_pods.all() {
         for (place, pod) in pods {
             if pod.is_ending {
@@ -88,6 +90,30 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
         }
     }
     failed.map(|()| again)
+}
+
+/// Adds a node to a shared pool, once it is marked. If it is not clean, it is scrubbed before. Returns false if it changed meanwhile.
+async fn share(context: &SharedNodesContext, node: &Node, pool: &str) -> Result<bool, ReconcileError> {
+    let marker = in_use_markers::mark(&context.client, node, Use::Shared(pool)).await?;
+    let (body, action) = match &marker {
+        Marker::Created(_) | Marker::Existing => (share_patch(node, pool), "share"),
+        // Its Node was deleted, or all of Berth on it, while a tenant had it.
+        Marker::OfPreviousUse(PreviousUse::Tenant(previous)) => {
+            (scrub_patch(node, previous, pool, context.clock.now()), "scrub")
+        }
+        Marker::OfPreviousUse(PreviousUse::Shared(_)) | Marker::Contended => return Ok(false),
+    };
+    let name = node.name_any();
+    if patch_node(context, node, &body, action).await? {
+        tracing::info!(node = name, pool, action, "shared node");
+        context.marked.add(name).await;
+        return Ok(true);
+    }
+    if let Marker::Created(created) = &marker {
+        // With it left, a node that was never shared would be scrubbed before a tenant gets it.
+        in_use_markers::delete(&context.client, created).await?;
+    }
+    Ok(false)
 }
 
 /// Evicts or deletes a pod that may not stay. Returns whether it may stay.

@@ -4,12 +4,12 @@
 use super::{Pass, RETRY_PAUSE, STALE_POLL, events, failures::StepFailures};
 use crate::{
     controllers::{
-        in_use_markers::{self, Marker},
+        in_use_markers::{self, Marker, MarkerVersion, PreviousUse, Use},
         pods_on_node::PodsOnNode,
     },
     error::ReconcileError,
 };
-use berth_node_lifecycle::{Assignment, AssignmentState, is_available};
+use berth_node_lifecycle::{Assignment, AssignmentState, is_available, transitions::reason_after_sharing};
 use berth_planner::{Action, ActionKind};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Node;
@@ -33,8 +33,8 @@ struct Reservation<'a> {
 
 /// Whether a node can be reserved, as the API server has it now.
 enum Candidate {
-    /// It is free, and has an in-use marker.
-    Free(Box<Node>),
+    /// It is free, and has an in-use marker, which is known if it was created for this reservation.
+    Free(Box<Node>, Option<MarkerVersion>),
     /// It is reserved for the same group already, or is joining it.
     ReservedAlready,
     Unavailable,
@@ -109,8 +109,8 @@ async fn reserve_for_group(
     {
         // Nodes whose markers were just created stay free.
         for candidate in &checked {
-            if let Candidate::Free(node) = candidate
-                && let Err(error) = in_use_markers::delete_marker(&pass.client, &node.name_any()).await
+            if let Candidate::Free(node, Some(created)) = candidate
+                && let Err(error) = in_use_markers::delete(&pass.client, created).await
             {
                 failures.record("delete an in-use marker", &node.name_any(), error);
             }
@@ -119,7 +119,7 @@ async fn reserve_for_group(
     }
     let outcomes = reservations.iter().zip(checked).map(|(reservation, candidate)| async {
         match candidate {
-            Candidate::Free(node) => reserve_node(pass, *node, reservation, group).await,
+            Candidate::Free(node, created) => reserve_node(pass, *node, created, reservation, group).await,
             Candidate::ReservedAlready => update_required_nodes(pass, reservation, group).await,
             Candidate::Unavailable => Ok(Outcome::Stale),
         }
@@ -185,13 +185,16 @@ async fn check_candidate(
         );
         return restore_lost_assignment(pass, &node, AssignmentState::Draining, "", &reason).await;
     }
-    match in_use_markers::create_marker(&pass.client, &node, slug).await? {
-        Marker::Created | Marker::Existing => Ok(Candidate::Free(Box::new(node))),
-        Marker::OfPreviousTenant(previous) => {
-            let reason = "its assignment was lost before it was clean";
-            restore_lost_assignment(pass, &node, AssignmentState::Scrubbing, &previous, reason).await
+    let (previous, reason) = match in_use_markers::mark(&pass.client, &node, Use::Tenant(slug)).await? {
+        Marker::Created(created) => return Ok(Candidate::Free(Box::new(node), Some(created))),
+        Marker::Existing => return Ok(Candidate::Free(Box::new(node), None)),
+        Marker::Contended => return Ok(Candidate::Unavailable),
+        Marker::OfPreviousUse(PreviousUse::Tenant(previous)) => {
+            (previous, "its assignment was lost before it was clean".to_owned())
         }
-    }
+        Marker::OfPreviousUse(PreviousUse::Shared(pool)) => (String::new(), reason_after_sharing(&pool)),
+    };
+    restore_lost_assignment(pass, &node, AssignmentState::Scrubbing, &previous, &reason).await
 }
 
 /// Gives a node that only seemed free the assignment that it lost, so that it is scrubbed.
@@ -228,6 +231,7 @@ async fn pause_rejected_node(pass: &Pass<'_>, node: &Node, error: ReconcileError
 async fn reserve_node(
     pass: &Pass<'_>,
     mut node: Node,
+    created: Option<MarkerVersion>,
     reservation: &Reservation<'_>,
     group: &NodeGroup<'_>,
 ) -> Result<Outcome, ReconcileError> {
@@ -247,7 +251,9 @@ async fn reserve_node(
             Err(error) => {
                 pause_rejected_node(pass, &node, error).await?;
                 // The node is still free. With its marker left, it would be scrubbed.
-                in_use_markers::delete_marker(&pass.client, reservation.node).await?;
+                if let Some(created) = &created {
+                    in_use_markers::delete(&pass.client, created).await?;
+                }
                 return Ok(Outcome::Rejected);
             }
         }

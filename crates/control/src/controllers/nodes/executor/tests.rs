@@ -1,6 +1,7 @@
 //! The executor against a scripted API server, which keeps objects in memory and fails chosen calls.
 
 use super::*;
+use crate::controllers::in_use_markers::{self, Use};
 use berth_api::labels;
 use berth_node_lifecycle::assignment::AssignmentState::{Assigned, Cordoned, Draining, Scrubbing};
 use berth_planner::{ActionKind, ActionReason};
@@ -106,13 +107,23 @@ impl Api {
                 if self.objects.contains_key(&key) {
                     return status(StatusCode::CONFLICT);
                 }
-                self.objects.insert(key, body.clone());
-                (StatusCode::CREATED, body.clone())
+                let mut object = body.clone();
+                object["metadata"]["uid"] = format!("uid-{key}").into();
+                object["metadata"]["resourceVersion"] = "1".into();
+                self.objects.insert(key, object.clone());
+                (StatusCode::CREATED, object)
             }
             _ => {
                 let Some(object) = self.objects.get_mut(path) else {
                     return status(StatusCode::NOT_FOUND);
                 };
+                let expected = match *method {
+                    Method::PATCH => &body["metadata"]["resourceVersion"],
+                    _ => &body["preconditions"]["resourceVersion"],
+                };
+                if !expected.is_null() && *expected != object["metadata"]["resourceVersion"] {
+                    return status(StatusCode::CONFLICT);
+                }
                 match *method {
                     Method::PATCH => {
                         let version: u64 = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
@@ -157,6 +168,7 @@ struct Fixture {
     api: Arc<Mutex<Api>>,
     client: Client,
     pools: BTreeMap<String, HostNodePoolSpec>,
+    metrics: Metrics,
 }
 
 impl Fixture {
@@ -188,8 +200,12 @@ impl Fixture {
             }
         });
         let client = Client::new(service, "default");
-        let pools = BTreeMap::new();
-        Self { api, client, pools }
+        Self {
+            api,
+            client,
+            pools: BTreeMap::new(),
+            metrics: Metrics::new(&mut Registry::default()),
+        }
     }
 
     fn api(&self) -> std::sync::MutexGuard<'_, Api> {
@@ -237,7 +253,7 @@ impl Fixture {
         let mut pass = Pass {
             client: self.client.clone(),
             recorder: &EventRecorder::new(self.client.clone()),
-            metrics: &Metrics::new(&mut Registry::default()),
+            metrics: &self.metrics,
             rejected_nodes: &RejectedNodes::default(),
             job_settings: &NodeJobs::default(),
             now: Timestamp::from_second(now).unwrap(),
@@ -437,15 +453,75 @@ async fn a_node_that_was_scrubbed_without_its_pool_is_scrubbed_again_before_a_te
         fixture.execute(&reservations, Failing::Nothing).await.0.unwrap();
         fixture.put_in_state("a1", Draining);
         finish_recycling(&fixture).await;
-        let assignment = |fixture: &Fixture| {
-            let node = fixture.api().objects[&format!("{NODES}/a1")].clone();
-            Assignment::read(&serde_json::from_value(node).unwrap()).map(|assignment| assignment.state)
-        };
-        assert_eq!(assignment(&fixture), None, "pool is gone: {is_pool_gone}");
+        assert_eq!(state_of(&fixture, "a1"), None, "pool is gone: {is_pool_gone}");
         fixture.pools = BTreeMap::from([pool()]);
         let again = [reserve("a1", "a")];
         fixture.execute(&again, Failing::Nothing).await.0.unwrap();
         let expected = if is_pool_gone { Scrubbing } else { Assigned };
-        assert_eq!(assignment(&fixture), Some(expected));
+        assert_eq!(state_of(&fixture, "a1"), Some(expected));
     }
+}
+
+/// The state of a node, if it has an assignment.
+fn state_of(fixture: &Fixture, node: &str) -> Option<AssignmentState> {
+    let node = fixture.api().objects[&format!("{NODES}/{node}")].clone();
+    Assignment::read(&serde_json::from_value(node).unwrap()).map(|assignment| assignment.state)
+}
+
+fn count_markers(fixture: &Fixture) -> usize {
+    let api = fixture.api();
+    api.objects.keys().filter(|path| path.contains("/configmaps/")).count()
+}
+
+#[tokio::test]
+async fn a_node_that_was_shared_and_lost_its_node_object_is_scrubbed_before_a_tenant_gets_it() {
+    let fixture = Fixture {
+        pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
+        ..Fixture::new(&["a1"])
+    };
+    // Tenants shared it. Then its Node was deleted, and registered again with the labels of a pool for single tenants.
+    let before: Node = serde_json::from_value(json!({"metadata": {"name": "a1", "uid": "before"}})).unwrap();
+    let shared = in_use_markers::ensure(&fixture.client, &before, Use::Shared("cpu"));
+    shared.await.unwrap();
+    let reservation = [reserve("a1", "a")];
+    fixture.execute(&reservation, Failing::Nothing).await.0.unwrap();
+    assert_eq!(state_of(&fixture, "a1"), Some(Scrubbing));
+    finish_recycling(&fixture).await;
+    assert_eq!((state_of(&fixture, "a1"), count_markers(&fixture)), (None, 0));
+}
+
+#[tokio::test]
+async fn a_marker_of_another_leader_stays_when_a_group_cannot_be_reserved() {
+    for is_of_other in [true, false] {
+        let fixture = Fixture::new(&["a1", "a2"]);
+        fixture.api().objects.get_mut(&format!("{NODES}/a2")).unwrap()["status"] = json!({});
+        if is_of_other {
+            // The new leader is about to reserve the node, in the same version.
+            let node = fixture.api().objects[&format!("{NODES}/a1")].clone();
+            let node: Node = serde_json::from_value(node).unwrap();
+            let marked = in_use_markers::ensure(&fixture.client, &node, Use::Tenant(SLUG));
+            marked.await.unwrap();
+        }
+        let reservations = ["a1", "a2"].map(|node| reserve(node, "a"));
+        fixture.execute(&reservations, Failing::Nothing).await.0.unwrap();
+        assert_eq!(state_of(&fixture, "a1"), None);
+        assert_eq!(count_markers(&fixture), usize::from(is_of_other));
+    }
+}
+
+#[tokio::test]
+async fn a_pool_that_was_deleted_has_no_metric() {
+    let labels = NodeStateLabels {
+        pool: "h100".into(),
+        state: "Free",
+    };
+    let mut fixture = Fixture {
+        pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
+        ..Fixture::new(&["a1"])
+    };
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert_eq!(fixture.metrics.nodes.get(&labels).map(|gauge| gauge.get()), Some(1));
+    fixture.pools.clear();
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert!(fixture.metrics.nodes.get(&labels).is_none());
 }

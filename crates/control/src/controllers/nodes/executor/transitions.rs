@@ -3,7 +3,7 @@
 use super::{Pass, failures::StepFailures, jobs};
 use crate::{
     controllers::{
-        in_use_markers,
+        in_use_markers::{self, Use},
         nodes::jobs::OnNode,
         pods_on_node::{DeletionLimits, PodsOnNode},
     },
@@ -174,7 +174,7 @@ async fn scrub_formerly_shared_node(pass: &Pass<'_>, node: &Node) -> Result<Appl
     let pods = PodsOnNode::list(&pass.client, &name).await?.names();
     let patched = match next_transition_after_sharing(pass.now, node, (&pool, spec), &pods) {
         Transition::SetAssignment(assignment, more_labels) => {
-            in_use_markers::create_marker(&pass.client, node, "").await?;
+            in_use_markers::ensure(&pass.client, node, Use::Tenant("")).await?;
             pass.write_assignment(node, &assignment, &more_labels).await?
         }
         Transition::Free(why) => pass.free_node(node, None, &why).await?,

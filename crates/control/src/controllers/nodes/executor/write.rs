@@ -69,14 +69,19 @@ impl Pass<'_> {
         assignment: Option<&Assignment>,
         why: &str,
     ) -> Result<Option<Node>, ReconcileError> {
+        let name = node.name_any();
+        let is_clean =
+            |assignment: &Assignment| assignment.state.is_pending() || self.find_pool_spec(node, assignment).is_some();
+        // Read before the node is free: a later marker is of its next use.
+        let marker = if assignment.is_none_or(is_clean) {
+            in_use_markers::read_version(&self.client, &name).await?
+        } else {
+            None
+        };
         let patched = self.patch_node(node, &clear_assignment_patch(node), "Free").await?;
         if patched.is_some() {
-            let name = node.name_any();
-            let is_clean = |assignment: &Assignment| {
-                assignment.state.is_pending() || self.find_pool_spec(node, assignment).is_some()
-            };
-            if assignment.is_none_or(is_clean) {
-                in_use_markers::delete_marker(&self.client, &name).await?;
+            if let Some(marker) = &marker {
+                in_use_markers::delete(&self.client, marker).await?;
             }
             if let Some(assignment) = assignment {
                 jobs::delete_jobs(&self.client, &name, assignment).await?;

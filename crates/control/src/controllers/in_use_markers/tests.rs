@@ -1,0 +1,143 @@
+//! Markers at an API server in memory.
+
+use super::*;
+use crate::testing::{Script, ScriptedApi};
+
+/// A node in this version.
+fn node(version: &str) -> Node {
+    serde_json::from_value(json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": version}})).unwrap()
+}
+
+async fn mark_in(host: &ScriptedApi, version: &str, for_use: Use<'_>) -> Marker {
+    mark(&host.client(), &node(version), for_use).await.unwrap()
+}
+
+async fn create_in(host: &ScriptedApi, version: &str, for_use: Use<'_>) -> MarkerVersion {
+    match mark_in(host, version, for_use).await {
+        Marker::Created(created) => created,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn host() -> ScriptedApi {
+    ScriptedApi::new("host", &Script::default())
+}
+
+fn is_marked(host: &ScriptedApi) -> bool {
+    !host.find("/configmaps/").is_empty()
+}
+
+#[tokio::test]
+async fn a_marker_on_which_another_control_relies_is_not_deleted() {
+    for for_use in [Use::Tenant("vision"), Use::Shared("cpu")] {
+        let host = host();
+        let of_former_leader = create_in(&host, "1", for_use).await;
+        assert_eq!(mark_in(&host, "1", for_use).await, Marker::Existing);
+        delete(&host.client(), &of_former_leader).await.unwrap();
+        assert!(is_marked(&host), "{for_use:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_marker_of_a_later_use_is_not_deleted() {
+    let host = host();
+    create_in(&host, "1", Use::Tenant("vision")).await;
+    let of_former_leader = read_version(&host.client(), "n").await.unwrap().unwrap();
+    delete(&host.client(), &of_former_leader).await.unwrap();
+    assert!(!is_marked(&host));
+    create_in(&host, "2", Use::Tenant("speech")).await;
+    delete(&host.client(), &of_former_leader).await.unwrap();
+    assert!(is_marked(&host));
+}
+
+#[tokio::test]
+async fn a_node_that_was_shared_is_clean_for_sharing_only() {
+    let host = host();
+    create_in(&host, "1", Use::Shared("cpu")).await;
+    assert_eq!(mark_in(&host, "2", Use::Shared("more")).await, Marker::Existing);
+    for version in ["1", "3"] {
+        assert_eq!(
+            mark_in(&host, version, Use::Tenant("vision")).await,
+            Marker::OfPreviousUse(PreviousUse::Shared("more".into()))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_node_of_a_tenant_is_clean_for_nobody() {
+    let host = host();
+    create_in(&host, "1", Use::Tenant("vision")).await;
+    for for_use in [Use::Tenant("speech"), Use::Shared("cpu")] {
+        let of_vision = PreviousUse::Tenant("vision".into());
+        assert_eq!(mark_in(&host, "2", for_use).await, Marker::OfPreviousUse(of_vision));
+    }
+    // It was not reserved: the version of the node is the same.
+    assert_eq!(mark_in(&host, "1", Use::Tenant("speech")).await, Marker::Existing);
+    let of_speech = PreviousUse::Tenant("speech".into());
+    assert_eq!(
+        mark_in(&host, "1", Use::Shared("cpu")).await,
+        Marker::OfPreviousUse(of_speech)
+    );
+}
+
+/// A node of a machine that its kubelet identifies.
+fn node_of_machine(name: &str, machine: &str) -> Node {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": "1"},
+        "status": {"nodeInfo": {
+            "machineID": machine, "systemUUID": "s", "architecture": "", "bootID": "", "containerRuntimeVersion": "",
+            "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "", "operatingSystem": "", "osImage": "",
+        }},
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_machine_is_not_clean_under_another_name() {
+    let host = host();
+    let client = host.client();
+    let mark_node = async |name: &str, machine: &str, for_use| {
+        mark(&client, &node_of_machine(name, machine), for_use).await.unwrap()
+    };
+    mark_node("old", "m", Use::Tenant("vision")).await;
+    let of_vision = || Marker::OfPreviousUse(PreviousUse::Tenant("vision".into()));
+    for (machine, is_gone) in [("other", true), ("", true), ("m", false)] {
+        if !is_gone {
+            host.insert("/api/v1/nodes/old", json!({"metadata": {"name": "old"}}));
+        }
+        let name = format!("new-{machine}");
+        let marker = mark_node(&name, machine, Use::Tenant("speech")).await;
+        assert!(matches!(marker, Marker::Created(_)), "{machine}: {marker:?}");
+        let marker = read_version(&client, &name).await.unwrap().unwrap();
+        delete(&client, &marker).await.unwrap();
+    }
+    host.remove("/api/v1/nodes/old");
+    for for_use in [Use::Shared("cpu"), Use::Tenant("speech"), Use::Tenant("speech")] {
+        assert_eq!(mark_node("new", "m", for_use).await, of_vision(), "{for_use:?}");
+    }
+    // It is scrubbed, once. Under its old name it is another node.
+    let marker = read_version(&client, "new").await.unwrap().unwrap();
+    delete(&client, &marker).await.unwrap();
+    assert!(matches!(
+        mark_node("new", "m", Use::Tenant("speech")).await,
+        Marker::Created(_)
+    ));
+    host.insert("/api/v1/nodes/new", json!({"metadata": {"name": "new"}}));
+    let old = read_version(&client, "old").await.unwrap();
+    assert!(old.is_some(), "another machine that reports the same may come back");
+}
+
+#[tokio::test]
+async fn a_machine_that_was_about_to_be_used_is_not_clean_either() {
+    let host = host();
+    let client = host.client();
+    let old = node_of_machine("old", "m");
+    mark(&client, &old, Use::Tenant("vision")).await.unwrap();
+    // Control ended before the node was reserved; it had not seen yet that the other Node is gone.
+    let new = node_of_machine("new", "m");
+    ensure(&client, &new, Use::Tenant("speech")).await.unwrap();
+    assert_eq!(
+        mark(&client, &new, Use::Tenant("speech")).await.unwrap(),
+        Marker::OfPreviousUse(PreviousUse::Tenant("vision".into()))
+    );
+}
