@@ -107,6 +107,11 @@ impl<'a> Review<'a> {
         Ok(Self { operation, request })
     }
 
+    /// Identifies the request.
+    pub fn uid(&self) -> &str {
+        &self.request.uid
+    }
+
     /// Memory that [the request](Self::request) takes at most.
     pub fn tree_bytes(&self) -> u64 {
         let ReviewRequest { object, old_object, .. } = &self.request;
@@ -136,6 +141,15 @@ impl<'a> Review<'a> {
             old: object(request.old_object)?,
         })
     }
+}
+
+/// The UID of the request of a review of which only the beginning is known: API servers write it first.
+pub fn find_uid(beginning: &[u8]) -> Option<&str> {
+    const BEFORE: &str = r#""request":{"uid":""#;
+    let beginning = beginning.utf8_chunks().next()?.valid();
+    let (_, after) = beginning.split_once(BEFORE)?;
+    let (uid, _) = after.split_once('"')?;
+    (!uid.is_empty() && !uid.contains('\\')).then_some(uid)
 }
 
 /// Memory that a JSON text takes at most as a tree. It can be a hundred times the text, as with `{"":0}`, so its structure is counted. The same
@@ -208,6 +222,16 @@ impl Denial {
             reason: "TooManyRequests",
             message: message.into(),
             retry_after: Some(seconds),
+        }
+    }
+
+    /// The request is larger than what can be decided.
+    pub fn too_large(message: impl Into<String>) -> Self {
+        Self {
+            code: 413,
+            reason: "RequestEntityTooLarge",
+            message: message.into(),
+            retry_after: None,
         }
     }
 
@@ -311,6 +335,20 @@ mod tests {
         let request = Review::read(text.as_bytes()).unwrap().request().unwrap();
         assert_eq!((request.operation, request.namespace.as_str()), (Operation::Update, ""));
         assert!(!request.dry_run && request.object.is_null() && request.old.is_null());
+    }
+
+    #[test]
+    fn the_beginning_of_a_review_says_which_it_is() {
+        let text = r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"705ab4f5","kind":{"group":""#;
+        assert_eq!(find_uid(text.as_bytes()), Some("705ab4f5"));
+        let cut = text.split_at(80).0.as_bytes();
+        assert_eq!(find_uid(cut), None, "{cut:?}");
+        let mut broken = text.as_bytes().to_vec();
+        broken.push(0xc3);
+        assert_eq!(find_uid(&broken), Some("705ab4f5"), "a character is cut");
+        for other in ["", "{}", r#"{"request":{"uid":""}}"#, r#"{"request":{"uid":"\u0041"}}"#] {
+            assert_eq!(find_uid(other.as_bytes()), None, "{other}");
+        }
     }
 
     #[test]

@@ -13,13 +13,7 @@ use crate::{
     serve,
     tls::{Acceptor, IdentityFiles, TlsError},
 };
-use axum::{
-    Json, Router,
-    body::Body,
-    extract::State,
-    http::{HeaderMap, StatusCode},
-    routing::post,
-};
+use axum::{Json, Router, body::Body, extract::State, http::HeaderMap, routing::post};
 use berth_sync_rules::admission::{
     configuration::{PATH, configuration},
     review::{Denial, Review, Verdict},
@@ -160,11 +154,11 @@ async fn answer_service(
     } = &*answers;
     let start = Instant::now();
     let held = room.read(LARGEST_SERVICE, &headers, body).await?;
-    let unreadable = |why| (StatusCode::BAD_REQUEST, why);
-    let review = Review::read(&held.review).map_err(unreadable)?;
+    let review = Review::read(&held.review).map_err(Refusal::unreadable)?;
     // Held until the end.
-    let _tree = room.for_tree(review.tree_bytes()).await?;
-    let request = review.request().map_err(unreadable)?;
+    let tree = room.for_tree(review.tree_bytes()).await;
+    let _tree = tree.map_err(|denial| Refusal::Denied(review.uid().to_owned(), denial))?;
+    let request = review.request().map_err(Refusal::unreadable)?;
     drop(held);
     let answer = tokio::time::timeout(
         ANSWER.saturating_sub(start.elapsed()),
@@ -193,7 +187,7 @@ async fn answer_write(
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
     let held = answers.room.read(LARGEST_WRITE, &headers, body).await?;
-    let write = Write::read(&held.review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+    let write = Write::read(&held.review).map_err(Refusal::unreadable)?;
     drop(held);
     let start = Instant::now();
     let verdict = answers.turns.answer(&write).await;
