@@ -98,7 +98,7 @@ impl ObjectSync<'_> {
             return Ok(waits);
         }
         let bytes = self.bytes_on_host(object, &desired);
-        engine.check_host_bytes(0, bytes)?;
+        let _in_flight = engine.reserve_growth(0, bytes).map_err(CallError::QuotaExceeded)?;
         if let Some(waits) = self.wait_to_make_endpoints(&desired).await {
             return Ok(waits);
         }

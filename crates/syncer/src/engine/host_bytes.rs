@@ -1,7 +1,7 @@
 //! How many bytes the tenant's objects have on the host: no more than its class allows. Numbers of objects are limited by the host's
 //! ResourceQuota, which knows no bytes. The size of each object that the syncer made is in its store.
 
-use super::{Engine, api::CallError, lock, turns::Size};
+use super::{Engine, lock, turns::Size};
 use crate::metrics::SizeLabels;
 use berth_sync_rules::{
     model::{Direction, KindId, resource::Key},
@@ -13,6 +13,20 @@ use serde_json::Value;
 const ROOM: u64 = 4 << 10;
 /// Part of the limit by which all objects together may exceed it so. Beyond it nothing grows, and a pod that would is closed.
 const ROOM_OF_ALL: u64 = 8;
+
+/// Bytes that are being written to the host.
+#[must_use]
+pub(super) struct BytesInFlight<'a> {
+    engine: &'a Engine,
+    bytes: u64,
+}
+
+impl Drop for BytesInFlight<'_> {
+    fn drop(&mut self) {
+        let mut in_flight = lock(&self.engine.bytes_in_flight);
+        *in_flight = in_flight.saturating_sub(self.bytes);
+    }
+}
 
 impl Engine {
     /// Kinds of which the syncer makes objects on the host.
@@ -28,7 +42,7 @@ impl Engine {
 
     /// Why nothing can be created on the host, if the tenant has all that it may have.
     pub(super) fn refuse_if_full(&self) -> Option<QuotaExceeded> {
-        self.refuse_beyond(self.cache.tenant.host_limits.bytes, 1)
+        self.refuse_beyond(self.cache.tenant.host_limits.bytes, 1).err()
     }
 
     /// Remembers what of a host object can change, as it was written.
@@ -52,28 +66,44 @@ impl Engine {
         }
     }
 
-    /// Refuses an object of `bytes` on the host, which has `known` bytes there now, if the tenant would have more than it may have.
-    pub(super) fn check_host_bytes(&self, known: u64, bytes: u64) -> Result<(), CallError> {
-        self.check_growth(known, bytes.saturating_sub(known))
+    /// Room for an object of `bytes` on the host, which has `known` bytes there now.
+    ///
+    /// # Errors
+    /// The tenant would have more than it may have.
+    pub(super) fn reserve_host_bytes(&self, known: u64, bytes: u64) -> Result<BytesInFlight<'_>, QuotaExceeded> {
+        self.reserve_growth(known, bytes.saturating_sub(known))
     }
 
-    /// Refuses `more` bytes for an object that has `known` bytes on the host, if the tenant would have more than it may have.
-    pub(super) fn check_growth(&self, known: u64, more: u64) -> Result<(), CallError> {
-        let refused = if known > 0 && more == 0 {
-            None
+    /// Room for `more` bytes of an object that has `known` bytes on the host. They count until the result is dropped, which must be after the store
+    /// has the object: writes at the same time do not get the same room.
+    ///
+    /// # Errors
+    /// The tenant would have more than it may have.
+    pub(super) fn reserve_growth(&self, known: u64, more: u64) -> Result<BytesInFlight<'_>, QuotaExceeded> {
+        let limit = self.cache.tenant.host_limits.bytes;
+        let most = if known > 0 && more == 0 {
+            u64::MAX
         } else if known > 0 && more <= ROOM {
-            let limit = self.cache.tenant.host_limits.bytes;
-            self.refuse_beyond(limit.saturating_add(limit / ROOM_OF_ALL), more)
+            limit.saturating_add(limit / ROOM_OF_ALL)
         } else {
-            self.refuse_beyond(self.cache.tenant.host_limits.bytes, more)
+            limit
         };
-        refused.map_or(Ok(()), |exceeded| Err(CallError::QuotaExceeded(exceeded)))
+        let mut in_flight = lock(&self.bytes_in_flight);
+        self.refuse_beyond(most, in_flight.saturating_add(more))?;
+        *in_flight = in_flight.saturating_add(more);
+        Ok(BytesInFlight {
+            engine: self,
+            bytes: more,
+        })
     }
 
     /// Refuses more bytes if the tenant would have more than `most` then.
-    fn refuse_beyond(&self, most: u64, more: u64) -> Option<QuotaExceeded> {
+    fn refuse_beyond(&self, most: u64, more: u64) -> Result<(), QuotaExceeded> {
         let limit = self.cache.tenant.host_limits.bytes;
-        (self.host_bytes().saturating_add(more) > most).then(|| QuotaExceeded::of_host_bytes(limit))
+        if self.host_bytes().saturating_add(more) > most {
+            return Err(QuotaExceeded::of_host_bytes(limit));
+        }
+        Ok(())
     }
 
     /// Publishes how much the tenant has and may have, and what waits to be written.
@@ -142,22 +172,41 @@ mod tests {
         // What is only mirrored to the tenant is not the tenant's.
         put(KindId::Node, limit);
         assert_eq!(engine.host_bytes(), limit - 100_000);
-        assert!(engine.check_host_bytes(0, 100_000).is_ok());
-        let refused = engine.check_host_bytes(0, 100_001).unwrap_err();
+        assert!(engine.reserve_host_bytes(0, 100_000).is_ok());
+        let refused = engine.reserve_host_bytes(0, 100_001).err().unwrap();
         assert!(refused.to_string().contains("spec.limits.hostBytes"), "{refused}");
-        assert!(engine.check_host_bytes(50_000, 150_001).is_err());
-        assert!(engine.check_host_bytes(50_000, 150_000).is_ok());
+        assert!(engine.reserve_host_bytes(50_000, 150_001).is_err());
+        assert!(engine.reserve_host_bytes(50_000, 150_000).is_ok());
         assert_eq!(engine.refuse_if_full(), None);
         put(KindId::Service, 200_000);
         assert!(engine.refuse_if_full().is_some());
-        assert!(engine.check_host_bytes(1000, 1000 + ROOM).is_ok(), "labels can change");
-        assert!(engine.check_host_bytes(1000, 1001 + ROOM).is_err());
+        assert!(
+            engine.reserve_host_bytes(1000, 1000 + ROOM).is_ok(),
+            "labels can change"
+        );
+        assert!(engine.reserve_host_bytes(1000, 1001 + ROOM).is_err());
         engine.publish_host_bytes();
         assert_eq!(engine.metrics.host_bytes_limit.get(), 512 << 20);
         // Growing little by little ends, too.
         put(KindId::Service, 100_000 + limit / ROOM_OF_ALL);
-        assert!(engine.check_host_bytes(1000, 1001).is_err());
-        assert!(engine.check_host_bytes(1000, 1000).is_ok() && engine.check_host_bytes(1000, 900).is_ok());
+        assert!(engine.reserve_host_bytes(1000, 1001).is_err());
+        assert!(engine.reserve_host_bytes(1000, 1000).is_ok() && engine.reserve_host_bytes(1000, 900).is_ok());
+    }
+
+    #[tokio::test]
+    async fn writes_at_the_same_time_do_not_get_the_same_room() {
+        let engine = engine();
+        let limit = engine.cache.tenant.host_limits.bytes;
+        let first = engine.reserve_host_bytes(0, limit / 2).unwrap();
+        let second = engine.reserve_growth(1000, limit / 2).unwrap();
+        assert!(engine.reserve_host_bytes(0, 1).is_err());
+        assert!(engine.reserve_growth(1000, 0).is_ok(), "what does not grow is written");
+        drop(first);
+        // It was rejected, or the store has it.
+        assert!(engine.reserve_host_bytes(0, limit / 2 + 1).is_err());
+        assert!(engine.reserve_host_bytes(0, limit / 2).is_ok());
+        drop(second);
+        assert!(engine.reserve_host_bytes(0, limit).is_ok());
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ mod host_events;
 mod mirror;
 mod nodes;
 mod own_writes;
+mod pending;
 mod queued_key;
 mod queues;
 mod quota;
@@ -110,8 +111,10 @@ pub struct Engine {
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
     /// How many bytes of each host object the syncer has written that can change.
     applied_bytes: Mutex<HashMap<Key, u64>>,
+    /// Bytes that are being written to the host and are not in the stores yet.
+    bytes_in_flight: Mutex<u64>,
     /// Host objects that are ahead of the tenant's.
-    pending: reserve::PendingReservations,
+    pending: pending::PendingReservations,
     /// Which pods may be created now.
     windows: Mutex<window::SchedulingWindows>,
     /// Which pods of users with limits may wait on the host.
@@ -198,7 +201,8 @@ impl Engine {
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
             applied_bytes: Mutex::default(),
-            pending: reserve::PendingReservations::default(),
+            pending: pending::PendingReservations::default(),
+            bytes_in_flight: Mutex::default(),
             schedule_phase: Mutex::default(),
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),

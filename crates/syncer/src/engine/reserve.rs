@@ -7,12 +7,15 @@
 //! nothing but what the sweep removes.
 //!
 //! Until the tenant's API server has stored the answer and the object arrives here, the tenant's object in the store is
-//! out of date. Meanwhile the host object is left alone: its reservation is *pending*.
+//! out of date. Meanwhile the host object is left alone: its reservation is [*pending*](super::pending).
 
 use super::{
     Engine,
     api::{Api, CallError, Delete},
-    create, lock, to_host,
+    create,
+    host_bytes::BytesInFlight,
+    pending::ReservationInProgress,
+    to_host,
 };
 use berth_api::labels;
 use berth_sync_rules::{
@@ -24,16 +27,10 @@ use berth_sync_rules::{
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use std::{
-    collections::HashMap,
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Age at which a reservation without a tenant object is removed.
 pub(super) const GRACE: Duration = Duration::from_secs(60);
-/// Longest time for which a reservation is pending: the API server has given up by then.
-const RESERVATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a creation waits until another one of the same name has ended, and an update until the creation has.
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of checks whether that has happened.
@@ -103,59 +100,6 @@ pub(crate) enum ReserveError {
     Call(#[from] CallError),
 }
 
-/// Host objects that are ahead of the tenant's: they are left alone until the tenant's object arrives.
-#[derive(Default)]
-pub(super) struct PendingReservations(Mutex<HashMap<Key, PendingReservation>>);
-
-struct PendingReservation {
-    since: Instant,
-    /// What the tenant's object will have allocated; null until that is known.
-    allocated: Value,
-}
-
-impl PendingReservations {
-    /// Begins a reservation, unless one began less than `turn` ago.
-    fn start(&self, key: &Key, turn: Duration) -> bool {
-        let mut pending = lock(&self.0);
-        pending.retain(|_, reservation| reservation.since.elapsed() < RESERVATION_TIMEOUT);
-        if pending
-            .get(key)
-            .is_some_and(|reservation| reservation.since.elapsed() < turn)
-        {
-            return false;
-        }
-        let reservation = PendingReservation {
-            since: Instant::now(),
-            allocated: Value::Null,
-        };
-        pending.insert(key.clone(), reservation);
-        true
-    }
-
-    fn set_allocated(&self, key: &Key, allocated: Value) {
-        if let Some(reservation) = lock(&self.0).get_mut(key) {
-            reservation.allocated = allocated;
-        }
-    }
-
-    pub(super) fn end(&self, key: &Key) {
-        lock(&self.0).remove(key);
-    }
-
-    /// How long the object must still be left alone, given what the tenant's object has allocated now. Ends the
-    /// reservation if that is what it waits for.
-    pub(super) fn time_left(&self, key: &Key, allocated: &Value) -> Option<Duration> {
-        let mut pending = lock(&self.0);
-        let reservation = pending.get(key)?;
-        let left = RESERVATION_TIMEOUT.saturating_sub(reservation.since.elapsed());
-        if left.is_zero() || reservation.allocated == *allocated {
-            pending.remove(key);
-            return None;
-        }
-        Some(left)
-    }
-}
-
 /// Time that is left to a reservation made at `reserved_at` (seconds since the epoch).
 pub(super) fn grace_left(reserved_at: i64, now: Timestamp) -> Duration {
     let age = SignedDuration::from_secs(now.as_second().saturating_sub(reserved_at));
@@ -176,45 +120,50 @@ impl Engine {
         if request.origin.is_none() && self.exists(&request).await? {
             return Err(ReserveError::Exists);
         }
-        if !request.dry_run {
-            self.wait_for_turn_to_reserve(&request).await?;
+        if request.dry_run {
+            self.start_host_watch(request.id);
+            return self.write_once_released(&request).await;
         }
+        let _in_flight = self.wait_for_turn_to_reserve(&request).await?;
         self.start_host_watch(request.id);
-        if request.origin.is_none() {
-            self.wait_for_turn(&request).await?;
-        } else if !request.dry_run {
+        let in_progress = if request.origin.is_none() {
+            self.wait_for_turn(&request).await?
+        } else {
             self.wait_for_adoption(&request).await;
-            self.pending.start(&request.key(), Duration::ZERO);
-        }
+            self.start_reservation(&request, Duration::ZERO)
+        };
         let is_new = request.origin.is_none() || !stores.host(request.id).contains(request.name);
-        if is_new && !request.dry_run && !self.may_make_endpoints(request.id, &request.object) {
-            self.pending.end(&request.key());
+        if is_new && !self.may_make_endpoints(request.id, &request.object) {
             return Err(ReserveError::TooManyServices);
         }
-        let written = self.write_once_released(&request).await;
-        if request.dry_run {
-            return written;
+        let host = self.write_once_released(&request).await?;
+        if let Some(in_progress) = in_progress {
+            in_progress.answered(request.rules.allocated(&host));
         }
-        match &written {
-            Ok(host) => {
-                self.pending
-                    .set_allocated(&request.key(), request.rules.allocated(host));
-                self.store_written(Side::Host, request.id, request.name, host.clone());
-            }
-            Err(_) => self.pending.end(&request.key()),
-        }
-        written
+        self.store_written(Side::Host, request.id, request.name, host.clone());
+        Ok(host)
+    }
+
+    /// Begins a reservation, unless one of the object began less than `turn` ago.
+    fn start_reservation(&self, request: &ReservationRequest<'_>, turn: Duration) -> Option<ReservationInProgress<'_>> {
+        let key = request.key();
+        let number = self.pending.start(&key, turn)?;
+        Some(ReservationInProgress::new(self, key, number))
     }
 
     /// Waits for the turn of the write, for some seconds at most: the tenant's API server waits, too.
-    async fn wait_for_turn_to_reserve(&self, request: &ReservationRequest<'_>) -> Result<(), ReserveError> {
+    async fn wait_for_turn_to_reserve(
+        &self,
+        request: &ReservationRequest<'_>,
+    ) -> Result<BytesInFlight<'_>, ReserveError> {
         let known = self.cache.stores.host(request.id).get(request.name);
         let known = known.map_or(0, |host| u64::from(host.bytes));
         let bytes = known.max(count_bytes(&request.object) as u64);
         let mutable = request.rules.mutable_part(&request.object);
-        self.check_growth(known, self.growth(&request.key(), known, &request.object, &mutable))?;
+        let growth = self.growth(&request.key(), known, &request.object, &mutable);
+        let in_flight = self.reserve_growth(known, growth).map_err(CallError::QuotaExceeded)?;
         tokio::time::sleep(self.turns.take_soon(bytes).map_err(ReserveError::NoTurn)?).await;
-        Ok(())
+        Ok(in_flight)
     }
 
     /// Waits until the reservation of an object that was stored just now has become its host object, but not for long: only then it is known what
@@ -242,7 +191,10 @@ impl Engine {
     }
 
     /// Lets one creation of a name proceed at a time. The next one finds the object that the first one created, if any.
-    async fn wait_for_turn(&self, request: &ReservationRequest<'_>) -> Result<(), ReserveError> {
+    async fn wait_for_turn(
+        &self,
+        request: &ReservationRequest<'_>,
+    ) -> Result<Option<ReservationInProgress<'_>>, ReserveError> {
         let store = self.cache.stores.tenant(request.id);
         loop {
             if store.contains(request.name) {
@@ -250,13 +202,10 @@ impl Engine {
                     return Err(ReserveError::Exists);
                 }
                 // It is gone: the watch will report that.
-                if !request.dry_run {
-                    self.pending.start(&request.key(), Duration::ZERO);
-                }
-                return Ok(());
+                return Ok(self.start_reservation(request, Duration::ZERO));
             }
-            if request.dry_run || self.pending.start(&request.key(), TURN_TIMEOUT) {
-                return Ok(());
+            if let Some(in_progress) = self.start_reservation(request, TURN_TIMEOUT) {
+                return Ok(Some(in_progress));
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -369,24 +318,6 @@ fn is_allocated(rejection: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_pending_reservation_ends_when_the_allocated_address_arrives() {
-        let pending = PendingReservations::default();
-        let name = KindId::Service.key(Name::new("shop", "web"));
-        assert!(pending.start(&name, TURN_TIMEOUT));
-        assert!(!pending.start(&name, TURN_TIMEOUT), "one at a time");
-        assert!(pending.start(&name, Duration::ZERO), "an update does not wait");
-        assert!(pending.time_left(&name, &json!("old")).is_some());
-        pending.set_allocated(&name, json!("new"));
-        assert!(pending.time_left(&name, &json!("old")).is_some());
-        assert!(pending.time_left(&name, &json!("new")).is_none());
-        assert!(pending.time_left(&name, &json!("old")).is_none(), "it has ended");
-        assert!(pending.start(&name, TURN_TIMEOUT));
-        let other = KindId::ConfigMap.key(Name::new("shop", "web"));
-        assert!(pending.time_left(&other, &json!("old")).is_none(), "of another kind");
-    }
 
     #[test]
     fn only_what_is_taken_is_asked_for_again() {

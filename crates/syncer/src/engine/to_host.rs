@@ -5,7 +5,9 @@ use super::{
     Engine, Outcome,
     api::CallError,
     decide::{Action, HostFacts, TenantFacts, decide},
-    lock, reserve, schedule,
+    lock,
+    pending::Pending,
+    reserve, schedule,
 };
 use berth_api::labels;
 use berth_sync_rules::{
@@ -19,10 +21,7 @@ use berth_sync_rules::{
 };
 use jiff::Timestamp;
 use serde_json::Value;
-use std::{
-    borrow::Cow,
-    time::{Duration, Instant},
-};
+use std::{borrow::Cow, time::Instant};
 
 /// One reconciliation of one object.
 pub(super) struct ObjectSync<'a> {
@@ -112,7 +111,9 @@ impl ObjectSync<'_> {
             (Action::Delete { grace_seconds, report }, tenant, Some(host)) => {
                 // What the tenant deletes has no use for an allocation that is under way.
                 let kept = tenant.filter(|(stored, _)| stored.deletion.is_none());
-                if let Some(left) = kept.and_then(|(stored, object)| self.pending(stored, object, host)) {
+                if let Some((stored, object)) = kept
+                    && let Pending::Wait(left) = self.pending(stored, object, host).await
+                {
                     return Ok(Outcome::requeue("reserved", left));
                 }
                 if let Some((stored, object)) = tenant.filter(|_| report) {
@@ -140,15 +141,6 @@ impl ObjectSync<'_> {
                 Ok(Outcome::new("nothing"))
             }
         }
-    }
-
-    /// How long the host object must be left alone because it is ahead of the tenant's.
-    pub(super) fn pending(&self, stored: &Stored, object: &Value, host: &Stored) -> Option<Duration> {
-        if !is_origin(stored, host) {
-            return None;
-        }
-        let allocated = self.kind.allocated(object);
-        self.engine.pending.time_left(&self.key(), &allocated)
     }
 
     pub(super) fn key(&self) -> Key {

@@ -6,7 +6,9 @@ mod tests;
 use super::{
     Engine, Outcome, QUOTA_EXCEEDED,
     api::CallError,
-    certificates, lock,
+    certificates,
+    host_bytes::BytesInFlight,
+    lock,
     recorder::Level,
     turns::{self, Size},
 };
@@ -86,7 +88,12 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     let renews = !are_current(&secret, &object);
     // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet, or too many.
     let differs = bundles.are_too_large || !has_bundles(&secret, &bundles);
-    let mut follows = differs && !is_refused(engine, name, (&secret, bytes), &bundles).await;
+    let in_flight = if differs {
+        reserve_bundles(engine, name, (&secret, bytes), &bundles).await
+    } else {
+        None
+    };
+    let mut follows = in_flight.is_some();
     let is_large = Size::of(bytes) == Size::Large;
     if follows || (renews && is_large) {
         if !may_write(engine, name, bytes).await {
@@ -125,13 +132,16 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     if !changes.is_empty() {
         patch(engine, name, &secret, changes.into_patch()).await?;
     }
+    drop(in_flight);
     let Some(secret) = own_secret(engine, name, &pod) else {
         return Ok(Outcome::requeue("vanished", Duration::ZERO));
     };
     let certificates = certificates::collect(engine, name, &pod, &secret.object()).await?;
     if let Some(body) = &certificates.patch {
         let bytes = u64::from(secret.bytes) + count_bytes(body) as u64;
-        engine.check_host_bytes(secret.bytes.into(), bytes)?;
+        let _in_flight = engine
+            .reserve_host_bytes(secret.bytes.into(), bytes)
+            .map_err(CallError::QuotaExceeded)?;
         if !may_write(engine, name, bytes).await {
             return Ok(Outcome::new(turns::WAITS));
         }
@@ -201,9 +211,14 @@ async fn may_write(engine: &Engine, name: &Name, bytes: u64) -> bool {
     engine.may_write(&KindId::PodToken.key(name.clone()), bytes).await
 }
 
-/// Whether the certificates that a running pod selects now cannot be written to its Secret, which would have `bytes` then. An Event of the pod says
-/// why.
-async fn is_refused(engine: &Engine, name: &Name, (secret, bytes): (&Stored, u64), bundles: &Bundles) -> bool {
+/// Room for the certificates that a running pod selects now in its Secret, which will have `bytes` then. None: they cannot be written, and an Event of
+/// the pod says why.
+async fn reserve_bundles<'a>(
+    engine: &'a Engine,
+    name: &Name,
+    (secret, bytes): (&Stored, u64),
+    bundles: &Bundles,
+) -> Option<BytesInFlight<'a>> {
     let (reason, message) = if bundles.are_too_large {
         let message = format!(
             "The pod keeps the certificates that it has: those of the ClusterTrustBundles that it selects have more than \
@@ -211,14 +226,14 @@ async fn is_refused(engine: &Engine, name: &Name, (secret, bytes): (&Stored, u64
         );
         ("TrustBundleTooLarge", message)
     } else {
-        match engine.check_host_bytes(secret.bytes.into(), bytes) {
-            Err(CallError::QuotaExceeded(exceeded)) => (QUOTA_EXCEEDED, exceeded.to_string()),
-            _ => return false,
+        match engine.reserve_host_bytes(secret.bytes.into(), bytes) {
+            Ok(in_flight) => return Some(in_flight),
+            Err(exceeded) => (QUOTA_EXCEEDED, exceeded.to_string()),
         }
     };
     let pod = KindId::Pod.key(name.clone());
     engine.record_event(&pod, Level::Warning, reason, &message).await;
-    true
+    None
 }
 
 /// Whether there is anything that a pod needs a Secret for.

@@ -1,7 +1,7 @@
 //! Updates the host object.
 
 use super::to_host::ObjectSync;
-use super::{DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, lock, recorder::Level};
+use super::{DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, lock, pending::Pending, recorder::Level};
 use berth_sync_rules::{
     model::{
         DeniedField, HostWrite, Translated, json,
@@ -118,7 +118,7 @@ impl ObjectSync<'_> {
         let translated = match kind.translate(&engine.cache, name, content) {
             Ok(translated) => translated,
             Err(denied) => {
-                if let Some(left) = self.pending(stored, object, host) {
+                if let Pending::Wait(left) = self.pending(stored, object, host).await {
                     return Ok(Compared::Done(Outcome::requeue("reserved", left)));
                 }
                 self.record_denied(&denied).await;
@@ -142,12 +142,13 @@ impl ObjectSync<'_> {
             }
             return Ok(Compared::Same);
         }
-        if let Some(left) = self.pending(stored, object, host) {
+        let pending = self.pending(stored, object, host).await;
+        if let Pending::Wait(left) = pending {
             return Ok(Compared::Done(Outcome::requeue("reserved", left)));
         }
         let bytes = u64::from(host.bytes).max(count_bytes(&desired) as u64);
-        if host.origin_uid.is_none() || kind.is_inert(host) {
-            // It had its turn when it was reserved, and is opened seldom.
+        if host.origin_uid.is_none() || kind.is_inert(host) || pending == Pending::Dropped {
+            // It had its turn when it was reserved, and is opened seldom. What was reserved in vain is closed at once.
             engine.turns.take(bytes);
         } else if let Some(waits) = self.wait_for_turn(bytes).await {
             self.close_now(host, &desired, Part::Isolating).await;
@@ -155,15 +156,18 @@ impl ObjectSync<'_> {
             return Ok(Compared::Later(waits));
         }
         let growth = engine.growth(&self.key(), host.bytes.into(), &desired, &mutable);
-        if let Err(CallError::QuotaExceeded(exceeded)) = engine.check_growth(host.bytes.into(), growth) {
-            let message = exceeded.to_string();
-            engine
-                .record_event(&self.key(), Level::Warning, QUOTA_EXCEEDED, &message)
-                .await;
-            self.close_now(host, &desired, Part::Closing).await;
-            self.narrow_now(stored, host, &desired).await;
-            return Ok(Compared::Later(Outcome::requeue("refused", FULL_WAIT)));
-        }
+        let _in_flight = match engine.reserve_growth(host.bytes.into(), growth) {
+            Ok(in_flight) => in_flight,
+            Err(exceeded) => {
+                let message = exceeded.to_string();
+                engine
+                    .record_event(&self.key(), Level::Warning, QUOTA_EXCEEDED, &message)
+                    .await;
+                self.close_now(host, &desired, Part::Closing).await;
+                self.narrow_now(stored, host, &desired).await;
+                return Ok(Compared::Later(Outcome::requeue("refused", FULL_WAIT)));
+            }
+        };
         if let Some(waits) = self.wait_to_open_gates(object, host).await {
             engine.turns.keep(&self.key(), bytes);
             return Ok(Compared::Done(waits));

@@ -53,6 +53,7 @@ async fn services_have_one_address() {
     a_load_balancer(&clusters).await;
     both_families(&clusters).await;
     failures::reservations_of_rejected_services_are_deleted(&clusters).await;
+    failures::an_update_that_the_tenant_rejects_is_undone_soon(&clusters).await;
     failures::the_configuration_comes_back(&clusters).await;
     assert_eq!(
         syncer

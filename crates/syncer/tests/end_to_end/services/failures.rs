@@ -79,6 +79,44 @@ pub async fn reservations_of_rejected_services_are_deleted(clusters: &Clusters) 
     .await;
 }
 
+/// A plug-in of the tenant rejects what the host has opened already.
+pub async fn an_update_that_the_tenant_rejects_is_undone_soon(clusters: &Clusters) {
+    let namespaces: Api<Namespace> = Api::all(clusters.tenant_admin.clone());
+    create(&namespaces, json!({"metadata": {"name": "shut"}})).await;
+    let services: Api<Service> = Api::namespaced(clusters.tenant_admin.clone(), "shut");
+    create(&services, plain("web")).await;
+    let quotas: Api<ResourceQuota> = Api::namespaced(clusters.tenant_admin.clone(), "shut");
+    let none = json!({"metadata": {"name": "none"}, "spec": {"hard": {"services.nodeports": "0"}}});
+    create(&quotas, none).await;
+    let open = Patch::Merge(json!({"spec": {"type": "NodePort"}}));
+    let dry_run = PatchParams::default().dry_run();
+    eventually(
+        "the quota is enforced",
+        async || matches!(services.patch("web", &dry_run, &open).await, Err(Error::Api(status)) if status.code == 403),
+    )
+    .await;
+    let host_services = clusters.host_api::<Service>();
+    let name = berth_api::names::host_name("Service", "shut", "web");
+    let kind = async || spec(&host_services.get(&name).await.unwrap())["type"].clone();
+    assert_eq!(kind().await, "ClusterIP");
+    let begun = std::time::Instant::now();
+    let (code, message) = denial(services.patch("web", &PatchParams::default(), &open).await);
+    assert!(code == 403 && message.contains("exceeded quota"), "{message}");
+    assert_eq!(kind().await, "NodePort", "the host was first");
+    eventually("the port is closed", async || kind().await == "ClusterIP").await;
+    let taken = begun.elapsed();
+    assert!(taken < std::time::Duration::from_secs(15), "{taken:?}");
+    quotas.delete("none", &DeleteParams::default()).await.unwrap();
+    eventually("it can be opened", async || {
+        services.patch("web", &PatchParams::default(), &open).await.is_ok()
+    })
+    .await;
+    let port = |service: &Service| spec(service)["ports"][0]["nodePort"].clone();
+    let host = host_services.get(&name).await.unwrap();
+    assert_eq!(port(&services.get("web").await.unwrap()), port(&host));
+    assert!(port(&host).is_u64());
+}
+
 pub async fn the_configuration_comes_back(clusters: &Clusters) {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(clusters.tenant_admin.clone());
     let name = configuration::NAME;

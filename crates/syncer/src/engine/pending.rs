@@ -1,0 +1,303 @@
+//! Host objects that are ahead of the tenant's: they are left alone until the tenant's object arrives, or until it is known that its API server has
+//! not stored it. A plug-in of the tenant may have rejected it, and what it opens on the host must not stay open.
+
+use super::{Engine, api::CallError, lock, queued_key::QueuedKey, to_host::ObjectSync};
+use berth_sync_rules::model::{
+    json,
+    resource::{Key, Name},
+    store::{Stored, is_origin},
+};
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Longest time for which a reservation is pending: the API server has given up by then.
+const RESERVATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time from the answer until the tenant's API server is asked whether it has stored the object. It takes milliseconds for that, unless another
+/// webhook of the tenant is slow; then the host object is changed once more when the object arrives.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+
+/// The pending reservations.
+#[derive(Default)]
+pub(super) struct PendingReservations {
+    pending: Mutex<HashMap<Key, PendingReservation>>,
+    next: AtomicU64,
+}
+
+struct PendingReservation {
+    /// Tells it from another one of the same object.
+    number: u64,
+    since: Instant,
+    /// What the tenant's object will have allocated; none until that is known.
+    answer: Option<Answer>,
+}
+
+struct Answer {
+    allocated: Value,
+    look_at: Instant,
+    /// Until the look after that one.
+    pause: Duration,
+}
+
+/// What is known of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// There is none, or the tenant's object has arrived.
+    Settled,
+    /// The object must still be left alone for so long.
+    Wait(Duration),
+    /// It is time to ask the tenant's API server.
+    Look,
+    /// The tenant's API server has given up.
+    Dropped,
+}
+
+/// What a reservation means for the host object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pending {
+    /// There is none, or the tenant's object has arrived.
+    Settled,
+    /// The host object is ahead of the tenant's: it is left alone for so long.
+    Wait(Duration),
+    /// The tenant's API server did not store the object: what was reserved is undone.
+    Dropped,
+}
+
+impl PendingReservations {
+    /// Begins a reservation, unless one began less than `turn` ago. Returns its number.
+    pub(super) fn start(&self, key: &Key, turn: Duration) -> Option<u64> {
+        let mut pending = lock(&self.pending);
+        pending.retain(|_, reservation| reservation.since.elapsed() < RESERVATION_TIMEOUT);
+        if pending
+            .get(key)
+            .is_some_and(|reservation| reservation.since.elapsed() < turn)
+        {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let reservation = PendingReservation {
+            number,
+            since: Instant::now(),
+            answer: None,
+        };
+        pending.insert(key.clone(), reservation);
+        Some(number)
+    }
+
+    /// Ends whatever is reserved for an object.
+    pub(super) fn end(&self, key: &Key) {
+        lock(&self.pending).remove(key);
+    }
+
+    /// Ends this reservation.
+    fn end_one(&self, key: &Key, number: u64) {
+        let mut pending = lock(&self.pending);
+        if pending.get(key).is_some_and(|reservation| reservation.number == number) {
+            pending.remove(key);
+        }
+    }
+
+    fn set_allocated(&self, key: &Key, number: u64, allocated: Value) {
+        let mut pending = lock(&self.pending);
+        let this = pending.get_mut(key).filter(|reservation| reservation.number == number);
+        if let Some(reservation) = this {
+            reservation.answer = Some(Answer {
+                allocated,
+                look_at: Instant::now() + FIRST_LOOK,
+                pause: FIRST_LOOK,
+            });
+        }
+    }
+
+    /// The state, given what the tenant's object has allocated as it is known here. Ends the reservation if that is what it waits for.
+    fn state(&self, key: &Key, allocated: &Value, now: Instant) -> State {
+        let mut pending = lock(&self.pending);
+        let Some(reservation) = pending.get(key) else {
+            return State::Settled;
+        };
+        let left = RESERVATION_TIMEOUT.saturating_sub(now.saturating_duration_since(reservation.since));
+        let answer = reservation.answer.as_ref();
+        let state = match answer {
+            Some(answer) if answer.allocated == *allocated => State::Settled,
+            _ if left.is_zero() => State::Dropped,
+            None => State::Wait(left),
+            Some(answer) if answer.look_at > now => State::Wait(left.min(answer.look_at - now)),
+            Some(_) => State::Look,
+        };
+        if matches!(state, State::Settled | State::Dropped) {
+            pending.remove(key);
+        }
+        state
+    }
+
+    /// The tenant's API server has not said what has become of the object. Returns the time until the next look.
+    fn look_again(&self, key: &Key, now: Instant) -> Duration {
+        let mut pending = lock(&self.pending);
+        let answer = pending.get_mut(key).and_then(|reservation| reservation.answer.as_mut());
+        let Some(answer) = answer else { return Duration::ZERO };
+        let pause = answer.pause;
+        answer.look_at = now + pause;
+        answer.pause = pause * 2;
+        pause
+    }
+}
+
+/// A reservation that is being made. It ends when this is dropped, unless it was [answered](ReservationInProgress::answered): an API server that gave up
+/// stores nothing.
+pub(super) struct ReservationInProgress<'a> {
+    engine: &'a Engine,
+    key: Key,
+    number: u64,
+    is_answered: bool,
+}
+
+impl<'a> ReservationInProgress<'a> {
+    pub(super) fn new(engine: &'a Engine, key: Key, number: u64) -> Self {
+        Self {
+            engine,
+            key,
+            number,
+            is_answered: false,
+        }
+    }
+
+    /// The tenant's API server learns what the host has allocated.
+    pub(super) fn answered(mut self, allocated: Value) {
+        let Self {
+            engine, key, number, ..
+        } = &self;
+        engine.pending.set_allocated(key, *number, allocated);
+        engine.compare_later(key);
+        engine.queue_of(key.kind).add_after(QueuedKey(key.clone()), FIRST_LOOK);
+        self.is_answered = true;
+    }
+}
+
+impl Drop for ReservationInProgress<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.engine.pending.end_one(&self.key, self.number);
+            // The host may have carried out the request all the same.
+            self.engine.add(self.key.clone());
+        }
+    }
+}
+
+impl ObjectSync<'_> {
+    /// Whether the host object must be left alone because it is ahead of the tenant's.
+    pub(super) async fn pending(&self, stored: &Stored, object: &Value, host: &Stored) -> Pending {
+        if !is_origin(stored, host) {
+            return Pending::Settled;
+        }
+        let (engine, key) = (self.engine, self.key());
+        let allocated = self.kind.allocated(object);
+        match engine.pending.state(&key, &allocated, Instant::now()) {
+            State::Settled => Pending::Settled,
+            State::Wait(left) => Pending::Wait(left),
+            State::Dropped => Pending::Dropped,
+            State::Look if self.is_stored_with(stored, &allocated).await => {
+                engine.pending.end(&key);
+                Pending::Dropped
+            }
+            // The watch will report what the object has become, or the API server does not answer.
+            State::Look => Pending::Wait(engine.pending.look_again(&key, Instant::now())),
+        }
+    }
+
+    /// Whether the tenant's API server has this very object, and with this allocated.
+    async fn is_stored_with(&self, stored: &Stored, allocated: &Value) -> bool {
+        let Name { namespace, name } = self.name;
+        let live = self.engine.tenant.get(self.kind.resource(), namespace, name).await;
+        let live = CallError::found(live).ok().flatten();
+        live.is_some_and(|live| {
+            json::text(&live, &["metadata", "uid"]) == Some(&*stored.uid) && self.kind.allocated(&live) == *allocated
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::test_engine::engine;
+    use berth_sync_rules::model::KindId;
+    use serde_json::json;
+
+    const TURN: Duration = Duration::from_secs(2);
+
+    fn key() -> Key {
+        KindId::Service.key(Name::new("shop", "web"))
+    }
+
+    #[test]
+    fn a_pending_reservation_ends_when_the_allocated_address_arrives() {
+        let (pending, key, now) = (PendingReservations::default(), key(), Instant::now());
+        let number = pending.start(&key, TURN).unwrap();
+        assert_eq!(pending.start(&key, TURN), None, "one at a time");
+        let next = pending.start(&key, Duration::ZERO).unwrap();
+        assert_ne!(number, next, "an update does not wait");
+        let waits = |allocated: &str| matches!(pending.state(&key, &json!(allocated), now), State::Wait(_));
+        assert!(waits("old"));
+        pending.set_allocated(&key, number, json!("old"));
+        assert!(waits("old"), "another reservation has taken its place");
+        pending.set_allocated(&key, next, json!("new"));
+        assert!(waits("old"));
+        assert_eq!(pending.state(&key, &json!("new"), now), State::Settled);
+        assert_eq!(pending.state(&key, &json!("old"), now), State::Settled, "it has ended");
+        assert!(pending.start(&key, TURN).is_some());
+        let other = KindId::ConfigMap.key(key.name);
+        assert_eq!(
+            pending.state(&other, &json!("old"), now),
+            State::Settled,
+            "of another kind"
+        );
+    }
+
+    #[test]
+    fn what_the_tenant_does_not_store_is_looked_for_soon_and_then_less_and_less_often() {
+        let (pending, key, now) = (PendingReservations::default(), key(), Instant::now());
+        let number = pending.start(&key, TURN).unwrap();
+        let state = |seconds: u64| pending.state(&key, &json!("old"), now + Duration::from_secs(seconds));
+        assert!(matches!(state(20), State::Wait(_)), "it is being made");
+        pending.set_allocated(&key, number, json!("new"));
+        assert!(matches!(state(1), State::Wait(left) if left < FIRST_LOOK));
+        let mut seconds = 3;
+        for pause in [2, 4, 8] {
+            assert_eq!(state(seconds), State::Look);
+            let next = pending.look_again(&key, now + Duration::from_secs(seconds));
+            assert_eq!(next, Duration::from_secs(pause));
+            assert_eq!(state(seconds), State::Wait(next));
+            seconds += pause;
+        }
+        assert_eq!(state(31), State::Dropped);
+        assert_eq!(state(31), State::Settled);
+    }
+
+    #[tokio::test]
+    async fn a_reservation_that_nobody_waits_for_any_more_is_not_pending() {
+        let (engine, key) = (engine(), key());
+        let in_progress = |turn| {
+            let number = engine.pending.start(&key, turn)?;
+            Some(ReservationInProgress::new(&engine, key.clone(), number))
+        };
+        let state = || engine.pending.state(&key, &json!("old"), Instant::now());
+        let first = in_progress(TURN).unwrap();
+        let second = in_progress(Duration::ZERO).unwrap();
+        drop(first);
+        assert!(
+            matches!(state(), State::Wait(_)),
+            "it is the second one that is pending"
+        );
+        drop(second);
+        assert_eq!(state(), State::Settled);
+        assert!(in_progress(TURN).is_some());
+        assert_eq!(engine.queue_of(key.kind).len(), 1, "the host object is compared");
+        in_progress(TURN).unwrap().answered(json!("new"));
+        assert!(matches!(state(), State::Wait(left) if left <= FIRST_LOOK));
+    }
+}
