@@ -2,8 +2,10 @@
 
 use berth_api::{HostNodePool, HostNodePoolSpec, KubeDuration, conditions, labels};
 use berth_control::install::uninstall::find_remaining_objects;
+use berth_process::binaries::{Binary, find_pinned};
 use berth_tests::{
     objects::{apply, simulate_node},
+    page::parse_blocks,
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
@@ -25,8 +27,11 @@ use kube::{
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
+    process::Stdio,
     sync::{Arc, Mutex},
 };
+use tempfile::TempDir;
+use tokio::process::Command;
 
 /// Label that puts a node into a test's pool.
 const POOL: &str = "example.com/pool";
@@ -279,6 +284,9 @@ pub(crate) async fn deleted_node_is_scrubbed_when_it_returns(host: Arc<TestClust
         bench.nodes.get_opt(bench.name).await.unwrap().is_none() && leases.get_opt(bench.name).await.unwrap().is_none()
     })
     .await;
+    let listed = list_markers_without_node(&host).await;
+    assert!(listed.iter().any(|node| node == bench.name), "{listed:?}");
+    assert!(!listed.iter().any(|node| node == "cpu-01"), "it exists: {listed:?}");
     bench
         .pod_annotations(json!({"simulation.berth.dev/run-for": null}))
         .await;
@@ -294,6 +302,43 @@ pub(crate) async fn deleted_node_is_scrubbed_when_it_returns(host: Arc<TestClust
     bench.delete_tenant().await;
     bench.until_state("Free").await;
     bench.remove().await;
+}
+
+/// The nodes that the commands of the guide print: those that have an in-use marker and do not exist.
+async fn list_markers_without_node(host: &TestCluster) -> Vec<String> {
+    const PAGE: &str = include_str!("../../../docs/guides/host-node-pools.md");
+    let blocks = parse_blocks(PAGE).unwrap();
+    let block = blocks
+        .iter()
+        .find(|block| block.heading == "Machines that do not come back")
+        .unwrap();
+    let kubectl = find_pinned(Binary::Kubectl).unwrap();
+    let path = [
+        kubectl.parent().unwrap().as_os_str(),
+        "/usr/bin".as_ref(),
+        "/bin".as_ref(),
+    ];
+    let folder = TempDir::with_prefix("berth-markers-").unwrap();
+    let output = Command::new("sh")
+        .args(["-ec", &block.text])
+        .current_dir(&folder)
+        .env("PATH", std::env::join_paths(path).unwrap())
+        .env("KUBECONFIG", host.home().admin_kubeconfig())
+        .env("KUBECACHEDIR", folder.path())
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rows = printed.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    rows.map(|row| {
+        assert_eq!(row.len(), 3, "node, ConfigMap and time: {row:?}");
+        row[0].to_owned()
+    })
+    .collect()
 }
 
 pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
