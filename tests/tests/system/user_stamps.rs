@@ -181,7 +181,8 @@ async fn jobs_keep_who_created_them(client: &Client) {
 async fn revisions_name_nobody_else(client: &Client) {
     let revisions = "/apis/apps/v1/namespaces/default/controllerrevisions";
     let revision = |name: &str, user: &str| {
-        let template = json!({"metadata": {"annotations": {(labels::CREATED_BY): user}}, "spec": pod_spec("db:1")});
+        let annotations = json!({(labels::CREATED_BY): user});
+        let template = json!({"$patch": "replace", "metadata": {"annotations": annotations}, "spec": pod_spec("db:1")});
         json!({
             "apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": {"name": name}, "revision": 1,
             "data": {"spec": {"template": template}},
@@ -191,12 +192,52 @@ async fn revisions_name_nobody_else(client: &Client) {
         let result = request(client, "bob", "POST", revisions, &revision("db-forged", user)).await;
         assert_eq!(code(&result), 403, "{result:?}");
     }
+    let template = |template: &Value| json!({"spec": {"template": template}});
+    let own = json!({"metadata": {"annotations": {(labels::CREATED_BY): "bob"}}, "spec": pod_spec("db:1")});
+    let with = |key: &str, value: &Value| {
+        let mut template = own.clone();
+        template["$patch"] = "replace".into();
+        template[key] = value.clone();
+        template
+    };
+    let twice =
+        json!({"annotations": own["metadata"]["annotations"], "annotation\u{17f}": {(labels::CREATED_BY): "alice"}});
+    for (what, data) in [
+        ("it would be merged into Alice's template", template(&own)),
+        ("nobody is named", template(&with("metadata", &json!({})))),
+        (
+            "the annotations are removed",
+            template(&json!({"metadata": {"annotations": null}})),
+        ),
+        ("decoders take keys in any case", json!({"Spec": {"template": own}})),
+        ("the same", json!({"\u{17f}pec": {"template": own}})),
+        ("the same", json!({"spec": {"Template": own}})),
+        ("the same", template(&with("Metadata", &json!({})))),
+        ("the same", template(&with("metadata", &twice))),
+    ] {
+        let mut forged = revision("db-forged", "bob");
+        forged["data"] = data;
+        let result = request(client, "bob", "POST", revisions, &forged).await;
+        assert_eq!(code(&result), 403, "{what}: {result:?}");
+    }
     request(client, "bob", "POST", revisions, &revision("db-own", "bob"))
         .await
         .unwrap();
-    let mut other = revision("of-another-kind", "bob");
-    other["data"] = json!({"spec": {"replicas": 3}});
-    request(client, "bob", "POST", revisions, &other).await.unwrap();
+    // Operators keep templates that nobody is named in, and other things.
+    let operator = "system:serviceaccount:default:operator";
+    for (name, user, data) in [
+        ("of-an-operator", operator, template(&with("metadata", &json!({})))),
+        ("of-another-kind", "bob", json!({"spec": {"replicas": 3}})),
+        ("of-none", "bob", json!({"config": {"a": 1}})),
+    ] {
+        let mut other = revision(name, "bob");
+        other["data"] = data;
+        request(client, user, "POST", revisions, &other).await.unwrap();
+    }
+    let mut merged = revision("db-forged", "bob");
+    merged["data"] = template(&json!({"spec": pod_spec("db:1")}));
+    let result = request(client, operator, "POST", revisions, &merged).await;
+    assert_eq!(code(&result), 403, "{result:?}");
 
     let stateful_sets = "/apis/apps/v1/namespaces/default/statefulsets";
     let template = json!({"metadata": {"labels": {"app": "db"}}, "spec": pod_spec("db:1")});

@@ -8,7 +8,7 @@
 //! | template of a Job | who created the Job: what runs cannot be changed |
 //!
 //! The StatefulSet controller makes pods of earlier templates as well, which it keeps in `ControllerRevision`s. Nobody else makes one whose
-//! template names another user.
+//! pods would count for another user.
 //!
 //! A ServiceAccount is a user like any other, except for those of the controllers of Kubernetes. One policy of each pair sets the annotation,
 //! the other rejects a request in which a webhook of the tenant has changed it afterwards. Requests for which nothing is to be set match no
@@ -30,8 +30,8 @@ const DENIED: &str = "the API server sets the annotation berth.dev/created-by, a
                       what webhooks of this cluster add";
 
 /// What a team reads that makes a revision with a template of another user.
-const DENIED_REVISION: &str = "pods of the revision would count for another user: remove the annotation berth.dev/created-by from its template, \
-                               or let the controller create the revision";
+const DENIED_REVISION: &str = "pods of the revision could count for another user: let the controller create the revision, or let its data replace \
+                               the whole template ($patch: replace), with your name in the annotation berth.dev/created-by";
 
 /// What a team reads that asks for a token of a controller.
 const DENIED_TOKEN: &str = "the controllers of Kubernetes create pods in the name of other users: nobody but kube-controller-manager has \
@@ -227,15 +227,41 @@ fn policy_of_bindings(name: &str) -> Value {
     policy(name, &constraints, &[], &[denied])
 }
 
-/// A revision is part of an object, as a patch. Its data cannot be changed. Other controllers keep in revisions what they like.
+/// A revision is part of an object, as a patch, and its data cannot be changed. The StatefulSet controller takes each one with the labels of its
+/// pods, whoever made it. Other controllers keep in revisions what they like; those that keep templates, keep them as it does. But nothing
+/// may be merged into a template that names somebody else, and only a ServiceAccount may leave the name out.
 fn policy_of_revisions(name: &str) -> Value {
     let constraints = json!({
         "matchPolicy": "Equivalent",
         "resourceRules": [rule("apps", &["CREATE"], &["controllerrevisions"])],
     });
-    let annotation = annotation("object", &["?data", "?spec", "?template"]);
-    let allowed = format!("{} || {annotation} in ['', request.userInfo.username]", is_controller());
-    policy(name, &constraints, &[], &[validation(&allowed, DENIED_REVISION)])
+    let data = "object.?data.orValue({})";
+    let annotation = annotation("variables.template", &[]);
+    let variables = [
+        json!({"name": "spec", "expression": format!("type({data}) == map ? {data}.?spec.orValue({{}}) : {{}}")}),
+        json!({"name": "template", "expression": "type(variables.spec) == map ? variables.spec.?template.orValue({}) : {}"}),
+    ];
+    // The decoder of the controller takes keys in any case.
+    let is_only = |map: &str, key: &str| format!("{map}.all(k, k == '{key}' || !k.matches('(?i)^{key}$'))");
+    let has_template = "type(variables.spec) == map && 'template' in variables.spec";
+    let names_user = format!(
+        "{annotation} == request.userInfo.username || \
+         ({annotation} == '' && request.userInfo.username.startsWith('system:serviceaccount:'))"
+    );
+    let is_whole = format!(
+        "variables.template[?'$patch'].orValue('') == 'replace' && variables.template.all(k, k in ['$patch', 'metadata', 'spec']) && {}",
+        is_only("variables.template.?metadata.orValue({})", "annotations"),
+    );
+    let has_exact_keys = format!(
+        "(type({data}) != map || {}) && (type(variables.spec) != map || {})",
+        is_only(data, "spec"),
+        is_only("variables.spec", "template"),
+    );
+    let allowed = format!(
+        "{} || ({has_exact_keys} && (!({has_template}) || ({is_whole} && ({names_user}))))",
+        is_controller()
+    );
+    policy(name, &constraints, &variables, &[validation(&allowed, DENIED_REVISION)])
 }
 
 /// Tokens of the controllers are for the controller manager, which runs them.
