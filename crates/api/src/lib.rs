@@ -41,6 +41,7 @@ pub mod requests;
 mod schedule_policy;
 mod shared_nodes;
 mod sleep;
+mod storage_offer;
 pub mod sync_policy;
 pub mod system;
 mod tenant_class;
@@ -97,6 +98,7 @@ pub use schedule_policy::{
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow, WorkloadSelector,
 };
 pub use sleep::{ClassSleep, SleepCause, SleepMode, SleepSpec, SleepState, SleepStatus};
+pub use storage_offer::{StorageOffer, UnknownStorageOffer};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{

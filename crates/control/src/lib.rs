@@ -20,7 +20,7 @@ pub mod network;
 pub mod pod_activity;
 pub mod quota_ledger;
 pub mod runtime;
-pub mod storage_claims;
+pub mod storage_uses;
 pub mod stores;
 #[cfg(test)]
 mod testing;

@@ -5,7 +5,7 @@ use crate::{
     gpu_pods::GpuPods,
     network::node_ports::NodePorts,
     pod_activity::PodActivity,
-    storage_claims::StorageClaims,
+    storage_uses::StorageUses,
     user_pods::UserPods,
 };
 use berth_api::{
@@ -59,8 +59,10 @@ pub struct Stores {
     pub pod_activity: Arc<PodActivity>,
     /// Node ports of tenants' Services.
     pub node_ports: Arc<NodePorts>,
-    /// StorageClasses of tenants' claims.
-    pub storage_claims: Arc<StorageClaims>,
+    /// Classes of tenants' PersistentVolumeClaims.
+    pub storage_claims: Arc<StorageUses>,
+    /// Drivers of inline volumes of tenants' pods.
+    pub inline_volumes: Arc<StorageUses>,
     /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.
     pub slices: Arc<NodeIndex<serde_json::Value>>,
     /// Which devices claims request.

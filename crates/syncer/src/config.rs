@@ -1,6 +1,6 @@
 //! Command-line flags, and what the rest of the syncer knows about its tenant.
 
-use berth_api::{SchedulingMode, TenantLimits};
+use berth_api::{SchedulingMode, StorageOffer, TenantLimits};
 use berth_runtime::telemetry::LogFormat;
 use berth_sync_rules::model::{HostLimits, Tenant, UserRules};
 use clap::Parser;
@@ -62,14 +62,10 @@ pub struct Options {
     /// have; then pods wait on the host until control lets them start.
     #[arg(long, env = "BERTH_USERS", value_enum, value_delimiter = ',')]
     pub users: Vec<UsersOption>,
-    /// StorageClasses that the class no longer offers and whose grace period is over: pods that mount their claims end. The claims stay.
-    #[arg(
-        long,
-        env = "BERTH_WITHDRAWN_STORAGE_CLASSES",
-        value_delimiter = ',',
-        value_name = "NAMES"
-    )]
-    pub withdrawn_storage_classes: Vec<String>,
+    /// Storage that the class no longer offers and whose grace period is over, as Kind/name (StorageClass, VolumeAttributesClass, CSIDriver): pods
+    /// that use it end. The claims stay.
+    #[arg(long, env = "BERTH_WITHDRAWN_STORAGE", value_delimiter = ',', value_name = "NAMES")]
+    pub withdrawn_storage: Vec<StorageOffer>,
     /// Bytes that all objects of the tenant may have on the host. Above, nothing is created there, and nothing grows.
     #[arg(long, env = "BERTH_HOST_BYTES", value_name = "BYTES", default_value_t = TenantLimits::default().host_size())]
     pub host_bytes: u64,
@@ -196,7 +192,7 @@ impl TryFrom<&Options> for Tenant {
                 are_stamped: options.users.contains(&UsersOption::Stamped),
                 are_limited: options.users.contains(&UsersOption::Limited),
             },
-            withdrawn_storage_classes: options.withdrawn_storage_classes.iter().cloned().collect(),
+            withdrawn_storage: options.withdrawn_storage.iter().cloned().collect(),
             host_limits: HostLimits {
                 waiting_pods_of_user: options.waiting_pods_of_user,
                 bytes: options.host_bytes,

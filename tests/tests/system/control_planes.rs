@@ -114,7 +114,7 @@ impl Scene {
             class: "default",
             scheduling: SchedulingMode::Tenant,
             policy: &SyncPolicy::default(),
-            withdrawn_storage_classes: &std::collections::BTreeSet::new(),
+            withdrawn_storage: &std::collections::BTreeSet::new(),
             limits: &TenantLimits::default(),
             datastore_usage: DatastoreUsage::default(),
             limits_users: false,

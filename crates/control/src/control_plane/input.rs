@@ -2,8 +2,8 @@
 
 use super::{component::Form, dns_customization::DnsCustomization, endpoints::Endpoints};
 use berth_api::{
-    DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, TenantAuthentication, TenantLimits,
-    names::TenantId,
+    DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, StorageOffer, SyncPolicy, TenantAuthentication,
+    TenantLimits, names::TenantId,
 };
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -23,8 +23,8 @@ pub struct ControlPlaneInput<'a> {
     pub scheduling: SchedulingMode,
     /// What the syncer syncs, and by which rules.
     pub policy: &'a SyncPolicy,
-    /// StorageClasses that were withdrawn from the tenant.
-    pub withdrawn_storage_classes: &'a BTreeSet<String>,
+    /// What of storage was withdrawn from the tenant.
+    pub withdrawn_storage: &'a BTreeSet<StorageOffer>,
     /// How much it may store and create.
     pub limits: &'a TenantLimits,
     /// How much it stores, and what is denied for that reason.

@@ -103,9 +103,9 @@ pub(super) fn render(
     if input.limits_users {
         args.push(flag("waiting-pods-of-user", input.limits.waiting_pods_of_user()));
     }
-    if !input.withdrawn_storage_classes.is_empty() {
-        let names: Vec<&str> = input.withdrawn_storage_classes.iter().map(String::as_str).collect();
-        args.push(flag("withdrawn-storage-classes", names.join(",")));
+    if !input.withdrawn_storage.is_empty() {
+        let names: Vec<String> = input.withdrawn_storage.iter().map(ToString::to_string).collect();
+        args.push(flag("withdrawn-storage", names.join(",")));
     }
     args.extend(input.dns.map(|dns| flag("dns-address", dns.address)));
     args.extend(egress);

@@ -1,7 +1,9 @@
 mod policies;
 
 use super::{dns_customization::DnsCustomization, *};
-use berth_api::{DatastoreUsage, NetworkLimits, SyncPolicy, TenantAuthentication, TenantLimits, names::TenantId};
+use berth_api::{
+    DatastoreUsage, NetworkLimits, StorageOffer, SyncPolicy, TenantAuthentication, TenantLimits, names::TenantId,
+};
 use berth_pki::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
 use std::{
@@ -27,7 +29,7 @@ struct Fixture {
     datastore_usage: DatastoreUsage,
     limits_users: bool,
     policy: SyncPolicy,
-    withdrawn_storage_classes: BTreeSet<String>,
+    withdrawn_storage: BTreeSet<StorageOffer>,
     datastore: DatastoreInput,
     host: HostInput,
     dns: DnsInput,
@@ -52,7 +54,7 @@ impl Fixture {
             datastore_usage: DatastoreUsage::default(),
             limits_users: false,
             policy: SyncPolicy::default(),
-            withdrawn_storage_classes: BTreeSet::new(),
+            withdrawn_storage: BTreeSet::new(),
             datastore: DatastoreInput {
                 endpoints: vec!["https://127.0.0.1:2379".into()],
                 ca_pem: "ca".into(),
@@ -84,7 +86,7 @@ impl Fixture {
             class: "default",
             scheduling: self.scheduling,
             policy: &self.policy,
-            withdrawn_storage_classes: &self.withdrawn_storage_classes,
+            withdrawn_storage: &self.withdrawn_storage,
             limits: &TenantLimits::default(),
             datastore_usage: self.datastore_usage,
             limits_users: self.limits_users,
@@ -293,10 +295,10 @@ fn the_syncer_of_limited_users_knows_how_many_of_their_pods_may_wait_on_the_host
 }
 
 #[test]
-fn the_syncer_knows_withdrawn_storage_classes_and_has_memory_for_the_largest_tenant() {
+fn the_syncer_knows_withdrawn_storage_and_has_memory_for_the_largest_tenant() {
     let mut fixture = Fixture::new();
     let mut render = |withdrawn: &[&str]| {
-        fixture.withdrawn_storage_classes = withdrawn.iter().map(ToString::to_string).collect();
+        fixture.withdrawn_storage = withdrawn.iter().map(|offer| offer.parse().unwrap()).collect();
         let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
         components
             .into_iter()
@@ -304,10 +306,7 @@ fn the_syncer_knows_withdrawn_storage_classes_and_has_memory_for_the_largest_ten
             .unwrap()
     };
     let flag = |syncer: &Component| {
-        let found = syncer
-            .args
-            .iter()
-            .find(|arg| arg.starts_with("--withdrawn-storage-classes"));
+        let found = syncer.args.iter().find(|arg| arg.starts_with("--withdrawn-storage"));
         found.cloned()
     };
     let syncer = render(&[]);
@@ -315,6 +314,7 @@ fn the_syncer_knows_withdrawn_storage_classes_and_has_memory_for_the_largest_ten
     let mib = syncer.memory_limit.unwrap() >> 20;
     // 15,000 pods, and 512 MiB in the datastore.
     assert!((1000..1300).contains(&mib), "{mib}");
-    let expected = "--withdrawn-storage-classes=fast,slow";
-    assert_eq!(flag(&render(&["slow", "fast"])).as_deref(), Some(expected));
+    let withdrawn = ["VolumeAttributesClass/gold", "StorageClass/slow", "StorageClass/fast"];
+    let expected = "--withdrawn-storage=StorageClass/fast,StorageClass/slow,VolumeAttributesClass/gold";
+    assert_eq!(flag(&render(&withdrawn)).as_deref(), Some(expected));
 }

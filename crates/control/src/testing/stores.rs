@@ -81,6 +81,7 @@ impl StoreWriters {
             pod_activity: Arc::default(),
             node_ports: Arc::default(),
             storage_claims: Arc::default(),
+            inline_volumes: Arc::default(),
             devices: Arc::new(Devices::new(Arc::clone(&slices))),
             slices,
             shared_pods: Arc::default(),

@@ -101,6 +101,7 @@ pub async fn start(
         workloads,
         gpu_pods,
         user_pods,
+        inline_volumes,
         activity: pod_activity,
         listed: workloads_listed,
     } = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
@@ -140,6 +141,7 @@ pub async fn start(
         pod_activity,
         node_ports,
         storage_claims,
+        inline_volumes,
         slices,
         devices,
         shared_pods,

@@ -1,10 +1,10 @@
-//! The watch of tenants' PersistentVolumeClaims on the host. Of each only its StorageClass is kept.
+//! The watch of tenants' PersistentVolumeClaims on the host. Of each only its classes are kept.
 
 use super::{
     follow::{Index, follow},
     of_tenants,
 };
-use crate::storage_claims::{StorageClaims, class_of};
+use crate::storage_uses::{StorageUses, of_claim};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Api, Client};
 use std::{collections::HashSet, sync::Arc};
@@ -17,8 +17,8 @@ pub(super) fn start(
     client: &Client,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
-) -> (Arc<StorageClaims>, oneshot::Receiver<()>) {
-    let claims = Arc::new(StorageClaims::default());
+) -> (Arc<StorageUses>, oneshot::Receiver<()>) {
+    let claims = Arc::new(StorageUses::default());
     let (listed, is_listed) = oneshot::channel();
     let api = Api::<PersistentVolumeClaim>::all(client.clone());
     let index = ClaimWatch(Arc::clone(&claims));
@@ -27,11 +27,11 @@ pub(super) fn start(
     (claims, is_listed)
 }
 
-struct ClaimWatch(Arc<StorageClaims>);
+struct ClaimWatch(Arc<StorageUses>);
 
 impl Index<PersistentVolumeClaim> for ClaimWatch {
     fn put(&self, name: &str, claim: Option<&PersistentVolumeClaim>) {
-        self.0.put(name, claim.and_then(class_of));
+        self.0.put(name, claim.map(of_claim).unwrap_or_default());
     }
 
     fn retain(&self, names: &HashSet<String>) {

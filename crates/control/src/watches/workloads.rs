@@ -8,6 +8,7 @@ use crate::{
     gpu_pods::{self, GpuPods},
     key::Key,
     pod_activity::PodActivity,
+    storage_uses::{self, StorageUses},
     user_pods::{self, UserPods},
 };
 use berth_api::{
@@ -43,6 +44,8 @@ pub(super) struct Watched {
     pub(super) gpu_pods: Arc<GpuPods>,
     /// Those that have not ended, by the users who created them.
     pub(super) user_pods: Arc<UserPods>,
+    /// The drivers of their inline volumes.
+    pub(super) inline_volumes: Arc<StorageUses>,
     /// When they came and went.
     pub(super) activity: Arc<PodActivity>,
     /// Resolves when the first list is complete.
@@ -60,6 +63,7 @@ pub(super) fn start(
     let index = Arc::new(WorkloadIndex::default());
     let gpu_pods = Arc::new(GpuPods::default());
     let user_pods = Arc::new(UserPods::default());
+    let inline_volumes = Arc::new(StorageUses::default());
     let activity = Arc::new(PodActivity::default());
     let (listed, is_listed) = oneshot::channel();
     let of_syncers = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
@@ -69,6 +73,7 @@ pub(super) fn start(
         index: Arc::clone(&index),
         gpu_pods: Arc::clone(&gpu_pods),
         user_pods: Arc::clone(&user_pods),
+        inline_volumes: Arc::clone(&inline_volumes),
         activity: Arc::clone(&activity),
         tenants,
         queue,
@@ -80,6 +85,7 @@ pub(super) fn start(
         workloads: index,
         gpu_pods,
         user_pods,
+        inline_volumes,
         activity,
         listed: is_listed,
     }
@@ -90,6 +96,7 @@ struct WorkloadWatch {
     index: Arc<WorkloadIndex>,
     gpu_pods: Arc<GpuPods>,
     user_pods: Arc<UserPods>,
+    inline_volumes: Arc<StorageUses>,
     activity: Arc<PodActivity>,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
@@ -146,6 +153,8 @@ impl Index<Pod> for WorkloadWatch {
     fn put(&self, name: &str, pod: Option<&Pod>) {
         let pod = pod.filter(|pod| is_of_tenant(pod));
         self.gpu_pods.put(name, pod.and_then(gpu_pods::read_pod));
+        self.inline_volumes
+            .put(name, pod.map(storage_uses::of_pod).unwrap_or_default());
         if self.user_pods.put(name, pod.and_then(user_pods::read_pod)) {
             self.queue.add_after(Key::UserQuotas, USERS_PAUSE);
         }
@@ -156,6 +165,7 @@ impl Index<Pod> for WorkloadWatch {
 
     fn retain(&self, names: &HashSet<String>) {
         self.gpu_pods.retain(names);
+        self.inline_volumes.retain(names);
         if self.user_pods.retain(names) {
             self.queue.add_after(Key::UserQuotas, USERS_PAUSE);
         }

@@ -1,6 +1,6 @@
 //! What the rules know about the tenant.
 
-use berth_api::{NetworkLimits, SchedulingMode, SyncPolicy, TenantLimits, labels};
+use berth_api::{NetworkLimits, SchedulingMode, StorageOffer, SyncPolicy, TenantLimits, labels};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// The tenant and its place on the host: what translation needs to know.
@@ -30,8 +30,8 @@ pub struct Tenant {
     pub scheduling: SchedulingMode,
     /// Whether users are counted.
     pub users: UserRules,
-    /// StorageClasses that the tenant's class no longer offers and whose grace period is over: pods that mount their claims end.
-    pub withdrawn_storage_classes: BTreeSet<String>,
+    /// What of storage the tenant's class no longer offers and whose grace period is over: pods that use it end.
+    pub withdrawn_storage: BTreeSet<StorageOffer>,
     /// How much the tenant's objects may be on the host.
     pub host_limits: HostLimits,
 }
@@ -103,7 +103,7 @@ pub(crate) fn test_tenant() -> Tenant {
         class_name: berth_api::DEFAULT_CLASS.into(),
         scheduling: SchedulingMode::Host,
         users: UserRules::default(),
-        withdrawn_storage_classes: BTreeSet::new(),
+        withdrawn_storage: BTreeSet::new(),
         host_limits: HostLimits::default(),
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
         class_name: berth_api::DEFAULT_CLASS.into(),
         scheduling: SchedulingMode::Host,
         users: UserRules::default(),
-        withdrawn_storage_classes: std::collections::BTreeSet::new(),
+        withdrawn_storage: std::collections::BTreeSet::new(),
         host_limits: HostLimits::default(),
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     objects::{TIME_LIMIT, create, eventually},
 };
 use berth_api::{
-    SchedulingMode, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, TenantSchedule, labels,
+    SchedulingMode, StorageOffer, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, TenantSchedule, labels,
     policy_annotations,
 };
 use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
@@ -88,8 +88,8 @@ pub struct Clusters {
     pub tenant_admin: Client,
     /// The rules of the tenant's class.
     pub policy: SyncPolicy,
-    /// StorageClasses that were withdrawn from the tenant.
-    pub withdrawn_storage_classes: BTreeSet<String>,
+    /// What of storage was withdrawn from the tenant.
+    pub withdrawn_storage: BTreeSet<StorageOffer>,
     /// How much the tenant's objects may be on the host.
     pub host_limits: HostLimits,
     /// Who places the tenant's pods.
@@ -184,7 +184,7 @@ impl Clusters {
             host_admin,
             tenant_admin,
             policy,
-            withdrawn_storage_classes: BTreeSet::new(),
+            withdrawn_storage: BTreeSet::new(),
             host_limits: HostLimits::default(),
             scheduling,
             admission,
@@ -359,7 +359,7 @@ impl Clusters {
             class_name: berth_api::DEFAULT_CLASS.into(),
             scheduling: self.scheduling,
             users: berth_sync_rules::model::UserRules::default(),
-            withdrawn_storage_classes: self.withdrawn_storage_classes.clone(),
+            withdrawn_storage: self.withdrawn_storage.clone(),
             host_limits: self.host_limits,
         };
         let admission = self.admission.listen().await;

@@ -13,7 +13,7 @@ use crate::{
     network,
 };
 use berth_api::{
-    ControlPlaneServiceType, HostNodePool, NodeGroup, NodeMode, TenantClass, TenantClassSpec, Violation,
+    ControlPlaneServiceType, HostNodePool, NodeGroup, NodeMode, StorageOffer, TenantClass, TenantClassSpec, Violation,
     conditions::{COMPLIANT, ConditionUpdate},
     sync_policy::allows,
 };
@@ -27,15 +27,15 @@ use std::{
 
 /// Reason: a pool no longer offers the mode of a node group.
 pub(super) const MODE_NOT_OFFERED: &str = "ModeNotOffered";
-/// Reason: the class no longer offers the StorageClass of claims.
+/// Reasons: the class no longer offers what claims, or inline volumes of pods, are made with.
 const STORAGE_CLASS_NOT_ALLOWED: &str = "StorageClassNotAllowed";
+const ATTRIBUTES_CLASS_NOT_ALLOWED: &str = "VolumeAttributesClassNotAllowed";
+const INLINE_DRIVER_NOT_ALLOWED: &str = "InlineDriverNotAllowed";
 /// Reason of the Event when a grace period is over.
 const ENFORCED: &str = "ViolationEnforced";
 /// Kinds of the objects that forbid something, as in [`Violation::object`].
 const CLASS: &str = "TenantClass";
 const POOL: &str = "HostNodePool";
-/// Kind of what is no longer offered, where each object has a grace period of its own.
-const STORAGE_CLASS: &str = "StorageClass";
 
 /// What is withdrawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,15 +56,15 @@ pub(super) enum Withdrawal {
     Issuers,
     /// The registration in Argo CD.
     ArgoCd,
-    /// Pods that mount claims of a StorageClass. The claims and their volumes stay.
-    StorageClass(String),
+    /// Pods that use something of the host's storage. Claims and their volumes stay.
+    Storage(StorageOffer),
 }
 
 /// Something that runs and that a class or a pool does not allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Forbidden {
     reason: &'static str,
-    /// The class or the pool, or the StorageClass that the class no longer offers.
+    /// The class or the pool, or what of storage the class no longer offers.
     object: String,
     message: String,
     withdrawal: Withdrawal,
@@ -175,33 +175,61 @@ fn find_forbidden_by_class(
     }
 }
 
-/// StorageClasses of claims of the tenant that its class does not offer. A tenant may have such claims although its spec is accepted, which
-/// names no StorageClasses. `claims` is the number of its claims by StorageClass, `grace` the grace period of the class in seconds.
+/// What of the host's storage a tenant uses that its class does not offer. A tenant may use it although its spec is accepted, which names nothing
+/// of it. `used` is the number of claims or pods that use each, `grace` the grace period of the class in seconds.
 pub(super) fn find_forbidden_storage(
     settings: &Settings,
-    claims: &BTreeMap<String, usize>,
+    used: &BTreeMap<StorageOffer, usize>,
     grace: i64,
 ) -> Vec<Forbidden> {
-    let offered = &settings.sync.storage.classes;
-    let class = settings.class_name();
-    let unoffered = claims
-        .iter()
-        .filter(|(storage_class, _)| !allows(offered, storage_class));
+    let policy = &settings.sync.storage;
+    let unoffered = used.iter().filter(|(offer, _)| !offer.is_offered(policy));
     unoffered
-        .map(|(storage_class, count)| Forbidden {
-            reason: STORAGE_CLASS_NOT_ALLOWED,
-            // Each has a grace period of its own.
-            object: object(STORAGE_CLASS, storage_class),
-            message: format!(
-                "TenantClass {class} does not offer the StorageClass {storage_class}, which {count} PersistentVolumeClaims of the tenant have: \
-                 no new pod can mount them, and pods that run with them end when this is withdrawn. The claims and their data stay. Move the \
-                 data to claims of another class and delete these, or ask the platform team to list {storage_class} in the class's \
-                 spec.sync.storage.classes"
-            ),
-            withdrawal: Withdrawal::StorageClass(storage_class.clone()),
-            grace,
+        .map(|(offer, count)| {
+            let (reason, uses, advice) = describe_use(offer, *count);
+            Forbidden {
+                reason,
+                // Each has a grace period of its own.
+                object: offer.to_string(),
+                message: format!(
+                    "TenantClass {} does not offer the {} {}, {uses} end when this is withdrawn. {advice}, or ask the platform team to list it \
+                     in the class's {}",
+                    settings.class_name(),
+                    offer.kind(),
+                    offer.name(),
+                    offer.field()
+                ),
+                withdrawal: Withdrawal::Storage(offer.clone()),
+                grace,
+            }
         })
         .collect()
+}
+
+/// Why a use of something that is not offered is reported, who uses it, and what to do.
+fn describe_use(offer: &StorageOffer, count: usize) -> (&'static str, String, &'static str) {
+    let of_claims = format!(
+        "which {count} PersistentVolumeClaims of the tenant have: no new pod can mount them, and pods that run with them"
+    );
+    match offer {
+        StorageOffer::StorageClass(_) => (
+            STORAGE_CLASS_NOT_ALLOWED,
+            of_claims,
+            "The claims and their data stay. Move the data to claims of another class and delete these",
+        ),
+        StorageOffer::AttributesClass(_) => (
+            ATTRIBUTES_CLASS_NOT_ALLOWED,
+            of_claims,
+            "The claims and their data stay. Give the claims another VolumeAttributesClass",
+        ),
+        StorageOffer::InlineDriver(_) => (
+            INLINE_DRIVER_NOT_ALLOWED,
+            format!(
+                "which makes inline volumes for {count} pods of the tenant: no new pod can have them, and these pods"
+            ),
+            "Use PersistentVolumeClaims",
+        ),
+    }
 }
 
 fn find_forbidden_by_pool(
@@ -351,8 +379,8 @@ pub(super) fn withdraw(settings: &mut Settings, rules: Option<&TenantClassSpec>,
                 }
             }
             Withdrawal::ArgoCd => settings.argo_cd = None,
-            Withdrawal::StorageClass(class) => {
-                settings.withdrawn_storage_classes.insert(class.clone());
+            Withdrawal::Storage(offer) => {
+                settings.withdrawn_storage.insert(offer.clone());
             }
             Withdrawal::Nothing | Withdrawal::OwnNodes => {}
         }

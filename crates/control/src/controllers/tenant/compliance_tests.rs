@@ -47,7 +47,7 @@ fn settings() -> Settings {
         manifests: Vec::new(),
         argo_cd: None,
         argo_cd_server: ArgoCdServer::default(),
-        withdrawn_storage_classes: BTreeSet::new(),
+        withdrawn_storage: BTreeSet::new(),
     }
 }
 
@@ -174,17 +174,18 @@ fn a_registration_in_argo_cd_is_withdrawn_if_the_class_no_longer_allows_it() {
     assert_eq!(withdrawn.argo_cd, None);
 }
 
+fn class_of_storage(name: &str) -> StorageOffer {
+    StorageOffer::StorageClass(name.into())
+}
+
 #[test]
 fn each_storage_class_that_claims_have_and_the_class_does_not_offer_has_a_grace_period_of_its_own() {
     let mut settings = settings();
     settings.sync.storage.classes = vec!["fast".into()];
-    let claims = |classes: &[(&str, usize)]| -> BTreeMap<String, usize> {
-        classes
-            .iter()
-            .map(|(class, count)| ((*class).to_owned(), *count))
-            .collect()
+    let find = |settings: &Settings, classes: &[(&str, usize)]| {
+        let used = classes.iter().map(|(class, count)| (class_of_storage(class), *count));
+        find_forbidden_storage(settings, &used.collect(), DAY)
     };
-    let find = |settings: &Settings, classes: &[(&str, usize)]| find_forbidden_storage(settings, &claims(classes), DAY);
     assert!(find(&settings, &[("fast", 3)]).is_empty());
     let first = assess(find(&settings, &[("fast", 3), ("gone", 2)]), &[], at(0));
     let [violation] = first.violations.as_slice() else {
@@ -204,13 +205,44 @@ fn each_storage_class_that_claims_have_and_the_class_does_not_offer_has_a_grace_
     let both = [("gone", 2), ("slow", 1)];
     let later = assess(find(&settings, &both), &first.violations, at(DAY - 1));
     let over = assess(find(&settings, &both), &later.violations, at(DAY));
-    assert_eq!(over.withdrawals, [Withdrawal::StorageClass("gone".into())]);
+    assert_eq!(over.withdrawals, [Withdrawal::Storage(class_of_storage("gone"))]);
     let mut withdrawn = settings.clone();
     withdraw(&mut withdrawn, None, &over.withdrawals);
-    assert_eq!(withdrawn.withdrawn_storage_classes, BTreeSet::from(["gone".to_owned()]));
+    assert_eq!(withdrawn.withdrawn_storage, BTreeSet::from([class_of_storage("gone")]));
     // All are offered again.
     settings.sync.storage.classes = vec!["*".into()];
     assert!(find(&settings, &both).is_empty());
+}
+
+#[test]
+fn attributes_classes_of_claims_and_drivers_of_inline_volumes_are_withdrawn_as_storage_classes_are() {
+    let mut settings = settings();
+    let gold = StorageOffer::AttributesClass("gold".into());
+    let driver = StorageOffer::InlineDriver("inline.example.com".into());
+    let used = BTreeMap::from([(gold.clone(), 2), (driver.clone(), 1)]);
+    let first = assess(find_forbidden_storage(&settings, &used, DAY), &[], at(0));
+    let reported: Vec<_> = first
+        .violations
+        .iter()
+        .map(|violation| (violation.reason.as_str(), violation.object.as_str()))
+        .collect();
+    let expected = [
+        (INLINE_DRIVER_NOT_ALLOWED, "CSIDriver/inline.example.com"),
+        (ATTRIBUTES_CLASS_NOT_ALLOWED, "VolumeAttributesClass/gold"),
+    ];
+    assert_eq!(reported, expected);
+    assert!(first.withdrawals.is_empty());
+    let over = assess(
+        find_forbidden_storage(&settings, &used, DAY),
+        &first.violations,
+        at(DAY),
+    );
+    let mut withdrawn = settings.clone();
+    withdraw(&mut withdrawn, None, &over.withdrawals);
+    assert_eq!(withdrawn.withdrawn_storage, BTreeSet::from([gold, driver]));
+    settings.sync.storage.attributes_classes = vec!["gold".into()];
+    settings.sync.storage.inline_drivers = vec!["inline.example.com".into()];
+    assert!(find_forbidden_storage(&settings, &used, DAY).is_empty());
 }
 
 #[test]

@@ -7,8 +7,8 @@ use crate::{
 };
 use berth_api::{
     ArgoCdRegistration, ArgoCdServer, ClassManifest, ClassSleep, ControlPlaneService, ControlPlaneServicePolicy,
-    DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass,
-    TenantClassSpec, TenantCluster, TenantLimits,
+    DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, StorageOffer, SyncPolicy, TenantAccess,
+    TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -75,9 +75,9 @@ pub struct Settings {
     /// At which address Argo CD reaches it, as its class says.
     #[serde(default, rename = "argoCDServer")]
     pub argo_cd_server: ArgoCdServer,
-    /// StorageClasses that the class no longer offers and whose grace period is over: pods that mount their claims end.
+    /// What of storage the class no longer offers and whose grace period is over: pods that use it end.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub withdrawn_storage_classes: BTreeSet<String>,
+    pub withdrawn_storage: BTreeSet<StorageOffer>,
 }
 
 /// The default of settings that earlier versions recorded.
@@ -131,7 +131,7 @@ pub fn resolve(
             access: spec.access.clone(),
             sleep: rules.sleep.clone(),
             manifests: rules.manifests.clone(),
-            withdrawn_storage_classes: BTreeSet::new(),
+            withdrawn_storage: BTreeSet::new(),
         };
         let rejection = find_service_error(&settings, &rules.control_plane.service)
             .or_else(|| find_shared_pool_error(&settings, &rules.sync.shared_nodes));
@@ -196,7 +196,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         endpoint: accepted.endpoint,
         network: accepted.network,
         // What is withdrawn is decided each time.
-        withdrawn_storage_classes: BTreeSet::new(),
+        withdrawn_storage: BTreeSet::new(),
     }
 }
 

@@ -163,15 +163,15 @@ impl<'a> Validator<'a> {
             Some(rules) => settings::under_rules(accepted, cluster, rules),
             None => accepted,
         };
-        settings.withdrawn_storage_classes.clear();
+        settings.withdrawn_storage.clear();
         found.extend(self.find_forbidden_storage(cluster, &settings));
         let assessment = assess(cluster, found, now);
         compliance::withdraw(&mut settings, rules, &assessment.withdrawals);
         (settings, assessment)
     }
 
-    /// What a tenant runs with whose spec is accepted, and what of it is not allowed all the same: claims of StorageClasses that its class
-    /// does not offer, which the spec does not name.
+    /// What a tenant runs with whose spec is accepted, and what of it is not allowed all the same: storage that its class does not offer, which the
+    /// spec does not name.
     pub(super) fn hold_storage_to_rules(
         &self,
         cluster: &TenantCluster,
@@ -187,13 +187,15 @@ impl<'a> Validator<'a> {
     fn find_forbidden_storage(&self, cluster: &TenantCluster, settings: &Settings) -> Vec<Forbidden> {
         let Some(uid) = cluster.uid() else { return Vec::new() };
         let id = TenantId::new(&cluster.name_any(), &uid);
-        let claims = self.stores.storage_claims.of(&id.workload_namespace());
+        let namespace = id.workload_namespace();
+        let mut used = self.stores.storage_claims.of(&namespace);
+        used.extend(self.stores.inline_volumes.of(&namespace));
         let class = settings.class.as_deref().and_then(|name| self.class(name));
         let grace = class.map_or_else(
             || TenantClassSpec::default().enforcement_grace_period(),
             |class| class.spec.enforcement_grace_period(),
         );
-        compliance::find_forbidden_storage(settings, &claims, grace)
+        compliance::find_forbidden_storage(settings, &used, grace)
     }
 
     /// Nodes that a tenant whose spec is not accepted may not keep: what the status reports as enforced, if it is still forbidden and its

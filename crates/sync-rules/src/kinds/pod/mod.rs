@@ -77,9 +77,6 @@ use std::collections::BTreeSet;
 /// Annotations that every pod may carry to the host: limits of the pod's own bandwidth, which network plug-ins read.
 pub const ANNOTATIONS: &[&str] = &["kubernetes.io/egress-bandwidth", "kubernetes.io/ingress-bandwidth"];
 
-/// Reason of a pod's end whose claim has a StorageClass that was withdrawn from the tenant.
-const STORAGE_CLASS_WITHDRAWN: &str = "StorageClassWithdrawn";
-
 /// Streams of a pod are requested with GET or POST, and newer API servers require the right to create for both.
 const STREAM: &[&str] = &["create", "get"];
 
@@ -285,20 +282,18 @@ impl ToHost for Pods {
     }
 
     fn when_denied(&self, cache: &Cache, name: &Name, pod: &Value, host_pod: &Value) -> WhenDenied {
-        let unoffered = volume_claims::find_unoffered_claims(cache, name, pod);
         let host = cache.stores.host(KindId::Pod).get(name);
         let waits = host.is_some_and(|host| placement::waits(&host));
         if waits {
             // It would start later with what is denied now.
             return WhenDenied::Withdraw;
         }
-        let withdrawn = &cache.tenant.withdrawn_storage_classes;
-        match unoffered.into_iter().find(|(_, class)| withdrawn.contains(class)) {
-            Some((claim, class)) => WhenDenied::End {
-                reason: STORAGE_CLASS_WITHDRAWN,
-                message: format!(
-                    "The pod mounts the claim {claim}, whose StorageClass {class} the platform no longer offers. The claim and its data stay."
-                ),
+        let withdrawn = &cache.tenant.withdrawn_storage;
+        let unoffered = volume_claims::find_unoffered(cache, name, pod);
+        match unoffered.iter().find(|used| withdrawn.contains(&used.offer)) {
+            Some(used) => WhenDenied::End {
+                reason: used.reason(),
+                message: used.message(),
             },
             // What runs goes on. But policies of the tenant that close it must reach it, and annotations that are no longer allowed must go.
             None => WhenDenied::Reduce(build::metadata_of_running(cache, name, pod, host_pod)),

@@ -2,16 +2,16 @@
 //!
 //! | source | rule |
 //! |---|---|
-//! | persistentVolumeClaim | the host's claim; the pod waits until it is there; denied if its StorageClass is no longer offered |
+//! | persistentVolumeClaim | the host's claim; the pod waits until it is there; denied if a class of it is no longer offered |
 //! | ephemeral | the claim that the tenant's controllers make for the pod: an ordinary one on the host, with the same rule |
 //! | csi | drivers in `storage.inlineDrivers`; `nodePublishSecretRef` renamed |
 //!
-//! What is on the host decides on the StorageClass of a claim. A pod that has a node there keeps running until the class is withdrawn; from
+//! What is on the host decides on the classes of a claim. A pod that has a node there keeps running until the class or the driver is withdrawn; from
 //! then on it is denied as well, and ends.
 
 use super::placement;
 use crate::{
-    kinds::storage::classes::offered,
+    kinds::storage::{classes::offered, filled},
     model::{
         Cache, KindId, json,
         references::Target,
@@ -19,7 +19,7 @@ use crate::{
     },
     translation::fields::{self, FieldIssues, Fields, Rule},
 };
-use berth_api::sync_policy::allows;
+use berth_api::StorageOffer;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -76,53 +76,118 @@ fn claim_on_host(pod: &Name, claim: &str) -> String {
     host_name(KindId::PersistentVolumeClaim, &Name::new(&pod.namespace, claim))
 }
 
-/// The StorageClass of a claim that is on the host, if the tenant's class no longer offers it.
-fn unoffered_class(cache: &Cache, pod: &Name, claim: &str) -> Option<String> {
+/// The classes of a claim that is on the host and that the tenant's class no longer offers. Its volume has the attributes of a class until they are
+/// changed to those of the next one.
+fn unoffered_classes(cache: &Cache, pod: &Name, claim: &str) -> Vec<StorageOffer> {
     let claims = cache.stores.host(KindId::PersistentVolumeClaim);
-    let host = claims.get(&Name::new(&pod.namespace, claim))?.object();
-    let class = json::text(&host, &["spec", "storageClassName"])?;
-    (!allows(&cache.tenant.policy.storage.classes, class)).then(|| class.to_owned())
-}
-
-/// Denies a claim whose StorageClass is no longer offered, to all pods but those that have a node before the class is withdrawn.
-fn check_class(cache: &Cache, pod: &Name, claim: &str, path: &str, issues: &mut FieldIssues) {
-    let Some(class) = unoffered_class(cache, pod, claim) else {
-        return;
+    let Some(host) = claims.get(&Name::new(&pod.namespace, claim)) else {
+        return Vec::new();
     };
-    let host = cache.stores.host(KindId::Pod).get(pod);
-    let has_node = host.is_some_and(|host| !placement::waits(&host));
-    if has_node && !cache.tenant.withdrawn_storage_classes.contains(&class) {
-        return;
-    }
-    let offer = offered(cache, KindId::StorageClass, &cache.tenant.policy.storage.classes);
-    issues.deny(
-        path,
-        format!(
-            "the claim {claim} has the StorageClass {class}, which the platform no longer offers. The claim and its data stay: use a claim of \
-             another class ({offer}), or ask the platform team to offer {class} again"
-        ),
-    );
+    let host = host.object();
+    let class = |path: &[&str]| filled(&host, path).map(ToOwned::to_owned);
+    let wanted = class(&["spec", "volumeAttributesClassName"]);
+    let current =
+        class(&["status", "currentVolumeAttributesClassName"]).filter(|current| wanted.as_ref() != Some(current));
+    let attributes = wanted.into_iter().chain(current).map(StorageOffer::AttributesClass);
+    let storage = class(&["spec", "storageClassName"]).map(StorageOffer::StorageClass);
+    let mut offers: Vec<_> = storage.into_iter().chain(attributes).collect();
+    offers.retain(|offer| !offer.is_offered(&cache.tenant.policy.storage));
+    offers
 }
 
-/// The claims that a pod mounts whose StorageClass is no longer offered, each with the class.
-pub fn find_unoffered_claims(cache: &Cache, name: &Name, pod: &Value) -> Vec<(String, String)> {
-    let claims = json::items(pod, &["spec", "volumes"]).iter().filter_map(|volume| {
+/// Whether a pod keeps something that is no longer offered: it has a node, and that is not withdrawn.
+fn may_keep(cache: &Cache, pod: &Name, offer: &StorageOffer) -> bool {
+    let host = cache.stores.host(KindId::Pod).get(pod);
+    host.is_some_and(|host| !placement::waits(&host)) && !cache.tenant.withdrawn_storage.contains(offer)
+}
+
+/// Denies a claim with a class that is no longer offered, to all pods but those that have a node before the class is withdrawn.
+fn check_classes(cache: &Cache, pod: &Name, claim: &str, path: &str, issues: &mut FieldIssues) {
+    let policy = &cache.tenant.policy.storage;
+    for unoffered in unoffered_classes(cache, pod, claim) {
+        if may_keep(cache, pod, &unoffered) {
+            continue;
+        }
+        let (kind, class) = (unoffered.kind(), unoffered.name());
+        let advice = if let StorageOffer::AttributesClass(_) = unoffered {
+            let offer = offered(cache, KindId::VolumeAttributesClass, &policy.attributes_classes);
+            format!("give the claim another one ({offer})")
+        } else {
+            let offer = offered(cache, KindId::StorageClass, &policy.classes);
+            format!("use a claim of another class ({offer})")
+        };
+        issues.deny(
+            path,
+            format!(
+                "the claim {claim} has the {kind} {class}, which the platform no longer offers. The claim and its data stay: {advice}, or ask the \
+                 platform team to offer {class} again"
+            ),
+        );
+    }
+}
+
+/// Something of the host's storage that a pod uses and that is no longer offered.
+#[derive(Debug)]
+pub struct UnofferedStorage {
+    /// What it is.
+    pub offer: StorageOffer,
+    /// The claim that it belongs to, if it is not the pod's own.
+    claim: Option<String>,
+}
+
+impl UnofferedStorage {
+    /// Reason of the end of a pod that uses it.
+    pub fn reason(&self) -> &'static str {
+        match self.offer {
+            StorageOffer::StorageClass(_) => "StorageClassWithdrawn",
+            StorageOffer::AttributesClass(_) => "VolumeAttributesClassWithdrawn",
+            StorageOffer::InlineDriver(_) => "InlineDriverWithdrawn",
+        }
+    }
+
+    /// A message about that.
+    pub fn message(&self) -> String {
+        let (kind, name) = (self.offer.kind(), self.offer.name());
+        match &self.claim {
+            Some(claim) => format!(
+                "The pod mounts the claim {claim}, whose {kind} {name} the platform no longer offers. The claim and its data stay."
+            ),
+            None => format!("The pod has an inline volume of the {kind} {name}, which the platform no longer offers."),
+        }
+    }
+}
+
+/// What a pod uses of the host's storage that is no longer offered.
+pub fn find_unoffered(cache: &Cache, name: &Name, pod: &Value) -> Vec<UnofferedStorage> {
+    let volumes = json::items(pod, &["spec", "volumes"]).iter();
+    let of_volume = |volume: &Value| {
         let named = json::text(volume, &["persistentVolumeClaim", "claimName"]).map(ToOwned::to_owned);
-        named.or_else(|| ephemeral(pod, volume))
-    });
-    claims
-        .filter_map(|claim| {
-            let class = unoffered_class(cache, name, &claim)?;
-            Some((claim, class))
-        })
-        .collect()
+        let claim = named.or_else(|| ephemeral(pod, volume));
+        let offers = match &claim {
+            Some(claim) => unoffered_classes(cache, name, claim),
+            None => unoffered_driver(cache, &volume["csi"]).into_iter().collect(),
+        };
+        let unoffered = offers.into_iter().map(|offer| UnofferedStorage {
+            offer,
+            claim: claim.clone(),
+        });
+        unoffered.collect::<Vec<_>>()
+    };
+    volumes.flat_map(of_volume).collect()
+}
+
+/// The driver of an inline volume, if the tenant's class does not offer it.
+fn unoffered_driver(cache: &Cache, source: &Value) -> Option<StorageOffer> {
+    let driver = json::text(source, &["driver"])?;
+    let offer = StorageOffer::InlineDriver(driver.to_owned());
+    (!offer.is_offered(&cache.tenant.policy.storage)).then_some(offer)
 }
 
 /// The source of a volume that names a claim.
 pub fn claim(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
     let mut copied = fields::copy(source, path, CLAIM, issues);
     let claim = json::text(source, &["claimName"]).unwrap_or_default();
-    check_class(cache, name, claim, path, issues);
+    check_classes(cache, name, claim, path, issues);
     copied.insert("claimName".into(), claim_on_host(name, claim).into());
     copied.into()
 }
@@ -153,7 +218,7 @@ pub fn ephemeral_claim(
     if stored.is_some_and(|stored| !is_pods(&stored.object())) {
         issues.deny(path, format!("the claim {claim} exists and was not made for this pod"));
     }
-    check_class(cache, name, &claim, path, issues);
+    check_classes(cache, name, &claim, path, issues);
     json!({"claimName": claim_on_host(name, &claim)})
 }
 
@@ -161,9 +226,9 @@ pub fn ephemeral_claim(
 pub fn inline(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
     let mut copied = fields::copy(source, path, INLINE, issues);
     let driver = json::text(source, &["driver"]).unwrap_or_default();
-    if allows(&cache.tenant.policy.storage.inline_drivers, driver) {
-        copied.insert("driver".into(), driver.into());
-    } else {
+    copied.insert("driver".into(), driver.into());
+    let unoffered = unoffered_driver(cache, source);
+    if unoffered.is_some_and(|offer| !may_keep(cache, name, &offer)) {
         let why = format!("the driver {driver} is not offered for volumes of pods: use a PersistentVolumeClaim");
         issues.deny(format!("{path}.driver"), why);
     }
@@ -186,7 +251,10 @@ pub fn inline(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &m
 mod tests {
     use super::*;
     use crate::{
-        kinds::{pod::targets, storage::fixtures},
+        kinds::{
+            pod::targets,
+            storage::{claim, fixtures},
+        },
         model::{Direction, WhenDenied},
         registry::{self, kind},
     };
@@ -230,15 +298,40 @@ mod tests {
         assert_eq!(issues.denied[0].field, "v.new");
     }
 
-    /// A cache in which the host's claim `data` has a class, and some classes are withdrawn.
-    fn cache_with_claim(class: &str, withdrawn: &[&str]) -> Cache {
+    /// A cache in which some storage is withdrawn.
+    fn cache_without(withdrawn: &[&str]) -> Cache {
         let mut tenant = fixtures::cache().tenant.clone();
-        tenant.withdrawn_storage_classes = withdrawn.iter().map(ToString::to_string).collect();
-        let cache = registry::new_cache(tenant);
+        tenant.withdrawn_storage = withdrawn.iter().map(|offer| offer.parse().unwrap()).collect();
+        registry::new_cache(tenant)
+    }
+
+    /// The same, with the host's claim `data`, of this StorageClass.
+    fn cache_with_claim(class: &str, withdrawn: &[&str]) -> Cache {
+        let cache = cache_without(withdrawn);
         let mut host = fixtures::host_claim();
         host["spec"]["storageClassName"] = class.into();
         fixtures::put_host(&cache, KindId::PersistentVolumeClaim, &fixtures::name(), &host);
         cache
+    }
+
+    /// The same, with attributes of one class that become those of another.
+    fn cache_with_attributes(current: &str, wanted: &str, withdrawn: &[&str]) -> Cache {
+        let cache = cache_without(withdrawn);
+        let mut host = fixtures::host_claim();
+        host["spec"]["volumeAttributesClassName"] = wanted.into();
+        host["status"]["currentVolumeAttributesClassName"] = current.into();
+        let (_, watched) = claim::KIND.host.unwrap();
+        (watched.trim)(&mut host);
+        fixtures::put_host(&cache, KindId::PersistentVolumeClaim, &fixtures::name(), &host);
+        cache
+    }
+
+    fn when_denied(cache: &Cache, pod: &Value, host_spec: &Value) -> WhenDenied {
+        put_host_pod(cache, host_spec);
+        let Direction::ToHost(pods) = kind(KindId::Pod).direction else {
+            panic!()
+        };
+        pods.when_denied(cache, &name(), pod, &Value::Null)
     }
 
     /// Why a pod may not mount the claim `data`.
@@ -269,11 +362,11 @@ mod tests {
 
     #[test]
     fn a_withdrawn_class_is_denied_to_pods_that_run_and_no_longer_once_it_is_offered_again() {
-        let cache = cache_with_claim("gone", &["gone"]);
+        let cache = cache_with_claim("gone", &["StorageClass/gone"]);
         put_host_pod(&cache, &json!({"nodeName": "node-1"}));
         assert!(denied(&cache).is_some());
         // A list of withdrawn classes that is older than the policy takes nothing away.
-        let cache = cache_with_claim("fast", &["fast"]);
+        let cache = cache_with_claim("fast", &["StorageClass/fast"]);
         put_host_pod(&cache, &json!({"nodeName": "node-1"}));
         assert_eq!(denied(&cache), None);
     }
@@ -281,18 +374,19 @@ mod tests {
     #[test]
     fn a_pod_that_waits_is_withdrawn_at_once_and_one_that_runs_ends_with_the_grace_period_of_the_class() {
         let when_denied = |class: &str, withdrawn: &[&str], spec: &Value| {
-            let cache = cache_with_claim(class, withdrawn);
-            put_host_pod(&cache, spec);
-            let Direction::ToHost(pods) = kind(KindId::Pod).direction else {
-                panic!()
-            };
-            pods.when_denied(&cache, &name(), &pod(), &Value::Null)
+            when_denied(&cache_with_claim(class, withdrawn), &pod(), spec)
         };
         let (waits, runs) = (json!({}), json!({"nodeName": "node-1"}));
         assert_eq!(when_denied("gone", &[], &waits), WhenDenied::Withdraw);
-        assert!(matches!(when_denied("gone", &["other"], &runs), WhenDenied::Reduce(_)));
-        assert_eq!(when_denied("fast", &["fast"], &waits), WhenDenied::Withdraw);
-        let WhenDenied::End { reason, message } = when_denied("gone", &["gone"], &runs) else {
+        assert!(matches!(
+            when_denied("gone", &["StorageClass/other"], &runs),
+            WhenDenied::Reduce(_)
+        ));
+        assert_eq!(
+            when_denied("fast", &["StorageClass/fast"], &waits),
+            WhenDenied::Withdraw
+        );
+        let WhenDenied::End { reason, message } = when_denied("gone", &["StorageClass/gone"], &runs) else {
             panic!()
         };
         assert_eq!(reason, "StorageClassWithdrawn");
@@ -300,6 +394,59 @@ mod tests {
             message.contains("claim data") && message.contains("StorageClass gone"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn a_claim_with_attributes_of_a_withdrawn_class_ends_its_pods_until_it_has_those_of_another() {
+        let (waits, runs) = (json!({}), json!({"nodeName": "node-1"}));
+        let withdrawn: &[&str] = &["VolumeAttributesClass/gone"];
+        assert_eq!(denied(&cache_with_attributes("gold", "gold", withdrawn)), None);
+        let cache = cache_with_attributes("gone", "gone", &[]);
+        let why = denied(&cache).unwrap();
+        assert!(
+            why.contains("VolumeAttributesClass gone") && why.contains("give the claim another one"),
+            "{why}"
+        );
+        put_host_pod(&cache, &runs);
+        assert_eq!(denied(&cache), None, "it goes on for now");
+        for (current, wanted) in [("gone", "gone"), ("gone", "gold"), ("gold", "gone")] {
+            let cache = cache_with_attributes(current, wanted, withdrawn);
+            put_host_pod(&cache, &runs);
+            assert!(denied(&cache).is_some(), "{current} becomes {wanted}");
+            assert_eq!(when_denied(&cache, &pod(), &waits), WhenDenied::Withdraw);
+            let WhenDenied::End { reason, message } = when_denied(&cache, &pod(), &runs) else {
+                panic!()
+            };
+            assert_eq!(reason, "VolumeAttributesClassWithdrawn");
+            assert!(message.contains("claim data"), "{message}");
+        }
+    }
+
+    #[test]
+    fn an_inline_volume_of_a_driver_that_is_no_longer_offered_stays_until_the_driver_is_withdrawn() {
+        let (waits, runs) = (json!({}), json!({"nodeName": "node-1"}));
+        let source = json!({"driver": "gone.example.com"});
+        let pod = json!({"metadata": {"name": "train", "namespace": "research", "uid": "pod-uid"},
+            "spec": {"volumes": [{"name": "vault", "csi": &source}]}});
+        let is_denied = |withdrawn: &[&str], spec: Option<&Value>| {
+            let (cache, mut issues) = (cache_without(withdrawn), FieldIssues::default());
+            if let Some(spec) = spec {
+                put_host_pod(&cache, spec);
+            }
+            inline(&cache, &name(), &source, "v", &mut issues);
+            !issues.denied.is_empty()
+        };
+        let withdrawn: &[&str] = &["CSIDriver/gone.example.com"];
+        assert!(is_denied(&[], None) && is_denied(&[], Some(&waits)));
+        assert!(!is_denied(&[], Some(&runs)) && is_denied(withdrawn, Some(&runs)));
+        let when = |withdrawn, spec| when_denied(&cache_without(withdrawn), &pod, spec);
+        assert_eq!(when(&[], &waits), WhenDenied::Withdraw);
+        assert!(matches!(when(&[], &runs), WhenDenied::Reduce(_)));
+        let WhenDenied::End { reason, message } = when(withdrawn, &runs) else {
+            panic!()
+        };
+        assert_eq!(reason, "InlineDriverWithdrawn");
+        assert!(message.contains("CSIDriver gone.example.com"), "{message}");
     }
 
     #[test]

@@ -55,7 +55,15 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Claims)
         }),
     ]);
 
-/// Keeps the state of a host claim and the fields that never change.
+/// Fields of a host claim's spec that rules and decisions read.
+const KEPT_SPEC: &[&str] = &[
+    "storageClassName",
+    "volumeAttributesClassName",
+    "volumeMode",
+    "volumeName",
+];
+
+/// Keeps the state of a host claim and what decides about it.
 fn trim_host(claim: &mut Value) {
     if let Some(metadata) = claim["metadata"].as_object_mut() {
         metadata.remove("labels");
@@ -65,7 +73,7 @@ fn trim_host(claim: &mut Value) {
         }
     }
     if let Some(spec) = claim["spec"].as_object_mut() {
-        spec.retain(|key, _| matches!(key.as_str(), "storageClassName" | "volumeMode" | "volumeName"));
+        spec.retain(|key, _| KEPT_SPEC.contains(&key.as_str()));
     }
 }
 

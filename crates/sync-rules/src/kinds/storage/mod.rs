@@ -26,7 +26,7 @@ fn on_host(cache: &Cache, id: KindId, name: &Name, object: &Value) -> Option<Arc
 }
 
 /// A text that is not empty.
-fn filled<'a>(object: &'a Value, path: &[&str]) -> Option<&'a str> {
+pub(in crate::kinds) fn filled<'a>(object: &'a Value, path: &[&str]) -> Option<&'a str> {
     json::text(object, path).filter(|text| !text.is_empty())
 }
 

@@ -8,6 +8,7 @@ use crate::{
     objects::{create, events, eventually, is_phase, origin, pod},
     setup::{Clusters, Syncer},
 };
+use berth_api::StorageOffer;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt,
@@ -107,7 +108,7 @@ pub(super) async fn a_class_is_taken_back_and_offered_again(clusters: &mut Clust
     pods.delete("late-comer", &DeleteParams::default()).await.unwrap();
 
     syncer.stop().await;
-    clusters.withdrawn_storage_classes = ["late".to_owned()].into();
+    clusters.withdrawn_storage = [StorageOffer::StorageClass("late".into())].into();
     let syncer = clusters.syncer().await;
     eventually("the pod ends, and the next one is denied", async || {
         let now = pods.get_opt("db-0").await.unwrap();
@@ -121,7 +122,7 @@ pub(super) async fn a_class_is_taken_back_and_offered_again(clusters: &mut Clust
 
     syncer.stop().await;
     clusters.policy = offered;
-    clusters.withdrawn_storage_classes.clear();
+    clusters.withdrawn_storage.clear();
     let syncer = clusters.syncer().await;
     eventually("it runs again", async || is_phase(&pods, "db-0", "Running").await).await;
     syncer

@@ -315,7 +315,7 @@ async fn render_control_plane(
         class: settings.class_name(),
         scheduling: settings.scheduling,
         policy: &settings.sync,
-        withdrawn_storage_classes: &settings.withdrawn_storage_classes,
+        withdrawn_storage: &settings.withdrawn_storage,
         limits: &settings.limits,
         datastore_usage,
         limits_users: context.stores.limits_users(&tenant.cluster),

@@ -8,6 +8,7 @@ use crate::{
     controllers::tenant::{Validator, WithoutClass},
     testing::{TEAM_NAMESPACES, VERSION},
 };
+use berth_api::StorageOffer;
 use berth_node_lifecycle::fleet::WithdrawnNodes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -110,31 +111,46 @@ async fn a_class_that_forbids_the_namespace_is_reported_first_and_enforced_then(
 }
 
 #[tokio::test]
-async fn a_storage_class_is_withdrawn_from_a_tenant_whose_spec_is_accepted_and_given_back() {
+async fn storage_is_withdrawn_from_a_tenant_whose_spec_is_accepted_and_given_back() {
     let mut fixture = ready().await;
-    let claim = format!("{}/data", fixture.id.workload_namespace());
-    let claims = Arc::clone(&fixture.context.stores.storage_claims);
-    claims.put(&claim, Some("fast".into()));
+    let namespace = fixture.id.workload_namespace();
+    let (claim, pod) = (format!("{namespace}/data"), format!("{namespace}/train"));
+    let (claims, pods) = (
+        Arc::clone(&fixture.context.stores.storage_claims),
+        Arc::clone(&fixture.context.stores.inline_volumes),
+    );
+    claims.put(&claim, vec![StorageOffer::StorageClass("fast".into())]);
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture, "Compliant"), "Allowed");
     let offers = |classes: Value| json!({"enforcementGracePeriod": "0s", "sync": {"storage": {"classes": classes}}});
     set_class(&fixture, &offers(json!(["slow"])));
-    for (enforced, withdrawn) in [(false, json!(null)), (true, json!(["fast"]))] {
+    for (enforced, withdrawn) in [(false, json!(null)), (true, json!(["StorageClass/fast"]))] {
         fixture.reconcile().await.unwrap();
         assert_eq!(reason(&fixture, "Accepted"), "Valid");
         assert_eq!(violations(&fixture), [("StorageClassNotAllowed".to_owned(), enforced)]);
-        assert_eq!(settings(&fixture)["withdrawnStorageClasses"], withdrawn);
+        assert_eq!(settings(&fixture)["withdrawnStorage"], withdrawn);
     }
     // As long as the claim is there, whatever else happens.
     fixture.reconcile().await.unwrap();
-    assert_eq!(settings(&fixture)["withdrawnStorageClasses"], json!(["fast"]));
+    assert_eq!(settings(&fixture)["withdrawnStorage"], json!(["StorageClass/fast"]));
     set_class(&fixture, &offers(json!(["slow", "fast"])));
     fixture.reconcile_until_ready().await;
     assert_eq!(violations(&fixture), vec![]);
-    assert_eq!(settings(&fixture)["withdrawnStorageClasses"], json!(null));
+    assert_eq!(settings(&fixture)["withdrawnStorage"], json!(null));
+    // The class offers no driver.
+    pods.put(&pod, vec![StorageOffer::InlineDriver("inline.example.com".into())]);
+    for enforced in [false, true] {
+        fixture.reconcile().await.unwrap();
+        assert_eq!(violations(&fixture), [("InlineDriverNotAllowed".to_owned(), enforced)]);
+    }
+    assert_eq!(
+        settings(&fixture)["withdrawnStorage"],
+        json!(["CSIDriver/inline.example.com"])
+    );
+    pods.put(&pod, Vec::new());
     set_class(&fixture, &offers(json!([])));
     fixture.reconcile().await.unwrap();
-    claims.put(&claim, None);
+    claims.put(&claim, Vec::new());
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture, "Compliant"), "Allowed");
 }
