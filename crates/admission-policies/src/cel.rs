@@ -46,6 +46,12 @@ pub fn authorizer_of(resource: &str) -> String {
     format!("authorizer.group('{GROUP}').resource('{resource}')")
 }
 
+/// Whether a node is the tenant's alone, in a request of its syncer. The role of a syncer lists these nodes by name: it may read their usage
+/// ([`berth_sync_rules::permissions::host_node_metrics_rule`]).
+pub fn is_own_node(name: &str) -> String {
+    format!("authorizer.group('metrics.k8s.io').resource('nodes').name({name}).check('get').allowed()")
+}
+
 /// Whether the key of a label, annotation or taint is reserved for Berth (as [`labels::is_reserved`]).
 pub fn is_reserved_key(key: &str) -> String {
     format!("({key}.startsWith('{GROUP}/') || {key}.contains('.{GROUP}/'))")

@@ -4,6 +4,9 @@
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::policy_annotations;
 
+/// The annotation by which schedulers choose the node that a volume is made for.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![build_claim_policy(), build_snapshot_policy()]
 }
@@ -37,6 +40,11 @@ fn build_claim_policy() -> AdmissionPolicy {
                  oldObject.spec.?volumeAttributesClassName.orValue(''))"
                     .into(),
             ),
+            ("node", selected_node("object")),
+            (
+                "oldNode",
+                format!("oldObject == null ? '' : {}", selected_node("oldObject")),
+            ),
         ],
         validations: vec![
             validation(
@@ -68,15 +76,28 @@ fn build_claim_policy() -> AdmissionPolicy {
             // Storage drivers read instructions from annotations, such as which volume to import.
             validation(
                 format!(
-                    "object.metadata.?annotations.orValue({{}}).all(k, {} || k == 'volume.kubernetes.io/selected-node' || \
+                    "object.metadata.?annotations.orValue({{}}).all(k, {} || k == '{SELECTED_NODE}' || \
                      (oldObject != null && k in oldObject.metadata.?annotations.orValue({{}}) && \
                      oldObject.metadata.annotations[k] == object.metadata.annotations[k]))",
                     cel::is_reserved_key("k")
                 ),
                 "metadata.annotations of claims may not instruct storage drivers",
             ),
+            // Drivers of node-local volumes make the volume there. Schedulers of the host may choose every node.
+            validation(
+                format!(
+                    "variables.node in ['', variables.oldNode] || {}",
+                    cel::is_own_node("variables.node")
+                ),
+                "the annotation volume.kubernetes.io/selected-node may only name nodes that are the tenant's alone",
+            ),
         ],
     }
+}
+
+/// The node that a claim names for its volume; empty for none.
+fn selected_node(claim: &str) -> String {
+    format!("{claim}.metadata.?annotations[?'{SELECTED_NODE}'].orValue('')")
 }
 
 fn build_snapshot_policy() -> AdmissionPolicy {
@@ -110,5 +131,26 @@ fn build_snapshot_policy() -> AdmissionPolicy {
                 "spec.volumeSnapshotClassName must be one that the tenant's class lists",
             ),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_sync_rules::permissions;
+
+    #[test]
+    fn the_nodes_of_a_tenant_are_those_in_the_role_of_its_syncer() {
+        let rule = permissions::host_node_metrics_rule(vec!["n".into()]).unwrap();
+        let first = |texts: Option<Vec<String>>| texts.unwrap().swap_remove(0);
+        let asked = format!(
+            "authorizer.group('{}').resource('{}').name(variables.node).check('{}').allowed()",
+            first(rule.api_groups),
+            first(rule.resources),
+            first(Some(rule.verbs)),
+        );
+        let policy = build_claim_policy();
+        let asks = |validation: &super::super::Validation| validation.expression.ends_with(&asked);
+        assert!(policy.validations.iter().any(asks), "{asked}");
     }
 }

@@ -53,6 +53,12 @@ pub fn is_ours(node: &Value) -> bool {
     json::text(node, &["metadata", "labels", labels::MANAGED_BY]) == Some(labels::MANAGED_BY_SYNCER)
 }
 
+/// Whether a node of the host is the tenant's alone: not one that others use as well.
+pub fn is_own_alone(cache: &Cache, name: &str) -> bool {
+    let published = cache.stores.host(KindId::Node).get(&Name::new("", name));
+    published.is_some_and(|node| json::text(&node.object(), &["spec", "labels", labels::SHARED_POOL]).is_none())
+}
+
 /// The Node as the syncer applies it. `live` is the tenant's Node, if it exists.
 pub fn desired(name: &str, tenant_node: &Value, live: Option<&Value>) -> Value {
     let spec = &tenant_node["spec"];

@@ -241,6 +241,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     objects::sources_of_variables(&credential).await;
     objects::storage_and_devices(&credential).await;
     objects::annotations_of_claims(&credential, admin).await;
+    objects::nodes_of_claims(&credential, admin).await;
     ingresses_and_routes::validate(&credential).await;
     network::policies(&credential).await;
     network_cost::largest_policies(&credential, admin).await;

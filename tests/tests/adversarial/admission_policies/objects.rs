@@ -2,9 +2,13 @@
 
 use super::{StolenCredential, expect_denied, wait_until_served, with};
 use berth_api::labels;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use berth_tests::wait::{SOON, until};
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolumeClaim},
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -245,6 +249,47 @@ pub(super) async fn annotations_of_claims(credential: &StolenCredential, admin: 
     let labelled = json!({"metadata": {"labels": {"berth.dev/x": "y"}}});
     own.patch("claim", &dry_run, &Patch::Merge(labelled)).await.unwrap();
     own.delete("claim", &DeleteParams::default()).await.unwrap();
+}
+
+/// A driver of node-local volumes makes a volume on the node that an annotation names.
+pub(super) async fn nodes_of_claims(credential: &StolenCredential, admin: &Client) {
+    let claim = |node: &str| {
+        let annotations = json!({"volume.kubernetes.io/selected-node": node});
+        let claim = json!({"metadata": {"annotations": annotations}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"}});
+        credential.object("v1", "PersistentVolumeClaim", &claim)
+    };
+    let nodes: Api<Node> = Api::all(admin.clone());
+    let others = nodes.list(&ListParams::default()).await.unwrap().items;
+    for node in others
+        .iter()
+        .map(ResourceExt::name_any)
+        .chain(["no-such-node".to_owned()])
+    {
+        credential.expect_denied("selected-node", &claim(&node)).await;
+    }
+    // As control lists nodes that are assigned to the tenant.
+    let name = format!("{}-own-node", credential.slug);
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+        "rules": [{"apiGroups": ["metrics.k8s.io"], "resources": ["nodes"], "resourceNames": ["own"], "verbs": ["get"]}]});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": "syncer", "namespace": format!("{}-cp", credential.namespace)}]});
+    let roles: Api<ClusterRole> = Api::all(admin.clone());
+    let bindings: Api<ClusterRoleBinding> = Api::all(admin.clone());
+    let params = PostParams::default();
+    roles
+        .create(&params, &serde_json::from_value(role).unwrap())
+        .await
+        .unwrap();
+    bindings
+        .create(&params, &serde_json::from_value(binding).unwrap())
+        .await
+        .unwrap();
+    until("the role holds", SOON, async || credential.create(&claim("own")).await).await;
+    credential.expect_denied("selected-node", &claim("other")).await;
+    bindings.delete(&name, &DeleteParams::default()).await.unwrap();
+    roles.delete(&name, &DeleteParams::default()).await.unwrap();
 }
 
 pub(super) async fn storage_and_devices(credential: &StolenCredential) {

@@ -2,7 +2,7 @@
 
 use super::{ANNOTATIONS, downward, gang, metadata_size, placement, spec, status, token, trust, update};
 use crate::{
-    kinds::network_policy::isolation,
+    kinds::{network_policy::isolation, node},
     model::{Cache, KindId, json, resource::Name},
     translation::{
         fields::FieldIssues,
@@ -17,17 +17,13 @@ use serde_json::{Value, json};
 pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Value {
     if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
         let is_new = !cache.stores.host(KindId::Pod).contains(name);
-        // Only the host's scheduler knows what other tenants use of a shared node.
-        let is_ours = || {
-            let published = cache.stores.host(KindId::Node).get(&Name::new("", node));
-            published.is_some_and(|node| json::text(&node.object(), &["spec", "labels", labels::SHARED_POOL]).is_none())
-        };
         match placement::mode(cache, &pod["spec"]) {
             SchedulingMode::Host if !status::is_bound(pod) => issues.deny(
                 "spec.nodeName",
                 "pods are placed by the scheduler: use a node selector or affinity",
             ),
-            SchedulingMode::Tenant if is_new && !is_ours() => {
+            // Only the host's scheduler knows what other tenants use of a shared node.
+            SchedulingMode::Tenant if is_new && !node::is_own_alone(cache, node) => {
                 issues.deny("spec.nodeName", format!("{node} is not a node of this cluster alone"));
             }
             _ => {}

@@ -17,6 +17,7 @@
 
 use super::{classes::offered, filled, on_host};
 use crate::{
+    kinds::node,
     model::{
         Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, Observation, TenantWrite, ToHost,
         Translated, json,
@@ -330,8 +331,8 @@ fn annotations(cache: &Cache, claim: &Value, issues: &mut FieldIssues) -> Map<St
     let mut copied = Map::new();
     for (key, value) in json::strings(claim, &["metadata", "annotations"]) {
         if key == NODE {
-            let is_tenants = cache.stores.host(KindId::Node).contains(&Name::new("", &value));
-            if is_tenants {
+            // Admission policies of the host reject others.
+            if node::is_own_alone(cache, &value) {
                 copied.insert(key, value.into());
             }
         } else if !labels::is_reserved(&key) && !LOCAL.iter().any(|domain| key.starts_with(domain)) {

@@ -45,6 +45,23 @@ fn a_claim_with_every_offered_field_is_translated() {
 }
 
 #[test]
+fn a_claim_names_only_nodes_that_are_the_tenants_alone() {
+    const NODE: &str = "volume.kubernetes.io/selected-node";
+    let cache = fixtures::cache();
+    for (node, labels) in [("own", json!({})), ("shared", json!({"berth.dev/shared-pool": "cpu"}))] {
+        let published =
+            json!({"metadata": {"name": node, "resourceVersion": "1"}, "spec": {"nodeName": node, "labels": labels}});
+        put_host(&cache, KindId::Node, &Name::new("", node), &published);
+    }
+    for (node, expected) in [("own", json!("own")), ("shared", Value::Null), ("others", Value::Null)] {
+        let mut claim = claim(&json!({}));
+        claim["metadata"]["annotations"] = json!({NODE: node});
+        let translated = translate(&cache, &claim).unwrap();
+        assert_eq!(translated.object["metadata"]["annotations"][NODE], expected, "{node}");
+    }
+}
+
+#[test]
 fn fields_that_choose_a_volume_or_leave_the_namespace_are_denied() {
     let claim = claim(&json!({
         "volumeName": "pvc-of-others", "selector": {"matchLabels": {"a": "b"}}, "storageClassName": "secret",
