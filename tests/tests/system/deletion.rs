@@ -23,6 +23,16 @@ use kube::{
 };
 use std::{sync::Arc, time::Duration};
 
+fn datastore(host: &TestCluster) -> Datastore {
+    let access = host.datastore();
+    let config = DatastoreConfig {
+        endpoints: vec![access.endpoint],
+        ca_cert: access.ca_cert,
+        ca_key: access.ca_key,
+    };
+    Datastore::open(&config).unwrap()
+}
+
 /// Descriptions of everything that is left of a tenant.
 async fn remains(host: &TestCluster, namespace: &str, name: &str, id: &TenantId) -> Vec<String> {
     let mut remains = Vec::new();
@@ -62,13 +72,7 @@ async fn remains(host: &TestCluster, namespace: &str, name: &str, id: &TenantId)
     if secrets.get_opt(&format!("{name}-kubeconfig")).await.unwrap().is_some() {
         remains.push("kubeconfig Secret".into());
     }
-    let access = host.datastore();
-    let config = DatastoreConfig {
-        endpoints: vec![access.endpoint],
-        ca_cert: access.ca_cert,
-        ca_key: access.ca_key,
-    };
-    match Datastore::open(&config).unwrap().describe_tenant(id).await {
+    match datastore(host).describe_tenant(id).await {
         Ok(found) => remains.extend(found),
         // Without an answer, the check is repeated.
         Err(error) => remains.push(format!("the datastore does not answer: {error}")),
@@ -139,8 +143,18 @@ pub(crate) async fn deleted_tenant_leaves_nothing(host: Arc<TestCluster>) {
         unseen.map_or(Ok(()), |kind| Err(format!("it cannot see {kind}: {before:?}")))
     })
     .await;
+    let (datastore, user) = (datastore(&host), tenant.id.etcd_user());
+    let stays = !datastore.delete_leftover(&user).await.unwrap();
+    assert!(stays, "the user of a tenant that stores something was deleted");
+    assert!(datastore.list_identities().await.unwrap().contains(&user));
     tenant.delete(&host).await;
     assert_nothing_remains(&host, "del-full", "full", &tenant.id).await;
+
+    // As a call does that had timed out.
+    datastore.create_tenant(&tenant.id).await.unwrap();
+    assert!(datastore.list_identities().await.unwrap().contains(&user));
+    assert!(datastore.delete_leftover(&user).await.unwrap());
+    assert!(datastore.describe_tenant(&tenant.id).await.unwrap().is_empty());
 }
 
 pub(crate) async fn tenant_is_deleted_during_its_creation(host: Arc<TestCluster>) {

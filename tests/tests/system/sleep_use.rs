@@ -1,17 +1,18 @@
 //! What counts as the use of a tenant, by the numbers of its real API server: requests of people do, those of the control plane do not.
 
 use berth_api::{SchedulingMode, SleepSpec};
-use berth_sleep::activity::{WATCHES_SCHEMA, counts_requests, counts_use};
+use berth_sleep::activity::{ANONYMOUS_SCHEMA, WATCHES_SCHEMA, counts_requests, counts_use};
 use berth_tests::{
     kubectl::Kubectl,
     objects::apply,
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
+    token,
     wait::{SOON, until, until_true},
 };
 use futures::StreamExt;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap, flowcontrol::v1::FlowSchema};
-use kube::{Api, api::WatchParams};
+use kube::{Api, Client, api::WatchParams};
 use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -94,8 +95,22 @@ pub(crate) async fn requests_of_people_are_use_and_those_of_the_control_plane_ar
     })
     .await;
 
+    let anonymous = token::client(&tenant.kubeconfig, "").await;
+    let schema = format!("flow_schema=\"{ANONYMOUS_SCHEMA}\"");
+    until("anonymous requests are counted apart", SOON, async || {
+        ask_without_credentials(&anonymous).await;
+        let requests = count(&tenant).await;
+        if requests.others.keys().any(|name| name.contains(&schema)) {
+            Ok(())
+        } else {
+            Err(requests)
+        }
+    })
+    .await;
+
     let before = count(&tenant).await;
     watch(&maps).await;
+    ask_without_credentials(&anonymous).await;
     tokio::time::sleep(QUIET).await;
     let after = count(&tenant).await;
     assert_eq!(before.used, after.used, "only the tenant's own components have used it");
@@ -119,6 +134,15 @@ pub(crate) async fn requests_of_people_are_use_and_those_of_the_control_plane_ar
     let used = count(&tenant).await.used;
     assert_ne!(used, after.used, "kubectl has used it");
     tenant.delete(&host).await;
+}
+
+/// Sends requests that anybody may send. One is no probe and denied, and one is not even authenticated.
+async fn ask_without_credentials(anonymous: &Client) {
+    for (method, path) in [("GET", "/readyz"), ("POST", "/livez"), ("GET", "/version")] {
+        let request = http::Request::builder().method(method).uri(path);
+        // Whatever the answer is.
+        let _ = anonymous.request_text(request.body(Vec::new()).unwrap()).await;
+    }
 }
 
 /// Opens a watch, as a dashboard does again and again, and closes it.
