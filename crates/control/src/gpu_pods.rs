@@ -81,9 +81,12 @@ fn count_claimed(claims: &HashMap<String, u32>, pod: &GpuPod) -> ClaimedGpus {
     })
 }
 
-/// The number of GPUs that a claim has by its `status`; none as long as it has no devices.
-pub fn count_gpus_of_claim(status: &Value) -> Option<u32> {
-    let allocation = status.get("allocation").filter(|allocation| allocation.is_object())?;
+/// The number of GPUs that a claim has; none as long as it has no devices, and requests some.
+pub fn count_gpus_of_claim(spec: &Value, status: &Value) -> Option<u32> {
+    let Some(allocation) = status.get("allocation").filter(|allocation| allocation.is_object()) else {
+        let requests = spec["devices"]["requests"].as_array();
+        return requests.is_none_or(Vec::is_empty).then_some(0);
+    };
     let results = allocation["devices"]["results"].as_array().into_iter().flatten();
     let gpus = results.filter(|result| result["driver"] == GPU_DRIVER).count();
     Some(u32::try_from(gpus).unwrap_or(u32::MAX))
@@ -159,12 +162,20 @@ fn read_creation(pod: &Pod) -> i64 {
     created.map_or(i64::MIN, |time| time.0.as_second())
 }
 
-/// When the last of its running containers started; none as long as none runs. Init containers may prepare data for hours.
+/// When the last of its running containers started for the first time; none as long as none runs. Init containers may prepare data for hours.
+/// A container that has started again was started first when these had ended: one that ends every hour would keep its pod young for ever.
 fn read_start(status: &PodStatus) -> Option<i64> {
     let running = |state: &ContainerState| Some(state.running.as_ref()?.started_at.as_ref()?.0.as_second());
+    let mut conditions = status.conditions.iter().flatten();
+    let initialized = conditions.find(|condition| condition.type_ == "Initialized" && condition.status == "True");
+    let initialized = initialized.and_then(|condition| Some(condition.last_transition_time.as_ref()?.0.as_second()));
     let starts = status.container_statuses.iter().flatten();
     starts
-        .filter_map(|container| container.state.as_ref().and_then(running))
+        .filter_map(|container| {
+            let started = running(container.state.as_ref()?)?;
+            let first = initialized.filter(|_| container.restart_count > 0);
+            Some(first.map_or(started, |first| first.min(started)))
+        })
         .max()
 }
 
@@ -218,22 +229,28 @@ mod tests {
 
     #[test]
     fn pods_have_the_gpus_of_their_claims() {
+        let spec = json!({"devices": {"requests": [{"name": "r"}]}});
         let devices = |drivers: &[&str]| {
             let results: Vec<Value> = drivers
                 .iter()
                 .map(|driver| json!({"driver": driver, "device": "d"}))
                 .collect();
-            count_gpus_of_claim(&json!({"allocation": {"devices": {"results": results}}}))
+            count_gpus_of_claim(&spec, &json!({"allocation": {"devices": {"results": results}}}))
         };
-        assert_eq!(count_gpus_of_claim(&json!({})), None);
+        assert_eq!(count_gpus_of_claim(&spec, &json!({})), None);
+        assert_eq!(
+            count_gpus_of_claim(&json!({}), &Value::Null),
+            Some(0),
+            "it requests nothing"
+        );
         assert_eq!(devices(&[]), Some(0), "a claim of nothing");
         assert_eq!(devices(&["dra.net", "gpu.nvidia.com", "gpu.nvidia.com"]), Some(2));
         let pods = GpuPods::default();
-        let spec = json!({"nodeName": "n1", "containers": [{"name": "c"}], "resourceClaims": [
+        let pod = json!({"nodeName": "n1", "containers": [{"name": "c"}], "resourceClaims": [
             {"name": "a", "resourceClaimName": "x"}, {"name": "b", "resourceClaimTemplateName": "t"},
         ]});
         let claimed = || pods.by_tenant()["vision-abc"][0].claimed_gpus;
-        pods.put("berth-w/x-123", read(&spec, &json!({})));
+        pods.put("berth-w/x-123", read(&pod, &json!({})));
         pods.put_claim("berth-w/x", Some(0));
         pods.put_claim("berth-w/t", Some(8));
         assert_eq!(
@@ -242,7 +259,7 @@ mod tests {
             "the claim of the template is not made yet"
         );
         let made = json!({"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "b-1"}]});
-        pods.put("berth-w/x-123", read(&spec, &made));
+        pods.put("berth-w/x-123", read(&pod, &made));
         assert_eq!(claimed(), ClaimedGpus::Unknown, "it has no devices yet");
         pods.put_claim("berth-w/b-1", Some(2));
         assert_eq!(claimed(), ClaimedGpus::Known(2));
@@ -288,6 +305,28 @@ mod tests {
         assert_eq!(
             start(json!([container("a", at("10")), container("b", at("20"))])),
             Some(20)
+        );
+    }
+
+    #[test]
+    fn a_container_that_starts_again_keeps_no_pod_young() {
+        let container = |name: &str, second: &str, restarts: u32| {
+            json!({"name": name, "image": "i", "imageID": "", "ready": true,
+            "restartCount": restarts, "state": {"running": {"startedAt": format!("1970-01-01T00:00:{second}Z")}}})
+        };
+        let start = |statuses: Value, conditions: Value| {
+            let status = json!({"phase": "Running", "conditions": conditions, "containerStatuses": statuses});
+            read(&with_gpus("1"), &status).unwrap().started_at
+        };
+        let initialized =
+            json!([{"type": "Initialized", "status": "True", "lastTransitionTime": "1970-01-01T00:00:05Z"}]);
+        let restarted = || json!([container("main", "10", 0), container("sidecar", "50", 7)]);
+        assert_eq!(start(restarted(), initialized.clone()), Some(10));
+        assert_eq!(start(json!([container("main", "50", 7)]), initialized), Some(5));
+        assert_eq!(
+            start(restarted(), json!([])),
+            Some(50),
+            "it is not known when it started first"
         );
     }
 

@@ -139,7 +139,7 @@ impl Index<DynamicObject> for Objects {
                 .devices
                 .put_class(name, data.map(|data| DeviceClass::read(&data["spec"]))),
             Kind::Claim => {
-                let gpus = data.and_then(|data| gpu_pods::count_gpus_of_claim(&data["status"]));
+                let gpus = data.and_then(|data| gpu_pods::count_gpus_of_claim(&data["spec"], &data["status"]));
                 self.gpu_pods.put_claim(name, gpus);
                 let claim = data.map(|data| DeviceClaim::read(&data["spec"], &data["status"]));
                 self.devices.put_claim(name, claim)
