@@ -39,6 +39,7 @@ mod sleep_cron;
 mod sleep_random;
 mod sleep_use;
 mod usage;
+mod user_claims;
 mod user_quotas;
 mod user_stamps;
 mod versions;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
                 reservations::what_exists_stays_reserved_when_a_class_gets_smaller,
                 reservations::a_project_is_deleted_after_its_tenants,
                 user_stamps::users_are_stamped_and_nobody_forges_them,
+                user_claims::a_claim_that_is_replaced_by_a_larger_one_counts_before_its_pod_starts,
                 user_quotas::pods_of_one_user_that_wait_leave_room_for_others,
                 user_quotas::schemas_reject_invalid_limits_of_users,
                 sign_in::people_sign_in_with_tokens_of_issuers,

@@ -88,7 +88,7 @@ pub(crate) async fn until_pods_can_be_created(tenant: &Tenant) {
 }
 
 /// A Project with one namespace of its name.
-fn project(name: &str, limits: &Value) -> Value {
+pub(crate) fn project(name: &str, limits: &Value) -> Value {
     json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": name},
         "spec": {"namespaces": [name], "userQuotas": limits},
@@ -120,7 +120,7 @@ async fn host_pods(host: &TestCluster, tenants: &[&Tenant], user: &str) -> BTree
     found
 }
 
-fn is_gated(pod: &Pod) -> bool {
+pub(crate) fn is_gated(pod: &Pod) -> bool {
     let gates = pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten());
     gates.into_iter().any(|gate| gate.name == labels::USER_QUOTA_GATE)
 }
