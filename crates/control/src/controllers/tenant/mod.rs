@@ -36,6 +36,7 @@ mod status;
 mod target;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 mod validate;
 mod version;
 
@@ -127,8 +128,8 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant, uid: &str) -> Resu
         FollowedSleep::Recorded(pause) => return Ok(Some(pause)),
         FollowedSleep::Stays(sleep) => sleep,
     };
-    if let Some(accepted) = &accepted
-        && apply::record_upgrade(context, accepted).await?
+    if let Some(settings) = settings
+        && upgrade::record(context, tenant, settings).await?
     {
         return Ok(Some(RECHECK));
     }

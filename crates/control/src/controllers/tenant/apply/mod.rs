@@ -29,7 +29,6 @@ pub(super) use argo_cd::delete_registration;
 pub(super) use control_plane::{ApiServer, Serving, Started, SyncerState};
 pub(super) use endpoint::PublicState;
 pub(super) use prepare::Prepared;
-pub(super) use upgrade::record_upgrade;
 
 use super::{
     argo_cd::ObservedRegistration,
