@@ -73,6 +73,10 @@ pub struct Options {
     /// Maximum number of connections that are held from one IPv4 address or one IPv6 network of /64. Further ones are refused.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = parse_count)]
     pub max_held_connections_per_source: usize,
+    /// Maximum number of connections whose client or API server takes nothing of what was sent to it. Beyond that, those are closed
+    /// that have taken nothing for 5 seconds. Each needs up to 600 KiB of memory.
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = parse_count)]
+    pub max_stalled_connections: usize,
     /// Seconds after which a connection is closed whose client or API server takes nothing of what was sent to it. A connection on
     /// which nothing is sent, such as an idle watch, stays open.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
@@ -124,6 +128,7 @@ impl Options {
                 .max_connections_per_tenant_and_source
                 .unwrap_or_else(|| quarter(self.max_connections_per_tenant)),
             of_source: self.max_connections_per_source,
+            stalled: self.max_stalled_connections,
             held: HoldLimits {
                 all: self.max_held_connections,
                 of_tenant: self.max_held_connections_per_tenant,
@@ -167,6 +172,8 @@ fn parse_count(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relay;
+    use berth_runtime::sockets;
     use clap::CommandFactory;
 
     #[test]
@@ -188,6 +195,7 @@ mod tests {
             "--wake-timeout=0",
             "--stall-timeout=0",
             "--max-handshakes=0",
+            "--max-stalled-connections=0",
             "--max-connections-per-tenant-and-source=0",
             "--max-held-connections=0",
             "--max-held-connections-per-tenant-and-source=0",
@@ -197,6 +205,24 @@ mod tests {
             assert!(parse(bad).is_err(), "{bad}");
         }
         assert!(Options::try_parse_from(["berth-gateway"]).is_err(), "without a domain");
+    }
+
+    #[test]
+    fn readers_that_take_nothing_do_not_use_up_the_memory_that_the_chart_gives() {
+        let values = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/berth/values.yaml");
+        let values = std::fs::read_to_string(values).unwrap();
+        let gateway = values.split_once("\ngateway:\n").unwrap().1;
+        let (_, memory) = gateway.split_once("limits: {memory: ").unwrap();
+        assert!(memory.starts_with("1Gi}"), "write the new limit here");
+        let limits = Options::try_parse_from(["berth-gateway", "--domain=example.com"])
+            .unwrap()
+            .limits();
+        // In this process, towards the reader, and from the other side, of which the kernel reckons twice.
+        let of_stalled = relay::BUFFER + sockets::UNSENT as usize + 2 * sockets::UNREAD_OF_FAR;
+        // A task, and two sockets without data.
+        let of_any = 12 << 10;
+        let all = limits.stalled * of_stalled + limits.connections * of_any;
+        assert!(all < 900 << 20, "{} MiB", all >> 20);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! when there are some, into a buffer of the thread, and written at once. Only what the other side does not take at once is kept, in
 //! memory of its own, and nothing more is read before it is written.
 
+use crate::stalls::{GRACE, Stalls};
 use prometheus_client::metrics::counter::Counter;
 use rustix::{
     io::Errno,
@@ -16,11 +17,15 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
-use tokio::{net::TcpStream, task::coop::consume_budget, time::timeout};
+use tokio::{
+    net::TcpStream,
+    task::coop::consume_budget,
+    time::{Instant, timeout},
+};
 
 /// Bytes that are read at a time: one of the largest TLS records. Also the maximum that a direction keeps whose reader has stalled, of which
 /// there may be as many as connections.
-const BUFFER: usize = 16 << 10;
+pub(crate) const BUFFER: usize = 16 << 10;
 /// How long the second side may be silent after the first has ended. Clients of Kubernetes and API servers close a connection whose other
 /// side has ended; one that stays half open would keep its place for as long as somebody wants.
 const HALF_OPEN: Duration = Duration::from_mins(1);
@@ -34,7 +39,8 @@ thread_local! {
 ///
 /// An API server that takes nothing for as long as `stall` breaks the connection. Clients have the same limit in the kernel
 /// ([`limit_stall`](berth_runtime::sockets::limit_stall)), which knows how much they take, however slowly. API servers do not have it there,
-/// because it would replace that of keepalives, by which an API server whose node is gone is noticed sooner.
+/// because it would replace that of keepalives, by which an API server whose node is gone is noticed sooner. If there are too many such
+/// readers (`stalls`), either side breaks the connection once it has taken nothing for [`GRACE`].
 ///
 /// # Errors
 /// A connection broke, stalled, or stayed half open.
@@ -43,11 +49,11 @@ pub async fn relay(
     backend: &TcpStream,
     received: &Counter,
     sent: &Counter,
-    stall: Duration,
+    (stall, stalls): (Duration, &Stalls),
 ) -> io::Result<()> {
     let moved = AtomicBool::new(false);
-    let mut up = pin!(copy(client, backend, received, &moved, stall));
-    let mut down = pin!(copy(backend, client, sent, &moved, Duration::MAX));
+    let mut up = pin!(copy(client, backend, received, &moved, (stall, stalls)));
+    let mut down = pin!(copy(backend, client, sent, &moved, (Duration::MAX, stalls)));
     tokio::select! {
         ended = up.as_mut() => {
             ended?;
@@ -89,7 +95,7 @@ async fn copy(
     to: &TcpStream,
     count: &Counter,
     moved: &AtomicBool,
-    stall: Duration,
+    limits: (Duration, &Stalls),
 ) -> io::Result<()> {
     loop {
         from.readable().await?;
@@ -97,7 +103,7 @@ async fn copy(
             Moved::Nothing => 0,
             Moved::All(length) => length,
             Moved::Part(length, rest) => {
-                write_all(to, &rest, stall).await?;
+                write_all(to, &rest, limits).await?;
                 length
             }
             Moved::End => return end(to),
@@ -133,11 +139,20 @@ fn move_once(from: &TcpStream, to: &TcpStream) -> io::Result<Moved> {
     })
 }
 
-/// Writes what was kept, for as long as some of it is taken within `stall`.
-async fn write_all(to: &TcpStream, mut bytes: &[u8], stall: Duration) -> io::Result<()> {
+/// Writes what was kept, for as long as some of it is taken within `stall`, or within [`GRACE`] if too many connections wait like this.
+async fn write_all(to: &TcpStream, mut bytes: &[u8], (stall, stalls): (Duration, &Stalls)) -> io::Result<()> {
+    let stalled = stalls.begin();
+    let mut since = Instant::now();
     while !bytes.is_empty() {
-        let written = timeout(stall, write_some(to, bytes)).await??;
-        bytes = &bytes[written..];
+        let left = stall.saturating_sub(since.elapsed());
+        match timeout(left.min(GRACE), write_some(to, bytes)).await {
+            Ok(written) => {
+                bytes = &bytes[written?..];
+                since = Instant::now();
+            }
+            Err(late) if since.elapsed() >= stall || stalled.is_too_many() => return Err(late.into()),
+            Err(_) => {}
+        }
     }
     Ok(())
 }
@@ -182,10 +197,15 @@ mod tests {
 
     /// A client and a server with a relay between them.
     async fn relayed() -> (TcpStream, TcpStream, JoinHandle<io::Result<(u64, u64)>>) {
+        relayed_with(10).await
+    }
+
+    /// With a relay that lets so many readers stall.
+    async fn relayed_with(most: usize) -> (TcpStream, TcpStream, JoinHandle<io::Result<(u64, u64)>>) {
         let ((client, near), (far, server)) = (pair().await, pair().await);
         let relay = tokio::spawn(async move {
             let (received, sent) = (Counter::default(), Counter::default());
-            relay(&near, &far, &received, &sent, STALL).await?;
+            relay(&near, &far, &received, &sent, (STALL, &Stalls::new(most))).await?;
             Ok((received.get(), sent.get()))
         });
         (client, server, relay)
@@ -274,6 +294,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_makes_room_where_there_are_too_many() {
+        let (client, mut server, relay) = relayed_with(0).await;
+        fill(&server).await;
+        let start = Instant::now();
+        let error = timeout(STALL, relay).await.unwrap().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() <= GRACE, "{:?}", start.elapsed());
+        let _ = server.shutdown().await;
+        drop(client);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn little_is_kept_of_what_is_not_taken() {
         let ((near, far), (source, sink)) = (pair().await, pair().await);
         fill(&near).await;
@@ -290,7 +322,8 @@ mod tests {
     async fn an_idle_connection_needs_little_memory() {
         let ((_client, near), (far, _server)) = (pair().await, pair().await);
         let (received, sent) = (Counter::default(), Counter::default());
-        let relay = relay(&near, &far, &received, &sent, STALL);
+        let stalls = Stalls::new(1);
+        let relay = relay(&near, &far, &received, &sent, (STALL, &stalls));
         assert!(size_of_val(&relay) < 2048, "{} bytes", size_of_val(&relay));
     }
 }

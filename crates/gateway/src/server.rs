@@ -11,6 +11,7 @@ use crate::{
     relay,
     routes::{RoutingTable, Tenant, TenantSlot},
     sleep_state::Activity,
+    stalls::Stalls,
     wake::RequestWake,
 };
 use berth_runtime::sockets;
@@ -46,6 +47,8 @@ pub struct Limits {
     pub of_tenant_source: usize,
     /// Those from one source.
     pub of_source: usize,
+    /// Those whose client or API server takes nothing of what was sent to it.
+    pub stalled: usize,
     /// Those that are held.
     pub held: HoldLimits,
 }
@@ -74,6 +77,7 @@ pub struct Gateway {
     proxies: Vec<IpNet>,
     table: Arc<RoutingTable>,
     handshakes: Handshakes,
+    stalls: Stalls,
     sources: Sources,
     holder: Holder,
     metrics: Metrics,
@@ -113,6 +117,7 @@ impl Gateway {
             holder: Holder::new(limits.held, timeouts.wake, table.backends(), requests),
             table,
             handshakes: Handshakes::default(),
+            stalls: Stalls::new(limits.stalled),
             sources: Sources::default(),
             metrics,
         }
@@ -161,7 +166,7 @@ impl Gateway {
                 // What opening needs is freed before the connection becomes idle.
                 let opened = Box::pin(gateway.open(stream, peer, handshake, closed)).await;
                 if let Some(connection) = opened {
-                    carry(connection, peer, gateway.timeouts.stall).await;
+                    carry(connection, peer, (gateway.timeouts.stall, &gateway.stalls)).await;
                 }
                 drop(permit);
             });
@@ -348,7 +353,7 @@ async fn dial(address: SocketAddr, hello: &ClientHello, limit: Duration) -> Resu
 }
 
 /// Copies bytes until the connection ends or its tenant is deleted.
-async fn carry(connection: Connection, peer: SocketAddr, stall: Duration) {
+async fn carry(connection: Connection, peer: SocketAddr, stall: (Duration, &Stalls)) {
     let Connection {
         client,
         backend,

@@ -8,12 +8,12 @@ use tokio::net::TcpStream;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const PROBES: u32 = 4;
 /// Bytes that the kernel takes and has not sent yet: enough to go on while the program that writes is woken.
-const UNSENT: u32 = 64 << 10;
+pub const UNSENT: u32 = 64 << 10;
 /// Bytes that the kernel keeps of what came and was not read. It reckons twice of it, for its own use: as much as it begins with by default,
 /// instead of the many megabytes that it grows to.
-const UNREAD: usize = 128 << 10;
+pub const UNREAD: usize = 128 << 10;
 /// The same for peers that may be far away. It is also what they may send in one round trip.
-const UNREAD_OF_FAR: usize = 2 * UNREAD;
+pub const UNREAD_OF_FAR: usize = 2 * UNREAD;
 
 /// Small packets are sent at once, and a peer that vanished without closing the connection is noticed.
 pub fn tune(stream: &TcpStream) {

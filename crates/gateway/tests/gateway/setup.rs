@@ -81,6 +81,7 @@ pub(crate) fn limits() -> Limits {
         of_tenant: 10_000,
         of_tenant_source: 10_000,
         of_source: 10_000,
+        stalled: 10_000,
         held: HoldLimits {
             all: 10_000,
             of_tenant: 10_000,
