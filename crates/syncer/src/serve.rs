@@ -34,6 +34,9 @@ const IDLE: Duration = Duration::from_mins(2);
 /// at once.
 pub(crate) const BUFFER: usize = 64 << 10;
 
+/// Bytes of the longest head of a request. The URL of `kubectl exec` has the whole command, and the `http` crate allows it 64 KiB.
+const MAX_HEAD: usize = 80 << 10;
+
 /// Listens on `address`, for whichever runtime serves there. A listener of tokio belongs to the runtime in which it was
 /// made, so the runtime that serves makes one out of this.
 ///
@@ -113,6 +116,8 @@ where
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(idle_timeout)
+        // By default each connection keeps up to 400 KiB.
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades()
         .await;
@@ -152,5 +157,41 @@ pub async fn tunnel(
 ) {
     if let Err(error) = tokio::io::copy_bidirectional_with_sizes(one, other, BUFFER, BUFFER).await {
         tracing::debug!(%error, "a tunnel ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt;
+
+    /// The first line of the answer to a request whose query and header have so many bytes.
+    async fn ask(query: usize, header: usize) -> String {
+        let (mut client, server) = tokio::io::duplex(BUFFER);
+        let handle = |_| async { Answer::<()>::Response(Response::new(Body::empty())) };
+        let serving = tokio::spawn(async move {
+            http(server, IDLE, handle).await;
+        });
+        let (query, header) = ("a".repeat(query), "b".repeat(header));
+        let head = format!("GET /exec?{query} HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx: {header}\r\n\r\n");
+        // One that is too long is not read to its end.
+        let _ = client.write_all(head.as_bytes()).await;
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        serving.await.unwrap();
+        String::from_utf8_lossy(&answer)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_long_command_is_accepted_and_one_beyond_the_limit_is_not() {
+        assert_eq!(ask(65_000, 8 << 10).await, "HTTP/1.1 200 OK");
+        assert_eq!(
+            ask(0, 2 * MAX_HEAD).await,
+            "HTTP/1.1 431 Request Header Fields Too Large"
+        );
     }
 }
