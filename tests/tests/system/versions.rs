@@ -4,6 +4,7 @@ use berth_api::TenantCluster;
 use berth_tests::{
     tenant::{cluster, ensure_namespace},
     test_cluster::TestCluster,
+    wait::{SOON, until},
 };
 use kube::{
     Api,
@@ -15,67 +16,59 @@ use std::sync::Arc;
 const NAMESPACE: &str = "versions";
 const NAME: &str = "older";
 
-/// What a change is about.
-enum Change {
-    Spec(&'static str),
-    Status(Value),
-}
-
-async fn change(tenants: &Api<TenantCluster>, change: &Change) -> kube::Result<TenantCluster> {
+/// Writes the status, and then `spec.version`. Control writes the status as well: what it saw last.
+async fn change(tenants: &Api<TenantCluster>, status: &Value, version: &str) -> kube::Result<()> {
     let params = PatchParams::default();
-    match change {
-        Change::Spec(version) => {
-            let patch = Patch::Merge(json!({"spec": {"version": version}}));
-            tenants.patch(NAME, &params, &patch).await
-        }
-        Change::Status(status) => {
-            let patch = Patch::Merge(json!({"status": status}));
-            tenants.patch_status(NAME, &params, &patch).await
-        }
-    }
+    let status = Patch::Merge(json!({"status": status}));
+    tenants.patch_status(NAME, &params, &status).await.unwrap();
+    let version = Patch::Merge(json!({"spec": {"version": version}}));
+    tenants.patch(NAME, &params, &version).await.map(drop)
 }
 
 pub(crate) async fn the_next_version_is_compared_with_what_runs(host: Arc<TestCluster>) {
     ensure_namespace(&host.client, NAMESPACE).await;
     let tenants = host.tenants(NAMESPACE);
-    // Control runs nothing of it, and leaves its status.version as it is.
+    // Control runs nothing of it.
     let mut wanted = cluster(NAME, &[("a", "no-such-pool", 1)]);
     wanted.spec.version = "v1.20.0".into();
     tenants.create(&PostParams::default(), &wanted).await.unwrap();
-    let (skipped, down) = ("one minor version at a time", "cannot go down");
-    for (number, (wanted, expected)) in [
-        // Nothing of it has run.
-        (Change::Spec("v1.30.0"), None),
-        (Change::Spec("v1.20.0"), None),
-        (Change::Status(json!({"version": "v1.34.9"})), None),
+    let runs =
+        |version: Option<&str>, upgrading_to: Option<&str>| json!({"version": version, "upgradingTo": upgrading_to});
+    let nothing = runs(None, None);
+    let older = runs(Some("v1.35.0"), None);
+    let started = runs(Some("v1.35.0"), Some("v1.36.4"));
+    let newer = runs(Some("v1.36.5"), None);
+    let (skipped, down) = (Some("one minor version at a time"), Some("cannot go down"));
+    for (number, (status, version, expected)) in [
+        (&nothing, "v1.30.0", None),
+        (&nothing, "v1.20.0", None),
         // A status is written whatever the spec says.
-        (Change::Status(json!({"version": "v1.35.0"})), None),
-        (Change::Spec("v1.37.1"), Some(skipped)),
-        (Change::Spec("v1.34.9"), Some(down)),
-        (Change::Spec("v1.36.4"), None),
+        (&older, "v1.37.1", skipped),
+        (&older, "v1.34.9", down),
+        (&older, "v1.36.4", None),
         // It has not run yet.
-        (Change::Spec("v1.37.1"), Some(skipped)),
-        (Change::Spec("v1.36.99"), None),
-        (Change::Spec("v1.35.0"), None),
-        (Change::Spec("v1.36.4"), None),
-        // It has been started.
-        (Change::Status(json!({"upgradingTo": "v1.36.4"})), None),
-        (Change::Spec("v1.35.0"), Some(down)),
-        (Change::Spec("v1.37.1"), Some(skipped)),
-        (Change::Spec("v1.36.5"), None),
-        // It runs.
-        (Change::Status(json!({"version": "v1.36.5", "upgradingTo": null})), None),
-        (Change::Spec("v1.35.0"), Some(down)),
-        (Change::Spec("v1.37.1"), None),
+        (&older, "v1.37.1", skipped),
+        (&older, "v1.36.99", None),
+        (&older, "v1.35.0", None),
+        (&older, "v1.36.4", None),
+        (&started, "v1.35.0", down),
+        (&started, "v1.37.1", skipped),
+        (&started, "v1.36.5", None),
+        (&newer, "v1.35.0", down),
+        (&newer, "v1.37.1", None),
     ]
     .into_iter()
     .enumerate()
     {
-        match (change(&tenants, &wanted).await, expected) {
-            (Ok(_), None) => {}
-            (Err(error), Some(expected)) => assert!(error.to_string().contains(expected), "{number}: {error}"),
-            (answer, _) => panic!("{number}: {answer:?}"),
-        }
+        until(&format!("change {number} has its answer"), SOON, async || {
+            let changed = change(&tenants, status, version).await;
+            match (&changed, expected) {
+                (Ok(()), None) => Ok(()),
+                (Err(error), Some(expected)) if error.to_string().contains(expected) => Ok(()),
+                _ => Err(changed),
+            }
+        })
+        .await;
     }
     tenants.delete(NAME, &DeleteParams::default()).await.unwrap();
 }
