@@ -10,9 +10,8 @@
 //! The host's scheduler allocates devices, its controller manager frees them. Tenants' controller managers run without
 //! the controller for claims.
 
-use super::{PROTECTION, resource, spec, status};
+use super::{PROTECTION, resource, spec, status, user_claims};
 use crate::{
-    kinds::pod::user_claims,
     model::{
         Cache, DeniedField, Dependency, DesiredState, HostNamespace, HostWrite, Kind, KindId, Observation, TenantWrite,
         ToHost, Translated, WhenDenied, json,

@@ -19,6 +19,7 @@ pub mod slice;
 mod spec;
 mod status;
 pub mod template;
+pub mod user_claims;
 
 use crate::model::{Cache, KindId, references::Target, resource::Resource};
 

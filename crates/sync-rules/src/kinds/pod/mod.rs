@@ -9,7 +9,7 @@
 //! | size of labels and annotations | limited | `metadata_size` |
 //! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec. In a pod that has a node, only what can be added | [`sizes`] |
 //! | user | who created the pod, and a gate if its users are limited: at the creation | `user` |
-//! | claims of limited users | those that were counted | `user_claims` |
+//! | claims of limited users | those that were counted | `devices::user_claims` |
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status | `claims` |
@@ -42,7 +42,6 @@ pub mod token;
 pub mod trust;
 mod update;
 pub mod user;
-pub mod user_claims;
 mod volume_claims;
 mod volumes;
 
@@ -59,6 +58,7 @@ pub use shared::GPU_RUNTIMES;
 pub use targets::targets;
 
 use crate::{
+    kinds::devices::user_claims,
     model::{
         Cache, Creation, DeniedField, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind, KindId,
         Observation, TenantWrite, ToHost, Translated, WhenDenied, json,
@@ -212,7 +212,7 @@ impl ToHost for Pods {
             (SchedulingMode::Tenant, Some(_)) if !is_placed => DesiredState::Absent,
             (SchedulingMode::Tenant, None) if !is_placed => DesiredState::Leave,
             (_, Some(host)) if placement::is_outdated(cache, name, pod, &host) => DesiredState::Absent,
-            (_, Some(_)) if user_claims::is_outdated(cache, pod) => DesiredState::Absent,
+            (_, Some(_)) if user_claims::is_outdated(cache, &claims::targets(pod)) => DesiredState::Absent,
             _ => DesiredState::Sync,
         }
     }

@@ -4,30 +4,28 @@
 //! be deleted and made again with more devices before the scheduler has tried the pod. So a claim is not created on the host while a host
 //! pod waits for a node that names it. Such a pod is replaced first: it gets its gate again, and control counts the new claim.
 
-use super::{claims, placement};
 use crate::model::{
     Cache, KindId,
     references::Target,
     resource::{Key, Name},
     store::is_origin,
 };
-use serde_json::Value;
 
 /// Whether the claim is not on the host, and must not be created there yet because a host pod waits that names it.
 pub fn is_held(cache: &Cache, claim: &Name) -> bool {
     let waits = |pod: &Key| {
         let host = cache.stores.host(KindId::Pod).get(&pod.name);
-        pod.kind == KindId::Pod && host.is_some_and(|host| placement::waits(&host))
+        pod.kind == KindId::Pod && host.is_some_and(|host| !host.has_node)
     };
     let target = KindId::ResourceClaim.key(claim.clone());
     is_missing(cache, claim) && cache.references().users(&target).iter().any(waits)
 }
 
-/// Whether a host pod that waits for a node names a claim that is not on the host, but could be.
-pub fn is_outdated(cache: &Cache, pod: &Value) -> bool {
-    let names_missing =
-        |(_, target): (String, Target)| target.kind == KindId::ResourceClaim && is_missing(cache, &target.name);
-    cache.tenant.users.are_limited && claims::targets(pod).into_iter().any(names_missing)
+/// Whether one of the claims that a pod names is not on the host, but could be: a host pod of it that waits for a node is to be replaced.
+pub fn is_outdated(cache: &Cache, named: &[(String, Target)]) -> bool {
+    let is_missing =
+        |(_, target): &(String, Target)| target.kind == KindId::ResourceClaim && is_missing(cache, &target.name);
+    cache.tenant.users.are_limited && named.iter().any(is_missing)
 }
 
 /// The pods that a change of a claim in the tenant concerns.
@@ -60,7 +58,7 @@ mod tests {
         registry,
     };
     use berth_api::labels;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn pod() -> Value {
         json!({"metadata": {"name": "p", "namespace": "ml", "uid": "p", "resourceVersion": "1"},
