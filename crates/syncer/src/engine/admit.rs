@@ -59,11 +59,21 @@ impl Engine {
 
     /// Lets pods take the places of those that the scheduler does not try.
     pub(super) async fn check_windows(self: Arc<Self>) {
+        let mut due = Instant::now() + CHECK_INTERVAL;
         loop {
-            tokio::time::sleep(CHECK_INTERVAL).await;
-            let Checked { admitted, late } = self.with_windows(|windows| windows.check(Instant::now()));
+            let next = lock(&self.windows).rests_until().map_or(due, |end| end.min(due));
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(next.into()) => {}
+                () = self.rest_begins.notified() => continue,
+            }
+            let now = Instant::now();
+            let Checked { admitted, late } = self.with_windows(|windows| windows.check(now));
             self.admit(admitted);
-            self.check_user_places();
+            if now >= due {
+                due = now + CHECK_INTERVAL;
+                self.check_user_places();
+            }
             // They ask again, and get an Event.
             for name in late {
                 self.add(KindId::Pod.key(name));
@@ -128,7 +138,11 @@ impl Engine {
     /// Uses the windows, and publishes what has become of them.
     fn with_windows<T>(&self, act: impl FnOnce(&mut SchedulingWindows) -> T) -> T {
         let mut windows = lock(&self.windows);
+        let rested_until = windows.rests_until();
         let result = act(&mut windows);
+        if windows.rests_until() != rested_until {
+            self.rest_begins.notify_one();
+        }
         let metrics = &self.metrics.scheduling_window;
         set(&metrics.limit, windows.limit());
         set(&metrics.used, windows.used());

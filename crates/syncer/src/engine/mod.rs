@@ -117,6 +117,8 @@ pub struct Engine {
     pending: pending::PendingReservations,
     /// Which pods may be created now.
     windows: Mutex<window::SchedulingWindows>,
+    /// One of them rests, and must be looked after when the rest is over.
+    rest_begins: Notify,
     /// Which pods of users with limits may wait on the host.
     user_places: Mutex<user_places::UserPlaces>,
     /// The schedule for which pods were reconciled last.
@@ -184,6 +186,7 @@ impl Engine {
         let demand = cache.kinds.iter().map(|id| (*id, Notify::new())).collect();
         Arc::new(Self {
             windows: admit::new_windows(&cache),
+            rest_begins: Notify::new(),
             user_places: user_waits::new_user_places(&cache),
             groups: gang::groups(&cache),
             group_sizes: Mutex::default(),

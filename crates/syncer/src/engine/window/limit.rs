@@ -5,6 +5,9 @@
 //! way. So the limit grows while pods are quick, by a fixed step, and is halved when they take long. With this rule, TCP connections come to
 //! equal shares of a link of which none knows how fast it is and how many others use it.
 //!
+//! Even one pod at a time from each of many tenants can be more than the host carries. So a tenant at the least limit rests between two pods
+//! if they take long: twice as long each time, up to a bound, and by a quarter less when a pod is quick.
+//!
 //! The limit changes only while pods wait for a place. A tenant that needs fewer has its places at once, however many others wait.
 
 use std::time::{Duration, Instant};
@@ -18,6 +21,10 @@ const STEP: usize = 2;
 /// The limit grows while pods are tried within this time; it is halved if they take longer. On a host with nothing else to do, a pod takes
 /// 40 ms: two requests that create it and its Secret, and the scheduler.
 const TARGET: Duration = Duration::from_millis(100);
+/// The first rest.
+const SHORTEST_REST: Duration = Duration::from_millis(50);
+/// The longest rest: how slow a flood can get because of others.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// Shortest time between two changes, by direction: what was changed must have had an effect.
 const PAUSE_GROWING: Duration = Duration::from_millis(50);
 const PAUSE_SHRINKING: Duration = Duration::from_millis(100);
@@ -26,6 +33,7 @@ const PAUSE_SHRINKING: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Limit {
     current: usize,
+    rest: Duration,
     maximum: usize,
     changed_at: Option<Instant>,
 }
@@ -35,6 +43,7 @@ impl Limit {
     pub(super) fn new(maximum: usize) -> Self {
         Self {
             current: START.min(maximum),
+            rest: Duration::ZERO,
             maximum,
             changed_at: None,
         }
@@ -43,6 +52,11 @@ impl Limit {
     /// The limit now.
     pub(super) fn current(&self) -> usize {
         self.current
+    }
+
+    /// How long no pod gets a place after one was tried.
+    pub(super) fn rest(&self) -> Duration {
+        self.rest
     }
 
     /// Begins anew: what was measured is out of date, because no pod is left in the queue.
@@ -55,15 +69,31 @@ impl Limit {
         if !is_needed {
             return;
         }
-        let (pause, next) = if delay > TARGET {
-            (PAUSE_SHRINKING, (self.current / 2).max(MINIMUM.min(self.maximum)))
-        } else {
-            (PAUSE_GROWING, (self.current + STEP).min(self.maximum))
-        };
+        let is_slow = delay > TARGET;
+        let pause = if is_slow { PAUSE_SHRINKING } else { PAUSE_GROWING };
         let is_due = |at: Instant| now.saturating_duration_since(at) >= pause;
         if self.changed_at.is_none_or(is_due) {
-            self.current = next;
             self.changed_at = Some(now);
+            if is_slow { self.shrink() } else { self.grow() }
+        }
+    }
+
+    fn shrink(&mut self) {
+        let least = MINIMUM.min(self.maximum);
+        if self.current > least {
+            self.current = (self.current / 2).max(least);
+        } else {
+            self.rest = (self.rest * 2).clamp(SHORTEST_REST, LONGEST_REST);
+        }
+    }
+
+    fn grow(&mut self) {
+        if self.rest.is_zero() {
+            self.current = (self.current + STEP).min(self.maximum);
+        } else if self.rest > SHORTEST_REST {
+            self.rest = self.rest * 3 / 4;
+        } else {
+            self.rest = Duration::ZERO;
         }
     }
 }
@@ -99,6 +129,27 @@ mod tests {
         assert_eq!(after(&mut limit, &[500]), 32);
         limit.changed_at = None;
         assert_eq!(after(&mut limit, &[500; 9]), MINIMUM);
+    }
+
+    #[test]
+    fn at_the_minimum_it_rests_longer_and_longer_until_pods_are_quick() {
+        let mut limit = Limit::new(64);
+        let rests = |limit: &mut Limit, delay: u64| {
+            limit.changed_at = None;
+            after(limit, &[delay]);
+            limit.rest().as_millis()
+        };
+        limit.current = 2;
+        assert_eq!(
+            [500; 7].map(|delay| rests(&mut limit, delay)),
+            [0, 50, 100, 200, 400, 800, 1000]
+        );
+        assert_eq!(limit.current(), MINIMUM);
+        assert_eq!([20; 2].map(|delay| rests(&mut limit, delay)), [750, 562]);
+        assert_eq!([20; 9].map(|delay| rests(&mut limit, delay))[7..], [56, 42]);
+        assert_eq!(rests(&mut limit, 20), 0, "no rest is shorter than the first one");
+        assert_eq!(limit.current(), MINIMUM, "it grows once there is no rest");
+        assert_eq!((rests(&mut limit, 20), limit.current()), (0, MINIMUM + STEP));
     }
 
     #[test]

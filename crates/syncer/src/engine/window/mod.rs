@@ -16,6 +16,9 @@
 //! The window says when a pod has a place: a pod that waits does not ask again by itself. [`SchedulingWindow::check`] looks after places of
 //! pods that are not tried. Each scheduler of the host has a window, see [`by_scheduler`].
 //!
+//! A window whose limit is the least one may rest after a pod was tried: then no pod gets a place until the rest is over, but for the
+//! other members of its gang.
+//!
 //! If no pod at all was tried for [`TIMEOUT`], there is no scheduler, or one that does not say what it tried. Then every pod gets a place,
 //! so that the demand for nodes is seen, until a pod is tried again.
 
@@ -51,6 +54,8 @@ pub(super) struct SchedulingWindow {
     /// No pod was tried for a while: every pod gets a place.
     is_open: bool,
     last_try: Option<Instant>,
+    /// No pod gets a place before.
+    rests_until: Option<Instant>,
 }
 
 /// A pod with a place.
@@ -112,6 +117,7 @@ impl SchedulingWindow {
             members: HashMap::new(),
             is_open: false,
             last_try: None,
+            rests_until: None,
         }
     }
 
@@ -128,6 +134,11 @@ impl SchedulingWindow {
     /// Pods that wait for a place.
     pub(super) fn waiting(&self) -> usize {
         self.line.len()
+    }
+
+    /// When [`SchedulingWindow::check`] must be called next, if pods wait for the end of a rest.
+    pub(super) fn rests_until(&self) -> Option<Instant> {
+        self.rests_until.filter(|_| !self.line.is_empty())
     }
 
     /// Whether a pod has a place or waits for one.
@@ -188,6 +199,9 @@ impl SchedulingWindow {
         if tried_after.is_some() {
             self.last_try = Some(now);
             self.is_open = false;
+            self.rests_until = Some(self.limit.rest())
+                .filter(|rest| !rest.is_zero())
+                .map(|rest| now + rest);
         }
         if leaves {
             self.leave(name);
@@ -226,7 +240,7 @@ impl SchedulingWindow {
         self.admit(now)
     }
 
-    /// To be called every second or so: what has changed because nothing happened.
+    /// To be called every second or so, and at the end of a rest: what has changed because nothing happened.
     pub(super) fn check(&mut self, now: Instant) -> Checked {
         if !self.is_open {
             self.expire(now);
@@ -248,7 +262,8 @@ impl SchedulingWindow {
     /// Gives places to the first pods that wait, as far as there are any.
     fn admit(&mut self, now: Instant) -> Vec<Admitted> {
         let mut admitted = Vec::new();
-        while (self.is_open || self.used < self.limit.current())
+        self.rests_until = self.rests_until.filter(|end| now < *end);
+        while (self.is_open || self.rests_until.is_none() && self.used < self.limit.current())
             && let Some(first) = self.line.take_first()
         {
             let gang = first.request.gang.clone();
@@ -313,6 +328,7 @@ impl SchedulingWindow {
         }
         if self.placed.is_empty() && self.line.is_empty() {
             self.limit.reset();
+            self.rests_until = None;
         }
     }
 

@@ -57,6 +57,45 @@ fn a_flood_waits_and_each_try_makes_room_for_the_next_pod() {
     assert_eq!(admitted, limit / 2);
 }
 
+/// Has the pod with a place tried `after` the moment in which it got it. Returns that moment, and the pods that get a place at once.
+fn try_slowly(window: &mut SchedulingWindow, since: Instant, after: Duration) -> (Instant, Vec<Admitted>) {
+    let tried = window.placed.keys().next().unwrap().clone();
+    let at = since + after;
+    let progress = window.observe(&tried, Some(SchedulingStage::Tried), at);
+    (at, progress.admitted)
+}
+
+#[test]
+fn a_flood_with_one_place_rests_while_pods_take_long() {
+    let slow = Duration::from_millis(500);
+    let start = Instant::now();
+    let mut window = SchedulingWindow::new(1);
+    for of in ["p0", "p1", "p2", "p3"] {
+        window.ask(request(of), start);
+    }
+    let (at, admitted) = try_slowly(&mut window, start, slow);
+    let end = window.rests_until().unwrap();
+    assert!(admitted.is_empty() && end > at);
+    assert!(window.check(end - Duration::from_millis(1)).admitted.is_empty());
+    assert_eq!(names(&window.check(end).admitted), ["p1"]);
+    assert_eq!(window.rests_until(), None, "nothing is to be looked after");
+    let (at, _) = try_slowly(&mut window, end, slow);
+    let second = window.rests_until().unwrap();
+    assert_eq!(second - at, 2 * (end - (start + slow)));
+    // Pods are quick again.
+    window.check(second);
+    let (at, _) = try_slowly(&mut window, second, Duration::from_millis(60));
+    let third = window.rests_until().unwrap();
+    assert_eq!(third - at, (second - end - slow) * 3 / 4);
+    window.check(third);
+    let (_, admitted) = try_slowly(&mut window, third, Duration::from_millis(60));
+    assert!(admitted.is_empty() && window.rests_until().is_none(), "no pod is left");
+    assert!(
+        window.ask(request("p4"), third + slow).waits.is_none(),
+        "it begins anew"
+    );
+}
+
 #[test]
 fn pods_are_admitted_in_their_order_and_say_how_long_they_waited() {
     let now = Instant::now();
