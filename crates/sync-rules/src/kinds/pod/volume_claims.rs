@@ -176,9 +176,12 @@ pub fn find_unoffered(cache: &Cache, name: &Name, pod: &Value) -> Vec<UnofferedS
     volumes.flat_map(of_volume).collect()
 }
 
-/// The driver of an inline volume, if the tenant's class does not offer it.
+/// The driver of an inline volume, if the tenant's class does not offer it. A volume without a driver has one that nobody offers.
 fn unoffered_driver(cache: &Cache, source: &Value) -> Option<StorageOffer> {
-    let driver = json::text(source, &["driver"])?;
+    if source.is_null() {
+        return None;
+    }
+    let driver = json::text(source, &["driver"]).unwrap_or_default();
     let offer = StorageOffer::InlineDriver(driver.to_owned());
     (!offer.is_offered(&cache.tenant.policy.storage)).then_some(offer)
 }
@@ -498,5 +501,11 @@ mod tests {
         let fields: Vec<_> = issues.denied.iter().map(|denied| denied.field.as_str()).collect();
         let expected = ["v.driver", "v.volumeAttributes[csi.storage.k8s.io/pod.namespace]"];
         assert_eq!(fields, expected);
+        let mut issues = FieldIssues::default();
+        inline(&cache, &name(), &json!({}), "v", &mut issues);
+        assert_eq!(
+            issues.denied[0].field, "v.driver",
+            "nobody offers a volume without a driver"
+        );
     }
 }
