@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_local::Home;
+use berth_runtime::answers;
 use clap::Args;
 use jiff::Timestamp;
-use jiff::fmt::rfc2822::DateTimeParser;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -80,19 +80,9 @@ impl Host {
         let time = answer
             .ok()
             .and_then(Result::ok)
-            .and_then(|answer| read_time(&answer).ok());
+            .and_then(|answer| answers::read_time(&answer));
         time.unwrap_or_else(Timestamp::now)
     }
-}
-
-/// The time in the header of an answer, whatever the answer is.
-pub(crate) fn read_time(answer: &http::Response<Body>) -> Result<Timestamp, String> {
-    let header = answer.headers().get(http::header::DATE);
-    let text = header
-        .and_then(|value| value.to_str().ok())
-        .ok_or("the answer has no time")?;
-    let time = DateTimeParser::new().parse_timestamp(text);
-    time.map_err(|error| error.to_string())
 }
 
 impl HostArguments {

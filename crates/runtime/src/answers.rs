@@ -1,7 +1,8 @@
-//! Answers of API servers that others fill: a tenant serves part of its API by itself.
+//! Answers of API servers: how long those may be that others fill, as a tenant serves part of its API by itself, and their time.
 
 use http::{Request, Response};
 use http_body_util::Limited;
+use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use kube::client::Body;
 use std::{
     future::Future,
@@ -15,6 +16,12 @@ pub const MAX_ANSWER: usize = 16 << 20;
 
 /// The only path whose answer may be longer. The API server itself serves it, and it is read line by line.
 const METRICS: &str = "/metrics";
+
+/// The time of the server, in whole seconds, from the header `Date` of an answer. `None` if there is none that can be read.
+pub fn read_time<B>(answer: &Response<B>) -> Option<Timestamp> {
+    let date = answer.headers().get(http::header::DATE)?;
+    DateTimeParser::new().parse_timestamp(date.to_str().ok()?).ok()
+}
 
 /// Ends answers with an error after [`MAX_ANSWER`] bytes. The client collects an answer, also that of an error, before it looks at it.
 #[derive(Clone, Copy, Debug)]

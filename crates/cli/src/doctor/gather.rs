@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{labels, system};
+use berth_runtime::answers;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -15,7 +16,6 @@ use tokio::time::timeout;
 
 use super::facts::{Certificate, Facts, Read};
 use crate::error::describe;
-use crate::host;
 
 /// How long each read may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -71,7 +71,8 @@ fn judge_readiness(status: http::StatusCode) -> Read<bool> {
 async fn read_time(client: &Client) -> Read<(Timestamp, Timestamp)> {
     let answer = send(client, "/version").await?;
     let now = Timestamp::now();
-    host::read_time(&answer).map(|time| (time, now))
+    let time = answers::read_time(&answer).ok_or("the answer has no time")?;
+    Ok((time, now))
 }
 
 /// The times of all certificates of Berth. Nothing else of the Secrets is kept.

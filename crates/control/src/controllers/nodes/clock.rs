@@ -5,7 +5,8 @@
 //! is read from the API server, the same for all controls, and counted from there without the clock of the machine.
 
 use crate::error::{ReconcileError, api};
-use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
+use berth_runtime::answers::read_time;
+use jiff::{SignedDuration, Timestamp};
 use kube::{Client, client::Body};
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -104,12 +105,6 @@ impl Clock {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The time in the header of an answer, whatever the answer is.
-fn read_time(answer: &http::Response<Body>) -> Option<Timestamp> {
-    let header = answer.headers().get(http::header::DATE)?;
-    DateTimeParser::new().parse_timestamp(header.to_str().ok()?).ok()
 }
 
 #[cfg(test)]
