@@ -62,7 +62,8 @@ impl Resolver {
     where
         Lookup: FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
     {
-        let acquired = tokio::time::timeout(self.timeout, Arc::clone(&self.lookups).acquire_owned()).await;
+        let until = tokio::time::Instant::now() + self.timeout;
+        let acquired = tokio::time::timeout_at(until, Arc::clone(&self.lookups).acquire_owned()).await;
         let Ok(Ok(place)) = acquired else {
             return Err(LookupError::Busy);
         };
@@ -71,7 +72,7 @@ impl Resolver {
             drop(place);
             found
         });
-        match tokio::time::timeout(self.timeout, looking).await {
+        match tokio::time::timeout_at(until, looking).await {
             Ok(Ok(Ok(addresses))) if !addresses.is_empty() => Ok(addresses),
             _ => Err(LookupError::Failed),
         }

@@ -11,9 +11,9 @@ use super::{
 use berth_api::labels;
 use berth_sync_rules::{
     model::{
-        Creation, DeniedField, KindId, Translated, json,
+        Cache, Creation, DeniedField, KindId, Translated, json,
         resource::{Key, Side},
-        store::Stored,
+        store::{Stored, is_origin},
     },
     translation::sizes::count_bytes,
 };
@@ -98,7 +98,7 @@ impl ObjectSync<'_> {
             return Ok(waits);
         }
         let bytes = self.bytes_on_host(object, &desired);
-        let _in_flight = engine.reserve_growth(0, bytes).map_err(CallError::QuotaExceeded)?;
+        let in_flight = engine.reserve_growth(0, bytes).map_err(CallError::QuotaExceeded)?;
         if let Some(waits) = self.wait_to_make_endpoints(&desired).await {
             return Ok(waits);
         }
@@ -120,6 +120,8 @@ impl ObjectSync<'_> {
         engine.set_applied(self.key(), &mutable);
         ignored.extend(dropped(&desired, &created));
         engine.store_created(Side::Host, *id, name, created);
+        // From now on the store has it.
+        drop(in_flight);
         self.record_ignored(&ignored).await;
         let requeue_after = match engine.cache.stores.host(*id).get(name) {
             Some(host) => {
@@ -139,7 +141,7 @@ impl ObjectSync<'_> {
     async fn wait_for_prerequisites(&self, stored: &Stored, object: &Value) -> Result<Option<Outcome>, CallError> {
         let Self { engine, kind, name, .. } = self;
         let mut missing = kind.prerequisites(&engine.cache, name, object);
-        missing.retain(|key| !engine.cache.stores.host(key.kind).contains(&key.name));
+        missing.retain(|key| !is_on_host(&engine.cache, key));
         if missing.is_empty() {
             return Ok(None);
         }
@@ -256,4 +258,17 @@ impl ObjectSync<'_> {
             .await?;
         Ok(Outcome::requeue("replacing", Duration::from_millis(200)))
     }
+}
+/// Whether the host has what another object needs. Of a claim of devices that the tenant has deleted and made again it must be the new one: a
+/// host pod with the one before would be replaced again and again.
+fn is_on_host(cache: &Cache, key: &Key) -> bool {
+    let tenant = cache.stores.tenant(key.kind).get(&key.name);
+    let is_this = |host: &Stored| {
+        key.kind != KindId::ResourceClaim || tenant.as_ref().is_none_or(|tenant| is_origin(tenant, host))
+    };
+    cache
+        .stores
+        .host(key.kind)
+        .get(&key.name)
+        .is_some_and(|host| is_this(&host))
 }

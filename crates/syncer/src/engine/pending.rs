@@ -22,6 +22,8 @@ const RESERVATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time from the answer until the tenant's API server is asked whether it has stored the object. It takes milliseconds for that, unless another
 /// webhook of the tenant is slow; then the host object is changed once more when the object arrives.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// The least time until then. Updates that are rejected and repeated do not put off the look.
+const EARLIEST_LOOK: Duration = Duration::from_millis(250);
 
 /// The pending reservations.
 #[derive(Default)]
@@ -34,6 +36,8 @@ struct PendingReservation {
     /// Tells it from another one of the same object.
     number: u64,
     since: Instant,
+    /// When the one before would have been looked at: it was answered, and its object has not arrived.
+    look_at: Option<Instant>,
     /// What the tenant's object will have allocated; none until that is known.
     answer: Option<Answer>,
 }
@@ -52,8 +56,8 @@ enum State {
     Settled,
     /// The object must still be left alone for so long.
     Wait(Duration),
-    /// It is time to ask the tenant's API server.
-    Look,
+    /// It is time to ask the tenant's API server about the reservation of this number.
+    Look(u64),
     /// The tenant's API server has given up.
     Dropped,
 }
@@ -81,9 +85,12 @@ impl PendingReservations {
             return None;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let before = pending.get(key);
+        let look_at = before.and_then(|before| before.answer.as_ref().map(|answer| answer.look_at).or(before.look_at));
         let reservation = PendingReservation {
             number,
             since: Instant::now(),
+            look_at,
             answer: None,
         };
         pending.insert(key.clone(), reservation);
@@ -95,24 +102,31 @@ impl PendingReservations {
         lock(&self.pending).remove(key);
     }
 
-    /// Ends this reservation.
-    fn end_one(&self, key: &Key, number: u64) {
+    /// Ends this reservation. Returns whether it was still the one that is pending.
+    fn end_one(&self, key: &Key, number: u64) -> bool {
         let mut pending = lock(&self.pending);
-        if pending.get(key).is_some_and(|reservation| reservation.number == number) {
+        let is_this = pending.get(key).is_some_and(|reservation| reservation.number == number);
+        if is_this {
             pending.remove(key);
         }
+        is_this
     }
 
-    fn set_allocated(&self, key: &Key, number: u64, allocated: Value) {
+    /// What the tenant's object will have allocated. Returns the time until the first look.
+    fn set_allocated(&self, key: &Key, number: u64, allocated: Value, now: Instant) -> Duration {
         let mut pending = lock(&self.pending);
         let this = pending.get_mut(key).filter(|reservation| reservation.number == number);
-        if let Some(reservation) = this {
-            reservation.answer = Some(Answer {
-                allocated,
-                look_at: Instant::now() + FIRST_LOOK,
-                pause: FIRST_LOOK,
-            });
-        }
+        let Some(reservation) = this else { return FIRST_LOOK };
+        let latest = now + FIRST_LOOK;
+        let look_at = reservation
+            .look_at
+            .map_or(latest, |at| at.clamp(now + EARLIEST_LOOK, latest));
+        reservation.answer = Some(Answer {
+            allocated,
+            look_at,
+            pause: FIRST_LOOK,
+        });
+        look_at - now
     }
 
     /// The state, given what the tenant's object has allocated as it is known here. Ends the reservation if that is what it waits for.
@@ -128,7 +142,7 @@ impl PendingReservations {
             _ if left.is_zero() => State::Dropped,
             None => State::Wait(left),
             Some(answer) if answer.look_at > now => State::Wait(left.min(answer.look_at - now)),
-            Some(_) => State::Look,
+            Some(_) => State::Look(reservation.number),
         };
         if matches!(state, State::Settled | State::Dropped) {
             pending.remove(key);
@@ -172,9 +186,9 @@ impl<'a> ReservationInProgress<'a> {
         let Self {
             engine, key, number, ..
         } = &self;
-        engine.pending.set_allocated(key, *number, allocated);
+        let first_look = engine.pending.set_allocated(key, *number, allocated, Instant::now());
         engine.compare_later(key);
-        engine.queue_of(key.kind).add_after(QueuedKey(key.clone()), FIRST_LOOK);
+        engine.queue_of(key.kind).add_after(QueuedKey(key.clone()), first_look);
         self.is_answered = true;
     }
 }
@@ -201,12 +215,16 @@ impl ObjectSync<'_> {
             State::Settled => Pending::Settled,
             State::Wait(left) => Pending::Wait(left),
             State::Dropped => Pending::Dropped,
-            State::Look if self.is_stored_with(stored, &allocated).await => {
-                engine.pending.end(&key);
-                Pending::Dropped
+            State::Look(number) if self.is_stored_with(stored, &allocated).await => {
+                if engine.pending.end_one(&key, number) {
+                    Pending::Dropped
+                } else {
+                    // Meanwhile another one has begun, or the object has arrived.
+                    Pending::Wait(Duration::ZERO)
+                }
             }
             // The watch will report what the object has become, or the API server does not answer.
-            State::Look => Pending::Wait(engine.pending.look_again(&key, Instant::now())),
+            State::Look(_) => Pending::Wait(engine.pending.look_again(&key, Instant::now())),
         }
     }
 
@@ -243,9 +261,9 @@ mod tests {
         assert_ne!(number, next, "an update does not wait");
         let waits = |allocated: &str| matches!(pending.state(&key, &json!(allocated), now), State::Wait(_));
         assert!(waits("old"));
-        pending.set_allocated(&key, number, json!("old"));
+        pending.set_allocated(&key, number, json!("old"), now);
         assert!(waits("old"), "another reservation has taken its place");
-        pending.set_allocated(&key, next, json!("new"));
+        pending.set_allocated(&key, next, json!("new"), now);
         assert!(waits("old"));
         assert_eq!(pending.state(&key, &json!("new"), now), State::Settled);
         assert_eq!(pending.state(&key, &json!("old"), now), State::Settled, "it has ended");
@@ -264,11 +282,11 @@ mod tests {
         let number = pending.start(&key, TURN).unwrap();
         let state = |seconds: u64| pending.state(&key, &json!("old"), now + Duration::from_secs(seconds));
         assert!(matches!(state(20), State::Wait(_)), "it is being made");
-        pending.set_allocated(&key, number, json!("new"));
+        pending.set_allocated(&key, number, json!("new"), now);
         assert!(matches!(state(1), State::Wait(left) if left < FIRST_LOOK));
         let mut seconds = 3;
         for pause in [2, 4, 8] {
-            assert_eq!(state(seconds), State::Look);
+            assert_eq!(state(seconds), State::Look(number));
             let next = pending.look_again(&key, now + Duration::from_secs(seconds));
             assert_eq!(next, Duration::from_secs(pause));
             assert_eq!(state(seconds), State::Wait(next));
@@ -276,6 +294,24 @@ mod tests {
         }
         assert_eq!(state(31), State::Dropped);
         assert_eq!(state(31), State::Settled);
+    }
+
+    #[test]
+    fn updates_that_are_rejected_and_repeated_do_not_put_off_the_look() {
+        let (pending, key, now) = (PendingReservations::default(), key(), Instant::now());
+        let answer = |seconds: f64| {
+            let number = pending.start(&key, Duration::ZERO).unwrap();
+            pending.set_allocated(&key, number, json!("new"), now + Duration::from_secs_f64(seconds))
+        };
+        assert_eq!(answer(0.0), FIRST_LOOK);
+        assert_eq!(answer(1.5), Duration::from_millis(500));
+        assert_eq!(answer(3.0), EARLIEST_LOOK);
+        // One that was not answered hides nothing.
+        pending.start(&key, Duration::ZERO).unwrap();
+        assert_eq!(answer(3.1), EARLIEST_LOOK);
+        // The object has arrived.
+        assert_eq!(pending.state(&key, &json!("new"), now), State::Settled);
+        assert_eq!(answer(3.2), FIRST_LOOK);
     }
 
     #[tokio::test]
@@ -292,6 +328,11 @@ mod tests {
         assert!(
             matches!(state(), State::Wait(_)),
             "it is the second one that is pending"
+        );
+        let number = |in_progress: &ReservationInProgress<'_>| in_progress.number;
+        assert!(
+            !engine.pending.end_one(&key, number(&second) - 1),
+            "a look at the first one does not end it"
         );
         drop(second);
         assert_eq!(state(), State::Settled);

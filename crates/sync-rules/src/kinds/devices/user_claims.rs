@@ -28,9 +28,9 @@ pub fn is_outdated(cache: &Cache, named: &[(String, Target)]) -> bool {
     cache.tenant.users.are_limited && named.iter().any(is_missing)
 }
 
-/// The pods that a change of a claim in the tenant concerns.
+/// The pods that a change of a claim in the tenant concerns: none once the host has this claim.
 pub fn find_pods(cache: &Cache, claim: &Name) -> Vec<Key> {
-    if !cache.tenant.users.are_limited {
+    if !is_missing(cache, claim) {
         return Vec::new();
     }
     cache.keys_that_reference(KindId::Pod, &KindId::ResourceClaim.key(claim.clone()))
@@ -142,7 +142,10 @@ mod tests {
         let claim = Name::new("ml", "c");
         let keys = |cache: &Cache| cache.update_dependents(Side::Tenant, KindId::ResourceClaim, &claim);
         let pod = KindId::Pod.key(Name::new("ml", "p"));
-        assert!(keys(&cache(true)).contains(&pod));
+        let limited = cache(true);
+        assert!(keys(&limited).contains(&pod));
+        put_claim(&limited, Side::Host, "new");
+        assert!(!keys(&limited).contains(&pod), "the host has it");
         assert!(!keys(&cache(false)).contains(&pod), "nothing of it changes");
     }
 }

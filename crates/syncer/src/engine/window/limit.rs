@@ -6,7 +6,8 @@
 //! equal shares of a link of which none knows how fast it is and how many others use it.
 //!
 //! Even one pod at a time from each of many tenants can be more than the host carries. So a tenant at the least limit rests between two pods
-//! if they take long: twice as long each time, up to a bound, and by a quarter less when a pod is quick.
+//! if they take long: twice as long each time, and by a quarter less when a pod is quick. It never rests longer than the pod took, so on a host
+//! that is slow by itself, not because of a flood, a tenant is at least half as fast as without rests.
 //!
 //! The limit changes only while pods wait for a place. A tenant that needs fewer has its places at once, however many others wait.
 
@@ -74,16 +75,16 @@ impl Limit {
         let is_due = |at: Instant| now.saturating_duration_since(at) >= pause;
         if self.changed_at.is_none_or(is_due) {
             self.changed_at = Some(now);
-            if is_slow { self.shrink() } else { self.grow() }
+            if is_slow { self.shrink(delay) } else { self.grow() }
         }
     }
 
-    fn shrink(&mut self) {
+    fn shrink(&mut self, delay: Duration) {
         let least = MINIMUM.min(self.maximum);
         if self.current > least {
             self.current = (self.current / 2).max(least);
         } else {
-            self.rest = (self.rest * 2).clamp(SHORTEST_REST, LONGEST_REST);
+            self.rest = (self.rest * 2).clamp(SHORTEST_REST, LONGEST_REST.min(delay));
         }
     }
 
@@ -141,7 +142,7 @@ mod tests {
         };
         limit.current = 2;
         assert_eq!(
-            [500; 7].map(|delay| rests(&mut limit, delay)),
+            [2000; 7].map(|delay| rests(&mut limit, delay)),
             [0, 50, 100, 200, 400, 800, 1000]
         );
         assert_eq!(limit.current(), MINIMUM);
@@ -150,6 +151,13 @@ mod tests {
         assert_eq!(rests(&mut limit, 20), 0, "no rest is shorter than the first one");
         assert_eq!(limit.current(), MINIMUM, "it grows once there is no rest");
         assert_eq!((rests(&mut limit, 20), limit.current()), (0, MINIMUM + STEP));
+    }
+
+    #[test]
+    fn it_rests_no_longer_than_pods_take() {
+        let mut limit = Limit::new(1);
+        after(&mut limit, &[120; 10]);
+        assert_eq!(limit.rest(), Duration::from_millis(120));
     }
 
     #[test]

@@ -181,8 +181,11 @@ impl SchedulingWindow {
             (_, None) => false,
             (Some(SchedulingStage::Tried), Some(pod)) => {
                 let elapsed = |at| now.saturating_duration_since(at);
+                // Others could not end a rest, so they begin none either.
                 if pod.is_measured {
                     self.limit.measure(elapsed(pod.since), !self.line.is_empty(), now);
+                    let rest = self.limit.rest();
+                    self.rests_until = (!rest.is_zero()).then(|| now + rest);
                 }
                 tried_after = Some(pod.on_host.map_or(Duration::ZERO, elapsed));
                 true
@@ -199,9 +202,6 @@ impl SchedulingWindow {
         if tried_after.is_some() {
             self.last_try = Some(now);
             self.is_open = false;
-            self.rests_until = Some(self.limit.rest())
-                .filter(|rest| !rest.is_zero())
-                .map(|rest| now + rest);
         }
         if leaves {
             self.leave(name);
@@ -262,6 +262,11 @@ impl SchedulingWindow {
     /// Gives places to the first pods that wait, as far as there are any.
     fn admit(&mut self, now: Instant) -> Vec<Admitted> {
         let mut admitted = Vec::new();
+        // During a rest pods may also leave the line without a place.
+        if self.placed.is_empty() && self.line.is_empty() {
+            self.limit.reset();
+            self.rests_until = None;
+        }
         self.rests_until = self.rests_until.filter(|end| now < *end);
         while (self.is_open || self.rests_until.is_none() && self.used < self.limit.current())
             && let Some(first) = self.line.take_first()
@@ -325,10 +330,6 @@ impl SchedulingWindow {
             if *members == 0 {
                 self.members.remove(&gang);
             }
-        }
-        if self.placed.is_empty() && self.line.is_empty() {
-            self.limit.reset();
-            self.rests_until = None;
         }
     }
 

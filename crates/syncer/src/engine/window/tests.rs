@@ -98,6 +98,39 @@ fn a_flood_with_one_place_rests_while_pods_take_long() {
 }
 
 #[test]
+fn gangs_and_opened_gates_begin_no_rest_that_they_could_not_end() {
+    let slow = Duration::from_millis(500);
+    let start = Instant::now();
+    let mut window = SchedulingWindow::new(1);
+    let opening = |of: &str| Request {
+        opens_gates: true,
+        ..request(of)
+    };
+    for request in [request("p0"), opening("p1"), request("p2")] {
+        window.ask(request, start);
+    }
+    try_slowly(&mut window, start, slow);
+    let end = window.rests_until().unwrap();
+    assert_eq!(names(&window.check(end).admitted), ["p1"]);
+    let (_, admitted) = try_slowly(&mut window, end, slow);
+    assert_eq!(names(&admitted), ["p2"]);
+}
+
+#[test]
+fn a_flood_that_is_deleted_during_a_rest_leaves_nothing_behind() {
+    let start = Instant::now();
+    let mut window = SchedulingWindow::new(1);
+    for of in ["p0", "p1"] {
+        window.ask(request(of), start);
+    }
+    let (at, admitted) = try_slowly(&mut window, start, Duration::from_millis(500));
+    assert!(admitted.is_empty() && window.rests_until().is_some());
+    window.forget(&name("p1"), at);
+    assert!(window.ask(request("p2"), at).waits.is_none());
+    assert!(window.limit.rest().is_zero());
+}
+
+#[test]
 fn pods_are_admitted_in_their_order_and_say_how_long_they_waited() {
     let now = Instant::now();
     let mut window = flooded(10, now);
