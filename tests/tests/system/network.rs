@@ -112,9 +112,14 @@ pub(crate) async fn policies_follow_the_spec_and_drift_is_corrected(host: Arc<Te
     until("the syncer opens what is declared and no more", SOON, async || {
         let policy = policies.get(&on_host).await.map_err(|error| error.to_string())?;
         let rules = serde_json::to_value(policy.spec.unwrap().egress).unwrap();
-        let expected =
-            json!([{"to": [{"ipBlock": {"cidr": "10.20.0.0/16"}}], "ports": [{"port": 443, "protocol": "TCP"}]}]);
-        if rules == expected {
+        // A block of all addresses opens the tenant's own pods, and outside what is declared.
+        let outside =
+            json!({"to": [{"ipBlock": {"cidr": "10.20.0.0/16"}}], "ports": [{"port": 443, "protocol": "TCP"}]});
+        let own_pods = &rules[0]["to"];
+        let names_pods = |peer: &Value| peer["podSelector"].is_object() && peer.get("ipBlock").is_none();
+        if own_pods.as_array().is_some_and(|peers| peers.iter().all(names_pods))
+            && rules == json!([{"to": own_pods}, outside])
+        {
             Ok(())
         } else {
             Err(rules.to_string())
