@@ -6,8 +6,10 @@
 //! equal shares of a link of which none knows how fast it is and how many others use it.
 //!
 //! Even one pod at a time from each of many tenants can be more than the host carries. So a tenant at the least limit rests between two pods
-//! if they take long: twice as long each time, and by a quarter less when a pod is quick. It never rests longer than the pod took, so on a host
-//! that is slow by itself, not because of a flood, a tenant is at least half as fast as without rests.
+//! if they take long: twice as long each time, up to a bound, and by a quarter less when a pod is quick.
+//!
+//! A host can also be slow by itself, because of its webhooks for example. Then nobody is helped by fewer pods. So "long" is in proportion to the
+//! quickest pod of late, once that is not quick any more.
 //!
 //! The limit changes only while pods wait for a place. A tenant that needs fewer has its places at once, however many others wait.
 
@@ -19,9 +21,14 @@ const START: usize = 8;
 const MINIMUM: usize = 1;
 /// By how much the limit grows.
 const STEP: usize = 2;
-/// The limit grows while pods are tried within this time; it is halved if they take longer. On a host with nothing else to do, a pod takes
+/// The limit grows while pods are tried within this time, or one and a half times that of the quickest pod of late if that is longer; it is halved if
+/// they take longer. On a host with nothing else to do, a pod takes
 /// 40 ms: two requests that create it and its Secret, and the scheduler.
 const TARGET: Duration = Duration::from_millis(100);
+/// No pod that takes longer is quick, on whatever host.
+const LONGEST_TARGET: Duration = Duration::from_millis(500);
+/// How soon the quickest pod is forgotten. Meanwhile a flood leaves pods as quick as they can be again and again.
+const FORGETTING: Duration = Duration::from_mins(10);
 /// The first rest.
 const SHORTEST_REST: Duration = Duration::from_millis(50);
 /// The longest rest: how slow a flood can get because of others.
@@ -35,6 +42,10 @@ const PAUSE_SHRINKING: Duration = Duration::from_millis(100);
 pub(super) struct Limit {
     current: usize,
     rest: Duration,
+    /// How long the quickest pod of late took. Until one is known, what a host needs that is quick enough.
+    quickest: Duration,
+    /// When that was so.
+    quickest_at: Option<Instant>,
     maximum: usize,
     changed_at: Option<Instant>,
 }
@@ -45,6 +56,8 @@ impl Limit {
         Self {
             current: START.min(maximum),
             rest: Duration::ZERO,
+            quickest: TARGET * 2 / 3,
+            quickest_at: None,
             maximum,
             changed_at: None,
         }
@@ -62,29 +75,49 @@ impl Limit {
 
     /// Begins anew: what was measured is out of date, because no pod is left in the queue.
     pub(super) fn reset(&mut self) {
-        *self = Self::new(self.maximum);
+        *self = Self {
+            quickest: self.quickest,
+            quickest_at: self.quickest_at,
+            ..Self::new(self.maximum)
+        };
     }
 
     /// Changes the limit after the scheduler has tried a pod that has had its place for `delay`. `is_needed`: pods wait for a place.
     pub(super) fn measure(&mut self, delay: Duration, is_needed: bool, now: Instant) {
+        self.note(delay, now);
         if !is_needed {
             return;
         }
-        let is_slow = delay > TARGET;
+        let is_slow = delay > self.target();
         let pause = if is_slow { PAUSE_SHRINKING } else { PAUSE_GROWING };
         let is_due = |at: Instant| now.saturating_duration_since(at) >= pause;
         if self.changed_at.is_none_or(is_due) {
             self.changed_at = Some(now);
-            if is_slow { self.shrink(delay) } else { self.grow() }
+            if is_slow { self.shrink() } else { self.grow() }
         }
     }
 
-    fn shrink(&mut self, delay: Duration) {
+    /// Remembers the quickest pod. What is remembered doubles in [`FORGETTING`]: a host can be slow, or become slower for good.
+    fn note(&mut self, delay: Duration, now: Instant) {
+        let elapsed = self.quickest_at.map(|at| now.saturating_duration_since(at));
+        let doublings = elapsed.unwrap_or_default().div_duration_f64(FORGETTING);
+        // Far beyond any delay, and far from what a `Duration` can hold.
+        let known = self.quickest.mul_f64(doublings.min(16.0).exp2());
+        self.quickest = known.min(delay);
+        self.quickest_at = Some(now);
+    }
+
+    /// Pods that take longer are slow.
+    fn target(&self) -> Duration {
+        (self.quickest * 3 / 2).clamp(TARGET, LONGEST_TARGET)
+    }
+
+    fn shrink(&mut self) {
         let least = MINIMUM.min(self.maximum);
         if self.current > least {
             self.current = (self.current / 2).max(least);
         } else {
-            self.rest = (self.rest * 2).clamp(SHORTEST_REST, LONGEST_REST.min(delay));
+            self.rest = (self.rest * 2).clamp(SHORTEST_REST, LONGEST_REST);
         }
     }
 
@@ -154,10 +187,32 @@ mod tests {
     }
 
     #[test]
-    fn it_rests_no_longer_than_pods_take() {
-        let mut limit = Limit::new(1);
-        after(&mut limit, &[120; 10]);
-        assert_eq!(limit.rest(), Duration::from_millis(120));
+    fn a_host_that_is_slow_by_itself_lets_it_grow_after_some_time() {
+        let start = Instant::now();
+        let mut limit = Limit::new(64);
+        let mut after_minutes = |minutes: u64, delay: u64| {
+            for index in 0..100 {
+                let now = start + Duration::from_mins(minutes) + Duration::from_millis(100) * index;
+                limit.measure(Duration::from_millis(delay), true, now);
+            }
+            (limit.current(), limit.rest())
+        };
+        assert_eq!(after_minutes(0, 150), (MINIMUM, LONGEST_REST));
+        assert_eq!(after_minutes(12, 150), (64, Duration::ZERO));
+        assert_eq!(after_minutes(13, 300), (MINIMUM, LONGEST_REST), "others delay its pods");
+    }
+
+    #[test]
+    fn how_quick_a_pod_was_is_forgotten_and_bounded() {
+        let now = Instant::now();
+        let mut limit = Limit::new(64);
+        let mut target = |minutes: u64, delay: u64| {
+            limit.note(Duration::from_millis(delay), now + Duration::from_mins(minutes));
+            limit.target().as_millis()
+        };
+        assert_eq!((target(0, 30), target(0, 800), target(10, 800)), (100, 100, 100));
+        assert_eq!((target(20, 800), target(30, 800), target(60, 800)), (180, 360, 500));
+        assert_eq!(target(61, 20), 100);
     }
 
     #[test]
