@@ -5,7 +5,8 @@
 
 use super::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError};
 use crate::control_plane::{
-    API_SERVER, COMPONENTS, CONTROLLER_MANAGER, Component, Endpoints, Form, Ports, Program, SCHEDULER, ServiceRange,
+    API_SERVER, COMPONENTS, CONTROLLER_MANAGER, Component, Endpoints, Form, Health, Ports, Program, SCHEDULER,
+    ServiceRange,
 };
 use async_trait::async_trait;
 use berth_api::names::{self, TenantId};
@@ -26,6 +27,7 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
+use tokio::net::TcpStream;
 
 /// Lifetime of tokens for components, in seconds. In a cluster the kubelet renews a token every hour; here control does, and
 /// the longer lifetime covers a time without control.
@@ -158,6 +160,14 @@ fn is_flapping(status: &ProcessStatus) -> bool {
             .is_some_and(|at| Timestamp::now().duration_since(at) < STEADY_AFTER)
 }
 
+/// Whether a process has come so far that it listens where its health endpoints are, if it has any.
+async fn listens(health: Option<&Health>) -> bool {
+    match health {
+        Some(health) => TcpStream::connect((Ipv4Addr::LOCALHOST, health.port)).await.is_ok(),
+        None => true,
+    }
+}
+
 fn process_name(tenant: &TenantId, component: &str) -> String {
     format!("{}.{component}", tenant.slug())
 }
@@ -285,9 +295,10 @@ impl ControlPlaneRuntime for ProcessRuntime {
     }
 
     async fn is_rolled_out(&self, owner: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
-        // The one with other files had ended before this one was started.
+        // The one before had ended before this one was started, and so no longer listens.
         let status = self.supervisor.status(&process_name(owner.tenant, component.name));
-        Ok(status.is_some_and(|status| status.state == ProcessState::Running && !is_flapping(&status)))
+        let is_running = status.is_some_and(|status| status.state == ProcessState::Running && !is_flapping(&status));
+        Ok(is_running && listens(component.health.as_ref()).await)
     }
 
     fn publish_kubeconfig(&self, namespace: &str, name: &str, kubeconfig: &str) -> Result<(), RuntimeError> {
@@ -334,5 +345,25 @@ impl ControlPlaneRuntime for ProcessRuntime {
             remove(&kubeconfig_path(dir, namespace, name), |path| fs::remove_file(path))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_was_only_just_started_is_not_rolled_out() {
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let health = Health {
+            port: listener.local_addr().unwrap().port(),
+            tls: false,
+            live: "/livez",
+            ready: "/readyz",
+        };
+        assert!(listens(Some(&health)).await);
+        drop(listener);
+        assert!(!listens(Some(&health)).await);
+        assert!(listens(None).await, "its supervisor knows whether it runs");
     }
 }

@@ -176,9 +176,7 @@ impl ControlPlaneRuntime for ClusterRuntime {
         // A Deployment does not count pods that are ending, which still serve for a while.
         let selector = objects::select(&pod_selector(owner.tenant, component.name));
         let pods = self.list_pods(owner.tenant, &selector).await?;
-        Ok(pods
-            .iter()
-            .all(|pod| state::has_ended(pod) || state::has_files(pod, &files)))
+        Ok(state::are_of_one_template(&pods, &files))
     }
 
     fn publish_kubeconfig(&self, _namespace: &str, _name: &str, _kubeconfig: &str) -> Result<(), RuntimeError> {

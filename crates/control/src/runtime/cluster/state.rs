@@ -5,7 +5,11 @@ use k8s_openapi::api::{
     apps::v1::{Deployment, DeploymentCondition},
     core::v1::{ContainerStatus, Pod},
 };
+use kube::ResourceExt;
+use std::collections::BTreeSet;
 
+/// Label of a pod: which version of its Deployment it comes from.
+const TEMPLATE_HASH: &str = "pod-template-hash";
 /// Reasons of containers that are starting normally.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
@@ -35,14 +39,27 @@ pub(super) fn is_rolled_out(deployment: &Deployment) -> bool {
         })
 }
 
+/// Whether all pods that have not ended have the files in the Secret `files`, and come from one version of the Deployment: another
+/// image or other flags need no other files.
+pub(super) fn are_of_one_template(pods: &[Pod], files: &str) -> bool {
+    let mut templates = BTreeSet::new();
+    for pod in pods.iter().filter(|pod| !has_ended(pod)) {
+        if !has_files(pod, files) {
+            return false;
+        }
+        templates.insert(pod.labels().get(TEMPLATE_HASH));
+    }
+    templates.len() <= 1
+}
+
 /// Whether no container of a pod runs any more.
-pub(super) fn has_ended(pod: &Pod) -> bool {
+fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Whether the files of a pod are those in the Secret `files`.
-pub(super) fn has_files(pod: &Pod, files: &str) -> bool {
+fn has_files(pod: &Pod, files: &str) -> bool {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let sources = volumes
         .filter_map(|volume| volume.projected.as_ref())
@@ -159,10 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn pods_with_earlier_files_are_known_also_while_they_end() {
-        let pod = |files: &str, phase: &str| -> Pod {
+    fn pods_of_an_earlier_version_are_known_also_while_they_end() {
+        let pod_of = |template: &str, files: &str, phase: &str| -> Pod {
             serde_json::from_value(json!({
-                "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+                "metadata": {
+                    "name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z", "labels": {"pod-template-hash": template},
+                },
                 "spec": {"containers": [], "volumes": [
                     {"name": "cache", "emptyDir": {}},
                     {"name": "files", "projected": {"sources": [{"secret": {"name": files}}, {"serviceAccountToken": {"path": "token"}}]}},
@@ -171,11 +190,14 @@ mod tests {
             }))
             .unwrap()
         };
-        assert!(has_files(&pod("new", "Running"), "new"));
-        assert!(!has_files(&pod("old", "Running"), "new"));
-        assert!(!has_files(&Pod::default(), "new"));
-        assert!(has_ended(&pod("old", "Failed")) && has_ended(&pod("old", "Succeeded")));
-        assert!(!has_ended(&pod("old", "Running")) && !has_ended(&Pod::default()));
+        let pod = |files: &str, phase: &str| pod_of("1", files, phase);
+        let are_new = |other: Pod| are_of_one_template(&[pod("new", "Running"), other], "new");
+        assert!(are_new(pod("new", "Running")));
+        assert!(!are_new(pod("old", "Running")) && !are_new(Pod::default()));
+        assert!(are_new(pod("old", "Failed")) && are_new(pod("old", "Succeeded")));
+        // With another image and the same files.
+        assert!(!are_new(pod_of("2", "new", "Running")));
+        assert!(are_new(pod_of("2", "new", "Succeeded")));
     }
 
     #[test]

@@ -5,6 +5,10 @@ use crate::{
     control_plane::{API_SERVER, Component},
     error::ReconcileError,
 };
+use std::time::Duration;
+
+/// Pause before an upgrade under way is looked at again: a server that was replaced quickly wakes nobody.
+const POLL: Duration = Duration::from_secs(5);
 
 /// Whether an upgrade that is recorded is over: every API server runs as it was rendered.
 ///
@@ -18,8 +22,12 @@ pub(super) async fn has_rolled_out(
     let status = tenant.cluster.status.as_ref();
     let is_upgraded = status.is_some_and(|status| status.upgrading_to.is_some());
     let api_server = components.iter().find(|component| component.name == API_SERVER);
-    match api_server.filter(|_| is_upgraded) {
-        Some(api_server) => Ok(context.runtime.is_rolled_out(tenant.owner(), api_server).await?),
-        None => Ok(false),
+    let Some(api_server) = api_server.filter(|_| is_upgraded) else {
+        return Ok(false);
+    };
+    let is_over = context.runtime.is_rolled_out(tenant.owner(), api_server).await?;
+    if !is_over {
+        context.queue.add_after(tenant.key(), POLL);
     }
+    Ok(is_over)
 }
