@@ -155,6 +155,10 @@ pub(crate) async fn deleted_tenant_leaves_nothing(host: Arc<TestCluster>) {
     assert!(datastore.list_identities().await.unwrap().contains(&user));
     assert!(datastore.delete_leftover(&user).await.unwrap());
     assert!(datastore.describe_tenant(&tenant.id).await.unwrap().is_empty());
+    datastore.create_tenant(&tenant.id).await.unwrap();
+    let names = datastore.list_identities().await.unwrap();
+    assert!(names.contains(&user), "a tenant that exists after all has no user");
+    assert!(datastore.delete_leftover(&user).await.unwrap());
 }
 
 pub(crate) async fn tenant_is_deleted_during_its_creation(host: Arc<TestCluster>) {

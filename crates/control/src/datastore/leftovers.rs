@@ -49,7 +49,9 @@ impl Datastore {
             return Ok(false);
         };
         let prefix = format!("{prefix}/");
-        let client = self.connected_client().await?;
+        // Locked until it is deleted: nobody must create it meanwhile and rely on it.
+        let mut state = self.state.lock().await;
+        let client = self.client(&mut state).await?;
         let request = RangeRequest {
             range_end: prefix_end(&prefix),
             key: prefix.into(),
@@ -60,6 +62,8 @@ impl Datastore {
         if not_negative(keys.get_ref().count) > 0 {
             return Ok(false);
         }
+        // A tenant that exists after all gets it again.
+        state.prepared.remove(name);
         super::delete_identity(&client, name).await?;
         Ok(true)
     }

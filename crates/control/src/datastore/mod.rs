@@ -171,7 +171,7 @@ pub struct Datastore {
 #[derive(Default)]
 struct State {
     connection: Option<(Client, tokio::time::Instant)>,
-    /// Tenants that have a user, a role and a grant, as far as this process knows.
+    /// Users of tenants that have a role and a grant, as far as this process knows.
     prepared: HashSet<String>,
 }
 
@@ -228,11 +228,11 @@ impl Datastore {
     /// etcd refuses or does not answer.
     pub async fn create_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
         let mut state = self.state.lock().await;
-        if state.prepared.contains(tenant.hash()) {
+        let name = tenant.etcd_user();
+        if state.prepared.contains(&name) {
             return Ok(());
         }
         let client = self.client(&mut state).await?;
-        let name = tenant.etcd_user();
         add_role(&client, &name).await.map_err(failed("add a role"))?;
         let prefix = key_prefix(tenant);
         let range = Permission {
@@ -252,7 +252,7 @@ impl Datastore {
         grant_role(&client, &name, &name)
             .await
             .map_err(failed("grant a role"))?;
-        state.prepared.insert(tenant.hash().to_owned());
+        state.prepared.insert(name);
         Ok(())
     }
 
@@ -263,7 +263,7 @@ impl Datastore {
     /// etcd refuses or does not answer.
     pub async fn delete_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
         let mut state = self.state.lock().await;
-        state.prepared.remove(tenant.hash());
+        state.prepared.remove(&tenant.etcd_user());
         let client = self.client(&mut state).await?;
         delete_identity(&client, &tenant.etcd_user()).await?;
         let prefix = key_prefix(tenant);
