@@ -12,6 +12,7 @@ pub mod datastore;
 pub mod error;
 pub mod events;
 pub mod finalizers;
+pub mod gauges;
 pub mod gpu_pods;
 pub mod install;
 pub mod key;

@@ -1,5 +1,6 @@
 //! Counters of control.
 
+use crate::gauges::Gauges;
 use berth_runtime::metrics::{QueueMetrics, duration_histogram};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -195,7 +196,7 @@ pub struct Metrics {
     /// Changes of nodes.
     pub node_actions: Family<ActionLabels, Counter>,
     /// Nodes by pool and state.
-    pub nodes: Family<NodeStateLabels, Gauge>,
+    pub nodes: Gauges<NodeStateLabels>,
     /// Rules that plans broke, by kind. Should stay at zero.
     pub plan_violations: Family<ViolationLabels, Counter>,
     /// Seconds that nodes were in the states of their recycling.
@@ -203,7 +204,7 @@ pub struct Metrics {
     /// Nodes that could not be recycled.
     pub quarantines: Counter,
     /// Placeholders by pool.
-    pub placeholders: Family<PoolLabels, Gauge>,
+    pub placeholders: Gauges<PoolLabels>,
     /// `TenantClusters` that exist.
     pub tenants: Gauge,
     /// How tenants sleep and wake.
@@ -258,13 +259,13 @@ impl Metrics {
             reconcile_seconds: duration_histogram(),
             queue: QueueMetrics::default(),
             node_actions: Family::default(),
-            nodes: Family::default(),
+            nodes: Gauges::default(),
             recycling_seconds: Family::new_with_constructor(|| {
                 Histogram::new([1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 86_400.0])
             }),
             quarantines: Counter::default(),
             plan_violations: Family::default(),
-            placeholders: Family::default(),
+            placeholders: Gauges::default(),
             tenants: Gauge::default(),
             sleep: SleepMetrics::default(),
             rotations: Counter::default(),
@@ -301,7 +302,7 @@ impl Metrics {
         );
         metrics.queue.register(registry);
         registry.register("node_actions", "Changes of nodes by kind", metrics.node_actions.clone());
-        registry.register("nodes", "Nodes by pool and state", metrics.nodes.clone());
+        registry.register("nodes", "Nodes by pool and state", metrics.nodes.family.clone());
         registry.register(
             "plan_violations",
             "Rules that plans of node assignment broke, by kind; should stay at zero",
@@ -320,7 +321,7 @@ impl Metrics {
         registry.register(
             "placeholders",
             "Placeholders, the pods that make autoscalers add nodes, by pool",
-            metrics.placeholders.clone(),
+            metrics.placeholders.family.clone(),
         );
         registry.register("tenants", "TenantClusters that exist", metrics.tenants.clone());
         metrics.register_limits(registry);

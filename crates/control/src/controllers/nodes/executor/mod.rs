@@ -177,18 +177,14 @@ impl<'a> Pass<'a> {
                 *counts.entry((pool, state)).or_default() += 1;
             }
         }
-        // Pools that were deleted are forgotten.
-        self.metrics.nodes.clear();
         let states = AssignmentState::ALL.map(AssignmentState::name);
-        for pool in self.pool_specs.keys() {
-            for state in states.into_iter().chain(["Free"]) {
-                let count = counts.get(&(pool.clone(), state)).copied().unwrap_or_default();
-                let labels = NodeStateLabels {
-                    pool: pool.clone(),
-                    state,
-                };
-                self.metrics.nodes.get_or_create(&labels).set(count);
-            }
-        }
+        let all = self.pool_specs.keys().flat_map(|pool| {
+            let states = states.into_iter().chain(["Free"]);
+            states.map(move |state| (pool.clone(), state))
+        });
+        self.metrics.nodes.set_all(all.map(|(pool, state)| {
+            let count = counts.get(&(pool.clone(), state)).copied().unwrap_or_default();
+            (NodeStateLabels { pool, state }, count)
+        }));
     }
 }

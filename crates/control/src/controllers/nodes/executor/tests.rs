@@ -520,8 +520,9 @@ async fn a_pool_that_was_deleted_has_no_metric() {
         ..Fixture::new(&["a1"])
     };
     fixture.execute(&[], Failing::Nothing).await.0.unwrap();
-    assert_eq!(fixture.metrics.nodes.get(&labels).map(|gauge| gauge.get()), Some(1));
+    let nodes = &fixture.metrics.nodes.family;
+    assert_eq!(nodes.get(&labels).map(|gauge| gauge.get()), Some(1));
     fixture.pools.clear();
     fixture.execute(&[], Failing::Nothing).await.0.unwrap();
-    assert!(fixture.metrics.nodes.get(&labels).is_none());
+    assert!(fixture.metrics.nodes.family.get(&labels).is_none());
 }

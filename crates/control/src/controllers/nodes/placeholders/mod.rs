@@ -78,12 +78,12 @@ pub async fn reconcile(context: &NodesContext, plan: &Plan, demand: &TenantDeman
 
 /// Sets how many placeholders each pool has for which autoscalers are asked. Pools that were deleted are forgotten.
 fn set_metrics(metrics: &Metrics, pools: &[Arc<HostNodePool>], requests: &BTreeMap<String, Request>) {
-    metrics.placeholders.clear();
-    for pool in pools.iter().filter(|pool| pool.spec.autoscaling.is_some()) {
+    let pools = pools.iter().filter(|pool| pool.spec.autoscaling.is_some());
+    metrics.placeholders.set_all(pools.map(|pool| {
         let labels = PoolLabels { pool: pool.name_any() };
         let pods = requests.get(&labels.pool).map_or(0, |request| request.pods);
-        metrics.placeholders.get_or_create(&labels).set(i64::from(pods));
-    }
+        (labels, i64::from(pods))
+    }));
 }
 
 /// Creates and deletes all of them even if one fails: one tenant's placeholders must not hold up another's. Returns the first
