@@ -5,13 +5,16 @@
 //! shared, until it is clean. A node that seems free and has a marker is scrubbed first. Only a node that was shared and is to
 //! be shared again is not. A marker decides nothing else: only the assignment on the Node says which tenant has it.
 //!
-//! A machine is known by the name of its Node, and by what its kubelet reports of it ([`machine`]).
+//! A machine is known by the name of its Node, and by what its kubelet reports of it ([`machine`]). The marker of a machine whose
+//! name another one takes is kept as a copy, which no Node has.
 //!
 //! Two controls can work with the marker of a node at the same time, if one has lost its lease and does not know it yet. So a
 //! marker is deleted only as it was read, and a control that relies on one that it did not create changes it first: then no
 //! other can delete it.
 
 mod machine;
+
+pub(super) use machine::set_machine;
 
 use crate::{
     apply::{is_status, optional},
@@ -25,7 +28,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Key of the name of the node.
 const NODE: &str = "node";
@@ -38,9 +41,8 @@ const TENANT: &str = "tenant";
 const SHARED_POOL: &str = "sharedPool";
 /// Key of the time at which a control began to rely on a marker that existed.
 const CLAIMED: &str = "claimed";
-
-/// Key of the UID of the Node whose marker took over this one, because it is of the same machine.
-const MOVED_TO: &str = "movedTo";
+/// Before the UID of each Node whose marker took over this one, because it is of the same machine: key of the time.
+const MOVED_TO: &str = "movedTo.";
 
 /// What a node is marked for.
 #[derive(Clone, Copy, Debug)]
@@ -126,12 +128,12 @@ fn datum(marker: &ConfigMap, key: &str) -> Option<String> {
     marker.data.as_ref().and_then(|data| data.get(key)).cloned()
 }
 
-/// Creates the marker of a node that is in use, unless it has one.
+/// Creates the marker of a node that is in use, unless it has one. Then it becomes one of the node's machine.
 pub(super) async fn ensure(client: &Client, node: &Node, in_use: Use<'_>) -> Result<(), ReconcileError> {
     create(client, node, in_use).await.map(|_| ())
 }
 
-/// Creates a marker; none if there is one.
+/// Creates a marker; none if there is one, which becomes one of the node's machine.
 async fn create(client: &Client, node: &Node, for_use: Use<'_>) -> Result<Option<ConfigMap>, ReconcileError> {
     let mut marker = json!({
         "metadata": {"name": marker_name(&node.name_any()), "labels": {labels::IN_USE_MARKER: "true"}},
@@ -151,7 +153,10 @@ async fn create(client: &Client, node: &Node, for_use: Use<'_>) -> Result<Option
     let marker: ConfigMap = serde_json::from_value(marker).unwrap_or_default();
     match marker_api(client).create(&PostParams::default(), &marker).await {
         Ok(created) => Ok(Some(created)),
-        Err(error) if is_status(&error, 409) => Ok(None),
+        Err(error) if is_status(&error, 409) => {
+            set_machine(client, node).await?;
+            Ok(None)
+        }
         Err(error) => Err(api("create the in-use marker of a node")(error)),
     }
 }
@@ -189,15 +194,16 @@ pub(super) async fn read_version(client: &Client, node: &str) -> Result<Option<M
     Ok(marker.as_ref().map(MarkerVersion::of))
 }
 
-/// Names of the nodes that have a marker.
-pub(super) async fn list_marked_nodes(client: &Client) -> Result<BTreeSet<String>, ReconcileError> {
+/// Names of the nodes that have a marker, and whether it says which machine the node is.
+pub(super) async fn list_marked_nodes(client: &Client) -> Result<BTreeMap<String, bool>, ReconcileError> {
     let params = ListParams::default().labels(labels::IN_USE_MARKER);
     let markers = marker_api(client).list(&params).await;
     let markers = markers.map_err(api("list the in-use markers of nodes"))?;
-    Ok(markers
-        .into_iter()
-        .filter_map(|marker| marker.data?.remove(NODE))
-        .collect())
+    let marked = markers.into_iter().filter_map(|marker| {
+        let has_machine = marker.labels().contains_key(labels::MACHINE);
+        Some((marker.data?.remove(NODE)?, has_machine))
+    });
+    Ok(marked.collect())
 }
 
 /// Deletes the marker of a clean node, or of one that was not used, unless it changed since it was read.

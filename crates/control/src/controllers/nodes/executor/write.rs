@@ -74,6 +74,8 @@ impl Pass<'_> {
             |assignment: &Assignment| assignment.state.is_pending() || self.find_pool_spec(node, assignment).is_some();
         // Read before the node is free: a later marker is of its next use.
         let marker = if assignment.is_none_or(is_clean) {
+            // If another machine took the name meanwhile, the former one is not clean.
+            in_use_markers::set_machine(&self.client, node).await?;
             in_use_markers::read_version(&self.client, &name).await?
         } else {
             None
