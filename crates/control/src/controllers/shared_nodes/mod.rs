@@ -54,8 +54,11 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
         let status = sharing_status(&node, &pools, context.stores.slices.of(&name).len());
         let (body, action) = match &status {
             SharingStatus::Eligible(pool) => {
-                if !share(context, &node, pool).await? {
-                    again = Some(DRAIN_POLL);
+                // A node that cannot be shared must not keep pods on others.
+                match share(context, &node, pool).await {
+                    Ok(true) => {}
+                    Ok(false) => again = Some(DRAIN_POLL),
+                    Err(error) => failed = failed.and(Err(error)),
                 }
                 continue;
             }
@@ -64,8 +67,10 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
             }
             _ => continue,
         };
-        if patch_node(context, &node, &body, action).await? {
-            tracing::info!(node = name, ?status, action, "shared node");
+        match patch_node(context, &node, &body, action).await {
+            Ok(true) => tracing::info!(node = name, ?status, action, "shared node"),
+            Ok(false) => {}
+            Err(error) => failed = failed.and(Err(error)),
         }
     }
     for (node, pods) in context.stores.shared_pods.all() {

@@ -14,7 +14,11 @@ const NODE: &str = "/api/v1/nodes/cpu-1";
 
 /// A host with a shared pool and a node in it.
 fn host() -> ScriptedApi {
-    let host = ScriptedApi::new("host", &Script::default());
+    host_of(&Script::default())
+}
+
+fn host_of(script: &Script) -> ScriptedApi {
+    let host = ScriptedApi::new("host", script);
     host.insert(
         "/apis/berth.dev/v1alpha1/hostnodepools/cpu",
         json!({
@@ -45,6 +49,11 @@ fn shared_markers(host: &ScriptedApi) -> Vec<String> {
 
 /// The node after one reconcile.
 async fn reconcile_node(host: &ScriptedApi) -> Node {
+    reconcile_host(host).await.unwrap();
+    serde_json::from_value(host.get(NODE).unwrap()).unwrap()
+}
+
+async fn reconcile_host(host: &ScriptedApi) -> Result<Option<Duration>, ReconcileError> {
     let (stores, mut writers) = StoreWriters::new();
     writers.update(host);
     let context = SharedNodesContext {
@@ -55,8 +64,7 @@ async fn reconcile_node(host: &ScriptedApi) -> Node {
         recorder: EventRecorder::new(host.client()),
         marked: MarkedNodes::default(),
     };
-    reconcile(&context).await.unwrap();
-    serde_json::from_value(host.get(NODE).unwrap()).unwrap()
+    reconcile(&context).await
 }
 
 #[tokio::test]
@@ -86,6 +94,59 @@ async fn a_node_that_is_shared_already_is_marked() {
         reconcile_node(&host).await;
         assert_eq!(shared_markers(&host), ["cpu"]);
     }
+}
+
+#[tokio::test]
+async fn the_marker_of_a_node_that_a_former_version_reserved_gets_its_machine() {
+    let host = host();
+    let mut node = new_node();
+    node["metadata"]["labels"]["cpu"] = "no".into();
+    host.insert(NODE, node.clone());
+    let assigned: Node = serde_json::from_value(node).unwrap();
+    in_use_markers::ensure(&host.client(), &assigned, Use::Tenant("vision-abc"))
+        .await
+        .unwrap();
+    let now = Timestamp::UNIX_EPOCH;
+    let assignment = Assignment {
+        slug: "vision-abc".into(),
+        ..Assignment::reserved("uid-1", "train", "h100", 1, now, "").with_state(AssignmentState::Assigned, now, "")
+    };
+    let mut body = assignment.to_patch(&assigned, &[]);
+    body["status"]["nodeInfo"] = json!({"machineID": "m", "systemUUID": "s"});
+    let nodes: Api<Node> = Api::all(host.client());
+    let params = PatchParams::default();
+    nodes.patch("cpu-1", &params, &Patch::Merge(body)).await.unwrap();
+    reconcile_node(&host).await;
+    let markers = host.find("/configmaps/");
+    assert_eq!(markers.len(), 1);
+    assert!(
+        markers[0]["metadata"]["labels"][labels::MACHINE].is_string(),
+        "{markers:?}"
+    );
+    assert_eq!(markers[0]["data"]["tenant"], "vision-abc");
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_be_shared_does_not_hold_up_others() {
+    let marks = "host POST /api/v1/namespaces/berth-system/configmaps";
+    let reconcile_two = async |script: &Script| {
+        let host = host_of(script);
+        let mut other = new_node();
+        other["metadata"]["name"] = "cpu-2".into();
+        host.insert("/api/v1/nodes/cpu-2", other);
+        let outcome = reconcile_host(&host).await;
+        (outcome, shared_markers(&host).len())
+    };
+    let script = Script::default();
+    let (outcome, shared) = reconcile_two(&script).await;
+    assert!(outcome.is_ok());
+    assert_eq!(shared, 2);
+    let failing = Script::default();
+    failing.fail_call(script.first(marks).unwrap());
+    let (outcome, shared) = reconcile_two(&failing).await;
+    assert_eq!(failing.failed().as_deref(), Some(marks));
+    assert!(outcome.is_err());
+    assert_eq!(shared, 1, "the other node is shared");
 }
 
 #[tokio::test]
