@@ -11,10 +11,13 @@ use crate::{
 };
 use berth_node_lifecycle::{Assignment, AssignmentState, is_available, transitions::reason_after_sharing};
 use berth_planner::{Action, ActionKind};
-use futures::future::join_all;
+use futures::{StreamExt, future::join_all, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use std::{collections::BTreeMap, time::Duration};
+
+/// How many nodes are checked at once. A check reads and writes the node, its pods and its in-use markers.
+const CONCURRENCY: usize = 8;
 
 /// The node group of a tenant that nodes are reserved for.
 struct NodeGroup<'a> {
@@ -93,11 +96,13 @@ async fn reserve_for_group(
     let Some(slug) = pass.tenant_slug(group.tenant) else {
         return Some(STALE_POLL);
     };
-    let candidates = reservations
+    let candidates: Vec<_> = reservations
         .iter()
-        .map(|reservation| check_candidate(pass, reservation.node, group, &slug));
+        .map(|reservation| check_candidate(pass, reservation.node, group, &slug))
+        .collect();
+    let candidates: Vec<_> = stream::iter(candidates).buffered(CONCURRENCY).collect().await;
     let mut checked = Vec::new();
-    for (reservation, candidate) in reservations.iter().zip(join_all(candidates).await) {
+    for (reservation, candidate) in reservations.iter().zip(candidates) {
         checked.push(candidate.unwrap_or_else(|error| {
             failures.record("check a free node", reservation.node, error);
             Candidate::Unavailable
@@ -250,17 +255,28 @@ async fn reserve_node(
             Ok(None) => {}
             Err(error) => {
                 pause_rejected_node(pass, &node, error).await?;
-                // The node is still free. With its marker left, it would be scrubbed.
-                if let Some(created) = &created {
-                    in_use_markers::delete(&pass.client, created).await?;
-                }
+                delete_created_marker(pass, created.as_ref()).await?;
                 return Ok(Outcome::Rejected);
             }
         }
         match pass.get_node(reservation.node).await? {
-            Some(newer) if Assignment::read(&newer).is_none() && is_available(&newer) => node = newer,
-            _ => return Ok(Outcome::Stale),
+            Some(newer) if Assignment::read(&newer).is_some() => return Ok(Outcome::Stale),
+            Some(newer) if is_available(&newer) => node = newer,
+            // Nobody knows what its machine is used for until it comes back.
+            None => return Ok(Outcome::Stale),
+            Some(_) => {
+                delete_created_marker(pass, created.as_ref()).await?;
+                return Ok(Outcome::Stale);
+            }
         }
+    }
+}
+
+/// Deletes the marker of a node that is still free. With it left, the node would be scrubbed.
+async fn delete_created_marker(pass: &Pass<'_>, created: Option<&MarkerVersion>) -> Result<(), ReconcileError> {
+    match created {
+        Some(created) => in_use_markers::delete(&pass.client, created).await,
+        None => Ok(()),
     }
 }
 

@@ -33,6 +33,8 @@ struct Api {
     graces: Vec<u64>,
     /// Reasons of Events, in order.
     events: Vec<String>,
+    /// How somebody else changes a node before its next patch.
+    changed_before_patch: Option<Value>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -117,6 +119,12 @@ impl Api {
                 let Some(object) = self.objects.get_mut(path) else {
                     return status(StatusCode::NOT_FOUND);
                 };
+                if *method == Method::PATCH
+                    && path.starts_with(NODES)
+                    && let Some(change) = self.changed_before_patch.take()
+                {
+                    merge(object, &change);
+                }
                 let expected = match *method {
                     Method::PATCH => &body["metadata"]["resourceVersion"],
                     _ => &body["preconditions"]["resourceVersion"],
@@ -507,6 +515,46 @@ async fn a_marker_of_another_leader_stays_when_a_group_cannot_be_reserved() {
         assert_eq!(state_of(&fixture, "a1"), None);
         assert_eq!(count_markers(&fixture), usize::from(is_of_other));
     }
+}
+
+#[tokio::test]
+async fn a_node_that_can_no_longer_be_reserved_has_no_marker() {
+    let fixture = Fixture::new(&["a1"]);
+    let not_ready = json!({"metadata": {"resourceVersion": "7"}, "status": {"conditions": []}});
+    fixture.api().changed_before_patch = Some(not_ready);
+    let reservation = [reserve("a1", "a")];
+    fixture.execute(&reservation, Failing::Nothing).await.0.unwrap();
+    assert!(fixture.api().changed_before_patch.is_none());
+    assert_eq!((state_of(&fixture, "a1"), count_markers(&fixture)), (None, 0));
+}
+
+#[tokio::test]
+async fn a_machine_that_lost_its_node_to_another_one_is_not_clean_once_that_one_is() {
+    let fixture = Fixture {
+        pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
+        ..Fixture::new(&["a1", "a2"])
+    };
+    let set_machine = |machine: &str| {
+        let node = json!({"status": {"nodeInfo": {"machineID": machine, "systemUUID": "s"}}});
+        merge(fixture.api().objects.get_mut(&format!("{NODES}/a1")).unwrap(), &node);
+    };
+    set_machine("one");
+    let reservations = ["a1", "a2"].map(|node| reserve(node, "a"));
+    fixture.execute(&reservations, Failing::Nothing).await.0.unwrap();
+    assert_eq!(count_markers(&fixture), 2);
+    set_machine("two");
+    fixture.put_in_state("a1", Draining);
+    finish_recycling(&fixture).await;
+    assert_eq!(state_of(&fixture, "a1"), None);
+    let api = fixture.api();
+    let markers = api.objects.iter().filter(|(path, _)| path.contains("/configmaps/"));
+    let nodes: Vec<&str> = { markers }
+        .map(|(_, marker)| marker["data"]["node"].as_str().unwrap())
+        .collect();
+    assert!(
+        nodes.len() == 2 && nodes.iter().any(|node| node.starts_with("a1@")),
+        "{nodes:?}"
+    );
 }
 
 #[tokio::test]
