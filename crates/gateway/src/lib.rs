@@ -6,23 +6,22 @@
 //!
 //! - [`client_hello`] reads the name, and [`proxy_protocol`] the address of the client behind a load balancer.
 //! - [`routes`] has the tenants and where their API servers are. [`watches`] fills it from the host.
-//! - [`server`] accepts connections, within [`limits`], and [`relay`] copies their bytes. [`handshakes`] has those that are still silent,
-//!   [`stalls`] counts those whose reader takes nothing, [`refused`] has those that are not passed on.
+//! - [`server`] accepts connections, within [`limits`], and [`relay`] copies their bytes. [`places`] bounds how many are still silent, and of
+//!   how many the reader takes nothing; [`refused`] has those that are not passed on.
 //! - [`sleep_state`] knows whether a tenant sleeps, [`wake`] asks control to wake it, and [`hold`] holds its connections meanwhile.
 
 pub mod client_hello;
-pub mod handshakes;
 pub mod hold;
 pub mod limits;
 pub mod metrics;
 pub mod options;
+pub mod places;
 pub mod proxy_protocol;
 pub mod refused;
 pub mod relay;
 pub mod routes;
 pub mod server;
 pub mod sleep_state;
-pub mod stalls;
 pub mod wake;
 pub mod watches;
 

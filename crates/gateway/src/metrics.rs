@@ -143,6 +143,8 @@ pub struct TenantMetrics {
     pub received: Counter,
     /// Bytes to clients.
     pub sent: Counter,
+    /// Connections that were closed because their reader took nothing and another one needed the place.
+    pub displaced: Counter,
     /// Connections that are held.
     pub held: Gauge,
     /// Requests to wake it that the host's API server accepted.
@@ -164,6 +166,8 @@ pub struct Metrics {
     pub refusals: Family<RefusalLabels, Counter>,
     /// Time from the acceptance of a connection until its API server has its ClientHello, without connections that were held.
     pub open_seconds: Histogram,
+    /// Connections that were closed because their client or API server took nothing and another one needed the place, by tenant.
+    pub displaced: Family<TenantLabels, Counter>,
     /// Connections that are held for tenants that sleep, by tenant.
     pub held: Family<TenantLabels, Gauge>,
     /// Requests to wake tenants, by tenant and outcome.
@@ -183,6 +187,7 @@ impl Metrics {
             bytes: Family::default(),
             refusals: Family::default(),
             open_seconds: duration_histogram(),
+            displaced: Family::default(),
             held: Family::default(),
             wake_requests: Family::default(),
             hold_seconds: duration_histogram(),
@@ -215,6 +220,11 @@ impl Metrics {
             metrics.open_seconds.clone(),
         );
         registry.register(
+            "displaced_connections",
+            "Connections that were closed because their client or API server took nothing and another one needed the place, by tenant",
+            metrics.displaced.clone(),
+        );
+        registry.register(
             "held_connections",
             "Connections that are held for tenants that sleep, by tenant",
             metrics.held.clone(),
@@ -242,6 +252,7 @@ impl Metrics {
             opened: self.opened.get_or_create_owned(&labels),
             received: bytes(RECEIVED),
             sent: bytes(SENT),
+            displaced: self.displaced.get_or_create_owned(&labels),
             held: self.held.get_or_create_owned(&labels),
             wakes_requested: wakes(SUCCESS),
             wakes_failed: wakes(FAILURE),
@@ -253,6 +264,7 @@ impl Metrics {
     pub fn forget_tenant(&self, labels: &TenantLabels) {
         self.connections.remove(labels);
         self.opened.remove(labels);
+        self.displaced.remove(labels);
         self.held.remove(labels);
         for outcome in [SUCCESS, FAILURE] {
             self.wake_requests.remove(&wake_labels(labels, outcome));
@@ -319,6 +331,7 @@ mod tests {
         };
         let tenant = metrics.of_tenant(labels.clone());
         tenant.received.inc_by(7);
+        tenant.displaced.inc();
         tenant.held.inc();
         tenant.wakes_requested.inc();
         for reason in Refusal::ALL {
@@ -334,6 +347,7 @@ mod tests {
         for line in [
             "berth_gateway_bytes_total{tenant_namespace=\"team-a\",tenant=\"vision\",direction=\"received\"} 7",
             "berth_gateway_refusals_total{tenant_namespace=\"\",tenant=\"\",reason=\"no-server-name\"} 1",
+            "berth_gateway_displaced_connections_total{tenant_namespace=\"team-a\",tenant=\"vision\"} 1",
             "berth_gateway_held_connections{tenant_namespace=\"team-a\",tenant=\"vision\"} 1",
             "berth_gateway_wake_requests_total{tenant_namespace=\"team-a\",tenant=\"vision\",outcome=\"success\"} 1",
         ] {

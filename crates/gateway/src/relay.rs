@@ -4,7 +4,7 @@
 //! when there are some, into a buffer of the thread, and written at once. Only what the other side does not take at once is kept, in
 //! memory of its own, and nothing more is read before it is written.
 
-use crate::stalls::{GRACE, Stalls};
+use crate::places::Places;
 use prometheus_client::metrics::counter::Counter;
 use rustix::{
     io::Errno,
@@ -17,18 +17,25 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
-use tokio::{
-    net::TcpStream,
-    task::coop::consume_budget,
-    time::{Instant, timeout},
-};
+use tokio::{net::TcpStream, task::coop::consume_budget, time::timeout};
 
-/// Bytes that are read at a time: one of the largest TLS records. Also the maximum that a direction keeps whose reader has stalled, of which
-/// there may be as many as connections.
+/// Bytes that are read at a time: one of the largest TLS records. Also the maximum that a direction keeps whose reader has stalled.
 pub(crate) const BUFFER: usize = 16 << 10;
 /// How long the second side may be silent after the first has ended. Clients of Kubernetes and API servers close a connection whose other
 /// side has ended; one that stays half open would keep its place for as long as somebody wants.
 const HALF_OPEN: Duration = Duration::from_mins(1);
+
+/// What ends a connection whose reader takes nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct StallLimits<'a> {
+    /// How long an API server may take nothing.
+    pub timeout: Duration,
+    /// Places of directions with bytes that wait for their reader. What is kept for each, here and in the kernel, is bounded, so that their
+    /// number bounds the memory that they have together.
+    pub places: &'a Places,
+    /// Counts connections that left their place to another.
+    pub displaced: &'a Counter,
+}
 
 thread_local! {
     static SHARED: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER].into_boxed_slice());
@@ -37,10 +44,10 @@ thread_local! {
 /// Copies bytes both ways until both sides have ended, or one breaks. The end of one side is passed on; the other may go on until it is
 /// silent for a minute.
 ///
-/// An API server that takes nothing for as long as `stall` breaks the connection. Clients have the same limit in the kernel
+/// An API server that takes nothing for too long breaks the connection. Clients have the same limit in the kernel
 /// ([`limit_stall`](berth_runtime::sockets::limit_stall)), which knows how much they take, however slowly. API servers do not have it there,
 /// because it would replace that of keepalives, by which an API server whose node is gone is noticed sooner. If there are too many such
-/// readers (`stalls`), either side breaks the connection once it has taken nothing for [`GRACE`].
+/// readers, either side breaks the connection if it is the one that has taken nothing for longest.
 ///
 /// # Errors
 /// A connection broke, stalled, or stayed half open.
@@ -49,19 +56,36 @@ pub async fn relay(
     backend: &TcpStream,
     received: &Counter,
     sent: &Counter,
-    (stall, stalls): (Duration, &Stalls),
+    limits: StallLimits<'_>,
 ) -> io::Result<()> {
     let moved = AtomicBool::new(false);
-    let mut up = pin!(copy(client, backend, received, &moved, (stall, stalls)));
-    let mut down = pin!(copy(backend, client, sent, &moved, (Duration::MAX, stalls)));
-    tokio::select! {
-        ended = up.as_mut() => {
-            ended?;
-            until_silent(down, &moved).await
-        }
-        ended = down.as_mut() => {
-            ended?;
-            until_silent(up, &moved).await
+    let of_client = StallLimits {
+        timeout: Duration::MAX,
+        ..limits
+    };
+    let mut up = pin!(copy(client, backend, received, &moved, limits));
+    let mut down = pin!(copy(backend, client, sent, &moved, of_client));
+    let ended = tokio::select! {
+        ended = up.as_mut() => match ended {
+            Ok(()) => until_silent(down, &moved).await,
+            broken => broken,
+        },
+        ended = down.as_mut() => match ended {
+            Ok(()) => until_silent(up, &moved).await,
+            broken => broken,
+        },
+    };
+    if matches!(&ended, Err(error) if error.kind() == io::ErrorKind::TimedOut) {
+        discard_unsent([client, backend]);
+    }
+    ended
+}
+
+/// Lets the kernel drop what was not taken when the connections are closed. Else it would keep it for minutes, for a reader that takes nothing.
+fn discard_unsent(streams: [&TcpStream; 2]) {
+    for stream in streams {
+        if let Err(error) = stream.set_zero_linger() {
+            tracing::debug!(%error, "cannot set options of a connection");
         }
     }
 }
@@ -95,7 +119,7 @@ async fn copy(
     to: &TcpStream,
     count: &Counter,
     moved: &AtomicBool,
-    limits: (Duration, &Stalls),
+    limits: StallLimits<'_>,
 ) -> io::Result<()> {
     loop {
         from.readable().await?;
@@ -139,20 +163,21 @@ fn move_once(from: &TcpStream, to: &TcpStream) -> io::Result<Moved> {
     })
 }
 
-/// Writes what was kept, for as long as some of it is taken within `stall`, or within [`GRACE`] if too many connections wait like this.
-async fn write_all(to: &TcpStream, mut bytes: &[u8], (stall, stalls): (Duration, &Stalls)) -> io::Result<()> {
-    let stalled = stalls.begin();
-    let mut since = Instant::now();
+/// Writes what was kept, for as long as some of it is taken in time, and its place is not needed for a connection that has waited for a
+/// shorter time.
+async fn write_all(to: &TcpStream, mut bytes: &[u8], limits: StallLimits<'_>) -> io::Result<()> {
+    let mut place = limits.places.take();
     while !bytes.is_empty() {
-        let left = stall.saturating_sub(since.elapsed());
-        match timeout(left.min(GRACE), write_some(to, bytes)).await {
-            Ok(written) => {
-                bytes = &bytes[written?..];
-                since = Instant::now();
+        let written = tokio::select! {
+            biased;
+            written = timeout(limits.timeout, write_some(to, bytes)) => written??,
+            () = place.displaced() => {
+                limits.displaced.inc();
+                return Err(io::ErrorKind::TimedOut.into());
             }
-            Err(late) if since.elapsed() >= stall || stalled.is_too_many() => return Err(late.into()),
-            Err(_) => {}
-        }
+        };
+        bytes = &bytes[written..];
+        place.renew();
     }
     Ok(())
 }
@@ -178,6 +203,8 @@ fn end(to: &TcpStream) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_runtime::sockets;
+    use futures::poll;
     use std::time::Duration;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -188,6 +215,14 @@ mod tests {
 
     const STALL: Duration = Duration::from_secs(300);
 
+    fn limits<'a>(places: &'a Places, displaced: &'a Counter) -> StallLimits<'a> {
+        StallLimits {
+            timeout: STALL,
+            places,
+            displaced,
+        }
+    }
+
     /// Both ends of a connection.
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -197,15 +232,19 @@ mod tests {
 
     /// A client and a server with a relay between them.
     async fn relayed() -> (TcpStream, TcpStream, JoinHandle<io::Result<(u64, u64)>>) {
-        relayed_with(10).await
+        relayed_with(&Places::new(10), &Counter::default()).await
     }
 
-    /// With a relay that lets so many readers stall.
-    async fn relayed_with(most: usize) -> (TcpStream, TcpStream, JoinHandle<io::Result<(u64, u64)>>) {
+    /// With a relay whose readers have these places while they take nothing.
+    async fn relayed_with(
+        places: &Places,
+        displaced: &Counter,
+    ) -> (TcpStream, TcpStream, JoinHandle<io::Result<(u64, u64)>>) {
         let ((client, near), (far, server)) = (pair().await, pair().await);
+        let (places, displaced) = (places.clone(), displaced.clone());
         let relay = tokio::spawn(async move {
             let (received, sent) = (Counter::default(), Counter::default());
-            relay(&near, &far, &received, &sent, (STALL, &Stalls::new(most))).await?;
+            relay(&near, &far, &received, &sent, limits(&places, &displaced)).await?;
             Ok((received.get(), sent.get()))
         });
         (client, server, relay)
@@ -294,15 +333,48 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_nothing_makes_room_where_there_are_too_many() {
-        let (client, mut server, relay) = relayed_with(0).await;
+    async fn a_reader_that_takes_nothing_makes_room_for_the_next() {
+        let (places, displaced) = (Places::new(1), Counter::default());
+        let (mut client, server, relay) = relayed_with(&places, &displaced).await;
         fill(&server).await;
+        assert!(!relay.is_finished());
+        let (_other_client, other_server, other) = relayed_with(&places, &displaced).await;
         let start = Instant::now();
+        fill(&other_server).await;
         let error = timeout(STALL, relay).await.unwrap().unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(start.elapsed() <= GRACE, "{:?}", start.elapsed());
-        let _ = server.shutdown().await;
-        drop(client);
+        assert!(start.elapsed() < STALL / 2, "{:?}", start.elapsed());
+        assert_eq!(displaced.get(), 1);
+        assert!(!other.is_finished());
+        // The kernel keeps nothing for it any longer.
+        let error = timeout(STALL, client.read_to_end(&mut Vec::new()))
+            .await
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_takes_something_does_not_make_room() {
+        const LENGTH: usize = 32 << 20;
+        let (near, mut far) = pair().await;
+        // So that the kernel does not take all of it.
+        sockets::limit_unread(&far);
+        let (places, displaced) = (Places::new(2), Counter::default());
+        let bytes = vec![1; LENGTH];
+        let mut writing = pin!(write_all(&near, &bytes, limits(&places, &displaced)));
+        assert!(poll!(writing.as_mut()).is_pending());
+        let mut second = places.take();
+        // More than the kernel takes.
+        let mut half = vec![0; LENGTH / 2];
+        tokio::select! {
+            ended = writing.as_mut() => panic!("{ended:?}"),
+            read = far.read_exact(&mut half) => assert_eq!(read.unwrap(), half.len()),
+        }
+        let _third = places.take();
+        timeout(Duration::from_secs(10), second.displaced()).await.unwrap();
+        assert!(poll!(writing.as_mut()).is_pending());
+        assert_eq!(displaced.get(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -322,8 +394,8 @@ mod tests {
     async fn an_idle_connection_needs_little_memory() {
         let ((_client, near), (far, _server)) = (pair().await, pair().await);
         let (received, sent) = (Counter::default(), Counter::default());
-        let stalls = Stalls::new(1);
-        let relay = relay(&near, &far, &received, &sent, (STALL, &stalls));
+        let (places, displaced) = (Places::new(1), Counter::default());
+        let relay = relay(&near, &far, &received, &sent, limits(&places, &displaced));
         assert!(size_of_val(&relay) < 2048, "{} bytes", size_of_val(&relay));
     }
 }

@@ -2,16 +2,15 @@
 
 use crate::{
     client_hello::{self, ClientHello},
-    handshakes::{Handshake, Handshakes},
     hold::{HoldLimits, Holder, PROBE_TIMEOUT},
     limits::{SourceSlot, Sources},
     metrics::{Metrics, Refusal},
+    places::{Place, Places},
     proxy_protocol,
     refused::Refused,
-    relay,
+    relay::{self, StallLimits},
     routes::{RoutingTable, Tenant, TenantSlot},
     sleep_state::Activity,
-    stalls::Stalls,
     wake::RequestWake,
 };
 use berth_runtime::sockets;
@@ -47,7 +46,7 @@ pub struct Limits {
     pub of_tenant_source: usize,
     /// Those from one source.
     pub of_source: usize,
-    /// Those whose client or API server takes nothing of what was sent to it.
+    /// Those whose client or API server takes nothing of what was sent to it. One counts twice if neither does.
     pub stalled: usize,
     /// Those that are held.
     pub held: HoldLimits,
@@ -76,8 +75,8 @@ pub struct Gateway {
     timeouts: Timeouts,
     proxies: Vec<IpNet>,
     table: Arc<RoutingTable>,
-    handshakes: Handshakes,
-    stalls: Stalls,
+    handshakes: Places,
+    stalls: Places,
     sources: Sources,
     holder: Holder,
     metrics: Metrics,
@@ -116,8 +115,8 @@ impl Gateway {
             proxies,
             holder: Holder::new(limits.held, timeouts.wake, table.backends(), requests),
             table,
-            handshakes: Handshakes::default(),
-            stalls: Stalls::new(limits.stalled),
+            handshakes: Places::new(limits.handshakes),
+            stalls: Places::new(limits.stalled),
             sources: Sources::default(),
             metrics,
         }
@@ -160,13 +159,13 @@ impl Gateway {
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
                 return;
             };
-            let handshake = self.handshakes.add(self.limits.handshakes);
+            let handshake = self.handshakes.take();
             let (gateway, closed) = (Arc::clone(self), closed.clone());
             tracker.spawn(async move {
                 // What opening needs is freed before the connection becomes idle.
                 let opened = Box::pin(gateway.open(stream, peer, handshake, closed)).await;
                 if let Some(connection) = opened {
-                    carry(connection, peer, (gateway.timeouts.stall, &gateway.stalls)).await;
+                    carry(connection, peer, gateway.timeouts.stall, &gateway.stalls).await;
                 }
                 drop(permit);
             });
@@ -178,13 +177,14 @@ impl Gateway {
         &self,
         mut client: TcpStream,
         peer: SocketAddr,
-        handshake: Handshake,
+        handshake: Place,
         closed: CancellationToken,
     ) -> Option<Connection> {
         let accepted_at = Instant::now();
         sockets::tune(&client);
         sockets::limit_stall(&client, self.timeouts.stall);
         sockets::limit_unsent(&client);
+        sockets::limit_unacknowledged(&client);
         let opened = tokio::select! {
             () = closed.cancelled() => return None,
             opened = self.connect(&mut client, peer.ip(), handshake, accepted_at) => opened,
@@ -212,7 +212,7 @@ impl Gateway {
         &self,
         client: &mut TcpStream,
         peer: IpAddr,
-        mut handshake: Handshake,
+        mut handshake: Place,
         accepted_at: Instant,
     ) -> Result<(TcpStream, TenantSlot, SourceSlot), Refused> {
         let deadline = accepted_at + self.timeouts.handshake;
@@ -353,7 +353,7 @@ async fn dial(address: SocketAddr, hello: &ClientHello, limit: Duration) -> Resu
 }
 
 /// Copies bytes until the connection ends or its tenant is deleted.
-async fn carry(connection: Connection, peer: SocketAddr, stall: (Duration, &Stalls)) {
+async fn carry(connection: Connection, peer: SocketAddr, stall: Duration, stalls: &Places) {
     let Connection {
         client,
         backend,
@@ -361,9 +361,14 @@ async fn carry(connection: Connection, peer: SocketAddr, stall: (Duration, &Stal
         _source,
     } = connection;
     let metrics = &slot.tenant.metrics;
+    let limits = StallLimits {
+        timeout: stall,
+        places: stalls,
+        displaced: &metrics.displaced,
+    };
     tokio::select! {
         () = slot.tenant.deleted.cancelled() => {}
-        ended = relay::relay(&client, &backend, &metrics.received, &metrics.sent, stall) => {
+        ended = relay::relay(&client, &backend, &metrics.received, &metrics.sent, limits) => {
             if let Err(error) = ended {
                 tracing::debug!(%peer, tenant = metrics.labels.tenant, %error, "a connection broke");
             }

@@ -14,6 +14,9 @@ pub const UNSENT: u32 = 64 << 10;
 pub const UNREAD: usize = 128 << 10;
 /// The same for peers that may be far away. It is also what they may send in one round trip.
 pub const UNREAD_OF_FAR: usize = 2 * UNREAD;
+/// Bytes that the kernel keeps of what was sent to peers that may be far away, until they acknowledge it. It reckons twice of it, as with
+/// [`UNREAD_OF_FAR`], and it is what they get in one round trip.
+pub const UNACKNOWLEDGED: usize = UNREAD_OF_FAR;
 
 /// Small packets are sent at once, and a peer that vanished without closing the connection is noticed.
 pub fn tune(stream: &TcpStream) {
@@ -38,6 +41,12 @@ pub fn limit_stall(stream: &TcpStream, limit: Duration) {
 /// Bounds what the kernel keeps for a peer that reads nothing. How much may be on its way to one that reads is not affected.
 pub fn limit_unsent(stream: &TcpStream) {
     set(stream, |socket| socket.set_tcp_notsent_lowat(UNSENT));
+}
+
+/// Bounds what the kernel keeps for a peer that may be far away and acknowledges nothing. Without, it grows to several megabytes for one that
+/// has taken much before (tcp(7), `tcp_wmem`). It also bounds what may be on its way: about half a megabyte in a round trip.
+pub fn limit_unacknowledged(stream: &TcpStream) {
+    set(stream, |socket| socket.set_send_buffer_size(UNACKNOWLEDGED));
 }
 
 /// Bounds what the kernel keeps of what a peer sends and nobody reads. It also bounds what may be on its way, so this is for near peers.
@@ -101,6 +110,16 @@ mod tests {
         limit_unsent(&near);
         let taken = fill(&near).await;
         assert!(taken < MIB / 2, "{taken} bytes");
+    }
+
+    #[tokio::test]
+    async fn little_is_kept_of_what_nobody_acknowledges() {
+        let (near, far) = pair().await;
+        limit_unacknowledged(&near);
+        // The kernel lets buffers grow while much is taken.
+        pass(&near, &far, 64 * MIB).await;
+        let most = SockRef::from(&near).send_buffer_size().unwrap();
+        assert!(most <= 2 * UNACKNOWLEDGED, "{most} bytes");
     }
 
     #[tokio::test]

@@ -173,6 +173,32 @@ async fn a_client_that_reads_nothing_is_not_kept_and_an_idle_one_is() {
     echo(&mut idle, b"still here").await;
 }
 
+#[tokio::test]
+async fn no_more_clients_that_read_nothing_are_kept_than_there_are_places() {
+    const PLACES: usize = 3;
+    const CLIENTS: usize = 10;
+    let few = Limits {
+        stalled: PLACES,
+        ..limits()
+    };
+    let setup = start(few, timeouts(), Vec::new()).await;
+    add_sender(&setup, "much", "3", 4 << 20).await;
+    let mut stalled = Vec::new();
+    for _ in 0..CLIENTS {
+        stalled.push(connect_and_stall(&setup, "much").await);
+    }
+    let labels = "{tenant_namespace=\"team-a\",tenant=\"much\"}";
+    for (name, count) in [
+        ("displaced_connections_total", CLIENTS - PLACES),
+        ("open_connections", PLACES),
+    ] {
+        setup
+            .until_metric(&format!("berth_gateway_{name}{labels} {count}"))
+            .await;
+    }
+    echo(&mut setup.connect_to("vision").await, b"still here").await;
+}
+
 /// Bytes that an API server reads before it reads no more. The kernel lets the buffers before it grow meanwhile.
 const READ: usize = 64 << 20;
 
