@@ -1,12 +1,9 @@
 //! Users and roles of tenants that are gone. A call that creates a tenant's user or role may time out in control and be carried out by etcd
 //! later, after the tenant was deleted.
 
-use super::{Datastore, DatastoreError, failed, usage::not_negative};
+use super::{Datastore, DatastoreError, failed, usage::count_keys};
 use berth_api::names::etcd_prefix_of_user;
-use berth_etcd::{
-    api::{AuthRoleListRequest, AuthUserListRequest, RangeRequest},
-    prefix_end,
-};
+use berth_etcd::api::{AuthRoleListRequest, AuthUserListRequest};
 use std::collections::{BTreeSet, HashSet};
 
 /// Users and roles without a tenant, as they were found last.
@@ -48,18 +45,10 @@ impl Datastore {
         let Some(prefix) = etcd_prefix_of_user(name) else {
             return Ok(false);
         };
-        let prefix = format!("{prefix}/");
         // Locked until it is deleted: nobody must create it meanwhile and rely on it.
         let mut state = self.state.lock().await;
         let client = self.client(&mut state).await?;
-        let request = RangeRequest {
-            range_end: prefix_end(&prefix),
-            key: prefix.into(),
-            count_only: true,
-            ..RangeRequest::default()
-        };
-        let keys = client.keys().range(request).await.map_err(failed("count keys"))?;
-        if not_negative(keys.get_ref().count) > 0 {
+        if count_keys(&client, format!("{prefix}/")).await? > 0 {
             return Ok(false);
         }
         // A tenant that exists after all gets it again.

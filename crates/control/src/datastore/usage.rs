@@ -113,15 +113,7 @@ impl Datastore {
     /// etcd refuses or does not answer.
     pub async fn count_keys(&self, tenant: &TenantId) -> Result<u64, DatastoreError> {
         let client = self.connected_client().await?;
-        let prefix = key_prefix(tenant);
-        let request = RangeRequest {
-            range_end: prefix_end(&prefix),
-            key: prefix.into(),
-            count_only: true,
-            ..RangeRequest::default()
-        };
-        let keys = client.keys().range(request).await.map_err(failed("count keys"))?;
-        Ok(not_negative(keys.get_ref().count))
+        count_keys(&client, key_prefix(tenant)).await
     }
 
     /// Sizes of some of a tenant's keys, from `start` or from the first of the range.
@@ -190,7 +182,19 @@ impl Datastore {
     }
 }
 
-pub(super) fn not_negative(number: i64) -> u64 {
+/// Number of keys with a prefix.
+pub(super) async fn count_keys(client: &Client, prefix: String) -> Result<u64, DatastoreError> {
+    let request = RangeRequest {
+        range_end: prefix_end(&prefix),
+        key: prefix.into(),
+        count_only: true,
+        ..RangeRequest::default()
+    };
+    let keys = client.keys().range(request).await.map_err(failed("count keys"))?;
+    Ok(not_negative(keys.get_ref().count))
+}
+
+fn not_negative(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
