@@ -155,6 +155,11 @@ pub(crate) fn format_age_since(since: Option<Timestamp>, now: Timestamp) -> Stri
     since.map_or_else(|| "-".into(), |since| format_age(now.as_second() - since.as_second()))
 }
 
+/// A moment in UTC, to the second.
+pub(crate) fn format_time(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// The text, or a dash in its place.
 pub(crate) fn format_optional(text: Option<&String>) -> String {
     text.cloned().unwrap_or_else(|| "-".into())

@@ -81,7 +81,8 @@ fn check_network(facts: &Facts) -> CheckResult {
         ),
         (None, None) => CheckResult::warning(
             CHECK,
-            "no DaemonSet of a network plugin is known that enforces NetworkPolicies",
+            "no DaemonSet of a network plugin is known that enforces NetworkPolicies; one that runs outside of pods, as in a cluster of \
+             `berth dev up`, is not seen",
             fix,
         ),
     }

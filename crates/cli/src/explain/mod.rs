@@ -18,7 +18,7 @@ use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node::{self, is_ready};
-use crate::output::{ObjectFormat, print_named};
+use crate::output::{ObjectFormat, format_time, print_named};
 use crate::tenant::{self, TenantHead, TenantName};
 
 /// How many of the newest Events are shown.
@@ -200,7 +200,7 @@ async fn list_events(client: &Client, namespace: &str, kind: &str, name: &str) -
     Ok(newest
         .into_iter()
         .map(|event| EventView {
-            at: time(&event).map(|time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+            at: time(&event).map(format_time),
             reason: event.reason.unwrap_or_default(),
             message: event.message.unwrap_or_default(),
         })
@@ -231,6 +231,8 @@ fn build_tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<E
 fn build_node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -> NodeView {
     let annotation = |key: &str| node.annotations().get(key).cloned();
     let label = |key: &str| node.labels().get(key).cloned();
+    // Control writes fractions of seconds, which nobody reads.
+    let moment = |key: &str| annotation(key).map(|text| text.parse().map_or(text, format_time));
     let state = annotation(labels::NODE_STATE).or_else(|| label(labels::NODE_STATE));
     NodeView {
         name: node.name_any(),
@@ -241,13 +243,13 @@ fn build_node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -
             None
         },
         state: state.unwrap_or_else(|| "Free".into()),
-        since: annotation(labels::STATE_SINCE),
+        since: moment(labels::STATE_SINCE),
         tenant: owner.or_else(|| label(labels::TENANT)),
         previous_tenant: annotation(labels::PREVIOUS_TENANT),
         group: label(labels::NODE_GROUP),
         reason: annotation(labels::REASON),
-        idle_since: annotation(labels::IDLE_SINCE),
-        cordoned_until: annotation(labels::DRAIN_AT),
+        idle_since: moment(labels::IDLE_SINCE),
+        cordoned_until: moment(labels::DRAIN_AT),
         quarantine: annotation(labels::QUARANTINE),
         events,
     }

@@ -166,7 +166,7 @@ mod tests {
             "name": "h100-1", "labels": {"berth.dev/node-group": "burst", "berth.dev/pool": "h100"},
             "annotations": {
                 "berth.dev/owner-uid": "u", "berth.dev/state": "Assigned",
-                "berth.dev/state-since": "2026-01-01T00:00:00Z", "berth.dev/reason": "ml/train of team-vision/vision waited 2 s",
+                "berth.dev/state-since": "2026-01-01T00:00:00.262688967Z", "berth.dev/reason": "ml/train of team-vision/vision waited 2 s",
             },
         }));
         let view = build_tenant_view(&tenant, vec![build_node_view(&own, None, Vec::new())], Vec::new());

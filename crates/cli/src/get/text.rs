@@ -2,10 +2,9 @@
 
 use berth_api::{TenantCluster, TenantClusterStatus, TenantNode, TreeResource, conditions};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Details;
-use crate::output::{format_age_since, format_optional, format_rows, format_table};
+use crate::output::{format_age_since, format_optional, format_rows, format_table, format_time};
 use crate::tenant::{TenantName, phase};
 
 pub(super) fn describe(tenant: &TenantCluster, details: &Details, now: Timestamp) -> String {
@@ -19,10 +18,6 @@ pub(super) fn describe(tenant: &TenantCluster, details: &Details, now: Timestamp
     parts.extend(describe_transitions(details));
     parts.extend(describe_next(tenant, &status));
     parts.join("\n\n")
-}
-
-fn format_time(time: &Time) -> String {
-    time.0.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Timestamp) -> String {
@@ -59,13 +54,13 @@ fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Time
         status
             .expires_at
             .as_ref()
-            .map(|time| format!("Expires:   {}", format_time(time))),
+            .map(|time| format!("Expires:   {}", format_time(time.0))),
     );
     lines.extend(
         status
             .idle_since
             .as_ref()
-            .map(|time| format!("No pods:   since {}", format_time(time))),
+            .map(|time| format!("No pods:   since {}", format_time(time.0))),
     );
     lines.join("\n")
 }
@@ -142,7 +137,7 @@ fn describe_violations(status: &TenantClusterStatus) -> Option<String> {
         .map(|violation| {
             let end = match (&violation.deadline, violation.enforced) {
                 (_, true) => "; Berth withdraws it".to_owned(),
-                (Some(deadline), false) => format!("; Berth withdraws it at {}", format_time(deadline)),
+                (Some(deadline), false) => format!("; Berth withdraws it at {}", format_time(deadline.0)),
                 (None, false) => String::new(),
             };
             format!(
@@ -158,7 +153,7 @@ fn describe_transitions(details: &Details) -> Option<String> {
     let heading = ["SCHEDULE CHANGES AT", "TO", "POLICY", "WINDOW"];
     format_rows(heading, &details.transitions, |period| {
         [
-            format_time(&period.from),
+            format_time(period.from.0),
             format!("{:?}", period.state),
             format_optional(period.policy_name.as_ref()),
             format_optional(period.window_name.as_ref()),

@@ -6,7 +6,7 @@
 
 use super::{
     connection::Remote,
-    percent::{STEP_PERCENT, WARNING_PERCENT, percent},
+    percent::{STEP_PERCENT, WARNING_PERCENT, magnitude, mebibytes, percent},
 };
 use crate::{control_plane::Endpoint, controllers::slots::Slot};
 use berth_api::{
@@ -74,7 +74,10 @@ fn read_bytes(metrics: &str) -> Option<u64> {
 /// The usage that follows from a measurement. A change of less than a step leaves it as it was.
 fn next(before: Option<HostUsage>, bytes: u64, limits: &TenantLimits) -> HostUsage {
     let after = judge(bytes, limits);
-    let published = |usage: &HostUsage| (usage.percent / STEP_PERCENT, usage.percent >= FULL_PERCENT);
+    let published = |usage: &HostUsage| {
+        let steps = (usage.percent / STEP_PERCENT, usage.percent >= FULL_PERCENT);
+        (steps, magnitude(mebibytes(usage.bytes)))
+    };
     before
         .filter(|before| published(before) == published(&after))
         .unwrap_or(after)
@@ -92,7 +95,7 @@ pub(super) fn condition(usage: &HostUsage) -> ConditionUpdate {
     let HostUsage { bytes, percent } = usage;
     let used = format!(
         "the tenant's objects have {} MiB on the host, {percent} % of what its class allows",
-        bytes.div_ceil(1 << 20)
+        mebibytes(*bytes)
     );
     let advice = "delete pods, and ConfigMaps and Secrets that pods use, or ask the platform team to raise spec.limits.hostBytes of the \
                   class";
@@ -138,6 +141,19 @@ mod tests {
         assert_eq!(next(Some(before), 549, &limits()), before);
         assert_eq!(next(Some(before), 550, &limits()).percent, 55);
         assert_eq!(next(Some(before), 499, &limits()).percent, 49);
+    }
+
+    #[test]
+    fn a_small_part_of_a_large_limit_is_published_once_it_has_doubled() {
+        let limits = TenantLimits {
+            host_bytes: "4Gi".into(),
+            ..TenantLimits::default()
+        };
+        let none = next(None, 0, &limits);
+        let some = next(Some(none), 300_000, &limits);
+        assert_eq!((some.bytes, some.percent), (300_000, 0));
+        assert_eq!(next(Some(some), 500_000, &limits), some);
+        assert_eq!(next(Some(some), 3 << 20, &limits).bytes, 3 << 20);
     }
 
     #[test]

@@ -10,3 +10,14 @@ pub(super) fn percent(used: u64, limit: u64) -> u32 {
     let percent = u128::from(used) * 100 / u128::from(limit.max(1));
     u32::try_from(percent).unwrap_or(u32::MAX)
 }
+
+/// The number of bits of a number: two numbers with the same one differ by less than a factor of two. A number that is a small part of a limit
+/// is published when this changes, so that it is about right.
+pub(super) fn magnitude(number: u64) -> u32 {
+    u64::BITS - number.leading_zeros()
+}
+
+/// Bytes in MiB, rounded up: what is there is never 0 MiB.
+pub(super) fn mebibytes(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}

@@ -4,7 +4,7 @@
 //! [`ROOM_PERCENT`] is used. At [`GROWTH_PERCENT`] it also denies updates that make an object larger, until less than
 //! [`GROWTH_ROOM_PERCENT`] is used.
 
-use super::super::percent::{STEP_PERCENT, WARNING_PERCENT, percent};
+use super::super::percent::{STEP_PERCENT, WARNING_PERCENT, magnitude, mebibytes, percent};
 use berth_api::{
     DatastoreUsage, TenantLimits,
     conditions::{ConditionUpdate, DATASTORE_WITHIN_LIMITS},
@@ -92,10 +92,11 @@ fn definitions_percent(usage: &DatastoreUsage, limits: &TenantLimits) -> u32 {
 }
 
 /// What must differ for a usage to be published.
-fn published(usage: &DatastoreUsage, limits: &TenantLimits) -> ([bool; 3], [u32; 2]) {
+fn published(usage: &DatastoreUsage, limits: &TenantLimits) -> ([bool; 3], [u32; 2], [u32; 2]) {
     let denied = [usage.full, usage.growth_denied, usage.definitions_full];
     let steps = [usage.percent, definitions_percent(usage, limits)].map(|percent| percent / STEP_PERCENT);
-    (denied, steps)
+    let magnitudes = [mebibytes(usage.bytes), usage.objects].map(magnitude);
+    (denied, steps, magnitudes)
 }
 
 /// The condition of a usage.
@@ -111,7 +112,7 @@ pub(super) fn condition(usage: &DatastoreUsage) -> ConditionUpdate {
     } = usage;
     let used = format!(
         "the tenant stores {objects} objects of {} MiB, {percent} % of what its class allows",
-        bytes.div_ceil(1 << 20)
+        mebibytes(*bytes)
     );
     let advice = "delete objects that are no longer needed, or ask the platform team to raise spec.limits.datastoreBytes or \
                   datastoreObjects of the class";
@@ -234,6 +235,29 @@ mod tests {
         let before = step(None, 51);
         assert_eq!(step(Some(before), 54), before);
         assert_eq!(step(Some(before), 55).percent, 55);
+    }
+
+    #[test]
+    fn a_small_part_of_a_large_limit_is_published_once_it_has_doubled() {
+        let limits = TenantLimits {
+            datastore_bytes: "4Gi".into(),
+            datastore_objects: 100_000,
+            ..TenantLimits::default()
+        };
+        let measure = |before, bytes, objects| {
+            let measurement = Measurement {
+                bytes,
+                objects,
+                ..Measurement::default()
+            };
+            next(before, &measurement, &limits)
+        };
+        // A new API server has counted its objects before their bytes.
+        let counted = measure(None, 0, 219);
+        let sized = measure(Some(counted), 600_000, 220);
+        assert_eq!((sized.bytes, sized.objects, sized.percent), (600_000, 220, 0));
+        assert_eq!(measure(Some(sized), 900_000, 250), sized);
+        assert_eq!(measure(Some(sized), 900_000, 260).objects, 260);
     }
 
     #[test]
