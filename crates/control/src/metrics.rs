@@ -220,27 +220,27 @@ pub struct Metrics {
     /// Bytes above which the datastore rejects writes; 0 if it does not say.
     pub datastore_quota: Gauge,
     /// Nominal quota of each level and resource.
-    pub quota_nominal: Family<QuotaLabels, Gauge>,
+    pub quota_nominal: Gauges<QuotaLabels>,
     /// What the tenants of each level have reserved of each resource.
-    pub quota_reserved: Family<QuotaLabels, Gauge>,
+    pub quota_reserved: Gauges<QuotaLabels>,
     /// What they use of it.
-    pub quota_used: Family<QuotaLabels, Gauge>,
+    pub quota_used: Gauges<QuotaLabels>,
     /// What each level borrows of each resource: what is reserved beyond its nominal quota.
-    pub quota_borrowed: Family<QuotaLabels, Gauge>,
+    pub quota_borrowed: Gauges<QuotaLabels>,
     /// What each tenant has reserved of each resource that is limited for it.
-    pub tenant_quota_reserved: Family<TenantQuotaLabels, Gauge>,
+    pub tenant_quota_reserved: Gauges<TenantQuotaLabels>,
     /// What it uses of it.
-    pub tenant_quota_used: Family<TenantQuotaLabels, Gauge>,
+    pub tenant_quota_used: Gauges<TenantQuotaLabels>,
     /// Limits of the users that the status of a Project lists.
-    pub user_quota_limit: Family<UserQuotaLabels, Gauge>,
+    pub user_quota_limit: Gauges<UserQuotaLabels>,
     /// What they use.
-    pub user_quota_used: Family<UserQuotaLabels, Gauge>,
+    pub user_quota_used: Gauges<UserQuotaLabels>,
     /// Their pods that wait because of a limit.
-    pub user_waiting_pods: Family<UserLabels, Gauge>,
+    pub user_waiting_pods: Gauges<UserLabels>,
     /// How often history was dropped before etcd would have done it.
     pub datastore_compactions: Counter,
     /// GPUs of tenants whose class reclaims idle ones, by what they do.
-    pub gpus: Family<GpuActivityLabels, Gauge>,
+    pub gpus: Gauges<GpuActivityLabels>,
     /// Seconds in which GPUs were idle.
     pub idle_gpu_seconds: Family<TenantLabels, Counter>,
     /// Passes over all GPUs, by how they ended.
@@ -273,17 +273,17 @@ impl Metrics {
             host_used: Family::default(),
             datastore_limits: Gauge::default(),
             datastore_quota: Gauge::default(),
-            quota_nominal: Family::default(),
-            quota_reserved: Family::default(),
-            quota_used: Family::default(),
-            quota_borrowed: Family::default(),
-            tenant_quota_reserved: Family::default(),
-            tenant_quota_used: Family::default(),
-            user_quota_limit: Family::default(),
-            user_quota_used: Family::default(),
-            user_waiting_pods: Family::default(),
+            quota_nominal: Gauges::default(),
+            quota_reserved: Gauges::default(),
+            quota_used: Gauges::default(),
+            quota_borrowed: Gauges::default(),
+            tenant_quota_reserved: Gauges::default(),
+            tenant_quota_used: Gauges::default(),
+            user_quota_limit: Gauges::default(),
+            user_quota_used: Gauges::default(),
+            user_waiting_pods: Gauges::default(),
             datastore_compactions: Counter::default(),
-            gpus: Family::default(),
+            gpus: Gauges::default(),
             idle_gpu_seconds: Family::default(),
             idle_passes: Family::default(),
             idle_pass_seconds: duration_histogram(),
@@ -368,76 +368,70 @@ impl Metrics {
         registry.register(
             "quota_nominal",
             "Nominal quota of a Project, of an Organization, or of all together (level root), by resource",
-            self.quota_nominal.clone(),
+            self.quota_nominal.family.clone(),
         );
         registry.register(
             "quota_reserved",
             "What is reserved of the quotas of a Project, of an Organization, or of all together (level root), by resource",
-            self.quota_reserved.clone(),
+            self.quota_reserved.family.clone(),
         );
         registry.register(
             "quota_used",
             "What tenants use of what is reserved, of a Project, of an Organization, or of all together, by resource; measured once a minute",
-            self.quota_used.clone(),
+            self.quota_used.family.clone(),
         );
         registry.register(
             "quota_borrowed",
             "What is reserved beyond the nominal quota of a Project or an Organization, by resource",
-            self.quota_borrowed.clone(),
+            self.quota_borrowed.family.clone(),
         );
         registry.register(
             "tenant_quota_reserved",
             "What is reserved for a tenant, by resource that its Project or its Organization limits",
-            self.tenant_quota_reserved.clone(),
+            self.tenant_quota_reserved.family.clone(),
         );
         registry.register(
             "tenant_quota_used",
             "What a tenant uses of what is reserved for it, by resource that its Project or its Organization limits; measured once a minute",
-            self.tenant_quota_used.clone(),
+            self.tenant_quota_used.family.clone(),
         );
         registry.register(
             "user_quota_limit",
             "Limit of a user within a Project, by resource; of at most 100 users of a Project",
-            self.user_quota_limit.clone(),
+            self.user_quota_limit.family.clone(),
         );
         registry.register(
             "user_quota_used",
             "What a user has within a Project, by resource; of at most 100 users of a Project",
-            self.user_quota_used.clone(),
+            self.user_quota_used.family.clone(),
         );
         registry.register(
             "user_waiting_pods",
             "Pods of a user that wait on the host because of a limit within a Project; of at most 100 users of a Project",
-            self.user_waiting_pods.clone(),
+            self.user_waiting_pods.family.clone(),
         );
     }
 
-    /// Forgets the limits of all users, before those that exist are set.
-    pub fn clear_user_quotas(&self) {
-        self.user_quota_limit.clear();
-        self.user_quota_used.clear();
-        self.user_waiting_pods.clear();
-    }
-
-    /// Forgets the quotas of all levels, before those that exist are set.
-    pub fn clear_quotas(&self) {
-        self.quota_nominal.clear();
-        self.quota_reserved.clear();
-        self.quota_used.clear();
-        self.quota_borrowed.clear();
-    }
-
-    /// Forgets what tenants have of quotas, before those that exist are set.
-    pub fn clear_tenant_quotas(&self) {
-        self.tenant_quota_reserved.clear();
-        self.tenant_quota_used.clear();
+    /// Removes the quotas of all levels and tenants.
+    pub fn remove_quotas(&self) {
+        for of_levels in [
+            &self.quota_nominal,
+            &self.quota_reserved,
+            &self.quota_used,
+            &self.quota_borrowed,
+        ] {
+            of_levels.set_all([]);
+        }
+        for of_tenants in [&self.tenant_quota_reserved, &self.tenant_quota_used] {
+            of_tenants.set_all([]);
+        }
     }
 
     fn register_idle_reclaim(&self, registry: &mut Registry) {
         registry.register(
             "gpus",
             "GPUs of tenants whose class reclaims idle GPUs, by what they do: active, idle or unknown",
-            self.gpus.clone(),
+            self.gpus.family.clone(),
         );
         registry.register(
             "idle_gpu_seconds",

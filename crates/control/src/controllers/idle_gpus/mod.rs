@@ -114,13 +114,14 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
         .collect();
     let known = collect_metrics(context, memory, &enabled, &moment).await;
     let mut evaluated = Vec::new();
-    context.metrics.gpus.clear();
+    let mut activity = Vec::new();
     let seconds = memory.count_seconds();
     for (tenant, pods) in enabled {
         let decisions = moment.judge(memory, &tenant, pods, known.as_ref());
-        count(&context.metrics, &tenant, &decisions, seconds);
+        activity.extend(count(&context.metrics, &tenant, &decisions, seconds));
         evaluated.push((tenant, decisions));
     }
+    context.metrics.gpus.set_all(activity);
     drop(known);
     let mut written = Vec::new();
     for (tenant, decisions) in evaluated {
@@ -239,8 +240,13 @@ async fn clear(context: &IdleGpusContext, memory: &mut Memory, tenant: &Observed
     }
 }
 
-/// Counts the GPUs of a tenant, and the seconds since the pass before for those that are idle.
-fn count(metrics: &Metrics, tenant: &ObservedTenant, decisions: &[Decision], seconds: u64) {
+/// The GPUs of a tenant by what they do. Counts the seconds since the pass before for those that are idle.
+fn count(
+    metrics: &Metrics,
+    tenant: &ObservedTenant,
+    decisions: &[Decision],
+    seconds: u64,
+) -> Vec<(GpuActivityLabels, i64)> {
     let mut gpus: HashMap<&'static str, u32> = HashMap::from([("active", 0), ("idle", 0), ("unknown", 0)]);
     for decision in decisions {
         let activity = match decision.verdict {
@@ -252,14 +258,15 @@ fn count(metrics: &Metrics, tenant: &ObservedTenant, decisions: &[Decision], sec
         *sum = sum.saturating_add(decision.gpus);
     }
     let (tenant_namespace, name) = tenant.names();
-    for (activity, sum) in &gpus {
+    let values = gpus.iter().map(|(activity, sum)| {
         let labels = GpuActivityLabels {
             tenant_namespace: tenant_namespace.clone(),
             tenant: name.clone(),
             activity,
         };
-        metrics.gpus.get_or_create(&labels).set(i64::from(*sum));
-    }
+        (labels, i64::from(*sum))
+    });
+    let values = values.collect();
     let idle = u64::from(gpus.get("idle").copied().unwrap_or_default());
     let labels = TenantLabels {
         tenant_namespace,
@@ -269,4 +276,5 @@ fn count(metrics: &Metrics, tenant: &ObservedTenant, decisions: &[Decision], sec
         .idle_gpu_seconds
         .get_or_create(&labels)
         .inc_by(idle.saturating_mul(seconds));
+    values
 }

@@ -15,19 +15,28 @@ pub(super) fn set_all_metrics(
     projects: &[Arc<Project>],
     report: &Report<'_>,
 ) {
-    context.metrics.clear_quotas();
     let usage = &report.outcome.usage;
-    set_metrics(context, report, (LevelKind::Root, ""), &usage.of_root());
+    let mut levels = LevelValues::default();
+    levels.add((LevelKind::Root, ""), &usage.of_root());
     for organization in organizations {
         let name = organization.name_any();
         let level = (LevelKind::Organization, name.as_str());
-        set_metrics(context, report, level, &usage.of_organization(&name));
+        levels.add(level, &usage.of_organization(&name));
     }
     for project in projects {
         let name = project.name_any();
         let level = (LevelKind::Project, name.as_str());
-        set_metrics(context, report, level, &usage.of_project(&name));
+        levels.add(level, &usage.of_project(&name));
     }
+    // What is used is missing until it was measured.
+    if report.measured.number == 0 {
+        levels.used.clear();
+    }
+    let metrics = &context.metrics;
+    metrics.quota_nominal.set_all(levels.nominal);
+    metrics.quota_reserved.set_all(levels.reserved);
+    metrics.quota_used.set_all(levels.used);
+    metrics.quota_borrowed.set_all(levels.borrowed);
     if context.pace.begin_to_count_tenants(Instant::now()) {
         set_tenant_metrics(context, report);
     }
@@ -37,32 +46,37 @@ fn gauge(amount: u64) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }
 
-/// Sets what a level has. What is used is missing until it was measured.
-fn set_metrics(context: &QuotasContext, report: &Report<'_>, (kind, name): (LevelKind, &str), quotas: &[QuotaUse]) {
-    for quota in quotas {
-        let labels = QuotaLabels {
-            level: match kind {
-                LevelKind::Root => "root",
-                LevelKind::Organization => "organization",
-                LevelKind::Project => "project",
-            },
-            name: name.to_owned(),
-            resource: quota.key.resource.as_str().to_owned(),
-            pool: quota.key.pool.clone().unwrap_or_default(),
-            product: quota.key.product.clone().unwrap_or_default(),
-        };
-        let metrics = &context.metrics;
-        metrics.quota_nominal.get_or_create(&labels).set(gauge(quota.nominal));
-        metrics.quota_reserved.get_or_create(&labels).set(gauge(quota.reserved));
-        if report.measured.number > 0 {
-            metrics.quota_used.get_or_create(&labels).set(gauge(quota.used));
-        }
-        // There is nothing above the root from which it could borrow.
-        if kind != LevelKind::Root {
-            metrics
-                .quota_borrowed
-                .get_or_create(&labels)
-                .set(gauge(quota.borrowed()));
+/// The values of all levels, by metric.
+#[derive(Default)]
+struct LevelValues {
+    nominal: Vec<(QuotaLabels, i64)>,
+    reserved: Vec<(QuotaLabels, i64)>,
+    used: Vec<(QuotaLabels, i64)>,
+    borrowed: Vec<(QuotaLabels, i64)>,
+}
+
+impl LevelValues {
+    /// Adds what a level has.
+    fn add(&mut self, (kind, name): (LevelKind, &str), quotas: &[QuotaUse]) {
+        for quota in quotas {
+            let labels = QuotaLabels {
+                level: match kind {
+                    LevelKind::Root => "root",
+                    LevelKind::Organization => "organization",
+                    LevelKind::Project => "project",
+                },
+                name: name.to_owned(),
+                resource: quota.key.resource.as_str().to_owned(),
+                pool: quota.key.pool.clone().unwrap_or_default(),
+                product: quota.key.product.clone().unwrap_or_default(),
+            };
+            self.nominal.push((labels.clone(), gauge(quota.nominal)));
+            self.reserved.push((labels.clone(), gauge(quota.reserved)));
+            self.used.push((labels.clone(), gauge(quota.used)));
+            // There is nothing above the root from which it could borrow.
+            if kind != LevelKind::Root {
+                self.borrowed.push((labels, gauge(quota.borrowed())));
+            }
         }
     }
 }
@@ -70,7 +84,7 @@ fn set_metrics(context: &QuotasContext, report: &Report<'_>, (kind, name): (Leve
 /// Sets what each tenant has and uses of what its Project or Organization limits.
 fn set_tenant_metrics(context: &QuotasContext, report: &Report<'_>) {
     let metrics = &context.metrics;
-    metrics.clear_tenant_quotas();
+    let (mut all_reserved, mut all_used) = (Vec::new(), Vec::new());
     let usage = &report.outcome.usage;
     let of_tenants = context.quotas.gpu_use();
     for claim in report.claims.values().flatten() {
@@ -99,14 +113,11 @@ fn set_tenant_metrics(context: &QuotasContext, report: &Report<'_>) {
             gpus(used.map(|used| &used.gpus)),
         ]
         .concat();
-        for (family, known) in [
-            (&metrics.tenant_quota_reserved, reserved),
-            (&metrics.tenant_quota_used, used),
-        ] {
-            let limited = known.iter().filter(|(key, _)| usage.is_limited(&claim.project, key));
-            for (key, amount) in limited {
-                family.get_or_create(&labels(key)).set(gauge(*amount));
-            }
+        for (values, known) in [(&mut all_reserved, reserved), (&mut all_used, used)] {
+            let limited = { known.into_iter() }.filter(|(key, _)| usage.is_limited(&claim.project, key));
+            values.extend(limited.map(|(key, amount)| (labels(&key), gauge(amount))));
         }
     }
+    metrics.tenant_quota_reserved.set_all(all_reserved);
+    metrics.tenant_quota_used.set_all(all_used);
 }

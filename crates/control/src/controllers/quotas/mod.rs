@@ -44,8 +44,7 @@ pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, Reco
         let mut verdicts = list_unnamed(context, &basis);
         verdicts.retain(|_, verdict| *verdict != Verdict::NoProject);
         let is_kept = publish(context, verdicts, &basis);
-        context.metrics.clear_quotas();
-        context.metrics.clear_tenant_quotas();
+        context.metrics.remove_quotas();
         return Ok((!is_kept).then_some(AGAIN));
     }
     let started = Instant::now();

@@ -9,27 +9,26 @@ use std::collections::BTreeMap;
 /// Sets what the listed users of each Project have.
 pub(super) fn set_metrics(metrics: &Metrics, projects: &BTreeMap<String, ProjectUsers>) {
     let gauge = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
-    metrics.clear_user_quotas();
+    let (mut waiting, mut limits, mut used) = (Vec::new(), Vec::new(), Vec::new());
     for (project, ProjectUsers { users, not_listed: _ }) in projects {
         for status in users {
             let labels = UserLabels {
                 project: project.clone(),
                 user: status.user.clone(),
             };
-            let waiting = metrics.user_waiting_pods.get_or_create(&labels);
-            waiting.set(status.waiting_pods.into());
+            waiting.push((labels, status.waiting_pods.into()));
             for resource in &status.resources {
                 let labels = UserQuotaLabels {
                     project: project.clone(),
                     user: status.user.clone(),
                     resource: resource.resource.clone(),
                 };
-                metrics
-                    .user_quota_limit
-                    .get_or_create(&labels)
-                    .set(gauge(resource.limit));
-                metrics.user_quota_used.get_or_create(&labels).set(gauge(resource.used));
+                limits.push((labels.clone(), gauge(resource.limit)));
+                used.push((labels, gauge(resource.used)));
             }
         }
     }
+    metrics.user_waiting_pods.set_all(waiting);
+    metrics.user_quota_limit.set_all(limits);
+    metrics.user_quota_used.set_all(used);
 }

@@ -4,7 +4,7 @@ use super::{UserQuotasContext, reconcile};
 use crate::{
     events::EventRecorder,
     key::Key,
-    metrics::Metrics,
+    metrics::{Metrics, UserQuotaLabels},
     testing::{Script, ScriptedApi, StoreWriters},
     user_pods,
 };
@@ -159,6 +159,28 @@ async fn pods_beyond_the_limit_wait_in_all_tenants_of_the_project() {
     fixture.reconcile().await;
     assert_eq!(fixture.started(), ["a3", "b2", "b4"]);
     assert_eq!(fixture.condition("a3")["status"], "False");
+}
+
+#[tokio::test]
+async fn metrics_of_users_are_never_removed_while_they_have_a_value() {
+    let mut fixture = Fixture::new(2);
+    fixture.add_pod("a", "a1", "alice", 1);
+    fixture.add_pod("a", "a2", "bob", 2);
+    fixture.reconcile().await;
+    let metrics = fixture.context.metrics.clone();
+    let labels = |user: &str| UserQuotaLabels {
+        project: "vision".into(),
+        user: user.into(),
+        resource: "pods".into(),
+    };
+    let used = metrics.user_quota_used.family.get(&labels("alice")).unwrap().clone();
+    assert_eq!(used.get(), 1);
+    fixture.add_pod("b", "b3", "alice", 3);
+    fixture.host.remove(&path("a2"));
+    fixture.reconcile().await;
+    assert_eq!(used.get(), 2, "a scrape finds the same gauge all the time");
+    assert!(metrics.user_quota_used.family.get(&labels("bob")).is_none());
+    assert!(metrics.user_quota_limit.family.get(&labels("bob")).is_none());
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use super::{CLUSTER, Fleet};
 use crate::{
     controllers::idle_gpus::tenants::Memory,
-    metrics::{ResultLabels, TenantLabels},
+    metrics::{GpuActivityLabels, ResultLabels, TenantLabels},
 };
 use berth_api::IdleReclaimMode;
 use serde_json::{Value, json};
@@ -40,6 +40,25 @@ async fn gaps_are_not_asked_for_while_a_gpu_works() {
     assert_eq!(fleet.gpu.answered(), 5 + 1 + 12);
     fleet.run(1).await;
     assert_eq!(fleet.gpu.answered(), 5 + 1 + 12 + 1 + 8, "there were none a minute ago");
+}
+
+#[tokio::test]
+async fn metrics_of_gpus_are_never_removed_while_the_class_reclaims_them() {
+    let mut fleet = Fleet::idle_for(1, IdleReclaimMode::DryRun).await;
+    let metrics = fleet.context.metrics.clone();
+    let labels = GpuActivityLabels {
+        tenant_namespace: "team".into(),
+        tenant: "vision".into(),
+        activity: "idle",
+    };
+    let idle = metrics.gpus.family.get(&labels).unwrap().clone();
+    assert_eq!(idle.get(), 1);
+    fleet.gpu.set(Some(0.5));
+    fleet.run(1).await;
+    assert_eq!(idle.get(), 0, "a scrape finds the same gauge all the time");
+    fleet.set_mode(IdleReclaimMode::Off);
+    fleet.run(1).await;
+    assert!(metrics.gpus.family.get(&labels).is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! Which tenants get quota, and how long they keep it.
 
 use super::{Fixture, ORGANIZATION, PROJECT, reconcile, tenant_path};
-use crate::quota_ledger::Verdict;
+use crate::{metrics::QuotaLabels, quota_ledger::Verdict};
 use berth_api::TreeResource;
 use serde_json::{Value, json};
 
@@ -41,6 +41,35 @@ async fn a_decision_counts_before_the_watches_show_it() {
     fixture.add_tenant("old", "team", 1, &Value::Null);
     fixture.reconcile().await;
     assert_eq!(fixture.reserved(), ["young"]);
+}
+
+#[tokio::test]
+async fn metrics_of_quotas_are_never_removed_while_they_have_a_value() {
+    let mut fixture = Fixture::new(10);
+    fixture.add_tenant("a", "team", 1, &Value::Null);
+    fixture.reconcile().await;
+    let metrics = fixture.context.metrics.clone();
+    let labels = QuotaLabels {
+        level: "project",
+        name: "vision".into(),
+        resource: "tenantclusters".into(),
+        pool: String::new(),
+        product: String::new(),
+    };
+    let reserved = metrics.quota_reserved.family.get(&labels).unwrap().clone();
+    assert_eq!(reserved.get(), 1);
+    assert!(
+        metrics.quota_used.family.get(&labels).is_none(),
+        "it is not measured yet"
+    );
+    fixture.add_tenant("b", "team", 2, &Value::Null);
+    fixture.reconcile().await;
+    assert_eq!(reserved.get(), 2, "a scrape finds the same gauge all the time");
+    for path in [PROJECT, ORGANIZATION] {
+        fixture.host.remove(path);
+    }
+    fixture.reconcile().await;
+    assert!(metrics.quota_reserved.family.get(&labels).is_none());
 }
 
 #[tokio::test]
