@@ -15,6 +15,8 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::sync::OnceCell;
 
 /// How many Nodes a marker remembers that took it over. A ConfigMap has 1 MiB at most.
 const MAX_MOVED_TO: usize = 100;
@@ -24,6 +26,11 @@ pub(super) fn identify(node: &Node) -> Option<String> {
     let info = node.status.as_ref()?.node_info.as_ref()?;
     let is_known = !info.machine_id.is_empty() && !info.system_uuid.is_empty();
     is_known.then(|| names::hash(&["machine", &info.machine_id, &info.system_uuid]))
+}
+
+/// Whether a Node that was read again is of the same machine as before, as far as its kubelet tells.
+pub(in crate::controllers) fn is_same_machine(before: &Node, now: &Node) -> bool {
+    before.uid() == now.uid() && identify(before) == identify(now)
 }
 
 /// Makes the marker of a node, if it has one, one of its machine. If it was of another machine, that one keeps a copy: it is not
@@ -76,10 +83,43 @@ fn of_tenant(slug: &str) -> Value {
     json!({TENANT: slug, SHARED_POOL: null})
 }
 
+/// Machines that have markers, listed once for many nodes. A machine that is missing has no marker under another name, and that
+/// spares a call for each node. For one that is there, the markers are read again.
+///
+/// The list must be newer than the nodes that are marked with its help: a machine has its marker before it is used, and it is used
+/// before it comes back under another name. So read the nodes before the first of them is marked, and keep this no longer than
+/// for these nodes. A change of a node that was read is a conflict when its assignment is written.
+#[derive(Default)]
+pub(in crate::controllers) struct MarkedMachines(OnceCell<BTreeMap<String, BTreeSet<String>>>);
+
+impl MarkedMachines {
+    /// Whether a machine has a marker that is not that of this node. Lists the markers if that was not done, or failed.
+    async fn has_other_marker(&self, client: &Client, node: &Node, machine: &str) -> Result<bool, ReconcileError> {
+        let markers = self.0.get_or_try_init(|| list_by_machine(client)).await?;
+        let of_node = marker_name(&node.name_any());
+        Ok(markers
+            .get(machine)
+            .is_some_and(|names| names.iter().any(|name| *name != of_node)))
+    }
+}
+
+/// Names of the markers of each machine.
+async fn list_by_machine(client: &Client) -> Result<BTreeMap<String, BTreeSet<String>>, ReconcileError> {
+    let params = ListParams::default().labels(labels::MACHINE);
+    let markers = marker_api(client).list_metadata(&params).await;
+    let mut by_machine = BTreeMap::<_, BTreeSet<_>>::new();
+    for marker in markers.map_err(api("list the in-use markers of machines"))? {
+        if let Some(machine) = marker.labels().get(labels::MACHINE) {
+            by_machine.entry(machine.clone()).or_default().insert(marker.name_any());
+        }
+    }
+    Ok(by_machine)
+}
+
 /// If the machine of a node was in use under a name that it no longer has, writes that into the marker of this node. The former
 /// marker stays: several machines can report the same, and the other one could come back as well.
-pub(super) async fn take_over(client: &Client, node: &Node) -> Result<(), ReconcileError> {
-    let Some(former) = find_former(client, node).await? else {
+pub(super) async fn take_over(client: &Client, node: &Node, marked: &MarkedMachines) -> Result<(), ReconcileError> {
+    let Some(former) = find_former(client, node, marked).await? else {
         return Ok(());
     };
     let mut data = match PreviousUse::of(&former) {
@@ -125,10 +165,17 @@ pub(super) fn moved_to(former: &ConfigMap, node: &Node, now: Timestamp) -> Value
 
 /// The marker of a name that the machine of this node had before, and which this node has not taken over yet. No Node has that name
 /// any more, or one of another machine.
-async fn find_former(client: &Client, node: &Node) -> Result<Option<ConfigMap>, ReconcileError> {
+async fn find_former(
+    client: &Client,
+    node: &Node,
+    marked: &MarkedMachines,
+) -> Result<Option<ConfigMap>, ReconcileError> {
     let Some(machine) = identify(node) else {
         return Ok(None);
     };
+    if !marked.has_other_marker(client, node, &machine).await? {
+        return Ok(None);
+    }
     let params = ListParams::default().labels(&format!("{}={machine}", labels::MACHINE));
     let markers = marker_api(client).list(&params).await;
     let nodes: Api<Node> = Api::all(client.clone());

@@ -14,7 +14,7 @@
 
 mod machine;
 
-pub(super) use machine::set_machine;
+pub(super) use machine::{MarkedMachines, is_same_machine, set_machine};
 
 use crate::{
     apply::{is_status, optional},
@@ -107,9 +107,14 @@ fn marker_api(client: &Client) -> Api<ConfigMap> {
     Api::namespaced(client.clone(), system::NAMESPACE)
 }
 
-/// Marks a node before it is used.
-pub(super) async fn mark(client: &Client, node: &Node, for_use: Use<'_>) -> Result<Marker, ReconcileError> {
-    machine::take_over(client, node).await?;
+/// Marks a node before it is used. The node was read before the machines were listed.
+pub(super) async fn mark(
+    client: &Client,
+    node: &Node,
+    for_use: Use<'_>,
+    marked: &MarkedMachines,
+) -> Result<Marker, ReconcileError> {
+    machine::take_over(client, node, marked).await?;
     if let Some(created) = create(client, node, for_use).await? {
         return Ok(Marker::Created(MarkerVersion::of(&created)));
     }

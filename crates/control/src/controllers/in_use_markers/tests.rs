@@ -8,6 +8,11 @@ fn node(version: &str) -> Node {
     serde_json::from_value(json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": version}})).unwrap()
 }
 
+/// Marks a node by a list that is made for it alone.
+async fn mark(client: &Client, node: &Node, for_use: Use<'_>) -> Result<Marker, ReconcileError> {
+    super::mark(client, node, for_use, &MarkedMachines::default()).await
+}
+
 async fn mark_in(host: &ScriptedApi, version: &str, for_use: Use<'_>) -> Marker {
     mark(&host.client(), &node(version), for_use).await.unwrap()
 }

@@ -15,7 +15,7 @@ pub use marked::MarkedNodes;
 
 use crate::{
     apply::is_status,
-    controllers::in_use_markers::{self, Marker, PreviousUse, Use},
+    controllers::in_use_markers::{self, MarkedMachines, Marker, PreviousUse, Use},
     error::{ReconcileError, api},
     metrics::ActionLabels,
 };
@@ -49,13 +49,16 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
     let pools = context.stores.pools.state();
     let mut again = None;
     let mut failed = context.marked.mark_all(context).await;
-    for node in context.stores.nodes.state() {
+    let nodes = context.stores.nodes.state();
+    // Later than the nodes were read, as it must be.
+    let machines = MarkedMachines::default();
+    for node in nodes {
         let name = node.name_any();
         let status = sharing_status(&node, &pools, context.stores.slices.of(&name).len());
         let (body, action) = match &status {
             SharingStatus::Eligible(pool) => {
                 // A node that cannot be shared must not keep pods on others.
-                match share(context, &node, pool).await {
+                match share(context, &node, pool, &machines).await {
                     Ok(true) => {}
                     Ok(false) => again = Some(DRAIN_POLL),
                     Err(error) => failed = failed.and(Err(error)),
@@ -98,8 +101,13 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
 }
 
 /// Adds a node to a shared pool, once it is marked. If it is not clean, it is scrubbed before. Returns false if it changed meanwhile.
-async fn share(context: &SharedNodesContext, node: &Node, pool: &str) -> Result<bool, ReconcileError> {
-    let marker = in_use_markers::mark(&context.client, node, Use::Shared(pool)).await?;
+async fn share(
+    context: &SharedNodesContext,
+    node: &Node,
+    pool: &str,
+    machines: &MarkedMachines,
+) -> Result<bool, ReconcileError> {
+    let marker = in_use_markers::mark(&context.client, node, Use::Shared(pool), machines).await?;
     let (body, action) = match &marker {
         Marker::Created(_) | Marker::Existing => (share_patch(node, pool), "share"),
         // Its Node was deleted, or all of Berth on it, while a tenant had it.

@@ -4,7 +4,7 @@
 use super::{Pass, RETRY_PAUSE, STALE_POLL, events, failures::StepFailures};
 use crate::{
     controllers::{
-        in_use_markers::{self, Marker, MarkerVersion, PreviousUse, Use},
+        in_use_markers::{self, MarkedMachines, Marker, MarkerVersion, PreviousUse, Use},
         pods_on_node::PodsOnNode,
     },
     error::ReconcileError,
@@ -14,9 +14,12 @@ use berth_planner::{Action, ActionKind};
 use futures::{StreamExt, future::join_all, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-/// How many nodes are checked at once. A check reads and writes the node, its pods and its in-use markers.
+/// How many nodes are read, or checked, at once. A check reads the pods of a node, and reads and writes its in-use marker.
 const CONCURRENCY: usize = 8;
 
 /// The node group of a tenant that nodes are reserved for.
@@ -52,6 +55,9 @@ enum Outcome {
     Rejected,
 }
 
+/// Nodes by name, as they were read for the reservations of a pass.
+type ReadNodes<'a> = BTreeMap<&'a str, Node>;
+
 /// Makes all reservations of a plan. Returns when to plan again, if one was no longer possible.
 pub(super) async fn reserve_nodes(
     pass: &mut Pass<'_>,
@@ -73,32 +79,68 @@ pub(super) async fn reserve_nodes(
             });
         }
     }
+    let names = by_group.values().flatten().map(|reservation| reservation.node);
+    let mut nodes = read_nodes(pass, names.collect(), failures).await;
+    // Later than all nodes were read, as it must be.
+    let marked = MarkedMachines::default();
     let mut again = None;
     for ((tenant, name), reservations) in by_group {
         if failures.is_exhausted() {
             break;
         }
         let group = NodeGroup { tenant, name };
-        let of_group = reserve_for_group(pass, &group, &reservations, failures).await;
+        let of_group = reserve_for_group(pass, &group, &reservations, &mut nodes, &marked, failures).await;
         again = [again, of_group].into_iter().flatten().min();
     }
     again
 }
 
-/// Reserves nodes for one group. The plan was made on a view that may lag behind, even behind this control's own last
-/// changes: all nodes are read again before the first of them is reserved.
-async fn reserve_for_group(
+/// Reads the nodes of all reservations. The plan was made on a view that may lag behind, even behind this control's own last
+/// changes.
+async fn read_nodes<'a>(pass: &Pass<'_>, names: BTreeSet<&'a str>, failures: &mut StepFailures) -> ReadNodes<'a> {
+    let reads: Vec<_> = { names.into_iter() }
+        .map(|name| async move { (name, pass.get_node(name).await) })
+        .collect();
+    let mut reads = stream::iter(reads).buffer_unordered(CONCURRENCY);
+    let mut nodes = ReadNodes::new();
+    while let Some((name, read)) = reads.next().await {
+        match read {
+            Ok(node) => nodes.extend(node.map(|node| (name, node))),
+            Err(error) => failures.record("read a free node", name, error),
+        }
+        if failures.is_exhausted() {
+            break;
+        }
+    }
+    nodes
+}
+
+/// Reserves nodes for one group. All are checked before the first of them is reserved.
+async fn reserve_for_group<'a>(
     pass: &mut Pass<'_>,
     group: &NodeGroup<'_>,
-    reservations: &[Reservation<'_>],
+    reservations: &[Reservation<'a>],
+    nodes: &mut ReadNodes<'a>,
+    marked: &MarkedMachines,
     failures: &mut StepFailures,
 ) -> Option<Duration> {
     let Some(slug) = pass.tenant_slug(group.tenant) else {
         return Some(STALE_POLL);
     };
+    let view = &*pass;
     let candidates: Vec<_> = reservations
         .iter()
-        .map(|reservation| check_candidate(pass, reservation.node, group, &slug))
+        .map(|reservation| {
+            // A plan reserves a node once.
+            let node = nodes.remove(reservation.node);
+            let slug = &slug;
+            async move {
+                match node {
+                    Some(node) => check_candidate(view, node, group, slug, marked).await,
+                    None => Ok(Candidate::Unavailable),
+                }
+            }
+        })
         .collect();
     let candidates: Vec<_> = stream::iter(candidates).buffered(CONCURRENCY).collect().await;
     let mut checked = Vec::new();
@@ -161,16 +203,14 @@ async fn keep_all_or_none(
     again
 }
 
-/// Reads a node again, and creates its in-use marker if it can be reserved.
+/// Checks a node as it was read, and creates its in-use marker if it can be reserved.
 async fn check_candidate(
     pass: &Pass<'_>,
-    name: &str,
+    node: Node,
     group: &NodeGroup<'_>,
     slug: &str,
+    marked: &MarkedMachines,
 ) -> Result<Candidate, ReconcileError> {
-    let Some(node) = pass.get_node(name).await? else {
-        return Ok(Candidate::Unavailable);
-    };
     if let Some(assignment) = Assignment::read(&node) {
         let is_same = assignment.state.is_pending() && assignment.uid == group.tenant && assignment.group == group.name;
         return Ok(if is_same {
@@ -182,7 +222,7 @@ async fn check_candidate(
     if !is_available(&node) {
         return Ok(Candidate::Unavailable);
     }
-    let pods = PodsOnNode::list(&pass.client, name).await?;
+    let pods = PodsOnNode::list(&pass.client, &node.name_any()).await?;
     if !pods.of_tenants.is_empty() {
         let reason = format!(
             "its assignment was lost while pods were on it: {}",
@@ -190,7 +230,7 @@ async fn check_candidate(
         );
         return restore_lost_assignment(pass, &node, AssignmentState::Draining, "", &reason).await;
     }
-    let (previous, reason) = match in_use_markers::mark(&pass.client, &node, Use::Tenant(slug)).await? {
+    let (previous, reason) = match in_use_markers::mark(&pass.client, &node, Use::Tenant(slug), marked).await? {
         Marker::Created(created) => return Ok(Candidate::Free(Box::new(node), Some(created))),
         Marker::Existing => return Ok(Candidate::Free(Box::new(node), None)),
         Marker::Contended => return Ok(Candidate::Unavailable),
@@ -261,9 +301,10 @@ async fn reserve_node(
         }
         match pass.get_node(reservation.node).await? {
             Some(newer) if Assignment::read(&newer).is_some() => return Ok(Outcome::Stale),
-            Some(newer) if is_available(&newer) => node = newer,
-            // Nobody knows what its machine is used for until it comes back.
+            // Nobody knows what another machine was used for, or this one until it comes back: the marker stays.
             None => return Ok(Outcome::Stale),
+            Some(newer) if !in_use_markers::is_same_machine(&node, &newer) => return Ok(Outcome::Stale),
+            Some(newer) if is_available(&newer) => node = newer,
             Some(_) => {
                 delete_created_marker(pass, created.as_ref()).await?;
                 return Ok(Outcome::Stale);

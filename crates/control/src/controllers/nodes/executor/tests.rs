@@ -9,7 +9,7 @@ use berth_api::labels;
 use berth_node_lifecycle::assignment::AssignmentState::{Assigned, Cordoned, Draining, Scrubbing};
 use berth_planner::{ActionKind, ActionReason};
 use prometheus_client::registry::Registry;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
     sync::{Mutex, PoisonError},
@@ -52,6 +52,14 @@ impl Fixture {
 
     fn api(&self) -> std::sync::MutexGuard<'_, Api> {
         self.api.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machine that the kubelet of a node reports.
+    fn set_machine(&self, node: &str, machine: &str) {
+        merge(
+            self.api().objects.get_mut(&format!("{NODES}/{node}")).unwrap(),
+            &of_machine(machine),
+        );
     }
 
     /// Assigns a node to the tenant.
@@ -110,6 +118,15 @@ impl Fixture {
     }
 }
 
+/// What the Node of a machine has in it.
+fn of_machine(machine: &str) -> Value {
+    let info = json!({
+        "machineID": machine, "systemUUID": "s", "architecture": "", "bootID": "", "containerRuntimeVersion": "",
+        "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "", "operatingSystem": "", "osImage": "",
+    });
+    json!({"status": {"nodeInfo": info}})
+}
+
 fn release(node: &str) -> Action {
     Action {
         node: node.into(),
@@ -166,9 +183,16 @@ async fn other_nodes_are_released_whichever_call_fails() {
 async fn other_groups_get_their_nodes_whichever_call_fails() {
     const ALL: [&str; 4] = ["a1", "a2", "b1", "b2"];
     let actions = ALL.map(|node| reserve(node, &node[..1]));
-    let (_, calls) = Fixture::new(&ALL).execute(&actions, Failing::Nothing).await;
-    for call in 1..=calls {
+    let fixture = || {
         let fixture = Fixture::new(&ALL);
+        for name in ALL {
+            fixture.set_machine(name, name);
+        }
+        fixture
+    };
+    let (_, calls) = fixture().execute(&actions, Failing::Nothing).await;
+    for call in 1..=calls {
+        let fixture = fixture();
         let (outcome, _) = fixture.execute(&actions, Failing::Call(call)).await;
         assert!(outcome.is_ok(), "call {call}");
         let is_complete = |group: &str, assigned: &BTreeSet<String>| {
@@ -362,21 +386,89 @@ async fn a_node_that_can_no_longer_be_reserved_has_no_marker() {
     assert_eq!((state_of(&fixture, "a1"), count_markers(&fixture)), (None, 0));
 }
 
+/// The marker of a machine that was used under a name which no Node has any more.
+async fn marker_of_former_name(fixture: &Fixture, machine: &str) -> (String, Value) {
+    let mut node = of_machine(machine);
+    node["metadata"] = json!({"name": "old", "uid": "uid-old"});
+    let node: Node = serde_json::from_value(node).unwrap();
+    let marked = in_use_markers::ensure(&fixture.client, &node, Use::Tenant("speech-abc"));
+    marked.await.unwrap();
+    let mut api = fixture.api();
+    let path = { api.objects.keys() }
+        .find(|path| path.contains("/configmaps/"))
+        .cloned();
+    api.objects.remove_entry(&path.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn the_markers_of_machines_are_listed_once_for_all_reservations() {
+    let all: Vec<String> = (0..20).map(|number| format!("n{number:02}")).collect();
+    let fixture = Fixture::new(&all.iter().map(String::as_str).collect::<Vec<_>>());
+    for name in &all {
+        fixture.set_machine(name, name);
+    }
+    let marker = marker_of_former_name(&fixture, "n19").await;
+    fixture.api().objects.extend([marker]);
+    fixture.api().log.clear();
+    let actions: Vec<Action> = { all.iter() }.map(|name| reserve(name, name)).collect();
+    fixture.execute(&actions, Failing::Nothing).await.0.unwrap();
+    let api = fixture.api();
+    let lists = { api.log.iter() }.filter(|call| call.starts_with("GET") && call.ends_with("/configmaps"));
+    assert_eq!(
+        lists.count(),
+        2,
+        "one for all, and one for the machine that is not clean"
+    );
+    assert_eq!(api.nodes_in(Scrubbing), names(&["n19"]));
+}
+
+#[tokio::test]
+async fn a_machine_that_was_marked_until_its_node_was_read_is_not_clean() {
+    let fixture = Fixture::new(&["a1", "b1"]);
+    fixture.set_machine("a1", "one");
+    fixture.set_machine("b1", "two");
+    // The list that is made for the first group has the marker of a machine of the second one.
+    let marker = marker_of_former_name(&fixture, "two").await;
+    fixture.api().inserted_after_read = Some(marker);
+    let reservations = [reserve("a1", "a"), reserve("b1", "b")];
+    fixture.execute(&reservations, Failing::Nothing).await.0.unwrap();
+    assert!(fixture.api().inserted_after_read.is_none());
+    assert_eq!(state_of(&fixture, "b1"), Some(Scrubbing));
+}
+
+#[tokio::test]
+async fn a_node_that_is_another_machine_once_it_was_checked_is_not_reserved() {
+    for change in [of_machine("two"), json!({"metadata": {"uid": "uid-of-new-node"}})] {
+        let fixture = Fixture {
+            pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
+            ..Fixture::new(&["a1"])
+        };
+        fixture.set_machine("a1", "one");
+        let marker = marker_of_former_name(&fixture, "two").await;
+        fixture.api().objects.extend([marker]);
+        let mut changed = json!({"metadata": {"resourceVersion": "7"}});
+        merge(&mut changed, &change);
+        fixture.api().changed_before_patch = Some(changed);
+        let reservation = [reserve("a1", "a")];
+        fixture.execute(&reservation, Failing::Nothing).await.0.unwrap();
+        assert!(fixture.api().changed_before_patch.is_none());
+        assert_eq!(state_of(&fixture, "a1"), None, "{change}");
+        fixture.execute(&reservation, Failing::Nothing).await.0.unwrap();
+        assert_eq!(state_of(&fixture, "a1"), Some(Scrubbing), "{change}");
+    }
+}
+
 #[tokio::test]
 async fn a_machine_that_lost_its_node_to_another_one_is_not_clean_once_that_one_is() {
     let fixture = Fixture {
         pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
         ..Fixture::new(&["a1", "a2"])
     };
-    let set_machine = |machine: &str| {
-        let node = json!({"status": {"nodeInfo": {"machineID": machine, "systemUUID": "s"}}});
-        merge(fixture.api().objects.get_mut(&format!("{NODES}/a1")).unwrap(), &node);
-    };
-    set_machine("one");
+    fixture.set_machine("a1", "one");
     let reservations = ["a1", "a2"].map(|node| reserve(node, "a"));
     fixture.execute(&reservations, Failing::Nothing).await.0.unwrap();
     assert_eq!(count_markers(&fixture), 2);
-    set_machine("two");
+    fixture.set_machine("a1", "two");
     fixture.put_in_state("a1", Draining);
     finish_recycling(&fixture).await;
     assert_eq!(state_of(&fixture, "a1"), None);

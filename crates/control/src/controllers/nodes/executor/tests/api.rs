@@ -2,7 +2,7 @@
 
 use super::NODES;
 use berth_node_lifecycle::{Assignment, AssignmentState};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Uri};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, ResourceExt, client::Body};
@@ -26,6 +26,10 @@ pub(super) struct Api {
     pub(super) graces: Vec<u64>,
     /// Reasons of Events, in order.
     pub(super) events: Vec<String>,
+    /// Calls so far, Events not counted, in order.
+    pub(super) log: Vec<String>,
+    /// Appears once a node was read.
+    pub(super) inserted_after_read: Option<(String, Value)>,
     /// How somebody else changes a node before its next patch.
     pub(super) changed_before_patch: Option<Value>,
 }
@@ -64,13 +68,24 @@ fn status(code: StatusCode) -> (StatusCode, Value) {
     (code, status)
 }
 
+/// Whether an object has the label of a selector, which is `key`, `key=value` or empty.
+fn has_labels(object: &Value, selector: &str) -> bool {
+    let labels = &object["metadata"]["labels"];
+    match selector.split_once('=') {
+        Some((key, value)) => labels[key] == value,
+        None => selector.is_empty() || !labels[selector].is_null(),
+    }
+}
+
 impl Api {
-    fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+    fn answer(&mut self, method: &Method, uri: &Uri, body: &Value) -> (StatusCode, Value) {
+        let path = uri.path();
         if path.ends_with("/events") {
             self.events.push(body["reason"].as_str().unwrap_or_default().to_owned());
             return (StatusCode::CREATED, body.clone());
         }
         self.calls += 1;
+        self.log.push(format!("{method} {path}"));
         let fails = match self.failing {
             Failing::Nothing => false,
             Failing::Call(number) => number == self.calls,
@@ -93,7 +108,11 @@ impl Api {
             }
             Method::GET if is_collection => {
                 let prefix = format!("{path}/");
-                let items = self.objects.iter().filter(|(key, _)| key.starts_with(&prefix));
+                let selector = uri.query().and_then(|query| query.split("labelSelector=").nth(1));
+                let selector = selector.and_then(|rest| rest.split('&').next()).unwrap_or_default();
+                let selector = selector.replace("%2F", "/").replace("%3D", "=");
+                let items = { self.objects.iter() }
+                    .filter(|(key, object)| key.starts_with(&prefix) && has_labels(object, &selector));
                 let items: Vec<&Value> = items.map(|(_, object)| object).collect();
                 (StatusCode::OK, json!({"metadata": {}, "items": items}))
             }
@@ -127,6 +146,11 @@ impl Api {
                     return status(StatusCode::CONFLICT);
                 }
                 match *method {
+                    Method::GET if path.starts_with(NODES) => {
+                        let node = object.clone();
+                        self.objects.extend(self.inserted_after_read.take());
+                        return (StatusCode::OK, node);
+                    }
                     Method::PATCH => {
                         let version: u64 = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
                         merge(object, body);
@@ -177,7 +201,7 @@ pub(super) fn client_of(api: &Arc<Mutex<Api>>) -> Client {
             let (code, answer) =
                 api.lock()
                     .unwrap_or_else(PoisonError::into_inner)
-                    .answer(&head.method, head.uri.path(), &body);
+                    .answer(&head.method, &head.uri, &body);
             let answer = Body::from(serde_json::to_vec(&answer).unwrap());
             Ok::<_, kube::Error>(Response::builder().status(code).body(answer).unwrap())
         }
