@@ -30,13 +30,22 @@ pub(super) async fn record(tenant: &Tenant, settings: &Settings) -> Result<(), R
 /// What a tenant was accepted with last; none if it never was.
 ///
 /// # Errors
-/// The host refuses or does not answer.
+/// The host refuses or does not answer, or the record cannot be read: such a tenant was accepted, and must not look new.
 pub(super) async fn load(context: &TenantContext, tenant: &Tenant) -> Result<Option<Settings>, ReconcileError> {
     if tenant.cluster.meta().finalizers.is_none() {
         return Ok(None);
     }
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     let map = optional(maps.get(RECORD).await).map_err(api("read the tenant's settings"))?;
-    let text = map.and_then(|map| map.data?.remove(KEY));
-    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
+    let Some(map) = map else { return Ok(None) };
+    let text = map.data.and_then(|mut data| data.remove(KEY)).unwrap_or_default();
+    serde_json::from_str(&text).map(Some).map_err(|error| ReconcileError::Blocked {
+        reason: "SettingsUnreadable",
+        message: format!(
+            "ConfigMap {}/{RECORD} of the host, which says what the tenant was accepted with last, cannot be read: {error}. The tenant \
+             runs on as it is, and nothing of it is renewed. Restore the ConfigMap, or correct the spec so that it is accepted: that \
+             writes the ConfigMap again",
+            tenant.id.control_plane_namespace()
+        ),
+    })
 }

@@ -287,6 +287,41 @@ async fn since_when_something_is_forbidden_survives_settings_that_cannot_be_read
 }
 
 #[tokio::test]
+async fn a_record_that_cannot_be_read_is_reported_until_the_spec_is_accepted() {
+    for record in [json!({"settings.json": "{}"}), json!({"settings.json": "?"}), json!({})] {
+        let mut fixture = ready().await;
+        let path = format!(
+            "/api/v1/namespaces/{}/configmaps/settings",
+            fixture.id.control_plane_namespace()
+        );
+        let mut map = fixture.host.get(&path).unwrap();
+        map["data"] = record.clone();
+        fixture.host.insert(&path, map);
+        let version = |version: &'static str| move |cluster: &mut Value| cluster["spec"]["version"] = version.into();
+        fixture.change_tenant(version("v1.99.0"));
+        let before = fixture.status();
+        for _ in 0..2 {
+            let error = fixture.reconcile().await.unwrap_err();
+            assert_eq!(error.reason(), "SettingsUnreadable", "{record}");
+        }
+        assert_eq!(reason(&fixture, "Accepted"), "UnsupportedVersion");
+        let condition = fixture.condition("InfrastructureReady").unwrap();
+        assert_eq!(condition["reason"], "SettingsUnreadable");
+        let message = condition["message"].as_str().unwrap();
+        assert!(message.contains("/settings of the host"), "{message}");
+        let events = event_reasons(&fixture);
+        let published = { events.iter() }.filter(|reason| *reason == "SettingsUnreadable");
+        assert_eq!(published.count(), 1, "{events:?}");
+        for unchanged in ["className", "version", "endpoint", "kubeconfig"] {
+            assert_eq!(fixture.status()[unchanged], before[unchanged], "{unchanged}");
+        }
+        fixture.change_tenant(version(VERSION));
+        fixture.reconcile_until_ready().await;
+        assert_eq!(settings(&fixture)["version"], VERSION);
+    }
+}
+
+#[tokio::test]
 async fn the_labels_of_the_namespace_decide_and_may_change() {
     let mut fixture = Fixture::new();
     let mut pool = fixture.host.get(POOL).unwrap();
