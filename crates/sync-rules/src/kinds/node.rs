@@ -55,8 +55,13 @@ pub fn is_ours(node: &Value) -> bool {
 
 /// Whether a node of the host is the tenant's alone: not one that others use as well.
 pub fn is_own_alone(cache: &Cache, name: &str) -> bool {
-    let published = cache.stores.host(KindId::Node).get(&Name::new("", name));
-    published.is_some_and(|node| json::text(&node.object(), &["spec", "labels", labels::SHARED_POOL]).is_none())
+    is_shared(cache, name) == Some(false)
+}
+
+/// Whether tenants share a node of the host that this tenant uses. `None` if it is none of its nodes.
+pub fn is_shared(cache: &Cache, name: &str) -> Option<bool> {
+    let published = cache.stores.host(KindId::Node).get(&Name::new("", name))?;
+    Some(json::text(&published.object(), &["spec", "labels", labels::SHARED_POOL]).is_some())
 }
 
 /// The Node as the syncer applies it. `live` is the tenant's Node, if it exists.

@@ -159,6 +159,12 @@ pub trait ToHost: Sync {
         desired.clone()
     }
 
+    /// Whether a field that is ignored is one that others set later, such as a scheduler. It is reported although nothing of the host
+    /// object changes.
+    fn is_decided_later(&self, _field: &str) -> bool {
+        false
+    }
+
     /// Whether [`ToHost::update`] needs the live host object.
     fn update_needs_live(&self) -> bool {
         false

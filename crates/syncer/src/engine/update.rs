@@ -135,6 +135,8 @@ impl ObjectSync<'_> {
         let is_ours = is_origin(stored, host);
         if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
             engine.learn_applied(self.key(), &mutable);
+            let later = { ignored.into_iter() }.filter(|ignored| kind.is_decided_later(&ignored.field));
+            self.record_ignored(&later.collect::<Vec<_>>()).await;
             let watched = engine.cache.kind(*id).tenant;
             if watched.is_some_and(|spec| spec.detail == Detail::Metadata) {
                 let versions = (stored.version, host.version);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | labels | not passed on: see `metadata` |
 //! | annotations | not passed on: drivers follow instructions in them, such as which volume to import; an Event says why |
+//! | annotation `volume.kubernetes.io/selected-node` | copied if the node is the tenant's alone; otherwise an Event says why not |
 //! | `accessModes`, `volumeMode` | copied |
 //! | `resources` | copied; a larger request grows the volume |
 //! | `storageClassName` | must be offered; a claim without one gets the tenant's default class. The host's default never decides |
@@ -194,6 +195,10 @@ impl ToHost for Claims {
         ])
     }
 
+    fn is_decided_later(&self, field: &str) -> bool {
+        field == annotation_path(NODE)
+    }
+
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
         let Observation { tenant, host, .. } = observation;
         let volume = filled(host, &["spec", "volumeName"]);
@@ -326,19 +331,31 @@ fn data_source(name: &Name, source: &Value, path: &str, issues: &mut FieldIssues
     copied
 }
 
+fn annotation_path(key: &str) -> String {
+    format!("metadata.annotations[{key}]")
+}
+
 /// No annotation but the node that a scheduler of the tenant chose: the host makes the volume there.
 fn annotations(cache: &Cache, claim: &Value, issues: &mut FieldIssues) -> Map<String, Value> {
     let mut copied = Map::new();
     for (key, value) in json::strings(claim, &["metadata", "annotations"]) {
         if key == NODE {
             // Admission policies of the host reject others.
-            if node::is_own_alone(cache, &value) {
-                copied.insert(key, value.into());
-            }
+            let why = match node::is_shared(cache, &value) {
+                Some(false) => {
+                    copied.insert(key, value.into());
+                    continue;
+                }
+                // It has its volume, and nodes come and go.
+                _ if filled(claim, &["spec", "volumeName"]).is_some() => continue,
+                Some(true) => "tenants share the node",
+                None => "it is no node of the tenant",
+            };
+            let why = format!("{value}: {why}, so no volume is made there; choose a node that is the tenant's alone");
+            issues.ignored.push(DeniedField::new(annotation_path(NODE), why));
         } else if !labels::is_reserved(&key) && !LOCAL.iter().any(|domain| key.starts_with(domain)) {
             let why = "annotations of claims are not passed on to storage drivers";
-            let note = DeniedField::new(format!("metadata.annotations[{key}]"), why);
-            issues.ignored.push(note);
+            issues.ignored.push(DeniedField::new(annotation_path(&key), why));
         }
     }
     copied

@@ -38,7 +38,13 @@ fn a_claim_with_every_offered_field_is_translated() {
     let translated = translate(&fixtures::cache(), &claim).unwrap();
     insta::assert_yaml_snapshot!(translated.object);
     let ignored: Vec<_> = translated.ignored.iter().map(|note| note.field.as_str()).collect();
-    assert_eq!(ignored, ["metadata.annotations[import.example.com/volume]"]);
+    assert_eq!(
+        ignored,
+        [
+            "metadata.annotations[import.example.com/volume]",
+            "metadata.annotations[volume.kubernetes.io/selected-node]"
+        ]
+    );
     let targets = Claims.references(&fixtures::cache(), &name(), &claim);
     let names: Vec<_> = targets.iter().map(|target| target.name.to_string()).collect();
     assert_eq!(names, ["research/monday"]);
@@ -53,11 +59,25 @@ fn a_claim_names_only_nodes_that_are_the_tenants_alone() {
             json!({"metadata": {"name": node, "resourceVersion": "1"}, "spec": {"nodeName": node, "labels": labels}});
         put_host(&cache, KindId::Node, &Name::new("", node), &published);
     }
-    for (node, expected) in [("own", json!("own")), ("shared", Value::Null), ("others", Value::Null)] {
+    for (node, expected, why) in [
+        ("own", json!("own"), None),
+        ("shared", Value::Null, Some("shared: tenants share the node")),
+        ("others", Value::Null, Some("others: it is no node of the tenant")),
+    ] {
         let mut claim = claim(&json!({}));
         claim["metadata"]["annotations"] = json!({NODE: node});
         let translated = translate(&cache, &claim).unwrap();
         assert_eq!(translated.object["metadata"]["annotations"][NODE], expected, "{node}");
+        let ignored: Vec<String> = translated.ignored.iter().map(ToString::to_string).collect();
+        assert_eq!(ignored.len(), usize::from(why.is_some()), "{ignored:?}");
+        if let Some(why) = why {
+            assert!(ignored[0].contains(why), "{ignored:?}");
+            assert!(Claims.is_decided_later(&translated.ignored[0].field));
+        }
+        // One that has its volume is not reported: its node may have left the tenant since.
+        put_host(&cache, ID, &name(), &host_claim());
+        claim["spec"]["volumeName"] = host_claim()["spec"]["volumeName"].clone();
+        assert!(translate(&cache, &claim).unwrap().ignored.is_empty());
     }
 }
 

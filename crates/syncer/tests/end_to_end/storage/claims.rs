@@ -2,7 +2,7 @@
 
 use super::{CLAIM, VOLUME, api, claim, field, is_bound, make, merge, mounting, on_host, remove, tenants};
 use crate::{
-    objects::{create, eventually, is_phase, origin, pod},
+    objects::{create, events, eventually, is_phase, origin, pod},
     setup::{Clusters, WORKLOADS},
 };
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
@@ -114,6 +114,32 @@ pub(super) async fn an_ephemeral_volume_comes_and_goes_with_its_pod(clusters: &C
             && on_host(clusters, CLAIM, "batch-scratch").await.is_none()
     })
     .await;
+}
+
+pub(super) async fn a_node_that_is_not_the_tenants_alone_is_reported(clusters: &Clusters) {
+    const NODE: &str = "volume.kubernetes.io/selected-node";
+    let claims = tenants(clusters, CLAIM);
+    let waiting = claim("waiting", &json!({"storageClassName": "late"}));
+    make(&claims, CLAIM, waiting).await;
+    eventually("it is on the host", async || {
+        on_host(clusters, CLAIM, "waiting").await.is_some()
+    })
+    .await;
+    // As schedulers do, once the claim exists.
+    merge(
+        &claims,
+        "waiting",
+        json!({"metadata": {"annotations": {NODE: "elsewhere"}}}),
+    )
+    .await;
+    eventually("an Event says that no volume is made there", async || {
+        let messages = events(clusters, "waiting", "FieldIgnored").await;
+        messages.len() == 1 && messages[0].contains("elsewhere: it is no node of the tenant")
+    })
+    .await;
+    let host = on_host(clusters, CLAIM, "waiting").await.unwrap();
+    assert!(!host.annotations().contains_key(NODE));
+    remove(&claims, "waiting").await;
 }
 
 pub(super) async fn a_claim_in_use_stays(clusters: &Clusters) {

@@ -123,6 +123,7 @@ async fn volumes() {
     snapshots::a_snapshot_is_restored(&clusters).await;
     snapshots::snapshots_are_counted_on_the_host(&clusters).await;
     claims::an_ephemeral_volume_comes_and_goes_with_its_pod(&clusters).await;
+    claims::a_node_that_is_not_the_tenants_alone_is_reported(&clusters).await;
     classes::classes_that_are_not_offered_are_reported(&clusters).await;
     claims::a_claim_in_use_stays(&clusters).await;
     let syncer = classes::a_class_is_taken_back_and_offered_again(&mut clusters, syncer).await;
