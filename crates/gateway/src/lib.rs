@@ -6,7 +6,7 @@
 //!
 //! - [`client_hello`] reads the name, and [`proxy_protocol`] the address of the client behind a load balancer.
 //! - [`routes`] has the tenants and where their API servers are. [`watches`] fills it from the host.
-//! - [`server`] accepts connections, within [`limits`], and [`relay`] copies their bytes. [`places`] bounds how many are still silent, and of
+//! - [`server`] accepts connections, within [`limits`], and [`relay`] copies their bytes. [`places`](berth_runtime::places) bounds how many are still silent, and of
 //!   how many the reader takes nothing; [`refused`] has those that are not passed on.
 //! - [`sleep_state`] knows whether a tenant sleeps, [`wake`] asks control to wake it, and [`hold`] holds its connections meanwhile.
 
@@ -15,7 +15,6 @@ pub mod hold;
 pub mod limits;
 pub mod metrics;
 pub mod options;
-pub mod places;
 pub mod proxy_protocol;
 pub mod refused;
 pub mod relay;

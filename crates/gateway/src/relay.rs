@@ -4,7 +4,7 @@
 //! when there are some, into a buffer of the thread, and written at once. Only what the other side does not take at once is kept, in
 //! memory of its own, and nothing more is read before it is written.
 
-use crate::places::Places;
+use berth_runtime::places::Places;
 use prometheus_client::metrics::counter::Counter;
 use rustix::{
     io::Errno,

@@ -5,7 +5,6 @@ use crate::{
     hold::{HoldLimits, Holder, PROBE_TIMEOUT},
     limits::{SourceSlot, Sources},
     metrics::{Metrics, Refusal},
-    places::{Place, Places},
     proxy_protocol,
     refused::Refused,
     relay::{self, StallLimits},
@@ -13,7 +12,10 @@ use crate::{
     sleep_state::Activity,
     wake::RequestWake,
 };
-use berth_runtime::sockets;
+use berth_runtime::{
+    places::{Place, Places},
+    sockets,
+};
 use ipnet::IpNet;
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,14 +1,31 @@
 //! The admin server: `/healthz`, `/readyz` and `/metrics` (OpenMetrics text).
 
+use crate::{
+    http,
+    places::{Place, Places},
+    sockets,
+};
 use axum::{Router, extract, http::StatusCode, response::IntoResponse, routing::get};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
-use tokio::net::TcpListener;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
+
+/// Connections at a time. For further ones the oldest end: whoever opens many keeps neither the kubelet's probes out, which would
+/// restart the program, nor Prometheus.
+const MAX_CONNECTIONS: usize = 32;
+/// How long a client may read nothing of its answer.
+const STALLED: Duration = Duration::from_secs(30);
+/// Pause after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Conditions that must hold before the process is ready. Cheap to clone; clones share their state.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +86,7 @@ struct AdminState {
 /// process runs; `/readyz` answers 503 with the missing needs until all are met.
 ///
 /// # Errors
-/// The address cannot be bound, or the listener fails.
+/// The address cannot be bound.
 pub async fn serve(
     address: SocketAddr,
     registry: Registry,
@@ -78,18 +95,53 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "admin server listens");
+    let router = routes(registry, readiness);
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = accept(listener, router) => {}
+    }
+    Ok(())
+}
+
+fn routes(registry: Registry, readiness: Readiness) -> Router {
     let state = AdminState {
         registry: Arc::new(registry),
         readiness,
     };
-    let router = Router::new()
+    Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(state);
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
+        .with_state(state)
+}
+
+/// Accepts connections for ever. Ends them all when it is dropped.
+async fn accept(listener: TcpListener, router: Router) {
+    let places = Places::new(MAX_CONNECTIONS);
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(serve_connection(stream, places.take(), router.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection to the admin server");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            },
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, mut place: Place, router: Router) {
+    sockets::tune(&stream);
+    sockets::limit_stall(&stream, STALLED);
+    tokio::select! {
+        () = http::serve_routes(stream, router) => {}
+        () = place.displaced() => {}
+    }
 }
 
 async fn readyz(extract::State(state): extract::State<AdminState>) -> impl IntoResponse {
@@ -133,7 +185,8 @@ async fn metrics(extract::State(state): extract::State<AdminState>) -> impl Into
 
 #[cfg(test)]
 mod tests {
-    use super::Readiness;
+    use super::*;
+    use tokio::io::AsyncReadExt;
 
     #[test]
     fn ready_when_every_need_is_met() {
@@ -144,5 +197,27 @@ mod tests {
         assert!(readiness.missing().is_empty());
         readiness.set("tenant", false);
         assert_eq!(readiness.missing(), ["tenant"]);
+    }
+
+    #[tokio::test]
+    async fn many_silent_connections_do_not_keep_probes_out() {
+        const SOON: Duration = Duration::from_secs(10);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = routes(Registry::default(), Readiness::new(&[]));
+        let server = tokio::spawn(accept(listener, router));
+        let mut silent = Vec::new();
+        for _ in 0..2 * MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let (status, _) = http::get("127.0.0.1", address.port(), "/healthz", SOON).await.unwrap();
+        assert_eq!(status, StatusCode::OK);
+        // The oldest were closed, and the newest were not.
+        let mut byte = [0];
+        let first = tokio::time::timeout(SOON, silent[0].read(&mut byte)).await;
+        assert!(first.is_ok());
+        let newest = silent.last_mut().unwrap().try_read(&mut byte);
+        assert_eq!(newest.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        server.abort();
     }
 }

@@ -1,16 +1,44 @@
-//! A plain HTTP client for the admin servers of Berth's own programs.
+//! HTTP/1.1: a plain client for the admin servers of Berth's own programs, and what their servers have in common.
 
 pub use axum::http::StatusCode;
 
 use axum::{
+    Router,
     body::{Body, to_bytes},
     http::{Request, Uri},
 };
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use hyper::server::conn::http1;
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
 use std::{io, time::Duration};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Maximum size of an answer.
 const MAX_ANSWER: usize = 16 << 20;
+
+/// How long a connection may lie idle between requests, or take for the head of one. API servers give theirs up after 90 seconds.
+const IDLE: Duration = Duration::from_mins(2);
+/// Bytes of the longest head of a request, and those that a connection keeps. By default each keeps up to 400 KiB after a large request.
+const BUFFER: usize = 64 << 10;
+
+/// Serves HTTP/1.1 by routes on a connection until it ends.
+pub async fn serve_routes<S>(stream: S, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
 
 /// Gets `path` from the HTTP server at `host`:`port`, within `timeout`.
 ///
@@ -44,8 +72,11 @@ pub async fn get(host: &str, port: u16, path: &str, timeout: Duration) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::{Router, routing};
-    use tokio::net::TcpListener;
+    use axum::routing;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
 
     const SOON: Duration = Duration::from_secs(10);
 
@@ -77,5 +108,31 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(listener);
         assert!(get("127.0.0.1", port, "/readyz", SOON).await.is_err());
+    }
+
+    /// What a server answers to the first bytes of a connection that then stays open and silent.
+    async fn answer_to(head: &str) -> String {
+        let (mut client, server) = tokio::io::duplex(4 * BUFFER);
+        let serving = tokio::spawn(serve_routes(server, Router::new()));
+        client.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let ended = tokio::time::timeout(2 * IDLE, client.read_to_end(&mut answer)).await;
+        assert!(ended.is_ok(), "the connection is kept");
+        serving.await.unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn heads_that_are_slow_or_long_end_their_connection() {
+        for slow in ["", "GET /met", "GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n"] {
+            let answer = answer_to(slow).await;
+            assert_eq!(
+                answer.starts_with("HTTP/1.1 404"),
+                slow.ends_with("\r\n\r\n"),
+                "{answer}"
+            );
+        }
+        let long = format!("GET /metrics HTTP/1.1\r\nx: {}", "a".repeat(2 * BUFFER));
+        assert!(answer_to(&long).await.starts_with("HTTP/1.1 431"));
     }
 }

@@ -7,6 +7,7 @@ pub mod client;
 pub mod http;
 pub mod lease;
 pub mod metrics;
+pub mod places;
 pub mod queue;
 pub mod shutdown;
 pub mod sockets;

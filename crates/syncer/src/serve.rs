@@ -2,16 +2,12 @@
 //! speak HTTP/1.1; the caller handles what follows an upgrade.
 
 use axum::{
-    Router,
     body::Body,
     http::{Request, Response},
 };
 use berth_runtime::sockets;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade::Upgraded};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     convert::Infallible,
     future::Future,
@@ -28,8 +24,6 @@ use tokio::{
 
 /// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a connection may lie idle between requests. API servers give theirs up after 90 seconds.
-const IDLE: Duration = Duration::from_mins(2);
 /// Bytes that are carried at a time: a few TLS records, so that busy streams wake fewer processes. As much as rustls takes
 /// at once.
 pub(crate) const BUFFER: usize = 64 << 10;
@@ -133,23 +127,6 @@ where
     Some((upgraded, next?))
 }
 
-/// Serves HTTP/1.1 by routes on a connection until it ends.
-pub async fn routes<S>(stream: S, router: Router)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
-        // By default each connection keeps up to 400 KiB after a large request.
-        .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-        .await;
-    if let Err(error) = served {
-        tracing::debug!(%error, "a connection ended");
-    }
-}
-
 /// Carries bytes both ways until both ends have finished sending, or one is gone.
 pub async fn tunnel(
     one: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -170,7 +147,7 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(BUFFER);
         let handle = |_| async { Answer::<()>::Response(Response::new(Body::empty())) };
         let serving = tokio::spawn(async move {
-            http(server, IDLE, handle).await;
+            http(server, Duration::from_secs(60), handle).await;
         });
         let (query, header) = ("a".repeat(query), "b".repeat(header));
         let head = format!("GET /exec?{query} HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx: {header}\r\n\r\n");

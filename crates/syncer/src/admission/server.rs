@@ -117,7 +117,7 @@ impl Admission {
             let (acceptor, router) = (Arc::clone(&acceptor), router.clone());
             async move {
                 if let Some(stream) = acceptor.accept(stream).await {
-                    serve::routes(stream, router).await;
+                    berth_runtime::http::serve_routes(stream, router).await;
                 }
             }
         });

@@ -229,7 +229,7 @@ impl Broker {
             Local::Routes(name, router) => match self.certificates.server(Subject::Local { name }) {
                 Ok(config) => {
                     if let Some(stream) = tls::accept(config, stream).await {
-                        serve::routes(stream, router).await;
+                        berth_runtime::http::serve_routes(stream, router).await;
                     }
                 }
                 Err(error) => tracing::warn!(%error, "a server of the syncer has no certificate"),

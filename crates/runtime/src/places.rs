@@ -1,8 +1,8 @@
 //! Places that those who have them for longest leave to others.
 //!
-//! Clients of TLS send their ClientHello at once, and readers take some of what waits for them from time to time. So where there are too many
-//! connections that are silent, or whose reader takes nothing, those make room that have been so for longest: many of them keep nobody else
-//! out, and do not have more memory than their number allows.
+//! Clients send their request, or their ClientHello, at once, and readers take some of what waits for them from time to time. So where there are
+//! too many connections that are silent, or whose reader takes nothing, those make room that have been so for longest: many of them keep nobody
+//! else out, and do not have more memory than their number allows.
 
 use std::{
     collections::BTreeMap,
