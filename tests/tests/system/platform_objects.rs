@@ -223,7 +223,7 @@ async fn deletions_are_denied(admin: &Client) {
 
 /// Nobody can be control, nor lead the API of a kind elsewhere.
 async fn identities_and_apis_cannot_be_taken(admin: &Client) {
-    for user in ["berth:control", "system:apiserver"] {
+    for user in ["berth:control", "berth:argocd", "system:apiserver"] {
         let answer = request(admin, "GET", "/api/v1/namespaces", &Value::Null, user).await;
         match answer {
             Err(Error::Api(status)) => assert!(status.message.contains("cannot impersonate"), "{}", status.message),

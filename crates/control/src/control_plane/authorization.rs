@@ -1,16 +1,16 @@
 //! Who may do what in the tenant: RBAC decides, except that nobody impersonates the API server, control, the other programs of the control
-//! plane, or the controllers whose pods keep the creator that their templates name.
+//! plane, Argo CD, or the controllers whose pods keep the creator that their templates name.
 //!
 //! A tenant's administrator may do everything by RBAC, and thus impersonate any user. Limits of the datastore exempt what the API server makes for
 //! itself, and only these two may change the platform's objects. The API server lets no request of the syncer and of DNS wait
-//! (`flow_schemas`), and only the controller manager may have tokens of the controllers. No rule of RBAC denies anything, but an authorizer before it does: a webhook that is called for this request only, at an address
+//! (`flow_schemas`), and does not count what Argo CD reads as use. Only the controller manager may have tokens of the controllers. No rule of RBAC denies anything, but an authorizer before it does: a webhook that is called for this request only, at an address
 //! where nothing listens. A call that fails is a denial.
 //!
 //! No authorizer is asked about the group `system:masters`, which an administrator may impersonate. Its members still impersonate nobody
 //! else, as a request has one identity to act as; for what else they may not do there are admission policies.
 
 use super::{
-    certificates::CONTROL_USER,
+    certificates::{ARGO_CD_USER, CONTROL_USER},
     component::{FILES, file_flag},
     coredns::DNS_USER,
     created_by::{CONTROLLER_MANAGER, CONTROLLERS},
@@ -28,9 +28,10 @@ const WEBHOOK: &str = "authorization.kubeconfig";
 /// Where nothing listens.
 const NOWHERE: &str = "https://127.0.0.1:1";
 /// Users that nobody impersonates.
-const USERS: [&str; 6] = [
+const USERS: [&str; 7] = [
     API_SERVER_USER,
     CONTROL_USER,
+    ARGO_CD_USER,
     TENANT_USER,
     DNS_USER,
     CONTROLLER_MANAGER,

@@ -23,6 +23,9 @@ const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// The user that control is in tenants. Nobody there can impersonate it.
 pub const CONTROL_USER: &str = berth_api::PLATFORM_USER;
+/// The user that Argo CD is in tenants. Nobody there can impersonate it either: what it reads does not keep a tenant awake, and audit logs
+/// tell by its name what comes from the platform.
+pub const ARGO_CD_USER: &str = "berth:argocd";
 
 /// Why certificates could not be made.
 #[derive(Debug, thiserror::Error)]

@@ -29,7 +29,7 @@ mod syncer;
 mod write_pace;
 
 pub use api_server::{COMPLETE, ISSUER as SERVICE_ACCOUNT_ISSUER, SERVES, has_public_discovery};
-pub use certificates::{Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore};
+pub use certificates::{ARGO_CD_USER, Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore};
 pub use client_authority::{Rotation, RotationFacts, RotationStep, due_request, next_step};
 pub use component::{
     API_SERVER, COMPONENTS, CONTROLLER_MANAGER, COREDNS, Component, EXTERNAL_SERVICE, FILES, Form, Health, Program,

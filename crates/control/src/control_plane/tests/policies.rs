@@ -121,6 +121,7 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
             "{expression}"
         );
         for user in [
+            "berth:argocd",
             "berth:syncer",
             "berth:coredns",
             "system:kube-controller-manager",

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     apply::{Applier, delete_same, optional},
-    control_plane::{Authorities, CertificateError, Endpoints, Issued, Leaf, LeafStore},
+    control_plane::{ARGO_CD_USER, Authorities, CertificateError, Endpoints, Issued, Leaf, LeafStore},
     error::{ReconcileError, api},
 };
 use berth_api::{ArgoCdRegistration, ArgoCdServer, labels, names::TenantId};
@@ -65,7 +65,7 @@ fn find_server(settings: &Settings, endpoints: &Endpoints) -> Option<String> {
 /// # Errors
 /// A new certificate cannot be made.
 pub(super) fn issue_certificate(authorities: &Authorities, leaves: &mut LeafStore) -> Result<Issued, CertificateError> {
-    let leaf = Leaf::new(argo_cd::ARGO_CD_USER, Usage::Client);
+    let leaf = Leaf::new(ARGO_CD_USER, Usage::Client);
     leaves.issue(&authorities.client, NAME, &leaf)
 }
 
@@ -260,7 +260,7 @@ async fn delete_secret(
 async fn revoke_rights(tenant: &Tenant, applier: &Applier) -> Result<(), ReconcileError> {
     let bindings: Api<ClusterRoleBinding> = Api::all(applier.client().clone());
     let revoke = async {
-        let deleted = bindings.delete(argo_cd::ARGO_CD_USER, &DeleteParams::default()).await;
+        let deleted = bindings.delete(ARGO_CD_USER, &DeleteParams::default()).await;
         optional(deleted).map_err(api("delete the ClusterRoleBinding of Argo CD in the tenant"))?;
         Ok::<_, ReconcileError>(())
     };

@@ -4,6 +4,7 @@ use super::{
     bootstrap::{binding, user},
     host_objects,
 };
+use crate::control_plane::ARGO_CD_USER;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::{ArgoCdRegistration, TenantCluster, labels, names::TenantId};
 use k8s_openapi::{
@@ -13,9 +14,6 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde_json::json;
 
-/// The user that Argo CD is in tenants, and the name of its ClusterRoleBinding. It is in no group: without the binding its certificate
-/// gives it nothing, so that a copy of the Secret is worth nothing once the tenant is no longer registered.
-pub const ARGO_CD_USER: &str = "berth:argocd";
 /// Label by which Argo CD finds Secrets of clusters.
 const SECRET_TYPE: (&str, &str) = ("argocd.argoproj.io/secret-type", "cluster");
 
@@ -80,7 +78,8 @@ pub fn cluster_secret(
     }
 }
 
-/// Makes Argo CD cluster-admin in the tenant.
+/// Makes Argo CD cluster-admin in the tenant. Its user is in no group: without the binding its certificate gives it nothing, so that a
+/// copy of the Secret is worth nothing once the tenant is no longer registered.
 pub fn admin_binding() -> ClusterRoleBinding {
     binding(ARGO_CD_USER, "cluster-admin", user(ARGO_CD_USER))
 }

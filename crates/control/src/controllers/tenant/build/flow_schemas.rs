@@ -4,8 +4,7 @@
 //!
 //! All are the platform's: nobody in the tenant changes or deletes them.
 
-use super::argo_cd::ARGO_CD_USER;
-use crate::control_plane::{DNS_USER, TENANT_USER};
+use crate::control_plane::{ARGO_CD_USER, DNS_USER, TENANT_USER};
 use berth_api::labels;
 use berth_sleep::activity::{
     ACCOUNT_WATCHES_SCHEMA, ANONYMOUS_SCHEMA, ARGO_CD_READS_SCHEMA, PLATFORM_SCHEMA, WATCHES_SCHEMA,
