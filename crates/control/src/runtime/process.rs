@@ -349,21 +349,4 @@ impl ControlPlaneRuntime for ProcessRuntime {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_process_that_was_only_just_started_is_not_rolled_out() {
-        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let health = Health {
-            port: listener.local_addr().unwrap().port(),
-            tls: false,
-            live: "/livez",
-            ready: "/readyz",
-        };
-        assert!(listens(Some(&health)).await);
-        drop(listener);
-        assert!(!listens(Some(&health)).await);
-        assert!(listens(None).await, "its supervisor knows whether it runs");
-    }
-}
+mod tests;
