@@ -87,14 +87,17 @@ pub(super) async fn classes_that_are_not_offered_are_reported(clusters: &Cluster
     pods.delete("hopeful", &DeleteParams::default()).await.unwrap();
 }
 
+/// Whether an Event denies a pod something of which this text speaks.
+async fn is_denied(clusters: &Clusters, pod: &str, text: &str) -> bool {
+    let messages = events(clusters, pod, "FieldDenied").await;
+    messages.iter().any(|message| message.contains(text))
+}
+
 /// What runs with a class that is taken back goes on until that is withdrawn, nothing new mounts it, and the data stays.
 pub(super) async fn a_class_is_taken_back_and_offered_again(clusters: &mut Clusters, syncer: Syncer) -> Syncer {
     const CLAIM_OF_CLASS: &str = "cache-db-0";
+    const DENIED: &str = "the StorageClass late";
     let pods = clusters.tenant_api::<Pod>();
-    let is_denied = async |clusters: &Clusters, pod: &str| {
-        let messages = events(clusters, pod, "FieldDenied").await;
-        messages.iter().any(|message| message.contains("the StorageClass late"))
-    };
     syncer.stop().await;
     let offered = clusters.policy.clone();
     clusters.policy.storage.classes = vec!["fast".into()];
@@ -102,7 +105,10 @@ pub(super) async fn a_class_is_taken_back_and_offered_again(clusters: &mut Clust
     let before = pods.get("db-0").await.unwrap().uid();
     let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": CLAIM_OF_CLASS}});
     create(&pods, pod("late-comer", &mounting(&volume))).await;
-    eventually("a new pod is denied", async || is_denied(clusters, "late-comer").await).await;
+    eventually("a new pod is denied", async || {
+        is_denied(clusters, "late-comer", DENIED).await
+    })
+    .await;
     assert!(is_phase(&pods, "db-0", "Running").await);
     assert_eq!(pods.get("db-0").await.unwrap().uid(), before);
     pods.delete("late-comer", &DeleteParams::default()).await.unwrap();
@@ -113,7 +119,7 @@ pub(super) async fn a_class_is_taken_back_and_offered_again(clusters: &mut Clust
     eventually("the pod ends, and the next one is denied", async || {
         let now = pods.get_opt("db-0").await.unwrap();
         now.is_some_and(|now| now.uid() != before)
-            && is_denied(clusters, "db-0").await
+            && is_denied(clusters, "db-0", DENIED).await
             && clusters.host_pods().await.iter().all(|pod| origin(pod) != "db-0")
     })
     .await;
@@ -125,5 +131,88 @@ pub(super) async fn a_class_is_taken_back_and_offered_again(clusters: &mut Clust
     clusters.withdrawn_storage.clear();
     let syncer = clusters.syncer().await;
     eventually("it runs again", async || is_phase(&pods, "db-0", "Running").await).await;
+    syncer
+}
+
+/// The same of a VolumeAttributesClass and of a CSI driver of inline volumes.
+pub(super) async fn attributes_and_a_driver_are_taken_back_and_offered_again(
+    clusters: &mut Clusters,
+    syncer: Syncer,
+) -> Syncer {
+    let pods = clusters.tenant_api::<Pod>();
+    let claims = tenants(clusters, CLAIM);
+    make(
+        &claims,
+        CLAIM,
+        claim("tuned", &json!({"volumeAttributesClassName": "gold"})),
+    )
+    .await;
+    eventually("it is bound", async || is_bound(clusters, "tuned").await).await;
+    let of_claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "tuned"}});
+    let inline = json!({"name": "data", "csi": {"driver": DRIVER}});
+    let kinds = [
+        (
+            "tuned",
+            &of_claim,
+            "the VolumeAttributesClass gold",
+            "VolumeAttributesClassWithdrawn",
+        ),
+        ("inline", &inline, DRIVER, "InlineDriverWithdrawn"),
+    ];
+    let mut before = Vec::new();
+    for (name, volume, ..) in kinds {
+        create(&pods, pod(name, &mounting(volume))).await;
+        eventually(&format!("{name} runs"), async || is_phase(&pods, name, "Running").await).await;
+        before.push(pods.get(name).await.unwrap().uid());
+    }
+
+    syncer.stop().await;
+    let offered = clusters.policy.clone();
+    clusters.policy.storage.attributes_classes.clear();
+    clusters.policy.storage.inline_drivers.clear();
+    let syncer = clusters.syncer().await;
+    for ((name, volume, denied, _), uid) in kinds.into_iter().zip(&before) {
+        let new = format!("{name}-new");
+        create(&pods, pod(&new, &mounting(volume))).await;
+        eventually(&format!("{new} is denied"), async || {
+            is_denied(clusters, &new, denied).await
+        })
+        .await;
+        assert!(is_phase(&pods, name, "Running").await, "{name}");
+        assert_eq!(pods.get(name).await.unwrap().uid(), *uid);
+        pods.delete(&new, &DeleteParams::default()).await.unwrap();
+    }
+
+    syncer.stop().await;
+    let withdrawn = ["VolumeAttributesClass/gold".to_owned(), format!("CSIDriver/{DRIVER}")];
+    clusters.withdrawn_storage = withdrawn.map(|offer| offer.parse().unwrap()).into();
+    let syncer = clusters.syncer().await;
+    for (name, _, _, reason) in kinds {
+        eventually(&format!("{name} ends and says why"), async || {
+            let ended = pods.get(name).await.unwrap().status.unwrap_or_default();
+            let mut conditions = ended.conditions.iter().flatten();
+            let is_told = conditions
+                .any(|condition| condition.type_ == "DisruptionTarget" && condition.reason.as_deref() == Some(reason));
+            is_told && clusters.host_pods().await.iter().all(|pod| origin(pod) != name)
+        })
+        .await;
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    assert!(is_bound(clusters, "tuned").await, "the data stays");
+    assert!(on_host(clusters, CLAIM, "tuned").await.is_some());
+
+    syncer.stop().await;
+    clusters.policy = offered;
+    clusters.withdrawn_storage.clear();
+    let syncer = clusters.syncer().await;
+    for (name, volume, ..) in kinds {
+        let again = format!("{name}-again");
+        create(&pods, pod(&again, &mounting(volume))).await;
+        eventually(&format!("{again} runs"), async || {
+            is_phase(&pods, &again, "Running").await
+        })
+        .await;
+        pods.delete(&again, &DeleteParams::default()).await.unwrap();
+    }
     syncer
 }

@@ -1,6 +1,8 @@
 //! What the host of the test offers.
 
-use super::{CLASS, CSI_DRIVER, SNAPSHOT, SNAPSHOT_CLASS, SNAPSHOT_CONTENT, api, make, provisioner::DRIVER};
+use super::{
+    ATTRIBUTES_CLASS, CLASS, CSI_DRIVER, SNAPSHOT, SNAPSHOT_CLASS, SNAPSHOT_CONTENT, api, make, provisioner::DRIVER,
+};
 use crate::{
     objects::{create, eventually},
     setup::Clusters,
@@ -54,7 +56,10 @@ pub(super) async fn prepare(clusters: &Clusters) {
             "provisioner": DRIVER, "parameters": {"server": "10.0.0.1"}, "volumeBindingMode": mode, "allowVolumeExpansion": true});
         make(&api(host, CLASS, ""), CLASS, class).await;
     }
-    let driver = json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": false}});
+    let gold = json!({"metadata": {"name": "gold"}, "driverName": DRIVER, "parameters": {"iops": "4000"}});
+    make(&api(host, ATTRIBUTES_CLASS, ""), ATTRIBUTES_CLASS, gold).await;
+    let driver = json!({"metadata": {"name": DRIVER},
+        "spec": {"attachRequired": false, "volumeLifecycleModes": ["Persistent", "Ephemeral"]}});
     make(&api(host, CSI_DRIVER, ""), CSI_DRIVER, driver).await;
     for client in [host, &clusters.tenant_admin] {
         define_snapshots(client).await;

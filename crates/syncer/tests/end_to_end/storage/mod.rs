@@ -16,7 +16,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
 };
-use provisioner::Provisioner;
+use provisioner::{DRIVER, Provisioner};
 use serde_json::{Value, json};
 
 /// Group, version and kind.
@@ -24,6 +24,7 @@ type Kind = (&'static str, &'static str, &'static str);
 const CLAIM: Kind = ("", "v1", "PersistentVolumeClaim");
 const VOLUME: Kind = ("", "v1", "PersistentVolume");
 const CLASS: Kind = ("storage.k8s.io", "v1", "StorageClass");
+const ATTRIBUTES_CLASS: Kind = ("storage.k8s.io", "v1", "VolumeAttributesClass");
 const CSI_DRIVER: Kind = ("storage.k8s.io", "v1", "CSIDriver");
 const SNAPSHOT: Kind = ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot");
 const SNAPSHOT_CLASS: Kind = ("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass");
@@ -107,8 +108,9 @@ async fn volumes() {
     let policy = SyncPolicy {
         storage: StoragePolicy {
             classes: vec!["fast".into(), "late".into()],
+            attributes_classes: vec!["gold".into()],
+            inline_drivers: vec![DRIVER.into()],
             snapshot_classes: vec!["daily".into()],
-            ..StoragePolicy::default()
         },
         ..SyncPolicy::default()
     };
@@ -127,6 +129,7 @@ async fn volumes() {
     classes::classes_that_are_not_offered_are_reported(&clusters).await;
     claims::a_claim_in_use_stays(&clusters).await;
     let syncer = classes::a_class_is_taken_back_and_offered_again(&mut clusters, syncer).await;
+    let syncer = classes::attributes_and_a_driver_are_taken_back_and_offered_again(&mut clusters, syncer).await;
     claims::a_claim_whose_volume_is_gone_is_lost(&clusters).await;
     nothing_is_left(&clusters).await;
     syncer.stop().await;

@@ -98,6 +98,7 @@ fn volume(name: &str, claim: &DynamicObject, size: &str) -> DynamicObject {
                 "name": claim.name_any(), "uid": claim.uid()},
             "csi": {"driver": DRIVER, "volumeHandle": format!("secret-handle-{name}")},
             "persistentVolumeReclaimPolicy": "Delete", "storageClassName": claim.data["spec"]["storageClassName"],
+            "volumeAttributesClassName": claim.data["spec"]["volumeAttributesClassName"],
             "volumeMode": claim.data["spec"]["volumeMode"]}});
     serde_json::from_value(volume).unwrap()
 }
