@@ -1,0 +1,112 @@
+//! The reconciliation of a key of a queue, and what follows from its result: when it is tried again, and what the tenant is told.
+
+use super::{Engine, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level};
+use crate::metrics::QueueLabels;
+use berth_runtime::queue::{Queue, Taken};
+use berth_sync_rules::{model::resource::Key, translation::host_text};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// First and longest wait after failures.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mins(1));
+/// Longest wait while an API server does not answer, or fails: what it missed must not wait for long once it is back.
+const UNAVAILABLE: Duration = Duration::from_secs(15);
+/// Shortest wait for an object beyond a limit of the tenant.
+const QUOTA_WAIT: Duration = Duration::from_secs(5);
+/// After this many failures in a row, which take at least half a minute, the failure is logged, and again after as many
+/// more.
+const PERSISTENT: u32 = 10;
+
+impl Engine {
+    /// Reconciles one key, and handles the result.
+    pub(super) async fn work(self: Arc<Self>, taken: Taken<QueuedKey>) {
+        let Taken {
+            key: QueuedKey(key),
+            queued_for,
+        } = taken;
+        let queue = self.queue_of(key.kind);
+        let waiting: usize = self.queues.iter().map(Queue::len).sum();
+        self.metrics.queue_depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        let observed_at = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
+        // Before anything is read: what changes from now on is compared by the next reconciliation.
+        let compares = lock(&self.to_compare).remove(&key);
+        let begun = self.turns.begin(&key);
+        let result = self.reconcile(&key, observed_at, compares).await;
+        let keeps_turn = matches!(&result, Ok(outcome) if outcome.result == admit::NO_PLACE);
+        self.turns.end(&key, begun, keeps_turn);
+        let labels = QueueLabels {
+            priority: self.cache.kind(key.kind).priority.label(),
+            result: result.as_ref().map_or("error", |outcome| outcome.result),
+        };
+        self.metrics.reconciled(key.kind.label(), &labels, queued_for);
+        match result {
+            Ok(outcome) => {
+                // What waits for its next place or turn has not succeeded: it keeps its back-off.
+                if !outcome.waits_for_turn() {
+                    lock(&self.failures).remove(&key);
+                }
+                tracing::debug!(%key, result = outcome.result, "reconciled");
+                if outcome.compares_again {
+                    self.compare_later(&key);
+                }
+                if let Some(after) = outcome.requeue_after {
+                    queue.add_after(QueuedKey(key.clone()), after);
+                }
+            }
+            Err(error) => {
+                let wait = self.wait_after(&key, &error);
+                tracing::debug!(%key, %error, ?wait, "reconciling failed");
+                self.record_failure(&key, &error).await;
+                self.compare_later(&key);
+                queue.add_after(QueuedKey(key.clone()), wait);
+            }
+        }
+        queue.done(&QueuedKey(key));
+    }
+
+    /// Says in the tenant why an object is not synced, if that does not pass by itself.
+    async fn record_failure(&self, key: &Key, error: &CallError) {
+        match error {
+            CallError::Rejected(message) => {
+                tracing::info!(%key, message, "an API server denied a write");
+                let message = host_text::sanitize_error(&self.cache, &key.name, message);
+                self.record_event(key, Level::Warning, "SyncFailed", &message).await;
+            }
+            CallError::QuotaExceeded(exceeded) => {
+                let message = exceeded.to_string();
+                self.record_event(key, Level::Warning, QUOTA_EXCEEDED, &message).await;
+            }
+            _ => {}
+        }
+    }
+
+    /// How long a failed key waits: longer each time, and differently for each key.
+    fn wait_after(&self, key: &Key, error: &CallError) -> Duration {
+        let mut failures = lock(&self.failures);
+        let count = failures.entry(key.clone()).or_default();
+        *count = count.saturating_add(1);
+        if count.is_multiple_of(PERSISTENT) {
+            tracing::warn!(%key, %error, "reconciling keeps failing");
+        }
+        let wait = BACKOFF.0.saturating_mul(1 << (*count - 1).min(11)).min(BACKOFF.1);
+        let wait = match error {
+            CallError::Busy(at_least) => wait.max(*at_least),
+            CallError::QuotaExceeded(_) => wait.max(QUOTA_WAIT),
+            CallError::Unavailable(_) => wait.min(UNAVAILABLE),
+            _ => wait,
+        };
+        wait + wait.mul_f64(jitter(key))
+    }
+}
+
+/// A fraction between 0 and 0.25 that differs between keys.
+fn jitter(key: &Key) -> f64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    #[allow(clippy::cast_precision_loss)] // a number below 256
+    let fraction = (hasher.finish() & 0xff) as f64 / 1024.0;
+    fraction
+}
