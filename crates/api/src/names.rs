@@ -117,7 +117,7 @@ impl TenantId {
 
     /// Host namespace that holds the tenant's control plane, PKI and syncer.
     pub fn control_plane_namespace(&self) -> String {
-        format!("berth-{}-cp", self.slug)
+        format!("{WORKLOADS_PREFIX}{}{CONTROL_PLANE_SUFFIX}", self.slug)
     }
 
     /// Host namespace that holds everything the syncer creates.
@@ -152,11 +152,19 @@ pub fn etcd_prefix_of_user(user: &str) -> Option<String> {
 
 /// Before the slug in the name of a workload namespace.
 const WORKLOADS_PREFIX: &str = "berth-";
+/// After the name of the workload namespace in that of the control-plane namespace.
+const CONTROL_PLANE_SUFFIX: &str = "-cp";
 
 /// Whether a namespace of the host is the workload namespace of the tenant with this slug. Labels say which tenant an object belongs to, and
 /// everybody who may create objects of the kind can write them. Only what is in that namespace is the tenant's.
 pub fn is_workload_namespace(namespace: &str, slug: &str) -> bool {
     !slug.is_empty() && namespace.strip_prefix(WORKLOADS_PREFIX) == Some(slug)
+}
+
+/// Whether a namespace of the host is the control-plane namespace of the tenant with this slug.
+pub fn is_control_plane_namespace(namespace: &str, slug: &str) -> bool {
+    let of_workloads = namespace.strip_suffix(CONTROL_PLANE_SUFFIX);
+    of_workloads.is_some_and(|namespace| is_workload_namespace(namespace, slug))
 }
 
 #[cfg(test)]

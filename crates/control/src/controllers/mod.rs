@@ -19,4 +19,5 @@ pub mod user_quotas;
 mod worker;
 
 pub use quota_use::INTERVAL as QUOTA_USE_INTERVAL;
+pub(crate) use tenant::kubeconfig_secret_name;
 pub use worker::{ControllerError, Controllers};

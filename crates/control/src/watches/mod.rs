@@ -16,18 +16,21 @@ use crate::{
 };
 use berth_api::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
-    labels, policy_annotations, system,
+    labels, names, policy_annotations, system,
 };
 use berth_runtime::queue::Queue;
 use futures::{
     FutureExt, StreamExt, TryStreamExt,
     future::{BoxFuture, join_all, try_join_all},
 };
-use k8s_openapi::api::{
-    apps::v1::Deployment,
-    core::v1::{ConfigMap, Namespace, Node, Pod, Secret},
-    networking::v1::NetworkPolicy,
-    scheduling::v1::PriorityClass,
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, Namespace, Node, Pod, Secret},
+        networking::v1::NetworkPolicy,
+        scheduling::v1::PriorityClass,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -72,12 +75,12 @@ pub async fn start(
     };
     let objects = watches.start_objects();
     let manifests = watches.start_manifests(&objects);
-    watches.start_children(uses_pods);
+    watches.start_children(uses_pods, &objects.tenants);
     let namespaces = watches.start_namespaces();
     let team_namespaces = watches.start_team_namespaces(&objects.tenants);
-    let network_policies = watches.start_network_policies();
-    let tenant_nodes = watches.start_tenant_nodes();
-    let tenant_schedules = watches.start_tenant_schedules();
+    let network_policies = watches.start_network_policies(&objects.tenants);
+    let tenant_nodes = watches.start_tenant_nodes(&objects.tenants);
+    let tenant_schedules = watches.start_tenant_schedules(&objects.tenants);
     let placeholders = watches.start_placeholders();
     let Watches { changes, listed, .. } = watches;
 
@@ -161,9 +164,46 @@ fn of_tenants() -> Config {
     Config::default().labels(labels::TENANT)
 }
 
+/// Objects that were made for a tenant, without those that its syncer made.
+fn of_tenants_and_platform() -> Config {
+    let (tenant, managed_by, syncer) = (labels::TENANT, labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
+    Config::default().labels(&format!("{tenant},{managed_by}!={syncer}"))
+}
+
 /// Objects that control made.
 fn of_control() -> Config {
     Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_CONTROL))
+}
+
+/// Takes all metadata away but what says which object it is, and of which tenant.
+fn keep_labels_of_tenant(object: &mut impl Resource) {
+    let meta = std::mem::take(object.meta_mut());
+    let is_kept =
+        |key: &String| [labels::TENANT, labels::TENANT_NAME, labels::TENANT_NAMESPACE].contains(&key.as_str());
+    let labels = meta.labels.map(|mut labels| {
+        labels.retain(|key, _| is_kept(key));
+        labels
+    });
+    *object.meta_mut() = ObjectMeta {
+        name: meta.name,
+        namespace: meta.namespace,
+        uid: meta.uid,
+        resource_version: meta.resource_version,
+        generation: meta.generation,
+        labels,
+        ..ObjectMeta::default()
+    };
+}
+
+/// Whether an object is in a namespace of the tenant that its label names.
+fn is_in_namespace_of_tenant(object: &impl Resource) -> bool {
+    let slug = object
+        .labels()
+        .get(labels::TENANT)
+        .map(String::as_str)
+        .unwrap_or_default();
+    let namespace = object.namespace().unwrap_or_default();
+    names::is_workload_namespace(&namespace, slug) || names::is_control_plane_namespace(&namespace, slug)
 }
 
 /// Objects that people and the platform write.
@@ -248,7 +288,7 @@ impl Watches<'_> {
         )
     }
 
-    /// Watches the namespaces of tenants.
+    /// Watches the namespaces of tenants. Only the platform can write their labels.
     fn start_namespaces(&mut self) -> Store<PartialObjectMeta<Namespace>> {
         self.all(of_tenants(), |namespace: &PartialObjectMeta<Namespace>, seen| {
             let pools = namespace.annotations().get(policy_annotations::SHARED_POOLS);
@@ -261,21 +301,31 @@ impl Watches<'_> {
     }
 
     /// Watches the NetworkPolicies that control made.
-    fn start_network_policies(&mut self) -> Store<NetworkPolicy> {
-        self.all(of_control(), |policy: &NetworkPolicy, seen| {
+    fn start_network_policies(&mut self, tenants: &Store<TenantCluster>) -> Store<NetworkPolicy> {
+        let known = tenants.clone();
+        let wake = move |policy: &NetworkPolicy, seen: &mut Seen| {
             if seen.is_new(&full_name(policy), &(policy.uid(), policy.metadata.generation)) {
-                wake::for_labels(policy.labels())
+                wake::for_child(policy, &known)
             } else {
                 Vec::new()
             }
-        })
+        };
+        // Others can write these labels in namespaces of their own.
+        let reduce = |policy: &mut NetworkPolicy| {
+            if !is_in_namespace_of_tenant(policy) {
+                keep_labels_of_tenant(policy);
+                policy.spec = None;
+            }
+        };
+        self.start_reduced(Api::all(self.client.clone()), of_control(), reduce, wake)
     }
 
     /// Watches the nodes that are published to tenants.
-    fn start_tenant_nodes(&mut self) -> Store<TenantNode> {
-        self.all(Config::default(), |node: &TenantNode, seen| {
+    fn start_tenant_nodes(&mut self, tenants: &Store<TenantCluster>) -> Store<TenantNode> {
+        let known = tenants.clone();
+        self.all(Config::default(), move |node: &TenantNode, seen| {
             if seen.is_new(&full_name(node), &node.metadata.generation) {
-                wake::for_labels(node.labels())
+                wake::for_child(node, &known)
             } else {
                 Vec::new()
             }
@@ -283,10 +333,11 @@ impl Watches<'_> {
     }
 
     /// Watches the schedules that are published to tenants.
-    fn start_tenant_schedules(&mut self) -> Store<TenantSchedule> {
-        self.all(Config::default(), |schedule: &TenantSchedule, seen| {
+    fn start_tenant_schedules(&mut self, tenants: &Store<TenantCluster>) -> Store<TenantSchedule> {
+        let known = tenants.clone();
+        self.all(Config::default(), move |schedule: &TenantSchedule, seen| {
             if seen.is_new(&full_name(schedule), &(schedule.uid(), schedule.metadata.generation)) {
-                wake::for_labels(schedule.labels())
+                wake::for_child(schedule, &known)
             } else {
                 Vec::new()
             }
@@ -314,16 +365,18 @@ impl Watches<'_> {
         })
     }
 
-    /// Watches only the metadata of objects of tenants, so that drift is corrected.
-    fn start_children(&mut self, uses_pods: bool) {
-        self.all(of_tenants(), |secret: &PartialObjectMeta<Secret>, _| {
-            wake::for_labels(secret.labels())
-        });
+    /// Watches only the metadata of what control made for tenants, so that drift is corrected. Who may create Secrets in a namespace of their
+    /// own can give them these labels, and 1.5 MiB of others.
+    fn start_children(&mut self, uses_pods: bool, tenants: &Store<TenantCluster>) {
+        let (api, known) = (Api::all(self.client.clone()), tenants.clone());
+        let wake = move |secret: &PartialObjectMeta<Secret>, _: &mut Seen| wake::for_child(secret, &known);
+        self.start_reduced(api, of_tenants_and_platform(), keep_labels_of_tenant, wake);
         if uses_pods {
             // Their status is read when a tenant is reconciled.
-            self.all(of_tenants(), |deployment: &PartialObjectMeta<Deployment>, _| {
-                wake::for_labels(deployment.labels())
-            });
+            let (api, known) = (Api::all(self.client.clone()), tenants.clone());
+            let wake =
+                move |deployment: &PartialObjectMeta<Deployment>, _: &mut Seen| wake::for_child(deployment, &known);
+            self.start_reduced(api, of_tenants_and_platform(), keep_labels_of_tenant, wake);
         }
     }
 
@@ -340,6 +393,20 @@ impl Watches<'_> {
         &mut self,
         api: Api<K>,
         config: Config,
+        wake: impl FnMut(&K, &mut Seen) -> Vec<Wake> + Send + 'static,
+    ) -> Store<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.start_reduced(api, config, |_| {}, wake)
+    }
+
+    /// The same for objects of which `reduce` takes away what is not needed, before anything else sees them.
+    fn start_reduced<K>(
+        &mut self,
+        api: Api<K>,
+        config: Config,
+        reduce: impl Fn(&mut K) + Send + 'static,
         mut wake: impl FnMut(&K, &mut Seen) -> Vec<Wake> + Send + 'static,
     ) -> Store<K>
     where
@@ -354,7 +421,10 @@ impl Watches<'_> {
             let mut first_error: Option<Instant> = None;
             let mut stream = watcher(api, config.page_size(PAGE))
                 .default_backoff()
-                .modify(|object| object.meta_mut().managed_fields = None)
+                .modify(move |object| {
+                    object.meta_mut().managed_fields = None;
+                    reduce(object);
+                })
                 .reflect(writer)
                 .boxed();
             loop {

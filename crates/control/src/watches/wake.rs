@@ -1,14 +1,18 @@
 //! Which keys a change wakes, for each kind of object: pure.
 
 use super::FLEET_PAUSE;
-use crate::key::Key;
+use crate::{controllers::kubeconfig_secret_name, key::Key};
 use berth_api::{
     DEFAULT_CLASS, HostNodePool, Phase, SchedulePolicy, ScheduleTargetKind, TenantClass, TenantCluster, labels,
+    names::TenantId,
 };
 use berth_node_lifecycle::{Assignment, node::shared_pool_of};
 use berth_runtime::queue::Queue;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::{Resource, ResourceExt};
+use kube::{
+    Resource, ResourceExt,
+    runtime::reflector::{ObjectRef, Store},
+};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
@@ -219,7 +223,28 @@ pub(super) fn for_node(
     wakes
 }
 
-/// The tenant that an object was made for. Most of these changes are control's own, several at a time.
+/// The tenant that an object was made for, if it is where control puts objects of this tenant. Others can write the same labels in namespaces
+/// of their own: they could keep control busy with tenants of others, and with tenants that do not exist.
+pub(super) fn for_child(child: &impl Resource, tenants: &Store<TenantCluster>) -> Vec<Wake> {
+    let label = |key: &str| child.labels().get(key).map(String::as_str).unwrap_or_default();
+    let (namespace, name) = (label(labels::TENANT_NAMESPACE), label(labels::TENANT_NAME));
+    let tenant = tenants.get(&ObjectRef::new(name).within(namespace));
+    let is_its_own = |tenant: &Arc<TenantCluster>| {
+        let id = TenantId::new(name, &tenant.uid().unwrap_or_default());
+        let place = child.namespace().unwrap_or_default();
+        let is_kubeconfig = place == namespace && child.name_any() == kubeconfig_secret_name(tenant);
+        let is_of_argo_cd = child.name_any() == id.argo_cd_secret();
+        let is_in_own_namespace = place == id.control_plane_namespace() || place == id.workload_namespace();
+        label(labels::TENANT) == id.slug() && (is_in_own_namespace || is_kubeconfig || is_of_argo_cd)
+    };
+    let tenant = tenant.filter(is_its_own);
+    tenant
+        .map(|tenant| Wake::Soon(Key::of_tenant(&tenant)))
+        .into_iter()
+        .collect()
+}
+
+/// The tenant of a namespace. Most of these changes are control's own, several at a time.
 pub(super) fn for_labels(labels: &BTreeMap<String, String>) -> Vec<Wake> {
     let (namespace, name) = (labels.get(labels::TENANT_NAMESPACE), labels.get(labels::TENANT_NAME));
     let key = namespace.zip(name).map(|(namespace, name)| Key::Tenant {
@@ -295,6 +320,38 @@ mod tests {
         );
         assert_eq!(woken(&wakes(&node(Some("b"), "2026-01-01T00:00:10Z"))), ["a", "b", "c"]);
         assert_eq!(woken(&wakes(&node(None, "2026-01-01T00:00:10Z"))), ["b", "c"]);
+    }
+
+    #[test]
+    fn labels_of_a_tenant_in_other_namespaces_wake_nobody() {
+        let (store, mut writer) = kube::runtime::reflector::store();
+        let known = tenant("a", Phase::Ready);
+        writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply((*known).clone()));
+        let id = TenantId::new("a", "a");
+        let wakes = |slug: &str, place: &str, name: &str, of: (&str, &str)| {
+            let secret: k8s_openapi::api::core::v1::Secret = serde_json::from_value(json!({"metadata": {
+                "name": name, "namespace": place,
+                "labels": {"berth.dev/tenant": slug, "berth.dev/tenant-namespace": of.0, "berth.dev/tenant-name": of.1},
+            }}))
+            .unwrap();
+            for_child(&secret, &store).len()
+        };
+        let own = ("team", "a");
+        assert_eq!(wakes(id.slug(), &id.control_plane_namespace(), "pki", own), 1);
+        assert_eq!(wakes(id.slug(), "team", "a-kubeconfig", own), 1);
+        assert_eq!(wakes(id.slug(), "argocd", &id.argo_cd_secret(), own), 1);
+        assert_eq!(wakes(id.slug(), "team", "other", own), 0);
+        assert_eq!(wakes(id.slug(), "elsewhere", "a-kubeconfig", own), 0);
+        let other = TenantId::new("b", "b");
+        assert_eq!(
+            wakes(other.slug(), &other.workload_namespace(), "x", own),
+            0,
+            "a stolen syncer credential"
+        );
+        assert_eq!(
+            wakes(id.slug(), &id.control_plane_namespace(), "x", ("team", "none")),
+            0
+        );
     }
 
     #[test]

@@ -42,6 +42,7 @@ mod version;
 
 pub use access::WithoutClass;
 pub(in crate::controllers) use access::running_class;
+pub(crate) use build::host_objects::kubeconfig_secret_name;
 pub use connection::{NetworkRemote, ProbeAnswer, ProbeError, Remote};
 pub use context::TenantContext;
 pub use error::TenantError;
