@@ -2,7 +2,10 @@
 
 use berth_api::{conditions::GPUS_IDLE, labels, pod_labels};
 use berth_idle_reclaim::pod::{ClaimedGpus, DevicesHeld, GpuPod, ObservedCondition};
-use berth_node_lifecycle::{demand::read_claims, pod_requests};
+use berth_node_lifecycle::{
+    demand::{read_claims, shorten},
+    pod_requests::{self, MOST_RESOURCES},
+};
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
 use kube::ResourceExt;
 use serde_json::Value;
@@ -13,6 +16,9 @@ use std::{
 
 /// The driver of NVIDIA for GPUs and MIG instances. The metrics are NVIDIA's as well.
 const GPU_DRIVER: &str = "gpu.nvidia.com";
+
+/// Labels that are kept of a pod, the first by name. A tenant may have thousands of pods with 250 labels each.
+const MOST_LABELS: usize = 64;
 
 /// Host pods that request devices, and the GPUs that claims have, by namespace and name.
 #[derive(Debug, Default)]
@@ -111,6 +117,7 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         .into_iter()
         // Extended resources have a domain.
         .filter(|(resource, thousandths)| resource.contains('/') && *thousandths > 0)
+        .take(MOST_RESOURCES)
         .map(|(resource, thousandths)| (resource, u32::try_from(thousandths / 1000).unwrap_or(u32::MAX)))
         .collect();
     let status = pod.status.as_ref();
@@ -134,8 +141,13 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         origin_namespace: annotation(labels::ORIGIN_NAMESPACE).unwrap_or_default(),
         origin_name: annotation(labels::ORIGIN_NAME).unwrap_or_else(|| pod.name_any()),
         origin_uid: annotation(labels::ORIGIN_UID).unwrap_or_default(),
-        labels: pod_labels::tenant_labels(pod.labels()),
-        gang: annotation(labels::GANG).filter(|gang| !gang.is_empty()),
+        labels: pod_labels::tenant_labels(pod.labels())
+            .into_iter()
+            .take(MOST_LABELS)
+            .collect(),
+        gang: annotation(labels::GANG)
+            .filter(|gang| !gang.is_empty())
+            .map(|gang| shorten(&gang)),
         devices,
         claims,
         // What claims have changes with them: by_tenant adds it.
@@ -350,6 +362,21 @@ mod tests {
         });
         let read = read_pod(&serde_json::from_value(pod).unwrap()).unwrap();
         assert_eq!(read.labels["ray.io/cluster"], "train");
+    }
+
+    #[test]
+    fn little_is_kept_of_a_pod_with_many_labels() {
+        let many: serde_json::Map<String, Value> = (0..250)
+            .map(|number| (format!("pod.berth.dev/l{number}"), Value::from("x")))
+            .collect();
+        let mut pod = json!({
+            "metadata": {"name": "x-123", "labels": many, "annotations": {"berth.dev/gang": "g".repeat(100_000)}},
+            "spec": with_gpus("1"),
+        });
+        pod["metadata"]["labels"]["berth.dev/tenant"] = "vision-abc".into();
+        let read = read_pod(&serde_json::from_value(pod).unwrap()).unwrap();
+        assert_eq!(read.labels.len(), MOST_LABELS);
+        assert!(read.gang.unwrap().len() < 300);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use berth_api::{PODS, conditions::USER_LIMIT_EXCEEDED, labels};
 use berth_node_lifecycle::{
-    demand::{Claim, read_claims},
-    pod_requests,
+    demand::{Claim, read_claims, shorten},
+    pod_requests::{self, MOST_RESOURCES},
 };
 use berth_quota::{UserAmounts, UserGang};
 use k8s_openapi::api::core::v1::Pod;
@@ -113,6 +113,7 @@ pub fn read_pod(pod: &Pod) -> Option<ObservedUserPod> {
         .into_iter()
         // Extended resources have a domain.
         .filter(|(resource, thousandths)| resource.contains('/') && *thousandths > 0)
+        .take(MOST_RESOURCES)
         .map(|(resource, thousandths)| (resource, u64::try_from(thousandths / 1000).unwrap_or(u64::MAX)))
         .collect();
     amounts.insert(PODS.to_owned(), 1);
@@ -123,7 +124,7 @@ pub fn read_pod(pod: &Pod) -> Option<ObservedUserPod> {
         namespace: pod.namespace().unwrap_or_default(),
         name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
-        created_by: annotation(labels::CREATED_BY),
+        created_by: annotation(labels::CREATED_BY).map(|user| shorten(&user)),
         amounts,
         claims: read_claims(pod),
         is_gated: gates.into_iter().any(|gate| gate.name == labels::USER_QUOTA_GATE),
@@ -132,7 +133,7 @@ pub fn read_pod(pod: &Pod) -> Option<ObservedUserPod> {
             let namespace = annotation(labels::ORIGIN_NAMESPACE).unwrap_or_default();
             let size = annotation(labels::GANG_SIZE).and_then(|size| size.parse().ok());
             UserGang {
-                name: format!("{tenant}/{namespace}/{gang}"),
+                name: shorten(&format!("{tenant}/{namespace}/{gang}")),
                 size: size.unwrap_or_default(),
             }
         }),

@@ -8,6 +8,10 @@ use k8s_openapi::{
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+/// Resources that are kept of what a tenant's pod requests. No node has so many, so a pod that requests more never runs; and a tenant may
+/// have thousands of pods that each request thousands.
+pub const MOST_RESOURCES: usize = 64;
+
 /// Amounts by resource, in thousandths.
 pub type Requests = BTreeMap<String, i128>;
 

@@ -56,8 +56,8 @@ mod tests {
     fn affinities(all: &[Value]) -> (BTreeMap<String, String>, BTreeMap<String, (NodeRules, String)>) {
         let named = all.iter().enumerate().map(|(number, terms)| {
             let rules = NodeRules {
-                selector: BTreeMap::new(),
                 terms: serde_json::from_value(terms.clone()).unwrap(),
+                ..NodeRules::default()
             };
             (format!("affinity {number}"), (rules, String::new()))
         });

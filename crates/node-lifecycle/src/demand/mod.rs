@@ -18,6 +18,7 @@ mod node_rules;
 mod placement;
 mod pod_affinity;
 mod read_pod;
+mod share;
 mod topology_spread;
 mod translate;
 mod workload;
@@ -25,12 +26,13 @@ mod workload_index;
 
 pub use node_rules::NodeRules;
 pub use read_pod::read_claims;
+pub use share::Share;
 pub use translate::{
     HostNode, NodeGroupDemand, PoolNodes, SATISFIED, Tenant, TenantDemand, needs_node_of, translate_demand,
 };
 pub use workload::{
     ANTI_AFFINITY_PREFIX, Claim, DRA_PREFIX, Gang, PodAffinity, SPREAD_PREFIX, SchedulingState, Spread, Workload,
-    available_amounts, is_device,
+    available_amounts, is_device, shorten,
 };
 pub use workload_index::WorkloadIndex;
 

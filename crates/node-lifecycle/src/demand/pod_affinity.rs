@@ -6,7 +6,10 @@ use super::{
     workload::{HOST, PodAffinity, SchedulingState, Workload},
 };
 use berth_planner::Amounts;
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// Resolves such an affinity of pending pods:
 /// - where others like them run, they need nodes of the same domain; if the domain is one node, they need no node,
@@ -30,6 +33,8 @@ pub(super) fn resolve_affinity<'a>(
         node.labels?.get(&affinity.topology).cloned()
     };
     let mut first: BTreeMap<&PodAffinity, usize> = BTreeMap::new();
+    // Their first pod requests as much as one node has: thousands of further ones need not be compared with all nodes.
+    let mut full: BTreeSet<&PodAffinity> = BTreeSet::new();
     let mut settled: Vec<Cow<'a, Workload>> = Vec::with_capacity(workloads.len());
     let mut in_order: Vec<&&Workload> = workloads.iter().collect();
     in_order.sort_by_key(|workload| (workload.since, &workload.name));
@@ -51,13 +56,19 @@ pub(super) fn resolve_affinity<'a>(
         } else if !is_host {
             settled.push(Cow::Borrowed(workload));
         } else if let Some(first) = first.get(affinity) {
+            if full.contains(affinity) {
+                continue;
+            }
             let first = &mut settled[*first];
             let mut sum = first.amounts.clone();
             for (resource, amount) in &workload.amounts {
-                *sum.entry(resource.clone()).or_default() += amount;
+                let of_all = sum.entry(resource.clone()).or_default();
+                *of_all = of_all.saturating_add(*amount);
             }
             if nodes.iter().any(|node| fits(&node.capacity, &sum)) {
                 first.to_mut().amounts = sum;
+            } else {
+                full.insert(affinity);
             }
         } else {
             first.insert(affinity, settled.len());

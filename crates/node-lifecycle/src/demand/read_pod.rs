@@ -2,9 +2,9 @@
 
 use super::{
     node_rules::NodeRules,
-    workload::{Claim, Gang, HOST, PodAffinity, SchedulingState, Spread, Workload, required_amounts},
+    workload::{Claim, Gang, HOST, PodAffinity, SchedulingState, Spread, Workload, required_amounts, shorten},
 };
-use crate::pod_requests;
+use crate::pod_requests::{self, MOST_RESOURCES};
 use berth_api::labels;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube_core::ResourceExt;
@@ -20,19 +20,28 @@ impl Workload {
             None => pod.name_any(),
         };
         let spec = pod.spec.as_ref()?;
+        let mut amounts = required_amounts(&pod_requests::of_pod(pod));
+        let scheduling = match read_scheduling_state(pod) {
+            // No node can run it.
+            SchedulingState::Pending if amounts.len() > MOST_RESOURCES => SchedulingState::Gated,
+            state => state,
+        };
+        while amounts.len() > MOST_RESOURCES {
+            amounts.pop_last();
+        }
         Some(Self {
             tenant,
             name,
             priority: spec.priority.unwrap_or_default(),
             since: pod.creation_timestamp().map_or(0, |time| time.0.as_second()),
-            amounts: required_amounts(&pod_requests::of_pod(pod)),
+            amounts,
             claims: read_claims(pod),
             rules: NodeRules::of_pod(pod, labels::TENANT),
             anti_affinity: read_anti_affinity(pod),
             spread: read_spread(pod),
             affinity: read_affinity(pod),
             gang: read_gang(pod, namespace),
-            scheduling: read_scheduling_state(pod),
+            scheduling,
         })
     }
 }
@@ -89,7 +98,12 @@ fn read_anti_affinity(pod: &Pod) -> Option<String> {
     let term = terms
         .iter()
         .find(|term| term.topology_key == HOST && selects_itself(term.label_selector.as_ref(), pod))?;
-    serde_json::to_string(&term.label_selector).ok()
+    selector_key(term.label_selector.as_ref())
+}
+
+/// Identifies a selector.
+fn selector_key(selector: Option<&LabelSelector>) -> Option<String> {
+    serde_json::to_string(&selector).ok().map(|text| shorten(&text))
 }
 
 /// The first constraint by host name that selects the pod itself.
@@ -102,7 +116,12 @@ fn read_spread(pod: &Pod) -> Option<Spread> {
     })?;
     let number = |number: i32| u64::try_from(number).unwrap_or_default().max(1);
     Some(Spread {
-        key: serde_json::to_string(&constraint.label_selector).ok()?,
+        // How many pods a node may have is of this tenant, whatever selectors others have.
+        key: shorten(&format!(
+            "{} {}",
+            pod.labels().get(labels::TENANT)?,
+            selector_key(constraint.label_selector.as_ref())?
+        )),
         max_skew: number(constraint.max_skew),
         min_nodes: constraint.min_domains.map_or(1, number),
     })
@@ -116,7 +135,7 @@ fn read_affinity(pod: &Pod) -> Option<PodAffinity> {
         .iter()
         .find(|term| selects_itself(term.label_selector.as_ref(), pod))?;
     Some(PodAffinity {
-        key: serde_json::to_string(&term.label_selector).ok()?,
+        key: selector_key(term.label_selector.as_ref())?,
         topology: term.topology_key.clone(),
     })
 }
@@ -148,7 +167,7 @@ fn read_gang(pod: &Pod, namespace: &str) -> Option<Gang> {
     let annotation = |key: &str| pod.annotations().get(key).map(String::as_str);
     let name = annotation(labels::GANG).filter(|name| !name.is_empty())?;
     Some(Gang {
-        name: format!("{namespace}/{name}"),
+        name: shorten(&format!("{namespace}/{name}")),
         size: annotation(labels::GANG_SIZE)?
             .parse()
             .ok()

@@ -70,6 +70,7 @@ fn demand_with(pods: &[Workload], used: u64) -> TenantDemand {
         workloads: pods.iter().collect(),
         own: vec![("fix", &own, gpus(used))],
         coming: Vec::new(),
+        share: Share::of_one(1),
     };
     translate_demand(&tenant, &pools)
 }
@@ -182,8 +183,8 @@ fn required_affinity_becomes_a_label_of_the_nodes_that_satisfy_it() {
         serde_json::json!([{"matchExpressions": [{"key": "product", "operator": "In", "values": ["H100", "B200"]}]}]);
     let mut picky = pod("a", 8);
     picky.rules = NodeRules {
-        selector: BTreeMap::new(),
         terms: serde_json::from_value(terms).unwrap(),
+        ..NodeRules::default()
     };
     let needs = demand_with(&[picky], 8);
     let selector = &needs.demand["burst"][0].selector;
@@ -237,6 +238,7 @@ fn overflow(pods: &[Workload], left: u32) -> Vec<(String, Vec<String>)> {
         workloads: pods.iter().collect(),
         own: Vec::new(),
         coming: vec![("first", &coming)],
+        share: Share::of_one(1),
     };
     let names = |demand: Vec<Demand>| {
         let pods = |one: Demand| (0..one.pod_sets.iter().map(|pods| pods.count).sum()).map(move |_| one.name.clone());

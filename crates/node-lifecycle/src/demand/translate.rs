@@ -4,14 +4,17 @@ use super::{
     autoscaling,
     node_rules::NodeRules,
     placement::{PlacementSimulation, fits},
-    pod_affinity, topology_spread,
-    workload::{ANTI_AFFINITY_PREFIX, SchedulingState, Workload, is_device},
+    pod_affinity,
+    share::{Constraints, Share, UsedShare},
+    topology_spread::SpreadLimits,
+    workload::{ANTI_AFFINITY_PREFIX, SchedulingState, Workload, is_device, shorten},
 };
 use berth_api::labels;
 use berth_planner::{Amounts, Demand, PodSet, Seconds, Topology};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
+    hash::{BuildHasher, RandomState},
 };
 
 /// A host node, as far as it matters for pods.
@@ -57,6 +60,8 @@ pub struct Tenant<'a> {
     pub own: Vec<(&'a str, &'a HostNode<'a>, Amounts)>,
     /// Nodes that will serve it soon.
     pub coming: Vec<(&'a str, &'a HostNode<'a>)>,
+    /// What each of its groups may cause.
+    pub share: Share,
 }
 
 /// The demand of a tenant, and how nodes represent its constraints.
@@ -74,15 +79,25 @@ pub struct TenantDemand {
 pub(super) const HOST_NAME: &str = "kubernetes.io/hostname";
 
 /// Whether a group can serve a pod, cached because many pods are alike.
-#[derive(Default)]
-struct EligibilityCache(HashMap<String, bool>);
+struct EligibilityCache<'a> {
+    /// By group, and by what a pod requests and selects: texts of pods can be long, and only their hashes are kept.
+    known: HashMap<(&'a str, u64), bool>,
+    hashes: RandomState,
+    /// The hashes of pods: each is compared with one group after the other.
+    of_pods: HashMap<*const Workload, u64>,
+    /// Comparisons that are left for this tenant.
+    left: usize,
+}
+
+/// Comparisons of pods of one tenant with nodes: some tenths of a second. What is left then waits until pods before it have their nodes.
+const MAX_COMPARISONS: usize = 5_000_000;
 
 /// One pod, or a gang.
-struct SchedulingUnit<'a> {
+pub(super) struct SchedulingUnit<'a> {
     name: String,
     priority: i32,
     since: Seconds,
-    pods: Vec<&'a Workload>,
+    pub(super) pods: Vec<&'a Workload>,
     /// Pods of the gang that are not created yet.
     missing: u32,
     is_gang: bool,
@@ -112,10 +127,10 @@ pub fn needs_node_of(workload: &Workload, pool_has_devices: bool) -> bool {
 /// The demand of a tenant beyond the capacity that is left on its nodes of other groups.
 pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_>>) -> TenantDemand {
     let groups = &tenant.groups;
-    let mut demand = TenantDemand {
-        limits: topology_spread::compute_spread_limits(tenant),
-        ..TenantDemand::default()
-    };
+    let mut demand = TenantDemand::default();
+    let mut spread = SpreadLimits::new(tenant);
+    let constraints = Constraints::default();
+    let mut used: HashMap<&str, UsedShare> = HashMap::new();
     let mut eligibility = EligibilityCache::default();
     let mut simulation = PlacementSimulation::new(groups);
     for (group, node, used) in &tenant.own {
@@ -151,7 +166,13 @@ pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_
         } else {
             (first, first_pool)
         };
-        demand.add(group, pool, &unit);
+        let used = used.entry(group.name).or_default();
+        if !used.admit(tenant.share, &constraints.of(&unit)) {
+            continue;
+        }
+        if demand.add(group, pool, &unit, &mut spread) {
+            used.add_request();
+        }
     }
     demand
 }
@@ -243,15 +264,38 @@ impl<'a> SchedulingUnit<'a> {
     }
 }
 
-impl EligibilityCache {
+impl Default for EligibilityCache<'_> {
+    fn default() -> Self {
+        Self {
+            known: HashMap::new(),
+            hashes: RandomState::new(),
+            of_pods: HashMap::new(),
+            left: MAX_COMPARISONS,
+        }
+    }
+}
+
+impl<'a> EligibilityCache<'a> {
+    fn hash(&mut self, pod: &Workload) -> u64 {
+        let hashes = &self.hashes;
+        let of_pod = self.of_pods.entry(std::ptr::from_ref(pod));
+        *of_pod.or_insert_with(|| hashes.hash_one(format!("{:?} {:?}", pod.amounts, pod.rules)))
+    }
+
     /// Whether any node of the group's pool could serve the pod if it were empty and assigned to the tenant.
-    fn can_serve(&mut self, pod: &Workload, group: &NodeGroupDemand<'_>, nodes: &[HostNode<'_>]) -> bool {
-        let key = format!("{}/{} {:?} {:?}", group.pool, group.name, pod.amounts, pod.rules);
-        *self.0.entry(key).or_insert_with(|| {
-            nodes
-                .iter()
-                .any(|node| allows(&pod.rules, group, node) && node.could_hold(&pod.amounts))
-        })
+    fn can_serve(&mut self, pod: &Workload, group: &NodeGroupDemand<'a>, nodes: &[HostNode<'_>]) -> bool {
+        let key = (group.name, self.hash(pod));
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        let of_each_node = 1 + pod.rules.count_values() / 8;
+        let mut nodes = nodes.iter().take_while(|_| {
+            self.left = self.left.saturating_sub(of_each_node);
+            self.left > 0
+        });
+        let serves = nodes.any(|node| allows(&pod.rules, group, node) && node.could_hold(&pod.amounts));
+        self.known.insert(key, serves);
+        serves
     }
 }
 
@@ -305,12 +349,21 @@ impl TenantDemand {
             .is_some_and(|(rules, group)| rules.terms_allow(node.name, |key| label(key, group, pool, node)))
     }
 
-    fn add(&mut self, group: &NodeGroupDemand<'_>, pool: &PoolNodes<'_>, unit: &SchedulingUnit<'_>) {
+    /// Adds a demand. Returns whether it is one of its own: it may be like the last.
+    fn add(
+        &mut self,
+        group: &NodeGroupDemand<'_>,
+        pool: &PoolNodes<'_>,
+        unit: &SchedulingUnit<'_>,
+        spread: &mut SpreadLimits<'_>,
+    ) -> bool {
         let mut kinds: Vec<PodSet> = Vec::new();
         for pod in &unit.pods {
-            let each = self.amounts(pod);
+            let each = self.amounts(pod, spread);
+            let has_most = kinds.len() == MAX_POD_SETS;
             match kinds.iter_mut().find(|kind| kind.requests == each) {
                 Some(kind) => kind.count += 1,
+                None if has_most => raise_last(&mut kinds, &each),
                 None => kinds.push(PodSet {
                     count: 1,
                     requests: each,
@@ -341,13 +394,20 @@ impl TenantDemand {
         };
         let list = self.demand.entry(group.name.to_owned()).or_default();
         match list.last_mut() {
-            Some(last) if can_merge(last, &demand) => last.pod_sets[0].count += 1,
-            _ => list.push(demand),
+            Some(last) if can_merge(last, &demand) => {
+                last.pod_sets[0].count += 1;
+                false
+            }
+            _ => {
+                list.push(demand);
+                true
+            }
         }
     }
 
-    fn amounts(&mut self, pod: &Workload) -> Amounts {
+    fn amounts(&mut self, pod: &Workload, spread: &mut SpreadLimits<'_>) -> Amounts {
         let mut amounts = pod.amounts.clone();
+        self.limits.extend(spread.compute(pod));
         if let Some(selector) = &pod.anti_affinity {
             self.limits.insert(format!("{ANTI_AFFINITY_PREFIX}{selector}"), 1);
         }
@@ -367,11 +427,24 @@ impl TenantDemand {
         if !rules.terms.is_empty() {
             let of_group = rules.terms_mention(labels::NODE_GROUP);
             let name = if of_group { group.name } else { "" };
-            let key = format!("{} {name}", rules.describe_terms()).trim().to_owned();
+            let key = shorten(format!("{} {name}", rules.describe_terms()).trim());
             selector.insert(key.clone(), SATISFIED.into());
             self.affinities.insert(key, (rules.clone(), group.name.into()));
         }
         selector
+    }
+}
+
+/// Pods of one gang that differ in what they request. Of further ones, each counts as the largest of all.
+const MAX_POD_SETS: usize = 100;
+
+/// Counts another pod among the last ones, which then all request as much as the largest of them.
+fn raise_last(kinds: &mut [PodSet], requests: &Amounts) {
+    let Some(last) = kinds.last_mut() else { return };
+    last.count = last.count.saturating_add(1);
+    for (resource, amount) in requests {
+        let of_last = last.requests.entry(resource.clone()).or_default();
+        *of_last = (*of_last).max(*amount);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::node_rules::NodeRules;
 use crate::pod_requests::Requests;
+use berth_api::names;
 use berth_planner::{Amounts, Seconds};
 
 /// A tenant's pod on the host.
@@ -102,6 +103,18 @@ impl Workload {
     }
 }
 
+/// Most bytes of a text that only identifies something and is shown in messages.
+const LONGEST: usize = 256;
+
+/// A text, or its beginning and a hash if it is long. Selectors can have 100 KiB, and the planner has one for each pod and each node.
+pub fn shorten(text: &str) -> String {
+    if text.len() <= LONGEST {
+        return text.to_owned();
+    }
+    let hash = names::hash(&[text]);
+    format!("{}… ({hash})", &text[..text.floor_char_boundary(LONGEST - hash.len())])
+}
+
 /// Whether a resource counts devices: extended resources have a domain, those of claims the prefix `dra:`.
 pub fn is_device(resource: &str) -> bool {
     resource.contains('/') || resource.starts_with(DRA_PREFIX)
@@ -196,6 +209,33 @@ mod tests {
         assert!(read.requests_devices());
         assert_eq!(required_amounts(&[("memory".to_owned(), 1000)].into())["MiB memory"], 1);
         assert!(available_amounts(&[("memory".to_owned(), 1000)].into()).is_empty());
+    }
+
+    #[test]
+    fn little_is_kept_of_what_tenants_write() {
+        let long = "x".repeat(63);
+        let values: Vec<String> = (0..1_000).map(|number| format!("{long}{number}")).collect();
+        let selector = json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": values}]});
+        let requests: serde_json::Map<String, Value> = (0..1_000)
+            .map(|number| (format!("example.com/r{number}"), Value::from("1")))
+            .collect();
+        let read = pod(&json!({
+            "metadata": {"annotations": {"berth.dev/gang": "g".repeat(100_000), "berth.dev/gang-size": "2"}},
+            "spec": {
+                "containers": [{"name": "c", "resources": {"requests": requests}}],
+                "affinity": {
+                    "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack", "labelSelector": selector}]},
+                    "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": HOST, "labelSelector": selector}]},
+                },
+                "topologySpreadConstraints": [
+                    {"topologyKey": HOST, "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1, "labelSelector": selector},
+                ],
+            },
+        }));
+        assert!(read.affinity.is_some() && read.anti_affinity.is_some() && read.spread.is_some());
+        assert_eq!(read.scheduling, SchedulingState::Gated, "no node has so many resources");
+        let kept = format!("{read:?}").len();
+        assert!(kept < 8_000, "{kept}");
     }
 
     #[test]

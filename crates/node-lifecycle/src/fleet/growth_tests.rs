@@ -90,7 +90,7 @@ fn pod(amounts: &[(&str, u64)], selector: &[(&str, &str)]) -> Workload {
                 .iter()
                 .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
                 .collect(),
-            terms: Vec::new(),
+            ..NodeRules::default()
         },
         ..Workload::default()
     }

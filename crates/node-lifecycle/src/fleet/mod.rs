@@ -27,7 +27,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
 };
-use tenants::{DemandCollector, planner_groups};
+use tenants::{DemandCollector, count_groups_with_demand, planner_groups};
 
 /// The input of a snapshot.
 pub struct SnapshotInput<'a> {
@@ -97,16 +97,21 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
     }
     let mut host_nodes = group_by_pool(&observed, &pools, &with_devices);
     growth::add_expected_nodes(&mut host_nodes, &pools, &observed, &with_devices, now);
-    let mut collected = DemandCollector::default();
+    let workloads_of = |tenant: &TenantInput| {
+        let uid = tenant.cluster.uid().unwrap_or_default();
+        let id = TenantId::new(&tenant.cluster.name_any(), &uid);
+        by_tenant.get(id.slug()).map(Vec::as_slice).unwrap_or_default()
+    };
+    let groups = { input.tenants.iter() }.map(|tenant| count_groups_with_demand(tenant, workloads_of(tenant)));
+    let mut collected = DemandCollector::new(groups.sum());
     let mut tenants: Vec<Tenant> = input
         .tenants
         .iter()
         .filter_map(|tenant| {
             let uid = tenant.cluster.uid()?;
-            let slug = TenantId::new(&tenant.cluster.name_any(), &uid).slug().to_owned();
             let mut groups = planner_groups(tenant, &uid, &observed);
             if tenant.accepted {
-                let workloads = by_tenant.get(slug.as_str()).map(Vec::as_slice).unwrap_or_default();
+                let workloads = workloads_of(tenant);
                 collected.add_demand(tenant, &uid, workloads, &observed, &host_nodes, &mut groups);
             }
             Some(Tenant {
@@ -162,3 +167,6 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
         scale_up: growth::growth_of(pool, collected.limits.get(&pool.name_any())),
     }
 }
+
+#[cfg(test)]
+mod crowd_tests;

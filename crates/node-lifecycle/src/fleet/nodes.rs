@@ -157,7 +157,8 @@ pub(super) fn sum_used(pods: &[&Workload]) -> Amounts {
     let mut sum = Amounts::new();
     for pod in pods {
         for (resource, amount) in &pod.amounts {
-            *sum.entry(resource.clone()).or_default() += amount;
+            let of_all = sum.entry(resource.clone()).or_default();
+            *of_all = of_all.saturating_add(*amount);
         }
         for resource in pod.anti_affinity_resources() {
             *sum.entry(resource).or_default() += 1;

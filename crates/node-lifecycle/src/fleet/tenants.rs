@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     AssignmentState,
-    demand::{self, HostNode, NodeGroupDemand, SchedulingState, TenantDemand, Workload},
+    demand::{self, HostNode, NodeGroupDemand, SchedulingState, Share, TenantDemand, Workload},
     node::is_available,
 };
 use berth_api::{NodeGroup, NodeMode, ScheduleState};
@@ -83,9 +83,19 @@ fn count_held<'a>(uid: &str, observed: &'a [ObservedNode<'_>]) -> BTreeMap<(&'a 
     held
 }
 
+/// How many groups of a tenant follow demand, if any of its pods is pending.
+pub(super) fn count_groups_with_demand(tenant: &TenantInput, workloads: &[&Workload]) -> usize {
+    let is_pending = |workload: &&Workload| workload.scheduling == SchedulingState::Pending;
+    if !tenant.accepted || !workloads.iter().any(is_pending) {
+        return 0;
+    }
+    let groups = tenant.cluster.spec.node_groups.iter();
+    groups.filter(|group| group.mode == NodeMode::Dynamic).count()
+}
+
 /// The demand of all tenants, and the labels and resources of nodes that it mentions, by pool.
-#[derive(Default)]
 pub(super) struct DemandCollector {
+    share: Share,
     /// Labels that are selected by value.
     labels: BTreeMap<String, BTreeSet<String>>,
     /// Labels that represent affinities.
@@ -96,6 +106,17 @@ pub(super) struct DemandCollector {
 }
 
 impl DemandCollector {
+    /// A collector without demand yet, of tenants that have so many groups whose nodes follow it.
+    pub(super) fn new(groups: usize) -> Self {
+        Self {
+            share: Share::of_one(groups),
+            labels: BTreeMap::new(),
+            affinities: BTreeMap::new(),
+            needs: TenantDemand::default(),
+            limits: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn add_demand(
         &mut self,
         tenant: &TenantInput,
@@ -106,12 +127,7 @@ impl DemandCollector {
         groups: &mut [planner::NodeGroup],
     ) {
         let spec = &tenant.cluster.spec.node_groups;
-        let dynamic = spec.iter().any(|group| group.mode == NodeMode::Dynamic);
-        if !dynamic
-            || !workloads
-                .iter()
-                .any(|workload| workload.scheduling == SchedulingState::Pending)
-        {
+        if count_groups_with_demand(tenant, workloads) == 0 {
             return;
         }
         let own: Vec<(&str, HostNode<'_>, Amounts)> = observed
@@ -160,6 +176,7 @@ impl DemandCollector {
                     .map(|(group, node, used)| (*group, node, used.clone()))
                     .collect(),
                 coming: coming.iter().map(|(group, node)| (*group, node)).collect(),
+                share: self.share,
             },
             nodes,
         );
@@ -195,8 +212,9 @@ impl DemandCollector {
                 labels.insert(key.clone(), value.clone());
             }
         }
+        let host = host_node(node);
         for key in self.affinities.get(&node.pool).into_iter().flatten() {
-            if self.needs.satisfies(key, &node.pool, &host_node(node)) {
+            if self.needs.satisfies(key, &node.pool, &host) {
                 labels.insert(key.clone(), demand::SATISFIED.into());
             }
         }

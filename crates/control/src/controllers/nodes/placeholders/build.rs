@@ -147,11 +147,11 @@ fn terms_on_free_node(rules: &NodeRules, group: &str, pool: &str) -> Vec<NodeSel
         let (ours, others): (Vec<_>, Vec<_>) = expressions.iter().cloned().partition(|one| known(&one.key).is_some());
         let holds = ours.is_empty()
             || NodeRules {
-                selector: BTreeMap::new(),
                 terms: vec![NodeSelectorTerm {
                     match_expressions: Some(ours),
                     match_fields: None,
                 }],
+                ..NodeRules::default()
             }
             .allow("", known);
         holds.then(|| NodeSelectorTerm {

@@ -72,8 +72,8 @@ fn with_affinity(affinity: &str, terms: &Value) -> (Shortage, TenantDemand) {
     let mut one = shortage("burst", "train", 1, &[(GPU, 8)]);
     one.selector.insert(affinity.into(), "true".into());
     let rules = NodeRules {
-        selector: BTreeMap::new(),
         terms: serde_json::from_value(terms.clone()).unwrap(),
+        ..NodeRules::default()
     };
     let mut demand = TenantDemand::default();
     demand.affinities.insert(affinity.into(), (rules, "burst".into()));

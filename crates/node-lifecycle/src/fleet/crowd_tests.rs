@@ -1,0 +1,187 @@
+//! A tenant whose pods all differ must not take the planner away from others.
+
+use crate::{
+    demand::Workload,
+    devices::Devices,
+    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
+    idle::IdleTracker,
+    pod_requests::Requests,
+    rejections::RejectedNodes,
+};
+use berth_api::{
+    HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec, names::TenantId,
+};
+use berth_planner::{ActionKind, Fleet, plan};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, sync::Arc};
+
+const GPU: &str = "nvidia.com/gpu";
+
+fn tenant(name: &str) -> TenantInput {
+    let spec = TenantClusterSpec {
+        node_groups: vec![NodeGroup::dynamic("burst", "h100", 0, 4)],
+        ..TenantClusterSpec::default()
+    };
+    let mut cluster = TenantCluster::new(name, spec);
+    cluster.metadata.uid = Some(name.into());
+    TenantInput {
+        cluster: Arc::new(cluster),
+        accepted: true,
+        withdrawn: WithdrawnNodes::default(),
+        gone: false,
+        class: None,
+        schedule: ScheduleState::Running,
+        project: None,
+    }
+}
+
+/// A pod that waits, created so many seconds after the first.
+fn pod(tenant: &str, number: usize, more: &Value) -> Arc<Workload> {
+    let created = Timestamp::from_second(i64::try_from(number / 100).unwrap()).unwrap();
+    let mut pod = json!({
+        "metadata": {
+            "name": format!("p-{number}"), "namespace": "berth-w", "creationTimestamp": created.to_string(),
+            "labels": {"berth.dev/tenant": TenantId::new(tenant, tenant).slug(), "app": number.to_string()},
+        },
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {GPU: "1"}}}]},
+    });
+    for (field, value) in more.as_object().unwrap() {
+        pod["spec"][field] = value.clone();
+    }
+    Arc::new(Workload::from_pod(&serde_json::from_value(pod).unwrap()).unwrap())
+}
+
+/// The fleet with so many nodes, and one pod of another tenant that was created after all of these.
+fn fleet(nodes: usize, mut workloads: Vec<Arc<Workload>>) -> Fleet {
+    let pool = HostNodePool::new(
+        "h100",
+        HostNodePoolSpec {
+            node_selector: [("product".to_owned(), "H100".to_owned())].into(),
+            gpu_resource_name: Some(GPU.into()),
+            ..HostNodePoolSpec::default()
+        },
+    );
+    workloads.push(pod("speech", 10_000_000, &json!({})));
+    let node = |number: usize| {
+        let node = json!({
+            "metadata": {"name": format!("n{number}"), "labels": {"product": "H100", "rack": number.to_string()}},
+            "status": {
+                "allocatable": {GPU: "8", "cpu": "64", "pods": "110"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        });
+        Arc::new(serde_json::from_value(node).unwrap())
+    };
+    let input = SnapshotInput {
+        now: Timestamp::from_second(200_000).unwrap(),
+        nodes: (0..nodes).map(node).collect(),
+        pools: vec![Arc::new(pool)],
+        classes: Vec::new(),
+        organizations: Vec::new(),
+        projects: Vec::new(),
+        tenants: vec![tenant("vision"), tenant("speech")],
+        workloads,
+        platform: &|_| Requests::new(),
+        devices: &Devices::default(),
+        idle: &IdleTracker::default(),
+        rejected_nodes: &RejectedNodes::default(),
+    };
+    build_snapshot(&input).0
+}
+
+/// Checks that the planner has little to keep of a tenant, and that both tenants get nodes.
+fn check(fleet: &Fleet) {
+    let names = |of: &dyn Fn(&berth_planner::Demand) -> Vec<String>| {
+        let groups = fleet.tenants.iter().flat_map(|tenant| &tenant.node_groups);
+        let names: BTreeSet<String> = groups.flat_map(|group| &group.demand).flat_map(of).collect();
+        names.len()
+    };
+    let resources = names(&|demand| {
+        let sets = demand.pod_sets.iter();
+        sets.flat_map(|set| set.requests.keys().cloned()).collect()
+    });
+    let labels = names(&|demand| demand.selector.keys().cloned().collect());
+    assert!(resources + labels <= 520, "{resources} resources and {labels} labels");
+    let on_nodes = fleet.nodes.iter().map(|node| node.capacity.len() + node.labels.len());
+    assert!(on_nodes.max().unwrap() <= 520);
+    let parts = { fleet.tenants.iter() }
+        .flat_map(|tenant| &tenant.node_groups)
+        .flat_map(|group| &group.demand)
+        .map(|demand| demand.pod_sets.len());
+    assert!(parts.max().unwrap() <= 100);
+    let actions = plan(fleet).actions;
+    let served: BTreeSet<&str> = { actions.iter() }
+        .filter_map(|action| match &action.kind {
+            ActionKind::Reserve { tenant, .. } => Some(tenant.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(served, ["speech", "vision"].into());
+}
+
+/// As many pods as one tenant may have have `BERTH_CROWD=15000`.
+fn crowd() -> usize {
+    let set = std::env::var("BERTH_CROWD").ok();
+    set.map_or(1_200, |number| number.parse().unwrap())
+}
+
+fn pods(spec: impl Fn(usize) -> Value) -> Vec<Arc<Workload>> {
+    (0..crowd())
+        .map(|number| pod("vision", number, &spec(number)))
+        .collect()
+}
+
+#[test]
+fn anti_affinities() {
+    let selector = |number: usize| json!({"matchLabels": {"app": number.to_string()}});
+    let term = |number| json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": selector(number)});
+    let pods = pods(
+        |number| json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term(number)]}}}),
+    );
+    check(&fleet(20, pods));
+}
+
+#[test]
+fn spread_constraints() {
+    let pods = pods(|number| {
+        json!({"topologySpreadConstraints": [{
+            "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1, "minDomains": 2,
+            "labelSelector": {"matchLabels": {"app": number.to_string()}},
+        }]})
+    });
+    check(&fleet(20, pods));
+}
+
+#[test]
+fn node_affinities() {
+    let pods = pods(|number| {
+        let expression = json!({"key": "rack", "operator": "NotIn", "values": [number.to_string()]});
+        json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [expression]}],
+        }}}})
+    });
+    check(&fleet(20, pods));
+}
+
+#[test]
+fn sizes_in_one_gang() {
+    let mut pods = pods(
+        |number| json!({"containers": [{"name": "c", "resources": {"requests": {GPU: "1", "cpu": format!("{number}m")}}}]}),
+    );
+    pods.truncate(30);
+    let size = |number: usize| u32::try_from(number).unwrap();
+    let mut pods: Vec<Arc<Workload>> = pods;
+    for number in 0..crowd().min(10_000) {
+        let mut member = Workload::clone(&pods[number % 30]);
+        member.name = format!("g-{number}");
+        member.amounts.insert("millicpu".into(), u64::from(size(number)) + 1);
+        member.gang = Some(crate::demand::Gang {
+            name: "gang".into(),
+            size: size(crowd().min(10_000)),
+            one_domain: false,
+        });
+        pods.push(Arc::new(member));
+    }
+    check(&fleet(20, pods));
+}
