@@ -7,13 +7,15 @@
 //! | namespaceSelector | a selector of the labels that host pods carry for those of their namespace |
 //! | namespaces together with a namespaceSelector by labels | denied: no selector can express "one of both" |
 //! | matchLabelKeys, mismatchLabelKeys | the tenant's API server has put them into the selector |
+//! | topologyKey | copied; an Event says that a label of the tenant's own is none on the host |
 
 use super::{
+    own_labels,
     scheduling::{RESERVED, is_hidden},
     tables::{LABEL_SELECTOR, NODE_AFFINITY},
 };
 use crate::{
-    model::{Cache, json, resource::Name},
+    model::{Cache, DeniedField, json, resource::Name},
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
         namespace_labels,
@@ -80,6 +82,7 @@ pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<Stri
         .map(|(index, constraint)| {
             let path = format!("spec.topologySpreadConstraints[{index}]");
             let mut copied = fields::copy(constraint, &path, SPREAD, issues);
+            note_own_topology(cache, constraint, &path, issues);
             if let Some(selector) = constraint.get("labelSelector").filter(|selector| !selector.is_null()) {
                 let selector = fields::within(selector, &format!("{path}.labelSelector"), LABEL_SELECTOR, issues);
                 let scoped = scoped(cache, &selector, Some(&[&*name.namespace]));
@@ -137,6 +140,7 @@ fn affinity(cache: &Cache, name: &Name, affinity: &Value, issues: &mut FieldIssu
 
 fn pod_term(cache: &Cache, name: &Name, term: &Value, path: &str, issues: &mut FieldIssues) -> Value {
     let mut copied = fields::copy(term, path, TERM, issues);
+    note_own_topology(cache, term, path, issues);
     let listed: Vec<&str> = json::items(term, &["namespaces"])
         .iter()
         .filter_map(Value::as_str)
@@ -175,6 +179,17 @@ fn pod_term(cache: &Cache, name: &Name, term: &Value, path: &str, issues: &mut F
     copied.into()
 }
 
+/// Says that a topology is none for the host's scheduler, if the tenant gave the label to its Nodes.
+fn note_own_topology(cache: &Cache, term: &Value, path: &str, issues: &mut FieldIssues) {
+    if json::text(term, &["topologyKey"]).is_some_and(|key| own_labels::is_own_label(cache, key)) {
+        let why = "the host's scheduler does not see labels that you gave your Nodes: use one that the platform gave them, such as \
+                   kubernetes.io/hostname, or a scheduler of your own";
+        issues
+            .ignored
+            .push(DeniedField::new(format!("{path}.topologyKey"), why));
+    }
+}
+
 fn selects_all(selector: &Value) -> bool {
     selector
         .as_object()
@@ -196,7 +211,7 @@ fn join(selector: &mut Value, other: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::tenant::test_tenant;
+    use crate::model::{KindId, store::Stored, tenant::test_tenant};
     use crate::registry;
     use berth_api::{labels, pod_labels};
     use serde_json::json;
@@ -256,5 +271,45 @@ mod tests {
             {"matchExpressions": [{"key": labels::POOL, "operator": "Exists"}, {"key": labels::OWNER_UID, "operator": "Exists"}]}]}}});
         super::affinity(&cache, &Name::new("research", "p"), &affinity, &mut issues);
         assert_eq!(issues.denied.len(), 1, "{issues:?}");
+    }
+
+    #[test]
+    fn a_topology_of_the_tenants_own_labels_is_said_to_be_none() {
+        let cache = registry::new_cache(test_tenant());
+        let node = |labels: Value| json!({"metadata": {"name": "n", "resourceVersion": "1", "labels": labels}});
+        let published = json!({"metadata": {"name": "n", "resourceVersion": "1"}, "spec": {"labels": {"zone": "a"}}});
+        let nodes = (cache.stores.tenant(KindId::Node), cache.stores.host(KindId::Node));
+        nodes.0.written(
+            Name::new("", "n"),
+            Stored::new(&node(json!({"zone": "a", "rack": "7"}))),
+        );
+        nodes.1.written(Name::new("", "n"), Stored::new(&published));
+        let ignored = |key: &str| {
+            let term = json!({"topologyKey": key, "labelSelector": {}});
+            let spread = json!({"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"});
+            let source = json!({"topologySpreadConstraints": [spread], "affinity": {"podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}}});
+            let mut issues = FieldIssues::default();
+            translate(
+                &cache,
+                &Name::new("research", "p"),
+                &source,
+                &mut Map::new(),
+                &mut issues,
+            );
+            issues
+                .ignored
+                .into_iter()
+                .map(|ignored| ignored.field)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(ignored("zone"), [""; 0]);
+        assert_eq!(
+            ignored("rack"),
+            [
+                "spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.topologyKey",
+                "spec.topologySpreadConstraints[0].topologyKey",
+            ]
+        );
     }
 }

@@ -6,10 +6,12 @@
 //! | a label (`nodeSelector`, `In`, `Exists`, `Gt`, `Lt`) that some Nodes have | may run on these Nodes only |
 //! | a label that no Node has | stays pending, as the label is unknown on the host |
 //! | the absence of a label or value (`NotIn`, `DoesNotExist`) | may not run on the Nodes that have it |
+//! | any of these as a preference | prefers the same Nodes, with the same weight |
+//! | the label as a topology | has the topology in vain, and an Event says so: domains of several nodes have no name on the host |
 //!
 //! As everywhere in Kubernetes, labels that change later move no pod.
 
-use super::scheduling::NODE_TERMS;
+use super::scheduling::{NODE_PREFERENCES, NODE_TERMS};
 use crate::model::{Cache, KindId, cache::OwnLabels, json};
 use berth_api::labels::is_reserved;
 use serde_json::{Map, Value, json};
@@ -22,12 +24,17 @@ pub fn resolve(cache: &Cache, source: &Value, selector: &mut Map<String, Value>,
         .get("affinity")
         .map(|affinity| json::items(affinity, &NODE_TERMS).to_vec());
     let terms = terms.unwrap_or_default();
+    let preferences = spec
+        .get("affinity")
+        .map(|affinity| json::items(affinity, &NODE_PREFERENCES).to_vec());
+    let preferences = preferences.unwrap_or_default();
     let is_gated = !json::items(source, &["schedulingGates"]).is_empty();
-    if is_gated || selector.is_empty() && terms.is_empty() {
+    if is_gated || selector.is_empty() && terms.is_empty() && preferences.is_empty() {
         return;
     }
     let nodes = own_labels(cache);
     let is_own = |key: &str| nodes.values().any(|labels| labels.contains_key(key));
+    resolve_preferences(preferences, &nodes, &is_own, spec);
     let selected: Vec<Value> = selector
         .iter()
         .filter(|(key, _)| is_own(key))
@@ -49,6 +56,45 @@ pub fn resolve(cache: &Cache, source: &Value, selector: &mut Map<String, Value>,
     selector.retain(|key, _| !is_own(key));
     let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
     json::set(affinity, &NODE_TERMS, resolved.concat());
+}
+
+/// Replaces requirements on the tenant's own labels in preferences. A Node fulfils at most one of those that one becomes, so that its
+/// weight counts once.
+fn resolve_preferences(
+    preferences: Vec<Value>,
+    nodes: &OwnLabels,
+    is_own: &impl Fn(&str) -> bool,
+    spec: &mut Map<String, Value>,
+) {
+    let asks = |preference: &Value| {
+        let asked = requirements(&preference["preference"]);
+        asked.iter().any(|requirement| is_own(key(requirement)))
+    };
+    if !preferences.iter().any(asks) {
+        return;
+    }
+    let resolved: Vec<Value> = preferences
+        .into_iter()
+        .flat_map(|preference| {
+            let terms = by_name(&preference["preference"], &[], nodes, is_own).filter(|_| asks(&preference));
+            match terms {
+                Some(terms) => terms
+                    .into_iter()
+                    .map(|term| json!({"weight": preference["weight"], "preference": term}))
+                    .collect(),
+                // No Node has what it asks for, neither here nor on the host.
+                None => vec![preference],
+            }
+        })
+        .collect();
+    if let Some(affinity) = spec.get_mut("affinity") {
+        json::set(affinity, &NODE_PREFERENCES, resolved);
+    }
+}
+
+/// Whether the tenant gave this label to a Node: the host's scheduler does not see it.
+pub fn is_own_label(cache: &Cache, key: &str) -> bool {
+    own_labels(cache).values().any(|labels| labels.contains_key(key))
 }
 
 /// The terms that a term becomes: one for each Node that it asks for, or itself without some Nodes. None if it asks for what no Node

@@ -95,6 +95,41 @@ fn what_is_absent_excludes_nodes_and_not_those_that_come_later() {
     );
 }
 
+/// The preferences of the host pod for those of a tenant's.
+fn preferred(preferences: &[Value]) -> Value {
+    let mut affinity = json!({});
+    json::set(&mut affinity, &NODE_PREFERENCES, preferences.to_vec());
+    let mut spec = Map::from_iter([("affinity".to_owned(), affinity)]);
+    resolve(&cache(), &json!({}), &mut Map::new(), &mut spec);
+    json::items(&spec["affinity"], &NODE_PREFERENCES).to_vec().into()
+}
+
+#[test]
+fn preferences_are_for_the_nodes_with_the_label() {
+    let preference = |weight: u32, term: Value| json!({"weight": weight, "preference": term});
+    let colored = json!({"matchExpressions": [requirement("color", "Exists", &[])]});
+    let not_blue = json!({"matchExpressions": [requirement("color", "NotIn", &["blue"])]});
+    let of_host = json!({"matchExpressions": [requirement("gpu", "In", &["h100"])]});
+    let on = |name: &str| json!({"matchExpressions": [], "matchFields": [named("In", name)]});
+    let mut not_n1 = not_blue.clone();
+    not_n1["matchFields"] = json!([named("NotIn", "n1")]);
+    assert_eq!(
+        preferred(&[
+            preference(7, colored),
+            preference(3, not_blue),
+            preference(1, of_host.clone())
+        ]),
+        json!([
+            preference(7, on("n1")),
+            preference(7, on("n2")),
+            preference(3, not_n1),
+            preference(1, of_host)
+        ])
+    );
+    let red = preference(5, json!({"matchExpressions": [requirement("color", "In", &["red"])]}));
+    assert_eq!(preferred(std::slice::from_ref(&red)), json!([red]), "no node is red");
+}
+
 #[test]
 fn requirements_are_those_of_kubernetes() {
     let labels = BTreeMap::from([("rack".to_owned(), "7".to_owned())]);

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | nodeSelector | the tenant's, with `own_labels`, and the tenant's own nodes or what `shared` opens, always | the tenant's own nodes |
 //! | nodeName | only by a Binding; denied if set by hand | the host pod may run on that node only |
-//! | affinity, topology spread | see `affinity`; nodes that the tenant has cordoned or tainted are left out | decided already |
+//! | affinity, topology spread | see `affinity`; nodes that the tenant has cordoned or tainted are left out, or others preferred | decided already |
 //! | schedulerName | the default one and those that the class lists | any other; the host's default scheduler checks |
 //! | schedulingGroup | a PodGroup of the tenant, if the class lists the kind | decided already |
 //!
@@ -22,6 +22,7 @@ use crate::{
     model::{
         Cache, DeniedField, KindId, json,
         resource::{Name, host_name},
+        store::Stored,
         taint::Taint,
     },
     translation::fields::{self, FieldIssues, Fields, Rule},
@@ -61,6 +62,12 @@ pub(super) const NODE_TERMS: [&str; 3] = [
     "nodeSelectorTerms",
 ];
 
+/// Path of the terms that are better the more of them a node matches.
+pub(super) const NODE_PREFERENCES: [&str; 2] = ["nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution"];
+
+/// The highest weight of a preference.
+const HIGHEST_WEIGHT: usize = 100;
+
 pub(super) const RESERVED: &str = "keys under berth.dev belong to the platform";
 
 /// Whether a tenant may not select nodes by this label. It sees the pool and the group of its nodes, and which are shared.
@@ -96,6 +103,7 @@ pub fn place(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, 
             affinity::translate(cache, name, source, spec, issues);
             own_labels::resolve(cache, source, &mut selector, spec);
             avoid_repelling_nodes(cache, source, spec);
+            prefer_other_nodes(cache, source, spec);
         }
         SchedulingMode::Tenant => {
             if let Some(node) = json::text(source, &["nodeName"]) {
@@ -224,19 +232,12 @@ fn avoid_repelling_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, V
     if !json::items(source, &["schedulingGates"]).is_empty() {
         return;
     }
-    let tolerations = json::items(source, &["tolerations"]);
-    let tolerates_cordon = Taint::of_cordon().is_tolerated(tolerations);
+    let tolerates_cordon = Taint::of_cordon().is_tolerated(json::items(source, &["tolerations"]));
     let mut repelling: Vec<Value> = Vec::new();
     for (name, node) in cache.stores.tenant(KindId::Node).all() {
-        let repels = |taint: &Taint| {
-            // The host's scheduler sees to the host's taints.
-            let host = cache.stores.host(KindId::Node).get(&name);
-            taint.repels()
-                && !taint.is_tolerated(tolerations)
-                && node_taints::is_own(taint, host.as_ref().map(|host| &*host.taints).unwrap_or_default())
-        };
-        if (node.unschedulable && !tolerates_cordon) || node.taints.iter().any(repels) {
-            repelling.push(json!({"key": "metadata.name", "operator": "NotIn", "values": [&*name.name]}));
+        let repels = || own_taints(cache, &name, &node, source).any(Taint::repels);
+        if (node.unschedulable && !tolerates_cordon) || repels() {
+            repelling.push(other_than(&name));
         }
     }
     if repelling.is_empty() {
@@ -254,4 +255,53 @@ fn avoid_repelling_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, V
         json::set(term, &["matchFields"], fields);
     }
     json::set(affinity, &NODE_TERMS, terms);
+}
+
+/// Lets a new pod prefer nodes with fewer of the tenant's taints `PreferNoSchedule` that it does not tolerate. The host's scheduler sees
+/// only the host's taints, so they become preferences. A pod with scheduling gates is left alone, as above.
+fn prefer_other_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) {
+    if !json::items(source, &["schedulingGates"]).is_empty() {
+        return;
+    }
+    let mut tainted: Vec<(Name, usize)> = Vec::new();
+    for (name, node) in cache.stores.tenant(KindId::Node).all() {
+        let count = own_taints(cache, &name, &node, source)
+            .filter(|taint| !taint.repels())
+            .count();
+        if count > 0 {
+            tainted.push((name, count));
+        }
+    }
+    let Some(most) = tainted.iter().map(|(_, count)| *count).max() else {
+        return;
+    };
+    tainted.sort();
+    let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
+    let mut preferences = json::items(affinity, &NODE_PREFERENCES).to_vec();
+    // All nodes but this one: the more taints it has, the more the others gain.
+    preferences.extend(tainted.iter().map(|(name, count)| {
+        let weight = (HIGHEST_WEIGHT * count / most).max(1);
+        json!({"weight": weight, "preference": {"matchFields": [other_than(name)]}})
+    }));
+    json::set(affinity, &NODE_PREFERENCES, preferences);
+}
+
+/// The taints that the tenant gave a Node and that a pod does not tolerate. The host's scheduler sees to the host's taints.
+fn own_taints<'a>(
+    cache: &Cache,
+    name: &Name,
+    node: &'a Stored,
+    source: &'a Value,
+) -> impl Iterator<Item = &'a Taint> + 'a {
+    let host = cache.stores.host(KindId::Node).get(name);
+    let tolerations = json::items(source, &["tolerations"]);
+    node.taints.iter().filter(move |taint| {
+        let of_host = host.as_ref().map(|host| &*host.taints).unwrap_or_default();
+        node_taints::is_own(taint, of_host) && !taint.is_tolerated(tolerations)
+    })
+}
+
+/// The requirement that a node is not this one.
+fn other_than(name: &Name) -> Value {
+    json!({"key": "metadata.name", "operator": "NotIn", "values": [&*name.name]})
 }

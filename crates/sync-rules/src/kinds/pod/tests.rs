@@ -302,6 +302,46 @@ fn new_pods_keep_off_nodes_that_the_tenant_has_tainted() {
 }
 
 #[test]
+fn new_pods_prefer_nodes_that_the_tenant_has_tainted_less() {
+    let cache = cache();
+    let taint = |key: &str| json!({"key": key, "effect": "PreferNoSchedule"});
+    for (name, keys) in [
+        ("gpu-1", &["a", "b", "c"] as &[&str]),
+        ("gpu-2", &["a"]),
+        ("gpu-3", &[]),
+    ] {
+        let taints: Vec<Value> = keys.iter().map(|key| taint(key)).collect();
+        let node = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"taints": taints}});
+        let nodes = cache.stores.tenant(KindId::Node);
+        nodes.written(Name::new("", name), Stored::new(&node));
+    }
+    let preferences = |tolerated: &[&str]| {
+        let mut pod = pod();
+        let tolerations: Vec<Value> = tolerated
+            .iter()
+            .map(|key| json!({"key": key, "operator": "Exists"}))
+            .collect();
+        pod["spec"]["tolerations"] = tolerations.into();
+        let affinity = Pods.translate(&cache, &name(), &pod).unwrap().object["spec"]["affinity"].take();
+        assert!(json::items(&affinity, &scheduling::NODE_TERMS).is_empty(), "{affinity}");
+        json::items(&affinity, &scheduling::NODE_PREFERENCES)
+            .iter()
+            .map(|one| {
+                let field = &one["preference"]["matchFields"][0];
+                assert_eq!(field["operator"], "NotIn");
+                (
+                    field["values"][0].as_str().unwrap().to_owned(),
+                    one["weight"].as_u64().unwrap(),
+                )
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(preferences(&[]), [("gpu-1".to_owned(), 100), ("gpu-2".to_owned(), 33)]);
+    assert_eq!(preferences(&["a"]), [("gpu-1".to_owned(), 100)]);
+    assert_eq!(preferences(&["a", "b", "c"]), []);
+}
+
+#[test]
 fn a_bound_pod_may_have_a_node_name() {
     let mut pod = pod();
     pod["spec"]["nodeName"] = "gpu-1".into();
