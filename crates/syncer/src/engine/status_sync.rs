@@ -2,7 +2,7 @@
 
 use super::to_host::ObjectSync;
 use crate::{
-    engine::{Outcome, api::CallError, lock, recorder::Level},
+    engine::{Outcome, api::CallError, lock, queued_key::QueuedKey, recorder::Level},
     metrics::ReasonLabels,
 };
 use berth_sync_rules::model::{
@@ -11,9 +11,22 @@ use berth_sync_rules::model::{
 use jiff::Timestamp;
 use kube::api::Patch;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// In place of the host's version in `Engine::synced_versions`: the pod was bound.
 const BOUND: u64 = u64::MAX;
+/// How soon a status is written again whose object others have changed. The watch shows their change in the meantime.
+const OUTDATED: Duration = Duration::from_millis(250);
+
+/// When a status with conditions is written. Others write conditions, too: `DisruptionTarget` who evicts a pod, and those of readiness gates.
+/// A merge patch replaces the whole list.
+#[derive(Clone, Copy)]
+enum ConditionWrites {
+    /// If the object has the version that was read.
+    IfUnchanged,
+    /// Whatever version it has.
+    Always,
+}
 
 impl ObjectSync<'_> {
     /// Writes the status of the host object to the tenant, if it differs.
@@ -35,10 +48,19 @@ impl ObjectSync<'_> {
         };
         let mut written = false;
         let mut requeue_after = None;
+        let mut condition_writes = ConditionWrites::IfUnchanged;
         for write in kind.sync_status(&engine.cache, name, &report) {
             match write {
-                TenantWrite::Bind { node } => written |= self.bind(stored, &node).await?,
-                TenantWrite::Status(status) => written |= self.write_status(stored, object, &status).await?,
+                TenantWrite::Bind { node } => {
+                    written |= self.bind(stored, &node).await?;
+                    // It has another version now, which the response does not tell.
+                    condition_writes = ConditionWrites::Always;
+                }
+                TenantWrite::Status(status) => {
+                    written |= self
+                        .write_status_when(stored, object, &status, condition_writes)
+                        .await?;
+                }
                 TenantWrite::Patch(patch) => written |= self.patch(stored, object, patch).await?,
                 TenantWrite::Later(after) => requeue_after = Some(after),
             }
@@ -99,12 +121,24 @@ impl ObjectSync<'_> {
         Ok(true)
     }
 
-    /// Writes a status to the tenant if it differs. Returns whether it did.
+    /// Writes a status to the tenant if it differs. Returns whether it did. If conditions may have changed meanwhile, nothing is written,
+    /// and the object is reconciled again soon.
     pub(super) async fn write_status(
         &self,
         stored: &Stored,
         object: &Value,
         status: &Value,
+    ) -> Result<bool, CallError> {
+        self.write_status_when(stored, object, status, ConditionWrites::IfUnchanged)
+            .await
+    }
+
+    async fn write_status_when(
+        &self,
+        stored: &Stored,
+        object: &Value,
+        status: &Value,
+        condition_writes: ConditionWrites,
     ) -> Result<bool, CallError> {
         let Self {
             engine, id, kind, name, ..
@@ -113,7 +147,7 @@ impl ObjectSync<'_> {
         let Some(difference) = status_patch(object, status) else {
             return Ok(false);
         };
-        let patch = json::object([("metadata", json!({"uid": stored.uid})), ("status", difference)]);
+        let patch = status_write(stored, difference, condition_writes);
         let result = engine
             .tenant
             .patch(
@@ -124,8 +158,17 @@ impl ObjectSync<'_> {
                 &Patch::Merge(&patch),
             )
             .await;
-        if let Some(written) = CallError::found(result)? {
-            engine.store_patched(Side::Tenant, *id, name, (object, patch), written);
+        match CallError::found(result) {
+            Ok(Some(written)) => engine.store_patched(Side::Tenant, *id, name, (object, patch), written),
+            Ok(None) => {}
+            // No error: a tenant that changes a status all the time must not keep anything else of the object from being done.
+            Err(CallError::Conflict(_)) => {
+                let key = self.key();
+                engine.compare_later(&key);
+                engine.queue_of(*id).add_after(QueuedKey(key), OUTDATED);
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
         }
         Ok(true)
     }
@@ -181,4 +224,37 @@ pub(super) fn status_patch(object: &Value, status: &Value) -> Option<Value> {
     let unset = json!({});
     let before = object.get("status").unwrap_or(&unset);
     json::merge_patch(&json::without_nulls(before), &json::without_nulls(status))
+}
+
+/// The patch of an object whose status differs.
+fn status_write(stored: &Stored, difference: Value, condition_writes: ConditionWrites) -> Value {
+    let mut metadata = json!({"uid": stored.uid});
+    if matches!(condition_writes, ConditionWrites::IfUnchanged) && difference.get("conditions").is_some() {
+        metadata["resourceVersion"] = stored.version.to_string().into();
+    }
+    json::object([("metadata", metadata), ("status", difference)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_replaced_only_in_the_version_that_was_read() {
+        let pod = json!({"metadata": {"name": "web-0", "uid": "u", "resourceVersion": "7"}});
+        let stored = Stored::new(&pod);
+        let phase = json!({"phase": "Running"});
+        assert_eq!(
+            status_write(&stored, phase.clone(), ConditionWrites::IfUnchanged),
+            json!({"metadata": {"uid": "u"}, "status": phase}),
+            "maps are merged"
+        );
+        for conditions in [json!([{"type": "Ready", "status": "True"}]), Value::Null] {
+            let difference = json!({"conditions": conditions});
+            let write = status_write(&stored, difference.clone(), ConditionWrites::IfUnchanged);
+            assert_eq!(write["metadata"], json!({"uid": "u", "resourceVersion": "7"}));
+            let write = status_write(&stored, difference, ConditionWrites::Always);
+            assert_eq!(write["metadata"], json!({"uid": "u"}));
+        }
+    }
 }

@@ -43,6 +43,7 @@ async fn live(setup: Setup) {
     pods::denied_fields_are_reported(&clusters).await;
     pods::changes_reach_running_pods(&clusters).await;
     pods::a_denied_change_stays_denied_when_the_host_reports(&clusters).await;
+    pods::conditions_of_others_are_never_lost(&clusters).await;
     refused::a_pod_whose_annotations_are_too_large_is_closed(&clusters).await;
     refused::a_pod_that_may_not_grow_is_closed(&clusters).await;
     refused::a_pod_that_the_host_refuses_is_closed(&clusters).await;

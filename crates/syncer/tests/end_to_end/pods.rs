@@ -87,6 +87,53 @@ pub async fn a_denied_change_stays_denied_when_the_host_reports(clusters: &Clust
     pods.delete("refused", &DeleteParams::default()).await.unwrap();
 }
 
+/// A controller of the tenant and the host's kubelet write conditions at the same time.
+pub async fn conditions_of_others_are_never_lost(clusters: &Clusters) {
+    const PROBE: &str = "example.com/probe";
+    const GATE: &str = "example.com/open";
+    let pods = clusters.tenant_api::<Pod>();
+    create(
+        &pods,
+        pod("shared", &json!({"readinessGates": [{"conditionType": GATE}]})),
+    )
+    .await;
+    eventually("it runs", async || is_phase(&pods, "shared", "Running").await).await;
+    let hosts = clusters.host_pods().await;
+    let host = hosts.iter().find(|pod| origin(pod) == "shared").unwrap();
+    let host_name = host.metadata.name.as_deref().unwrap();
+    let on_host = clusters.host_api::<Pod>();
+    let message = async |type_: &str| {
+        let status = pods.get("shared").await.unwrap().status.unwrap();
+        let mut conditions = status.conditions.unwrap_or_default().into_iter();
+        let condition = conditions.find(|condition| condition.type_ == type_);
+        condition.and_then(|condition| condition.message)
+    };
+    let parameters = PatchParams::default();
+    for round in 0..30 {
+        let round = round.to_string();
+        let change = |type_: &str| {
+            Patch::Strategic(json!({"status": {"conditions": [{"type": type_, "status": "True", "message": round}]}}))
+        };
+        let (probe, gate) = (change(PROBE), change(GATE));
+        let (one, other) = tokio::join!(
+            on_host.patch_status(host_name, &parameters, &probe),
+            pods.patch_status("shared", &parameters, &gate)
+        );
+        one.unwrap();
+        other.unwrap();
+        eventually("what the host reports arrives", async || {
+            message(PROBE).await.as_deref() == Some(round.as_str())
+        })
+        .await;
+        assert_eq!(
+            message(GATE).await.as_deref(),
+            Some(round.as_str()),
+            "the tenant's condition"
+        );
+    }
+    pods.delete("shared", &DeleteParams::default()).await.unwrap();
+}
+
 pub async fn changes_reach_running_pods(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     create(&pods, pod("change", &json!({}))).await;
