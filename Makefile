@@ -16,6 +16,9 @@ BERTH_TEST_ARGS ?=
 # Arguments of hack/conformance/run, for example: make conformance BERTH_CONFORMANCE_ARGS='--focus sig-apps --side tenant'
 BERTH_CONFORMANCE_ARGS ?=
 
+# Arguments of hack/conformance/operators, for example: make test-operators BERTH_OPERATORS_ARGS='kueue --focus TrainJob'
+BERTH_OPERATORS_ARGS ?=
+
 # Arguments of hack/check-reproducible, for example: make check-reproducible BERTH_REPRODUCIBLE_ARGS='--quick berth-scrub'
 BERTH_REPRODUCIBLE_ARGS ?=
 
@@ -106,6 +109,12 @@ test-argo-cd: build nodes ## Run the test with a real Argo CD (BERTH_TEST_ARGS i
 conformance: build nodes ## Run upstream's conformance tests on a host cluster and in a tenant, and compare (as root)
 	@hack/kubernetes/build conformance
 	@hack/conformance/run $(BERTH_CONFORMANCE_ARGS)
+
+# Not a part of `test`: it takes half an hour, and as long where the tests are compiled first.
+.PHONY: test-operators
+test-operators: build nodes ## Run the tests of JobSet, LeaderWorkerSet and Kueue in a tenant (as root)
+	@hack/kubernetes/build jobset lws kueue operator-tests
+	@hack/conformance/operators $(BERTH_OPERATORS_ARGS)
 
 .PHONY: bench
 bench: release-binaries cluster ## Run the benchmarks; tables on stdout, JSON in target/bench
