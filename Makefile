@@ -110,7 +110,7 @@ conformance: build nodes ## Run upstream's conformance tests on a host cluster a
 	@hack/kubernetes/build conformance
 	@hack/conformance/run $(BERTH_CONFORMANCE_ARGS)
 
-# Not a part of `test`: it takes half an hour, and as long where the tests are compiled first.
+# Not a part of `test`: the tests have short time limits and need the machine for themselves.
 .PHONY: test-operators
 test-operators: build nodes ## Run the tests of JobSet, LeaderWorkerSet and Kueue in a tenant (as root)
 	@hack/kubernetes/build jobset lws kueue operator-tests
