@@ -380,7 +380,11 @@ impl Engine {
             .get(name)
             .is_some_and(|host| host.deletion.is_none() && host.reserved_at.is_none());
         let origin = match self.cache.kind(id).direction {
-            Direction::Tokens => stores.host(KindId::Pod).contains(name) || stores.tenant(KindId::Pod).contains(name),
+            Direction::Tokens => {
+                stores.host(KindId::Pod).contains(name)
+                    || stores.tenant(KindId::Pod).contains(name)
+                    || tokens::waits_for_its_pod(self, name)
+            }
             Direction::ToHost(_) => self.find_unavailable_side(id).is_some() || stores.tenant(id).contains(name),
             Direction::Nodes | Direction::Schedule | Direction::Events | Direction::Mirror(_) | Direction::ReadOnly => {
                 true

@@ -390,6 +390,12 @@ fn secret_object(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&S
     })
 }
 
+/// Whether a Secret without a pod is kept for now, in case its pod is on its way.
+pub(super) fn waits_for_its_pod(engine: &Engine, name: &Name) -> bool {
+    let orphaned = lock(&engine.orphaned_secrets);
+    orphaned.get(name).is_some_and(|since| since.elapsed() < ORPHAN_GRACE)
+}
+
 /// The host's garbage collector removes the Secret with its pod. This is for a Secret that was created after its pod
 /// was gone, and for one that has no owner yet. A Secret is created before its pod, so the syncer gives the pod time.
 async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {

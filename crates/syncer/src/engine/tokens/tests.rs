@@ -11,6 +11,10 @@ async fn a_secret_without_a_host_pod_stays_for_a_while_however_often_it_is_looke
     for _ in 0..3 {
         let outcome = reconcile(&engine, &name).await.unwrap();
         assert_eq!(outcome.result, "waiting");
+        assert!(
+            !engine.is_orphan(KindId::PodToken, &name),
+            "the periodic scan counts no Secret that is kept for its pod"
+        );
         tokio::time::advance(ORPHAN_GRACE / 4).await;
     }
     let host_pod = json!({"metadata": {"name": "train-x", "uid": "h", "resourceVersion": "8"}});
@@ -24,6 +28,7 @@ async fn a_secret_without_a_host_pod_stays_for_a_while_however_often_it_is_looke
         "the time begins anew"
     );
     tokio::time::advance(ORPHAN_GRACE).await;
+    assert!(engine.is_orphan(KindId::PodToken, &name));
     // There is no API server.
     assert!(reconcile(&engine, &name).await.is_err());
 }
