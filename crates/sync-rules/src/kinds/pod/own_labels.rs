@@ -6,7 +6,7 @@
 //! | a label (`nodeSelector`, `In`, `Exists`, `Gt`, `Lt`) that some Nodes have | may run on these Nodes only |
 //! | a label that no Node has | stays pending, as the label is unknown on the host |
 //! | the absence of a label or value (`NotIn`, `DoesNotExist`) | may not run on the Nodes that have it |
-//! | any of these as a preference | prefers the same Nodes, with the same weight |
+//! | any of these as a preference | prefers the same Nodes, with the same weight, as long as these are few |
 //! | the label as a topology | has the topology in vain, and an Event says so: domains of several nodes have no name on the host |
 //!
 //! As everywhere in Kubernetes, labels that change later move no pod.
@@ -58,6 +58,10 @@ pub fn resolve(cache: &Cache, source: &Value, selector: &mut Map<String, Value>,
     json::set(affinity, &NODE_TERMS, resolved.concat());
 }
 
+/// Names of Nodes in what all preferences become. A pod has to be accepted on the host however many Nodes there are: preferences
+/// beyond this number stay as they are, and have no effect.
+const MOST_PREFERRED_NAMES: usize = 500;
+
 /// Replaces requirements on the tenant's own labels in preferences. A Node fulfils at most one of those that one becomes, so that its
 /// weight counts once.
 fn resolve_preferences(
@@ -73,11 +77,16 @@ fn resolve_preferences(
     if !preferences.iter().any(asks) {
         return;
     }
+    let mut left = MOST_PREFERRED_NAMES;
     let resolved: Vec<Value> = preferences
         .into_iter()
         .flat_map(|preference| {
-            let terms = by_name(&preference["preference"], &[], nodes, is_own).filter(|_| asks(&preference));
-            match terms {
+            let is_resolved = asks(&preference) && nodes.len() <= left;
+            if is_resolved {
+                left -= nodes.len();
+            }
+            let terms = is_resolved.then(|| by_name(&preference["preference"], &[], nodes, is_own));
+            match terms.flatten() {
                 Some(terms) => terms
                     .into_iter()
                     .map(|term| json!({"weight": preference["weight"], "preference": term}))

@@ -6,12 +6,20 @@ use crate::{
 
 /// Three Nodes of the host's label `gpu`. The tenant gave two of them a color, one of them a number.
 fn cache() -> Cache {
+    cache_of(
+        [
+            ("n1", json!({"color": "blue", "rack": "7"})),
+            ("n2", json!({"color": "green"})),
+            ("n3", json!({})),
+        ]
+        .map(|(name, own)| (name.to_owned(), own)),
+    )
+}
+
+/// Nodes of the host's label `gpu`, with labels of the tenant's own.
+fn cache_of(nodes: impl IntoIterator<Item = (String, Value)>) -> Cache {
     let cache = registry::new_cache(test_tenant());
-    for (name, own) in [
-        ("n1", json!({"color": "blue", "rack": "7"})),
-        ("n2", json!({"color": "green"})),
-        ("n3", json!({})),
-    ] {
+    for (name, own) in nodes {
         let mut labels = own;
         labels["gpu"] = "h100".into();
         let node = json!({"metadata": {"name": name, "resourceVersion": "1", "labels": labels}});
@@ -19,11 +27,11 @@ fn cache() -> Cache {
         cache
             .stores
             .tenant(KindId::Node)
-            .written(Name::new("", name), Stored::new(&node));
+            .written(Name::new("", &name), Stored::new(&node));
         cache
             .stores
             .host(KindId::Node)
-            .written(Name::new("", name), Stored::new(&published));
+            .written(Name::new("", &name), Stored::new(&published));
     }
     cache
 }
@@ -97,10 +105,14 @@ fn what_is_absent_excludes_nodes_and_not_those_that_come_later() {
 
 /// The preferences of the host pod for those of a tenant's.
 fn preferred(preferences: &[Value]) -> Value {
+    preferred_of(&cache(), preferences)
+}
+
+fn preferred_of(cache: &Cache, preferences: &[Value]) -> Value {
     let mut affinity = json!({});
     json::set(&mut affinity, &NODE_PREFERENCES, preferences.to_vec());
     let mut spec = Map::from_iter([("affinity".to_owned(), affinity)]);
-    resolve(&cache(), &json!({}), &mut Map::new(), &mut spec);
+    resolve(cache, &json!({}), &mut Map::new(), &mut spec);
     json::items(&spec["affinity"], &NODE_PREFERENCES).to_vec().into()
 }
 
@@ -128,6 +140,17 @@ fn preferences_are_for_the_nodes_with_the_label() {
     );
     let red = preference(5, json!({"matchExpressions": [requirement("color", "In", &["red"])]}));
     assert_eq!(preferred(std::slice::from_ref(&red)), json!([red]), "no node is red");
+}
+
+#[test]
+fn preferences_of_a_tenant_with_many_nodes_do_not_grow_without_bound() {
+    let many = (0..200).map(|number| (format!("n{number}"), json!({"color": "blue"})));
+    let cache = cache_of(many);
+    let colored = json!({"weight": 1, "preference": {"matchExpressions": [requirement("color", "Exists", &[])]}});
+    let preferences = preferred_of(&cache, &[colored.clone(), colored.clone(), colored.clone()]);
+    let preferences = preferences.as_array().unwrap();
+    assert_eq!(preferences.len(), 2 * 200 + 1);
+    assert_eq!(preferences.last(), Some(&colored), "it has no effect");
 }
 
 #[test]

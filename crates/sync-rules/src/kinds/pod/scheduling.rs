@@ -67,6 +67,9 @@ pub(super) const NODE_PREFERENCES: [&str; 2] = ["nodeAffinity", "preferredDuring
 
 /// The highest weight of a preference.
 const HIGHEST_WEIGHT: usize = 100;
+/// Nodes with a taint `PreferNoSchedule` of the tenant up to which pods prefer others: each is a preference of every pod, which the host has
+/// to accept however many Nodes there are.
+const MOST_AVOIDED: usize = 200;
 
 pub(super) const RESERVED: &str = "keys under berth.dev belong to the platform";
 
@@ -275,6 +278,9 @@ fn prefer_other_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, Valu
     let Some(most) = tainted.iter().map(|(_, count)| *count).max() else {
         return;
     };
+    if tainted.len() > MOST_AVOIDED {
+        return;
+    }
     tainted.sort();
     let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
     let mut preferences = json::items(affinity, &NODE_PREFERENCES).to_vec();

@@ -342,6 +342,20 @@ fn new_pods_prefer_nodes_that_the_tenant_has_tainted_less() {
 }
 
 #[test]
+fn pods_of_a_tenant_that_tainted_many_nodes_are_accepted_all_the_same() {
+    let cache = cache();
+    let nodes = cache.stores.tenant(KindId::Node);
+    for number in 0..3_000 {
+        let taints = json!([{"key": "a", "effect": "PreferNoSchedule"}]);
+        let name = format!("gpu-{number}");
+        let node = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"taints": taints}});
+        nodes.written(Name::new("", &name), Stored::new(&node));
+    }
+    let translated = Pods.translate(&cache, &name(), &pod()).unwrap();
+    assert!(json::items(&translated.object, &["spec", "affinity", "nodeAffinity"]).is_empty());
+}
+
+#[test]
 fn a_bound_pod_may_have_a_node_name() {
     let mut pod = pod();
     pod["spec"]["nodeName"] = "gpu-1".into();

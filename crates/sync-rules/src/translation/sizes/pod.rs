@@ -120,9 +120,9 @@ pub const POD: &[SizeLimit] = &[
             parents: &["spec"],
             entries: &["resourceClaims[]"],
         },
-        in_tenant: 100,
-        on_host: 100,
-        why: "the host's scheduler, which all tenants share, allocates devices for all of them at once",
+        in_tenant: 32,
+        on_host: 32,
+        why: "the host's scheduler, which all tenants share, allocates devices for all of them at once, and control keeps their names",
     },
     SizeLimit {
         field: "spec.nodeSelector",
