@@ -48,6 +48,8 @@ mod volumes;
 #[cfg(test)]
 mod class_tests;
 #[cfg(test)]
+mod own_taint_tests;
+#[cfg(test)]
 mod property_tests;
 #[cfg(test)]
 mod schema_tests;

@@ -6,7 +6,7 @@ use crate::{model::KindId, registry};
 use berth_api::pod_labels;
 use proptest::prelude::*;
 
-fn cache() -> Cache {
+pub(super) fn cache() -> Cache {
     let cache = registry::new_cache(test_tenant());
     let service = json!({"metadata": {"name": "web", "namespace": "research", "resourceVersion": "1"},
         "spec": {"clusterIP": "10.96.5.5", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}});
@@ -17,12 +17,12 @@ fn cache() -> Cache {
     cache
 }
 
-fn name() -> Name {
+pub(super) fn name() -> Name {
     Name::new("research", "train-0")
 }
 
 /// A pod as the tenant's API server stores it.
-fn pod() -> Value {
+pub(super) fn pod() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "train-0", "namespace": "research", "uid": "pod-uid", "resourceVersion": "7", "generation": 1,
@@ -240,119 +240,6 @@ fn a_toleration_of_everything_does_not_reach_the_platforms_taints() {
         let key = json::text(toleration, &["key"]).unwrap();
         assert!(key == labels::TENANT || !labels::is_reserved(key), "{toleration}");
     }
-}
-
-#[test]
-fn new_pods_keep_off_cordoned_nodes() {
-    let cache = cache();
-    let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": true}});
-    cache
-        .stores
-        .tenant(KindId::Node)
-        .written(Name::new("", "gpu-1"), Stored::new(&node));
-    let terms = [
-        "spec",
-        "affinity",
-        "nodeAffinity",
-        "requiredDuringSchedulingIgnoredDuringExecution",
-        "nodeSelectorTerms",
-    ];
-    let translated = Pods.translate(&cache, &name(), &pod()).unwrap().object;
-    let expected = json!([{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["gpu-1"]}]}]);
-    assert_eq!(json::at(&translated, &terms), Some(&expected));
-    let mut daemon = pod();
-    daemon["spec"]["tolerations"] = json!([{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]);
-    let translated = Pods.translate(&cache, &name(), &daemon).unwrap().object;
-    assert_eq!(json::at(&translated, &terms), None);
-}
-
-#[test]
-fn new_pods_keep_off_nodes_that_the_tenant_has_tainted() {
-    let cache = cache();
-    let gpu = json!({"key": "nvidia.com/gpu", "effect": "NoSchedule"});
-    let own = json!({"key": "dedicated", "value": "training", "effect": "NoSchedule"});
-    let not_ready = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
-    let node = |taints: Value| {
-        Stored::new(&json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"taints": taints}}))
-    };
-    let nodes = Name::new("", "gpu-1");
-    cache
-        .stores
-        .host(KindId::Node)
-        .written(nodes.clone(), node(json!([gpu])));
-    cache
-        .stores
-        .tenant(KindId::Node)
-        .written(nodes, node(json!([gpu, own, not_ready])));
-    let avoids = |tolerations: Value| {
-        let mut pod = pod();
-        pod["spec"]["tolerations"] = tolerations;
-        let translated = Pods.translate(&cache, &name(), &pod).unwrap().object;
-        let required = [
-            "spec",
-            "affinity",
-            "nodeAffinity",
-            "requiredDuringSchedulingIgnoredDuringExecution",
-        ];
-        json::at(&translated, &required).is_some()
-    };
-    assert!(avoids(json!([])));
-    assert!(!avoids(json!([{"key": "dedicated", "value": "training"}])));
-    assert!(avoids(json!([{"key": "dedicated", "value": "inference"}])));
-}
-
-#[test]
-fn new_pods_prefer_nodes_that_the_tenant_has_tainted_less() {
-    let cache = cache();
-    let taint = |key: &str| json!({"key": key, "effect": "PreferNoSchedule"});
-    for (name, keys) in [
-        ("gpu-1", &["a", "b", "c"] as &[&str]),
-        ("gpu-2", &["a"]),
-        ("gpu-3", &[]),
-    ] {
-        let taints: Vec<Value> = keys.iter().map(|key| taint(key)).collect();
-        let node = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"taints": taints}});
-        let nodes = cache.stores.tenant(KindId::Node);
-        nodes.written(Name::new("", name), Stored::new(&node));
-    }
-    let preferences = |tolerated: &[&str]| {
-        let mut pod = pod();
-        let tolerations: Vec<Value> = tolerated
-            .iter()
-            .map(|key| json!({"key": key, "operator": "Exists"}))
-            .collect();
-        pod["spec"]["tolerations"] = tolerations.into();
-        let affinity = Pods.translate(&cache, &name(), &pod).unwrap().object["spec"]["affinity"].take();
-        assert!(json::items(&affinity, &scheduling::NODE_TERMS).is_empty(), "{affinity}");
-        json::items(&affinity, &scheduling::NODE_PREFERENCES)
-            .iter()
-            .map(|one| {
-                let field = &one["preference"]["matchFields"][0];
-                assert_eq!(field["operator"], "NotIn");
-                (
-                    field["values"][0].as_str().unwrap().to_owned(),
-                    one["weight"].as_u64().unwrap(),
-                )
-            })
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(preferences(&[]), [("gpu-1".to_owned(), 100), ("gpu-2".to_owned(), 33)]);
-    assert_eq!(preferences(&["a"]), [("gpu-1".to_owned(), 100)]);
-    assert_eq!(preferences(&["a", "b", "c"]), []);
-}
-
-#[test]
-fn pods_of_a_tenant_that_tainted_many_nodes_are_accepted_all_the_same() {
-    let cache = cache();
-    let nodes = cache.stores.tenant(KindId::Node);
-    for number in 0..3_000 {
-        let taints = json!([{"key": "a", "effect": "PreferNoSchedule"}]);
-        let name = format!("gpu-{number}");
-        let node = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"taints": taints}});
-        nodes.written(Name::new("", &name), Stored::new(&node));
-    }
-    let translated = Pods.translate(&cache, &name(), &pod()).unwrap();
-    assert!(json::items(&translated.object, &["spec", "affinity", "nodeAffinity"]).is_empty());
 }
 
 #[test]
