@@ -1,6 +1,7 @@
 //! Objects that hold more than the components that all tenants share can work with.
 
 use super::{StolenCredential, expect_denied, with};
+use berth_sync_rules::translation::sizes::{POD, RUNNING_POD};
 use k8s_openapi::api::core::v1::Service;
 use kube::{
     Api, Client,
@@ -20,63 +21,76 @@ fn repeated(count: usize, item: impl Fn(usize) -> Value) -> Value {
     (0..count).map(item).collect()
 }
 
+/// The most that a pod on the host may hold of what the limit counts.
+fn most_in_pod(field: &str) -> usize {
+    let limit = POD.iter().chain(RUNNING_POD).find(|limit| limit.field == field);
+    limit.unwrap_or_else(|| panic!("no limit of {field}")).on_host
+}
+
 async fn pods(credential: &StolenCredential) {
-    let tolerations =
-        |count| json!({"tolerations": repeated(count, |n| json!({"key": format!("t{n}"), "operator": "Exists"}))});
     let expression = |values: usize| json!({"key": "zone", "operator": "In", "values": repeated(values, |n| format!("z{n}").into())});
     let required = |terms: Value| {
         json!({"affinity": {"nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
     };
-    let terms = |count| required(repeated(count, |_| json!({"matchExpressions": [expression(1)]})));
-    let expressions = |count| required(json!([{"matchExpressions": repeated(count, |_| expression(1))}]));
-    let values = |count| required(json!([{"matchExpressions": [expression(count)]}]));
     let near = |selector: &Value| json!({"topologyKey": "zone", "labelSelector": selector});
     let apart = |terms: Value| {
         json!({"affinity": {"podAntiAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": terms}}})
     };
     let selector = json!({"matchLabels": {"app": "a"}});
-    let large = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": repeated(4000, |n| format!("v{n}").into())}]});
-    let spread = |count| {
-        json!({"topologySpreadConstraints": repeated(count, |n| json!({
-            "topologyKey": format!("zone{n}"), "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}))})
-    };
-    let containers =
-        |count| json!({"initContainers": repeated(count, |n| json!({"name": format!("i{n}"), "image": "i"}))});
-    let claims = |count| json!({"resourceClaims": repeated(count, |n| json!({"name": format!("c{n}"), "resourceClaimName": format!("c{n}")}))});
-    let volumes = |count| json!({"volumes": repeated(count, |n| json!({"name": format!("v{n}"), "emptyDir": {}}))});
-    let aliases =
-        |count| json!({"hostAliases": [{"ip": "192.0.2.1", "hostnames": repeated(count, |n| format!("h{n}").into())}]});
-    // The API server adds two tolerations itself.
-    for allowed in [
-        tolerations(450),
-        terms(2000),
-        values(19_000),
-        apart(repeated(60, |_| near(&selector))),
-        spread(40),
-        containers(149),
-        claims(100),
-        volumes(500),
-        aliases(4999),
-    ] {
-        credential.expect_allowed(&credential.pod(&allowed)).await;
+    // Each makes what is added to a pod for it to hold that many.
+    let limited: [(&str, &dyn Fn(usize) -> Value); 10] = [
+        // The API server adds two itself.
+        ("spec.tolerations", &|count| {
+            json!({"tolerations": repeated(count - 2, |n| json!({"key": format!("t{n}"), "operator": "Exists"}))})
+        }),
+        ("spec.affinity.nodeAffinity: terms", &|count| {
+            required(repeated(count, |_| json!({"matchExpressions": [expression(1)]})))
+        }),
+        ("spec.affinity.nodeAffinity: expressions", &|count| {
+            required(json!([{"matchExpressions": repeated(count, |_| expression(1))}]))
+        }),
+        ("spec.affinity.nodeAffinity: values", &|count| {
+            required(json!([{"matchExpressions": [expression(count)]}]))
+        }),
+        (
+            "spec.affinity.podAffinity and spec.affinity.podAntiAffinity: terms",
+            &|count| apart(repeated(count, |_| near(&selector))),
+        ),
+        ("spec.topologySpreadConstraints", &|count| {
+            json!({"topologySpreadConstraints": repeated(count, |n| json!({
+                "topologyKey": format!("zone{n}"), "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}))})
+        }),
+        // The pod has a container already.
+        ("spec.containers and spec.initContainers", &|count| {
+            json!({"initContainers": repeated(count - 1, |n| json!({"name": format!("i{n}"), "image": "i"}))})
+        }),
+        ("spec.resourceClaims", &|count| {
+            json!({"resourceClaims": repeated(count, |n| json!({"name": format!("c{n}"), "resourceClaimName": format!("c{n}")}))})
+        }),
+        ("spec.volumes", &|count| {
+            json!({"volumes": repeated(count, |n| json!({"name": format!("v{n}"), "emptyDir": {}}))})
+        }),
+        // The address counts like a name.
+        ("spec.hostAliases", &|count| {
+            json!({"hostAliases": [{"ip": "192.0.2.1", "hostnames": repeated(count - 1, |n| format!("h{n}").into())}]})
+        }),
+    ];
+    for (field, holding) in limited {
+        let most = most_in_pod(field);
+        credential.expect_allowed(&credential.pod(&holding(most))).await;
+        let message = format!("{field}: one object may have at most {most}");
+        credential
+            .expect_denied(&message, &credential.pod(&holding(most + 1)))
+            .await;
     }
-    for (message, denied) in [
-        ("spec.tolerations: one object may have at most 500", tolerations(501)),
-        ("nodeAffinity: terms", terms(2001)),
-        ("nodeAffinity: expressions", expressions(8001)),
-        ("nodeAffinity: values", values(20_001)),
-        ("podAntiAffinity: terms", apart(repeated(61, |_| near(&selector)))),
-        ("podAntiAffinity: selectors", apart(json!([near(&large)]))),
-        ("spec.topologySpreadConstraints: one object", spread(41)),
-        ("spec.initContainers", containers(150)),
-        ("spec.resourceClaims: one object", claims(101)),
-        ("spec.volumes: one object", volumes(601)),
-        ("spec.hostAliases", aliases(5000)),
-    ] {
-        credential.expect_denied(message, &credential.pod(&denied)).await;
-    }
+    let field = "spec.affinity.podAffinity and spec.affinity.podAntiAffinity: selectors";
+    let values = repeated(most_in_pod(field), |n| format!("v{n}").into());
+    let large = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]});
+    credential
+        .expect_denied(field, &credential.pod(&apart(json!([near(&large)]))))
+        .await;
 }
 
 fn ports(count: usize) -> Value {
