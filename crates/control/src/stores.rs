@@ -71,7 +71,7 @@ pub struct Stores {
     pub shared_pods: Arc<NodeIndex<SharedPod>>,
     /// Placeholders.
     pub placeholders: Store<Pod>,
-    /// Namespaces that no tenant was given: TenantClusters are in them.
+    /// Namespaces that no tenant was given: TenantClusters are in them. Without annotations.
     pub team_namespaces: Store<PartialObjectMeta<Namespace>>,
     /// Namespaces of tenants.
     pub namespaces: Store<PartialObjectMeta<Namespace>>,

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api,
-    api::{DeleteParams, Preconditions},
+    api::{DeleteParams, EvictParams, Preconditions},
 };
 
 /// Seconds after the grace period of a pod in which its kubelet reports its end.
@@ -72,17 +72,28 @@ pub fn next_step(
 /// # Errors
 /// The API server refuses or does not answer.
 pub async fn delete_pod(pods: &Api<Pod>, metadata: &ObjectMeta, grace_seconds: u32) -> Result<(), ReconcileError> {
-    let params = DeleteParams::default()
-        .grace_period(grace_seconds)
-        .preconditions(Preconditions {
-            uid: metadata.uid.clone(),
-            resource_version: None,
-        });
+    let params = only_this(metadata.uid.as_deref()).grace_period(grace_seconds);
     let name = metadata.name.as_deref().unwrap_or_default();
     match pods.delete(name, &params).await {
         Ok(_) => Ok(()),
         Err(error) if [404, 409].iter().any(|code| is_status(&error, *code)) => Ok(()),
         Err(error) => Err(api("delete a pod")(error)),
+    }
+}
+
+/// Parameters of a deletion of the pod with this UID: another pod of its name is a conflict (409).
+pub fn only_this(uid: Option<&str>) -> DeleteParams {
+    DeleteParams::default().preconditions(Preconditions {
+        uid: uid.map(ToOwned::to_owned),
+        resource_version: None,
+    })
+}
+
+/// Parameters of an eviction of the pod with this UID: another pod of its name is a conflict (409).
+pub fn evict_only_this(uid: Option<&str>) -> EvictParams {
+    EvictParams {
+        delete_options: Some(only_this(uid)),
+        ..EvictParams::default()
     }
 }
 

@@ -2,16 +2,13 @@
 
 use crate::{
     apply::is_status,
-    controllers::pod_deletion::{DeletionStep, delete_pod, next_step},
+    controllers::pod_deletion::{DeletionStep, delete_pod, evict_only_this, next_step},
     error::{ReconcileError, api},
 };
 use berth_api::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client, ResourceExt,
-    api::{EvictParams, ListParams},
-};
+use kube::{Api, Client, ResourceExt, api::ListParams};
 
 /// Annotation of a mirror pod with the kubelet's ID of the static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -55,10 +52,8 @@ impl PodsOnNode {
             .iter()
             .filter(|pod| pod.metadata.deletion_timestamp.is_none());
         for pod in running {
-            match api_of(client, pod)
-                .evict(&pod.name_any(), &EvictParams::default())
-                .await
-            {
+            let params = evict_only_this(pod.metadata.uid.as_deref());
+            match api_of(client, pod).evict(&pod.name_any(), &params).await {
                 Ok(_) => {}
                 Err(error) if [429, 404, 409].iter().any(|code| is_status(&error, *code)) => {}
                 Err(error) => failed = failed.and(Err(api("evict a pod")(error))),

@@ -360,9 +360,11 @@ impl Watches<'_> {
     fn start_team_namespaces(&mut self, tenants: &Store<TenantCluster>) -> Store<PartialObjectMeta<Namespace>> {
         let known = tenants.clone();
         let config = Config::default().labels(&format!("!{}", labels::TENANT));
-        self.all(config, move |namespace: &PartialObjectMeta<Namespace>, seen| {
+        let wake = move |namespace: &PartialObjectMeta<Namespace>, seen: &mut Seen| {
             wake::for_team_namespace(namespace, seen, &known.state())
-        })
+        };
+        let reduce = |namespace: &mut PartialObjectMeta<Namespace>| namespace.metadata.annotations = None;
+        self.start_reduced(Api::all(self.client.clone()), config, reduce, wake)
     }
 
     /// Watches only the metadata of what control made for tenants, so that drift is corrected. Who may create Secrets in a namespace of their

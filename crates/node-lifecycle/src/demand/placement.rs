@@ -21,12 +21,14 @@ struct SpareCapacity<'a> {
 pub(super) struct PlacementSimulation<'a> {
     all: Vec<SpareCapacity<'a>>,
     left: BTreeMap<&'a str, u32>,
-    /// Checks of nodes that are left for this tenant.
+    /// Checks of nodes that are left for this tenant, of nodes that a group has or may get.
     checks_left: usize,
+    /// The same of nodes of other groups.
+    checks_elsewhere: usize,
 }
 
-/// Checks of nodes for all pods of a tenant with several groups: some tenths of a second. Pods beyond that wait in the first
-/// group that could serve them.
+/// Checks of nodes for all pods of a tenant with several groups, in other groups and in its own: some tenths of a second each. Pods beyond
+/// that wait in the first group that could serve them.
 const MAX_NODE_CHECKS: usize = 200_000;
 
 impl<'a> PlacementSimulation<'a> {
@@ -35,6 +37,7 @@ impl<'a> PlacementSimulation<'a> {
             all: Vec::new(),
             left: groups.iter().map(|group| (group.name, group.left)).collect(),
             checks_left: MAX_NODE_CHECKS,
+            checks_elsewhere: MAX_NODE_CHECKS,
         }
     }
 
@@ -56,17 +59,26 @@ impl<'a> PlacementSimulation<'a> {
         group: &str,
         groups: &[NodeGroupDemand<'a>],
     ) -> bool {
-        let mut taken = Vec::new();
+        let others: BTreeMap<&str, &NodeGroupDemand<'_>> = groups
+            .iter()
+            .filter(|other| other.name != group)
+            .map(|other| (other.name, other))
+            .collect();
+        if others.is_empty() || pods.iter().any(|pod| pod.anti_affinity_resources().next().is_some()) {
+            return false;
+        }
+        let (mut taken, known_nodes) = (Vec::new(), self.all.len());
         let found = pods.iter().all(|pod| {
-            let candidate = self.all.iter_mut().enumerate().find(|(_, node_capacity)| {
+            let serves = |node_capacity: &SpareCapacity<'_>| {
+                let other = others.get(node_capacity.group);
                 node_capacity.serves
-                    && node_capacity.group != group
-                    && pod.anti_affinity_resources().next().is_none()
-                    && groups
-                        .iter()
-                        .any(|other| other.name == node_capacity.group && allows(&pod.rules, other, node_capacity.node))
+                    && other.is_some_and(|other| allows(&pod.rules, other, node_capacity.node))
                     && fits(&node_capacity.free, &pod.amounts)
-            });
+            };
+            let mut all = self.all.iter_mut().enumerate().take(self.checks_elsewhere);
+            let candidate = all.find(|(_, node_capacity)| serves(node_capacity));
+            let checks = candidate.as_ref().map_or(usize::MAX, |(index, _)| index + 1);
+            self.checks_elsewhere = self.checks_elsewhere.saturating_sub(checks.min(known_nodes));
             reserve_capacity(candidate, &pod.amounts, &mut taken)
         });
         if !found {
@@ -152,4 +164,53 @@ pub(super) fn subtract(capacity: &Amounts, used: &Amounts) -> Amounts {
         .iter()
         .map(|(resource, amount)| (resource.clone(), amount.saturating_sub(taken(resource))))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPU: &str = "nvidia.com/gpu";
+
+    fn gpus(count: u64) -> Amounts {
+        [(GPU.to_owned(), count)].into()
+    }
+
+    #[test]
+    fn pods_that_fit_nowhere_cost_a_bounded_number_of_checks() {
+        let group = |name, is_dynamic| NodeGroupDemand {
+            name,
+            pool: "h100",
+            is_dynamic,
+            left: 4,
+        };
+        let groups = [group("fix", false), group("burst", true)];
+        let node = HostNode {
+            name: "n",
+            capacity: gpus(8),
+            ..HostNode::default()
+        };
+        let mut simulation = PlacementSimulation::new(&groups);
+        for _ in 0..999 {
+            simulation.add("fix", &node, &gpus(8), true);
+        }
+        simulation.add("fix", &node, &gpus(0), true);
+        let pod = |count| Workload {
+            amounts: gpus(count),
+            ..Workload::default()
+        };
+        let (small, large) = (pod(1), pod(16));
+        let mut is_elsewhere = |pods: &[&Workload]| simulation.place_in_other_groups(pods, "burst", &groups);
+        // One after the other, and as a gang whose other member fits nowhere.
+        assert!((0..4).all(|_| is_elsewhere(&[&small])));
+        assert!(!is_elsewhere(&[&small, &large]));
+        assert!((0..4).all(|_| is_elsewhere(&[&small])));
+        assert!(!is_elsewhere(&[&small]), "the node has 8 GPUs");
+        for _ in 0..MAX_NODE_CHECKS / 1_000 {
+            is_elsewhere(&[&large]);
+        }
+        assert_eq!(simulation.checks_elsewhere, 0);
+        simulation.add("fix", &node, &gpus(0), true);
+        assert!(!simulation.place_in_other_groups(&[&small], "burst", &groups));
+    }
 }

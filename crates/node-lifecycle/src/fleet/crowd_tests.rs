@@ -3,14 +3,12 @@
 use crate::{
     demand::Workload,
     devices::Devices,
-    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
+    fleet::{SnapshotInput, TenantInput, build_snapshot},
     idle::IdleTracker,
     pod_requests::Requests,
     rejections::RejectedNodes,
 };
-use berth_api::{
-    HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec, names::TenantId,
-};
+use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec, names::TenantId};
 use berth_planner::{ActionKind, Fleet, plan};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -25,15 +23,7 @@ fn tenant(name: &str) -> TenantInput {
     };
     let mut cluster = TenantCluster::new(name, spec);
     cluster.metadata.uid = Some(name.into());
-    TenantInput {
-        cluster: Arc::new(cluster),
-        accepted: true,
-        withdrawn: WithdrawnNodes::default(),
-        gone: false,
-        class: None,
-        schedule: ScheduleState::Running,
-        project: None,
-    }
+    TenantInput::accepted(cluster)
 }
 
 /// A pod that waits, created so many seconds after the first.

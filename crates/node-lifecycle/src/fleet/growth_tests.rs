@@ -1,13 +1,13 @@
 use crate::{
     demand::{NodeRules, Workload},
     devices::Devices,
-    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
+    fleet::{SnapshotInput, TenantInput, build_snapshot},
     idle::IdleTracker,
     pod_requests::Requests,
     rejections::RejectedNodes,
 };
 use berth_api::{
-    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, PoolPolicy, PoolReclaim, ScheduleState, TenantCluster,
+    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, PoolPolicy, PoolReclaim, TenantCluster,
     TenantClusterSpec, names::TenantId,
 };
 use berth_planner::{Fleet, NodeState, Reclaim};
@@ -60,15 +60,7 @@ fn fleet_with_policy(
         classes: Vec::new(),
         organizations: Vec::new(),
         projects: Vec::new(),
-        tenants: vec![TenantInput {
-            cluster: Arc::new(cluster),
-            accepted: true,
-            withdrawn: WithdrawnNodes::default(),
-            gone: false,
-            class: None,
-            schedule: ScheduleState::Running,
-            project: None,
-        }],
+        tenants: vec![TenantInput::accepted(cluster)],
         workloads: vec![Arc::new(pod)],
         platform: &|_| Requests::new(),
         devices: &Devices::default(),

@@ -64,6 +64,22 @@ pub struct TenantInput {
     pub schedule: ScheduleState,
 }
 
+#[cfg(test)]
+impl TenantInput {
+    /// A running tenant whose spec is accepted.
+    fn accepted(cluster: TenantCluster) -> Self {
+        Self {
+            cluster: Arc::new(cluster),
+            accepted: true,
+            withdrawn: WithdrawnNodes::default(),
+            gone: false,
+            class: None,
+            project: None,
+            schedule: ScheduleState::Running,
+        }
+    }
+}
+
 /// Nodes that a tenant has and may not keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WithdrawnNodes {

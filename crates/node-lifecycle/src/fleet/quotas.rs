@@ -178,9 +178,8 @@ fn level_quota(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::WithdrawnNodes;
-    use berth_api::{OrganizationSpec, ProjectSpec, ScheduleState, TenantCluster, TenantClusterSpec};
-    use std::sync::Arc;
+
+    use berth_api::{OrganizationSpec, ProjectSpec, TenantCluster, TenantClusterSpec};
 
     #[test]
     fn the_limit_of_an_organization_leaves_room_for_the_nominal_quotas_of_its_projects() {
@@ -266,13 +265,9 @@ mod tests {
     #[test]
     fn a_tenant_belongs_to_its_project_or_else_to_its_class() {
         let tenant = |class: Option<&str>, project: Option<&str>| TenantInput {
-            cluster: Arc::new(TenantCluster::new("a", TenantClusterSpec::default())),
-            accepted: true,
-            withdrawn: WithdrawnNodes::default(),
-            gone: false,
             class: class.map(Into::into),
             project: project.map(Into::into),
-            schedule: ScheduleState::Running,
+            ..TenantInput::accepted(TenantCluster::new("a", TenantClusterSpec::default()))
         };
         for (class, project, quota) in [
             (Some("gold"), Some("vision"), Some("project/vision")),

@@ -1,6 +1,6 @@
 use crate::{
     devices::Devices,
-    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
+    fleet::{SnapshotInput, TenantInput, build_snapshot},
     idle::IdleTracker,
     pod_requests::Requests,
     rejections::RejectedNodes,
@@ -53,13 +53,9 @@ fn ranges(group: NodeGroup, schedule: ScheduleState, accepted: bool, deleted: bo
         organizations: Vec::new(),
         projects: Vec::new(),
         tenants: vec![TenantInput {
-            cluster: Arc::new(serde_json::from_value(cluster).unwrap()),
             accepted,
-            withdrawn: WithdrawnNodes::default(),
-            gone: false,
-            class: None,
-            project: None,
             schedule,
+            ..TenantInput::accepted(serde_json::from_value(cluster).unwrap())
         }],
         workloads: Vec::new(),
         platform: &|_| Requests::new(),

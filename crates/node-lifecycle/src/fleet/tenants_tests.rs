@@ -5,7 +5,7 @@ use crate::{
     pod_requests::Requests,
     rejections::RejectedNodes,
 };
-use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec};
+use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec};
 use berth_planner::{ActionKind, Fleet, NodeState, plan};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -51,13 +51,9 @@ fn groups(accepted: bool, withdrawn: WithdrawnNodes) -> Vec<(String, u32, u32)> 
     let fleet = snapshot(
         nodes.into(),
         vec![TenantInput {
-            cluster: Arc::new(cluster),
             accepted,
             withdrawn,
-            gone: false,
-            class: None,
-            project: None,
-            schedule: ScheduleState::default(),
+            ..TenantInput::accepted(cluster)
         }],
     );
     let groups = fleet.tenants[0].node_groups.iter();

@@ -42,9 +42,10 @@ async fn pods(credential: &StolenCredential) {
     // Each makes what is added to a pod for it to hold that many.
     let limited: [(&str, &dyn Fn(usize) -> Value); 10] = [
         // The API server adds two itself.
-        ("spec.tolerations", &|count| {
-            json!({"tolerations": repeated(count - 2, |n| json!({"key": format!("t{n}"), "operator": "Exists"}))})
-        }),
+        (
+            "spec.tolerations",
+            &|count| json!({"tolerations": repeated(count - 2, |n| json!({"key": format!("t{n}"), "operator": "Exists"}))}),
+        ),
         ("spec.affinity.nodeAffinity: terms", &|count| {
             required(repeated(count, |_| json!({"matchExpressions": [expression(1)]})))
         }),
@@ -63,19 +64,23 @@ async fn pods(credential: &StolenCredential) {
                 "topologyKey": format!("zone{n}"), "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}))})
         }),
         // The pod has a container already.
-        ("spec.containers and spec.initContainers", &|count| {
-            json!({"initContainers": repeated(count - 1, |n| json!({"name": format!("i{n}"), "image": "i"}))})
-        }),
-        ("spec.resourceClaims", &|count| {
-            json!({"resourceClaims": repeated(count, |n| json!({"name": format!("c{n}"), "resourceClaimName": format!("c{n}")}))})
-        }),
-        ("spec.volumes", &|count| {
-            json!({"volumes": repeated(count, |n| json!({"name": format!("v{n}"), "emptyDir": {}}))})
-        }),
+        (
+            "spec.containers and spec.initContainers",
+            &|count| json!({"initContainers": repeated(count - 1, |n| json!({"name": format!("i{n}"), "image": "i"}))}),
+        ),
+        (
+            "spec.resourceClaims",
+            &|count| json!({"resourceClaims": repeated(count, |n| json!({"name": format!("c{n}"), "resourceClaimName": format!("c{n}")}))}),
+        ),
+        (
+            "spec.volumes",
+            &|count| json!({"volumes": repeated(count, |n| json!({"name": format!("v{n}"), "emptyDir": {}}))}),
+        ),
         // The address counts like a name.
-        ("spec.hostAliases", &|count| {
-            json!({"hostAliases": [{"ip": "192.0.2.1", "hostnames": repeated(count - 1, |n| format!("h{n}").into())}]})
-        }),
+        (
+            "spec.hostAliases",
+            &|count| json!({"hostAliases": [{"ip": "192.0.2.1", "hostnames": repeated(count - 1, |n| format!("h{n}").into())}]}),
+        ),
     ];
     for (field, holding) in limited {
         let most = most_in_pod(field);

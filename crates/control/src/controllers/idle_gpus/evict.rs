@@ -7,14 +7,11 @@ use super::{
     stop,
     tenants::{Memory, ObservedTenant},
 };
-use crate::{apply::is_status, metrics::ResultLabels};
+use crate::{apply::is_status, controllers::pod_deletion::evict_only_this, metrics::ResultLabels};
 use berth_api::IdleLastStep;
 use berth_idle_reclaim::{order::ReclaimOrder, pass::Decision, pod::GpuPod, workload::WorkloadName};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    api::{DeleteParams, EvictParams, Preconditions},
-};
+use kube::Api;
 use std::{collections::HashSet, time::Duration};
 use tokio::time::Instant;
 
@@ -130,16 +127,7 @@ const EVICTED: &str = "ok";
 /// Evicts one pod; returns the result for metrics.
 async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod) -> &'static str {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace);
-    let params = EvictParams {
-        delete_options: Some(DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(pod.uid.clone()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        }),
-        ..EvictParams::default()
-    };
+    let params = evict_only_this(Some(&pod.uid));
     match pods.evict(&pod.name, &params).await {
         Ok(_) => EVICTED,
         // It is gone, or another pod has its name.

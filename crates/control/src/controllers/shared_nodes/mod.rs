@@ -15,7 +15,10 @@ pub use marked::MarkedNodes;
 
 use crate::{
     apply::is_status,
-    controllers::in_use_markers::{self, MarkedMachines, Marker, PreviousUse, Use},
+    controllers::{
+        in_use_markers::{self, MarkedMachines, Marker, PreviousUse, Use},
+        pod_deletion::{evict_only_this, only_this},
+    },
     error::{ReconcileError, api},
     metrics::ActionLabels,
 };
@@ -29,7 +32,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions},
+    api::{Patch, PatchParams},
     core::PartialObjectMeta,
     runtime::reflector::ObjectRef,
 };
@@ -159,23 +162,10 @@ async fn enforce_pod_decision(
     };
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let decision = decide(context, node, now.as_ref(), pod, &allowed_pools(&workloads));
-    let delete_params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(pod.uid.clone()),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
     let result = match decision {
         PodDecision::Keep => return Ok(true),
-        PodDecision::Evict => {
-            let params = EvictParams {
-                delete_options: Some(delete_params),
-                ..EvictParams::default()
-            };
-            pods.evict(name, &params).await.map(|_| ())
-        }
-        PodDecision::Delete => pods.delete(name, &delete_params).await.map(|_| ()),
+        PodDecision::Evict => pods.evict(name, &evict_only_this(Some(&pod.uid))).await.map(|_| ()),
+        PodDecision::Delete => pods.delete(name, &only_this(Some(&pod.uid))).await.map(|_| ()),
     };
     match result {
         Ok(()) => tracing::info!(
