@@ -18,6 +18,7 @@ mod storage;
 mod dra;
 mod nodes;
 mod placement;
+mod pod_credentials;
 mod pods;
 mod pods_of_a_class;
 mod restart;
@@ -54,8 +55,8 @@ async fn live(setup: Setup) {
     limits::what_services_add_to_a_pod_is_limited(&clusters).await;
     workloads::an_evicted_pod_is_replaced(&clusters).await;
     pods::gates_and_late_additions(&clusters).await;
-    pods::tokens_are_renewed_in_place(&clusters).await;
-    pods::trust_bundles_reach_pods(&clusters).await;
+    pod_credentials::tokens_are_renewed_in_place(&clusters).await;
+    pod_credentials::trust_bundles_reach_pods(&clusters).await;
     certificates::signers_of_the_tenant_issue_for_pods(&clusters).await;
     pods::pods_see_themselves_as_in_a_cluster_of_their_own(&clusters).await;
     // It ends all pods.
