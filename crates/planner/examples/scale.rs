@@ -198,6 +198,7 @@ fn tenant(at: usize, each: u32) -> Tenant {
             min_nodes: 0,
             max_nodes: 1000,
             demand: vec![gang, demand("many", 60, each * 4, 2), zoned],
+            ..NodeGroup::default()
         }],
         ..Tenant::default()
     }

@@ -249,6 +249,20 @@ pub struct NodeGroup {
     pub max_nodes: u32,
     /// Pods that wait for nodes of this group.
     pub demand: Vec<Demand>,
+    /// Pods that wait for its nodes and are no part of its demand, for messages.
+    pub unplanned: BTreeSet<Unplanned>,
+}
+
+/// Why pods that wait are no part of the demand of their group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Unplanned {
+    /// More wait than are planned at a time.
+    Later,
+    /// One pod or gang has more constraints than all pods of a group may have.
+    ManyConstraints,
+    /// Their node selectors and node affinities are too large.
+    LargeRules,
 }
 
 /// Pods that wait together.

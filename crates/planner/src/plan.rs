@@ -1,8 +1,8 @@
 //! The output of the planner.
 
-use crate::{ActionReason, PodSet, ScaleUpLimited, Seconds, Wait};
+use crate::{ActionReason, PodSet, ScaleUpLimited, Seconds, Unplanned, Wait};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the planner decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,8 @@ pub struct NodeGroupPlan {
     pub more_waits: u32,
     /// Nodes that are requested from an autoscaler for this group.
     pub requested_nodes: u32,
+    /// Pods for which no nodes are planned.
+    pub unplanned: BTreeSet<Unplanned>,
 }
 
 /// Nodes that an autoscaler is to add to a pool.

@@ -124,6 +124,7 @@ impl<'a> PlanningPass<'a> {
             waiting: state.missing,
             borrowed: self.count_borrowed_nodes(group),
             requested_nodes: requested.map_or(0, |requested| requested.by_group[group]),
+            unplanned: spec.unplanned.clone(),
             ..NodeGroupPlan::default()
         };
         if let Some(blocked) = &state.minimum_blocked_by {

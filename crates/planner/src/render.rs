@@ -1,8 +1,8 @@
 //! Text for people, made from typed reasons. No other file of the planner contains such text.
 
 use crate::{
-    ActionReason, Capacity, GpuScope, Impossible, NodeGroupPlan, RequestName, ScaleUp, ScaleUpBound, Seconds, Wait,
-    WaitReason, Waiting,
+    ActionReason, Capacity, GpuScope, Impossible, NodeGroupPlan, RequestName, ScaleUp, ScaleUpBound, Seconds,
+    Unplanned, Wait, WaitReason, Waiting,
 };
 use std::fmt::{self, Display, Formatter};
 
@@ -76,7 +76,19 @@ impl NodeGroupPlan {
         if self.requested_nodes > 0 {
             parts.push(format!("{} requested from an autoscaler", nodes(self.requested_nodes)));
         }
+        parts.extend(self.unplanned.iter().map(ToString::to_string));
         parts.join("; ")
+    }
+}
+
+/// Without numbers: a message that changes with every pod would be written again and again.
+impl Display for Unplanned {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Later => "more pods wait than are planned at a time, and get nodes after the pods before them",
+            Self::ManyConstraints => "a pod or gang has too many constraints, and brings no nodes",
+            Self::LargeRules => "a pod has a node selector and node affinity that are too large, and brings no nodes",
+        })
     }
 }
 
@@ -245,6 +257,19 @@ fn nodes(number: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_names_pods_for_which_no_nodes_are_planned() {
+        let plan = NodeGroupPlan {
+            more_waits: 3,
+            unplanned: [Unplanned::LargeRules, Unplanned::Later].into(),
+            ..NodeGroupPlan::default()
+        };
+        let expected = "3 more wait; more pods wait than are planned at a time, and get nodes after the pods before them; \
+                        a pod has a node selector and node affinity that are too large, and brings no nodes";
+        assert_eq!(plan.message(), expected);
+        assert_eq!(NodeGroupPlan::default().message(), "");
+    }
 
     #[test]
     fn durations_and_times_are_short() {

@@ -21,7 +21,7 @@ fn fleet(minimums: [u32; 4]) -> Fleet {
         pool: pool.into(),
         min_nodes,
         max_nodes: 4,
-        demand: Vec::new(),
+        ..NodeGroup::default()
     };
     let names = pools.map(|(name, ..)| name);
     let node = |pool: &str, number: u32| Node {

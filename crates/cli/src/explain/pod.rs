@@ -206,8 +206,7 @@ fn find_reasons(
         reasons.extend(copied.map(|condition| format!("in the tenant: {condition}")));
     }
     let groups = tenant.status.iter().flat_map(|status| &status.node_groups);
-    let waiting =
-        groups.filter(|group| group.pending > 0 || (!group.message.is_empty() && group.assigned < group.desired));
+    let waiting = groups.filter(|group| !group.message.is_empty());
     if on_host.1.node.is_none() && in_tenant.1.node.is_none() {
         reasons.extend(waiting.map(|group| format!("node group {}: {}", group.name, group.message)));
     }

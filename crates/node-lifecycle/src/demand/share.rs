@@ -7,6 +7,7 @@
 
 use super::{translate::SchedulingUnit, workload::Workload};
 use berth_api::labels;
+use berth_planner::Unplanned;
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
@@ -54,14 +55,17 @@ pub(super) struct UsedShare {
 }
 
 impl UsedShare {
-    /// Adds the constraints of pods, if there is room for them and for another request.
-    pub(super) fn admit(&mut self, share: Share, constraints: &HashSet<u64>) -> bool {
+    /// Adds the constraints of pods, if there is room for them and for another request; else says why there is none.
+    pub(super) fn admit(&mut self, share: Share, constraints: &HashSet<u64>) -> Result<(), Unplanned> {
+        if constraints.len() > share.constraints {
+            return Err(Unplanned::ManyConstraints);
+        }
         let new = constraints.difference(&self.constraints).count();
         if self.requests >= share.requests || self.constraints.len() + new > share.constraints {
-            return false;
+            return Err(Unplanned::Later);
         }
         self.constraints.extend(constraints);
-        true
+        Ok(())
     }
 
     /// Counts requests that were added.

@@ -1,5 +1,6 @@
 use super::{node_rules::NodeRules, *};
-use berth_planner::{Amounts, Demand, Topology};
+use berth_planner::{Amounts, Demand, Topology, Unplanned};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 fn gpus(count: u64) -> Amounts {
@@ -388,4 +389,34 @@ fn pods_that_must_be_in_one_domain_are_one_demand() {
     let there = companion("z", "product", SchedulingState::Bound("h1".into()));
     let found = demand(&[there, companion("a", "product", SchedulingState::Pending)]);
     assert_eq!(found["burst"][0].selector["product"], "H100");
+}
+
+#[test]
+fn pods_without_planned_nodes_are_named_with_the_reason() {
+    let unplanned = |pods: &[Workload]| demand_with(pods, 8).unplanned;
+    let of = |group: &str, why: &[Unplanned]| BTreeMap::from([(group.to_owned(), why.iter().copied().collect())]);
+    assert!(unplanned(&[pod("a", 8)]).is_empty());
+    // No node could run it: it is no demand, and nothing of it is left out.
+    assert!(unplanned(&[pod("a", 16)]).is_empty());
+
+    let mut named = json!({"metadata": {"name": "a"}, "spec": {"containers": []}});
+    named["spec"]["nodeSelector"] = json!({"zone": "z".repeat(9_000), "berth.dev/pool": "l40s"});
+    let mut large = pod("a", 1);
+    large.rules = NodeRules::of_pod(&serde_json::from_value(named).unwrap(), "");
+    assert_eq!(unplanned(&[large]), of("burst", &[Unplanned::LargeRules]));
+
+    let constrained = |name: &str, count: usize| {
+        let mut pod = pod(name, 1);
+        for number in 0..count {
+            pod.amounts.insert(format!("anti/{name}-{number}"), 0);
+        }
+        pod
+    };
+    assert_eq!(
+        unplanned(&[constrained("a", 1_000)]),
+        of("burst", &[Unplanned::ManyConstraints])
+    );
+    let pods = [constrained("a", 900), constrained("b", 900)];
+    assert_eq!(unplanned(&pods), of("burst", &[Unplanned::Later]));
+    assert_eq!(unplanned(&pods[1..]), BTreeMap::new());
 }

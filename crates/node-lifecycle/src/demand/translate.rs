@@ -10,10 +10,10 @@ use super::{
     workload::{ANTI_AFFINITY_PREFIX, SchedulingState, Workload, is_device, shorten},
 };
 use berth_api::labels;
-use berth_planner::{Amounts, Demand, PodSet, Seconds, Topology};
+use berth_planner::{Amounts, Demand, PodSet, Seconds, Topology, Unplanned};
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::{BuildHasher, RandomState},
 };
 
@@ -73,6 +73,8 @@ pub struct TenantDemand {
     pub affinities: BTreeMap<String, (NodeRules, String)>,
     /// Resources that represent anti-affinity and spread, and how much of them every node has.
     pub limits: BTreeMap<String, u64>,
+    /// Pods that are no part of the demand, by group.
+    pub unplanned: BTreeMap<String, BTreeSet<Unplanned>>,
 }
 
 /// Label that names one node.
@@ -151,6 +153,9 @@ pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_
             serves.then_some((*group, pool))
         });
         let Some((first, first_pool)) = could.next() else {
+            if let Some(group) = group_of_large_rules(&unit, &dynamic, pools) {
+                demand.leave_out(group, Unplanned::LargeRules);
+            }
             continue;
         };
         let others: Vec<_> = could.collect();
@@ -167,7 +172,8 @@ pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_
             (first, first_pool)
         };
         let used = used.entry(group.name).or_default();
-        if !used.admit(tenant.share, &constraints.of(&unit)) {
+        if let Err(why) = used.admit(tenant.share, &constraints.of(&unit)) {
+            demand.leave_out(group, why);
             continue;
         }
         if demand.add(group, pool, &unit, &mut spread) {
@@ -175,6 +181,20 @@ pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_
         }
     }
     demand
+}
+
+/// The first group whose nodes pods wait for that have too large rules, if they have any.
+fn group_of_large_rules<'a>(
+    unit: &SchedulingUnit<'_>,
+    groups: &[&'a NodeGroupDemand<'a>],
+    pools: &BTreeMap<&str, PoolNodes<'_>>,
+) -> Option<&'a NodeGroupDemand<'a>> {
+    let pod = unit.pods.iter().find(|pod| pod.rules.too_large.is_some())?;
+    let waits_for = |group: &&&NodeGroupDemand<'_>| {
+        let pool = pools.get(group.pool);
+        pool.is_some_and(|pool| needs_node_of(pod, pool.has_devices))
+    };
+    groups.iter().find(waits_for).copied()
 }
 
 /// Pending pods one by one, those with an affinity to each other, and gangs: higher priority first, then by age.
@@ -347,6 +367,11 @@ impl TenantDemand {
         self.affinities
             .get(affinity)
             .is_some_and(|(rules, group)| rules.terms_allow(node.name, |key| label(key, group, pool, node)))
+    }
+
+    /// Records why pods of a group are no part of the demand.
+    fn leave_out(&mut self, group: &NodeGroupDemand<'_>, why: Unplanned) {
+        self.unplanned.entry(group.name.to_owned()).or_default().insert(why);
     }
 
     /// Adds a demand. Returns whether it is one of its own: it may be like the last.

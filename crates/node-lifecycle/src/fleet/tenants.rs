@@ -38,7 +38,7 @@ pub(super) fn planner_groups(
                     max_nodes: group.maximum(),
                     name: group.name,
                     pool: group.pool_name,
-                    demand: Vec::new(),
+                    ..planner::NodeGroup::default()
                 }
             })
             .collect();
@@ -59,7 +59,7 @@ pub(super) fn planner_groups(
                 pool: pool.into(),
                 min_nodes: minimum.min(count),
                 max_nodes: count,
-                demand: Vec::new(),
+                ..planner::NodeGroup::default()
             }
         })
         .collect()
@@ -184,7 +184,11 @@ impl DemandCollector {
             demand,
             affinities,
             limits,
+            unplanned,
         } = needs;
+        for group in groups.iter_mut() {
+            group.unplanned = unplanned.get(&group.name).cloned().unwrap_or_default();
+        }
         for (name, demand) in demand {
             let Some(group) = groups.iter_mut().find(|group| group.name == name) else {
                 continue;

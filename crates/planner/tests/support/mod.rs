@@ -158,7 +158,7 @@ fn group(fleet: &mut Fleet, words: &[&str]) {
         pool: words[1].into(),
         min_nodes: number(min),
         max_nodes: number(max),
-        demand: Vec::new(),
+        ..NodeGroup::default()
     });
 }
 

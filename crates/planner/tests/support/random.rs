@@ -93,7 +93,7 @@ fn tenant(number: usize) -> impl Strategy<Value = Tenant> {
             pool: "h100".into(),
             min_nodes: if number == 0 { min } else { 0 },
             max_nodes: min + more,
-            demand: Vec::new(),
+            ..NodeGroup::default()
         }],
         terminated: false,
     })

@@ -70,7 +70,7 @@ impl Decisions {
                 pool: POOL.into(),
                 min_nodes: 0,
                 max_nodes: options.nodes,
-                demand: Vec::new(),
+                ..NodeGroup::default()
             }],
             ..Tenant::default()
         };

@@ -177,6 +177,9 @@ pub(super) fn events(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> V
         }
         if group.pending > 0 && earlier.pending == 0 {
             events.push(("WaitingForNodes", format!("group {name}: {}", group.message)));
+        } else if group.pending == 0 && !group.message.is_empty() && earlier.message.is_empty() {
+            // Nodes that come would not help these pods.
+            events.push(("NoNodesPlanned", format!("group {name}: {}", group.message)));
         }
     }
     events
@@ -305,5 +308,12 @@ mod tests {
         );
         assert!(reasons(&[group(1, 1, 1)], group(1, 1, 2)).is_empty());
         assert!(reasons(&[group(1, 1, 1)], group(0, 0, 0)).is_empty());
+        let large = |pending| NodeGroupStatus {
+            message: "a pod is too large".into(),
+            ..group(0, 0, pending)
+        };
+        assert_eq!(reasons(&[group(0, 0, 0)], large(0)), ["NoNodesPlanned"]);
+        assert_eq!(reasons(&[group(0, 0, 0)], large(1)), ["WaitingForNodes"]);
+        assert!(reasons(&[large(0)], large(0)).is_empty());
     }
 }
