@@ -36,6 +36,11 @@ pub fn is_gateway() -> String {
     format!("request.userInfo.?username.orValue('') == '{}'", system::GATEWAY_USER)
 }
 
+/// Whether the request comes from a kubelet.
+pub fn is_kubelet() -> String {
+    "('system:nodes' in request.userInfo.?groups.orValue([]))".into()
+}
+
 /// Whether RBAC lets the requesting user bypass admission policies.
 pub fn may_bypass_policies() -> String {
     format!("{}.check('{BYPASS}').allowed()", authorizer_of(RESOURCE))

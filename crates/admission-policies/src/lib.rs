@@ -19,6 +19,7 @@ mod endpoints;
 mod field_checks;
 mod gateway;
 mod ingresses_and_routes;
+mod kubelets;
 mod metadata;
 mod namespaces;
 mod network_policies;
@@ -62,6 +63,8 @@ pub enum Subjects {
     TenantIdentities,
     /// The gateway, which is open to the outside.
     Gateway,
+    /// Kubelets, whose credentials somebody has who is root on a node.
+    Kubelets,
 }
 
 /// Where the objects are that a policy validates.
@@ -181,6 +184,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies.extend(network_policies::build_policies());
     policies.extend(sizes::build_policies());
     policies.extend(allowed_namespaces::build_policies());
+    policies.extend(kubelets::build_policies());
     policies.extend([
         namespaces::build_policy(),
         nodes::build_policy(),
@@ -263,6 +267,7 @@ impl AdmissionPolicy {
             Subjects::Everyone => ("may-not-bypass", format!("!{}", cel::may_bypass_policies())),
             Subjects::TenantIdentities => ("is-tenant-identity", cel::is_tenant_identity()),
             Subjects::Gateway => ("is-gateway", cel::is_gateway()),
+            Subjects::Kubelets => ("is-kubelet", cel::is_kubelet()),
         };
         let further = self.conditions.iter();
         let further = further.map(|(name, expression)| match_condition(name, expression.clone()));

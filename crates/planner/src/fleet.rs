@@ -235,6 +235,10 @@ pub struct Tenant {
     pub terminated: bool,
 }
 
+/// Most GPUs of one node, shares of them included. A kubelet can report any number, and who is root on a node of a tenant can be its kubelet.
+/// Sums of as many as a fleet has nodes, with the fractions of shares, stay within 64 bits.
+pub const MAX_NODE_GPUS: u64 = 1 << 20;
+
 /// A node group of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

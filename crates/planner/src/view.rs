@@ -368,7 +368,7 @@ impl<'a> Names<'a> {
         }
         Kind {
             // A node without GPUs counts as one GPU.
-            gpus: pool.gpu_resource_name.as_ref().map_or(1, |_| capacity[0].max(1)),
+            gpus: { pool.gpu_resource_name.as_ref() }.map_or(1, |_| capacity[0].clamp(1, crate::MAX_NODE_GPUS)),
             capacity: capacity.to_vec(),
             matches,
         }

@@ -29,6 +29,8 @@ fn main() -> ExitCode {
             admission_policies::classes_and_pools_are_named_only_in_namespaces_that_they_allow,
             admission_policies::a_user_gives_its_tenant_no_quota,
             admission_policies::a_stolen_gateway_token_sets_one_annotation,
+            admission_policies::a_stolen_kubelet_credential_reaches_no_other_tenant,
+            admission_policies::a_stolen_token_of_a_node_agent_offers_no_devices_of_others,
             admission_policies::the_host_reports_no_type_errors_in_the_policies,
             workloads::pods_that_reach_for_the_host_are_rejected_with_a_reason,
             objects::objects_beyond_the_tenant_are_rejected_with_a_reason,

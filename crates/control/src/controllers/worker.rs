@@ -23,9 +23,11 @@ use crate::{
 };
 use berth_api::SleepState;
 use berth_runtime::queue::{Queue, Taken};
+use futures::FutureExt;
 use kube::runtime::reflector::ObjectRef;
 use std::{
     collections::HashMap,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -82,6 +84,9 @@ pub enum ControllerError {
     /// It took too long.
     #[error("the reconcile took longer than {} s", RECONCILE_TIMEOUT.as_secs())]
     Timeout,
+    /// It panicked: a bug. The message is in the log.
+    #[error("the reconcile panicked: please report this with the log above")]
+    Panicked,
 }
 
 impl ControllerError {
@@ -92,6 +97,7 @@ impl ControllerError {
             Self::TenantClass(error) => error.reason(),
             Self::Nodes(error) => error.category(),
             Self::Timeout => "Timeout",
+            Self::Panicked => "Panicked",
         }
     }
 }
@@ -161,6 +167,17 @@ async fn work(controllers: Arc<Controllers>, stop: CancellationToken) {
     }
 }
 
+/// Runs a reconcile that may neither take for ever nor end all others: a key that is not given back to the queue is never reconciled again.
+async fn limit<T>(reconcile: impl Future<Output = Result<T, ControllerError>>) -> Result<T, ControllerError> {
+    // What a reconcile shares with others is in stores and locks, which others can use after a panic.
+    let caught = AssertUnwindSafe(reconcile).catch_unwind();
+    match tokio::time::timeout(RECONCILE_TIMEOUT, caught).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(ControllerError::Panicked),
+        Err(_) => Err(ControllerError::Timeout),
+    }
+}
+
 /// Reconciles one key and gives it back to the queue.
 async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: Slot, taken: Taken<Key>) {
     let Controllers {
@@ -172,7 +189,7 @@ async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: S
     metrics.tenants.set(size(stores.tenants.len()));
     let started = Instant::now();
     let slot = Arc::new(slot);
-    let outcome = tokio::time::timeout(RECONCILE_TIMEOUT, controllers.reconcile(&key, &slot)).await;
+    let outcome = limit(Box::pin(controllers.reconcile(&key, &slot))).await;
     metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
     if let Key::Tenant { namespace, name } = &key {
         record_usage(metrics, stores, namespace, name);
@@ -180,7 +197,7 @@ async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: S
     if key == Key::Fleet {
         record_sleep(metrics, stores);
     }
-    let result = match outcome.unwrap_or(Err(ControllerError::Timeout)) {
+    let result = match outcome {
         Ok(again) => {
             failures.clear(&key);
             if let Some(pause) = again {
@@ -256,6 +273,17 @@ fn kind_label(key: &Key) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reconcile_that_panics_or_hangs_is_tried_again() {
+        let panics = limit::<()>(async { panic!("a bug") }).await;
+        assert_eq!(panics.unwrap_err().reason(), "Panicked");
+        assert_eq!(
+            limit::<()>(std::future::pending()).await.unwrap_err().reason(),
+            "Timeout"
+        );
+        assert_eq!(limit(async { Ok(7) }).await.unwrap(), 7);
+    }
 
     #[test]
     fn the_pause_doubles_with_each_failure_and_starts_again_after_a_success() {

@@ -10,6 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 /// every node.
 const MAX_BLOCKED_RANGES: usize = 250;
 
+/// Addresses of a node in each family. Its kubelet reports them, and who is root on a node of a tenant can be its kubelet: with some
+/// hundred addresses, one node would close all networks to all tenants.
+const MAX_NODE_ADDRESSES: usize = 4;
+
 /// Ranges in a list with which an admission policy compares addresses. An API server bounds what the evaluation of a policy may
 /// cost: one expression may cost a million units.
 ///
@@ -114,10 +118,18 @@ pub fn collect_host_network<'n, 's>(
     }
 }
 
-/// The addresses of a node.
+/// The addresses of a node: of each family the first [`MAX_NODE_ADDRESSES`].
 pub fn addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    addresses.filter_map(|address| address.address.parse().ok())
+    let of_machine = addresses.filter(|address| ["InternalIP", "ExternalIP"].contains(&address.type_.as_str()));
+    let mut counts = [0_usize; 2];
+    of_machine
+        .filter_map(|address| address.address.parse::<IpAddr>().ok())
+        .filter(move |address| {
+            let count = &mut counts[usize::from(address.is_ipv6())];
+            *count += 1;
+            *count <= MAX_NODE_ADDRESSES
+        })
 }
 
 /// At most `most` ranges that contain all of `ranges`: the longest prefixes are shortened until ranges merge. No range grows
@@ -173,6 +185,7 @@ pub fn api_servers<'a>(slices: impl IntoIterator<Item = &'a EndpointSlice>) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::NodeAddress;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -294,5 +307,36 @@ mod tests {
             prop_assert!(fewer.len() <= most);
             prop_assert!(all.iter().all(|one| fewer.iter().any(|range| range.contains(one))));
         }
+    }
+
+    #[test]
+    fn a_node_that_reports_every_network_closes_few_addresses() {
+        let mut liar = node("10.244.1.0/24", "192.168.5.66");
+        let addresses = liar.status.as_mut().unwrap().addresses.as_mut().unwrap();
+        for number in 0..448 {
+            addresses.push(NodeAddress {
+                address: format!("{}.{}.7.223", number % 224, 100 + number / 224),
+                type_: "ExternalIP".into(),
+            });
+            addresses.push(NodeAddress {
+                address: format!("2001:db8:{number}::1"),
+                type_: "InternalIP".into(),
+            });
+        }
+        assert_eq!(addresses_of(&liar).count(), 2 * MAX_NODE_ADDRESSES);
+        assert_eq!(addresses_of(&liar).next().unwrap().to_string(), "192.168.5.66");
+        let intact: Vec<Node> = (0..150)
+            .map(|number| node(&format!("10.244.{number}.0/24"), &format!("192.168.5.{number}")))
+            .collect();
+        let blocked = |nodes: &[Node]| collect_host_network(nodes, ["10.96.0.0/16"], Vec::new(), &[]).blocked;
+        let shortest = |ranges: &[IpNet]| {
+            ranges
+                .iter()
+                .filter(|range| range.addr().is_ipv4())
+                .map(IpNet::prefix_len)
+                .min()
+        };
+        let all: Vec<Node> = intact.iter().cloned().chain([liar]).collect();
+        assert_eq!(shortest(&blocked(&all)), shortest(&blocked(&intact)));
     }
 }

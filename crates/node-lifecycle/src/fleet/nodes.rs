@@ -9,7 +9,7 @@ use crate::{
     pod_requests,
 };
 use berth_api::HostNodePool;
-use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
+use berth_planner::{Amounts, MAX_NODE_GPUS, Node, NodeState, Owner, Phase, Seconds, pool_of};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
@@ -104,6 +104,11 @@ fn tenant_capacity(node: &HostObject, input: &SnapshotInput<'_>, resolved: &Reso
     for (resource, count) in input.devices.of_node(&node.name_any(), resolved) {
         // The count of a device plugin takes precedence, as for the scheduler.
         capacity.entry(resource).or_insert(count);
+    }
+    for (resource, amount) in &mut capacity {
+        if demand::is_device(resource) {
+            *amount = (*amount).min(MAX_NODE_GPUS);
+        }
     }
     capacity
 }

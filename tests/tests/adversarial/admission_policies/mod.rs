@@ -7,6 +7,7 @@ mod empty_lists;
 mod endpoint_cost;
 mod gateway;
 mod ingresses_and_routes;
+mod kubelets;
 mod network;
 mod network_cost;
 mod objects;
@@ -18,6 +19,9 @@ mod tenant_clusters;
 
 pub(crate) use allowed_namespaces::classes_and_pools_are_named_only_in_namespaces_that_they_allow;
 pub(crate) use gateway::a_stolen_gateway_token_sets_one_annotation;
+pub(crate) use kubelets::{
+    a_stolen_kubelet_credential_reaches_no_other_tenant, a_stolen_token_of_a_node_agent_offers_no_devices_of_others,
+};
 pub(crate) use platform::{
     only_the_platform_changes_assignments_of_nodes_and_namespaces, the_host_reports_no_type_errors_in_the_policies,
 };

@@ -3,6 +3,7 @@
 use super::validate::{check_health, validate_pool};
 use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, conditions::ConditionUpdate};
 use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, is_available, transitions::MIG_CONFIG};
+use berth_planner::MAX_NODE_GPUS;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -171,6 +172,7 @@ fn allocatable_gpus(pool: &HostNodePool, node: &Node) -> i64 {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     allocatable
         .and_then(|all| all.get(resource))
-        .and_then(|quantity| quantity.0.parse().ok())
+        .and_then(|quantity| quantity.0.parse::<i64>().ok())
         .unwrap_or_default()
+        .clamp(0, MAX_NODE_GPUS.cast_signed())
 }
