@@ -53,6 +53,7 @@ fn main() -> ExitCode {
                     pod_lifecycle::a_container_that_fails_its_probe_is_restarted,
                     pod_lifecycle::container_exits_are_reported,
                     pod_lifecycle::a_deleted_pod_has_time_to_end,
+                    pod_lifecycle::a_job_goes_on_after_the_host_evicted_its_pod,
                     pod_lifecycle::an_ephemeral_container_joins_a_pod,
                     pod_lifecycle::a_claimed_device_is_prepared_on_the_node,
                     pod_lifecycle::a_pod_calls_its_own_api_server,

@@ -172,6 +172,10 @@ fn an_ending_or_replaced_pod_is_no_endpoint() {
     host["metadata"]["annotations"]["berth.dev/origin-uid"] = "u".into();
     put(&cache, Side::Host, KindId::Pod, &name, host.clone());
     assert_eq!(go(&cache, "10.96.7.7:443"), "service [10.244.1.7:8443]");
+    let mut removed = host.clone();
+    removed["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:30Z".into();
+    put(&cache, Side::Host, KindId::Pod, &name, removed);
+    assert_eq!(go(&cache, "10.96.7.7:443"), message, "the host removes it");
     host["status"]["phase"] = "Failed".into();
     put(&cache, Side::Host, KindId::Pod, &name, host.clone());
     assert_eq!(go(&cache, "10.96.7.7:443"), message);

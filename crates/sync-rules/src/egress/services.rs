@@ -90,7 +90,8 @@ fn of_pods(cache: &Cache, name: &Name, service: &Value, port: &Value) -> Vec<Soc
             && stored.deletion.is_none()
             && is_origin(&stored, &host)
             && !is_finished(&state["status"])
-            && (even_unready || is_ready(&state));
+            // The host may remove a pod that the tenant keeps.
+            && (even_unready || (is_ready(&state) && host.deletion.is_none()));
         let port = is_good.then(|| target_port(&object, port)).flatten()?;
         let addresses = pod_addresses::of(&state);
         let address = addresses.iter().find(|address| is_preferred(address));

@@ -108,6 +108,8 @@ fn scheduling(text: &str, own_nodes: usize) -> String {
             !reason.contains("berth.dev/")
                 && !reason.contains("untolerated taint")
                 && !reason.contains("node affinity/selector")
+                // What preemption says of the same nodes.
+                && !reason.contains("plugin(s) [NodeAffinity]")
         })
         .map(|reason| match reason.split_once(' ') {
             Some((count, reason)) if count.parse::<usize>().is_ok_and(|count| count > own_nodes) => {
@@ -315,6 +317,11 @@ mod tests {
         assert_eq!(
             to_tenant_names(&cache, &name, text),
             "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+        );
+        let text = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity].";
+        assert_eq!(
+            to_tenant_names(&cache, &name, text),
+            "0/2 nodes are available: 1 Insufficient cpu."
         );
         let text = "0/40 nodes are available: 40 node(s) didn't match Pod's node affinity/selector.";
         assert_eq!(

@@ -31,6 +31,7 @@ mod grace;
 mod metadata_size;
 mod own_labels;
 pub mod placement;
+mod removal;
 mod scheduling;
 mod security;
 mod shared;

@@ -9,10 +9,11 @@
 //! | qosClass | the tenant's, which was set when the pod was created and does not change |
 //! | texts | host names mapped back |
 //! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
+//! | phase, `Ready` of a pod that the host removes and the tenant does not | not ready; Failed if it ends well because of that ([`removal`]) |
 //! | everything else | copied |
 //! | a finished pod | stays as it finished |
 
-use super::placement;
+use super::{placement, removal};
 use crate::{
     model::{Cache, DeniedField, KindId, Observation, TenantWrite, json, pod_addresses::is_finished, resource::Name},
     translation::{
@@ -119,6 +120,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
     }
     host_text::put_observed_generation(observation, Some(before), &mut status);
     map_texts(cache, name, &mut status);
+    removal::show(observation, &mut status);
     status
 }
 
@@ -243,25 +245,29 @@ pub fn lost_status(
         after["phase"] = "Failed".into();
         return Some(after);
     }
-    let disruption =
-        condition(&after, DISRUPTION_TARGET).filter(|condition| json::text(condition, &["status"]) == Some("True"));
-    let reason = disruption
-        .and_then(|condition| json::text(condition, &["reason"]))
-        .unwrap_or("NodeLost")
-        .to_owned();
-    let message = disruption
-        .and_then(|condition| json::text(condition, &["message"]))
-        .unwrap_or("The pod was removed from its node.")
-        .to_owned();
-    if disruption.is_none() {
-        let condition = json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message});
-        put(&mut after, with_time(before, condition, now));
-    }
-    stop(&mut after, now);
-    after["phase"] = "Failed".into();
-    after["reason"] = reason.into();
-    after["message"] = message.into();
+    fail(
+        before,
+        &mut after,
+        ("NodeLost", "The pod was removed from its node."),
+        now,
+    );
     Some(after)
+}
+
+/// Makes a pod failed by the disruption that its conditions name, or by this reason and message.
+pub(super) fn fail(before: &Value, status: &mut Value, (reason, message): (&str, &str), now: Timestamp) {
+    let known = condition(status, DISRUPTION_TARGET).filter(|known| json::text(known, &["status"]) == Some("True"));
+    let of_known = |field: &str| known.and_then(|known| json::text(known, &[field]));
+    let reason = of_known("reason").unwrap_or(reason).to_owned();
+    let message = of_known("message").unwrap_or(message).to_owned();
+    if known.is_none() {
+        let condition = json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message});
+        put(status, with_time(before, condition, now));
+    }
+    stop(status, now);
+    status["phase"] = "Failed".into();
+    status["reason"] = reason.into();
+    status["message"] = message.into();
 }
 
 /// Marks a pod as not ready and its containers as ended: budgets and controllers go by that, whatever the phase.
