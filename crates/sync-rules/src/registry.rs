@@ -62,3 +62,38 @@ pub fn new_cache(tenant: Tenant) -> Cache {
     let kinds = kind_ids(&tenant.policy).into_iter().map(|id| (id, kind(id)));
     Cache::new(tenant, kinds.collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Groups of the kinds here whose versions every API server serves itself, so that no definition of a tenant can take their place.
+    const SERVED: &[&str] = &[
+        "",
+        "certificates.k8s.io",
+        "discovery.k8s.io",
+        "networking.k8s.io",
+        "node.k8s.io",
+        "policy",
+        "resource.k8s.io",
+        "storage.k8s.io",
+    ];
+
+    #[test]
+    fn kinds_that_tenants_may_define_themselves_are_extensions() {
+        for id in KindId::BUILT_IN {
+            let kind = kind(*id);
+            let Some(resource) = kind.tenant.map(|spec| spec.resource) else {
+                continue;
+            };
+            let is_served = SERVED.contains(&resource.group);
+            assert_eq!(kind.is_extension, !is_served, "{}", id.label());
+            assert!(
+                !is_served || resource.version == "v1",
+                "{}: a tenant could define another version",
+                id.label()
+            );
+            assert!(!(kind.is_extension && kind.is_essential), "{}", id.label());
+        }
+    }
+}

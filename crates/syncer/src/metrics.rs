@@ -194,6 +194,8 @@ pub struct Metrics {
     pub scheduling_window: SchedulingWindowMetrics,
     /// Watches that are kept open.
     pub watches: Family<SideLabels, Gauge>,
+    /// Kinds whose objects in the tenant could not be listed, and without which the syncer goes on.
+    pub unlisted_kinds: Gauge,
     /// Seconds of API calls.
     pub api_calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     /// Host objects without a tenant origin that the periodic scan found. Should stay 0.
@@ -236,6 +238,7 @@ impl Default for Metrics {
             queue_depth: Gauge::default(),
             scheduling_window: SchedulingWindowMetrics::default(),
             watches: Family::default(),
+            unlisted_kinds: Gauge::default(),
             api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             orphans: Family::default(),
             schedule_stops: Family::default(),
@@ -273,6 +276,11 @@ impl Metrics {
         registry.register("queue_depth", "Keys waiting in the queues", self.queue_depth.clone());
         self.scheduling_window.register(registry);
         registry.register("watches", "Watches kept open", self.watches.clone());
+        registry.register(
+            "unlisted_kinds",
+            "Kinds whose objects in the tenant could not be listed, so that they are not synced until they can",
+            self.unlisted_kinds.clone(),
+        );
         registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
         registry.register(
             "orphans",

@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | which | only those that a synced object references, as long as it does |
+//! | which | only those that a synced object references, as long as it does; while a kind is not listed in the tenant, those that are on the host stay |
 //! | labels, annotations | not passed on: programs on the host copy Secrets and ConfigMaps between namespaces because of them, or load what is in them |
 //! | `data`, `binaryData`, `immutable` | copied, but for keys in `data` that would choose devices as variables of a container; see [`device_variables`] |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
@@ -94,8 +94,10 @@ impl ToHost for Config {
     fn desired_state(&self, cache: &Cache, name: &Name, _object: &Value) -> DesiredState {
         if cache.references().is_used(&self.id.key(name.clone())) {
             DesiredState::Sync
-        } else {
+        } else if cache.knows_all_users() {
             DesiredState::Absent
+        } else {
+            DesiredState::Leave
         }
     }
 
@@ -199,6 +201,14 @@ mod tests {
         };
         let name = Name::new("a", "s");
         assert_eq!(rules.desired_state(&cache, &name, &Value::Null), DesiredState::Absent);
+        let routes = cache.stores.tenant(KindId::HttpRoute);
+        routes.stop_waiting_for_list();
+        assert_eq!(
+            rules.desired_state(&cache, &name, &Value::Null),
+            DesiredState::Leave,
+            "an object that is not known may use it"
+        );
+        routes.set_unavailable(None);
         let target = crate::model::references::Target {
             kind: KindId::Secret,
             name: name.clone(),

@@ -71,7 +71,9 @@ fn make_kind(rules: &SyncedKind) -> &'static CustomKind {
 
 /// Where the kind lives, and by which rules it is synced.
 pub fn kind(custom: &'static CustomKind) -> Kind {
-    Kind::to_host(custom.resource, custom).with_tenant_rights(custom.tenant_rights)
+    Kind::to_host(custom.resource, custom)
+        .with_tenant_rights(custom.tenant_rights)
+        .extension()
 }
 
 impl CustomKind {

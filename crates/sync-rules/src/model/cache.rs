@@ -10,7 +10,7 @@ use super::{
     references::References,
     resource::{Key, Name, Resource, Side},
     schedule::PublishedSchedule,
-    store::Stores,
+    store::{Stores, Unavailable},
     tenant::Tenant,
     to_host::ToHost,
 };
@@ -97,6 +97,18 @@ impl Cache {
     /// How often the endpoints of Services change.
     pub fn endpoint_changes(&self) -> MutexGuard<'_, EndpointChanges> {
         self.endpoint_changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the tenant's objects of a kind are not known, because its API server has not listed them in time.
+    pub fn is_unlisted(&self, id: KindId) -> bool {
+        self.stores.tenant(id).unavailable() == Some(Unavailable::NotListed)
+    }
+
+    /// Whether every object that may use another one is known. Of a kind that the tenant's API server has not listed nobody knows what its
+    /// objects use.
+    pub fn knows_all_users(&self) -> bool {
+        let mut kinds = self.kinds.iter().copied();
+        !kinds.any(|id| self.rules_to_host(id).is_some() && self.is_unlisted(id))
     }
 
     /// The kind of a host object, and what it is in the tenant, if the kind is synced to the host.

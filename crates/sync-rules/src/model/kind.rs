@@ -27,6 +27,8 @@ pub struct Kind {
     pub priority: QueuePriority,
     /// Whether nothing can be synced without this kind: it is never taken for unavailable.
     pub is_essential: bool,
+    /// Whether a tenant may serve this kind by a definition of its own, which may be one that never answers: no other kind waits for it.
+    pub is_extension: bool,
     /// Objects of other kinds on which its objects depend.
     pub depends_on: &'static [Dependency],
 }
@@ -160,6 +162,7 @@ impl Kind {
             },
             priority: QueuePriority::Normal,
             is_essential: false,
+            is_extension: false,
             depends_on: &[],
         }
     }
@@ -232,6 +235,13 @@ impl Kind {
     #[must_use]
     pub const fn essential(mut self) -> Self {
         self.is_essential = true;
+        self
+    }
+
+    /// Tenants may serve this kind by a definition of their own.
+    #[must_use]
+    pub const fn extension(mut self) -> Self {
+        self.is_extension = true;
         self
     }
 

@@ -39,6 +39,8 @@ pub enum Unavailable {
     NotServed,
     /// The syncer may not read it.
     Forbidden,
+    /// It serves the kind and has not listed it, for longer than the syncer waits for that.
+    NotListed,
 }
 
 #[derive(Debug, Default)]
@@ -140,6 +142,17 @@ impl Store {
             &mut *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner),
             why,
         )
+    }
+
+    /// Stops waiting for the first list: until it succeeds, the objects of this kind are not known. Returns false if there is nothing to wait
+    /// for. Under the lock, so that a list that ends meanwhile is not missed: it is marked first, and then makes the kind available.
+    pub fn stop_waiting_for_list(&self) -> bool {
+        let mut unavailable = self.unavailable.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = !self.is_listed() && unavailable.is_none();
+        if waits {
+            *unavailable = Some(Unavailable::NotListed);
+        }
+        waits
     }
 
     /// Marks the store as listed: there is nothing to list.
@@ -455,6 +468,23 @@ mod tests {
         assert!(!store.is_listed());
         assert_eq!(store.list_ends(), [gone]);
         assert!(store.is_listed() && store.contains(&kept) && store.contains(&fresh));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_list_that_does_not_end() {
+        let store = Store::default();
+        assert!(store.stop_waiting_for_list());
+        assert_eq!(store.unavailable(), Some(Unavailable::NotListed));
+        assert!(!store.stop_waiting_for_list(), "once");
+        for (is_listed, unavailable) in [(true, None), (false, Some(Unavailable::NotServed))] {
+            let store = Store::default();
+            store.set_unavailable(unavailable);
+            if is_listed {
+                store.set_listed();
+            }
+            assert!(!store.stop_waiting_for_list());
+            assert_eq!(store.unavailable(), unavailable);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use berth_sync_rules::{
     model::{
         Cache, Creation, DeniedField, KindId, Translated, json,
         resource::{Key, Side},
-        store::{Stored, is_origin},
+        store::{Stored, Unavailable, is_origin},
     },
     translation::sizes::count_bytes,
 };
@@ -211,7 +211,9 @@ impl ObjectSync<'_> {
         let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?.object();
         let rules = engine.cache.rules_to_host(key.kind)?;
         let is_denied = || rules.translate(&engine.cache, &key.name, &needed).is_err();
-        let is_off = engine.find_unavailable_side(key.kind).is_some();
+        // A kind that is not listed yet is waited for.
+        let unavailable = engine.find_unavailable_side(key.kind);
+        let is_off = unavailable.is_some_and(|(_, why)| why != Unavailable::NotListed);
         let what = format!("{} {}", rules.resource().kind, key.name.name);
         if let Some(exceeded) = engine.refused_kinds.refusal(key.kind) {
             return Some(DeniedField::new("spec", format!("it needs the {what}: {exceeded}")));

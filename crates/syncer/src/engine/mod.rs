@@ -10,7 +10,8 @@
 //!
 //! Reconciling reads everything from the stores, never from an event, so it may run at any time and any number of
 //! times. A key is never reconciled twice at once; what is written is in the store before the key is reconciled again.
-//! A key that fails is retried with a growing delay, and delays no other. Nothing runs before both sides are listed.
+//! A key that fails is retried with a growing delay, and delays no other. Nothing runs before both sides are listed,
+//! but for kinds that the tenant serves by definitions of its own: see [`watches`].
 
 mod admit;
 pub mod api;
@@ -229,6 +230,7 @@ impl Engine {
         tokio::select! { () = stop.cancelled() => return, () = self.begin_with_nodes() => {} }
         // Control reads them as soon as it knows that the syncer is ready.
         self.publish_host_bytes();
+        self.publish_unlisted();
         let mut without = self.unavailable_kinds();
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
@@ -243,6 +245,7 @@ impl Engine {
         }
         loop {
             tokio::select! { () = stop.cancelled() => return, () = self.availability.notified() => {} }
+            self.publish_unlisted();
             let now = self.unavailable_kinds();
             if now != without {
                 ready(&now);
@@ -255,6 +258,20 @@ impl Engine {
     fn add(&self, key: Key) {
         self.compare_later(&key);
         self.add_for_status(key);
+    }
+
+    /// Puts every key of a kind into its queue.
+    fn add_all_of(&self, id: KindId) {
+        for name in self.cache.stores.names(id) {
+            self.add(id.key(name));
+        }
+    }
+
+    /// Puts every key into its queue.
+    fn add_all(&self) {
+        for id in self.cache.kinds.iter().copied() {
+            self.add_all_of(id);
+        }
     }
 
     /// Puts a key into its queue because of the status of the host object: unless there is another reason as well, the rest is not

@@ -3,6 +3,11 @@
 //! Host objects of a kind are watched from the moment there are any: an idle tenant costs the host's API server few
 //! watches. A kind that an API server does not serve, or that the syncer may not read there, is off: the syncer tries
 //! it again from time to time, an Event says so on the objects that use it, and all other kinds are synced.
+//!
+//! A kind that a tenant may serve by a definition of its own (`Kind::is_extension`) holds nothing else up: with a conversion webhook that never
+//! answers, its list would never end, and an administrator of the tenant could so keep the syncer from enforcing anything. If it is not listed
+//! soon after the others, it is off until its list has succeeded. What the tenant has of it is not known till then, so nothing of it, and nothing
+//! that it may use, is changed or deleted on the host.
 
 use super::{Engine, api::CallError};
 use crate::{
@@ -11,7 +16,7 @@ use crate::{
 };
 use berth_api::SyncPolicy;
 use berth_sync_rules::model::{
-    Direction, HostNamespace, HostWatch, Kind, KindId,
+    Dependency, Direction, HostNamespace, HostWatch, Kind, KindId,
     resource::{Key, Name, Side},
     store::{Stored, Unavailable, WatchSpec},
 };
@@ -19,6 +24,8 @@ use std::{sync::Arc, time::Duration};
 
 /// Interval of checks whether the first lists are complete.
 const LIST_POLL: Duration = Duration::from_millis(10);
+/// How long the others wait for kinds that the tenant may serve by definitions of its own, after these others are listed.
+const EXTENSION_WAIT: Duration = Duration::from_secs(10);
 /// Wait after a failed check whether there is anything to watch.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -86,9 +93,12 @@ impl Engine {
                     self.add(id.key(name));
                 }
             },
-            availability: &|| {
-                for name in self.cache.stores.names(id) {
-                    self.add(id.key(name));
+            availability: &|before| {
+                if before == Some(Unavailable::NotListed) {
+                    // What its objects use, and what depends on them, was left as it was.
+                    self.add_all();
+                } else {
+                    self.add_all_of(id);
                 }
                 self.availability.notify_one();
             },
@@ -126,38 +136,89 @@ impl Engine {
         }
     }
 
-    /// Waits until every watched kind is listed or known to be off.
+    /// Waits until every watched kind is listed or known to be off; for the tenant's extensions only for a short time.
     pub(super) async fn listed(&self) {
-        for id in self.cache.kinds.iter().copied() {
-            for side in [Side::Tenant, Side::Host] {
-                let store = self.cache.stores.of(side, id);
-                while self.watched(side, id).is_some()
-                    && !store.is_listed()
-                    && (self.cache.kind(id).is_essential || store.unavailable().is_none())
-                {
-                    tokio::time::sleep(LIST_POLL).await;
-                }
+        self.until_listed(&self.lists(false)).await;
+        let extensions = self.lists(true);
+        let until_listed = self.until_listed(&extensions);
+        if tokio::time::timeout(EXTENSION_WAIT, until_listed).await.is_err() {
+            self.go_on_without(&extensions);
+        }
+    }
+
+    /// What is listed at the start: extensions in the tenant, or all the rest. The host is the platform's, and is waited for.
+    fn lists(&self, extensions: bool) -> Vec<(Side, KindId)> {
+        let kinds = self.cache.kinds.iter().copied();
+        kinds
+            .flat_map(|id| [Side::Tenant, Side::Host].map(|side| (side, id)))
+            .filter(|(side, id)| self.watched(*side, *id).is_some())
+            .filter(|(side, id)| extensions == (*side == Side::Tenant && self.cache.kind(*id).is_extension))
+            .collect()
+    }
+
+    async fn until_listed(&self, lists: &[(Side, KindId)]) {
+        for (side, id) in lists.iter().copied() {
+            let store = self.cache.stores.of(side, id);
+            while !store.is_listed() && (self.cache.kind(id).is_essential || store.unavailable().is_none()) {
+                tokio::time::sleep(LIST_POLL).await;
+            }
+        }
+    }
+
+    /// Takes those that are not listed for unavailable until they are.
+    fn go_on_without(&self, lists: &[(Side, KindId)]) {
+        for (side, id) in lists.iter().copied() {
+            if self.cache.stores.of(side, id).stop_waiting_for_list() {
+                tracing::warn!(
+                    kind = id.label(),
+                    side = side.name(),
+                    waited = ?EXTENSION_WAIT,
+                    "objects cannot be listed: going on without this kind until they can; its objects on the host stay as they are"
+                );
             }
         }
     }
 
     /// Whether a kind is off, and why.
     pub(super) fn find_unavailable_side(&self, id: KindId) -> Option<(Side, Unavailable)> {
-        if self.cache.kind(id).is_essential {
+        let kind = self.cache.kind(id);
+        if kind.is_essential {
             return None;
         }
         [Side::Tenant, Side::Host]
             .into_iter()
             .find_map(|side| Some((side, self.cache.stores.of(side, id).unavailable()?)))
+            .or_else(|| {
+                self.depends_on_unlisted(kind)
+                    .then_some((Side::Tenant, Unavailable::NotListed))
+            })
     }
 
-    /// The kinds that cannot be synced because of the host. Kinds that a tenant does not serve are not included: it may
-    /// install them or not.
+    /// Whether an extension depends on objects that are not listed, as routes do on permissions. Other kinds do not wait for extensions.
+    fn depends_on_unlisted(&self, kind: &Kind) -> bool {
+        let on_tenant = |on: &&Dependency| on.side == Side::Tenant;
+        let mut needed = kind.depends_on.iter().filter(on_tenant);
+        kind.is_extension && needed.any(|on| self.cache.is_unlisted(on.kind))
+    }
+
+    /// Publishes how many kinds are not listed in the tenant.
+    pub(super) fn publish_unlisted(&self) {
+        let kinds = self.cache.kinds.iter().copied();
+        let unlisted = kinds.filter(|id| self.cache.is_unlisted(*id)).count();
+        self.metrics
+            .unlisted_kinds
+            .set(i64::try_from(unlisted).unwrap_or(i64::MAX));
+    }
+
+    /// The kinds that cannot be synced because of the host, or because the tenant serves and does not list them. Kinds that
+    /// a tenant does not serve are not included: it may install them or not.
     pub(super) fn unavailable_kinds(&self) -> Vec<String> {
         let kinds = self.cache.kinds.iter().copied();
         kinds
             .filter_map(|id| match self.find_unavailable_side(id)? {
-                (Side::Host, why) => Some(format!("{} ({})", id.label(), describe_unavailable(why))),
+                (Side::Host, why) | (Side::Tenant, why @ Unavailable::NotListed) => {
+                    Some(format!("{} ({})", id.label(), describe_unavailable(why)))
+                }
                 (Side::Tenant, _) => None,
             })
             .collect()
@@ -177,43 +238,9 @@ fn describe_unavailable(why: Unavailable) -> &'static str {
     match why {
         Unavailable::NotServed => "the host cluster does not serve this kind",
         Unavailable::Forbidden => "the host cluster does not allow this kind",
+        Unavailable::NotListed => "the tenant's API server has not listed its objects yet",
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::test_engine::engine;
-
-    #[tokio::test]
-    async fn an_idle_tenant_costs_the_host_few_watches() {
-        let engine = engine();
-        let cache = &engine.cache;
-        let always =
-            cache.kinds.iter().copied().filter(|id| {
-                cache.kind(*id).host_watch == HostWatch::Always && engine.watched(Side::Host, *id).is_some()
-            });
-        let always: Vec<&str> = always.map(KindId::label).collect();
-        assert_eq!(
-            always,
-            ["Pod", "Node", "TenantSchedule", "Event"],
-            "classes that nobody may use are not watched"
-        );
-    }
-
-    #[tokio::test]
-    async fn only_pods_of_the_tenant_are_compared_without_their_status() {
-        let engine = engine();
-        let cache = &engine.cache;
-        for id in cache.kinds.iter().copied() {
-            let kind = cache.kind(id);
-            assert!(differs_in_status(Side::Host, kind).is_some(), "{}", id.label());
-            assert_eq!(
-                differs_in_status(Side::Tenant, kind).is_some(),
-                id == KindId::Pod,
-                "{}",
-                id.label()
-            );
-        }
-    }
-}
+mod tests;

@@ -32,8 +32,8 @@ pub struct Hooks<'a> {
     /// Called with the tenant name of every object that was added, changed or deleted, and whether nothing but its status and its node
     /// has changed.
     pub changed: &'a (dyn Fn(Name, bool) + Send + Sync),
-    /// Called when objects of this kind become available or unavailable.
-    pub availability: &'a (dyn Fn() + Send + Sync),
+    /// Called when objects of this kind become available or unavailable, with why they were not available before.
+    pub availability: &'a (dyn Fn(Option<Unavailable>) + Send + Sync),
 }
 
 /// Watches for ever and fills `store`. An empty `namespace` means all namespaces, or a cluster-scoped kind.
@@ -118,9 +118,10 @@ async fn follow<const METADATA_ONLY: bool>(
             Ok(Event::InitDone) => {
                 let gone = store.list_ends().into_iter();
                 gone.for_each(|name| (hooks.changed)(name, false));
-                if store.set_unavailable(None).is_some() {
+                let before = store.set_unavailable(None);
+                if before.is_some() {
                     tracing::info!(resource = spec.resource.plural, "available again");
-                    (hooks.availability)();
+                    (hooks.availability)(before);
                 }
             }
             Err(Error::WatchStartFailed(kube::Error::Api(status)))
@@ -130,9 +131,10 @@ async fn follow<const METADATA_ONLY: bool>(
             }
             Err(error) => {
                 if let Some(why) = unavailable(&error) {
-                    if store.set_unavailable(Some(why)) != Some(why) {
+                    let before = store.set_unavailable(Some(why));
+                    if before != Some(why) {
                         tracing::info!(resource = spec.resource.plural, %error, "not available");
-                        (hooks.availability)();
+                        (hooks.availability)(before);
                     }
                 } else {
                     tracing::warn!(resource = spec.resource.plural, %error, "watch interrupted");
@@ -211,7 +213,7 @@ mod tests {
                 Side::Tenant => Stored::requests_the_same,
             }),
             changed: &|name, only_status| changes.lock().unwrap().push((name, only_status)),
-            availability: &|| {},
+            availability: &|_| {},
         };
         let events = futures::stream::iter(events.into_iter().map(Ok));
         follow(events, spec, store, hooks).await;
@@ -260,6 +262,31 @@ mod tests {
         let only_status: Vec<bool> = seen.iter().map(|(_, only_status)| *only_status).collect();
         assert_eq!(only_status, [false, true, false, false]);
         assert!(seen.iter().all(|(changed, _)| *changed == name) && !store.contains(&name));
+    }
+
+    #[tokio::test]
+    async fn a_list_that_ends_late_makes_the_kind_available() {
+        let (store, before) = (Store::default(), Mutex::new(Vec::new()));
+        let hooks = Hooks {
+            side: Side::Tenant,
+            keeps_last: false,
+            differs_in_status: None,
+            changed: &|_, _| {},
+            availability: &|why| before.lock().unwrap().push(why),
+        };
+        store.stop_waiting_for_list();
+        let pod = json!({"metadata": {"name": "train", "namespace": "team", "uid": "t", "resourceVersion": "5"}});
+        let part = [Event::Init, Event::InitApply(object(&pod))].map(Ok);
+        follow(futures::stream::iter(part), WatchSpec::own(POD), &store, hooks).await;
+        assert_eq!(
+            store.unavailable(),
+            Some(Unavailable::NotListed),
+            "a part of a list is no list"
+        );
+        let whole = [Event::Init, Event::InitApply(object(&pod)), Event::InitDone].map(Ok);
+        follow(futures::stream::iter(whole), WatchSpec::own(POD), &store, hooks).await;
+        assert!(store.is_listed() && store.unavailable().is_none());
+        assert_eq!(*before.lock().unwrap(), [Some(Unavailable::NotListed)]);
     }
 
     #[test]

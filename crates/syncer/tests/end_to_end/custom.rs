@@ -2,7 +2,7 @@
 
 use crate::{
     limits::{count_on_host, until_beyond},
-    objects::{create, eventually},
+    objects::{create, eventually, origin, pod},
     setup::{Clusters, WORKLOADS},
 };
 use berth_api::{
@@ -10,7 +10,7 @@ use berth_api::{
     sync_policy::{FieldReference, SyncedKind},
 };
 use k8s_openapi::{
-    api::core::v1::{Event, Secret},
+    api::core::v1::{Event, Pod, Secret},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -18,6 +18,10 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use std::{net::TcpListener, time::Duration};
+
+/// After so long, an API server that answers has answered.
+const SOON: Duration = Duration::from_secs(5);
 
 fn kind() -> SyncedKind {
     let reference = |path: &str, kind: &str| FieldReference {
@@ -63,9 +67,35 @@ async fn define(client: &Client) {
     .await;
 }
 
+/// Stores objects as v2 from now on, and converts them as `conversion` says.
+async fn store_as_v2(client: &Client, conversion: &Value) {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let version = |name: &str, storage: bool| {
+        json!({"name": name, "served": true, "storage": storage, "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open, "status": open}}}})
+    };
+    let spec = json!({"versions": [version("v1", false), version("v2", true)], "conversion": conversion});
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let patch = Patch::Merge(json!({"spec": spec}));
+    crds.patch("widgets.example.com", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
 fn widgets(client: &Client, namespace: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Widget"));
+    widgets_as(client, namespace, "v1")
+}
+
+fn widgets_as(client: &Client, namespace: &str, version: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", version, "Widget"));
     Api::namespaced_with(client.clone(), namespace, &resource)
+}
+
+/// A widget on the host, by its name in the tenant.
+async fn find_on_host(there: &Api<DynamicObject>, name: &str) -> Option<DynamicObject> {
+    let list = there.list(&ListParams::default()).await.unwrap().into_iter();
+    list.into_iter()
+        .find(|widget| widget.annotations().get(labels::ORIGIN_NAME).map(String::as_str) == Some(name))
 }
 
 async fn make(api: &Api<DynamicObject>, name: &str, spec: &Value) {
@@ -114,11 +144,7 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
     wait_for_event(&clusters, "one", "KindUnavailable", "does not serve").await;
 
     define(&clusters.host_admin).await;
-    let on_host = async |name: &str| {
-        let list = there.list(&ListParams::default()).await.unwrap().into_iter();
-        list.into_iter()
-            .find(|widget| widget.annotations().get(labels::ORIGIN_NAME).map(String::as_str) == Some(name))
-    };
+    let on_host = async |name: &str| find_on_host(&there, name).await;
     eventually("the widget is on the host", async || on_host("one").await.is_some()).await;
     make(&here, "two", &json!({"size": 1})).await;
     eventually("the second is on the host", async || on_host("two").await.is_some()).await;
@@ -181,5 +207,128 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
         on_host("one").await.is_none() && secrets.get_opt(&secret).await.unwrap().is_none()
     })
     .await;
+    syncer.stop().await;
+}
+
+/// Makes a definition with whose webhook the tenant's API server cannot list the widgets any more. The webhook accepts connections, and
+/// nobody ever reads from them.
+async fn break_definition(clusters: &Clusters) -> TcpListener {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/convert", silent.local_addr().unwrap());
+    let webhook = json!({"clientConfig": {"url": url}, "conversionReviewVersions": ["v1"]});
+    store_as_v2(
+        &clusters.tenant_admin,
+        &json!({"strategy": "Webhook", "webhook": webhook}),
+    )
+    .await;
+    let newer = widgets_as(&clusters.tenant_admin, "default", "v2");
+    let two =
+        json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": "two"}, "spec": {"size": 2}});
+    let two: DynamicObject = serde_json::from_value(two).unwrap();
+    eventually("an object of the other version is stored", async || {
+        let created = tokio::time::timeout(SOON, newer.create(&PostParams::default(), &two)).await;
+        matches!(created, Ok(Ok(_))) || matches!(created, Ok(Err(kube::Error::Api(status))) if status.code == 409)
+    })
+    .await;
+    let here = widgets(&clusters.tenant_admin, "default");
+    eventually("widgets cannot be listed", async || {
+        !matches!(
+            tokio::time::timeout(SOON, here.list(&ListParams::default())).await,
+            Ok(Ok(_))
+        )
+    })
+    .await;
+    silent
+}
+
+/// Definitions come and go while the syncer runs.
+async fn a_definition_that_is_made_again_works(clusters: &Clusters) {
+    let there = widgets(&clusters.host_admin, WORKLOADS);
+    let crds: Api<CustomResourceDefinition> = Api::all(clusters.tenant_admin.clone());
+    crds.delete("widgets.example.com", &DeleteParams::default())
+        .await
+        .unwrap();
+    eventually("the definition and its objects are gone", async || {
+        let is_defined = crds.get_opt("widgets.example.com").await.unwrap().is_some();
+        !is_defined && find_on_host(&there, "one").await.is_none()
+    })
+    .await;
+    define(&clusters.tenant_admin).await;
+    let here = widgets(&clusters.tenant_admin, "default");
+    make(&here, "three", &json!({"size": 3})).await;
+    eventually("widgets of the new definition are synced", async || {
+        find_on_host(&there, "three").await.is_some()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_definition_whose_webhook_never_answers_holds_no_other_kind_up() {
+    let policy = SyncPolicy {
+        kinds: vec![kind()],
+        ..SyncPolicy::default()
+    };
+    let clusters = Clusters::start_with(policy, SchedulingMode::Host).await;
+    define(&clusters.tenant_admin).await;
+    define(&clusters.host_admin).await;
+    let syncer = clusters.syncer().await;
+    let (here, there) = (
+        widgets(&clusters.tenant_admin, "default"),
+        widgets(&clusters.host_admin, WORKLOADS),
+    );
+    let pods = clusters.tenant_api::<Pod>();
+    let has_pod = async |name: &str| {
+        let is_kept = |pod: &&Pod| origin(pod) == name && pod.metadata.deletion_timestamp.is_none();
+        clusters.host_pods().await.iter().any(|pod| is_kept(&pod))
+    };
+    create(
+        &clusters.tenant_api::<Secret>(),
+        json!({"metadata": {"name": "cert"}, "stringData": {"a": "b"}}),
+    )
+    .await;
+    make(&here, "one", &json!({"secretName": "cert", "size": 1})).await;
+    create(&pods, pod("before", &json!({}))).await;
+    eventually("widget and pod are on the host", async || {
+        find_on_host(&there, "one").await.is_some() && has_pod("before").await
+    })
+    .await;
+    let one = find_on_host(&there, "one").await.unwrap();
+    let secret = one.data["spec"]["secretName"].as_str().unwrap().to_owned();
+    syncer.stop().await;
+
+    let _silent = break_definition(&clusters).await;
+    let syncer = clusters.syncer().await;
+    assert_eq!(syncer.metrics.unlisted_kinds.get(), 1);
+    create(&pods, pod("during", &json!({}))).await;
+    pods.delete("before", &DeleteParams::default()).await.unwrap();
+    eventually("pods are created and deleted on the host", async || {
+        has_pod("during").await && !has_pod("before").await
+    })
+    .await;
+    let kept = find_on_host(&there, "one").await.expect("the widget is on the host");
+    assert_eq!(
+        (kept.uid(), kept.resource_version()),
+        (one.uid(), one.resource_version())
+    );
+    let secrets = clusters.host_api::<Secret>();
+    secrets.get(&secret).await.expect("what it uses is on the host");
+    assert!(find_on_host(&there, "two").await.is_none());
+
+    store_as_v2(&clusters.tenant_admin, &json!({"strategy": "None", "webhook": null})).await;
+    let change = Patch::Merge(json!({"spec": {"size": 7}}));
+    eventually("the widget can be changed", async || {
+        let params = PatchParams::default();
+        let changed = tokio::time::timeout(SOON, here.patch("one", &params, &change)).await;
+        matches!(changed, Ok(Ok(_)))
+    })
+    .await;
+    eventually("both widgets are synced without a restart", async || {
+        let one = find_on_host(&there, "one").await;
+        one.is_some_and(|one| one.data["spec"]["size"] == 7) && find_on_host(&there, "two").await.is_some()
+    })
+    .await;
+    eventually("no kind is missing", async || syncer.metrics.unlisted_kinds.get() == 0).await;
+    secrets.get(&secret).await.expect("what it uses is still there");
+    a_definition_that_is_made_again_works(&clusters).await;
     syncer.stop().await;
 }

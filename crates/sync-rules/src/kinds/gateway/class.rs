@@ -23,4 +23,5 @@ pub const KIND: Kind = MirroredClass::kind(&MirroredClass {
     needs_host_scheduler: false,
     unmanaged_message: None,
 })
-.with_tenant_rights(&[("gatewayclasses/status", &["patch"])]);
+.with_tenant_rights(&[("gatewayclasses/status", &["patch"])])
+.extension();

@@ -41,10 +41,11 @@ pub const GATEWAY: Kind = Kind::read_only(
     WatchSpec::own(resource("v1", "Gateway", "gateways"))
         .metadata_only()
         .trimmed(metadata::only),
-);
+)
+.extension();
 /// Permissions of routes to lead to other namespaces.
 pub const REFERENCE_GRANT: Kind =
-    Kind::read_only(WatchSpec::own(resource("v1beta1", "ReferenceGrant", "referencegrants")));
+    Kind::read_only(WatchSpec::own(resource("v1beta1", "ReferenceGrant", "referencegrants"))).extension();
 
 /// Whether a route of this kind and namespace may lead to a Service of the tenant.
 fn is_granted(cache: &Cache, (kind, namespace): (&str, &str), service: &Name) -> bool {

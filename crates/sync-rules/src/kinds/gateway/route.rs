@@ -46,6 +46,7 @@ const fn route(route: &'static Route, status: &'static [Right], depends_on: &'st
             WatchSpec::synced(route.resource).trimmed(metadata::with_status),
         )
         .with_tenant_rights(status)
+        .extension()
         .depends_on(depends_on)
 }
 

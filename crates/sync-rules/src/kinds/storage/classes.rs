@@ -71,7 +71,8 @@ pub const SNAPSHOT_CLASS: Kind = MirroredClass::kind(&MirroredClass {
     listed: |policy| &policy.storage.snapshot_classes,
     fields: &["deletionPolicy", "driver"],
     ..CLASS
-});
+})
+.extension();
 /// `storage.k8s.io/v1/VolumeAttributesClass`.
 pub const ATTRIBUTES_CLASS: Kind = MirroredClass::kind(&MirroredClass {
     id: KindId::VolumeAttributesClass,

@@ -40,14 +40,16 @@ const CONTENT: Resource = Resource::new(GROUP, "v1", "VolumeSnapshotContent", "v
 pub const KIND: Kind = Kind::to_host(RESOURCE, &Snapshots)
     .watch_tenant(WatchSpec::own(RESOURCE).trimmed(metadata::without_last_applied))
     .with_tenant_rights(&[("volumesnapshots", &["patch"]), ("volumesnapshots/status", &["patch"])])
+    .extension()
     // Snapshots without a class wait for a default one.
     .depends_on(&[Dependency::on_host(KindId::VolumeSnapshotClass, |cache, _| {
         cache.keys_missing_on_host(KindId::VolumeSnapshot)
     })]);
 
 /// Contents of snapshots, of which none is mirrored and none can be made.
-pub const CONTENT_KIND: Kind =
-    Kind::new(Direction::Mirror(&Contents)).watch_tenant(WatchSpec::own(CONTENT).metadata_only());
+pub const CONTENT_KIND: Kind = Kind::new(Direction::Mirror(&Contents))
+    .watch_tenant(WatchSpec::own(CONTENT).metadata_only())
+    .extension();
 
 const OBJECT: Fields = &[
     ("apiVersion", Rule::Ignore("the engine sets it")),
