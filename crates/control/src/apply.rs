@@ -133,6 +133,14 @@ impl Applier {
     }
 }
 
+/// Precondition of a deletion or an eviction: another object that has the name by now is a conflict (409).
+pub fn only_this(uid: Option<String>) -> Preconditions {
+    Preconditions {
+        uid,
+        resource_version: None,
+    }
+}
+
 /// Deletes the object that was read, if it still exists: not another one that has its name by now.
 ///
 /// # Errors
@@ -141,13 +149,7 @@ pub async fn delete_same<K>(api: &Api<K>, read: &ObjectMeta) -> kube::Result<()>
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: read.uid.clone(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
+    let params = DeleteParams::default().preconditions(only_this(read.uid.clone()));
     match api.delete(read.name.as_deref().unwrap_or_default(), &params).await {
         Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(error),
         _ => Ok(()),

@@ -8,14 +8,14 @@
 //! | is removed, but finalizers hold it | controllers of the host set them, which are waited for: a tenant cannot set any |
 
 use crate::{
-    apply::is_status,
+    apply::{is_status, only_this},
     error::{ReconcileError, api},
 };
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api,
-    api::{DeleteParams, EvictParams, Preconditions},
+    api::{DeleteParams, EvictParams},
 };
 
 /// Seconds after the grace period of a pod in which its kubelet reports its end.
@@ -72,7 +72,9 @@ pub fn next_step(
 /// # Errors
 /// The API server refuses or does not answer.
 pub async fn delete_pod(pods: &Api<Pod>, metadata: &ObjectMeta, grace_seconds: u32) -> Result<(), ReconcileError> {
-    let params = only_this(metadata.uid.as_deref()).grace_period(grace_seconds);
+    let params = DeleteParams::default()
+        .grace_period(grace_seconds)
+        .preconditions(only_this(metadata.uid.clone()));
     let name = metadata.name.as_deref().unwrap_or_default();
     match pods.delete(name, &params).await {
         Ok(_) => Ok(()),
@@ -81,18 +83,10 @@ pub async fn delete_pod(pods: &Api<Pod>, metadata: &ObjectMeta, grace_seconds: u
     }
 }
 
-/// Parameters of a deletion of the pod with this UID: another pod of its name is a conflict (409).
-pub fn only_this(uid: Option<&str>) -> DeleteParams {
-    DeleteParams::default().preconditions(Preconditions {
-        uid: uid.map(ToOwned::to_owned),
-        resource_version: None,
-    })
-}
-
 /// Parameters of an eviction of the pod with this UID: another pod of its name is a conflict (409).
-pub fn evict_only_this(uid: Option<&str>) -> EvictParams {
+pub fn evict_only_this(uid: Option<String>) -> EvictParams {
     EvictParams {
-        delete_options: Some(only_this(uid)),
+        delete_options: Some(DeleteParams::default().preconditions(only_this(uid))),
         ..EvictParams::default()
     }
 }

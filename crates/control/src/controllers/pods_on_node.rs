@@ -52,7 +52,7 @@ impl PodsOnNode {
             .iter()
             .filter(|pod| pod.metadata.deletion_timestamp.is_none());
         for pod in running {
-            let params = evict_only_this(pod.metadata.uid.as_deref());
+            let params = evict_only_this(pod.uid());
             match api_of(client, pod).evict(&pod.name_any(), &params).await {
                 Ok(_) => {}
                 Err(error) if [429, 404, 409].iter().any(|code| is_status(&error, *code)) => {}

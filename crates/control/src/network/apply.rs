@@ -6,7 +6,7 @@ use super::{
     host_network,
 };
 use crate::{
-    apply::{Applier, ApplyError, is_status, optional},
+    apply::{Applier, ApplyError, delete_same, is_status, optional},
     control_plane::GatewayConfig,
     error::{ReconcileError, api},
 };
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use k8s_openapi::api::{core::v1::Node, discovery::v1::EndpointSlice, networking::v1::NetworkPolicy};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, PostParams, Preconditions},
+    api::{DeleteParams, DynamicObject, ListParams, PostParams},
     runtime::reflector::{ObjectRef, Store},
 };
 use std::{
@@ -180,17 +180,8 @@ async fn replace_policy(
 async fn delete_policy(context: NetworkContext<'_>, policy: &NetworkPolicy) -> Result<(), ReconcileError> {
     let namespace = policy.namespace().unwrap_or_default();
     let policies: Api<NetworkPolicy> = Api::namespaced(context.client.clone(), &namespace);
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: policy.uid(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    match policies.delete(&policy.name_any(), &params).await {
-        Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(api("delete a NetworkPolicy")(error)),
-        _ => Ok(()),
-    }
+    let deleted = delete_same(&policies, &policy.metadata).await;
+    deleted.map_err(api("delete a NetworkPolicy"))
 }
 
 async fn apply_cluster_policy(

@@ -127,7 +127,7 @@ const EVICTED: &str = "ok";
 /// Evicts one pod; returns the result for metrics.
 async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod) -> &'static str {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace);
-    let params = evict_only_this(Some(&pod.uid));
+    let params = evict_only_this(Some(pod.uid.clone()));
     match pods.evict(&pod.name, &params).await {
         Ok(_) => EVICTED,
         // It is gone, or another pod has its name.

@@ -14,10 +14,10 @@ pub use context::SharedNodesContext;
 pub use marked::MarkedNodes;
 
 use crate::{
-    apply::is_status,
+    apply::{is_status, only_this},
     controllers::{
         in_use_markers::{self, MarkedMachines, Marker, PreviousUse, Use},
-        pod_deletion::{evict_only_this, only_this},
+        pod_deletion::evict_only_this,
     },
     error::{ReconcileError, api},
     metrics::ActionLabels,
@@ -32,7 +32,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
     Api, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
     core::PartialObjectMeta,
     runtime::reflector::ObjectRef,
 };
@@ -164,8 +164,14 @@ async fn enforce_pod_decision(
     let decision = decide(context, node, now.as_ref(), pod, &allowed_pools(&workloads));
     let result = match decision {
         PodDecision::Keep => return Ok(true),
-        PodDecision::Evict => pods.evict(name, &evict_only_this(Some(&pod.uid))).await.map(|_| ()),
-        PodDecision::Delete => pods.delete(name, &only_this(Some(&pod.uid))).await.map(|_| ()),
+        PodDecision::Evict => {
+            let params = evict_only_this(Some(pod.uid.clone()));
+            pods.evict(name, &params).await.map(|_| ())
+        }
+        PodDecision::Delete => {
+            let params = DeleteParams::default().preconditions(only_this(Some(pod.uid.clone())));
+            pods.delete(name, &params).await.map(|_| ())
+        }
     };
     match result {
         Ok(()) => tracing::info!(

@@ -15,7 +15,7 @@ use super::{
     target::Tenant,
 };
 use crate::{
-    apply::{is_status, optional},
+    apply::{is_status, only_this, optional},
     control_plane::SYNCER,
     controllers::{
         pod_deletion::{self, DeletionStep},
@@ -324,13 +324,7 @@ async fn delete_namespace(context: &TenantContext, name: &str) -> Result<Option<
     if namespace.metadata.deletion_timestamp.is_some() {
         return Ok(Some(remaining));
     }
-    let params = DeleteParams {
-        preconditions: namespace.metadata.uid.map(|uid| kube::api::Preconditions {
-            uid: Some(uid),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
+    let params = DeleteParams::default().preconditions(only_this(namespace.metadata.uid));
     match namespaces.delete(name, &params).await {
         Ok(_) => Ok(Some(remaining)),
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(Some(remaining)),

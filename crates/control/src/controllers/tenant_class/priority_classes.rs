@@ -5,7 +5,7 @@
 
 use super::{TenantClassContext, TenantClassError};
 use crate::{
-    apply::is_status,
+    apply::{is_status, only_this},
     error::{ReconcileError, api},
 };
 use berth_api::{
@@ -92,7 +92,13 @@ pub(super) async fn apply(
 }
 
 async fn delete(classes: &Api<PriorityClass>, have: &PriorityClass) -> Result<(), ReconcileError> {
-    match classes.delete(&have.name_any(), &only_this(have)).await {
+    match classes
+        .delete(
+            &have.name_any(),
+            &DeleteParams::default().preconditions(only_this(have.uid())),
+        )
+        .await
+    {
         Ok(_) => Ok(()),
         // It is gone, or replaced by another one: the watch brings it.
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
@@ -110,16 +116,6 @@ async fn create(classes: &Api<PriorityClass>, class: &str, want: &PriorityClass)
             Ok(existing.labels().get(labels::CLASS).map(String::as_str) == Some(class))
         }
         Err(error) => Err(api("create a PriorityClass")(error)),
-    }
-}
-
-fn only_this(object: &PriorityClass) -> DeleteParams {
-    DeleteParams {
-        preconditions: object.uid().map(|uid| kube::api::Preconditions {
-            uid: Some(uid),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
     }
 }
 

@@ -11,7 +11,7 @@ pub use build::{PlaceholderSet, Settings, build_placeholder_sets};
 
 use super::{NodesContext, requested::Request};
 use crate::{
-    apply::is_status,
+    apply::{is_status, only_this},
     error::{ReconcileError, api},
     key::Key,
     metrics::{Metrics, PoolLabels},
@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, PostParams, Preconditions},
+    api::{DeleteParams, PostParams},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -104,14 +104,9 @@ async fn apply_difference(context: &NodesContext, difference: Difference) -> Res
 }
 
 async fn delete_placeholder(pods: Api<Pod>, pod: Arc<Pod>) -> Result<(), ReconcileError> {
-    let params = DeleteParams {
-        grace_period_seconds: Some(0),
-        preconditions: Some(Preconditions {
-            uid: pod.uid(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
+    let params = DeleteParams::default()
+        .grace_period(0)
+        .preconditions(only_this(pod.uid()));
     match pods.delete(&pod.name_any(), &params).await {
         Ok(_) => Ok(()),
         // It is gone, or replaced by another one.

@@ -18,7 +18,7 @@ use super::{
     Prepared,
 };
 use crate::{
-    apply::{Applier, ApplyError, is_status, optional},
+    apply::{Applier, ApplyError, is_status, only_this, optional},
     control_plane::{
         API_SERVER, CLUSTER_DOMAIN, COREDNS, DnsInput, ServiceRange,
         dns_customization::{self, Limits},
@@ -33,7 +33,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, PostParams, Preconditions},
+    api::{DeleteParams, PostParams},
 };
 use std::{
     collections::BTreeMap,
@@ -163,11 +163,7 @@ pub(super) async fn apply_tenant_service(tenant: &Applier, address: IpAddr) -> R
     let services: Api<Service> = Api::namespaced(tenant.client().clone(), NAMESPACE);
     let live = optional(services.get(SERVICE).await).map_err(api("read the tenant's Service of its DNS"))?;
     if let Some(foreign) = live.filter(|live| cluster_ip(live) != Some(address)) {
-        let only_this = Preconditions {
-            uid: foreign.uid(),
-            resource_version: None,
-        };
-        let params = DeleteParams::default().preconditions(only_this);
+        let params = DeleteParams::default().preconditions(only_this(foreign.uid()));
         optional(services.delete(SERVICE, &params).await).map_err(api("replace the tenant's Service of its DNS"))?;
     }
     Ok(tenant.apply(&wanted).await?)

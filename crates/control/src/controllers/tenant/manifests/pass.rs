@@ -9,13 +9,13 @@ use super::{
     inventory::{Entry, Inventory},
     objects::{MAX_OBJECTS, ManifestObject, ObjectKey},
 };
-use crate::apply::{is_status, optional};
+use crate::apply::{is_status, only_this, optional};
 use berth_api::{labels, names};
 use kube::{
     Api, Client, Error,
     api::{
         ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams,
-        PostParams, Preconditions,
+        PostParams,
     },
     discovery::{Scope, pinned_kind},
 };
@@ -372,11 +372,7 @@ impl<'a> Pass<'a> {
             api.patch(&object.name, &params, &Patch::Apply(&nothing)).await?;
             return Ok(true);
         }
-        let only_this = Preconditions {
-            uid: found.metadata.uid.clone(),
-            resource_version: None,
-        };
-        let params = DeleteParams::background().preconditions(only_this);
+        let params = DeleteParams::background().preconditions(only_this(found.metadata.uid.clone()));
         let deleted = optional(api.delete(&object.name, &params).await)?;
         Ok(deleted.is_none_or(|answer| answer.is_right()))
     }
