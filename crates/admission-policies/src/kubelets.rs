@@ -40,6 +40,7 @@ fn build_mirror_pod_policy() -> AdmissionPolicy {
 fn build_slice_policy() -> AdmissionPolicy {
     let node = "object.spec.?nodeName.orValue('')";
     let own_pool = format!("object.spec.pool.name == {node} || object.spec.pool.name.startsWith({node} + '/')");
+    let bypass = cel::may_bypass_policies();
     AdmissionPolicy {
         name: "berth-resource-slices",
         description: "Agents of a node offer devices of this node only, in pools with its name.",
@@ -54,20 +55,23 @@ fn build_slice_policy() -> AdmissionPolicy {
             operations: WRITES,
         }],
         variables: vec![
-            ("isKubelet", cel::is_kubelet()),
-            // A ServiceAccount token of a pod says on which node the pod is.
+            // A ServiceAccount token of a pod says on which node the pod is. The host's API server keeps kubelets to their own node.
             (
                 "nodes",
                 "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'].orValue([])".into(),
             ),
+            (
+                "isOnNode",
+                format!("{} || variables.nodes.size() > 0", cel::is_kubelet()),
+            ),
         ],
         validations: vec![
             validation(
-                format!("variables.isKubelet || {node} == '' || variables.nodes.all(n, n == {node})"),
+                format!("{node} == '' || variables.nodes.all(n, n == {node}) || {bypass}"),
                 "an agent of a node may not offer devices of another node",
             ),
             validation(
-                format!("{node} == '' || !(variables.isKubelet || variables.nodes.size() > 0) || {own_pool}"),
+                format!("{node} == '' || !variables.isOnNode || {own_pool} || {bypass}"),
                 "devices of a node must be in a pool with the name of the node, or with this name, a slash and another name",
             ),
         ],

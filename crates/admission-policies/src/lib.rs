@@ -403,6 +403,18 @@ mod tests {
         }
     }
 
+    /// They have no condition that asks RBAC.
+    #[test]
+    fn policies_on_cluster_scoped_objects_ask_rbac_last() {
+        let policies = all_policies().into_iter();
+        for policy in policies.filter(|policy| policy.scope == Scope::Cluster) {
+            for Validation { expression, message } in &policy.validations {
+                let asks = expression.ends_with(&format!("|| {}", cel::may_bypass_policies()));
+                assert!(asks, "{}: {message}", policy.name);
+            }
+        }
+    }
+
     #[test]
     fn no_policy_keeps_the_platform_from_deleting_objects() {
         let policies = all_policies().into_iter();
