@@ -1,8 +1,29 @@
-//! Which user a token authenticates.
+//! Tokens of pods, and which user a token authenticates.
 
 use crate::tenant::patient_with;
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::{Api, Client, api::PostParams, config::Kubeconfig};
+use k8s_openapi::api::{
+    authentication::v1::{BoundObjectReference, SelfSubjectReview, TokenRequest, TokenRequestSpec},
+    core::v1::Pod,
+};
+use kube::{Api, Client, ResourceExt, api::PostParams, config::Kubeconfig};
+
+/// What a kubelet asks for when it mounts a pod's token.
+pub fn request_of(pod: &Pod) -> TokenRequest {
+    TokenRequest {
+        spec: Some(TokenRequestSpec {
+            // As in the volume that API servers add to pods.
+            expiration_seconds: Some(3607),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Pod".into()),
+                name: Some(pod.name_any()),
+                uid: pod.uid(),
+            }),
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
+    }
+}
 
 /// A client that authenticates to the API server of a kubeconfig with a token only.
 pub async fn client(kubeconfig: &str, token: &str) -> Client {

@@ -21,6 +21,7 @@ mod attacks;
 mod berth;
 mod cli;
 mod dns;
+mod evictions;
 mod network;
 mod node_failures;
 mod node_recycling;
@@ -53,11 +54,11 @@ fn main() -> ExitCode {
                     pod_lifecycle::a_container_that_fails_its_probe_is_restarted,
                     pod_lifecycle::container_exits_are_reported,
                     pod_lifecycle::a_deleted_pod_has_time_to_end,
-                    pod_lifecycle::a_job_goes_on_after_the_host_evicted_its_pod,
                     pod_lifecycle::an_ephemeral_container_joins_a_pod,
                     pod_lifecycle::a_claimed_device_is_prepared_on_the_node,
                     pod_lifecycle::a_pod_calls_its_own_api_server,
                     dns::pods_find_their_services_by_name,
+                    evictions::a_job_goes_on_after_the_host_evicted_its_pod,
                     usage::teams_see_usage_and_scale_by_it,
                     streams::logs_are_read_as_from_a_kubelet,
                     streams::commands_run_in_containers,

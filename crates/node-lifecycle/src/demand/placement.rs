@@ -77,8 +77,8 @@ impl<'a> PlacementSimulation<'a> {
             };
             let mut all = self.all.iter_mut().enumerate().take(self.checks_elsewhere);
             let candidate = all.find(|(_, node_capacity)| serves(node_capacity));
-            let checks = candidate.as_ref().map_or(usize::MAX, |(index, _)| index + 1);
-            self.checks_elsewhere = self.checks_elsewhere.saturating_sub(checks.min(known_nodes));
+            let checks = candidate.as_ref().map_or(known_nodes, |(index, _)| index + 1);
+            self.checks_elsewhere = self.checks_elsewhere.saturating_sub(checks);
             reserve_capacity(candidate, &pod.amounts, &mut taken)
         });
         if !found {

@@ -105,6 +105,7 @@ fn tenant_capacity(node: &HostObject, input: &SnapshotInput<'_>, resolved: &Reso
         // The count of a device plugin takes precedence, as for the scheduler.
         capacity.entry(resource).or_insert(count);
     }
+    // Quotas add these up.
     for (resource, amount) in &mut capacity {
         if demand::is_device(resource) {
             *amount = (*amount).min(MAX_NODE_GPUS);

@@ -178,7 +178,6 @@ fn level_quota(
 #[cfg(test)]
 mod tests {
     use super::*;
-
     use berth_api::{OrganizationSpec, ProjectSpec, TenantCluster, TenantClusterSpec};
 
     #[test]

@@ -3,12 +3,12 @@
 //! Simulated kubelets ask for no tokens. In a tenant the syncer does that for them; on the host a [`Place`] with tokens does.
 
 use crate::moments::Moments;
-use berth_tests::objects::{gpu_pod, phase};
-use futures::StreamExt;
-use k8s_openapi::api::{
-    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-    core::v1::{Pod, ServiceAccount},
+use berth_tests::{
+    objects::{gpu_pod, phase},
+    token,
 };
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
@@ -78,7 +78,7 @@ impl Place {
     pub(crate) async fn create(&self, name: &str) {
         let pod = self.pods.create(&PostParams::default(), &self.pod(name)).await.unwrap();
         if let Some(accounts) = &self.accounts {
-            let request = token_request(&pod);
+            let request = token::request_of(&pod);
             accounts
                 .create_token_request("default", &PostParams::default(), &request)
                 .await
@@ -105,24 +105,6 @@ impl Place {
             assert!(begun.elapsed() < LIMIT, "the pods are not gone");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-    }
-}
-
-/// What a kubelet asks for when it mounts a pod's token.
-fn token_request(pod: &Pod) -> TokenRequest {
-    TokenRequest {
-        spec: Some(TokenRequestSpec {
-            // As in the volume that API servers add to pods.
-            expiration_seconds: Some(3607),
-            bound_object_ref: Some(BoundObjectReference {
-                api_version: Some("v1".into()),
-                kind: Some("Pod".into()),
-                name: Some(pod.name_any()),
-                uid: pod.uid(),
-            }),
-            ..TokenRequestSpec::default()
-        }),
-        ..TokenRequest::default()
     }
 }
 

@@ -6,11 +6,10 @@ use berth_tests::{
     objects::{apply, nodes_of_tenant},
     tenant::patient,
     test_cluster::TestCluster,
-    token::client as with_token,
+    token,
     wait::{SOON, until},
 };
 use k8s_openapi::api::{
-    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     core::v1::{Node, Pod, ServiceAccount},
     resource::v1::ResourceSlice,
 };
@@ -32,6 +31,7 @@ pub(crate) async fn a_stolen_kubelet_credential_reaches_no_other_tenant(host: Ar
         let pods: Api<Pod> = Api::namespaced(kubelet.clone(), namespace);
         expect_denied("a kubelet may create no pods", pods.create(&dry_run(), &mirror).await);
     }
+    // Several policies deny it there, and any of them may answer.
     let of_workloads: Api<Pod> = Api::namespaced(kubelet.clone(), &tenant.id.workload_namespace());
     expect_denied("", of_workloads.create(&dry_run(), &mirror).await);
     // The platform has static pods elsewhere.
@@ -70,7 +70,7 @@ pub(crate) async fn a_stolen_token_of_a_node_agent_offers_no_devices_of_others(h
         },
     }));
     let agent = pods.create(&PostParams::default(), &agent.unwrap()).await.unwrap();
-    let client = with_token(
+    let client = token::client(
         &host.kubeconfig_for("nobody", &[]).unwrap(),
         &token_of(&host.client, &agent).await,
     )
@@ -95,20 +95,8 @@ pub(crate) async fn a_stolen_token_of_a_node_agent_offers_no_devices_of_others(h
 /// A token as the kubelet gives it to a pod.
 async fn token_of(host: &Client, pod: &Pod) -> String {
     let accounts: Api<ServiceAccount> = Api::namespaced(host.clone(), "default");
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec {
-            bound_object_ref: Some(BoundObjectReference {
-                api_version: Some("v1".into()),
-                kind: Some("Pod".into()),
-                name: Some(pod.name_any()),
-                uid: pod.uid(),
-            }),
-            ..TokenRequestSpec::default()
-        }),
-        ..TokenRequest::default()
-    };
     let created = accounts
-        .create_token_request("dra-agent", &PostParams::default(), &request)
+        .create_token_request("dra-agent", &PostParams::default(), &token::request_of(pod))
         .await;
     created.unwrap().status.unwrap().token.unwrap()
 }

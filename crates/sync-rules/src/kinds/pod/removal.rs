@@ -2,7 +2,7 @@
 //!
 //! In a cluster of its own such a pod would have a deletion time, by which controllers of Jobs take it for failed and Services leave it
 //! out. The tenant's pod has none, so its status has to say the same. Otherwise a Job whose process saves a checkpoint and exits with 0 when
-//! it is told to end would be complete, and its work lost.
+//! it gets SIGTERM would be complete, and its work lost.
 
 use super::status::fail;
 use crate::{
