@@ -23,7 +23,7 @@ use berth_process::{create_private_dir, write_atomic};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},
-    io::Write as _,
+    io::{self, Write as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Stdio},
@@ -137,9 +137,11 @@ pub fn guard_clusters() -> Option<ExitCode> {
 }
 
 fn open(folder: &Path, name: &str) -> File {
-    let path = folder.join(name);
-    let file = File::options().create(true).append(true).open(&path);
-    file.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    try_open(folder, name).unwrap_or_else(|error| panic!("{}/{name}: {error}", folder.display()))
+}
+
+fn try_open(folder: &Path, name: &str) -> io::Result<File> {
+    File::options().create(true).append(true).open(folder.join(name))
 }
 
 fn lock(folder: &Path, name: &str, operation: FlockOperation) -> File {
@@ -387,12 +389,36 @@ pub fn remove_leftovers(all_folders: &Path) {
             continue;
         }
         for folder in list(&of_runner) {
-            let keeper = open(&folder, "keeper.lock");
+            let keeper = match try_open(&folder, "keeper.lock") {
+                Ok(keeper) => keeper,
+                // Its own keeper, or another one that starts, has removed it meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => panic!("{}: {error}", folder.display()),
+            };
             if try_lock(&keeper, FlockOperation::NonBlockingLockExclusive) {
                 remove_clusters(&folder);
                 let _ = fs::remove_dir_all(&folder);
             }
         }
         let _ = fs::remove_dir(&of_runner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_goes_meanwhile_is_no_leftover() {
+        let all = tempfile::tempdir().unwrap();
+        let of_runner = all.path().join(format!("{}-0", std::process::id()));
+        fs::create_dir(&of_runner).unwrap();
+        // Listed, and not there any more when it is opened.
+        let going = of_runner.join("going");
+        std::os::unix::fs::symlink(all.path().join("gone"), &going).unwrap();
+        let left = of_runner.join("left");
+        fs::create_dir(&left).unwrap();
+        remove_leftovers(all.path());
+        assert!(!left.exists());
     }
 }
