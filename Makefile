@@ -9,6 +9,9 @@ MAKEFLAGS += --no-print-directory
 export BERTH_CACHE ?= $(HOME)/.cache/berth
 export CARGO_TARGET_DIR ?= $(BERTH_CACHE)/target
 $(shell hack/claim-target "$(CARGO_TARGET_DIR)")
+ifneq ($(.SHELLSTATUS),0)
+$(error another checkout uses $(CARGO_TARGET_DIR))
+endif
 
 # Arguments of hack/test and of `cargo nextest run`, for example: make test BERTH_TEST_ARGS='-p berth-api names'
 BERTH_TEST_ARGS ?=
