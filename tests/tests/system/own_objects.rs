@@ -6,11 +6,16 @@ use berth_tests::{
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
 };
+use k8s_openapi::{
+    api::{core::v1::Service, flowcontrol::v1::FlowSchema, rbac::v1::ClusterRole},
+    kube_aggregator::pkg::apis::apiregistration::v1::APIService,
+};
 use kube::{
-    Api, Client, ResourceExt,
-    api::{DynamicObject, ListParams},
+    Api, Client, Error, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     discovery::{ApiGroup, Discovery, verbs},
 };
+use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Names under which an API server writes.
@@ -115,4 +120,63 @@ pub(crate) async fn objects_of_every_api_server_are_listed(host: Arc<TestCluster
         stale.is_empty(),
         "remove from own_objects.rs what no API server makes: {stale:#?}"
     );
+}
+
+/// An admission policy of the tenant could deny a new API server to create or correct them: it would never be ready, and the one before it
+/// would go on, without the limits and authorities that are new.
+pub(crate) async fn own_objects_are_kept(admin: &Client) {
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let no_trace = DeleteParams {
+        dry_run: true,
+        ..DeleteParams::default()
+    };
+    let services: Api<Service> = Api::namespaced(admin.clone(), "default");
+    let apis: Api<APIService> = Api::all(admin.clone());
+    let roles: Api<ClusterRole> = Api::all(admin.clone());
+    let levels: Api<FlowSchema> = Api::all(admin.clone());
+    let denied = |what: &str, refused: Option<Error>| {
+        let message = refused.unwrap_or_else(|| panic!("{what} was allowed")).to_string();
+        assert!(
+            message.contains("creates this object for itself") || message.contains("belongs to the platform"),
+            "{what}: {message}"
+        );
+    };
+    let api = "v1.storagemigration.k8s.io";
+    denied("delete an API", apis.delete(api, &no_trace).await.err());
+    denied("delete a role", roles.delete("system:heapster", &no_trace).await.err());
+    denied("delete view", roles.delete("view", &no_trace).await.err());
+    denied("delete a schema", levels.delete("probes", &no_trace).await.err());
+    denied("delete a Service", services.delete("kubernetes", &no_trace).await.err());
+    let all = roles.delete_collection(&no_trace, &ListParams::default()).await;
+    denied("delete all roles", all.err());
+    // By the label of the platform: without it, the syncer takes nothing away that the class no longer allows.
+    denied(
+        "delete the syncer's role",
+        roles.delete("berth:syncer", &no_trace).await.err(),
+    );
+    let fewer = json!({"rules": []});
+    let changed = roles.patch("system:heapster", &dry_run, &Patch::Merge(&fewer)).await;
+    denied("change a role", changed.err());
+    let higher = json!({"spec": {"groupPriorityMinimum": 1}});
+    denied(
+        "change an API",
+        apis.patch(api, &dry_run, &Patch::Merge(&higher)).await.err(),
+    );
+
+    // Kubernetes leaves such a role as it is.
+    let of_tenant = json!({
+        "metadata": {"annotations": {"rbac.authorization.kubernetes.io/autoupdate": "false"}}, "rules": [],
+    });
+    roles
+        .patch("system:heapster", &dry_run, &Patch::Merge(&of_tenant))
+        .await
+        .unwrap();
+    let label = json!({"metadata": {"labels": {"team": "a"}}});
+    services
+        .patch("kubernetes", &dry_run, &Patch::Merge(&label))
+        .await
+        .unwrap();
 }

@@ -1,5 +1,6 @@
 //! What the platform applies in tenants: kept, deleted when no manifest has it any more, and out of reach of the tenant's admins.
 
+use crate::own_objects::own_objects_are_kept;
 use berth_api::{TenantCluster, conditions, labels, system};
 use berth_kubernetes_versions::{KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS};
 use berth_tests::{
@@ -252,6 +253,7 @@ pub(crate) async fn nobody_in_a_tenant_changes_the_platforms_objects(host: Arc<T
     edits_are_denied(admin).await;
     deletions_are_denied(admin).await;
     identities_and_apis_cannot_be_taken(admin).await;
+    own_objects_are_kept(admin).await;
     // What the platform wants enforced is enforced.
     let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "default");
     let latest: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "latest"}})).unwrap();

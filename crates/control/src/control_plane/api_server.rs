@@ -182,7 +182,8 @@ pub(super) fn render(
         host_service_account: None,
         memory_limit: None,
         replicas: input.form.replicas(),
-        overlaps: true,
+        // One that does not become ready must not keep the one before it, for which there was no limit yet.
+        overlaps: !input.datastore_usage.growth_denied,
         health: Some(Health {
             port: input.endpoints.api_server.listen.port(),
             tls: true,

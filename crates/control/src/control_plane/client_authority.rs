@@ -88,9 +88,18 @@ pub fn due_request(recorded: Option<&Rotation>, request: RotationRequest, now: T
     (is_new && at <= now).then_some(at)
 }
 
+/// Seconds that Berth's clients have to get certificates of the new authority. Then the old one is revoked all the same: who has a leaked
+/// certificate may be an administrator of the tenant, and keep Berth from writing what it waits for.
+pub const ISSUING_SECONDS: i64 = 15 * 60;
+
 /// What to do next. A request that is made during a rotation begins another one after it: the credential that leaked may be one of the new
 /// authority.
-pub fn next_step(recorded: Option<&Rotation>, due: Option<Timestamp>, facts: &RotationFacts) -> RotationStep {
+pub fn next_step(
+    recorded: Option<&Rotation>,
+    due: Option<Timestamp>,
+    facts: &RotationFacts,
+    now: Timestamp,
+) -> RotationStep {
     let after = |observed: &Result<(), String>, phase| match observed {
         Ok(()) => RotationStep::Enter(phase),
         Err(missing) => RotationStep::Wait(missing.clone()),
@@ -100,6 +109,11 @@ pub fn next_step(recorded: Option<&Rotation>, due: Option<Timestamp>, facts: &Ro
         Some(RotationPhase::Trusting) => after(&facts.api_servers, RotationPhase::Issuing),
         // An API server of a moment ago that does not know the new authority would refuse clients.
         Some(RotationPhase::Issuing) => match &facts.api_servers {
+            Ok(())
+                if recorded.is_some_and(|recorded| now.as_second() - recorded.since.as_second() >= ISSUING_SECONDS) =>
+            {
+                RotationStep::Enter(RotationPhase::Revoking)
+            }
             Ok(()) => after(&facts.clients, RotationPhase::Revoking),
             Err(missing) => RotationStep::Wait(missing.clone()),
         },

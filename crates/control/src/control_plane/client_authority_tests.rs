@@ -26,11 +26,31 @@ fn facts(api_servers: bool, clients: bool) -> RotationFacts {
 }
 
 #[test]
+fn the_old_authority_is_revoked_in_bounded_time_whatever_clients_do() {
+    let step = |api_servers, seconds| {
+        let now = at(REQUESTED) + SignedDuration::from_secs(seconds);
+        next_step(
+            Some(&rotation(RotationPhase::Issuing)),
+            None,
+            &facts(api_servers, false),
+            now,
+        )
+    };
+    assert_eq!(step(true, ISSUING_SECONDS - 1), RotationStep::Wait("clients".into()));
+    assert_eq!(
+        step(true, ISSUING_SECONDS),
+        RotationStep::Enter(RotationPhase::Revoking)
+    );
+    // It would refuse the team's new certificates.
+    assert_eq!(step(false, ISSUING_SECONDS), RotationStep::Wait("api".into()));
+}
+
+#[test]
 fn each_phase_waits_for_what_was_observed() {
     use RotationPhase::{Completed, Issuing, Revoking, Trusting};
     let step = |phase: Option<RotationPhase>, api_servers, clients, due| {
         let recorded = phase.map(rotation);
-        next_step(recorded.as_ref(), due, &facts(api_servers, clients))
+        next_step(recorded.as_ref(), due, &facts(api_servers, clients), at(REQUESTED))
     };
     let wait = |what: &str| RotationStep::Wait(what.to_owned());
     let due = Some(at(REQUESTED));
@@ -161,7 +181,7 @@ impl World {
     fn step(&mut self, due: Option<Timestamp>) -> RotationStep {
         let recorded = Rotation::read(&self.stored).unwrap();
         let facts = self.facts();
-        next_step(recorded.as_ref(), due, &facts)
+        next_step(recorded.as_ref(), due, &facts, at(REQUESTED))
     }
 }
 

@@ -21,6 +21,7 @@ mod flow_control;
 mod garbage_collection;
 mod input;
 mod own_apis;
+mod own_object_changes;
 mod own_objects;
 mod platform_objects;
 mod scheduler;

@@ -22,7 +22,7 @@ const DENIED: &str = "the object belongs to the platform (label berth.dev/manage
 /// The user that an API server is for itself.
 pub(super) const API_SERVER_USER: &str = "system:apiserver";
 /// The controller that fills in the rules of roles that aggregate others. It does so again if somebody acts in its name.
-const AGGREGATION: &str = "request.userInfo.username == 'system:serviceaccount:kube-system:clusterrole-aggregation-controller' && \
+pub(super) const AGGREGATION: &str = "request.userInfo.username == 'system:serviceaccount:kube-system:clusterrole-aggregation-controller' && \
                            request.operation == 'UPDATE' && request.resource.group == 'rbac.authorization.k8s.io' && \
                            request.resource.resource == 'clusterroles' && has(object.aggregationRule) && \
                            has(oldObject.aggregationRule) && object.aggregationRule == oldObject.aggregationRule";

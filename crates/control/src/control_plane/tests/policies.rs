@@ -36,6 +36,7 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
         "flow-control.yaml",
         "mutating/created-by.yaml",
         "own-apis.yaml",
+        "own-objects.yaml",
         "platform-objects.yaml",
         "webhooks/writes.yaml",
     ];
@@ -50,6 +51,7 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
             "flow-control.yaml",
             "mutating/created-by.yaml",
             "own-apis.yaml",
+            "own-objects.yaml",
             "platform-objects.yaml",
             "webhooks/writes.yaml",
         ]
@@ -142,6 +144,7 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
             "flow-control.yaml",
             "mutating/created-by.yaml",
             "own-apis.yaml",
+            "own-objects.yaml",
             "platform-objects.yaml",
             "webhooks/writes.yaml",
         ]

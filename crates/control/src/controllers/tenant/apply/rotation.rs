@@ -44,7 +44,7 @@ pub(super) async fn follow_rotation(
     if matches!(control_plane, ControlPlane::Asleep) {
         return observed(recorded, Finding::Sleeps);
     }
-    match take_step(context, prepared, control_plane, registration, due).await {
+    match take_step(context, prepared, control_plane, registration, due, now).await {
         Ok((recorded, finding)) => {
             let pause = if finding == Finding::Done { Duration::ZERO } else { POLL };
             context.queue.add_after(tenant.key(), pause);
@@ -64,11 +64,12 @@ async fn take_step(
     control_plane: &ControlPlane,
     registration: &ObservedRegistration,
     due: Option<Timestamp>,
+    now: Timestamp,
 ) -> Result<(Option<crate::control_plane::Rotation>, Finding), ReconcileError> {
     let tenant = &prepared.accepted.tenant;
     let recorded = prepared.authorities.rotation;
     let facts = observe(context, prepared, control_plane, registration).await?;
-    let step = next_step(recorded.as_ref(), due, &facts);
+    let step = next_step(recorded.as_ref(), due, &facts, now);
     match &step {
         RotationStep::Rest => Ok((recorded, Finding::Done)),
         RotationStep::Wait(missing) => Ok((recorded, Finding::Waits(missing.clone()))),

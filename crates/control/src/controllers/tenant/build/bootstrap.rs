@@ -10,7 +10,7 @@ use crate::{
     control_plane::{DNS_USER, TENANT_USER},
     controllers::tenant_class::SyncerRules,
 };
-use berth_api::{TenantAccess, names};
+use berth_api::{TenantAccess, labels, names};
 use k8s_openapi::{
     api::{
         core::v1::ServiceAccount,
@@ -53,7 +53,10 @@ pub fn bootstrap_objects(
             .chain(team_roles())
             .collect(),
         bindings: [
-            binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER)),
+            ClusterRoleBinding {
+                metadata: kept(SYNCER_ROLE),
+                ..binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER))
+            },
             binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP)),
             binding(DNS_USER, DNS_USER, user(DNS_USER)),
         ]
@@ -73,9 +76,18 @@ fn named(name: &str) -> ObjectMeta {
     }
 }
 
+/// The same with the label by which nobody in the tenant may change or delete the object: without its rights, a syncer takes nothing away on
+/// the host that the class no longer allows.
+fn kept(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        labels: Some([(labels::MANAGED_BY.into(), labels::MANAGED_BY_PLATFORM.into())].into()),
+        ..named(name)
+    }
+}
+
 fn syncer_role(rules: &SyncerRules) -> ClusterRole {
     ClusterRole {
-        metadata: named(SYNCER_ROLE),
+        metadata: kept(SYNCER_ROLE),
         rules: Some(rules.tenant.clone()),
         aggregation_rule: None,
     }
