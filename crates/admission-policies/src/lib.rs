@@ -31,20 +31,21 @@ mod services;
 mod shared_nodes;
 mod sizes;
 mod storage;
+mod team_pods;
 mod tenant_clusters;
 mod tenant_nodes;
 mod user_quotas;
 
 pub use tenant_clusters::{USE, USED_RESOURCES};
 
-use berth_api::{GROUP, VERSION, labels};
+use berth_api::{GROUP, VERSION, labels, system};
 use k8s_openapi::{
     api::admissionregistration::v1::{
         self, MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,
         ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec,
         Variable,
     },
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta},
 };
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -65,6 +66,9 @@ pub enum Subjects {
     Gateway,
     /// Kubelets, whose credentials somebody has who is root on a node.
     Kubelets,
+    /// All users but kubelets and the tenant's own identities, for which there are other policies. Validations ask RBAC last, because such
+    /// requests are frequent and nearly all of them valid.
+    OthersOnHost,
 }
 
 /// Where the objects are that a policy validates.
@@ -74,6 +78,8 @@ pub enum Scope {
     WorkloadNamespaces,
     /// In the control-plane namespaces of all tenants.
     ControlPlaneNamespaces,
+    /// In every namespace that is not of a tenant: those of teams and of the platform.
+    OtherNamespaces,
     /// In every namespace.
     AllNamespaces,
     /// Cluster-scoped objects.
@@ -82,13 +88,17 @@ pub enum Scope {
     Everywhere,
 }
 
-/// Kind of Berth whose objects are the parameters of a policy. A request must be valid with each of them; without any, it is.
+/// Objects that are the parameters of a policy. A request must be valid with each of them; without any, it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterKind {
     /// All TenantClasses.
     TenantClass,
     /// All HostNodePools.
     HostNodePool,
+    /// The TenantClusters in the namespace of the request. A policy can have them only to be for such namespaces.
+    TenantClusterOfNamespace,
+    /// The ConfigMaps that mark nodes as being in use.
+    InUseMarker,
 }
 
 impl ParameterKind {
@@ -96,10 +106,44 @@ impl ParameterKind {
         let kind = match self {
             Self::TenantClass => "TenantClass",
             Self::HostNodePool => "HostNodePool",
+            Self::TenantClusterOfNamespace => "TenantCluster",
+            Self::InUseMarker => "ConfigMap",
+        };
+        let api_version = if self.is_built_in() {
+            "v1".into()
+        } else {
+            format!("{GROUP}/{VERSION}")
         };
         ParamKind {
-            api_version: Some(format!("{GROUP}/{VERSION}")),
+            api_version: Some(api_version),
             kind: Some(kind.into()),
+        }
+    }
+
+    fn is_built_in(self) -> bool {
+        self == Self::InUseMarker
+    }
+
+    /// All objects of the kind that there are where it is looked for. Without a namespace that is everywhere for cluster-scoped kinds, and the
+    /// namespace of the request for others.
+    fn build_reference(self) -> ParamRef {
+        let (namespace, selector) = match self {
+            Self::TenantClass | Self::HostNodePool | Self::TenantClusterOfNamespace => (None, LabelSelector::default()),
+            Self::InUseMarker => {
+                let label = BTreeMap::from([(labels::IN_USE_MARKER.to_owned(), "true".to_owned())]);
+                let selector = LabelSelector {
+                    match_labels: Some(label),
+                    match_expressions: None,
+                };
+                (Some(system::NAMESPACE.to_owned()), selector)
+            }
+        };
+        ParamRef {
+            namespace,
+            selector: Some(selector),
+            // What a request names and does not exist is reported by control, as without this policy.
+            parameter_not_found_action: Some("Allow".into()),
+            ..ParamRef::default()
         }
     }
 }
@@ -169,7 +213,6 @@ const WRITES: &[&str] = &["CREATE", "UPDATE"];
 pub fn all_policies() -> Vec<AdmissionPolicy> {
     let mut policies = pods::build_policies();
     policies.extend([
-        pod_status::build_policy(),
         metadata::build_policy(),
         annotations::build_policy(),
         secrets::build_policy(),
@@ -178,6 +221,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         endpoints::build_policy(),
         user_quotas::build_policy(),
     ]);
+    policies.extend(pod_status::build_policies());
     policies.extend(storage::build_policies());
     policies.extend(devices::build_policies());
     policies.extend(ingresses_and_routes::build_policies());
@@ -188,6 +232,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies.extend([
         namespaces::build_policy(),
         nodes::build_policy(),
+        team_pods::build_policy(),
         tenant_nodes::build_policy(),
         tenant_clusters::build_policy(),
         tenant_clusters::build_status_policy(),
@@ -226,20 +271,33 @@ impl AdmissionPolicy {
         }
     }
 
-    /// What an API server does that cannot evaluate the policy: it rejects the request. A policy with parameters is ignored: after its
-    /// installation and after each restart, an API server needs up to 30 seconds to find the kind of the parameters, and would reject the
-    /// requests of everybody, control among them. Such a policy answers early what control decides again, from the same rule.
+    /// What an API server does that cannot evaluate the policy: it rejects the request. A policy whose parameters are of a kind of Berth is
+    /// ignored: after its installation and after each restart, an API server needs up to 30 seconds to find such a kind, and would reject
+    /// the requests of everybody, control among them.
     fn failure_policy(&self) -> &'static str {
-        if self.parameters.is_some() { "Ignore" } else { "Fail" }
+        let is_found_late = self.parameters.is_some_and(|kind| !kind.is_built_in());
+        if is_found_late { "Ignore" } else { "Fail" }
     }
 
     /// The ValidatingAdmissionPolicy.
     pub fn build_policy(&self) -> ValidatingAdmissionPolicy {
         let texts = |list: &[&str]| Some(list.iter().map(ToString::to_string).collect::<Vec<_>>());
-        let role = match self.scope {
-            Scope::WorkloadNamespaces => Some(labels::ROLE_WORKLOADS),
-            Scope::ControlPlaneNamespaces => Some(labels::ROLE_CONTROL_PLANE),
-            Scope::AllNamespaces | Scope::Cluster | Scope::Everywhere => None,
+        let of_role = |role: &str| LabelSelector {
+            match_labels: Some(BTreeMap::from([(labels::ROLE.to_owned(), role.to_owned())])),
+            match_expressions: None,
+        };
+        let namespace_selector = match self.scope {
+            Scope::WorkloadNamespaces => of_role(labels::ROLE_WORKLOADS),
+            Scope::ControlPlaneNamespaces => of_role(labels::ROLE_CONTROL_PLANE),
+            Scope::OtherNamespaces => LabelSelector {
+                match_labels: None,
+                match_expressions: Some(vec![LabelSelectorRequirement {
+                    key: labels::ROLE.into(),
+                    operator: "DoesNotExist".into(),
+                    values: None,
+                }]),
+            },
+            Scope::AllNamespaces | Scope::Cluster | Scope::Everywhere => LabelSelector::default(),
         };
         let resource_rules = self.resource_rules.iter().map(|rule| NamedRuleWithOperations {
             api_groups: texts(&[rule.group]),
@@ -252,7 +310,10 @@ impl AdmissionPolicy {
                 match self.scope {
                     Scope::Cluster => "Cluster",
                     Scope::Everywhere => "*",
-                    Scope::WorkloadNamespaces | Scope::ControlPlaneNamespaces | Scope::AllNamespaces => "Namespaced",
+                    Scope::WorkloadNamespaces
+                    | Scope::ControlPlaneNamespaces
+                    | Scope::OtherNamespaces
+                    | Scope::AllNamespaces => "Namespaced",
                 }
                 .into(),
             ),
@@ -268,6 +329,10 @@ impl AdmissionPolicy {
             Subjects::TenantIdentities => ("is-tenant-identity", cel::is_tenant_identity()),
             Subjects::Gateway => ("is-gateway", cel::is_gateway()),
             Subjects::Kubelets => ("is-kubelet", cel::is_kubelet()),
+            Subjects::OthersOnHost => (
+                "is-neither-kubelet-nor-tenant",
+                format!("!{} && !{}", cel::is_kubelet(), cel::is_tenant_identity()),
+            ),
         };
         let further = self.conditions.iter();
         let further = further.map(|(name, expression)| match_condition(name, expression.clone()));
@@ -291,10 +356,7 @@ impl AdmissionPolicy {
                 param_kind: self.parameters.map(ParameterKind::build),
                 match_constraints: Some(MatchResources {
                     match_policy: Some("Equivalent".into()),
-                    namespace_selector: Some(LabelSelector {
-                        match_labels: role.map(|role| BTreeMap::from([(labels::ROLE.to_owned(), role.to_owned())])),
-                        match_expressions: None,
-                    }),
+                    namespace_selector: Some(namespace_selector),
                     object_selector: Some(LabelSelector::default()),
                     resource_rules: Some(resource_rules.collect()),
                     exclude_resource_rules: None,
@@ -318,12 +380,7 @@ impl AdmissionPolicy {
                 // The audit log shows whose requests were rejected: an intact syncer's never are.
                 validation_actions: vec!["Deny".into(), "Audit".into()],
                 match_resources: None,
-                param_ref: self.parameters.map(|_| ParamRef {
-                    // All of them. What a request names and does not exist is reported by control, as without this policy.
-                    selector: Some(LabelSelector::default()),
-                    parameter_not_found_action: Some("Allow".into()),
-                    ..ParamRef::default()
-                }),
+                param_ref: self.parameters.map(ParameterKind::build_reference),
             },
         }
     }
@@ -362,10 +419,18 @@ mod tests {
             let variables = policy.variables.iter().map(|(_, expression)| expression);
             let mut expressions = variables.chain(policy.validations.iter().map(|validation| &validation.expression));
             let reads = expressions.any(|expression| expression.contains("params."));
-            assert_eq!(reads, policy.parameters.is_some(), "{}", policy.name);
+            let has_some = policy.parameters.is_some();
+            // That there is a TenantCluster may be all that a policy needs to know.
+            let may_be_unread = policy.parameters == Some(ParameterKind::TenantClusterOfNamespace);
+            assert!(reads == has_some || may_be_unread, "{}", policy.name);
             let kind = policy.build_policy().spec.and_then(|spec| spec.param_kind);
             let reference = policy.build_binding().spec.param_ref;
-            assert_eq!((kind.is_some(), reference.is_some()), (reads, reads), "{}", policy.name);
+            assert_eq!(
+                (kind.is_some(), reference.is_some()),
+                (has_some, has_some),
+                "{}",
+                policy.name
+            );
         }
     }
 
@@ -405,9 +470,10 @@ mod tests {
 
     /// They have no condition that asks RBAC.
     #[test]
-    fn policies_on_cluster_scoped_objects_ask_rbac_last() {
-        let policies = all_policies().into_iter();
-        for policy in policies.filter(|policy| policy.scope == Scope::Cluster) {
+    fn policies_on_cluster_scoped_objects_and_for_others_on_the_host_ask_rbac_last() {
+        let asks_last =
+            |policy: &AdmissionPolicy| policy.scope == Scope::Cluster || policy.subjects == Subjects::OthersOnHost;
+        for policy in all_policies().into_iter().filter(asks_last) {
             for Validation { expression, message } in &policy.validations {
                 let asks = expression.ends_with(&format!("|| {}", cel::may_bypass_policies()));
                 assert!(asks, "{}: {message}", policy.name);

@@ -1,7 +1,11 @@
 //! Nodes: labels, annotations and taints say which tenant a node is assigned to, so only control may write them. Without this
-//! policy a kubelet could change labels of its own Node, among them those that pods of tenants select nodes by.
+//! policy a kubelet could change labels of its own Node, among them those that pods of tenants select nodes by. Other labels, by which pools
+//! select nodes, stay as they are while tenants use the node.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+
+/// Domains of labels that a newer kubelet may add by itself.
+const KUBELET_DOMAINS: [&str; 3] = ["kubernetes.io", "beta.kubernetes.io", "kubelet.kubernetes.io"];
 
 pub(super) fn build_policy() -> AdmissionPolicy {
     let reserved = cel::is_reserved_key("k");
@@ -28,14 +32,27 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             operations: WRITES,
         }],
         variables,
-        validations: vec![validation(
-            format!(
-                "(({}) && ({}) && variables.taints == variables.oldTaints) || {}",
-                cel::entries_unchanged("labels", "oldLabels", &reserved),
-                cel::entries_unchanged("annotations", "oldAnnotations", &reserved),
-                cel::may_bypass_policies()
+        validations: vec![
+            validation(
+                format!(
+                    "(({}) && ({}) && variables.taints == variables.oldTaints) || {}",
+                    cel::entries_unchanged("labels", "oldLabels", &reserved),
+                    cel::entries_unchanged("annotations", "oldAnnotations", &reserved),
+                    cel::may_bypass_policies()
+                ),
+                "only the platform may change labels, annotations and taints of berth.dev on nodes",
             ),
-            "only the platform may change labels, annotations and taints of berth.dev on nodes",
-        )],
+            validation(
+                format!(
+                    "!{} || !variables.oldLabels.exists(k, {reserved}) || \
+                     (variables.oldLabels.all(k, k in variables.labels && variables.labels[k] == variables.oldLabels[k]) && \
+                     variables.labels.all(k, k in variables.oldLabels || k.split('/')[0] in {})) || {}",
+                    cel::is_kubelet(),
+                    cel::string_list(KUBELET_DOMAINS),
+                    cel::may_bypass_policies()
+                ),
+                "a kubelet may not change the labels of a node that tenants use",
+            ),
+        ],
     }
 }

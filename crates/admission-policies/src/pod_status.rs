@@ -4,15 +4,28 @@
 //!
 //! An API server takes metadata from requests for the status, too: labels, annotations and finalizers, which policies on pods do not see there.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, cel, validation};
+
+pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
+    [build_policy_for_syncers(), build_policy_for_agents()]
+}
 
 /// Metadata that a request for the status could change, and what it is without entries.
 const METADATA: [(&str, &str); 3] = [("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]")];
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+/// Whether the request changes none of these.
+fn metadata_unchanged(fields: &[(&str, &str)]) -> String {
+    let is_unchanged = |(field, empty): &(&str, &str)| {
+        format!("object.metadata.?{field}.orValue({empty}) == oldObject.metadata.?{field}.orValue({empty})")
+    };
+    fields.iter().map(is_unchanged).collect::<Vec<_>>().join(" && ")
+}
+
+/// A policy on writes of the status, with the variables `new` and `old`: the status after and before the request.
+fn policy() -> AdmissionPolicy {
     AdmissionPolicy {
-        name: "berth-pod-status",
-        description: "A syncer changes only conditions in the status of a pod.",
+        name: "",
+        description: "",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
@@ -27,6 +40,14 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             ("new", "dyn(object).?status.orValue({})".into()),
             ("old", "dyn(oldObject).?status.orValue({})".into()),
         ],
+        validations: Vec::new(),
+    }
+}
+
+fn build_policy_for_syncers() -> AdmissionPolicy {
+    AdmissionPolicy {
+        name: "berth-pod-status",
+        description: "A syncer changes only conditions in the status of a pod.",
         validations: vec![
             validation(
                 "variables.new.all(f, f == 'conditions' || (f in variables.old && variables.new[f] == variables.old[f])) && \
@@ -34,16 +55,63 @@ pub(super) fn build_policy() -> AdmissionPolicy {
                 "only conditions may be written in a pod's status, not its addresses, phase or resources",
             ),
             validation(
-                METADATA
-                    .map(|(field, empty)| {
-                        format!(
-                            "object.metadata.?{field}.orValue({empty}) == oldObject.metadata.?{field}.orValue({empty})"
-                        )
-                    })
-                    .join(" && "),
+                metadata_unchanged(&METADATA),
                 "labels, annotations and finalizers cannot be changed through a pod's status",
             ),
         ],
+        ..policy()
+    }
+}
+
+/// What only the kubelet of a pod's node reports; the host's API server keeps kubelets to pods of their own node.
+const OF_KUBELET: [&str; 7] = [
+    "podIP",
+    "podIPs",
+    "hostIP",
+    "hostIPs",
+    "containerStatuses",
+    "initContainerStatuses",
+    "ephemeralContainerStatuses",
+];
+/// Who marks pods as failed whose node is gone: kube-controller-manager, with one identity for all its controllers or one for each.
+const POD_COLLECTORS: [&str; 2] = [
+    "system:kube-controller-manager",
+    "system:serviceaccount:kube-system:pod-garbage-collector",
+];
+
+/// Agents of nodes, such as those of network plug-ins, have tokens with rights on the status of all pods. Who is root on a node has
+/// their tokens. They write annotations, and controllers of the host write conditions.
+fn build_policy_for_agents() -> AdmissionPolicy {
+    let unchanged = |fields: &str| {
+        format!(
+            "{fields}.all(f, (f in variables.new) == (f in variables.old) && \
+             (!(f in variables.new) || variables.new[f] == variables.old[f]))"
+        )
+    };
+    let bypass = cel::may_bypass_policies();
+    AdmissionPolicy {
+        name: "berth-pod-status-by-agents",
+        description: "Only kubelets change addresses, containers and phase in the status of a tenant's pod.",
+        subjects: Subjects::OthersOnHost,
+        validations: vec![
+            validation(
+                format!("{} || {bypass}", unchanged(&cel::string_list(OF_KUBELET))),
+                "only the kubelet of its node may change addresses and containers in the status of a tenant's pod",
+            ),
+            validation(
+                format!(
+                    "{} || request.userInfo.?username.orValue('') in {} || {bypass}",
+                    unchanged("['phase']"),
+                    cel::string_list(POD_COLLECTORS)
+                ),
+                "only its kubelet and kube-controller-manager may change the phase of a tenant's pod",
+            ),
+            validation(
+                format!("({}) || {bypass}", metadata_unchanged(&[METADATA[0], METADATA[2]])),
+                "labels and finalizers cannot be changed through a pod's status",
+            ),
+        ],
+        ..policy()
     }
 }
 
@@ -53,7 +121,7 @@ mod tests {
 
     #[test]
     fn everything_but_conditions_is_compared() {
-        let all: Vec<String> = build_policy()
+        let all: Vec<String> = build_policy_for_syncers()
             .validations
             .into_iter()
             .map(|validation| validation.expression)

@@ -70,6 +70,9 @@ pub const OWNER_UID: &str = "berth.dev/owner-uid";
 pub const DNS_ADDRESS: &str = "berth.dev/dns-address";
 /// Annotation of an assigned node: since when no pod that needs the node runs on it (RFC 3339).
 pub const IDLE_SINCE: &str = "berth.dev/idle-since";
+/// Annotation of a node that serves a tenant: the most GPUs that it had since, as `RESOURCE=COUNT` with the resource of its pool. Quotas
+/// count at least these.
+pub const RECORDED_GPUS: &str = "berth.dev/recorded-gpus";
 
 /// Annotation of a tenant's pod: the gang that it belongs to. Pods of the same namespace that name the same gang start
 /// together or not at all.

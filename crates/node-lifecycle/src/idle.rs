@@ -6,7 +6,6 @@ use berth_planner::Seconds;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
-use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
@@ -42,22 +41,21 @@ fn recorded_idle_since(node: &Node) -> Option<Seconds> {
     Some(text.parse::<Timestamp>().ok()?.as_second())
 }
 
-/// The merge patch that writes the idle time on the node; none if the node has it already.
-pub fn idle_since_patch(node: &Node, since: Option<Seconds>) -> Option<Value> {
+/// The annotation that writes the idle time on the node (`None`: must be absent); none if the node has it already.
+pub fn annotation(node: &Node, since: Option<Seconds>) -> Option<(&'static str, Option<String>)> {
     if recorded_idle_since(node) == since && (since.is_some() || !node.annotations().contains_key(labels::IDLE_SINCE)) {
         return None;
     }
     let text = since
         .and_then(|since| Timestamp::from_second(since).ok())
         .map(|since| since.to_string());
-    Some(json!({"metadata": {
-        "resourceVersion": node.resource_version(), "annotations": {labels::IDLE_SINCE: text},
-    }}))
+    Some((labels::IDLE_SINCE, text))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn node(since: Option<&str>) -> Node {
         let annotations = since.map(|since| json!({labels::IDLE_SINCE: since}));
@@ -94,16 +92,12 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_patched_only_when_it_changed() {
+    fn idle_time_is_written_only_when_it_changed() {
         let text = Some("1970-01-01T00:01:40Z");
-        assert_eq!(idle_since_patch(&node(text), Some(100)), None);
-        assert_eq!(idle_since_patch(&node(None), None), None);
-        let annotations = |patch: Value| patch["metadata"]["annotations"].clone();
-        assert_eq!(
-            annotations(idle_since_patch(&node(text), None).unwrap()),
-            json!({labels::IDLE_SINCE: null})
-        );
-        let written = idle_since_patch(&node(None), Some(100)).unwrap();
-        assert_eq!(annotations(written)[labels::IDLE_SINCE], "1970-01-01T00:01:40Z");
+        assert_eq!(annotation(&node(text), Some(100)), None);
+        assert_eq!(annotation(&node(None), None), None);
+        assert_eq!(annotation(&node(text), None), Some((labels::IDLE_SINCE, None)));
+        let written = annotation(&node(None), Some(100));
+        assert_eq!(written, Some((labels::IDLE_SINCE, text.map(str::to_owned))));
     }
 }

@@ -24,6 +24,7 @@ pub mod node;
 mod node_index;
 pub mod pod_requests;
 mod pools;
+pub mod recorded_gpus;
 pub mod rejections;
 pub mod shared_nodes;
 pub mod transitions;

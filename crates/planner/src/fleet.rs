@@ -54,6 +54,17 @@ pub struct Pool {
     pub scale_up: Option<ScaleUpLimits>,
 }
 
+impl Pool {
+    /// GPUs that a node of the pool counts for in quotas. A node without any counts as one.
+    pub fn count_gpus(&self, node: &Node) -> u64 {
+        let Some(resource) = &self.gpu_resource_name else {
+            return 1;
+        };
+        let reported = node.capacity.get(resource).copied().unwrap_or_default();
+        reported.max(node.recorded_gpus).clamp(1, MAX_NODE_GPUS)
+    }
+}
+
 /// How far an autoscaler may extend a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -105,6 +116,9 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
     /// Capacity of the node when it is empty.
     pub capacity: Amounts,
+    /// GPUs that quotas count at least: the most that it had since its tenant has it. 0 without a tenant. What a kubelet of a tenant's node
+    /// reports cannot be trusted: with fewer GPUs, the tenant would get further nodes.
+    pub recorded_gpus: u64,
     /// Resources that running pods of its tenant use. The rest is free for the tenant.
     pub used: Amounts,
     /// Pods of its tenant on it.

@@ -54,9 +54,9 @@ impl View<'_> {
         Load::new(vec![(number, each)])
     }
 
-    /// GPUs of a node.
+    /// GPUs that a node counts for in quotas.
     pub fn gpus(&self, node: usize) -> u64 {
-        self.kinds[self.nodes[node].kind].gpus
+        self.nodes[node].gpus
     }
 
     /// Capacity of a node when it is empty.
@@ -78,7 +78,7 @@ impl View<'_> {
 pub(crate) struct Kind {
     /// By the number of the resource; the last entry is the node itself: 1.
     pub capacity: Vec<u64>,
-    /// GPUs that a node of this kind counts in quotas.
+    /// GPUs that a node of this kind counts for in quotas if it has no tenant.
     pub gpus: u64,
     /// Whether it carries the labels of a selector, by the selector's number.
     pub matches: Vec<bool>,
@@ -88,6 +88,8 @@ pub(crate) struct Kind {
 pub(crate) struct PoolNode<'a> {
     pub object: &'a Node,
     pub kind: usize,
+    /// GPUs that it counts for in quotas.
+    pub gpus: u64,
     pub domain: usize,
     /// The group that it belongs to; `None` without an owner, or if the group no longer exists.
     pub group: Option<usize>,
@@ -251,6 +253,7 @@ impl<'a> Catalog<'a> {
             nodes.push(PoolNode {
                 object,
                 kind,
+                gpus: pool.count_gpus(object),
                 domain: domain.unwrap_or(domains.len()),
                 group,
                 former_tenant: tenant.filter(|_| group.is_none()),

@@ -16,7 +16,7 @@ pub(crate) const KWOK_USER: &str = "berth-kwok";
 /// Concurrent requests.
 const CONCURRENCY: usize = 16;
 
-/// Gives kwok what kubelets need, and no more.
+/// Gives kwok what kubelets need, and no more. It reports pods in the place of kubelets without being one, so it bypasses Berth's admission policies.
 pub(crate) async fn apply_kwok_role(client: &Client) -> Result<(), Error> {
     let params = PatchParams::apply(MANAGER).force();
     let role = json!({
@@ -30,6 +30,7 @@ pub(crate) async fn apply_kwok_role(client: &Client) -> Result<(), Error> {
             {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
             {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
              "verbs": ["create", "get", "list", "watch", "patch", "update"]},
+            {"apiGroups": ["berth.dev"], "resources": ["admissionpolicies"], "verbs": ["bypass"]},
         ],
     });
     let binding = json!({

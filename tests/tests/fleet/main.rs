@@ -10,6 +10,7 @@ mod explain;
 mod idle;
 mod quota_sums;
 mod random;
+mod recorded_gpus;
 mod rejected;
 mod schedules;
 mod setup;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         idle::a_pod_with_idle_gpus_is_warned_and_evicted,
         rejected::rejected_reservation_moves_to_another_node,
         drained::a_quota_is_not_walked_around_by_nodes_that_drain,
+        recorded_gpus::a_node_that_reports_fewer_gpus_brings_its_tenant_no_other,
         quota_sums::sums_of_used_quota_agree_whatever_happens,
         schedules::a_stop_releases_the_nodes_and_gives_them_back,
         schedules::a_stop_of_workloads_is_published_and_keeps_the_nodes,

@@ -111,7 +111,7 @@ impl Assignment {
 /// The merge patch that removes the assignment from a node, which is free then.
 pub fn clear_assignment_patch(node: &Node) -> Value {
     const LABELS: [&str; 4] = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP, labels::POOL];
-    const ANNOTATIONS: [&str; 14] = [
+    const ANNOTATIONS: [&str; 15] = [
         labels::OWNER_UID,
         labels::NODE_STATE,
         labels::STATE_SINCE,
@@ -124,6 +124,7 @@ pub fn clear_assignment_patch(node: &Node) -> Value {
         labels::QUARANTINE,
         labels::RELEASE_QUARANTINE,
         labels::IDLE_SINCE,
+        labels::RECORDED_GPUS,
         labels::PREVIOUS_SHARED_POOL,
         labels::SHARED_UNTIL,
     ];

@@ -6,7 +6,7 @@ use crate::{
     demand::{self, HostNode, PoolNodes, SchedulingState, Workload},
     devices::Resolved,
     node::{autoscalers, is_available, is_ready, was_shared},
-    pod_requests,
+    pod_requests, recorded_gpus,
 };
 use berth_api::HostNodePool;
 use berth_planner::{Amounts, MAX_NODE_GPUS, Node, NodeState, Owner, Phase, Seconds, pool_of};
@@ -181,11 +181,15 @@ pub(super) fn planner_node(
     with_devices: &BTreeSet<String>,
     collected: &DemandCollector,
 ) -> Node {
-    let key = pools
-        .iter()
-        .find(|pool| pool.name_any() == node.pool)
-        .and_then(|pool| pool.spec.topology_key.as_ref());
+    let pool = pools.iter().find(|pool| pool.name_any() == node.pool);
+    let key = pool.and_then(|pool| pool.spec.topology_key.as_ref());
     let state = planner_state(node, now);
+    let recorded_gpus = pool
+        .and_then(|pool| pool.spec.gpu_resource_name.as_ref())
+        .map_or(0, |resource| {
+            let reported = node.capacity.get(resource).copied().unwrap_or_default();
+            recorded_gpus::track(node.object, &state, resource, reported)
+        });
     let has_devices = with_devices.contains(&node.pool);
     let using: Vec<&&Workload> = node
         .pods
@@ -207,6 +211,7 @@ pub(super) fn planner_node(
         domain: key.and_then(|key| node.object.labels().get(key).cloned()),
         labels: collected.labels(node),
         capacity,
+        recorded_gpus,
         used: sum_used(&node.pods),
         pods: u32::try_from(node.pods.len()).unwrap_or(u32::MAX),
         idle_since,

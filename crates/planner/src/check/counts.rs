@@ -1,7 +1,7 @@
 //! Nodes of node groups and GPUs of quotas, counted before a plan and after it.
 
 use super::{claim::Claim, index::Index};
-use crate::{Amounts, Node, Pool};
+use crate::{Node, Pool};
 
 /// Nodes of a node group.
 #[derive(Clone, Default)]
@@ -66,7 +66,7 @@ impl Counts {
         let Some(pool) = index.pool_numbers.get(node.pool.as_str()).copied() else {
             return;
         };
-        let gpus = count_gpus(&node.capacity, index.pools[pool]);
+        let gpus = count_gpus(node, index.pools[pool]);
         let counts = match group {
             Some(_) => &mut self.of_quota,
             None => &mut self.without_group,
@@ -78,7 +78,9 @@ impl Counts {
 }
 
 /// GPUs that a node counts for in quotas: a node without any counts as one.
-fn count_gpus(capacity: &Amounts, pool: &Pool) -> u64 {
-    let gpus = pool.gpu_resource_name.as_ref().and_then(|name| capacity.get(name));
-    gpus.copied().unwrap_or_default().max(1)
+fn count_gpus(node: &Node, pool: &Pool) -> u64 {
+    let gpus = pool.gpu_resource_name.as_ref();
+    let reported = gpus.and_then(|name| node.capacity.get(name)).copied();
+    let recorded = gpus.map_or(0, |_| node.recorded_gpus);
+    reported.unwrap_or_default().max(recorded).max(1)
 }

@@ -50,6 +50,19 @@ scenario!(
 );
 
 scenario!(
+    a_node_that_reports_fewer_gpus_counts_for_those_that_it_had,
+    "
+    pool h100 gpus=8
+    quota team nominal=8 limit=16
+    tenant a quota=team
+    group a/g h100 0..8
+    demand a/g job 4x8 since=9
+    node n1 a/g gpus=1 recorded=8 used=1 age=60
+    node n2..n4 free
+    "
+);
+
+scenario!(
     gpus_that_are_not_lent_stay_free_for_their_quota,
     "
     pool h100 gpus=8

@@ -9,7 +9,7 @@
 //! node n1..n4 rack=r1 free
 //! node n5 rack=r2 a/train used=8 age=3600 prio=1
 //! node n6 a/train idle=600 age=3600 gang=train-8
-//! node n7 a/train cordoned=300
+//! node n7 a/train cordoned=300 gpus=4 recorded=8
 //! node n8 a/train reserved=8
 //! node n9 recycling
 //! node n9 draining=a used=8
@@ -221,6 +221,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("rack", value) => node.domain = Some(value.into()),
             ("pool", value) => node.pool = value.into(),
             ("gpus", value) => node.capacity = gpus(number(value)),
+            ("recorded", value) => node.recorded_gpus = number(value),
             ("used", value) => {
                 node.used = gpus(number(value));
                 node.pods = 1;

@@ -1,10 +1,9 @@
 //! A gateway that was taken over, whose identity has far more rights than the chart gives it: the policy leaves one annotation.
 
-use super::{dry_run, expect_denied, tenant_clusters::request, with};
+use super::{dry_run, expect_denied, rbac, tenant_clusters::request, with};
 use berth_api::{HostNodePool, TenantClass, TenantClassSpec, TenantCluster, labels};
 use berth_tests::{
     gateway::USER,
-    objects::apply,
     tenant::{ensure_namespace, patient},
     test_cluster::TestCluster,
     wait::{SOON, until},
@@ -22,10 +21,6 @@ const ROLE: &str = "adv-gateway";
 
 /// Every right on everything of Berth but to bypass the policies.
 async fn grant(admin: &Client) {
-    let rbac = |kind: &str, more: &Value| {
-        let base = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": ROLE}});
-        with(&base, more)
-    };
     let resources = [
         "tenantclusters",
         "tenantclusters/status",
@@ -33,23 +28,7 @@ async fn grant(admin: &Client) {
         "hostnodepools",
     ];
     let rules = json!([{"apiGroups": ["berth.dev"], "resources": resources, "verbs": ["*"]}]);
-    let binding = json!({
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
-    });
-    for object in [
-        rbac("ClusterRole", &json!({"rules": rules})),
-        rbac("ClusterRoleBinding", &binding),
-    ] {
-        apply(admin, "", &object).await.unwrap();
-    }
-}
-
-async fn revoke(admin: &Client) {
-    let roles: Api<k8s_openapi::api::rbac::v1::ClusterRole> = Api::all(admin.clone());
-    let bindings: Api<k8s_openapi::api::rbac::v1::ClusterRoleBinding> = Api::all(admin.clone());
-    bindings.delete(ROLE, &DeleteParams::default()).await.unwrap();
-    roles.delete(ROLE, &DeleteParams::default()).await.unwrap();
+    rbac::grant(admin, "", ROLE, &rbac::user(USER), &rules).await;
 }
 
 pub(crate) async fn a_stolen_gateway_token_sets_one_annotation(host: Arc<TestCluster>) {
@@ -98,7 +77,7 @@ pub(crate) async fn a_stolen_gateway_token_sets_one_annotation(host: Arc<TestClu
         let stored = clusters.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
         assert_eq!(stored.metadata.annotations.unwrap()[labels::WAKE_REQUESTED_AT], at);
     }
-    revoke(&host.client).await;
+    rbac::revoke(&host.client, ROLE).await;
     by_admin.delete(NAME, &DeleteParams::default()).await.unwrap();
 }
 

@@ -1,7 +1,8 @@
 //! The credentials of a kubelet and of the agents of a node: who is root on a node of a tenant has them.
 
-use super::{dry_run, expect_denied};
+use super::{dry_run, expect_denied, rbac};
 use crate::shared::attacker;
+use berth_api::labels;
 use berth_tests::{
     objects::{apply, nodes_of_tenant},
     tenant::patient,
@@ -15,7 +16,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -23,20 +24,20 @@ use std::sync::Arc;
 pub(crate) async fn a_stolen_kubelet_credential_reaches_no_other_tenant(host: Arc<TestCluster>) {
     let tenant = attacker(&host).await;
     let node = nodes_of_tenant(&host.client, tenant.id.slug()).await.remove(0);
-    let kubeconfig = host.kubeconfig_for(&format!("system:node:{node}"), &["system:nodes"]);
-    let kubelet = patient(&kubeconfig.unwrap()).await;
+    let kubelet = kubelet_of(&host, &node).await;
     let nodes: Api<Node> = Api::all(host.client.clone());
-    let mirror = mirror_pod(&nodes.get(&node).await.unwrap());
+    let own = nodes.get(&node).await.unwrap();
     for namespace in [&tenant.id.control_plane_namespace(), "berth-system"] {
         let pods: Api<Pod> = Api::namespaced(kubelet.clone(), namespace);
-        expect_denied("a kubelet may create no pods", pods.create(&dry_run(), &mirror).await);
+        let created = pods.create(&dry_run(), &mirror_pod(&own, &json!({}))).await;
+        expect_denied("a kubelet may create no pods", created);
     }
     // Several policies deny it there, and any of them may answer.
+    let mirror = mirror_pod(&own, &json!({"app.kubernetes.io/name": "coredns"}));
     let of_workloads: Api<Pod> = Api::namespaced(kubelet.clone(), &tenant.id.workload_namespace());
     expect_denied("", of_workloads.create(&dry_run(), &mirror).await);
-    // The platform has static pods elsewhere.
-    let of_platform: Api<Pod> = Api::namespaced(kubelet.clone(), "default");
-    of_platform.create(&dry_run(), &mirror).await.unwrap();
+    static_pods_of_the_platform(&host, &kubelet, &node).await;
+    labels_of_nodes(&host, &kubelet, &node).await;
 
     let slices: Api<ResourceSlice> = Api::all(kubelet);
     for pool in ["gpu-l40s-01".to_owned(), "n".to_owned(), format!("{node}-b")] {
@@ -48,19 +49,85 @@ pub(crate) async fn a_stolen_kubelet_credential_reaches_no_other_tenant(host: Ar
     }
 }
 
+/// The platform has static pods, but on the nodes of tenants no labels by which its Services could select them.
+async fn static_pods_of_the_platform(host: &TestCluster, kubelet: &Client, node: &str) {
+    let nodes: Api<Node> = Api::all(host.client.clone());
+    let own = nodes.get(node).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(kubelet.clone(), "default");
+    for labels in [
+        json!({"k8s-app": "kube-dns"}),
+        json!({"component": "kube-controller-manager", "tier": "control-plane"}),
+        json!({"component": "kube-proxy", "app": "x"}),
+    ] {
+        let created = pods.create(&dry_run(), &mirror_pod(&own, &labels)).await;
+        expect_denied("may have the labels tier and component=kube-proxy only", created);
+    }
+    for labels in [json!({}), json!({"component": "kube-proxy", "tier": "control-plane"})] {
+        pods.create(&dry_run(), &mirror_pod(&own, &labels)).await.unwrap();
+    }
+    let free = free_node(host).await;
+    let labels = json!({"component": "kube-apiserver", "tier": "control-plane"});
+    let pods: Api<Pod> = Api::namespaced(kubelet_of(host, &free.name_any()).await, "default");
+    pods.create(&dry_run(), &mirror_pod(&free, &labels)).await.unwrap();
+}
+
+/// Pools select nodes by labels that kubelets may set.
+async fn labels_of_nodes(host: &TestCluster, kubelet: &Client, node: &str) {
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let labels = |labels: Value| Patch::Merge(json!({"metadata": {"labels": labels}}));
+    let nodes: Api<Node> = Api::all(kubelet.clone());
+    for patch in [
+        json!({"pool": "other"}),
+        json!({"node.kubernetes.io/instance-type": "p5.48xlarge"}),
+        json!({"kubernetes.io/os": "plan9"}),
+        json!({"kubernetes.io/hostname": null}),
+    ] {
+        let patch = labels(patch);
+        let denied = "may not change the labels of a node that tenants use";
+        expect_denied(denied, nodes.patch(node, &params, &patch).await);
+        expect_denied(denied, nodes.patch_status(node, &params, &patch).await);
+    }
+    let newer = labels(json!({"kubelet.kubernetes.io/feature": "x"}));
+    nodes.patch(node, &params, &newer).await.unwrap();
+    let free = free_node(host).await.name_any();
+    let nodes: Api<Node> = Api::all(kubelet_of(host, &free).await);
+    nodes
+        .patch(&free, &params, &labels(json!({"rack": "7"})))
+        .await
+        .unwrap();
+}
+
+async fn kubelet_of(host: &TestCluster, node: &str) -> Client {
+    let kubeconfig = host.kubeconfig_for(&format!("system:node:{node}"), &["system:nodes"]);
+    patient(&kubeconfig.unwrap()).await
+}
+
+/// A node that no tenant uses.
+async fn free_node(host: &TestCluster) -> Node {
+    let nodes: Api<Node> = Api::all(host.client.clone());
+    let all = nodes.list(&ListParams::default()).await.unwrap();
+    let is_free = |node: &Node| !node.labels().keys().any(|key| labels::is_reserved(key));
+    all.into_iter().find(is_free).expect("a node is free")
+}
+
 /// A DRA driver may write the slices of all nodes, but its tokens say on which node it is.
 pub(crate) async fn a_stolen_token_of_a_node_agent_offers_no_devices_of_others(host: Arc<TestCluster>) {
     let tenant = attacker(&host).await;
     let node = nodes_of_tenant(&host.client, tenant.id.slug()).await.remove(0);
-    let rights = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "dra-agent"},
-        "rules": [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["*"]}]});
-    let bound = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "dra-agent"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "dra-agent"},
-        "subjects": [{"kind": "ServiceAccount", "name": "dra-agent", "namespace": "default"}]});
+    let rules = json!([{"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["*"]}]);
+    rbac::grant(
+        &host.client,
+        "",
+        "dra-agent",
+        &rbac::service_account("default", "dra-agent"),
+        &rules,
+    )
+    .await;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "dra-agent"}});
-    for (namespace, object) in [("", &rights), ("", &bound), ("default", &account)] {
-        apply(&host.client, namespace, object).await.unwrap();
-    }
+    apply(&host.client, "default", &account).await.unwrap();
     let pods: Api<Pod> = Api::namespaced(host.client.clone(), "default");
     let agent = serde_json::from_value(json!({
         "metadata": {"name": "dra-agent"},
@@ -81,9 +148,12 @@ pub(crate) async fn a_stolen_token_of_a_node_agent_offers_no_devices_of_others(h
     })
     .await;
     expect_denied(
-        "devices of another node",
+        "devices of this node only",
         slices.create(&dry_run(), &slice("gpu-l40s-01", "gpu-l40s-01")).await,
     );
+    let mut of_all = slice(&node, "gpu-l40s-01");
+    (of_all.spec.node_name, of_all.spec.all_nodes) = (None, Some(true));
+    expect_denied("devices of this node only", slices.create(&dry_run(), &of_all).await);
     expect_denied(
         "must be in a pool with the name of the node",
         slices.create(&dry_run(), &slice(&node, "gpu-l40s-01")).await,
@@ -101,12 +171,12 @@ async fn token_of(host: &Client, pod: &Pod) -> String {
     created.unwrap().status.unwrap().token.unwrap()
 }
 
-/// A static pod that takes the place of a tenant's DNS, as the kubelet of a node shows it.
-fn mirror_pod(node: &Node) -> Pod {
+/// A static pod with these labels, as the kubelet of a node shows it.
+fn mirror_pod(node: &Node, labels: &Value) -> Pod {
     let name = node.name_any();
     let pod: Value = json!({
         "metadata": {
-            "name": format!("coredns-{name}"), "labels": {"app.kubernetes.io/name": "coredns"},
+            "name": format!("static-{name}"), "labels": labels,
             "annotations": {
                 "kubernetes.io/config.mirror": "1", "kubernetes.io/config.hash": "1", "kubernetes.io/config.source": "file",
             },

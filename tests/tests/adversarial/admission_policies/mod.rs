@@ -6,6 +6,7 @@ mod annotations;
 mod empty_lists;
 mod endpoint_cost;
 mod gateway;
+mod host_users;
 mod ingresses_and_routes;
 mod kubelets;
 mod network;
@@ -13,12 +14,16 @@ mod network_cost;
 mod objects;
 mod platform;
 mod pods;
+mod rbac;
 mod shared_nodes;
 mod sizes;
 mod tenant_clusters;
 
 pub(crate) use allowed_namespaces::classes_and_pools_are_named_only_in_namespaces_that_they_allow;
 pub(crate) use gateway::a_stolen_gateway_token_sets_one_annotation;
+pub(crate) use host_users::{
+    an_agent_with_rights_on_the_status_of_pods_redirects_no_traffic, people_of_a_team_run_no_pods_on_nodes_of_tenants,
+};
 pub(crate) use kubelets::{
     a_stolen_kubelet_credential_reaches_no_other_tenant, a_stolen_token_of_a_node_agent_offers_no_devices_of_others,
 };

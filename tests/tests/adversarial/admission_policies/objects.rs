@@ -1,12 +1,9 @@
 //! Everything that a syncer creates besides pods.
 
-use super::{StolenCredential, expect_denied, wait_until_served, with};
+use super::{StolenCredential, expect_denied, rbac, wait_until_served, with};
 use berth_api::labels;
 use berth_tests::wait::{SOON, until};
-use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolumeClaim},
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
-};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -270,26 +267,13 @@ pub(super) async fn nodes_of_claims(credential: &StolenCredential, admin: &Clien
     }
     // As control lists nodes that are assigned to the tenant.
     let name = format!("{}-own-node", credential.slug);
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
-        "rules": [{"apiGroups": ["metrics.k8s.io"], "resources": ["nodes"], "resourceNames": ["own"], "verbs": ["get"]}]});
-    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": "syncer", "namespace": format!("{}-cp", credential.namespace)}]});
-    let roles: Api<ClusterRole> = Api::all(admin.clone());
-    let bindings: Api<ClusterRoleBinding> = Api::all(admin.clone());
-    let params = PostParams::default();
-    roles
-        .create(&params, &serde_json::from_value(role).unwrap())
-        .await
-        .unwrap();
-    bindings
-        .create(&params, &serde_json::from_value(binding).unwrap())
-        .await
-        .unwrap();
+    let rules =
+        json!([{"apiGroups": ["metrics.k8s.io"], "resources": ["nodes"], "resourceNames": ["own"], "verbs": ["get"]}]);
+    let syncer = rbac::service_account(&format!("{}-cp", credential.namespace), "syncer");
+    rbac::grant(admin, "", &name, &syncer, &rules).await;
     until("the role holds", SOON, async || credential.create(&claim("own")).await).await;
     credential.expect_denied("selected-node", &claim("other")).await;
-    bindings.delete(&name, &DeleteParams::default()).await.unwrap();
-    roles.delete(&name, &DeleteParams::default()).await.unwrap();
+    rbac::revoke(admin, &name).await;
 }
 
 pub(super) async fn storage_and_devices(credential: &StolenCredential) {

@@ -1,11 +1,11 @@
 //! Nodes, namespaces and their assignment to tenants; and the host's type check of the policies.
 
-use super::{dry_run, expect_denied};
+use super::{dry_run, expect_denied, rbac};
 use crate::shared::attacker;
 use berth_admission_policies::all_policies;
 use berth_api::labels;
 use berth_tests::{
-    objects::{apply, nodes_of_tenant},
+    objects::nodes_of_tenant,
     tenant::patient,
     test_cluster::TestCluster,
     wait::{SOON, until},
@@ -24,17 +24,11 @@ use std::sync::Arc;
 /// Rights on nodes and namespaces are common: kubelets, operators, and teams that create namespaces have them.
 pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespaces(host: Arc<TestCluster>) {
     let tenant = attacker(&host).await;
-    let rights = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "intruder"},
-    "rules": [
+    let rules = json!([
         {"apiGroups": [""], "resources": ["nodes", "nodes/status", "namespaces", "namespaces/status"], "verbs": ["*"]},
         {"apiGroups": ["berth.dev"], "resources": ["tenantnodes", "tenantnodes/status", "tenantschedules"], "verbs": ["*"]},
-    ]});
-    let bound = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "intruder"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "intruder"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "intruder"}]});
-    for object in [&rights, &bound] {
-        apply(&host.client, "", object).await.unwrap();
-    }
+    ]);
+    rbac::grant(&host.client, "", "intruder", &rbac::user("intruder"), &rules).await;
     let kubeconfig = host.kubeconfig_for("intruder", &[]).unwrap();
     let client = patient(&kubeconfig).await;
     let node = nodes_of_tenant(&host.client, tenant.id.slug()).await.remove(0);

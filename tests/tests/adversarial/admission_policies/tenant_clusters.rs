@@ -1,9 +1,8 @@
 //! TenantClusters of a user who may write them, and who may use one class and one pool.
 
-use super::{dry_run, expect_denied};
+use super::{dry_run, expect_denied, rbac};
 use berth_api::{NodeGroup, TenantCluster, labels};
 use berth_tests::{
-    objects::apply,
     tenant::{cluster, ensure_namespace, patient},
     test_cluster::TestCluster,
     wait::{SOON, until},
@@ -36,21 +35,7 @@ pub(super) fn request(name: &str, class: Option<&str>, pools: &[&str]) -> Tenant
 /// A role in a namespace, and its binding to the user. The rules name cluster-scoped objects: RBAC looks at the namespace of the
 /// question.
 pub(super) async fn grant(admin: &Client, namespace: &str, name: &str, rules: &Value) {
-    let rbac = |kind: &str, more: &Value| {
-        let base = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}});
-        super::with(&base, more)
-    };
-    let role = rbac("Role", &json!({"rules": rules}));
-    let binding = rbac(
-        "RoleBinding",
-        &json!({
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
-        }),
-    );
-    for object in [&role, &binding] {
-        apply(admin, namespace, object).await.unwrap();
-    }
+    rbac::grant(admin, namespace, name, &rbac::user(USER), rules).await;
 }
 
 pub(super) fn rule(resource: &str, verb: &str, names: &[&str]) -> Value {

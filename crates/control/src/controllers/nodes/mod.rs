@@ -6,10 +6,10 @@
 pub mod clock;
 mod context;
 mod executor;
-mod idle;
 pub mod jobs;
 mod observe;
 mod placeholders;
+mod records;
 pub mod requested;
 mod status;
 
@@ -41,9 +41,9 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     status::update_group_status(context, &plan);
     // These do not depend on each other: all of them run even if one fails.
     let executed = executor::execute_plan(context, &plan.actions).await;
-    let idle_written = idle::write_idle_times(context, &fleet).await;
+    let recorded = records::write_records(context, &fleet).await;
     let placeholders = placeholders::reconcile(context, &plan, &demand).await;
-    idle_written?;
+    recorded?;
     let plan_again = plan.replan_at.map(|at| seconds(at - fleet.now));
     let rejected_again = context.rejected_nodes.seconds_until_next_retry(now.as_second());
     let scheduled = next_schedule.map(|next| pause_until(now, Some(next)));

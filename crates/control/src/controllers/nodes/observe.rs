@@ -120,10 +120,7 @@ pub fn sum_gpus(fleet: &Fleet) -> GpuUse {
             NodeState::Free | NodeState::Unavailable { .. } | NodeState::Recycling { .. } => continue,
         };
         let pool = fleet.pools.iter().find(|pool| pool.name == node.pool);
-        let gpus = match pool.and_then(|pool| pool.gpu_resource_name.as_ref()) {
-            Some(resource) => node.capacity.get(resource).copied().unwrap_or(0).max(1),
-            None => 1,
-        };
+        let gpus = pool.map_or(1, |pool| pool.count_gpus(node));
         let of_tenant = sum.entry(tenant.clone()).or_default();
         *of_tenant.entry(node.pool.clone()).or_default() += gpus;
     }

@@ -1,0 +1,122 @@
+//! Users of the host that are neither kubelets nor of Berth: agents of network plug-ins, and people of teams.
+
+use super::{dry_run, expect_denied, rbac};
+use crate::shared::attacker;
+use berth_api::labels;
+use berth_tests::{
+    tenant::patient,
+    test_cluster::TestCluster,
+    wait::{SOON, until},
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Traffic goes to the addresses of pods, and to those that Services select by their labels.
+pub(crate) async fn an_agent_with_rights_on_the_status_of_pods_redirects_no_traffic(host: Arc<TestCluster>) {
+    const AGENT: &str = "network-agent";
+    let tenant = attacker(&host).await;
+    let namespace = tenant.id.workload_namespace();
+    let of_admin: Api<Pod> = Api::namespaced(host.client.clone(), &namespace);
+    let victim = json!({
+        "metadata": {"name": "victim", "labels": {"app": "api"}},
+        // Nothing starts it.
+        "spec": {"schedulerName": "none", "containers": [{"name": "c", "image": "i"}]},
+    });
+    let victim: Pod = serde_json::from_value(victim).unwrap();
+    of_admin.create(&PostParams::default(), &victim).await.unwrap();
+    let rules = json!([{"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch", "update"]}]);
+    rbac::grant(&host.client, "", AGENT, &rbac::user(AGENT), &rules).await;
+
+    let client = patient(&host.kubeconfig_for(AGENT, &[]).unwrap()).await;
+    until("the agent has rights", SOON, async || {
+        // As network plug-ins do.
+        let annotations = json!({"metadata": {"annotations": {"cni.example.com/ip": "10.1.1.1"}}});
+        patch_status(&client, &namespace, &annotations).await
+    })
+    .await;
+    let condition = json!({"status": {"conditions": [{"type": "example.com/ready", "status": "True"}]}});
+    patch_status(&client, &namespace, &condition).await.unwrap();
+    for (message, patch) in [
+        (
+            "addresses and containers",
+            json!({"status": {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}}),
+        ),
+        ("addresses and containers", json!({"status": {"hostIP": "10.9.9.9"}})),
+        (
+            "addresses and containers",
+            json!({"status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0}]}}),
+        ),
+        ("the phase", json!({"status": {"phase": "Failed"}})),
+        (
+            "labels and finalizers",
+            json!({"metadata": {"labels": {"app": "other"}}}),
+        ),
+        (
+            "labels and finalizers",
+            json!({"metadata": {"finalizers": ["example.com/held"]}}),
+        ),
+    ] {
+        expect_denied(message, patch_status(&client, &namespace, &patch).await);
+    }
+    // The pod garbage collector of the host.
+    let collector = "system:serviceaccount:kube-system:pod-garbage-collector";
+    let client = patient(&host.kubeconfig_for(collector, &[]).unwrap()).await;
+    let failed = json!({"status": {"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True"}]}});
+    patch_status(&client, &namespace, &failed).await.unwrap();
+    let moved = json!({"status": {"podIP": "10.9.9.9"}});
+    expect_denied(
+        "addresses and containers",
+        patch_status(&client, &namespace, &moved).await,
+    );
+
+    rbac::revoke(&host.client, AGENT).await;
+    of_admin
+        .delete("victim", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+}
+
+async fn patch_status(client: &Client, namespace: &str, patch: &Value) -> kube::Result<Pod> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    pods.patch_status("victim", &params, &Patch::Merge(patch)).await
+}
+
+/// Beside the pods of other tenants, and while their nodes are recycled.
+pub(crate) async fn people_of_a_team_run_no_pods_on_nodes_of_tenants(host: Arc<TestCluster>) {
+    const MEMBER: &str = "pod-creator";
+    let tenant = attacker(&host).await;
+    let namespace = tenant.namespace.clone();
+    let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}]);
+    rbac::grant(&host.client, &namespace, MEMBER, &rbac::user(MEMBER), &rules).await;
+    let client = patient(&host.kubeconfig_for(MEMBER, &[]).unwrap()).await;
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    let create = async |tolerations: Value| {
+        let pod = json!({
+            "metadata": {"name": "beside"},
+            "spec": {"tolerations": tolerations, "containers": [{"name": "c", "image": "i"}]},
+        });
+        pods.create(&dry_run(), &serde_json::from_value(pod).unwrap()).await
+    };
+    until("the member has rights", SOON, async || {
+        create(json!([{"key": "nvidia.com/gpu", "operator": "Exists"}])).await
+    })
+    .await;
+    create(Value::Null).await.unwrap();
+    for tolerations in [
+        json!([{"operator": "Exists"}]),
+        json!([{"operator": "Exists", "effect": "NoExecute"}]),
+        json!([{"key": labels::TENANT, "operator": "Exists"}]),
+        json!([{"key": labels::TENANT, "value": tenant.id.slug(), "effect": "NoExecute", "tolerationSeconds": 600}]),
+    ] {
+        expect_denied("may not tolerate the taint", create(tolerations).await);
+    }
+}
