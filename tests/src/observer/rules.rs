@@ -292,16 +292,18 @@ fn disagreement(node: &NodeView) -> Option<String> {
         let left = node.tenant.is_some() || node.owner.is_some() || node.group.is_some() || !node.taints.is_empty();
         return left.then(|| "it is free, and something of a tenant is left on it".into());
     };
-    let [(value, effect)] = node.taints.as_slice() else {
-        return Some(format!("it has {} taints of tenants", node.taints.len()));
+    let (leaving, staying): (Vec<_>, Vec<_>) = node.taints.iter().partition(|(_, effect)| effect == "NoExecute");
+    let [(value, _)] = leaving.as_slice() else {
+        return Some(format!("{} of its taints keep pods away", leaving.len()));
     };
-    if effect != "NoExecute" {
-        return Some("its taint does not keep pods away".into());
+    let is_drained = state == "Draining";
+    if staying.len() != usize::from(is_drained) || staying.iter().any(|(value, _)| value != "recycling") {
+        return Some(format!("it has {staying:?} against new pods"));
     }
     // A node whose owner is unknown is drained, and carries no tenant's label.
     let wanted = match (&node.tenant, serves(node)) {
         (Some(tenant), true) => tenant,
-        (None, true) if state == "Draining" => "recycling",
+        (None, true) if is_drained => "recycling",
         (None, true) => return Some("it serves a tenant without its label".into()),
         (Some(_), false) => return Some("it serves no tenant but carries a tenant's label".into()),
         (None, false) => "recycling",
@@ -311,7 +313,7 @@ fn disagreement(node: &NodeView) -> Option<String> {
     }
     let has_owner = serves(node) || ["Reserved", "Joining"].contains(&state.as_str());
     // A node whose owner is unknown is drained.
-    let is_unknown = state == "Draining" && node.owner.is_none();
+    let is_unknown = is_drained && node.owner.is_none();
     if node.owner.is_some() != has_owner && !is_unknown {
         return Some("its state and its owner do not fit".into());
     }
@@ -334,10 +336,12 @@ mod tests {
             group: some("burst", serves || coming),
             recycling: some("h1", state == "Scrubbing" || state == "Validating"),
             reserved_with: None,
-            taints: if state.is_empty() {
-                Vec::new()
-            } else {
-                vec![(if serves { tenant } else { "recycling" }.to_owned(), "NoExecute".into())]
+            taints: {
+                let value = if serves { tenant } else { "recycling" };
+                let mut taints = vec![(value.to_owned(), "NoExecute".to_owned())];
+                taints.retain(|_| !state.is_empty());
+                taints.extend((state == "Draining").then(|| ("recycling".into(), "NoSchedule".into())));
+                taints
             },
             is_shared: false,
         }
@@ -437,7 +441,9 @@ mod tests {
         left.owner = Some("uid-a".into());
         let mut early = node("Scrubbing", "");
         early.tenant = Some("a".into());
-        for wrong in [without_label.clone(), other_taint, left, early] {
+        let mut open = node("Draining", "a");
+        open.taints.pop();
+        for wrong in [without_label.clone(), other_taint, left, early, open] {
             assert!(disagreement(&wrong).is_some(), "{wrong:?}");
         }
         let mut rules = Rules::new(true);

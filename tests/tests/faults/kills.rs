@@ -13,7 +13,7 @@ use berth_tests::{
     test_cluster::TestCluster,
     wait::{until, until_true},
 };
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Taint};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
@@ -40,7 +40,8 @@ async fn assert_nodes_are_owned_once(host: &TestCluster, alive: &[&Tenant]) {
             .as_ref()
             .and_then(|spec| spec.taints.clone())
             .unwrap_or_default();
-        assert_eq!(taints.iter().filter(|taint| taint.key == labels::TENANT).count(), 1);
+        let is_own = |taint: &&Taint| taint.key == labels::TENANT && taint.effect == "NoExecute";
+        assert_eq!(taints.iter().filter(is_own).count(), 1);
     }
 }
 

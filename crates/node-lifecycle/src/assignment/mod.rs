@@ -1,7 +1,7 @@
 //! The assignment on a Node object: which tenant has the node, and how far its recycling is. Reading it, and the patches that
 //! write it.
 //!
-//! Annotations decide; labels and the taint show the same to people, to the scheduler and to kubelets. A node that has any part
+//! Annotations decide; labels and the taints show the same to people, to the scheduler and to kubelets. A node that has any part
 //! of an assignment is not free.
 
 mod patch;
@@ -57,19 +57,18 @@ impl Assignment {
         ];
         let label = |key: &str| node.labels().get(key).map(String::as_str).unwrap_or_default();
         let annotation = |key: &str| node.annotations().get(key).map(String::as_str).unwrap_or_default();
-        let taint = taints(node).iter().find(|taint| taint.key == labels::TENANT);
+        let mut taints = taints(node).iter().filter(|taint| taint.key == labels::TENANT);
         let has_traces = TRACES.iter().any(|key| node.annotations().contains_key(*key))
             || [labels::TENANT, labels::NODE_STATE]
                 .iter()
                 .any(|key| node.labels().contains_key(*key))
-            || taint.is_some();
+            || taints.clone().next().is_some();
         if !has_traces {
             return None;
         }
         let uid = annotation(labels::OWNER_UID);
-        let tainted = taint
-            .and_then(|taint| taint.value.as_deref())
-            .filter(|value| *value != RECYCLING)
+        let tainted = taints
+            .find_map(|taint| taint.value.as_deref().filter(|value| *value != RECYCLING))
             .unwrap_or_default();
         let slug = [label(labels::TENANT), tainted, annotation(labels::PREVIOUS_TENANT)]
             .into_iter()

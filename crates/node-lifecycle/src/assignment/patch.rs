@@ -1,4 +1,4 @@
-//! Writing the assignment: labels, annotations, taint and cordon, all in one patch.
+//! Writing the assignment: labels, annotations, taints and cordon, all in one patch.
 
 use super::{Assignment, AssignmentState};
 use crate::node::{autoscalers, is_unschedulable, other_taints, taints};
@@ -54,24 +54,37 @@ impl Assignment {
         ]
     }
 
-    fn taint(&self) -> Taint {
+    /// The taints of a node with the assignment. While it is drained, there is one more: pods that tolerate the cordon, as those of DaemonSets,
+    /// would come back as soon as they are evicted.
+    fn taints(&self) -> Vec<Taint> {
         let value = if self.state.runs_tenant_pods() && !self.slug.is_empty() {
             &self.slug
         } else {
             RECYCLING
         };
-        Taint {
+        let taint = |value: &str, effect: &str| Taint {
             key: labels::TENANT.into(),
             value: Some(value.into()),
-            effect: "NoExecute".into(),
+            effect: effect.into(),
             time_added: None,
+        };
+        let mut taints = vec![taint(value, "NoExecute")];
+        if self.state == AssignmentState::Draining {
+            taints.push(taint(RECYCLING, "NoSchedule"));
         }
+        taints
     }
 
-    /// Whether the node has the labels, annotations, taint and cordon of the assignment.
+    /// Whether the node has the labels, annotations, taints and cordon of the assignment.
     pub fn is_written_on(&self, node: &Node) -> bool {
-        let taint = self.taint();
-        let mut tenant_taints = taints(node).iter().filter(|found| found.key == labels::TENANT);
+        let wanted = self.taints();
+        let found: Vec<&Taint> = { taints(node).iter() }
+            .filter(|found| found.key == labels::TENANT)
+            .collect();
+        let is_found = |taint: &Taint| {
+            let mut found = found.iter();
+            found.any(|found| found.value == taint.value && found.effect == taint.effect)
+        };
         self.labels()
             .iter()
             .all(|(key, value)| node.labels().get(*key) == value.as_ref())
@@ -79,10 +92,8 @@ impl Assignment {
                 .annotations()
                 .iter()
                 .all(|(key, value)| node.annotations().get(*key) == value.as_ref())
-            && tenant_taints
-                .next()
-                .is_some_and(|found| found.value == taint.value && found.effect == taint.effect)
-            && tenant_taints.next().is_none()
+            && found.len() == wanted.len()
+            && wanted.iter().all(is_found)
             && (!self.state.is_cordoned() || is_unschedulable(node))
             && autoscalers::is_protected_from_removal(node)
     }
@@ -90,7 +101,7 @@ impl Assignment {
     /// The merge patch that writes the assignment on a node as it is now, with further labels.
     pub fn to_patch(&self, node: &Node, more: &[(String, Option<String>)]) -> Value {
         let mut taints = other_taints(node);
-        taints.push(self.taint());
+        taints.extend(self.taints());
         let owned = |(key, value): (&str, Option<String>)| (key.to_owned(), json!(value));
         let mut all_labels: Map<String, Value> = self.labels().into_iter().map(owned).collect();
         all_labels.extend(more.iter().map(|(key, value)| (key.clone(), json!(value))));
