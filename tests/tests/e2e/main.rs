@@ -59,6 +59,7 @@ fn main() -> ExitCode {
                     pod_lifecycle::a_pod_calls_its_own_api_server,
                     dns::pods_find_their_services_by_name,
                     evictions::a_job_goes_on_after_the_host_evicted_its_pod,
+                    evictions::a_deployment_replaces_a_pod_that_the_host_evicts,
                     usage::teams_see_usage_and_scale_by_it,
                     streams::logs_are_read_as_from_a_kubelet,
                     streams::commands_run_in_containers,

@@ -44,7 +44,7 @@ pub(super) const DISABLED: &[(&str, &str)] = &[
     ),
     (
         "device-taint-eviction-controller",
-        "the host evicts pods from tainted devices; the tenant is shown their status",
+        "the host evicts pods from tainted devices; their pods in the tenant go with them",
     ),
 ];
 

@@ -30,4 +30,6 @@ pub use kind::{Dependency, Direction, HostNamespace, HostWatch, Kind, QueuePrior
 pub use kind_id::{CustomKind, KindId};
 pub use mirror::Mirror;
 pub use tenant::{HostLimits, Tenant, UserRules};
-pub use to_host::{Creation, DesiredState, HostWrite, Observation, TenantWrite, ToHost, Translated, WhenDenied};
+pub use to_host::{
+    Creation, DesiredState, HostWrite, Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied,
+};

@@ -85,6 +85,13 @@ pub enum TenantWrite {
     Later(Duration),
 }
 
+/// The end of a tenant's object whose host object the host deletes.
+#[derive(Debug, PartialEq)]
+pub struct Removal {
+    /// Reason and message of an Event about it; none if there is one already.
+    pub event: Option<(&'static str, String)>,
+}
+
 /// How a kind's host objects are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Creation {
@@ -277,6 +284,12 @@ pub trait ToHost: Sync {
         _tombstone: Option<&Value>,
         _now: Timestamp,
     ) -> Option<Value> {
+        None
+    }
+
+    /// Whether the status of a tenant object says that the host deletes its own object, so that the tenant's is deleted as well; `None` if it does
+    /// not, or if the tenant deletes its object already.
+    fn removal(&self, _object: &Value) -> Option<Removal> {
         None
     }
 

@@ -82,18 +82,25 @@ impl ObjectSync<'_> {
                 }
             }
         }
-        let how = Delete {
-            uid: &stored.uid,
-            version: None,
-            grace_seconds: Some(0),
-        };
-        match engine
-            .tenant
-            .delete(kind.resource(), &name.namespace, &name.name, how)
-            .await
-        {
+        match self.delete_in_tenant(stored, Some(0)).await {
             Ok(_) | Err(CallError::Conflict(_)) => Ok(Outcome::new("finished")),
             Err(error) => Err(error),
         }
+    }
+
+    /// Deletes this very object in the tenant. Returns it as it is now, if its grace period or finalizers keep it.
+    pub(super) async fn delete_in_tenant(
+        &self,
+        stored: &Stored,
+        grace_seconds: Option<u32>,
+    ) -> Result<Value, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let how = Delete {
+            uid: &stored.uid,
+            version: None,
+            grace_seconds,
+        };
+        let (tenant, resource) = (&engine.tenant, kind.resource());
+        tenant.delete(resource, &name.namespace, &name.name, how).await
     }
 }

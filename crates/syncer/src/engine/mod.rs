@@ -31,6 +31,7 @@ mod queued_key;
 mod queues;
 mod quota;
 mod recorder;
+mod removal;
 pub(crate) mod reserve;
 mod schedule;
 mod status_sync;

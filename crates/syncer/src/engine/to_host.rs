@@ -83,7 +83,11 @@ pub(super) async fn reconcile(
     };
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
     let tombstone = stores.host(id).take_tombstone(name);
-    let result = sync.act(action, tenant, host.as_deref(), tombstone.as_deref()).await;
+    let mut result = sync.act(action, tenant, host.as_deref(), tombstone.as_deref()).await;
+    if let Ok(outcome) = result {
+        let last = (host.as_deref(), tombstone.as_deref());
+        result = sync.follow_removal(tenant, last, outcome).await;
+    }
     if let (Err(_), Some(tombstone)) = (&result, tombstone) {
         stores.host(id).restore_tombstone(name, tombstone);
     }

@@ -16,6 +16,7 @@ mod setup;
 mod storage;
 
 mod dra;
+mod evictions;
 mod nodes;
 mod placement;
 mod pod_credentials;
@@ -54,6 +55,7 @@ async fn live(setup: Setup) {
     limits::requests_beyond_a_limit_wait_and_pods_without_requests_have_the_default(&clusters).await;
     limits::what_services_add_to_a_pod_is_limited(&clusters).await;
     workloads::an_evicted_pod_is_replaced(&clusters).await;
+    evictions::pods_go_with_their_host_pods(&clusters).await;
     pods::gates_and_late_additions(&clusters).await;
     pod_credentials::tokens_are_renewed_in_place(&clusters).await;
     pod_credentials::trust_bundles_reach_pods(&clusters).await;
@@ -64,6 +66,7 @@ async fn live(setup: Setup) {
     nodes::nodes_go(&clusters).await;
     syncer.stop().await;
     limits::bytes_on_the_host_are_limited(&mut clusters).await;
+    evictions::removals_are_noticed_after_a_restart(&clusters).await;
     restart::a_killed_syncer_goes_on(&clusters).await;
 }
 

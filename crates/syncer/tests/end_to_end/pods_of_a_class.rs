@@ -1,7 +1,7 @@
 //! Pods of a tenant whose class allows more: priorities, accounts of the host, runtime classes, schedulers.
 
 use crate::{
-    objects::{create, events, eventually, is_phase, origin, phase, pod},
+    objects::{create, events, eventually, is_phase, origin, pod},
     setup::{Clusters, Syncer},
 };
 use berth_api::{
@@ -154,7 +154,10 @@ async fn an_important_pod_preempts_another(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     let gpus = json!([{"name": "main", "image": "train:1", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]);
     for name in ["batch-0", "batch-1"] {
-        create(&pods, pod(name, &json!({"containers": gpus}))).await;
+        // The finalizer keeps the pod, to see why it ended.
+        let mut batch = pod(name, &json!({"containers": gpus}));
+        batch["metadata"]["finalizers"] = json!(["example.com/kept"]);
+        create(&pods, batch).await;
         eventually("it runs", async || is_phase(&pods, name, "Running").await).await;
     }
     create(
@@ -177,12 +180,17 @@ async fn an_important_pod_preempts_another(clusters: &Clusters) {
                     condition.type_ == "DisruptionTarget"
                         && condition.reason.as_deref() == Some("PreemptionByScheduler")
                 });
-                ended += usize::from(phase(&batch) == "Failed" && preempted);
+                ended += usize::from(batch.metadata.deletion_timestamp.is_some() && preempted);
             }
             ended == 1 && is_phase(&pods, "now", "Running").await
         },
     )
     .await;
+    for name in ["batch-0", "batch-1"] {
+        assert!(events(clusters, name, "DeletionByPlatform").await.is_empty());
+        let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        pods.patch(name, &PatchParams::default(), &release).await.unwrap();
+    }
 }
 
 async fn a_flood_waits_until_the_scheduler_tries_it(clusters: &Clusters) {

@@ -64,7 +64,7 @@ use crate::{
     kinds::devices::user_claims,
     model::{
         Cache, Creation, DeniedField, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind, KindId,
-        Observation, TenantWrite, ToHost, Translated, WhenDenied, json,
+        Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied, json,
         pod_addresses::is_finished,
         references::Target,
         resource::{self, Key, Name, Resource},
@@ -194,19 +194,14 @@ impl ToHost for Pods {
     }
 
     fn desired_state(&self, cache: &Cache, name: &Name, pod: &Value) -> DesiredState {
-        let is_placed = token::node_of(pod).is_some();
-        let mode = placement::mode(cache, &pod["spec"]);
         if is_finished(&pod["status"]) {
             return DesiredState::Leave;
         }
-        // A pod that ran cannot be created again: that would be another pod.
-        let ran = match mode {
-            SchedulingMode::Host => status::is_bound(pod),
-            SchedulingMode::Tenant => status::has_started(&pod["status"]),
-        };
-        if is_placed && ran {
+        if status::has_run(cache, pod, &pod["status"]) {
             return DesiredState::Once;
         }
+        let is_placed = token::node_of(pod).is_some();
+        let mode = placement::mode(cache, &pod["spec"]);
         let host = cache.stores.host(KindId::Pod).get(name);
         let waiting = host.filter(|host| placement::waits(host));
         match (mode, waiting) {
@@ -327,6 +322,10 @@ impl ToHost for Pods {
         now: Timestamp,
     ) -> Option<Value> {
         status::lost_status(cache, name, pod, tombstone, now)
+    }
+
+    fn removal(&self, pod: &Value) -> Option<Removal> {
+        removal::removal(pod)
     }
 
     fn orphan_grace(&self) -> Option<u32> {

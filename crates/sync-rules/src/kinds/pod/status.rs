@@ -9,7 +9,7 @@
 //! | qosClass | the tenant's, which was set when the pod was created and does not change |
 //! | texts | host names mapped back |
 //! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
-//! | phase, `Ready` of a pod that the host removes and the tenant does not | not ready; Failed if it ends well because of that ([`removal`]) |
+//! | phase, reason, message, `Ready`, `DisruptionTarget` of a pod that the host removes and the tenant does not | disrupted and not ready; Failed if it ends well because of that ([`removal`]) |
 //! | everything else | copied |
 //! | a finished pod | stays as it finished |
 
@@ -41,6 +41,15 @@ pub fn has_started(status: &Value) -> bool {
 /// Whether a pod was bound to its node by a Binding, which sets this condition, rather than by hand at creation.
 pub fn is_bound(pod: &Value) -> bool {
     condition(&pod["status"], "PodScheduled").and_then(|condition| json::text(condition, &["status"])) == Some("True")
+}
+
+/// Whether a pod with this status has run, or is about to. It cannot be created again on the host: that would be another pod.
+pub fn has_run(cache: &Cache, pod: &Value, status: &Value) -> bool {
+    let has_started = match placement::mode(cache, &pod["spec"]) {
+        SchedulingMode::Host => is_bound(pod),
+        SchedulingMode::Tenant => has_started(status),
+    };
+    has_started && super::token::node_of(pod).is_some()
 }
 
 /// Types of the conditions that the tenant decides.
@@ -120,7 +129,8 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
     }
     host_text::put_observed_generation(observation, Some(before), &mut status);
     map_texts(cache, name, &mut status);
-    removal::show(observation, &mut status);
+    let has_run = has_run(cache, observation.tenant, &status);
+    removal::show(observation, has_run, &mut status);
     status
 }
 
@@ -128,10 +138,10 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
 /// none, because there the pod is only deleted.
 fn keep_disruption(before: &Value, conditions: &mut Vec<Value>) {
     let is_disruption = |condition: &Value| json::text(condition, &["type"]) == Some(DISRUPTION_TARGET);
-    let is_true = |condition: &&Value| json::text(condition, &["status"]) == Some("True");
+    let is_true = |condition: &Value| json::text(condition, &["status"]) == Some("True");
     let host = conditions.iter().find(|condition| is_disruption(condition));
-    if let Some(known) = condition(before, DISRUPTION_TARGET).filter(is_true)
-        && host.is_none_or(|host| is_true(&host))
+    if let Some(known) = disruption(before)
+        && host.is_none_or(is_true)
     {
         put_into(conditions, known.clone());
     }
@@ -255,8 +265,15 @@ pub fn lost_status(
 }
 
 /// Makes a pod failed by the disruption that its conditions name, or by this reason and message.
-pub(super) fn fail(before: &Value, status: &mut Value, (reason, message): (&str, &str), now: Timestamp) {
-    let known = condition(status, DISRUPTION_TARGET).filter(|known| json::text(known, &["status"]) == Some("True"));
+pub(super) fn fail(before: &Value, status: &mut Value, reason_and_message: (&str, &str), now: Timestamp) {
+    disrupt(before, status, reason_and_message, now);
+    stop(status, now);
+    status["phase"] = "Failed".into();
+}
+
+/// Gives a status the reason and the message of the disruption that its conditions name. If they name none, it gets one with these.
+pub(super) fn disrupt(before: &Value, status: &mut Value, (reason, message): (&str, &str), now: Timestamp) {
+    let known = disruption(status);
     let of_known = |field: &str| known.and_then(|known| json::text(known, &[field]));
     let reason = of_known("reason").unwrap_or(reason).to_owned();
     let message = of_known("message").unwrap_or(message).to_owned();
@@ -264,10 +281,13 @@ pub(super) fn fail(before: &Value, status: &mut Value, (reason, message): (&str,
         let condition = json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message});
         put(status, with_time(before, condition, now));
     }
-    stop(status, now);
-    status["phase"] = "Failed".into();
     status["reason"] = reason.into();
     status["message"] = message.into();
+}
+
+/// The condition of a pod that is disrupted.
+pub(super) fn disruption(status: &Value) -> Option<&Value> {
+    condition(status, DISRUPTION_TARGET).filter(|known| json::text(known, &["status"]) == Some("True"))
 }
 
 /// Marks a pod as not ready and its containers as ended: budgets and controllers go by that, whatever the phase.

@@ -5,14 +5,7 @@
 //! pod is reconciled, and all pods that a change concerns are reconciled when it comes. So a syncer that was killed goes on, and a control
 //! that is down over a change is not needed for it.
 
-use super::{
-    Engine, Outcome,
-    api::{CallError, Delete},
-    lock,
-    recorder::Level,
-    status_sync::status_patch,
-    to_host::ObjectSync,
-};
+use super::{Engine, Outcome, api::CallError, lock, recorder::Level, status_sync::status_patch, to_host::ObjectSync};
 use crate::metrics::StopLabels;
 use berth_sync_rules::{
     kinds::pod::{placement, status::disrupted_status},
@@ -154,7 +147,7 @@ impl ObjectSync<'_> {
         host: &Stored,
         (restriction, limit): (&Restriction, Timestamp),
     ) -> Result<Outcome, CallError> {
-        let Self { engine, kind, name, .. } = self;
+        let Self { engine, name, .. } = self;
         let (why, now) = (restriction.ends(), Timestamp::now());
         if now < limit {
             match engine.tenant.evict(&name.namespace, &name.name, &stored.uid).await {
@@ -173,22 +166,16 @@ impl ObjectSync<'_> {
                 }
             }
         } else {
-            let how = Delete {
-                uid: &stored.uid,
-                version: None,
-                grace_seconds: None,
-            };
-            match engine
-                .tenant
-                .delete(kind.resource(), &name.namespace, &name.name, how)
-                .await
-            {
+            match self.delete_in_tenant(stored, None).await {
                 Ok(_) => self.report_ended(stored, "deleted", &why).await,
                 Err(CallError::Conflict(_)) => Ok(Outcome::new("vanished").comparing_again()),
                 Err(error) => {
                     tracing::warn!(pod = %name, %error, "the tenant does not let a pod be deleted that a schedule stops; ending it on the host");
                     self.record_schedule(Level::Warning, OUTSIDE_SCHEDULE, &why).await;
                     self.count_stop("ended_on_host");
+                    if let Err(error) = self.write_disruption(stored, &why).await {
+                        tracing::info!(pod = %name, %error, "the status of a pod does not say why it is ended");
+                    }
                     self.delete(host, None).await
                 }
             }
@@ -200,6 +187,12 @@ impl ObjectSync<'_> {
         self.record_schedule(Level::Normal, OUTSIDE_SCHEDULE, &format!("{why}."))
             .await;
         self.count_stop(how);
+        self.write_disruption(stored, why).await?;
+        Ok(Outcome::new(how).comparing_again())
+    }
+
+    /// Writes into the status of a pod why it is ended.
+    async fn write_disruption(&self, stored: &Stored, why: &str) -> Result<(), CallError> {
         // As it is now: its status may have been written a moment ago.
         let current = self.engine.cache.stores.tenant(self.id).get(self.name);
         if let Some(current) = current.filter(|current| current.uid == stored.uid) {
@@ -207,7 +200,7 @@ impl ObjectSync<'_> {
             let status = disrupted_status(&pod, OUTSIDE_SCHEDULE, why, Timestamp::now());
             self.write_status(&current, &pod, &status).await?;
         }
-        Ok(Outcome::new(how).comparing_again())
+        Ok(())
     }
 
     async fn record_schedule(&self, level: Level, reason: &'static str, message: &str) {

@@ -189,14 +189,12 @@ pub(super) async fn attributes_and_a_driver_are_taken_back_and_offered_again(
     let syncer = clusters.syncer().await;
     for (name, _, _, reason) in kinds {
         eventually(&format!("{name} ends and says why"), async || {
-            let ended = pods.get(name).await.unwrap().status.unwrap_or_default();
-            let mut conditions = ended.conditions.iter().flatten();
-            let is_told = conditions
-                .any(|condition| condition.type_ == "DisruptionTarget" && condition.reason.as_deref() == Some(reason));
-            is_told && clusters.host_pods().await.iter().all(|pod| origin(pod) != name)
+            let messages = events(clusters, name, "DeletionByPlatform").await;
+            messages.iter().any(|message| message.contains(reason))
+                && pods.get_opt(name).await.unwrap().is_none()
+                && clusters.host_pods().await.iter().all(|pod| origin(pod) != name)
         })
         .await;
-        pods.delete(name, &DeleteParams::default()).await.unwrap();
     }
     assert!(is_bound(clusters, "tuned").await, "the data stays");
     assert!(on_host(clusters, CLAIM, "tuned").await.is_some());
