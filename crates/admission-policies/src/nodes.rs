@@ -3,7 +3,10 @@
 //! select nodes, stay as they are while tenants use the node.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use berth_api::labels;
 
+/// Labels of a node that one tenant has, or that several share.
+const MARKS_OF_USE: [&str; 2] = [labels::NODE_STATE, labels::SHARED_POOL];
 /// Domains of labels that a newer kubelet may add by itself.
 const KUBELET_DOMAINS: [&str; 3] = ["kubernetes.io", "beta.kubernetes.io", "kubelet.kubernetes.io"];
 
@@ -44,10 +47,11 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             ),
             validation(
                 format!(
-                    "!{} || !variables.oldLabels.exists(k, {reserved}) || \
+                    "!{} || !{}.exists(k, k in variables.oldLabels) || \
                      (variables.oldLabels.all(k, k in variables.labels && variables.labels[k] == variables.oldLabels[k]) && \
                      variables.labels.all(k, k in variables.oldLabels || k.split('/')[0] in {})) || {}",
                     cel::is_kubelet(),
+                    cel::string_list(MARKS_OF_USE),
                     cel::string_list(KUBELET_DOMAINS),
                     cel::may_bypass_policies()
                 ),

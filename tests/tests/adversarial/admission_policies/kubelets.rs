@@ -109,7 +109,8 @@ async fn kubelet_of(host: &TestCluster, node: &str) -> Client {
 async fn free_node(host: &TestCluster) -> Node {
     let nodes: Api<Node> = Api::all(host.client.clone());
     let all = nodes.list(&ListParams::default()).await.unwrap();
-    let is_free = |node: &Node| !node.labels().keys().any(|key| labels::is_reserved(key));
+    let marks = [labels::NODE_STATE, labels::SHARED_POOL];
+    let is_free = |node: &Node| !marks.iter().any(|key| node.labels().contains_key(*key));
     all.into_iter().find(is_free).expect("a node is free")
 }
 
