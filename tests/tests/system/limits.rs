@@ -1,23 +1,25 @@
 //! Limits of one tenant: how many objects it has on the host, and how much it stores.
 
 use berth_api::{Project, TenantClass, TenantCluster, conditions};
+use berth_control::control_plane::Authorities;
 use berth_tests::{
     objects::apply,
-    tenant::{Tenant, cluster},
+    tenant::{Tenant, cluster, patient},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
 };
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-    core::v1::{ConfigMap, LimitRange, Namespace, ResourceQuota, Service},
+    core::v1::{ConfigMap, LimitRange, Namespace, ResourceQuota, Secret, Service},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
     Api, Client, Error,
     api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    config::Kubeconfig,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 /// Time for a measurement of an API server that has been running for a while, and for its restart.
 const MEASURED: Duration = Duration::from_mins(8);
@@ -232,6 +234,23 @@ async fn create_config_map(client: &Client, name: &str, user: Option<&str>) -> R
         .await
 }
 
+/// A client of control's, which may change what nobody in the tenant may: what an API server makes for itself. A tenant of an earlier version
+/// of Berth may have done that before.
+async fn as_control(host: &TestCluster, tenant: &Tenant) -> Client {
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
+    let stored = secrets.get("pki").await.unwrap().data.unwrap();
+    let stored = stored
+        .into_iter()
+        .map(|(name, text)| (name, String::from_utf8(text.0).unwrap()))
+        .collect();
+    let files = host.datastore();
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let authorities = Authorities::load(&stored, &read(&files.ca_cert), &read(&files.ca_key)).unwrap();
+    let of_team = Kubeconfig::from_yaml(&tenant.kubeconfig).unwrap();
+    let server = of_team.clusters[0].cluster.as_ref().unwrap().server.clone().unwrap();
+    patient(&authorities.control_kubeconfig(&server).unwrap()).await
+}
+
 /// Deletes an APIService of the API server's own. It creates those again only when it starts.
 async fn delete_api_service(client: &Client, name: &str) {
     let request = http::Request::delete(format!("{API_SERVICES}/{name}")).body(Vec::new());
@@ -351,11 +370,12 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
     let tenant = create_tenant(&host, "limit-store", &json!({"datastoreObjects": 1150})).await;
     // The API server creates these again when it starts with the rule. If that was denied, it would not become ready, and the one without the
     // rule would go on.
-    let roles: Api<ClusterRole> = Api::all(tenant.client.clone());
+    let control = as_control(&host, &tenant).await;
+    let roles: Api<ClusterRole> = Api::all(control.clone());
     roles.delete("view", &DeleteParams::default()).await.unwrap();
-    delete_api_service(&tenant.client, "v1.node.k8s.io").await;
-    damage_own_role(&tenant.client).await;
-    enlarge_copied_binding(&tenant.client).await;
+    delete_api_service(&control, "v1.node.k8s.io").await;
+    damage_own_role(&control).await;
+    enlarge_copied_binding(&control).await;
     create_held_config_map(&tenant.client).await;
     for number in 0..1000 {
         // It may be full before the last one.
@@ -414,7 +434,7 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
     }
 
     // What is at the limit by now is above a lower one. The API server starts with the rule against growth.
-    damage_own_role(admin).await;
+    damage_own_role(&control).await;
     let lower = json!({"spec": {"limits": {"datastoreObjects": 1000}}});
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     let merge = Patch::Merge(&lower);
