@@ -2,19 +2,12 @@
 //! than a tenant may: create mirror pods in any namespace, whose labels lead traffic of Services to them, and offer devices under the
 //! name of another node's pool.
 
-use super::{AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::{labels, system};
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
-    vec![build_mirror_pod_policy(), build_labels_policy(), build_slice_policy()]
+    vec![build_mirror_pod_policy(), build_slice_policy()]
 }
-
-const NEW_PODS: ResourceRule = ResourceRule {
-    group: "",
-    version: "v1",
-    resources: &["pods"],
-    operations: &["CREATE"],
-};
 
 /// Berth's own namespaces have no static pods.
 fn build_mirror_pod_policy() -> AdmissionPolicy {
@@ -25,7 +18,12 @@ fn build_mirror_pod_policy() -> AdmissionPolicy {
         subjects: Subjects::Kubelets,
         parameters: None,
         conditions: Vec::new(),
-        resource_rules: vec![NEW_PODS],
+        resource_rules: vec![ResourceRule {
+            group: "",
+            version: "v1",
+            resources: &["pods"],
+            operations: &["CREATE"],
+        }],
         variables: Vec::new(),
         validations: vec![validation(
             format!(
@@ -34,29 +32,6 @@ fn build_mirror_pod_policy() -> AdmissionPolicy {
                 labels::ROLE
             ),
             "a kubelet may create no pods, also no static ones, in the namespaces of Berth and of tenants",
-        )],
-    }
-}
-
-/// Services of the platform, such as the host's DNS, select pods by labels. The node is known to be in use from its marker. Static pods of
-/// nodes with tenants that are usual: kube-proxy, and proxies without a Service. An API server adds the labels of the node's topology.
-fn build_labels_policy() -> AdmissionPolicy {
-    let labels = "object.metadata.?labels.orValue({})";
-    AdmissionPolicy {
-        name: "berth-mirror-pod-labels",
-        description: "Kubelets of nodes in use create no pods with labels by which Services could select them.",
-        scope: Scope::OtherNamespaces,
-        subjects: Subjects::Kubelets,
-        parameters: Some(ParameterKind::InUseMarker),
-        conditions: Vec::new(),
-        resource_rules: vec![NEW_PODS],
-        variables: Vec::new(),
-        validations: vec![validation(
-            format!(
-                "params.?data[?'node'].orValue('') != object.spec.?nodeName.orValue('') || \
-                 {labels}.all(k, k == 'tier' || k.startsWith('topology.kubernetes.io/') || (k == 'component' && {labels}[k] == 'kube-proxy'))"
-            ),
-            "static pods of a node that tenants use may have the labels tier and component=kube-proxy only",
         )],
     }
 }

@@ -38,7 +38,7 @@ mod user_quotas;
 
 pub use tenant_clusters::{USE, USED_RESOURCES};
 
-use berth_api::{GROUP, VERSION, labels, system};
+use berth_api::{GROUP, VERSION, labels};
 use k8s_openapi::{
     api::admissionregistration::v1::{
         self, MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,
@@ -97,8 +97,6 @@ pub enum ParameterKind {
     HostNodePool,
     /// The TenantClusters in the namespace of the request. A policy can have them only to be for such namespaces.
     TenantClusterOfNamespace,
-    /// The ConfigMaps that mark nodes as being in use.
-    InUseMarker,
 }
 
 impl ParameterKind {
@@ -107,43 +105,10 @@ impl ParameterKind {
             Self::TenantClass => "TenantClass",
             Self::HostNodePool => "HostNodePool",
             Self::TenantClusterOfNamespace => "TenantCluster",
-            Self::InUseMarker => "ConfigMap",
-        };
-        let api_version = if self.is_built_in() {
-            "v1".into()
-        } else {
-            format!("{GROUP}/{VERSION}")
         };
         ParamKind {
-            api_version: Some(api_version),
+            api_version: Some(format!("{GROUP}/{VERSION}")),
             kind: Some(kind.into()),
-        }
-    }
-
-    fn is_built_in(self) -> bool {
-        self == Self::InUseMarker
-    }
-
-    /// All objects of the kind that there are where it is looked for. Without a namespace that is everywhere for cluster-scoped kinds, and the
-    /// namespace of the request for others.
-    fn build_reference(self) -> ParamRef {
-        let (namespace, selector) = match self {
-            Self::TenantClass | Self::HostNodePool | Self::TenantClusterOfNamespace => (None, LabelSelector::default()),
-            Self::InUseMarker => {
-                let label = BTreeMap::from([(labels::IN_USE_MARKER.to_owned(), "true".to_owned())]);
-                let selector = LabelSelector {
-                    match_labels: Some(label),
-                    match_expressions: None,
-                };
-                (Some(system::NAMESPACE.to_owned()), selector)
-            }
-        };
-        ParamRef {
-            namespace,
-            selector: Some(selector),
-            // What a request names and does not exist is reported by control, as without this policy.
-            parameter_not_found_action: Some("Allow".into()),
-            ..ParamRef::default()
         }
     }
 }
@@ -271,12 +236,11 @@ impl AdmissionPolicy {
         }
     }
 
-    /// What an API server does that cannot evaluate the policy: it rejects the request. A policy whose parameters are of a kind of Berth is
-    /// ignored: after its installation and after each restart, an API server needs up to 30 seconds to find such a kind, and would reject
-    /// the requests of everybody, control among them.
+    /// What an API server does that cannot evaluate the policy: it rejects the request. A policy with parameters is ignored: after its
+    /// installation and after each restart, an API server needs up to 30 seconds to find the kind of the parameters, and would reject the
+    /// requests of everybody, control among them.
     fn failure_policy(&self) -> &'static str {
-        let is_found_late = self.parameters.is_some_and(|kind| !kind.is_built_in());
-        if is_found_late { "Ignore" } else { "Fail" }
+        if self.parameters.is_some() { "Ignore" } else { "Fail" }
     }
 
     /// The ValidatingAdmissionPolicy.
@@ -380,7 +344,13 @@ impl AdmissionPolicy {
                 // The audit log shows whose requests were rejected: an intact syncer's never are.
                 validation_actions: vec!["Deny".into(), "Audit".into()],
                 match_resources: None,
-                param_ref: self.parameters.map(ParameterKind::build_reference),
+                param_ref: self.parameters.map(|_| ParamRef {
+                    // All that there are: everywhere for cluster-scoped kinds, and in the namespace of the request for others. What a
+                    // request names and does not exist is reported by control, as without this policy.
+                    selector: Some(LabelSelector::default()),
+                    parameter_not_found_action: Some("Allow".into()),
+                    ..ParamRef::default()
+                }),
             },
         }
     }

@@ -47,11 +47,12 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             ),
             validation(
                 format!(
-                    "!{} || !{}.exists(k, k in variables.oldLabels) || \
+                    "!{} || !({}.exists(k, k in variables.oldLabels) || '{}' in variables.oldAnnotations) || \
                      (variables.oldLabels.all(k, k in variables.labels && variables.labels[k] == variables.oldLabels[k]) && \
                      variables.labels.all(k, k in variables.oldLabels || k.split('/')[0] in {})) || {}",
                     cel::is_kubelet(),
                     cel::string_list(MARKS_OF_USE),
+                    labels::PREVIOUS_SHARED_POOL,
                     cel::string_list(KUBELET_DOMAINS),
                     cel::may_bypass_policies()
                 ),

@@ -15,7 +15,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
     };
     AdmissionPolicy {
         name: "berth-team-pods",
-        description: "Pods in namespaces with TenantClusters do not run on nodes that are assigned to tenants.",
+        description: "Pods in namespaces with TenantClusters do not tolerate the taint of nodes that are assigned to one tenant.",
         scope: Scope::OtherNamespaces,
         subjects: Subjects::Everyone,
         parameters: Some(ParameterKind::TenantClusterOfNamespace),

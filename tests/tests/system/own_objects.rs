@@ -5,14 +5,15 @@ use berth_kubernetes_versions::{KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS, feature
 use berth_tests::{
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
+    wait::{SOON, until},
 };
 use k8s_openapi::{
-    api::{core::v1::Service, flowcontrol::v1::FlowSchema, rbac::v1::ClusterRole},
+    api::{core::v1::Service, flowcontrol::v1::FlowSchema, networking::v1::ServiceCIDR, rbac::v1::ClusterRole},
     kube_aggregator::pkg::apis::apiregistration::v1::APIService,
 };
 use kube::{
     Api, Client, Error, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
     discovery::{ApiGroup, Discovery, verbs},
 };
 use serde_json::json;
@@ -129,6 +130,10 @@ pub(crate) async fn own_objects_are_kept(admin: &Client) {
         dry_run: true,
         ..PatchParams::default()
     };
+    let without_effect = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     let no_trace = DeleteParams {
         dry_run: true,
         ..DeleteParams::default()
@@ -174,6 +179,49 @@ pub(crate) async fn own_objects_are_kept(admin: &Client) {
         .patch("system:heapster", &dry_run, &Patch::Merge(&of_tenant))
         .await
         .unwrap();
+    // As a migration of what is stored does.
+    roles.patch("view", &dry_run, &Patch::Merge(&json!({}))).await.unwrap();
+    let ranges: Api<ServiceCIDR> = Api::all(admin.clone());
+    let range = until("the controller has taken the ServiceCIDR", SOON, async || {
+        let range = ranges.get("kubernetes").await.map_err(|error| error.to_string())?;
+        if range.finalizers().is_empty() {
+            Err("it has no finalizer".to_owned())
+        } else {
+            Ok(range)
+        }
+    })
+    .await;
+    assert!(range.metadata.deletion_timestamp.is_none());
+    denied(
+        "delete a ServiceCIDR",
+        ranges.delete("kubernetes", &no_trace).await.err(),
+    );
+    // Whoever an administrator acts as.
+    let request = http::Request::patch("/apis/rbac.authorization.k8s.io/v1/clusterroles/view?dryRun=All")
+        .header("content-type", "application/merge-patch+json")
+        .header(
+            "Impersonate-User",
+            "system:serviceaccount:kube-system:clusterrole-aggregation-controller",
+        )
+        .header("Impersonate-Group", "system:masters");
+    let unmarked = json!({"metadata": {"labels": {"kubernetes.io/bootstrapping": null}}});
+    let unmarked = request.body(unmarked.to_string().into_bytes()).unwrap();
+    denied(
+        "take a label as a controller",
+        admin.request::<ClusterRole>(unmarked).await.err(),
+    );
+    // An API server deletes such objects when it starts.
+    let mut foreign = levels.get("probes").await.unwrap();
+    foreign.metadata = ObjectMeta {
+        name: Some("foreign".into()),
+        annotations: Some([("apf.kubernetes.io/autoupdate-spec".to_owned(), "true".to_owned())].into()),
+        ..ObjectMeta::default()
+    };
+    foreign.spec.matching_precedence = Some(5000);
+    foreign.spec.priority_level_configuration.name = "global-default".into();
+    let created = levels.create(&without_effect, &foreign).await;
+    assert!(created.is_err_and(|error| error.to_string().contains("is for Kubernetes' own FlowSchemas")));
+
     let label = json!({"metadata": {"labels": {"team": "a"}}});
     services
         .patch("kubernetes", &dry_run, &Patch::Merge(&label))

@@ -182,8 +182,11 @@ pub(super) fn render(
         host_service_account: None,
         memory_limit: None,
         replicas: input.form.replicas(),
-        // One that does not become ready must not keep the one before it, for which there was no limit yet.
-        overlaps: !input.datastore_usage.growth_denied,
+        // One that does not become ready must not keep the one before it, for which there was no limit yet, or which trusts a leaked certificate.
+        overlaps: !input.datastore_usage.growth_denied
+            && !authorities
+                .rotation
+                .is_some_and(|rotation| rotation.is_overdue(leaves.now())),
         health: Some(Health {
             port: input.endpoints.api_server.listen.port(),
             tls: true,

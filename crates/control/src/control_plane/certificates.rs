@@ -271,6 +271,11 @@ pub struct LeafStore {
 }
 
 impl LeafStore {
+    /// The time for which it renews.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
     /// A store of what was saved by [`LeafStore::into_data`]; `now` decides what has to be renewed.
     pub fn new(stored: BTreeMap<String, String>, now: Timestamp) -> Self {
         Self {

@@ -74,6 +74,11 @@ impl Rotation {
             .map_err(|error| CertificateError::Rotation(error.to_string()))
     }
 
+    /// Whether its phase has waited for as long as it may.
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.is_under_way() && now.as_second() - self.since.as_second() >= PHASE_SECONDS
+    }
+
     /// Whether it is under way.
     pub fn is_under_way(&self) -> bool {
         self.phase != RotationPhase::Completed
@@ -88,9 +93,9 @@ pub fn due_request(recorded: Option<&Rotation>, request: RotationRequest, now: T
     (is_new && at <= now).then_some(at)
 }
 
-/// Seconds that Berth's clients have to get certificates of the new authority. Then the old one is revoked all the same: who has a leaked
-/// certificate may be an administrator of the tenant, and keep Berth from writing what it waits for.
-pub const ISSUING_SECONDS: i64 = 15 * 60;
+/// Seconds that a phase waits for what runs to follow. Who has a leaked certificate may be an administrator of the tenant, and hold it up. Then
+/// the old authority is revoked although a client has no new certificate yet, and an old API server ends before a new one is ready.
+pub const PHASE_SECONDS: i64 = 15 * 60;
 
 /// What to do next. A request that is made during a rotation begins another one after it: the credential that leaked may be one of the new
 /// authority.
@@ -109,9 +114,7 @@ pub fn next_step(
         Some(RotationPhase::Trusting) => after(&facts.api_servers, RotationPhase::Issuing),
         // An API server of a moment ago that does not know the new authority would refuse clients.
         Some(RotationPhase::Issuing) => match &facts.api_servers {
-            Ok(())
-                if recorded.is_some_and(|recorded| now.as_second() - recorded.since.as_second() >= ISSUING_SECONDS) =>
-            {
+            Ok(()) if recorded.is_some_and(|recorded| recorded.is_overdue(now)) => {
                 RotationStep::Enter(RotationPhase::Revoking)
             }
             Ok(()) => after(&facts.clients, RotationPhase::Revoking),

@@ -36,13 +36,10 @@ fn the_old_authority_is_revoked_in_bounded_time_whatever_clients_do() {
             now,
         )
     };
-    assert_eq!(step(true, ISSUING_SECONDS - 1), RotationStep::Wait("clients".into()));
-    assert_eq!(
-        step(true, ISSUING_SECONDS),
-        RotationStep::Enter(RotationPhase::Revoking)
-    );
+    assert_eq!(step(true, PHASE_SECONDS - 1), RotationStep::Wait("clients".into()));
+    assert_eq!(step(true, PHASE_SECONDS), RotationStep::Enter(RotationPhase::Revoking));
     // It would refuse the team's new certificates.
-    assert_eq!(step(false, ISSUING_SECONDS), RotationStep::Wait("api".into()));
+    assert_eq!(step(false, PHASE_SECONDS), RotationStep::Wait("api".into()));
 }
 
 #[test]

@@ -226,26 +226,8 @@ fn bootstrap(growth_denied: bool) -> String {
 
 /// Whether an API server creates or updates one of the objects that it creates and corrects when it starts.
 fn is_own() -> String {
-    let kinds = own_objects::OWN.iter().map(|own| {
-        let namespace = match own.namespace {
-            "" => String::new(),
-            namespace => format!(" && request.namespace == '{namespace}'"),
-        };
-        format!(
-            "(request.resource.group == '{}' && request.resource.resource in {}{namespace} && object.metadata.name in {})",
-            own.group,
-            list(own.resources),
-            list(own.names)
-        )
-    });
-    let kinds: Vec<String> = kinds.collect();
-    format!("{API_SERVER} && ({})", kinds.join(" || "))
-}
-
-/// A list of strings in CEL.
-fn list(strings: &[&str]) -> String {
-    let quoted: Vec<String> = strings.iter().map(|string| format!("'{string}'")).collect();
-    format!("[{}]", quoted.join(", "))
+    let is_own = own_objects::is_one_of(own_objects::OWN.iter(), "object.metadata.name");
+    format!("{API_SERVER} && ({is_own})")
 }
 
 /// Updates by which an API server corrects what the tenant changed in its own objects when it starts. If one was denied, a new API server would

@@ -35,6 +35,12 @@ const DENIED_EXEMPT: &str = "spec.priorityLevelConfiguration.name: requests cann
 const DENIED_SHARES: &str =
     "spec.limited.nominalConcurrencyShares: use at most 100, so that the components of the control plane keep theirs";
 
+/// When an API server starts, it deletes what has this annotation and a name that it does not know. If a policy of the tenant denied that, it would
+/// never be ready.
+const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
+const DENIED_AUTO_UPDATE: &str = "metadata.annotations: apf.kubernetes.io/autoupdate-spec is for Kubernetes' own FlowSchemas and priority levels: \
+                                  an API server deletes others that have it when it starts";
+
 /// Adds the policy to the files of an API server.
 pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) {
     let rules = [rule(
@@ -61,11 +67,18 @@ pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) {
         "variables.isFree || variables.isSchema || !has(object.spec.limited) || \
          !has(object.spec.limited.nominalConcurrencyShares) || object.spec.limited.nominalConcurrencyShares <= {MAX_SHARES}"
     );
+    // Also where the annotation alone changes.
+    let kept = format!(
+        "variables.isPlatform || !has(object.metadata.annotations) || !('{AUTO_UPDATE}' in object.metadata.annotations) || \
+         object.metadata.annotations['{AUTO_UPDATE}'] == 'false' || (variables.isSchema ? object.metadata.name in [{schemas}] : \
+         object.metadata.name in [{levels}])"
+    );
     let validations = [
         validation(&own, DENIED_OWN),
         validation(&precedence, DENIED_PRECEDENCE),
         validation(exempt, DENIED_EXEMPT),
         validation(&shares, DENIED_SHARES),
+        validation(&kept, DENIED_AUTO_UPDATE),
     ];
     add_file(
         files,
@@ -104,8 +117,10 @@ mod tests {
             "request.userInfo.username in ['berth:control', 'system:apiserver']"
         );
         let validations = spec["validations"].as_array().unwrap();
-        assert_eq!(validations.len(), 4);
-        for validation in validations {
+        assert_eq!(validations.len(), 5);
+        let last = validations[4]["expression"].as_str().unwrap();
+        assert!(last.starts_with("variables.isPlatform || "), "{last}");
+        for validation in &validations[..4] {
             let expression = validation["expression"].as_str().unwrap();
             assert!(expression.starts_with("variables.isFree || "), "{expression}");
         }

@@ -6,9 +6,9 @@
 
 use super::{
     certificates::CONTROL_USER,
-    own_objects::OWN,
-    platform_objects::{AGGREGATION, API_SERVER_USER},
-    static_policies::{add_file, binding, policy, rule, validation},
+    own_objects::{OWN, is_one_of},
+    platform_objects::{AGGREGATION, API_SERVER_USER, same_labels_and_life},
+    static_policies::{add_file, binding, changes_nothing, policy, rule, validation},
     syncer::TENANT_USER,
 };
 use serde_json::{Value, json};
@@ -20,14 +20,15 @@ const FILE: &str = "own-objects.yaml";
 const NAME: &str = "own-objects.berth.dev.static.k8s.io";
 /// What a team reads.
 const DENIED: &str = "the API server creates this object for itself and needs it when it starts: it can be neither deleted nor changed. Roles \
-                      and bindings can be changed with the annotation rbac.authorization.kubernetes.io/autoupdate: \"false\"";
+                      and bindings can be changed with the annotation rbac.authorization.kubernetes.io/autoupdate: \"false\", which \
+                      then stays";
 /// With this annotation, an API server leaves a role or a binding as it is.
 const KEPT_BY_TENANT: &str = "request.operation == 'UPDATE' && request.resource.group == 'rbac.authorization.k8s.io' && \
                               has(object.metadata.annotations) && 'rbac.authorization.kubernetes.io/autoupdate' in object.metadata.annotations && \
                               object.metadata.annotations['rbac.authorization.kubernetes.io/autoupdate'] == 'false'";
-/// Labels and annotations of Services are nothing to an API server.
-const SAME_SERVICE: &str =
-    "request.operation == 'UPDATE' && request.resource.resource == 'services' && object.spec == oldObject.spec";
+/// The metadata of these are nothing to an API server; a controller adds a finalizer to ServiceCIDRs.
+const SAME_SPEC: &str = "request.operation == 'UPDATE' && request.resource.resource in ['services', 'servicecidrs'] && \
+                         object.spec == oldObject.spec";
 
 /// Adds the policy to the files of an API server.
 pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) {
@@ -35,33 +36,27 @@ pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) {
 }
 
 fn own_object_policy() -> Value {
-    // Namespaces are only created, and the API server itself lets nobody delete these.
+    // An API server is ready without its namespaces.
     let own = || OWN.iter().filter(|own| own.resources != ["namespaces"]);
     let rules: Vec<Value> = own()
         .map(|own| rule(own.group, &["UPDATE", "DELETE"], own.resources))
         .collect();
     // Where many objects are deleted at once, requests have no name.
-    let is_own: Vec<String> = own()
-        .map(|own| {
-            let namespace = match own.namespace {
-                "" => String::new(),
-                namespace => format!(" && request.namespace == '{namespace}'"),
-            };
-            format!(
-                "(request.resource.group == '{}' && request.resource.resource in {}{namespace} && oldObject.metadata.name in {})",
-                own.group,
-                json!(own.resources),
-                json!(own.names)
-            )
-        })
-        .collect();
-    let variables = [json!({"name": "isOwn", "expression": is_own.join(" || ")})];
+    let is_own = is_one_of(own(), "oldObject.metadata.name");
+    let variables = [json!({"name": "isOwn", "expression": is_own})];
     let users = format!("request.userInfo.username in ['{CONTROL_USER}', '{API_SERVER_USER}', '{TENANT_USER}']");
-    let allowed = format!("{users} || ({KEPT_BY_TENANT}) || ({SAME_SERVICE}) || ({AGGREGATION}) || !variables.isOwn");
+    let allowed = [
+        users,
+        format!("({KEPT_BY_TENANT})"),
+        format!("({SAME_SPEC})"),
+        format!("({AGGREGATION} && {})", same_labels_and_life()),
+        format!("({})", changes_nothing()),
+        "!variables.isOwn".into(),
+    ];
     policy(
         NAME,
         &json!({"matchPolicy": "Equivalent", "resourceRules": rules}),
         &variables,
-        &[validation(&allowed, DENIED)],
+        &[validation(&allowed.join(" || "), DENIED)],
     )
 }

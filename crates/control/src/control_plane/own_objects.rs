@@ -42,6 +42,27 @@ pub fn api_server_objects() -> Vec<OwnObject<'static>> {
     objects
 }
 
+/// An expression: whether a request is about one of these objects. `name` is the expression of its name.
+pub(super) fn is_one_of(objects: impl Iterator<Item = &'static OwnObjects>, name: &str) -> String {
+    let list = |strings: &[&str]| {
+        let quoted: Vec<String> = strings.iter().map(|string| format!("'{string}'")).collect();
+        format!("[{}]", quoted.join(", "))
+    };
+    let kinds = objects.map(|own| {
+        let namespace = match own.namespace {
+            "" => String::new(),
+            namespace => format!(" && request.namespace == '{namespace}'"),
+        };
+        format!(
+            "(request.resource.group == '{}' && request.resource.resource in {}{namespace} && {name} in {})",
+            own.group,
+            list(own.resources),
+            list(own.names)
+        )
+    });
+    kinds.collect::<Vec<_>>().join(" || ")
+}
+
 /// API groups that an API server serves itself, each once. The core group is empty.
 pub(super) fn served_groups() -> impl Iterator<Item = &'static str> {
     let services = OWN.iter().filter(|own| own.resources.contains(&"apiservices"));

@@ -6,7 +6,7 @@
 
 use super::{
     certificates::CONTROL_USER,
-    static_policies::{add_file, binding, policy, rule, validation},
+    static_policies::{add_file, binding, changes_nothing, policy, rule, validation},
 };
 use berth_api::labels;
 use serde_json::{Value, json};
@@ -52,17 +52,22 @@ fn platform_policy() -> Value {
         ],
     });
     let users = format!("request.userInfo.username in ['{CONTROL_USER}', '{API_SERVER_USER}']");
-    let same_labels = same_field("labels");
     let same_annotations = same_field("annotations");
-    // Not all kinds keep them when a status is written. An owner that does not exist, or a finalizer, decides on the life of an object.
-    let same_life = format!("{} && {}", same_field("ownerReferences"), same_field("finalizers"));
+    let same_labels_and_life = same_labels_and_life();
     let exempt = [
         users,
         format!("({WITH_ITS_NAMESPACE})"),
-        format!("({PART} && {same_labels} && {same_life} && ({NOT_A_NAMESPACE} || {same_annotations}))"),
-        format!("({AGGREGATION} && {same_labels} && {same_life})"),
+        format!("({PART} && {same_labels_and_life} && ({NOT_A_NAMESPACE} || {same_annotations}))"),
+        format!("({AGGREGATION} && {same_labels_and_life})"),
+        format!("({})", changes_nothing()),
     ];
     policy(NAME, &constraints, &[], &[validation(&exempt.join(" || "), DENIED)])
+}
+
+/// Whether an update leaves labels, owners and finalizers as they were. Not all kinds keep them when a status is written. An owner that does not
+/// exist, or a finalizer, decides on the life of an object.
+pub(super) fn same_labels_and_life() -> String {
+    ["labels", "ownerReferences", "finalizers"].map(same_field).join(" && ")
 }
 
 /// Whether an update leaves a map or a list in the metadata as it was.

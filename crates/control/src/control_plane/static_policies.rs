@@ -111,6 +111,25 @@ pub(super) fn rule(group: &str, operations: &[&str], resources: &[&str]) -> Valu
     json!({"apiGroups": [group], "apiVersions": ["*"], "operations": operations, "resources": resources, "scope": "*"})
 }
 
+/// Whether a request is an update that changes nothing but what every update does, as those by which stored objects are migrated.
+pub(super) fn changes_nothing() -> String {
+    let same = |new: &str, old: &str, except: &str| {
+        format!(
+            "{new}.all(key, key in {except} || (key in {old} && {new}[key] == {old}[key])) && \
+             {old}.all(key, key in {except} || key in {new})"
+        )
+    };
+    format!(
+        "request.operation == 'UPDATE' && {} && {}",
+        same("object", "oldObject", "['metadata']"),
+        same(
+            "object.metadata",
+            "oldObject.metadata",
+            "['managedFields', 'resourceVersion', 'generation']"
+        )
+    )
+}
+
 /// An expression that must be true, and what a team reads if it is not.
 pub(super) fn validation(expression: &str, message: &str) -> Value {
     json!({"expression": expression, "message": message, "reason": "Forbidden"})
