@@ -3,8 +3,9 @@
 use super::to_host::ObjectSync;
 use crate::{
     engine::{
-        Outcome,
+        OUTDATED, Outcome,
         api::{CallError, Delete},
+        status_sync::StatusWrite,
     },
     metrics::KindLabels,
 };
@@ -77,8 +78,11 @@ impl ObjectSync<'_> {
                 now: Timestamp::now(),
             };
             for write in kind.sync_status(&engine.cache, name, &report) {
-                if let TenantWrite::Status(status) = write {
-                    self.write_status(stored, object, &status).await?;
+                // Without it, a Job that looks at pods when they have ended would wait for this one for ever.
+                if let TenantWrite::Status(status) = write
+                    && self.write_status(stored, object, &status).await? == StatusWrite::Outdated
+                {
+                    return Ok(Outcome::new(OUTDATED));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Reconciles an object of a kind that is mirrored to the tenant.
 
 use super::{
-    Engine, Outcome,
+    Engine, OUTDATED, Outcome,
     api::{CallError, Delete},
     lock,
     recorder::Level,
@@ -105,7 +105,7 @@ async fn bring_up_to_date(
             }
             // A field that cannot change: recreate the object.
             Err(CallError::Rejected(_)) => return remove(engine, (id, rules), name, live, object).await,
-            Err(CallError::Conflict(_)) => return Ok(Outcome::new("outdated")),
+            Err(CallError::Conflict(_)) => return Ok(Outcome::new(OUTDATED)),
             Err(error) => return Err(error),
         }
     } else if !settled {

@@ -131,6 +131,9 @@ pub struct Engine {
     availability: Notify,
 }
 
+/// Result of a reconciliation that has to be done again, because an object changed meanwhile.
+const OUTDATED: &str = "outdated";
+
 /// What a reconciliation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Outcome {

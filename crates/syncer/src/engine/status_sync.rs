@@ -16,7 +16,7 @@ use std::time::Duration;
 /// In place of the host's version in `Engine::synced_versions`: the pod was bound.
 const BOUND: u64 = u64::MAX;
 /// How soon a status is written again whose object others have changed. The watch shows their change in the meantime.
-const OUTDATED: Duration = Duration::from_millis(250);
+const OUTDATED_PAUSE: Duration = Duration::from_millis(250);
 
 /// When a status with conditions is written. Others write conditions, too: `DisruptionTarget` who evicts a pod, and those of readiness gates.
 /// A merge patch replaces the whole list.
@@ -26,6 +26,17 @@ enum ConditionWrites {
     IfUnchanged,
     /// Whatever version it has.
     Always,
+}
+
+/// What became of a status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StatusWrite {
+    /// It was written, or the object is gone.
+    Written,
+    /// The object had it already.
+    Same,
+    /// The object changed meanwhile. It is reconciled again soon.
+    Outdated,
 }
 
 impl ObjectSync<'_> {
@@ -57,9 +68,10 @@ impl ObjectSync<'_> {
                     condition_writes = ConditionWrites::Always;
                 }
                 TenantWrite::Status(status) => {
-                    written |= self
+                    let write = self
                         .write_status_when(stored, object, &status, condition_writes)
                         .await?;
+                    written |= write == StatusWrite::Written;
                 }
                 TenantWrite::Patch(patch) => written |= self.patch(stored, object, patch).await?,
                 TenantWrite::Later(after) => requeue_after = Some(after),
@@ -121,14 +133,13 @@ impl ObjectSync<'_> {
         Ok(true)
     }
 
-    /// Writes a status to the tenant if it differs. Returns whether it did. If conditions may have changed meanwhile, nothing is written,
-    /// and the object is reconciled again soon.
+    /// Writes a status to the tenant if it differs. If conditions may have changed meanwhile, nothing is written.
     pub(super) async fn write_status(
         &self,
         stored: &Stored,
         object: &Value,
         status: &Value,
-    ) -> Result<bool, CallError> {
+    ) -> Result<StatusWrite, CallError> {
         self.write_status_when(stored, object, status, ConditionWrites::IfUnchanged)
             .await
     }
@@ -139,13 +150,13 @@ impl ObjectSync<'_> {
         object: &Value,
         status: &Value,
         condition_writes: ConditionWrites,
-    ) -> Result<bool, CallError> {
+    ) -> Result<StatusWrite, CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
         lock(&engine.synced_versions).remove(&self.key());
         let Some(difference) = status_patch(object, status) else {
-            return Ok(false);
+            return Ok(StatusWrite::Same);
         };
         let patch = status_write(stored, difference, condition_writes);
         let result = engine
@@ -165,12 +176,12 @@ impl ObjectSync<'_> {
             Err(CallError::Conflict(_)) => {
                 let key = self.key();
                 engine.compare_later(&key);
-                engine.queue_of(*id).add_after(QueuedKey(key), OUTDATED);
-                return Ok(false);
+                engine.queue_of(*id).add_after(QueuedKey(key), OUTDATED_PAUSE);
+                return Ok(StatusWrite::Outdated);
             }
             Err(error) => return Err(error),
         }
-        Ok(true)
+        Ok(StatusWrite::Written)
     }
 
     /// Reports denied fields to the tenant, by an Event and in the status.

@@ -2,12 +2,13 @@
 //! [`update`](super::update), [`delete`](super::delete) and [`status_sync`](super::status_sync).
 
 use super::{
-    Engine, Outcome,
+    Engine, OUTDATED, Outcome,
     api::CallError,
     decide::{Action, HostFacts, TenantFacts, decide},
     lock,
     pending::Pending,
     reserve, schedule,
+    status_sync::StatusWrite,
 };
 use berth_api::labels;
 use berth_sync_rules::{
@@ -84,11 +85,14 @@ pub(super) async fn reconcile(
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
     let tombstone = stores.host(id).take_tombstone(name);
     let mut result = sync.act(action, tenant, host.as_deref(), tombstone.as_deref()).await;
-    if let Ok(outcome) = result {
+    let is_unfinished = result.as_ref().map_or(true, |outcome| outcome.result == OUTDATED);
+    if let Ok(outcome) = result
+        && !is_unfinished
+    {
         let last = (host.as_deref(), tombstone.as_deref());
         result = sync.follow_removal(tenant, last, outcome).await;
     }
-    if let (Err(_), Some(tombstone)) = (&result, tombstone) {
+    if let Some(tombstone) = tombstone.filter(|_| is_unfinished || result.is_err()) {
         stores.host(id).restore_tombstone(name, tombstone);
     }
     sync.follow_schedule(tenant, host.as_deref(), result?).await
@@ -131,10 +135,12 @@ impl ObjectSync<'_> {
             (Action::MarkLost, Some((stored, object)), _) => {
                 let Self { engine, kind, name, .. } = self;
                 let lost = kind.lost_status(&engine.cache, name, object, tombstone.as_deref(), Timestamp::now());
-                if let Some(status) = lost {
-                    self.write_status(stored, object, &status).await?;
-                }
-                Ok(Outcome::new("lost"))
+                let write = match lost {
+                    Some(status) => self.write_status(stored, object, &status).await?,
+                    None => StatusWrite::Same,
+                };
+                let is_outdated = write == StatusWrite::Outdated;
+                Ok(Outcome::new(if is_outdated { OUTDATED } else { "lost" }))
             }
             _ => {
                 if tenant.is_none() && host.is_none() {
