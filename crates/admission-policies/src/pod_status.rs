@@ -11,7 +11,11 @@ pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
 }
 
 /// Metadata that a request for the status could change, and what it is without entries.
-const METADATA: [(&str, &str); 3] = [("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]")];
+const LABELS: (&str, &str) = ("labels", "{}");
+/// See [`LABELS`].
+const ANNOTATIONS: (&str, &str) = ("annotations", "{}");
+/// See [`LABELS`].
+const FINALIZERS: (&str, &str) = ("finalizers", "[]");
 
 /// Whether the request changes none of these.
 fn metadata_unchanged(fields: &[(&str, &str)]) -> String {
@@ -55,7 +59,7 @@ fn build_policy_for_syncers() -> AdmissionPolicy {
                 "only conditions may be written in a pod's status, not its addresses, phase or resources",
             ),
             validation(
-                metadata_unchanged(&METADATA),
+                metadata_unchanged(&[LABELS, ANNOTATIONS, FINALIZERS]),
                 "labels, annotations and finalizers cannot be changed through a pod's status",
             ),
         ],
@@ -107,7 +111,7 @@ fn build_policy_for_agents() -> AdmissionPolicy {
                 "only its kubelet and kube-controller-manager may change the phase of a tenant's pod",
             ),
             validation(
-                format!("({}) || {bypass}", metadata_unchanged(&[METADATA[0], METADATA[2]])),
+                format!("({}) || {bypass}", metadata_unchanged(&[LABELS, FINALIZERS])),
                 "labels and finalizers cannot be changed through a pod's status",
             ),
         ],
