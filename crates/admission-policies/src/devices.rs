@@ -44,8 +44,8 @@ fn build_claim_policy(
         variables: vec![
             cel::allowed_names_variable("classes", policy_annotations::DEVICE_CLASSES),
             cel::allowed_names_variable("drivers", policy_annotations::CONFIG_DRIVERS),
-            ("requests", format!("{devices}.?requests.orValue([])")),
-            ("config", format!("{devices}.?config.orValue([])")),
+            ("requests", cel::list(devices, "requests")),
+            ("config", cel::list(devices, "config")),
         ],
         validations: vec![
             validate_each_request(

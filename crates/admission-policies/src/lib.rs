@@ -26,6 +26,7 @@ mod network_policies;
 mod nodes;
 mod pod_status;
 mod pods;
+mod room;
 mod secrets;
 mod services;
 mod shared_nodes;
@@ -192,6 +193,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies.extend(ingresses_and_routes::build_policies());
     policies.extend(network_policies::build_policies());
     policies.extend(sizes::build_policies());
+    policies.extend(room::build_policies());
     policies.extend(allowed_namespaces::build_policies());
     policies.extend(kubelets::build_policies());
     policies.extend([

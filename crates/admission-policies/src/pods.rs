@@ -8,6 +8,7 @@ use super::{
     AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, device_variables, shared_nodes, validation,
 };
 use berth_api::{labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS};
+use berth_sync_rules::kinds::pod::claims::BY_CLASS;
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
@@ -92,6 +93,7 @@ fn build_new_pod_policy() -> AdmissionPolicy {
             cel::allowed_names_variable("schedulers", policy_annotations::SCHEDULERS),
             cel::allowed_names_variable("priorityClasses", policy_annotations::PRIORITY_CLASSES),
             cel::allowed_names_variable("inlineDrivers", policy_annotations::INLINE_DRIVERS),
+            cel::allowed_names_variable("deviceClasses", policy_annotations::DEVICE_CLASSES),
             max_grace_variable(),
             ("volumes", "object.spec.?volumes.orValue([])".into()),
             ("account", "object.spec.?serviceAccountName.orValue('')".into()),
@@ -160,6 +162,8 @@ fn build_new_pod_policy() -> AdmissionPolicy {
             ),
             validate_probes("containers"),
             validate_probes("initContainers"),
+            validate_devices("containers"),
+            validate_devices("initContainers"),
         ],
     }
 }
@@ -201,6 +205,24 @@ fn validate_probes(containers: &str) -> Validation {
              c.?startupProbe.?terminationGracePeriodSeconds.orValue(0) <= variables.maxGrace)"
         ),
         "terminationGracePeriodSeconds of probes must be at most what the tenant's class allows",
+    )
+}
+
+/// The scheduler makes claims of devices for extended resources that have the name of a DeviceClass.
+fn validate_devices(containers: &str) -> Validation {
+    let of_list = |list: &str| {
+        format!(
+            "c.?resources.?{list}.orValue({{}}).all(k, !k.startsWith('{BY_CLASS}') || {})",
+            cel::list_allows("deviceClasses", &format!("k.substring({})", BY_CLASS.len()))
+        )
+    };
+    validation(
+        format!(
+            "object.spec.?{containers}.orValue([]).all(c, {} && {})",
+            of_list("limits"),
+            of_list("requests")
+        ),
+        "resources of containers may name only DeviceClasses that the tenant's class lists",
     )
 }
 

@@ -60,7 +60,7 @@ metadata: {name: no-latest}
 spec: {policyName: no-latest, validationActions: [Deny]}
 ";
 
-async fn put_manifest(host: &TestCluster, name: &str, text: &str) {
+pub(crate) async fn put_manifest(host: &TestCluster, name: &str, text: &str) {
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": name, "labels": {(labels::MANIFESTS): labels::MANIFESTS_ALLOWED}}, "data": {"objects.yaml": text}});
     apply(&host.client, system::NAMESPACE, &map).await.unwrap();
@@ -74,7 +74,7 @@ async fn put_class(host: &TestCluster, name: &str, manifests: &Value) {
 }
 
 /// A tenant of a class of its name, with one manifest of this text.
-async fn create_tenant(host: &TestCluster, name: &str, version: &str, text: &str) -> Tenant {
+pub(crate) async fn create_tenant(host: &TestCluster, name: &str, version: &str, text: &str) -> Tenant {
     put_manifest(host, name, text).await;
     put_class(
         host,

@@ -15,6 +15,9 @@ use crate::control_plane::SERVICE_ACCOUNT_ISSUER;
 /// Domains of keys that API servers and Berth keep for themselves.
 const RESERVED_DOMAINS: [&str; 3] = ["k8s.io", "kubernetes.io", berth_api::GROUP];
 
+/// Most bytes of authenticators, as JSON. They are in two objects on the host beside other settings, for each of which an API server takes 1 MiB.
+const MAX_BYTES: usize = 256 * 1024;
+
 /// The first error in what a class or a tenant sets: the field below `authentication`, and what is wrong.
 pub fn find_error(rules: &TenantAuthentication) -> Option<String> {
     let TenantAuthentication {
@@ -23,6 +26,13 @@ pub fn find_error(rules: &TenantAuthentication) -> Option<String> {
         // Whether there is a gateway is not known here: see [`check_service_account_issuer`].
         service_account_issuer: _,
     } = rules;
+    let bytes = serde_json::to_vec(jwt).map_or(0, |text| text.len());
+    if bytes > MAX_BYTES {
+        return Some(format!(
+            "jwt: all issuers together may have at most {MAX_BYTES} bytes as JSON, and have {bytes}; write shorter expressions, or list \
+             fewer issuers"
+        ));
+    }
     let mut urls = BTreeSet::new();
     for (index, authenticator) in jwt.iter().enumerate() {
         let Issuer { url, discovery_url, .. } = &authenticator.issuer;

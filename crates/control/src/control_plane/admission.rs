@@ -10,7 +10,7 @@ use super::{
     component::FILES,
     created_by, datastore_limit, flow_control,
     input::ControlPlaneInput,
-    own_apis, own_object_changes, platform_objects, static_policies, write_pace,
+    own_apis, own_object_changes, platform_objects, platform_requests, static_policies, write_pace,
 };
 use berth_kubernetes_versions::features;
 use berth_pki::Usage;
@@ -72,6 +72,7 @@ pub(super) fn for_api_server(
     ];
     if features::static_admission_policies(input.version) {
         platform_objects::for_api_server(files);
+        platform_requests::for_api_server(files);
         own_apis::for_api_server(files);
         own_object_changes::for_api_server(files);
         flow_control::for_api_server(files);

@@ -24,6 +24,7 @@ mod own_apis;
 mod own_object_changes;
 mod own_objects;
 mod platform_objects;
+mod platform_requests;
 mod scheduler;
 mod static_policies;
 mod syncer;

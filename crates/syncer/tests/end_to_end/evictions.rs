@@ -17,9 +17,12 @@ use kube::{
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// The reason of the Event on a pod that the host removes.
 const EVENT: &str = "DeletionByPlatform";
+/// How long a pod changes all the time: longer than the syncer waits before it writes a status again.
+const RESTLESS: Duration = Duration::from_secs(2);
 
 pub async fn pods_go_with_their_host_pods(clusters: &Clusters) {
     a_removed_pod_has_failed_when_it_goes(clusters).await;
@@ -27,6 +30,7 @@ pub async fn pods_go_with_their_host_pods(clusters: &Clusters) {
     controllers_replace_removed_pods(clusters).await;
     jobs_count_removed_pods_as_failed(clusters).await;
     a_pod_that_its_tenant_keeps_fails(clusters).await;
+    a_pod_that_changes_all_the_time_goes_with_its_last_status(clusters).await;
 }
 
 /// A syncer that was down finds what the host removes. Of a host pod that is gone by then, it cannot know who removed it.
@@ -263,6 +267,50 @@ async fn a_pod_that_its_tenant_keeps_fails(clusters: &Clusters) {
         pods.delete("kept", &DeleteParams::default()).await.is_ok()
     })
     .await;
+}
+
+/// Nearly every write of its status meets another version of the pod than the syncer knows.
+async fn a_pod_that_changes_all_the_time_goes_with_its_last_status(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let name = "restless";
+    let mut kept = pod(name, &json!({}));
+    // The finalizer keeps it in the tenant, to see how it ended.
+    kept["metadata"]["finalizers"] = json!(["example.com/kept"]);
+    create(&pods, kept).await;
+    eventually("it runs", async || is_phase(&pods, name, "Running").await).await;
+    let held = Held::of(clusters, &pods.get(name).await.unwrap()).await;
+    held.evict().await;
+    eventually("it is deleted as on the host", async || {
+        pods.get(name).await.unwrap().metadata.deletion_timestamp.is_some()
+    })
+    .await;
+    let writers: Vec<_> = (0..3)
+        .map(|_| tokio::spawn(annotate_all_the_time(pods.clone(), name)))
+        .collect();
+    held.succeed().await;
+    held.release().await;
+    tokio::time::sleep(RESTLESS).await;
+    for writer in writers {
+        writer.abort();
+    }
+    eventually("its time is over", async || {
+        let pod = pods.get(name).await.unwrap();
+        pod.metadata.deletion_grace_period_seconds == Some(0)
+    })
+    .await;
+    let ended = pods.get(name).await.unwrap();
+    assert_eq!(phase(&ended), "Failed", "{ended:?}");
+    keep_no_longer(&pods, name).await;
+    until_gone(&pods, name).await;
+}
+
+async fn annotate_all_the_time(pods: Api<Pod>, name: &str) {
+    for number in 0_u64.. {
+        let annotation = json!({"metadata": {"annotations": {"example.com/number": number.to_string()}}});
+        let _ = pods
+            .patch(name, &PatchParams::default(), &Patch::Merge(annotation))
+            .await;
+    }
 }
 
 /// A host pod that does not go before the test releases it.

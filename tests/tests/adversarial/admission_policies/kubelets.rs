@@ -38,6 +38,7 @@ pub(crate) async fn a_stolen_kubelet_credential_reaches_no_other_tenant(host: Ar
     let of_platform: Api<Pod> = Api::namespaced(kubelet.clone(), "default");
     of_platform.create(&dry_run(), &mirror).await.unwrap();
     labels_of_nodes(&host, &kubelet, &node).await;
+    room_in_objects(&host, &kubelet, (&node, &tenant.id.workload_namespace())).await;
 
     let slices: Api<ResourceSlice> = Api::all(kubelet);
     for pool in ["gpu-l40s-01".to_owned(), "n".to_owned(), format!("{node}-b")] {
@@ -74,6 +75,40 @@ async fn labels_of_nodes(host: &TestCluster, kubelet: &Client, node: &str) {
     let nodes: Api<Node> = Api::all(kubelet_of(host, &free).await);
     nodes
         .patch(&free, &params, &labels(json!({"rack": "7"})))
+        .await
+        .unwrap();
+}
+
+/// A Node or a pod that is full could not be drained, released or deleted.
+async fn room_in_objects(host: &TestCluster, kubelet: &Client, (node, namespace): (&str, &str)) {
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let too_large = "would be too large for what others write into it";
+    let images = |count: usize| {
+        let all = (0..count).map(|n| json!({"names": [format!("{n}{}", "a".repeat(1000))], "sizeBytes": 1}));
+        Patch::Merge(json!({"status": {"images": all.collect::<Vec<_>>()}}))
+    };
+    let nodes: Api<Node> = Api::all(kubelet.clone());
+    nodes.patch_status(node, &params, &images(600)).await.unwrap();
+    expect_denied(too_large, nodes.patch_status(node, &params, &images(900)).await);
+
+    let of_host: Api<Pod> = Api::namespaced(host.client.clone(), namespace);
+    let pod = serde_json::from_value(json!({
+        "metadata": {"name": "full"},
+        "spec": {"nodeName": node, "tolerations": [{"operator": "Exists"}], "containers": [{"name": "c", "image": "i"}]},
+    }));
+    let pod = of_host.create(&PostParams::default(), &pod.unwrap()).await.unwrap();
+    let message = |length: usize| Patch::Merge(json!({"status": {"message": "a".repeat(length)}}));
+    let pods: Api<Pod> = Api::namespaced(kubelet.clone(), namespace);
+    pods.patch_status(&pod.name_any(), &params, &message(1_000_000))
+        .await
+        .unwrap();
+    let filled = pods.patch_status(&pod.name_any(), &params, &message(1_500_000)).await;
+    expect_denied(too_large, filled);
+    of_host
+        .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
 }

@@ -333,7 +333,7 @@ pub(super) async fn storage_and_devices(credential: &StolenCredential) {
         let spec = json!({"spec": {"spec": {"devices": devices}}});
         credential.object("resource.k8s.io/v1", "ResourceClaimTemplate", &spec)
     };
-    for allowed in [request(&json!({})), config("gpu.example.com")] {
+    for allowed in [json!({}), request(&json!({})), config("gpu.example.com")] {
         credential.expect_allowed(&as_claim(&allowed)).await;
         credential.expect_allowed(&as_template(&allowed)).await;
     }

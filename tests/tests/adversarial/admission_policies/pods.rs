@@ -9,6 +9,12 @@ use kube::{
 };
 use serde_json::{Value, json};
 
+/// A pod with a container that asks for a device by the name of its class.
+fn devices_of(class: &str, containers: &str) -> Value {
+    let name = format!("deviceclass.resource.kubernetes.io/{class}");
+    json!({ containers: [{"name": "device", "image": "i", "resources": {"limits": {name: "1"}}}] })
+}
+
 pub(super) async fn new(credential: &StolenCredential) {
     let volume = |source: &Value| json!({"volumes": [with(&json!({"name": "v"}), source)]});
     let token = |audience: &str| json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": audience}}]}});
@@ -28,6 +34,7 @@ pub(super) async fn new(credential: &StolenCredential) {
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
         json!({"terminationGracePeriodSeconds": 600}),
         volume(&json!({"csi": {"driver": "scratch.example.com"}})),
+        devices_of("gpu", "containers"),
         affinity(
             "podAntiAffinity",
             &json!({"labelSelector": {"matchLabels": {"pod.berth.dev/app": "a"}}}),
@@ -64,6 +71,9 @@ pub(super) async fn new(credential: &StolenCredential) {
             json!({"priorityClassName": "system-node-critical"}),
         ),
         ("spec.runtimeClassName", json!({"runtimeClassName": "kata"})),
+        // The scheduler would make a claim for it.
+        ("DeviceClasses", devices_of("other", "containers")),
+        ("DeviceClasses", devices_of("other", "initContainers")),
         (
             "spec.volumes may not",
             volume(&json!({"nfs": {"server": "10.0.0.1", "path": "/"}})),

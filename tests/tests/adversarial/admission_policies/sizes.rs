@@ -15,6 +15,39 @@ pub(super) async fn validate(credential: &StolenCredential, admin: &Client) {
     services_from_before_the_limits(credential, admin).await;
     network_policies(credential).await;
     disruption_budgets(credential).await;
+    objects_that_nobody_could_delete(credential).await;
+}
+
+/// Nothing can be written into an object of 1.5 MiB, not even that it is being deleted.
+async fn objects_that_nobody_could_delete(credential: &StolenCredential) {
+    let labels = |count| {
+        let all = (0..count).map(|n| (format!("l{n}.berth.dev/a"), json!("a")));
+        json!({"metadata": {"labels": all.collect::<serde_json::Map<_, _>>()}})
+    };
+    let argument = |length| json!({"containers": [{"name": "c", "image": "i", "args": ["a".repeat(length)]}]});
+    let annotated = |length| json!({"metadata": {"annotations": {"berth.dev/a": "a".repeat(length)}}});
+    let claim = credential.object(
+        "v1",
+        "PersistentVolumeClaim",
+        &json!({"spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}}),
+    );
+    let map = |length| credential.object("v1", "ConfigMap", &json!({"data": {"a": "a".repeat(length)}}));
+    for allowed in [
+        with(&credential.pod(&json!({})), &labels(390)),
+        credential.pod(&argument(1_200_000)),
+        with(&claim, &annotated(200_000)),
+        map(1_000_000),
+    ] {
+        credential.expect_allowed(&allowed).await;
+    }
+    for (message, denied) in [
+        ("may have at most 400", with(&credential.pod(&json!({})), &labels(401))),
+        ("may have at most 400", with(&map(1), &labels(401))),
+        ("a pod may have at most", credential.pod(&argument(1_320_000))),
+        ("an object may have at most", with(&claim, &annotated(250_000))),
+    ] {
+        credential.expect_denied(message, &denied).await;
+    }
 }
 
 fn repeated(count: usize, item: impl Fn(usize) -> Value) -> Value {

@@ -1,6 +1,6 @@
 //! TenantClusters of a user who may write them, and who may use one class and one pool.
 
-use super::{dry_run, expect_denied, rbac};
+use super::{dry_run, expect_denied, rbac, with};
 use berth_api::{NodeGroup, TenantCluster, labels};
 use berth_tests::{
     tenant::{cluster, ensure_namespace, patient},
@@ -157,6 +157,7 @@ async fn changes(host: &TestCluster, clusters: &Api<TenantCluster>) {
         )
         .await;
     expect_denied(CLASS_DENIED, applied);
+    clusters_that_control_could_not_write(&by_admin, clusters).await;
     // Without it, the object would be gone before what was created for it.
     let finalizers = |names: &[&str]| json!({"metadata": {"finalizers": names}});
     let by_platform = PatchParams::default();
@@ -172,6 +173,57 @@ async fn changes(host: &TestCluster, clusters: &Api<TenantCluster>) {
     for name in ["given", "plain"] {
         by_admin.delete(name, &DeleteParams::default()).await.unwrap();
     }
+}
+
+/// A TenantCluster of 1.5 MiB has no status, and cannot be deleted: its class would have no effect.
+async fn clusters_that_control_could_not_write(by_admin: &Api<TenantCluster>, clusters: &Api<TenantCluster>) {
+    let annotated = |length: usize| json!({"metadata": {"annotations": {"example.com/a": "a".repeat(length)}}});
+    let labelled = || {
+        let all = (0..1000).map(|n| (format!("{}.example.com/{n}", "a".repeat(63)), json!("a".repeat(63))));
+        json!({"metadata": {"labels": all.collect::<serde_json::Map<_, _>>()}})
+    };
+    let issuers = json!({"spec": {"authentication": {"jwt": [{
+        "issuer": {"url": "https://example.com", "audiences": ["a"], "certificateAuthority": "a".repeat(30_000)},
+        "claimMappings": {"username": {"expression": "a".repeat(2_000)}},
+    }]}}});
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let change = async |patch: &Value| clusters.patch("plain", &dry_run, &Patch::Merge(patch)).await;
+    change(&annotated(100_000)).await.unwrap();
+    change(&issuers).await.unwrap();
+    for denied in [annotated(200_000), with(&annotated(180_000), &issuers)] {
+        expect_denied("a TenantCluster may have at most", change(&denied).await);
+    }
+    // Their keys are in the managed fields as well, so that either limit may answer.
+    expect_denied("", change(&labelled()).await);
+    // One from before the limit may get smaller.
+    let params = PatchParams::default();
+    by_admin
+        .patch("plain", &params, &Patch::Merge(annotated(210_000)))
+        .await
+        .unwrap();
+    change(&annotated(205_000)).await.unwrap();
+    expect_denied("a TenantCluster may have at most", change(&annotated(215_000)).await);
+    let none = json!({"metadata": {"annotations": null}});
+    by_admin.patch("plain", &params, &Patch::Merge(none)).await.unwrap();
+
+    // API servers keep who wrote which field.
+    let many: serde_json::Map<_, _> = (0..1000).map(|n| (format!("example.com/key-{n}"), json!(""))).collect();
+    let applied = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "plain", "annotations": many}});
+    let mut denied = None;
+    for manager in 0..20 {
+        let params = PatchParams::apply(&format!("manager-{manager}"));
+        denied = clusters.patch("plain", &params, &Patch::Apply(&applied)).await.err();
+        if denied.is_some() {
+            break;
+        }
+    }
+    let denied = denied
+        .expect("20 writers of 1,000 annotations each were allowed")
+        .to_string();
+    assert!(denied.contains("too many writers"), "{denied}");
 }
 
 /// A user with every right on TenantClusters of its namespace, their status included.

@@ -35,9 +35,11 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
         "created-by.yaml",
         "flow-control.yaml",
         "mutating/created-by.yaml",
+        "mutating/platform-requests.yaml",
         "own-apis.yaml",
         "own-objects.yaml",
         "platform-objects.yaml",
+        "platform-requests.yaml",
         "webhooks/writes.yaml",
     ];
     assert_eq!(policy_files(&with_room), always);
@@ -50,9 +52,11 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
             "datastore-limit.yaml",
             "flow-control.yaml",
             "mutating/created-by.yaml",
+            "mutating/platform-requests.yaml",
             "own-apis.yaml",
             "own-objects.yaml",
             "platform-objects.yaml",
+            "platform-requests.yaml",
             "webhooks/writes.yaml",
         ]
     );
@@ -143,9 +147,11 @@ fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
             "datastore-limit.yaml",
             "flow-control.yaml",
             "mutating/created-by.yaml",
+            "mutating/platform-requests.yaml",
             "own-apis.yaml",
             "own-objects.yaml",
             "platform-objects.yaml",
+            "platform-requests.yaml",
             "webhooks/writes.yaml",
         ]
     );

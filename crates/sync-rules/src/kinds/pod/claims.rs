@@ -27,7 +27,7 @@ pub const CLAIM: Fields = &[
 /// The rules of `ResourceClaim` in a container's resources.
 pub const OF_CONTAINER: Fields = &[("name", Rule::Copy), ("request", Rule::Copy)];
 /// Extended resources under the name of a device class.
-const BY_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+pub const BY_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 /// Fields that name another object, and its kind.
 const NAMES: [(&str, KindId); 2] = [
     ("resourceClaimName", KindId::ResourceClaim),

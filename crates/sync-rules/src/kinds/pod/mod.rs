@@ -22,7 +22,7 @@
 mod affinity;
 mod build;
 pub mod certificate;
-mod claims;
+pub mod claims;
 mod container;
 mod downward;
 mod environment;

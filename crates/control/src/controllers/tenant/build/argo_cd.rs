@@ -1,7 +1,7 @@
 //! A tenant as a cluster of Argo CD: the Secret in Argo CD's namespace, and what Argo CD may do in the tenant. Pure.
 
 use super::{
-    bootstrap::{binding, user},
+    bootstrap::{binding, kept, user},
     host_objects,
 };
 use crate::control_plane::ARGO_CD_USER;
@@ -81,7 +81,10 @@ pub fn cluster_secret(
 /// Makes Argo CD cluster-admin in the tenant. Its user is in no group: without the binding its certificate gives it nothing, so that a
 /// copy of the Secret is worth nothing once the tenant is no longer registered.
 pub fn admin_binding() -> ClusterRoleBinding {
-    binding(ARGO_CD_USER, "cluster-admin", user(ARGO_CD_USER))
+    ClusterRoleBinding {
+        metadata: kept(ARGO_CD_USER),
+        ..binding(ARGO_CD_USER, "cluster-admin", user(ARGO_CD_USER))
+    }
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ fn named(name: &str) -> ObjectMeta {
 
 /// The same with the label by which nobody in the tenant may change or delete the object: without its rights, a syncer takes nothing away on
 /// the host that the class no longer allows.
-fn kept(name: &str) -> ObjectMeta {
+pub(super) fn kept(name: &str) -> ObjectMeta {
     ObjectMeta {
         labels: Some([(labels::MANAGED_BY.into(), labels::MANAGED_BY_PLATFORM.into())].into()),
         ..named(name)
