@@ -5,7 +5,7 @@ use berth_kubernetes_versions::KUBERNETES_DEFAULT;
 use berth_tests::{
     objects::apply,
     test_cluster::TestCluster,
-    wait::{SOON, until, until_true},
+    wait::{SOON, until},
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -13,7 +13,7 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 /// The match condition that the API server adds.
@@ -260,7 +260,7 @@ pub(crate) async fn policies_and_webhooks_of_a_tenant_do_not_see_the_platforms_r
             },
         )
         .await;
-        assert_eq!(kept.data.as_ref().map(|data| data.len()), Some(1), "{kept:?}");
+        assert_eq!(kept.data.as_ref().map(BTreeMap::len), Some(1), "{kept:?}");
         assert_eq!(
             kept.labels()[berth_api::labels::MANAGED_BY],
             berth_api::labels::MANAGED_BY_PLATFORM

@@ -239,6 +239,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
         slug: tenant.id.slug().into(),
     };
     pods::new(&credential).await;
+    pods::devices_by_class(&credential).await;
     pods::pods_of_other_namespaces(&credential).await;
     pods::device_variables(&credential).await;
     shared_nodes::pods(&credential, admin).await;

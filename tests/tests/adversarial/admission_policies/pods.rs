@@ -9,10 +9,17 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// A pod with a container that asks for a device by the name of its class.
-fn devices_of(class: &str, containers: &str) -> Value {
-    let name = format!("deviceclass.resource.kubernetes.io/{class}");
-    json!({ containers: [{"name": "device", "image": "i", "resources": {"limits": {name: "1"}}}] })
+/// The scheduler makes claims for extended resources that have the name of a DeviceClass.
+pub(super) async fn devices_by_class(credential: &StolenCredential) {
+    for containers in ["containers", "initContainers"] {
+        let pod = |class: &str| {
+            let name = format!("deviceclass.resource.kubernetes.io/{class}");
+            credential
+                .pod(&json!({ containers: [{"name": "device", "image": "i", "resources": {"limits": {name: "1"}}}] }))
+        };
+        credential.expect_allowed(&pod("gpu")).await;
+        credential.expect_denied("DeviceClasses", &pod("other")).await;
+    }
 }
 
 pub(super) async fn new(credential: &StolenCredential) {
@@ -34,7 +41,6 @@ pub(super) async fn new(credential: &StolenCredential) {
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
         json!({"terminationGracePeriodSeconds": 600}),
         volume(&json!({"csi": {"driver": "scratch.example.com"}})),
-        devices_of("gpu", "containers"),
         affinity(
             "podAntiAffinity",
             &json!({"labelSelector": {"matchLabels": {"pod.berth.dev/app": "a"}}}),
@@ -71,9 +77,6 @@ pub(super) async fn new(credential: &StolenCredential) {
             json!({"priorityClassName": "system-node-critical"}),
         ),
         ("spec.runtimeClassName", json!({"runtimeClassName": "kata"})),
-        // The scheduler would make a claim for it.
-        ("DeviceClasses", devices_of("other", "containers")),
-        ("DeviceClasses", devices_of("other", "initContainers")),
         (
             "spec.volumes may not",
             volume(&json!({"nfs": {"server": "10.0.0.1", "path": "/"}})),

@@ -77,7 +77,11 @@ fn is_removed(status: &Value) -> bool {
     })
 }
 
-/// Whether all containers had ended before anybody asked the pod to. Kubelets and API servers report whole seconds.
+/// How much later than a container's end somebody must have asked the pod to end. The two times are those of two clocks, in whole seconds. A pod
+/// that fails although it had ended well runs once more; the work of one that is complete although it had to stop is lost.
+const CLOCKS: SignedDuration = SignedDuration::from_secs(5);
+
+/// Whether all containers had ended before anybody asked the pod to.
 fn ended_before_removal(host: &Value) -> bool {
     let time = |text: Option<&str>| text.and_then(|text| text.parse::<Timestamp>().ok());
     let metadata = &host["metadata"];
@@ -90,7 +94,8 @@ fn ended_before_removal(host: &Value) -> bool {
         .iter()
         .map(|container| time(json::text(container, &["state", "terminated", "finishedAt"])));
     asked_at.is_some_and(|asked_at| {
-        !containers.is_empty() && ends.all(|ended_at| ended_at.is_some_and(|ended_at| ended_at < asked_at))
+        !containers.is_empty()
+            && ends.all(|ended_at| ended_at.is_some_and(|ended_at| asked_at.duration_since(ended_at) >= CLOCKS))
     })
 }
 
@@ -148,6 +153,10 @@ mod tests {
         let exit = &after["containerStatuses"][1]["state"]["terminated"];
         assert_eq!(exit["exitCode"], 0, "what it did stays visible");
 
+        // A node whose clock is behind.
+        let early = shown(&json!({}), &succeeded(&["2027-01-15T07:59:56Z"]));
+        assert_eq!(early["phase"], "Failed");
+
         let after = shown(&json!({}), &evicted(succeeded(&[ASKED])));
         assert_eq!(
             (&after["phase"], &after["reason"]),
@@ -162,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_ended_before_or_was_deleted_in_the_tenant_stays() {
-        let before = succeeded(&["2027-01-15T07:59:59Z"]);
+        let before = succeeded(&["2027-01-15T07:59:55Z"]);
         assert_eq!(shown(&json!({}), &before), before);
         let deleted = json!({"metadata": {"deletionTimestamp": ASKED}});
         let after = succeeded(&["2027-01-15T08:00:05Z"]);
@@ -195,7 +204,7 @@ mod tests {
             {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "m"}]});
         assert_eq!(event_after(&preempted), Some(None), "the scheduler has said so");
         // Nothing to do with the host's deletion.
-        assert_eq!(event_after(&succeeded(&["2027-01-15T07:59:59Z"])), None);
+        assert_eq!(event_after(&succeeded(&["2027-01-15T07:59:55Z"])), None);
         let by_kubelet = json!({"phase": "Failed", "reason": "Evicted", "conditions": [
             {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": "m"}]});
         assert_eq!(event_after(&by_kubelet), None);
