@@ -1,58 +1,51 @@
 //! Room in each object for what the platform writes into it. A host's API server stores no object of more than 1.5 MiB: if somebody fills
 //! one up, nobody can write its status, its time of deletion or its place of release any more. What is too large already may shrink.
 //!
-//! Objects are measured as text. Kubernetes' own kinds are stored in less than that. Custom resources are stored as JSON, in which some
+//! Objects are measured as text, in bytes. Kubernetes' own kinds are stored in less than that. Custom resources are stored as JSON, in which some
 //! characters take six bytes.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::{GROUP, VERSION};
+use std::fmt::Display;
 
-/// Characters of a TenantCluster without its status and what API servers keep of its writers: one sixth of what is stored, less 400 KiB for the rest.
-const TENANT_CLUSTER: u32 = 192 * 1024;
-/// Characters that API servers keep of the writers of a TenantCluster.
-const MANAGED_FIELDS: u32 = 64 * 1024;
-/// Characters of a pod: what is stored, less 256 KiB for its status and its deletion. The largest that translation makes has less.
-const POD: u32 = 1280 * 1024;
-/// Characters of an object of most other kinds: one sixth of what is stored, less a sixteenth.
+/// Bytes of a TenantCluster without its status and what API servers keep of its writers.
+const TENANT_CLUSTER: u32 = 160 * 1024;
+/// Bytes that API servers keep of the writers of a TenantCluster.
+const WRITERS: u32 = 48 * 1024;
+/// Bytes of a pod without its status and its writers: more than translation makes of the largest.
+const POD: u32 = 1024 * 1024;
+/// Bytes of a pod with everything, as a syncer may leave it.
+const WHOLE_POD: u32 = 1408 * 1024;
+/// The same, as a kubelet may leave it: what is stored, less what a deletion writes.
+const REPORTED_POD: u32 = 1440 * 1024;
+/// Bytes of an object of most other kinds without its status and its writers: less than a sixth of what is stored.
 const OBJECT: u32 = 240 * 1024;
-/// Characters of a Node, of which the platform changes labels, annotations and taints. Kubelets report 50 images with names of 4,096 characters at most.
+/// Bytes that API servers keep of the writers of an object of the host.
+const WRITERS_ON_HOST: u32 = 256 * 1024;
+/// Bytes of a claim with everything, as a kubelet may leave it.
+const REPORTED_CLAIM: u32 = 768 * 1024;
+/// Bytes of a Node, of which the platform changes labels, annotations and taints. Kubelets report 50 images by default, each with names of a few
+/// hundred bytes.
 const NODE: u32 = 768 * 1024;
 /// Labels of one object: those of a pod and of its namespace, and Berth's.
 const LABELS: u32 = 400;
 
-/// Kinds that are larger, are deleted at once, and have no finalizers.
+/// Kinds that are larger. No controller gives them finalizers, so that they are deleted at once.
 const WITHOUT_END: [&str; 3] = ["configmaps", "networkpolicies", "secrets"];
+/// What kubelets are denied.
+const TOO_LARGE: &str = "the object would be too large for what others write into it";
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
         build_tenant_cluster_policy(),
         build_object_policy(),
-        build_policy_of_kubelets(
-            "berth-node-room",
-            "Kubelets leave room in their Nodes for what the platform writes into them.",
-            Scope::Cluster,
-            &["nodes", "nodes/status"],
-            NODE,
-        ),
-        build_policy_of_kubelets(
-            "berth-pod-status-room",
-            "Kubelets leave room in the pods of tenants, so that these can be deleted.",
-            Scope::WorkloadNamespaces,
-            &["pods/status"],
-            POD + 128 * 1024,
-        ),
+        build_node_policy(),
+        build_status_policy(),
     ]
 }
 
 /// Whoever may change a TenantCluster could make it so large that its class, its schedule and its deletion have no effect.
 fn build_tenant_cluster_policy() -> AdmissionPolicy {
-    let own = |object: &str| {
-        format!(
-            "'%s'.format([[{object}.map(k, !(k in ['metadata', 'status']), [k, {object}[k]]), \
-             {object}.metadata.map(k, k != 'managedFields', [k, {object}.metadata[k]])]])"
-        )
-    };
-    let managed = |object: &str| format!("'%s'.format([{object}.metadata.?managedFields.orValue([])])");
     AdmissionPolicy {
         name: "berth-tenant-cluster-sizes",
         description: "TenantClusters leave room for what control writes into them.",
@@ -71,11 +64,11 @@ fn build_tenant_cluster_policy() -> AdmissionPolicy {
             at_most(
                 own,
                 TENANT_CLUSTER,
-                "a TenantCluster may have at most 196,608 bytes in its spec and metadata",
+                "a TenantCluster may have at most 163,840 bytes in its spec and metadata",
             ),
             at_most(
-                managed,
-                MANAGED_FIELDS,
+                writers,
+                WRITERS,
                 "metadata.managedFields: too many writers; remove the entries of those that no longer apply the object",
             ),
         ],
@@ -84,17 +77,16 @@ fn build_tenant_cluster_policy() -> AdmissionPolicy {
 
 /// With the credential of a syncer, a pod could be made so large that nobody can delete it.
 fn build_object_policy() -> AdmissionPolicy {
-    let text = |object: &str| format!("'%s'.format([{object}])");
-    let mut fits = at_most(text, OBJECT, "an object may have at most 245,760 bytes on the host");
-    let mut fits_pod = at_most(text, POD, "a pod may have at most 1,310,720 bytes on the host");
-    let others: Vec<String> = WITHOUT_END.iter().map(|name| format!("'{name}'")).collect();
-    fits.expression = format!(
-        "request.resource.resource in [{}, 'pods'] || {}",
-        others.join(", "),
-        fits.expression
+    let unless = |condition: &str, validation: Validation| Validation {
+        expression: format!("{condition} || {}", validation.expression),
+        ..validation
+    };
+    let not_pods = "request.resource.resource != 'pods'";
+    let larger = format!(
+        "request.resource.resource in {}",
+        cel::string_list(WITHOUT_END.into_iter().chain(["pods"]))
     );
-    fits_pod.expression = format!("request.resource.resource != 'pods' || {}", fits_pod.expression);
-    let count = |object: &str| format!("{object}.metadata.?labels.orValue({{}})");
+    let labels = |object: &str| format!("{object}.metadata.?labels.orValue({{}})");
     AdmissionPolicy {
         name: "berth-object-sizes",
         description: "Objects of a tenant leave room for what the host writes into them, so that they can be deleted.",
@@ -102,62 +94,113 @@ fn build_object_policy() -> AdmissionPolicy {
         subjects: Subjects::TenantIdentities,
         parameters: None,
         conditions: Vec::new(),
-        resource_rules: vec![ResourceRule::writes_of_every_kind()],
+        resource_rules: vec![
+            ResourceRule::writes_of_every_kind(),
+            ResourceRule {
+                group: "",
+                version: "v1",
+                resources: &["pods/ephemeralcontainers", "pods/resize", "pods/status"],
+                operations: WRITES,
+            },
+        ],
         variables: Vec::new(),
         validations: vec![
             at_most(
-                count,
+                labels,
                 LABELS,
                 "metadata.labels: an object may have at most 400 on the host",
             ),
-            fits,
-            fits_pod,
+            at_most(writers, WRITERS_ON_HOST, "metadata.managedFields: too many writers"),
+            unless(
+                &larger,
+                at_most(own, OBJECT, "an object may have at most 245,760 bytes on the host"),
+            ),
+            unless(
+                not_pods,
+                at_most(own, POD, "a pod may have at most 1,048,576 bytes on the host"),
+            ),
+            unless(
+                not_pods,
+                at_most(
+                    whole,
+                    WHOLE_POD,
+                    "a pod may have at most 1,441,792 bytes with its status",
+                ),
+            ),
         ],
     }
 }
 
-fn build_policy_of_kubelets(
-    name: &'static str,
-    description: &'static str,
-    scope: Scope,
-    resources: &'static [&'static str],
-    most: u32,
-) -> AdmissionPolicy {
-    let text = |object: &str| format!("'%s'.format([{object}])");
-    let mut fits = at_most(
-        text,
-        most,
-        "the object would be too large for what others write into it",
-    );
-    if scope == Scope::Cluster {
-        // Such policies have no condition on the user.
-        fits.expression = format!(
-            "!{} || {} || {}",
-            cel::is_kubelet(),
-            fits.expression,
-            cel::may_bypass_policies()
-        );
-    }
+/// Policies on cluster-scoped objects have no condition on the user.
+fn build_node_policy() -> AdmissionPolicy {
+    let Validation { expression, message } = at_most(whole, NODE, TOO_LARGE);
     AdmissionPolicy {
-        name,
-        description,
-        scope,
+        name: "berth-node-room",
+        description: "Kubelets leave room in their Nodes for what the platform writes into them.",
+        scope: Scope::Cluster,
         subjects: Subjects::Kubelets,
         parameters: None,
         conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
-            resources,
+            resources: &["nodes", "nodes/status"],
             operations: WRITES,
         }],
         variables: Vec::new(),
-        validations: vec![fits],
+        validations: vec![validation(
+            format!(
+                "!{} || {expression} || {}",
+                cel::is_kubelet(),
+                cel::may_bypass_policies()
+            ),
+            message,
+        )],
     }
 }
 
+fn build_status_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
+        name: "berth-status-room",
+        description: "Kubelets leave room in the pods and claims of tenants, so that these can be deleted.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::Kubelets,
+        parameters: None,
+        conditions: Vec::new(),
+        resource_rules: vec![ResourceRule {
+            group: "",
+            version: "v1",
+            resources: &["persistentvolumeclaims/status", "pods/status"],
+            operations: WRITES,
+        }],
+        variables: vec![(
+            "most",
+            format!("request.resource.resource == 'pods' ? {REPORTED_POD} : {REPORTED_CLAIM}"),
+        )],
+        validations: vec![at_most(whole, "variables.most", TOO_LARGE)],
+    }
+}
+
+/// The text of an object without its status and its writers.
+fn own(object: &str) -> String {
+    format!(
+        "bytes('%s'.format([[{object}.map(k, !(k in ['metadata', 'status']), [k, {object}[k]]), \
+         {object}.metadata.map(k, k != 'managedFields', [k, {object}.metadata[k]])]]))"
+    )
+}
+
+/// The text of what an API server keeps of the writers of an object.
+fn writers(object: &str) -> String {
+    format!("bytes('%s'.format([{object}.metadata.?managedFields.orValue([])]))")
+}
+
+/// The text of an object.
+fn whole(object: &str) -> String {
+    format!("bytes('%s'.format([{object}]))")
+}
+
 /// Whether what is measured of an object has at most this size, or no more than before.
-fn at_most(measure: impl Fn(&str) -> String, most: u32, message: &'static str) -> Validation {
+fn at_most(measure: impl Fn(&str) -> String, most: impl Display, message: &'static str) -> Validation {
     let (new, old) = (measure("object"), measure("oldObject"));
     validation(
         format!("size({new}) <= {most} || (oldObject != null && size({new}) <= size({old}))"),
@@ -178,10 +221,11 @@ mod tests {
     /// What is allowed can be stored and changed.
     const _: () = {
         let rest = 256 * 1024;
-        assert!(TENANT_CLUSTER * ESCAPED + MANAGED_FIELDS + rest <= STORED);
-        assert!(POD + rest <= STORED);
+        assert!((TENANT_CLUSTER + WRITERS) * ESCAPED + rest <= STORED);
+        assert!(POD + WRITERS_ON_HOST <= WHOLE_POD && WHOLE_POD < REPORTED_POD);
+        assert!(REPORTED_POD + 64 * 1024 <= STORED);
         assert!(OBJECT * ESCAPED < STORED);
-        assert!(NODE + rest <= STORED);
+        assert!(REPORTED_CLAIM + rest <= STORED && NODE + rest <= STORED);
     };
 
     #[test]
@@ -194,8 +238,25 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_counted_and_no_characters() {
+        for policy in build_policies() {
+            for Validation { expression, .. } in policy.validations {
+                let texts = expression.matches("'%s'.format(").count();
+                assert_eq!(
+                    expression.matches("size(bytes('%s'.format(").count(),
+                    texts,
+                    "{expression}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn pods_of_intact_syncers_fit() {
-        let most = sizes::MAX_POD_SPEC_BYTES + sizes::MAX_ADDED_POD_BYTES + 256 * 1024;
+        let annotations = 240 * 1024;
+        // Keys and values of a usual length.
+        let labels = LABELS as usize * 256;
+        let most = sizes::MAX_POD_SPEC_BYTES + sizes::MAX_ADDED_POD_BYTES + annotations + labels;
         assert!(most < POD as usize, "{most}");
     }
 }

@@ -8,7 +8,10 @@ use berth_tests::{
     wait::{SOON, until, until_true},
 };
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Service};
-use kube::{Api, api::DeleteParams};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName, pem::PemObject},
@@ -62,14 +65,23 @@ pub(crate) async fn one_address_for_each_of_two_tenants(host: Arc<TestCluster>) 
 
     // A tenant that deletes the configuration gets it back.
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(first.client.clone());
+    let webhooks = configurations.get("berth-services").await.unwrap().webhooks;
     configurations
         .delete("berth-services", &DeleteParams::default())
         .await
         .unwrap();
-    until_true("the configuration is back", SOON, async || {
-        configurations.get("berth-services").await.is_ok()
-    })
-    .await;
+    let is_back = async || {
+        let configuration = configurations.get_opt("berth-services").await.unwrap();
+        configuration.is_some_and(|configuration| configuration.webhooks == webhooks)
+    };
+    until_true("the configuration is back as it was", SOON, is_back).await;
+    // The API server adds a condition, which would leave out Services of the platform.
+    let changed = Patch::Merge(json!({"metadata": {"labels": {"team": "a"}}}));
+    configurations
+        .patch("berth-services", &PatchParams::default(), &changed)
+        .await
+        .unwrap();
+    until_true("the configuration is again as it was", SOON, is_back).await;
     of(&first).delete("web", &DeleteParams::default()).await.unwrap();
     until_true("the host's Service is gone", SOON, async || {
         on_host.get_opt(&name).await.is_ok_and(|service| service.is_none())

@@ -15,6 +15,7 @@ use super::{
     static_policies::{
         add_file, add_mutating_file, binding, mutating_binding, mutating_policy, policy, rule, validation,
     },
+    syncer::TENANT_USER,
 };
 use berth_api::labels;
 use serde_json::{Value, json};
@@ -53,7 +54,8 @@ fn constraints() -> Value {
     json!({"matchPolicy": "Equivalent", "resourceRules": rules})
 }
 
-/// Requests that are checked. What control applies is as it wants it, and nobody else can change it.
+/// Requests that are checked. What control applies is as it wants it, and nobody else can change it. The syncer writes one webhook, by which control's
+/// Services get addresses as well.
 fn concerns_tenant() -> (&'static str, String) {
     let has_label = |object: &str| {
         format!(
@@ -63,7 +65,7 @@ fn concerns_tenant() -> (&'static str, String) {
         )
     };
     let platform = format!(
-        "request.userInfo.username == '{CONTROL_USER}' || {}",
+        "request.userInfo.username in ['{CONTROL_USER}', '{TENANT_USER}'] || {}",
         has_label("object")
     );
     ("concerns-tenant", format!("!({platform})"))

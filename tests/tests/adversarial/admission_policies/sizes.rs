@@ -2,7 +2,7 @@
 
 use super::{StolenCredential, expect_denied, with};
 use berth_sync_rules::translation::sizes::{POD, RUNNING_POD};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -34,7 +34,7 @@ async fn objects_that_nobody_could_delete(credential: &StolenCredential) {
     let map = |length| credential.object("v1", "ConfigMap", &json!({"data": {"a": "a".repeat(length)}}));
     for allowed in [
         with(&credential.pod(&json!({})), &labels(390)),
-        credential.pod(&argument(1_200_000)),
+        credential.pod(&argument(1_000_000)),
         with(&claim, &annotated(200_000)),
         map(1_000_000),
     ] {
@@ -43,11 +43,41 @@ async fn objects_that_nobody_could_delete(credential: &StolenCredential) {
     for (message, denied) in [
         ("may have at most 400", with(&credential.pod(&json!({})), &labels(401))),
         ("may have at most 400", with(&map(1), &labels(401))),
-        ("a pod may have at most", credential.pod(&argument(1_320_000))),
+        ("a pod may have at most", credential.pod(&argument(1_060_000))),
+        // Three bytes each.
+        (
+            "a pod may have at most",
+            credential.pod(&json!({"containers": [{"name": "c", "image": "i", "args": ["漢".repeat(355_000)]}]})),
+        ),
         ("an object may have at most", with(&claim, &annotated(250_000))),
     ] {
         credential.expect_denied(message, &denied).await;
     }
+    statuses_that_nobody_could_delete(credential).await;
+}
+
+/// A syncer may write conditions of pods.
+async fn statuses_that_nobody_could_delete(credential: &StolenCredential) {
+    let pods: Api<Pod> = Api::namespaced(credential.client.clone(), &credential.namespace);
+    let pod = with(&credential.pod(&json!({})), &json!({"metadata": {"name": "full"}}));
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let condition = |length: usize| {
+        let condition = json!({"type": "berth.dev/GPUsIdle", "status": "True", "message": "a".repeat(length)});
+        Patch::Strategic(json!({"status": {"conditions": [condition]}}))
+    };
+    pods.patch_status("full", &dry_run, &condition(100_000)).await.unwrap();
+    expect_denied(
+        "a pod may have at most",
+        pods.patch_status("full", &dry_run, &condition(1_450_000)).await,
+    );
+    pods.delete("full", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
 }
 
 fn repeated(count: usize, item: impl Fn(usize) -> Value) -> Value {
