@@ -2,7 +2,6 @@
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::policy_annotations;
-use berth_sync_rules::kinds::service::FIXED_ADDRESS;
 
 pub(super) fn build_policy() -> AdmissionPolicy {
     AdmissionPolicy {
@@ -22,23 +21,11 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             cel::allowed_names_variable("types", policy_annotations::SERVICE_TYPES),
             cel::allowed_names_variable("classes", policy_annotations::LOAD_BALANCER_CLASSES),
             ("type", "object.spec.?type.orValue('ClusterIP')".into()),
-            cel::allowed_names_variable("fixed", policy_annotations::FIXED_SERVICE_ADDRESSES),
-            ("addresses", addresses("object")),
-            (
-                "oldAddresses",
-                format!("oldObject == null ? [] : {}", addresses("oldObject")),
-            ),
         ],
         validations: vec![
             validation(
                 "object.spec.?externalIPs.orValue([]).size() == 0",
                 "spec.externalIPs may not be set: it could take over foreign addresses",
-            ),
-            // An API server gives an address after this, so that it is one that was chosen.
-            validation(
-                "variables.addresses.all(a, !isIP(a) || a in variables.oldAddresses || \
-                 !variables.fixed.exists(n, cidr(n).containsIP(a)))",
-                FIXED_ADDRESS,
             ),
             // Load balancer controllers write this field as well.
             validation(
@@ -59,12 +46,4 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             ),
         ],
     }
-}
-
-/// The addresses of a Service.
-fn addresses(service: &str) -> String {
-    format!(
-        "[{service}.spec.?clusterIP.orValue('')] + {}",
-        cel::list(&format!("{service}.spec"), "clusterIPs")
-    )
 }

@@ -4,10 +4,10 @@
 //! Each annotation is a list, separated by commas. Without the annotation, nothing is allowed. [`MAX_TERMINATION_GRACE_PERIOD`]
 //! is a number; without it, the default of classes holds. Only control may change them.
 
+use crate::NetworkLimits;
 use crate::sync_policy::{
     PRIORITY_STEPS, PriorityBand, ServiceAccountMapping, SharedNodesPolicy, SyncPolicy, SyncedKind,
 };
-use crate::{NetworkLimits, ranges};
 use std::collections::BTreeMap;
 
 /// Service accounts of the workload namespace that pods may use, besides the one without permissions.
@@ -89,9 +89,6 @@ pub const BLOCKED_CIDRS: &str = "deny.berth.dev/cidrs";
 /// Networks of the host without pods, in which no endpoint may lie.
 pub const CLOSED_TO_ENDPOINTS: &str = "deny.berth.dev/endpoint-cidrs";
 
-/// Networks in which no Service may choose its address.
-pub const FIXED_SERVICE_ADDRESSES: &str = "deny.berth.dev/service-cidrs";
-
 /// The annotations for networks outside the tenant.
 pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
     let NetworkLimits {
@@ -125,15 +122,6 @@ pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
 /// The annotation for endpoints, if there is something to close.
 pub fn of_endpoints(closed: &[String]) -> Option<(String, String)> {
     (!closed.is_empty()).then(|| (CLOSED_TO_ENDPOINTS.to_owned(), closed.join(",")))
-}
-
-/// The annotation for addresses of Services, by the ranges of the host's Services.
-pub fn of_services<'a>(service_ranges: impl Iterator<Item = &'a str>) -> Option<(String, String)> {
-    let fixed: Vec<String> = service_ranges
-        .filter_map(|range| ranges::fixed_addresses(ranges::parse(range).ok()?))
-        .map(|fixed| fixed.to_string())
-        .collect();
-    (!fixed.is_empty()).then(|| (FIXED_SERVICE_ADDRESSES.to_owned(), fixed.join(",")))
 }
 
 /// The annotations for tenants of the class `class` with these rules. `default_priority` is the host's PriorityClass that
@@ -356,23 +344,6 @@ mod tests {
             (CLOSED_TO_ENDPOINTS, "10.96.0.0/16,192.168.5.1/32")
         );
         assert_eq!(of_endpoints(&[]), None);
-    }
-
-    #[test]
-    fn addresses_that_kubernetes_keeps_are_listed() {
-        let ranges = [
-            "10.96.0.0/16",
-            "10.200.0.0/24",
-            "192.168.1.0/28",
-            "fd00::/112",
-            "nonsense",
-        ];
-        let (key, list) = of_services(ranges.into_iter()).unwrap();
-        assert_eq!(
-            (key.as_str(), list.as_str()),
-            (FIXED_SERVICE_ADDRESSES, "10.96.0.0/24,10.200.0.0/28,fd00::/120")
-        );
-        assert_eq!(of_services(std::iter::empty()), None);
     }
 
     #[test]

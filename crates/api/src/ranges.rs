@@ -3,10 +3,6 @@
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Of a range of Services Kubernetes keeps a sixteenth, from 2^4 to 2^8 addresses, for those who ask for an address.
-/// Source: <https://kubernetes.io/docs/concepts/services-networking/cluster-ip-allocation/>.
-const FIXED_ADDRESS_BITS: (u8, u8) = (4, 8);
-
 /// Every IPv4 address.
 pub const ALL_V4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
 /// Every IPv6 address.
@@ -77,17 +73,6 @@ pub fn behind_nat64(range: IpNet) -> Option<IpNet> {
 /// Networks that no tenant may reach on any host.
 pub fn never_open() -> impl Iterator<Item = IpNet> {
     NODE_LOCAL.iter().chain(METADATA).copied()
-}
-
-/// The start of a range of Services, which Kubernetes keeps for Services with fixed addresses; none in a range that is too small.
-pub fn fixed_addresses(range: IpNet) -> Option<IpNet> {
-    let (least, most) = FIXED_ADDRESS_BITS;
-    let host_bits = range.max_prefix_len() - range.prefix_len();
-    if host_bits <= least {
-        return None;
-    }
-    let sixteenth = host_bits - 4;
-    IpNet::new(range.network(), range.max_prefix_len() - sixteenth.clamp(least, most)).ok()
 }
 
 /// Parses a range as users write it. IPv6 ranges that represent IPv4 ranges are rejected, because programs read them in

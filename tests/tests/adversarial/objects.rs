@@ -99,22 +99,11 @@ async fn check_foreign_addresses(tenant: &Tenant) {
         "spec": {"selector": {"a": "b"}, "ports": port, "externalIPs": ["10.96.0.1"]}});
     let error = make(tenant, stolen).await.unwrap_err().to_string();
     assert!(error.contains("spec.externalIPs"), "{error}");
-    // The address of the host's own API server, one that nobody has yet, and one that is taken.
-    let dns: Api<Service> = Api::namespaced(tenant.client.clone(), "kube-system");
-    let dns = dns.get("kube-dns").await.unwrap().spec.unwrap().cluster_ip.unwrap();
-    for (address, denial) in [
-        ("10.96.0.1", "this address is for Services of the platform"),
-        ("10.96.0.10", "this address is for Services of the platform"),
-        (dns.as_str(), "this address is taken"),
-    ] {
-        let taken = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "taken"},
-            "spec": {"clusterIP": address, "selector": {"a": "b"}, "ports": port}});
-        let error = make(tenant, taken).await.unwrap_err().to_string();
-        assert!(
-            error.contains(&format!("spec.clusterIP: {denial}")),
-            "{address}: {error}"
-        );
-    }
+    // The host's own API server's address.
+    let taken = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "taken"},
+        "spec": {"clusterIP": "10.96.0.1", "selector": {"a": "b"}, "ports": port}});
+    let error = make(tenant, taken).await.unwrap_err().to_string();
+    assert!(error.contains("spec.clusterIP: this address is taken"), "{error}");
 
     // CVE-2021-25740: endpoints at the metadata service, the node, other tenants.
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lure"}, "spec": {"ports": port}});

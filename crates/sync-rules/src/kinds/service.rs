@@ -45,10 +45,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What an admission policy of the host says of an address that no Service may choose.
-pub const FIXED_ADDRESS: &str =
-    "spec.clusterIP may be none of the addresses that Kubernetes keeps for fixed Services of the platform";
-
 /// The kind.
 pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
     .with_tenant_rights(&[("services/status", &["patch"])])

@@ -8,7 +8,7 @@ use crate::engine::{
 };
 use berth_sync_rules::admission::review::{Denial, Operation, Request, Verdict};
 use berth_sync_rules::{
-    kinds::service::{FIXED_ADDRESS, allocation},
+    kinds::service::allocation,
     model::{
         DesiredState, KindId, denied_field, json,
         resource::{Name, host_name},
@@ -147,9 +147,6 @@ fn describe_rejection(engine: &Engine, name: &Name, message: &str) -> String {
         return "spec.clusterIP: this address is taken by another Service, of this cluster or of the platform; choose another one, or leave \
                 the field out to be given one"
             .into();
-    }
-    if message.contains(FIXED_ADDRESS) {
-        return "spec.clusterIP: this address is for Services of the platform; choose another one, or leave the field out to be given one".into();
     }
     // The host does not have it, so its name there is not known otherwise.
     let message = message.replace(&host_name(KindId::Service, name), &name.name);

@@ -122,12 +122,7 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential, admin:
         )
     };
     let external = |name: &str| service(&json!({"type": "ExternalName", "externalName": name}));
-    for allowed in [
-        service(&json!({})),
-        service(&json!({"type": "NodePort"})),
-        service(&json!({"clusterIP": "None"})),
-        service(&json!({"clusterIP": "10.96.77.7"})),
-    ] {
+    for allowed in [service(&json!({})), service(&json!({"type": "NodePort"}))] {
         credential.expect_allowed(&allowed).await;
     }
     for (message, denied) in [
@@ -136,8 +131,6 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential, admin:
             "spec.loadBalancerIP",
             service(&json!({"loadBalancerIP": "203.0.113.7"})),
         ),
-        // That of a cluster's DNS, if it is free.
-        ("spec.clusterIP", service(&json!({"clusterIP": "10.96.0.10"}))),
         ("spec.type", service(&json!({"type": "LoadBalancer"}))),
         ("spec.type", external("db.example.com")),
         ("spec.type", external("kubernetes.default.svc")),

@@ -61,11 +61,7 @@ pub(super) async fn prepare<'a>(
     let blocked = network::close_behind_nat64(&settings.network, &class_network, blocked);
     let limits = network::network_limits(&settings.network, &class_network, &host_network, &blocked);
     let closed_to_endpoints = network::closed_to_endpoints(&host_network, &settings.class_network);
-    let of_host = [
-        policy_annotations::of_endpoints(&closed_to_endpoints),
-        policy_annotations::of_services(host_ranges.all()),
-    ];
-    apply_namespaces(context, accepted, &limits, of_host.into_iter().flatten()).await?;
+    apply_namespaces(context, accepted, &limits, &closed_to_endpoints).await?;
     recorded_settings::record(tenant, settings)
         .await
         .map_err(in_step(TenantError::Settings))?;
@@ -192,7 +188,7 @@ async fn apply_namespaces(
         ceilings,
     }: &Accepted,
     network: &NetworkLimits,
-    of_host: impl Iterator<Item = (String, String)>,
+    closed_to_endpoints: &[String],
 ) -> Result<(), TenantError> {
     let priorities = context.stores.priority_classes.state();
     let default_priority = priorities.iter().find(|class| class.global_default == Some(true));
@@ -202,7 +198,7 @@ async fn apply_namespaces(
         default_priority.map(|class| class.name_any()).as_deref(),
     );
     annotations.extend(policy_annotations::of_network(network));
-    annotations.extend(of_host);
+    annotations.extend(policy_annotations::of_endpoints(closed_to_endpoints));
     if context.stores.limits_users(&tenant.cluster) {
         let limited = policy_annotations::USER_QUOTAS_LIMITED;
         annotations.insert(policy_annotations::USER_QUOTAS.into(), limited.into());
