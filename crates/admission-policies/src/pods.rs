@@ -212,7 +212,7 @@ fn validate_probes(containers: &str) -> Validation {
 fn validate_devices(containers: &str) -> Validation {
     let of_list = |list: &str| {
         format!(
-            "c.?resources.?{list}.orValue({{}}).all(k, !k.startsWith('{BY_CLASS}') || {})",
+            "dyn(c).?resources.?{list}.orValue({{}}).all(k, !k.startsWith('{BY_CLASS}') || {})",
             cel::list_allows("deviceClasses", &format!("k.substring({})", BY_CLASS.len()))
         )
     };

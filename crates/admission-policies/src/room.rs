@@ -204,7 +204,8 @@ fn whole(object: &str) -> String {
 
 /// Whether what is measured of an object has at most this size, or no more than before.
 fn at_most(measure: impl Fn(&str) -> String, most: impl Display, message: &'static str) -> Validation {
-    let (new, old) = (measure("object"), measure("oldObject"));
+    // An API server that knows the types of fields takes an object for no map.
+    let (new, old) = (measure("dyn(object)"), measure("dyn(oldObject)"));
     validation(
         format!("size({new}) <= {most} || (oldObject != null && size({new}) <= size({old}))"),
         message,
@@ -236,7 +237,7 @@ mod tests {
         let validation = at_most(|object| format!("{object}.x"), 7, "");
         assert_eq!(
             validation.expression,
-            "size(object.x) <= 7 || (oldObject != null && size(object.x) <= size(oldObject.x))"
+            "size(dyn(object).x) <= 7 || (oldObject != null && size(dyn(object).x) <= size(dyn(oldObject).x))"
         );
     }
 
