@@ -1,8 +1,8 @@
 //! Requests of the platform in a tenant: the tenant's admission policies and webhooks do not see those of control and of the API server itself.
 //!
 //! A policy that denies them, or a webhook that does not answer, would keep a new API server from being ready, and manifests of a class from
-//! being applied; one that changes objects would change the platform's. So each policy and webhook gets a match condition that
-//! ends its evaluation for these users. One file sets it in every policy and webhook that somebody creates or changes, the other denies what
+//! being applied; one that changes objects would change the platform's. So each policy, and each webhook without conditions, gets a match condition that
+//! ends its evaluation for these users. One file sets it when somebody creates or changes such an object, the other denies what
 //! is without it all the same, because a policy of the tenant that changes objects may have removed it. A webhook that has match conditions of its own
 //! stays as it is: clients compare them with what they wrote, and so does a test of upstream's conformance suite.
 //!
@@ -55,21 +55,14 @@ fn constraints() -> Value {
     json!({"matchPolicy": "Equivalent", "resourceRules": rules})
 }
 
-/// Requests that are checked. What control applies is as it wants it, and nobody else can change it. The syncer writes one webhook, by which control's
-/// Services get addresses as well.
-fn concerns_tenant() -> (&'static str, String) {
-    let has_label = |object: &str| {
-        format!(
-            "(has({object}.metadata.labels) && '{key}' in {object}.metadata.labels && {object}.metadata.labels['{key}'] == '{value}')",
-            key = labels::MANAGED_BY,
-            value = labels::MANAGED_BY_PLATFORM,
-        )
-    };
-    let platform = format!(
-        "request.userInfo.username in ['{CONTROL_USER}', '{TENANT_USER}'] || {}",
-        has_label("object")
-    );
-    ("concerns-tenant", format!("!({platform})"))
+/// Whether a request is the platform's. What control applies is as it wants it, and nobody else can change it. The syncer writes one webhook, by which
+/// control's Services get addresses as well.
+fn is_platform() -> String {
+    let (key, value) = (labels::MANAGED_BY, labels::MANAGED_BY_PLATFORM);
+    format!(
+        "(request.userInfo.username in ['{CONTROL_USER}', '{TENANT_USER}'] || \
+         (has(object.metadata.labels) && '{key}' in object.metadata.labels && object.metadata.labels['{key}'] == '{value}'))"
+    )
 }
 
 /// The expression of the match condition.
@@ -90,9 +83,9 @@ fn has_conditions(webhook: &str) -> String {
     format!("(has({webhook}.matchConditions) && {webhook}.matchConditions.size() > 0)")
 }
 
-/// Whether a request is for one of these resources.
-fn is_of(resources: &[&str]) -> String {
-    let names: Vec<String> = resources.iter().map(|name| format!("'{name}'")).collect();
+/// Whether a request is for a policy, not for a configuration of webhooks.
+fn is_policy() -> String {
+    let names = POLICIES.map(|name| format!("'{name}'"));
     format!("request.resource.resource in [{}]", names.join(", "))
 }
 
@@ -100,7 +93,7 @@ fn is_of(resources: &[&str]) -> String {
 fn all_have_condition() -> String {
     format!(
         "({} ? {} : !has(object.webhooks) || object.webhooks.all(w, {}))",
-        is_of(&POLICIES),
+        is_policy(),
         has_condition("object.spec"),
         has_conditions("w")
     )
@@ -113,7 +106,7 @@ fn has_selector() -> String {
         "(!({policies}) || !has(object.spec.paramKind) || !has(object.spec.matchConstraints) || \
          (has({selector}) && has({selector}.matchExpressions) && \
          {selector}.matchExpressions.exists(e, e.key == '{key}' && e.operator == 'NotIn' && has(e.values) && e.values == ['{value}'])))",
-        policies = is_of(&POLICIES),
+        policies = is_policy(),
         key = labels::MANAGED_BY,
         value = labels::MANAGED_BY_PLATFORM,
     )
@@ -126,14 +119,14 @@ fn is_not_for_connections() -> String {
         "!({policies}) || !has(object.spec.paramKind) || !has({constraints}) || !has({constraints}.resourceRules) || \
          {constraints}.resourceRules.all(r, !r.operations.exists(o, o in ['*', 'CONNECT']) || \
          !r.resources.exists(n, n.contains('/')))",
-        policies = is_of(&POLICIES),
+        policies = is_policy(),
     )
 }
 
 /// Sets what is missing.
 fn setting_policy() -> Value {
     let conditions = [
-        concerns_tenant(),
+        ("concerns-tenant", format!("!{}", is_platform())),
         (
             "is-not-right",
             format!("!({} && {})", all_have_condition(), has_selector()),
@@ -142,7 +135,7 @@ fn setting_policy() -> Value {
     let patch = format!(
         "{policies} ? ({add_condition}) + ({add_selector}) : \
          object.webhooks.transformList(i, w, !{has}, {add_to_webhook})",
-        policies = is_of(&POLICIES),
+        policies = is_policy(),
         add_condition = format_args!(
             "{} ? [] : [{}]",
             has_condition("object.spec"),
@@ -189,8 +182,7 @@ fn add_selector() -> String {
 
 /// Denies what is without it.
 fn checking_policy() -> Value {
-    let (_, concerns_tenant) = concerns_tenant();
-    let variables = [json!({"name": "isPlatform", "expression": format!("!({concerns_tenant})")})];
+    let variables = [json!({"name": "isPlatform", "expression": is_platform()})];
     let check = |expression: String, message| validation(&format!("variables.isPlatform || {expression}"), message);
     policy(
         NAME,
