@@ -2,12 +2,26 @@
 //! than a tenant may: create mirror pods in any namespace, whose labels lead traffic of Services to them, and offer devices under the
 //! name of another node's pool.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use super::{
+    AdmissionPolicy, MIRROR_PODS, ParameterKind, ResourceRule, SERVE, Scope, Subjects, WRITES, cel, validation,
+};
 use berth_api::{labels, system};
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
-    vec![build_mirror_pod_policy(), build_slice_policy()]
+    vec![
+        build_mirror_pod_policy(),
+        build_mirror_pod_service_policy(),
+        build_slice_policy(),
+    ]
 }
+
+/// An API server lets kubelets create mirror pods only.
+const CREATED_PODS: ResourceRule = ResourceRule {
+    group: "",
+    version: "v1",
+    resources: &["pods"],
+    operations: &["CREATE"],
+};
 
 /// Berth's own namespaces have no static pods.
 fn build_mirror_pod_policy() -> AdmissionPolicy {
@@ -18,12 +32,7 @@ fn build_mirror_pod_policy() -> AdmissionPolicy {
         subjects: Subjects::Kubelets,
         parameters: None,
         conditions: Vec::new(),
-        resource_rules: vec![ResourceRule {
-            group: "",
-            version: "v1",
-            resources: &["pods"],
-            operations: &["CREATE"],
-        }],
+        resource_rules: vec![CREATED_PODS],
         variables: Vec::new(),
         validations: vec![validation(
             format!(
@@ -32,6 +41,36 @@ fn build_mirror_pod_policy() -> AdmissionPolicy {
                 labels::ROLE
             ),
             "a kubelet may create no pods, also no static ones, in the namespaces of Berth and of tenants",
+        )],
+    }
+}
+
+/// The platform's namespaces may have some. One that a Service selects gets its traffic, such as that of the host's DNS or of a webhook. Services of the
+/// host's control plane select those of its nodes, to which control gives the right to [`SERVE`].
+fn build_mirror_pod_service_policy() -> AdmissionPolicy {
+    let selector = "variables.selector";
+    let labels = "variables.labels";
+    AdmissionPolicy {
+        name: "berth-mirror-pod-services",
+        description: "Kubelets of nodes that are not of the host's control plane create no pods that Services select.",
+        scope: Scope::OtherNamespaces,
+        subjects: Subjects::Kubelets,
+        parameters: Some(ParameterKind::ServiceOfNamespace),
+        conditions: Vec::new(),
+        resource_rules: vec![CREATED_PODS],
+        variables: vec![
+            ("selector", "params.spec.?selector.orValue({})".into()),
+            ("labels", "object.metadata.?labels.orValue({})".into()),
+        ],
+        validations: vec![validation(
+            format!(
+                "{selector}.size() == 0 || !{selector}.all(k, k in {labels} && {labels}[k] == {selector}[k]) || \
+                 params.metadata.?annotations[?'{}'].orValue('') == 'true' || {}.check('{SERVE}').allowed()",
+                labels::ALLOW_STATIC_PODS,
+                cel::authorizer_of(MIRROR_PODS),
+            ),
+            "a kubelet may create no static pod that a Service selects; for static pods of the platform, annotate the Service with \
+             berth.dev/allow-static-pods=true",
         )],
     }
 }

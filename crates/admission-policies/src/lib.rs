@@ -54,6 +54,10 @@ use std::{borrow::Cow, collections::BTreeMap};
 pub const RESOURCE: &str = "admissionpolicies";
 /// Verb of the right to make requests that the policies would reject.
 pub const BYPASS: &str = "bypass";
+/// Resource of the API group `berth.dev` that exists only for the right to [`SERVE`].
+pub const MIRROR_PODS: &str = "mirrorpods";
+/// Verb of the right of a kubelet to create mirror pods that Services select.
+pub const SERVE: &str = "serve";
 
 /// Whose requests a policy validates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,17 +102,21 @@ pub enum ParameterKind {
     HostNodePool,
     /// The TenantClusters in the namespace of the request. A policy can have them only to be for such namespaces.
     TenantClusterOfNamespace,
+    /// The Services in the namespace of the request.
+    ServiceOfNamespace,
 }
 
 impl ParameterKind {
     fn build(self) -> ParamKind {
-        let kind = match self {
-            Self::TenantClass => "TenantClass",
-            Self::HostNodePool => "HostNodePool",
-            Self::TenantClusterOfNamespace => "TenantCluster",
+        let ours = format!("{GROUP}/{VERSION}");
+        let (api_version, kind) = match self {
+            Self::TenantClass => (ours, "TenantClass"),
+            Self::HostNodePool => (ours, "HostNodePool"),
+            Self::TenantClusterOfNamespace => (ours, "TenantCluster"),
+            Self::ServiceOfNamespace => ("v1".into(), "Service"),
         };
         ParamKind {
-            api_version: Some(format!("{GROUP}/{VERSION}")),
+            api_version: Some(api_version),
             kind: Some(kind.into()),
         }
     }

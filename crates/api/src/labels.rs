@@ -39,6 +39,8 @@ pub const RECYCLING_ID: &str = "berth.dev/recycling-id";
 pub const QUARANTINE: &str = "berth.dev/quarantine";
 /// Annotation that sends a quarantined node through recycling again. Any value.
 pub const RELEASE_QUARANTINE: &str = "berth.dev/release-quarantine";
+/// Annotation on a Service of the platform that may select static pods of every node: `true`. Without it, those of the host's control plane only.
+pub const ALLOW_STATIC_PODS: &str = "berth.dev/allow-static-pods";
 /// Annotation on a node that Berth cordoned: whether it was `people`'s cordon before, which stays, or is `berth`'s own.
 pub const CORDON: &str = "berth.dev/cordon";
 /// Label of the Jobs that clean and check nodes, and of their pods; the value is `scrub` or `validate`.

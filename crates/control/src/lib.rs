@@ -29,6 +29,7 @@ pub mod user_pods;
 pub mod user_quota_ledger;
 mod watches;
 
+use apply::Applier;
 use berth_runtime::queue::Queue;
 use control_plane::HostInput;
 use controllers::{
@@ -265,6 +266,7 @@ fn build_controllers(
         },
         user_quotas,
         nodes: NodesContext {
+            host: Applier::new(client.clone()),
             client,
             stores: stores.clone(),
             network_config: network,

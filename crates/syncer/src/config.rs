@@ -4,6 +4,7 @@ use berth_api::{SchedulingMode, StorageOffer, TenantLimits};
 use berth_runtime::telemetry::LogFormat;
 use berth_sync_rules::model::{HostLimits, Tenant, UserRules};
 use clap::Parser;
+use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use std::{
     net::SocketAddr,
@@ -80,6 +81,14 @@ pub struct Options {
     #[arg(long, env = "BERTH_ENDPOINT_CHANGES_PER_SECOND", value_name = "SERVICES", value_parser = clap::value_parser!(u32).range(1..),
         default_value_t = TenantLimits::default().endpoint_changes_per_second)]
     pub endpoint_changes_per_second: u32,
+    /// Networks in which the tenant may choose no address for a Service, because the host keeps these addresses for its own.
+    #[arg(
+        long,
+        env = "BERTH_RESERVED_SERVICE_ADDRESSES",
+        value_delimiter = ',',
+        value_name = "CIDRS"
+    )]
+    pub reserved_service_addresses: Vec<IpNet>,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, env = "BERTH_ADMIN_ADDRESS", default_value = "127.0.0.1:0")]
     pub admin_address: SocketAddr,
@@ -199,6 +208,7 @@ impl TryFrom<&Options> for Tenant {
                 write_bytes_per_second: options.host_write_bytes_per_second,
                 endpoint_changes_per_second: options.endpoint_changes_per_second,
             },
+            reserved_service_addresses: options.reserved_service_addresses.clone(),
         })
     }
 }

@@ -123,6 +123,7 @@ impl Scene {
             form: self.runtime.form(replicas),
             endpoints: &endpoints,
             service_range: &service_range,
+            reserved_service_addresses: &[],
             datastore: &self.datastore,
             host: &HostInput {
                 server: "https://10.96.0.1".into(),

@@ -5,6 +5,7 @@ use berth_api::{
     DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, StorageOffer, SyncPolicy, TenantAuthentication,
     TenantLimits, names::TenantId,
 };
+use ipnet::IpNet;
 use std::{collections::BTreeSet, net::IpAddr};
 
 /// Domain of every tenant's cluster.
@@ -41,6 +42,8 @@ pub struct ControlPlaneInput<'a> {
     pub endpoints: &'a Endpoints,
     /// Address range of the tenant's own Services; its first address is `default/kubernetes`.
     pub service_range: &'a ServiceRange,
+    /// Addresses of Services that the tenant may not choose.
+    pub reserved_service_addresses: &'a [IpNet],
     /// Where the tenant's objects are stored.
     pub datastore: &'a DatastoreInput,
     /// How to reach the host cluster.

@@ -107,6 +107,14 @@ pub(super) fn render(
         let names: Vec<String> = input.withdrawn_storage.iter().map(ToString::to_string).collect();
         args.push(flag("withdrawn-storage", names.join(",")));
     }
+    if !input.reserved_service_addresses.is_empty() {
+        let networks: Vec<String> = input
+            .reserved_service_addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        args.push(flag("reserved-service-addresses", networks.join(",")));
+    }
     args.extend(input.dns.map(|dns| flag("dns-address", dns.address)));
     args.extend(egress);
     Ok(Component {

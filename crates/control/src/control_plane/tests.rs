@@ -95,6 +95,7 @@ impl Fixture {
             network: &NetworkLimits::default(),
             endpoints: &self.endpoints,
             service_range: &self.range,
+            reserved_service_addresses: &["10.96.0.0/24".parse().unwrap()],
             datastore: &self.datastore,
             host: &self.host,
             dns: Some(&self.dns),

@@ -1,7 +1,7 @@
 //! Control's own objects on the host: its namespace, RBAC, service account and PriorityClass.
 
 use crate::control_plane::API_SERVER;
-use berth_admission_policies::{BYPASS, RESOURCE, USE, USED_RESOURCES};
+use berth_admission_policies::{BYPASS, MIRROR_PODS, RESOURCE, SERVE, USE, USED_RESOURCES};
 use berth_api::system;
 use berth_sync_rules::permissions;
 use k8s_openapi::{
@@ -20,6 +20,8 @@ const KINDS_NAME: &str = "berth-control-kinds";
 const UPSTREAM_NAME: &str = "berth-control-kinds-upstream";
 /// Name of the ClusterRole for users who may name every class and pool in a TenantCluster. It is bound to nobody.
 const USE_ALL_NAME: &str = "berth-use-all";
+/// Name of the ClusterRole for kubelets whose mirror pods Services may select, and of its binding.
+const MIRROR_PODS_NAME: &str = "berth-mirror-pods";
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
     let all = |texts: &[&str]| Some(texts.iter().map(ToString::to_string).collect());
@@ -70,6 +72,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("berth.dev", &["tenantnodes", "tenantschedules"], &WRITE),
         rule("berth.dev", &["tenantnodes/status"], &["patch"]),
         rule("berth.dev", &[RESOURCE], &[BYPASS]),
+        // For kubelets of the host's control plane.
+        rule("berth.dev", &[MIRROR_PODS], &[SERVE]),
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
         // What a tenant may have of each kind on the host.
         rule("", &["resourcequotas", "limitranges"], &["get", "create", "patch"]),
@@ -146,8 +150,8 @@ fn named(name: &str) -> ObjectMeta {
 }
 
 /// Control's ClusterRoles: its own, one that aggregates those that the platform adds, and a first one of these. And one that
-/// the platform may bind to users.
-pub fn cluster_roles() -> [ClusterRole; 4] {
+/// the platform may bind to users, and one that control binds to kubelets.
+pub fn cluster_roles() -> [ClusterRole; 5] {
     const SYNCED: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
     let own = ClusterRole {
         metadata: named(system::CONTROL),
@@ -179,15 +183,33 @@ pub fn cluster_roles() -> [ClusterRole; 4] {
         rules: Some(vec![rule(berth_api::GROUP, &USED_RESOURCES, &[USE])]),
         aggregation_rule: None,
     };
-    [own, aggregated, upstream, use_all]
+    let mirror_pods = ClusterRole {
+        metadata: named(MIRROR_PODS_NAME),
+        rules: Some(vec![rule(berth_api::GROUP, &[MIRROR_PODS], &[SERVE])]),
+        aggregation_rule: None,
+    };
+    [own, aggregated, upstream, use_all, mirror_pods]
 }
 
 /// Binds control's ClusterRoles to a user.
 pub fn cluster_role_bindings(user: &str) -> [ClusterRoleBinding; 2] {
-    [system::CONTROL, KINDS_NAME].map(|name| binding(name, user))
+    [system::CONTROL, KINDS_NAME].map(|name| binding(name, [user]))
 }
 
-fn binding(name: &str, user: &str) -> ClusterRoleBinding {
+/// Lets the kubelets of these nodes create mirror pods that Services select.
+pub fn mirror_pod_binding<'n>(nodes: impl IntoIterator<Item = &'n str>) -> ClusterRoleBinding {
+    let users: Vec<String> = nodes.into_iter().map(|node| format!("system:node:{node}")).collect();
+    binding(MIRROR_PODS_NAME, users.iter().map(String::as_str))
+}
+
+/// Binds the ClusterRole with this name to users.
+fn binding<'u>(name: &str, users: impl IntoIterator<Item = &'u str>) -> ClusterRoleBinding {
+    let subjects = users.into_iter().map(|user| Subject {
+        api_group: Some("rbac.authorization.k8s.io".into()),
+        kind: "User".into(),
+        name: user.into(),
+        namespace: None,
+    });
     ClusterRoleBinding {
         metadata: named(name),
         role_ref: RoleRef {
@@ -195,12 +217,7 @@ fn binding(name: &str, user: &str) -> ClusterRoleBinding {
             kind: "ClusterRole".into(),
             name: name.into(),
         },
-        subjects: Some(vec![Subject {
-            api_group: Some("rbac.authorization.k8s.io".into()),
-            kind: "User".into(),
-            name: user.into(),
-            namespace: None,
-        }]),
+        subjects: Some(subjects.collect()),
     }
 }
 
@@ -217,7 +234,7 @@ pub fn gateway_role() -> (ClusterRole, ClusterRoleBinding) {
         ]),
         aggregation_rule: None,
     };
-    (role, binding(system::GATEWAY, system::GATEWAY_USER))
+    (role, binding(system::GATEWAY, [system::GATEWAY_USER]))
 }
 
 /// The service account of the Jobs that scrub and validate nodes. It has no permissions.

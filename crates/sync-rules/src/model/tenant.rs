@@ -1,6 +1,7 @@
 //! What the rules know about the tenant.
 
 use berth_api::{NetworkLimits, SchedulingMode, StorageOffer, SyncPolicy, TenantLimits, labels};
+use ipnet::IpNet;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// The tenant and its place on the host: what translation needs to know.
@@ -34,6 +35,8 @@ pub struct Tenant {
     pub withdrawn_storage: BTreeSet<StorageOffer>,
     /// How much the tenant's objects may be on the host.
     pub host_limits: HostLimits,
+    /// Addresses of Services that the tenant may not choose.
+    pub reserved_service_addresses: Vec<IpNet>,
 }
 
 /// Limits of what the syncer writes on the host for the tenant.
@@ -105,5 +108,6 @@ pub(crate) fn test_tenant() -> Tenant {
         users: UserRules::default(),
         withdrawn_storage: BTreeSet::new(),
         host_limits: HostLimits::default(),
+        reserved_service_addresses: Vec::new(),
     }
 }

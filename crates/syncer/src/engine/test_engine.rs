@@ -32,6 +32,7 @@ pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
         users: UserRules::default(),
         withdrawn_storage: std::collections::BTreeSet::new(),
         host_limits: HostLimits::default(),
+        reserved_service_addresses: Vec::new(),
     }
 }
 

@@ -279,6 +279,23 @@ async fn addresses_by_hand(clusters: &Clusters) {
         "{code} {message}"
     );
     assert!(on_host(clusters, "by-hand").await.is_none());
+    // Free, but kept for Services of the host.
+    service["spec"]["clusterIP"] = "10.96.0.77".into();
+    let wanted: Service = serde_json::from_value(service.clone()).unwrap();
+    for params in [
+        PostParams::default(),
+        PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        },
+    ] {
+        let (code, message) = denial(services.create(&params, &wanted).await);
+        assert!(
+            code == 422 && message.contains("10.96.0.77 is one of the addresses that the host"),
+            "{code} {message}"
+        );
+    }
+    assert!(on_host(clusters, "by-hand").await.is_none());
     service["spec"]["clusterIP"] = "10.96.200.200".into();
     let created = create(&services, service).await;
     assert_eq!(spec(&created)["clusterIP"], "10.96.200.200");

@@ -360,6 +360,8 @@ impl Clusters {
             scheduling: self.scheduling,
             users: berth_sync_rules::model::UserRules::default(),
             withdrawn_storage: self.withdrawn_storage.clone(),
+            // As control does for the range of the hosts.
+            reserved_service_addresses: vec!["10.96.0.0/24".parse().unwrap()],
             host_limits: self.host_limits,
         };
         let admission = self.admission.listen().await;

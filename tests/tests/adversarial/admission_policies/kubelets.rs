@@ -11,7 +11,7 @@ use berth_tests::{
     wait::{SOON, until},
 };
 use k8s_openapi::api::{
-    core::v1::{Node, Pod, ServiceAccount},
+    core::v1::{Node, Pod, Service, ServiceAccount},
     resource::v1::ResourceSlice,
 };
 use kube::{
@@ -37,6 +37,7 @@ pub(crate) async fn a_stolen_kubelet_credential_reaches_no_other_tenant(host: Ar
     // The platform has static pods elsewhere.
     let of_platform: Api<Pod> = Api::namespaced(kubelet.clone(), "default");
     of_platform.create(&dry_run(), &mirror).await.unwrap();
+    services_of_the_platform(&host, &of_platform, &mirror).await;
     labels_of_nodes(&host, &kubelet, &node).await;
     room_in_objects(&host, &kubelet, (&node, &tenant.id.workload_namespace())).await;
 
@@ -47,6 +48,61 @@ pub(crate) async fn a_stolen_kubelet_credential_reaches_no_other_tenant(host: Ar
     }
     for pool in [node.clone(), format!("{node}/imex")] {
         slices.create(&dry_run(), &slice(&node, &pool)).await.unwrap();
+    }
+}
+
+/// The host's own DNS, or a webhook of the platform, would get this pod as an endpoint.
+async fn services_of_the_platform(host: &TestCluster, kubelet: &Api<Pod>, mirror: &Pod) {
+    let service = |annotations: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "host-dns", "annotations": annotations},
+            "spec": {"selector": {"app.kubernetes.io/name": "coredns"}, "ports": [{"port": 53}]},
+        })
+    };
+    let of_others = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "others"},
+        "spec": {"selector": {"app.kubernetes.io/name": "coredns", "tier": "host"}, "ports": [{"port": 53}]},
+    });
+    let without_selector = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "without-selector"}, "spec": {"ports": [{"port": 53}]},
+    });
+    for service in [&of_others, &without_selector, &service(json!({}))] {
+        apply(&host.client, "default", service).await.unwrap();
+    }
+    // An API server learns of parameters by a watch.
+    let denied = until("the Service counts", SOON, async || {
+        kubelet
+            .create(&dry_run(), mirror)
+            .await
+            .err()
+            .ok_or("the pod was created")
+    })
+    .await;
+    expect_denied::<Pod>("no static pod that a Service selects", Err(denied));
+    // Those of the host's control plane, by a binding that control keeps.
+    let master = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "master-1", "labels": {"node-role.kubernetes.io/control-plane": ""}},
+    });
+    apply(&host.client, "", &master).await.unwrap();
+    let nodes: Api<Node> = Api::all(host.client.clone());
+    let of_master = mirror_pod(&nodes.get("master-1").await.unwrap());
+    let pods: Api<Pod> = Api::namespaced(kubelet_of(host, "master-1").await, "default");
+    until("control knows the node", SOON, async || {
+        pods.create(&dry_run(), &of_master).await
+    })
+    .await;
+    nodes.delete("master-1", &DeleteParams::default()).await.unwrap();
+    // And what the platform permits.
+    let permitted = service(json!({"berth.dev/allow-static-pods": "true"}));
+    apply(&host.client, "default", &permitted).await.unwrap();
+    until("the Service permits it", SOON, async || {
+        kubelet.create(&dry_run(), mirror).await
+    })
+    .await;
+    let services: Api<Service> = Api::namespaced(host.client.clone(), "default");
+    for name in ["host-dns", "others", "without-selector"] {
+        services.delete(name, &DeleteParams::default()).await.unwrap();
     }
 }
 

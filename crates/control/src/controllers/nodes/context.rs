@@ -2,6 +2,7 @@
 
 use super::{clock::Clock, jobs::NodeJobs, requested::RequestTracker};
 use crate::{
+    apply::Applier,
     controllers::{
         schedule_policy::Schedules,
         tenant::{Tenants, WithoutClass},
@@ -23,6 +24,8 @@ use std::sync::Arc;
 pub struct NodesContext {
     /// The host's API server.
     pub client: Client,
+    /// Applies objects to it.
+    pub host: Applier,
     /// Views of the host.
     pub stores: Stores,
     /// Settings of the host's network, from flags.

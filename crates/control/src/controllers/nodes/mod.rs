@@ -5,6 +5,7 @@
 
 pub mod clock;
 mod context;
+mod control_plane_nodes;
 mod executor;
 pub mod jobs;
 mod observe;
@@ -43,6 +44,7 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     let executed = executor::execute_plan(context, &plan.actions).await;
     let recorded = records::write_records(context, &fleet).await;
     let placeholders = placeholders::reconcile(context, &plan, &demand).await;
+    let control_plane = control_plane_nodes::reconcile(context).await;
     recorded?;
     let plan_again = plan.replan_at.map(|at| seconds(at - fleet.now));
     let rejected_again = context.rejected_nodes.seconds_until_next_retry(now.as_second());
@@ -50,6 +52,7 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     let pauses = [
         executed?,
         placeholders,
+        control_plane,
         plan_again,
         rejected_again.map(seconds),
         scheduled,

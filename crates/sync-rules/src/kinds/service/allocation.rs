@@ -3,6 +3,7 @@
 
 use crate::model::json;
 use serde_json::{Map, Value, json};
+use std::net::IpAddr;
 
 /// Fields of the spec that an API server allocates, without those of the ports.
 const ALLOCATED: [&str; 5] = [
@@ -32,6 +33,16 @@ fn cluster_ip(service: &Value) -> &str {
 /// Whether a Service of this type has an address. A headless one (`None`) and one for an external name have none.
 pub fn has_address(service: &Value) -> bool {
     kind(service) != "ExternalName" && cluster_ip(service) != "None"
+}
+
+/// The addresses of a Service, of one family or of both.
+pub fn addresses(service: &Value) -> impl Iterator<Item = IpAddr> {
+    let all = json::items(service, &["spec", "clusterIPs"])
+        .iter()
+        .filter_map(Value::as_str);
+    std::iter::once(cluster_ip(service))
+        .chain(all)
+        .filter_map(|address| address.parse().ok())
 }
 
 fn is_exposed(service: &Value) -> bool {

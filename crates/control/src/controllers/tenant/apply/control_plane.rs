@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        build::{bootstrap, host_objects},
+        build::{bootstrap, host_objects, service_range},
         context::TenantContext,
         datastore_usage::ObservedUsage,
         error::{TenantError, in_step},
@@ -324,6 +324,7 @@ async fn render_control_plane(
         network: &prepared.limits,
         endpoints: &prepared.endpoints,
         service_range: &prepared.service_range,
+        reserved_service_addresses: &service_range::reserved_addresses(prepared.host_ranges.all()),
         datastore: &datastore,
         host: &context.syncer_host,
         dns,

@@ -8,6 +8,7 @@ use crate::{
     runtime::cluster::pod_selector,
 };
 use berth_api::{TenantCluster, names::TenantId};
+use ipnet::IpNet;
 use k8s_openapi::{
     api::core::v1::{Service, ServicePort, ServiceSpec},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
@@ -50,6 +51,24 @@ pub fn count_ranges(cidr: &str) -> Option<(Ipv4Addr, u32)> {
     (8..=24)
         .contains(&prefix)
         .then(|| (address, 1 << (RANGE_PREFIX - prefix)))
+}
+
+/// Addresses of the host's Service ranges that Kubernetes keeps for Services with an address that somebody chose, such as the host's DNS: the
+/// first sixteenth of a range, at least 16 and at most 256. API servers give them to other Services last. The first address of a range is that of the
+/// network, which no Service has; so the last one that Kubernetes keeps is left out.
+///
+/// Source: <https://kubernetes.io/docs/concepts/services-networking/cluster-ip-allocation/>
+pub fn reserved_addresses<'r>(ranges: impl IntoIterator<Item = &'r str>) -> Vec<IpNet> {
+    /// Bits of 16 addresses, and of 256.
+    const BITS: std::ops::RangeInclusive<u8> = 4..=8;
+    let reserved = ranges.into_iter().filter_map(|range| {
+        let range: IpNet = range.parse().ok()?;
+        let bits = range.max_prefix_len() - range.prefix_len();
+        // Of 16 addresses and fewer it keeps none.
+        let kept = (bits > *BITS.start()).then(|| bits.saturating_sub(4).clamp(*BITS.start(), *BITS.end()))?;
+        IpNet::new(range.network(), range.max_prefix_len() - kept).ok()
+    });
+    reserved.collect()
 }
 
 pub fn range_at(base: Ipv4Addr, index: u32) -> ServiceRange {
@@ -197,6 +216,23 @@ mod tests {
         );
         assert_eq!(secondary_range("fd00:10:96::/121", first), None);
         assert_eq!(secondary_range("10.96.0.0/16", first), None);
+    }
+
+    #[test]
+    fn addresses_that_kubernetes_keeps_are_not_for_tenants() {
+        let reserved = |range: &str| -> Vec<String> {
+            let reserved = reserved_addresses([range]);
+            reserved.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(reserved("10.96.0.0/12"), ["10.96.0.0/24"]);
+        assert_eq!(reserved("10.96.0.0/20"), ["10.96.0.0/24"]);
+        assert_eq!(reserved("10.96.0.0/21"), ["10.96.0.0/25"]);
+        assert_eq!(reserved("10.96.0.128/25"), ["10.96.0.128/28"]);
+        assert_eq!(reserved("10.96.0.0/27"), ["10.96.0.0/28"]);
+        assert_eq!(reserved("10.96.0.0/28"), [""; 0]);
+        assert_eq!(reserved("fd00:10:96::/108"), ["fd00:10:96::/120"]);
+        assert_eq!(reserved("fd00:10:96::/64"), ["fd00:10:96::/120"]);
+        assert_eq!(reserved("oops"), [""; 0]);
     }
 
     #[test]
