@@ -6,6 +6,9 @@ use berth_api::{GROUP, labels, system};
 /// Reference to the variable [`tenant_slug_variable`].
 pub const TENANT_SLUG: &str = "variables.slug";
 
+/// The node on which the pod runs whose token the request has, as a list; empty for other users, also for kubelets.
+pub const NODES_OF_USER: &str = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'].orValue([])";
+
 /// Variable `slug`: the slug of the tenant that the object's namespace belongs to.
 pub fn tenant_slug_variable() -> (&'static str, String) {
     ("slug", format!("namespaceObject.metadata.labels['{}']", labels::TENANT))

@@ -12,6 +12,7 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
         build_mirror_pod_policy(),
         build_mirror_pod_service_policy(),
         build_slice_policy(),
+        build_slice_deletion_policy(),
     ]
 }
 
@@ -95,10 +96,7 @@ fn build_slice_policy() -> AdmissionPolicy {
         }],
         variables: vec![
             // A ServiceAccount token of a pod says on which node the pod is. The host's API server keeps kubelets to their own node.
-            (
-                "nodes",
-                "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'].orValue([])".into(),
-            ),
+            ("nodes", cel::NODES_OF_USER.into()),
             (
                 "isOnNode",
                 format!("{} || variables.nodes.size() > 0", cel::is_kubelet()),
@@ -114,5 +112,32 @@ fn build_slice_policy() -> AdmissionPolicy {
                 "devices of a node must be in a pool with the name of the node, or with this name, a slash and another name",
             ),
         ],
+    }
+}
+
+/// Without its slices a node's devices are allocated to nobody until its driver has written them again, which somebody could prevent for ever.
+fn build_slice_deletion_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
+        name: "berth-resource-slice-deletions",
+        description: "Agents of a node delete slices of devices of this node only.",
+        scope: Scope::Cluster,
+        subjects: Subjects::PodsOfHost,
+        parameters: None,
+        conditions: Vec::new(),
+        resource_rules: vec![ResourceRule {
+            group: "resource.k8s.io",
+            version: "v1",
+            resources: &["resourceslices"],
+            operations: &["DELETE"],
+        }],
+        variables: Vec::new(),
+        validations: vec![validation(
+            format!(
+                "{}.all(n, n == oldObject.spec.?nodeName.orValue('')) || {}",
+                cel::NODES_OF_USER,
+                cel::may_bypass_policies()
+            ),
+            "an agent of a node may delete slices of devices of this node only",
+        )],
     }
 }

@@ -71,6 +71,8 @@ pub enum Subjects {
     Gateway,
     /// Kubelets, whose credentials somebody has who is root on a node.
     Kubelets,
+    /// Pods whose token says on which node they run, agents of nodes among them.
+    PodsOfHost,
     /// All users but kubelets and the tenant's own identities, for which there are other policies. Validations ask RBAC last, because such
     /// requests are frequent and nearly all of them valid.
     OthersOnHost,
@@ -131,8 +133,8 @@ pub struct ResourceRule {
     pub version: &'static str,
     /// Resources, and subresources as `resource/subresource`.
     pub resources: &'static [&'static str],
-    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities, and by the gateway: it must be possible to delete a wrong
-    /// object.
+    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities, by the gateway and by pods: it must be possible to delete a
+    /// wrong object.
     pub operations: &'static [&'static str],
 }
 
@@ -246,6 +248,11 @@ impl AdmissionPolicy {
         }
     }
 
+    /// Policies for everyone on cluster-scoped objects check the user in their validations, and only if something reserved changes.
+    fn selects_users(&self) -> bool {
+        self.scope != Scope::Cluster || self.subjects != Subjects::Everyone
+    }
+
     /// What an API server does that cannot evaluate the policy: it rejects the request. A policy with parameters is ignored: after its
     /// installation and after each restart, an API server needs up to 30 seconds to find the kind of the parameters, and would reject the
     /// requests of everybody, control among them.
@@ -303,6 +310,7 @@ impl AdmissionPolicy {
             Subjects::TenantIdentities => ("is-tenant-identity", cel::is_tenant_identity()),
             Subjects::Gateway => ("is-gateway", cel::is_gateway()),
             Subjects::Kubelets => ("is-kubelet", cel::is_kubelet()),
+            Subjects::PodsOfHost => ("is-pod", format!("{}.size() > 0", cel::NODES_OF_USER)),
             Subjects::OthersOnHost => (
                 "is-neither-kubelet-nor-tenant",
                 format!("!{} && !{}", cel::is_kubelet(), cel::is_tenant_identity()),
@@ -335,8 +343,7 @@ impl AdmissionPolicy {
                     resource_rules: Some(resource_rules.collect()),
                     exclude_resource_rules: None,
                 }),
-                // Policies on cluster-scoped objects check the user in their validations, and only if something reserved changes.
-                match_conditions: (self.scope != Scope::Cluster).then_some(conditions),
+                match_conditions: self.selects_users().then_some(conditions),
                 variables: Some(variables.collect()),
                 validations: Some(validations.collect()),
                 ..ValidatingAdmissionPolicySpec::default()
@@ -418,7 +425,7 @@ mod tests {
     fn conditions_are_evaluated_for_every_policy_that_has_some() {
         for policy in all_policies() {
             let conditions = policy.build_policy().spec.and_then(|spec| spec.match_conditions);
-            let subjects = usize::from(policy.scope != Scope::Cluster);
+            let subjects = usize::from(policy.selects_users());
             let count = conditions.as_ref().map_or(0, Vec::len);
             assert_eq!(count, subjects + policy.conditions.len(), "{}", policy.name);
             for (_, expression) in &policy.conditions {

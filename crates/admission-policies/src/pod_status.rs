@@ -83,8 +83,16 @@ const POD_COLLECTORS: [&str; 2] = [
     "system:serviceaccount:kube-system:pod-garbage-collector",
 ];
 
+/// Conditions that the kubelet computes from those of containers and readiness gates: a pod that is not ready is no endpoint.
+const CONDITIONS_OF_KUBELET: [&str; 4] = ["Initialized", "PodReadyToStartContainers", "ContainersReady", "Ready"];
+/// Who marks pods as not ready whose node does not answer: kube-controller-manager, as for [`POD_COLLECTORS`].
+const NODE_CONTROLLERS: [&str; 2] = [
+    "system:kube-controller-manager",
+    "system:serviceaccount:kube-system:node-controller",
+];
+
 /// Agents of nodes, such as those of network plug-ins, have tokens with rights on the status of all pods. Who is root on a node has
-/// their tokens. They write annotations, and controllers of the host write conditions.
+/// their tokens. They write annotations, and controllers of the host write conditions of their own.
 fn build_policy_for_agents() -> AdmissionPolicy {
     let unchanged = |fields: &str| {
         format!(
@@ -92,10 +100,18 @@ fn build_policy_for_agents() -> AdmissionPolicy {
              (!(f in variables.new) || variables.new[f] == variables.old[f]))"
         )
     };
+    let conditions = |status: &str| format!("{}.filter(c, c.type == t)", cel::list(status, "conditions"));
+    let conditions_unchanged = format!(
+        "{}.all(t, {} == {})",
+        cel::string_list(CONDITIONS_OF_KUBELET),
+        conditions("variables.new"),
+        conditions("variables.old")
+    );
+    let is_one_of = |users: [&str; 2]| format!("request.userInfo.?username.orValue('') in {}", cel::string_list(users));
     let bypass = cel::may_bypass_policies();
     AdmissionPolicy {
         name: "berth-pod-status-by-agents",
-        description: "Only kubelets change addresses, containers and phase in the status of a tenant's pod.",
+        description: "Only kubelets change addresses, containers, readiness and phase in the status of a tenant's pod.",
         subjects: Subjects::OthersOnHost,
         validations: vec![
             validation(
@@ -104,11 +120,15 @@ fn build_policy_for_agents() -> AdmissionPolicy {
             ),
             validation(
                 format!(
-                    "{} || request.userInfo.?username.orValue('') in {} || {bypass}",
+                    "{} || {} || {bypass}",
                     unchanged("['phase']"),
-                    cel::string_list(POD_COLLECTORS)
+                    is_one_of(POD_COLLECTORS)
                 ),
                 "only its kubelet and kube-controller-manager may change the phase of a tenant's pod",
+            ),
+            validation(
+                format!("{conditions_unchanged} || {} || {bypass}", is_one_of(NODE_CONTROLLERS)),
+                "only its kubelet and kube-controller-manager may change whether a tenant's pod is ready",
             ),
             validation(
                 format!("({}) || {bypass}", metadata_unchanged(&[LABELS, FINALIZERS])),

@@ -53,6 +53,10 @@ pub(crate) async fn an_agent_with_rights_on_the_status_of_pods_redirects_no_traf
         ),
         ("the phase", json!({"status": {"phase": "Failed"}})),
         (
+            "whether a tenant's pod is ready",
+            json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
+        ),
+        (
             "labels and finalizers",
             json!({"metadata": {"labels": {"app": "other"}}}),
         ),
@@ -63,7 +67,11 @@ pub(crate) async fn an_agent_with_rights_on_the_status_of_pods_redirects_no_traf
     ] {
         expect_denied(message, patch_status(&client, &namespace, &patch).await);
     }
-    // The pod garbage collector of the host.
+    // Controllers of the host: of nodes that do not answer, and of pods whose node is gone.
+    let controller = "system:serviceaccount:kube-system:node-controller";
+    let client = patient(&host.kubeconfig_for(controller, &[]).unwrap()).await;
+    let not_ready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    patch_status(&client, &namespace, &not_ready).await.unwrap();
     let collector = "system:serviceaccount:kube-system:pod-garbage-collector";
     let client = patient(&host.kubeconfig_for(collector, &[]).unwrap()).await;
     let failed = json!({"status": {"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True"}]}});

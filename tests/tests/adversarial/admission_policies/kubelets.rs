@@ -228,8 +228,32 @@ pub(crate) async fn a_stolen_token_of_a_node_agent_offers_no_devices_of_others(h
         "must be in a pool with the name of the node",
         slices.create(&dry_run(), &slice(&node, "gpu-l40s-01")).await,
     );
+    deletions_of_slices(&host, &slices, &node).await;
     let now = DeleteParams::default().grace_period(0);
     pods.delete("dra-agent", &now).await.unwrap();
+}
+
+async fn deletions_of_slices(host: &TestCluster, agent: &Api<ResourceSlice>, node: &str) {
+    let of_host: Api<ResourceSlice> = Api::all(host.client.clone());
+    let all_nodes = |name: &str| {
+        let mut slice = slice(name, name);
+        (slice.spec.node_name, slice.spec.all_nodes) = (None, Some(true));
+        slice
+    };
+    for slice in [slice(node, node), slice("elsewhere", "elsewhere"), all_nodes("all")] {
+        of_host.create(&PostParams::default(), &slice).await.unwrap();
+    }
+    let denied = "may delete slices of devices of this node only";
+    for name in ["elsewhere-forged", "all-forged"] {
+        expect_denied(denied, agent.delete(name, &DeleteParams::default()).await);
+    }
+    let (now, forged) = (DeleteParams::default(), ListParams::default().labels("forged=yes"));
+    expect_denied(denied, agent.delete_collection(&now, &forged).await);
+    for name in ["elsewhere-forged", "all-forged"] {
+        of_host.delete(name, &now).await.unwrap();
+    }
+    agent.delete_collection(&now, &forged).await.unwrap();
+    assert!(of_host.get_opt(&format!("{node}-forged")).await.unwrap().is_none());
 }
 
 /// A token as the kubelet gives it to a pod.
@@ -265,7 +289,7 @@ fn mirror_pod(node: &Node) -> Pod {
 
 fn slice(node: &str, pool: &str) -> ResourceSlice {
     let slice = json!({
-        "metadata": {"name": format!("{node}-forged")},
+        "metadata": {"name": format!("{node}-forged"), "labels": {"forged": "yes"}},
         "spec": {
             "driver": "gpu.example.com", "nodeName": node, "devices": [{"name": "d0"}],
             "pool": {"name": pool, "generation": 99, "resourceSliceCount": 1},
