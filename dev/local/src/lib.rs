@@ -25,6 +25,7 @@ mod nodes;
 mod paths;
 mod pki;
 mod ports;
+pub mod proxy;
 mod real;
 mod revision;
 mod stages;

@@ -16,6 +16,7 @@ mod flux;
 mod gateway;
 mod input;
 mod integrations;
+mod leadership;
 mod lifecycle;
 mod limits;
 mod network;
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
                 dns::tenant_resolves_only_its_own_names,
                 dns::dns_customization_is_validated,
                 usage::host_without_metrics_is_reported,
+                leadership::a_leader_that_cannot_renew_its_lease_ends_before_another_one_leads,
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
                 quotas::schemas_reject_invalid_quotas,
                 quotas::the_examples_of_quotas_are_valid,

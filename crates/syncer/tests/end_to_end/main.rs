@@ -9,7 +9,6 @@ mod ingress;
 mod limits;
 mod network;
 mod objects;
-mod proxy;
 mod refused;
 mod resilience;
 mod setup;

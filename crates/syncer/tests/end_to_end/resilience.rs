@@ -2,10 +2,10 @@
 
 use crate::{
     objects::{create, eventually, settled},
-    proxy::Proxy,
     setup::{Clusters, Syncer, WORKLOADS},
 };
 use berth_api::{labels, pod_labels::host_key};
+use berth_local::proxy::Proxy;
 use berth_sync_rules::model::resource::Side;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
@@ -292,8 +292,8 @@ async fn changes_during_a_network_partition_are_synced_afterwards() {
             .to_owned()
     };
     let kubeconfigs = [&clusters.host, &clusters.tenant].map(|cluster| cluster.kubeconfig_for("x", &[]).unwrap());
-    let host = Proxy::to(server(&kubeconfigs[0])).await;
-    let tenant = Proxy::to(server(&kubeconfigs[1])).await;
+    let host = Proxy::to(server(&kubeconfigs[0])).await.unwrap();
+    let tenant = Proxy::to(server(&kubeconfigs[1])).await.unwrap();
     let change = |side: Side, kubeconfig: String| {
         let proxy = if side == Side::Host { &host } else { &tenant };
         kubeconfig.replace(&server(&kubeconfig), &proxy.address())

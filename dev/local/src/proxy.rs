@@ -1,4 +1,4 @@
-//! A TCP proxy on loopback between the syncer and an API server, which can be cut: bytes then stop, both ways, and the
+//! A TCP proxy on loopback between a client and an API server, which can be cut: bytes then stop, both ways, and the
 //! connections stay open, as when a network breaks.
 
 use std::net::SocketAddr;
@@ -8,6 +8,8 @@ use tokio::{
     sync::watch,
 };
 
+/// The proxy. It ends with the value.
+#[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     cut: watch::Sender<bool>,
@@ -22,9 +24,12 @@ impl Drop for Proxy {
 
 impl Proxy {
     /// Listens on a free port and passes everything on to `target` (`host:port`).
-    pub async fn to(target: String) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+    ///
+    /// # Errors
+    /// No port can be listened on.
+    pub async fn to(target: String) -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
         let (cut, is_cut) = watch::channel(false);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
@@ -43,7 +48,7 @@ impl Proxy {
                 });
             }
         });
-        Self { address, cut, task }
+        Ok(Self { address, cut, task })
     }
 
     /// `host:port` of the proxy.

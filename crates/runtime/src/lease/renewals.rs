@@ -1,0 +1,70 @@
+//! When a lease was renewed last. The manager of the lease does not say it, and keeps its holder in office while its requests fail or hang.
+
+use http::{Method, Request};
+use kube::client::{Body, Client};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+use tokio::time::Instant;
+use tower::BoxError;
+
+/// Time for one request about the lease: after a request that hangs there must be time for another one.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A time by two clocks. The monotonic one may stand still while a machine sleeps, and somebody may set the other one.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    monotonic: Instant,
+    wall: SystemTime,
+}
+
+impl Moment {
+    fn now() -> Self {
+        Self {
+            monotonic: Instant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+
+    /// Time since then, by the clock that says more.
+    fn age(self) -> Duration {
+        self.monotonic.elapsed().max(self.wall.elapsed().unwrap_or_default())
+    }
+}
+
+/// When a lease was renewed last.
+#[derive(Clone, Debug)]
+pub(super) struct Renewals(Arc<Mutex<Moment>>);
+
+impl Default for Renewals {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Moment::now())))
+    }
+}
+
+impl Renewals {
+    /// Time since the last renewal began.
+    pub(super) fn age(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).age()
+    }
+
+    /// A client whose requests are all about the lease. Those that change it succeed only for its holder, and for who becomes it.
+    pub(super) fn observe(&self, client: Client) -> Client {
+        let namespace = client.default_namespace().to_owned();
+        let renewals = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (renewals, client) = (renewals.clone(), client.clone());
+            async move {
+                let is_change = request.method() == Method::PATCH;
+                let began = Moment::now();
+                let response = tokio::time::timeout(REQUEST_TIMEOUT, client.send(request)).await??;
+                if is_change && response.status().is_success() {
+                    *renewals.0.lock().unwrap_or_else(PoisonError::into_inner) = began;
+                }
+                Ok::<_, BoxError>(response)
+            }
+        });
+        Client::new(service, namespace)
+    }
+}
