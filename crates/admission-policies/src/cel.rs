@@ -60,6 +60,15 @@ pub fn is_own_node(name: &str) -> String {
     format!("authorizer.group('metrics.k8s.io').resource('nodes').name({name}).check('get').allowed()")
 }
 
+/// Whether an object carries the label of what a syncer writes.
+pub fn is_managed_by_syncer(object: &str) -> String {
+    format!(
+        "{object}.metadata.?labels[?'{}'].orValue('') == '{}'",
+        labels::MANAGED_BY,
+        labels::MANAGED_BY_SYNCER
+    )
+}
+
 /// Whether the key of a label, annotation or taint is reserved for Berth (as [`labels::is_reserved`]).
 pub fn is_reserved_key(key: &str) -> String {
     format!("({key}.startsWith('{GROUP}/') || {key}.contains('.{GROUP}/'))")

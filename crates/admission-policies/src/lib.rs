@@ -189,7 +189,6 @@ const WRITES: &[&str] = &["CREATE", "UPDATE"];
 pub fn all_policies() -> Vec<AdmissionPolicy> {
     let mut policies = pods::build_policies();
     policies.extend([
-        metadata::build_policy(),
         annotations::build_policy(),
         secrets::build_policy(),
         device_variables::build_policy(),
@@ -197,17 +196,18 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         endpoints::build_policy(),
         user_quotas::build_policy(),
     ]);
+    policies.extend(metadata::build_policies());
     policies.extend(pod_status::build_policies());
     policies.extend(storage::build_policies());
     policies.extend(devices::build_policies());
     policies.extend(ingresses_and_routes::build_policies());
-    policies.extend(network_policies::build_policies());
     policies.extend(sizes::build_policies());
     policies.extend(room::build_policies());
     policies.extend(allowed_namespaces::build_policies());
     policies.extend(kubelets::build_policies());
     policies.extend([
         namespaces::build_policy(),
+        network_policies::build_policy(),
         nodes::build_policy(),
         team_pods::build_policy(),
         tenant_nodes::build_policy(),

@@ -17,7 +17,11 @@ const HOST_FINALIZERS: [(&str, &str); 2] = [
     ),
 ];
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
+    [build_write_policy(), build_deletion_policy()]
+}
+
+fn build_write_policy() -> AdmissionPolicy {
     let mut variables = vec![cel::tenant_slug_variable()];
     variables.extend(cel::metadata_variables());
     variables.push((
@@ -76,13 +80,40 @@ pub(super) fn build_policy() -> AdmissionPolicy {
     }
 }
 
+/// NetworkPolicies of the platform isolate the tenant. Its pods read ConfigMaps and Secrets of the platform, such as the certificate of the host.
+fn build_deletion_policy() -> AdmissionPolicy {
+    let rule = |group, resources| ResourceRule {
+        group,
+        version: "v1",
+        resources,
+        operations: &["DELETE"],
+    };
+    AdmissionPolicy {
+        name: "berth-deletions",
+        description: "The identities of a tenant delete no objects of the platform in its namespace.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        parameters: None,
+        conditions: Vec::new(),
+        resource_rules: vec![
+            rule("networking.k8s.io", &["networkpolicies"]),
+            rule("", &["configmaps", "secrets", "serviceaccounts", "services"]),
+        ],
+        variables: Vec::new(),
+        validations: vec![validation(
+            cel::is_managed_by_syncer("oldObject"),
+            "the identities of a tenant may not delete objects of the platform",
+        )],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn finalizers_of_the_host_are_on_the_kinds_that_it_puts_them_on() {
-        let validations = build_policy().validations;
+        let validations = build_write_policy().validations;
         let finalizers = validations
             .iter()
             .find(|validation| validation.message.contains("finalizers"));

@@ -5,23 +5,7 @@
 //! administrative network policies (`berth_control::network`) those restrict ports as well.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
-use berth_api::{
-    labels::{self, NAMESPACE_NAME},
-    policy_annotations,
-};
-
-pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
-    [build_write_policy(), build_delete_policy()]
-}
-
-/// Whether an object carries the syncer's label.
-fn is_managed_by_syncer(object: &str) -> String {
-    format!(
-        "{object}.metadata.?labels[?'{}'].orValue('') == '{}'",
-        labels::MANAGED_BY,
-        labels::MANAGED_BY_SYNCER
-    )
-}
+use berth_api::{labels::NAMESPACE_NAME, policy_annotations};
 
 /// Whether the CIDR of `p.ipBlock` lies in one of the list `allowed` and excepts all blocked CIDRs within it.
 ///
@@ -36,7 +20,7 @@ fn is_allowed_block(allowed: &str) -> String {
     )
 }
 
-fn build_write_policy() -> AdmissionPolicy {
+pub(super) fn build_policy() -> AdmissionPolicy {
     let all_peers = |direction: &str, side: &str, peer: &str| {
         format!("variables.{direction}.all(r, size(r.?{side}.orValue([])) > 0 && r.{side}.all(p, {peer}))")
     };
@@ -71,8 +55,8 @@ fn build_write_policy() -> AdmissionPolicy {
             validation(
                 format!(
                     "{} && (oldObject == null || {})",
-                    is_managed_by_syncer("object"),
-                    is_managed_by_syncer("oldObject")
+                    cel::is_managed_by_syncer("object"),
+                    cel::is_managed_by_syncer("oldObject")
                 ),
                 "a syncer's NetworkPolicies must carry its label, and it may not change those of the platform",
             ),
@@ -99,27 +83,5 @@ fn build_write_policy() -> AdmissionPolicy {
                 "ingress may be allowed only from the tenant's own pods and from peers that its TenantCluster declares",
             ),
         ],
-    }
-}
-
-fn build_delete_policy() -> AdmissionPolicy {
-    AdmissionPolicy {
-        name: "berth-network-policy-deletions",
-        description: "The identities of a tenant delete no NetworkPolicies but their own.",
-        scope: Scope::WorkloadNamespaces,
-        subjects: Subjects::TenantIdentities,
-        parameters: None,
-        conditions: Vec::new(),
-        resource_rules: vec![ResourceRule {
-            group: "networking.k8s.io",
-            version: "v1",
-            resources: &["networkpolicies"],
-            operations: &["DELETE"],
-        }],
-        variables: Vec::new(),
-        validations: vec![validation(
-            is_managed_by_syncer("oldObject"),
-            "the identities of a tenant may not delete NetworkPolicies of the platform",
-        )],
     }
 }

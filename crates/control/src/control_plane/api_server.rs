@@ -97,7 +97,7 @@ pub(super) fn render(
             has_public_discovery(input.authentication, input.endpoints),
         ),
     );
-    let authorization = authorization::for_api_server(&mut files);
+    let authorization = authorization::for_api_server(authorities, &mut files);
     let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
     files.insert("client-ca.crt".into(), authorities.trusted_clients.clone());
     files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());

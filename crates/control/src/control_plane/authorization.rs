@@ -10,7 +10,7 @@
 //! else, as a request has one identity to act as; for what else they may not do there are admission policies.
 
 use super::{
-    certificates::{ARGO_CD_USER, CONTROL_USER},
+    certificates::{ARGO_CD_USER, Authorities, CONTROL_USER},
     component::{FILES, file_flag},
     coredns::DNS_USER,
     created_by::{CONTROLLER_MANAGER, CONTROLLERS},
@@ -18,6 +18,7 @@ use super::{
     scheduler::SCHEDULER_USER,
     syncer::TENANT_USER,
 };
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -51,7 +52,7 @@ fn impersonates_platform() -> String {
 }
 
 /// The API server's end: its files and its flag.
-pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) -> String {
+pub(super) fn for_api_server(authorities: &Authorities, files: &mut BTreeMap<String, String>) -> String {
     let webhook = json!({
         "authorizedTTL": "1s",
         "unauthorizedTTL": "1s",
@@ -70,10 +71,12 @@ pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) -> String {
             {"type": "RBAC", "name": "rbac"},
         ],
     });
+    // The API server connects through the egress broker, which is the syncer's. An authority that signs no servers lets nobody answer there.
+    let authority = BASE64_STANDARD.encode(authorities.front_proxy.cert_pem());
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "nowhere", "cluster": {"server": NOWHERE}}],
+        "clusters": [{"name": "nowhere", "cluster": {"server": NOWHERE, "certificate-authority-data": authority}}],
         "users": [{"name": "none", "user": {}}],
         "contexts": [{"name": "nowhere", "context": {"cluster": "nowhere", "user": "none"}}],
         "current-context": "nowhere",

@@ -1,7 +1,7 @@
 //! NetworkPolicies: only what the TenantCluster declares can be allowed, and those of the platform cannot be changed.
 
 use super::{StolenCredential, dry_run, expect_denied};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::{core::v1::ConfigMap, networking::v1::NetworkPolicy};
 use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -79,6 +79,9 @@ pub(super) async fn policies(credential: &StolenCredential) {
         dry_run: dry_run().dry_run,
         ..DeleteParams::default()
     };
-    expect_denied("the platform", policies.delete("berth-baseline", &gone).await);
+    let denied = "may not delete objects of the platform";
+    expect_denied(denied, policies.delete("berth-baseline", &gone).await);
+    let maps: Api<ConfigMap> = Api::namespaced(credential.client.clone(), &credential.namespace);
+    expect_denied(denied, maps.delete("kube-root-ca.crt", &gone).await);
     assert!(!policies.list(&ListParams::default()).await.unwrap().items.is_empty());
 }
