@@ -91,7 +91,7 @@ pub(crate) async fn create_tenant(host: &TestCluster, name: &str, version: &str,
 }
 
 /// Waits until the condition ManifestsApplied has a reason; returns its message.
-async fn until_applied(host: &TestCluster, tenant: &Tenant, reason: &str) -> String {
+pub(crate) async fn until_applied(host: &TestCluster, tenant: &Tenant, reason: &str) -> String {
     let tenants = host.tenants(&tenant.namespace);
     until(&format!("ManifestsApplied is {reason}"), SOON, async || {
         let cluster = tenants.get(&tenant.name).await.map_err(|error| error.to_string())?;
@@ -105,7 +105,7 @@ async fn until_applied(host: &TestCluster, tenant: &Tenant, reason: &str) -> Str
 }
 
 /// Checks that a request was denied because the object is the platform's.
-fn assert_denied<K: std::fmt::Debug>(what: &str, result: Result<K, Error>) {
+pub(crate) fn assert_denied<K: std::fmt::Debug>(what: &str, result: Result<K, Error>) {
     match result {
         Err(Error::Api(status)) if status.code == 403 => {
             assert!(
