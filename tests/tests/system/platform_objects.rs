@@ -174,6 +174,13 @@ async fn edits_are_denied(admin: &Client) {
     let finalizer = Patch::Merge(json!({"metadata": {"finalizers": ["example.com/mine"]}}));
     let by_status = namespaces.patch_status("platform", &merge, &finalizer).await;
     assert_denied("add a finalizer by the status", by_status);
+    let mut endless = serde_json::to_value(namespaces.get("platform").await.unwrap()).unwrap();
+    endless["spec"]["finalizers"] = json!(["kubernetes", "evil.example/x"]);
+    let finalize = "/api/v1/namespaces/platform/finalize";
+    assert_denied(
+        "add a finalizer to the spec",
+        request(admin, "PUT", finalize, &endless, "").await,
+    );
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(admin.clone());
     let audit = json!({"spec": {"validationActions": ["Audit"]}});
     assert_denied(

@@ -33,6 +33,9 @@ const NOT_A_DEFINITION: &str =
     "(request.resource.group != 'apiextensions.k8s.io' || request.resource.resource != 'customresourcedefinitions')";
 /// The status of a namespace may be written with other annotations, which are rules for its pods.
 const NOT_A_NAMESPACE: &str = "(request.resource.group != '' || request.resource.resource != 'namespaces')";
+/// Finalizers in the spec of a namespace keep it from ending. A controller removes the one of Kubernetes when all in it is gone.
+const NO_NEW_FINALIZER: &str = "(!has(object.spec) || !has(object.spec.finalizers) || (has(oldObject.spec) && has(oldObject.spec.finalizers) && \
+                                object.spec.finalizers.all(name, name in oldObject.spec.finalizers)))";
 /// What is left in a namespace that Berth has deleted. Nobody else can delete a namespace with such objects.
 const WITH_ITS_NAMESPACE: &str = "request.operation == 'DELETE' && namespaceObject != null && \
                                   has(namespaceObject.metadata.deletionTimestamp)";
@@ -61,7 +64,7 @@ fn platform_policy() -> Value {
         users,
         format!("({WITH_ITS_NAMESPACE})"),
         format!(
-            "({PART} && {NOT_A_DEFINITION} && {same_labels_and_life} && ({NOT_A_NAMESPACE} || {same_annotations}))"
+            "({PART} && {NOT_A_DEFINITION} && {same_labels_and_life} && ({NOT_A_NAMESPACE} || {same_annotations} && {NO_NEW_FINALIZER}))"
         ),
         format!("({AGGREGATION} && {same_labels_and_life})"),
         format!("({})", changes_nothing()),
