@@ -23,6 +23,7 @@ mod network;
 mod node_recycling;
 mod nodes;
 mod own_objects;
+mod platform_kinds;
 mod platform_objects;
 mod platform_requests;
 mod published;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
                 platform_objects::nobody_in_a_tenant_changes_the_platforms_objects,
                 platform_objects::manifests_follow_their_class_and_surplus_is_deleted,
                 platform_objects::drift_in_a_tenant_of_an_earlier_version_is_corrected,
+                platform_kinds::the_platforms_objects_go_to_no_kind_of_the_teams,
                 platform_requests::policies_and_webhooks_of_a_tenant_do_not_see_the_platforms_requests,
                 expiration::a_tenant_is_warned_extended_and_deleted,
                 expiration::a_class_limits_how_long_tenants_exist,

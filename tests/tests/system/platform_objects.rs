@@ -91,7 +91,7 @@ pub(crate) async fn create_tenant(host: &TestCluster, name: &str, version: &str,
 }
 
 /// Waits until the condition ManifestsApplied has a reason; returns its message.
-async fn until_applied(host: &TestCluster, tenant: &Tenant, reason: &str) -> String {
+pub(crate) async fn until_applied(host: &TestCluster, tenant: &Tenant, reason: &str) -> String {
     let tenants = host.tenants(&tenant.namespace);
     until(&format!("ManifestsApplied is {reason}"), SOON, async || {
         let cluster = tenants.get(&tenant.name).await.map_err(|error| error.to_string())?;
@@ -105,7 +105,7 @@ async fn until_applied(host: &TestCluster, tenant: &Tenant, reason: &str) -> Str
 }
 
 /// Checks that a request was denied because the object is the platform's.
-fn assert_denied<K: std::fmt::Debug>(what: &str, result: Result<K, Error>) {
+pub(crate) fn assert_denied<K: std::fmt::Debug>(what: &str, result: Result<K, Error>) {
     match result {
         Err(Error::Api(status)) if status.code == 403 => {
             assert!(
@@ -174,6 +174,13 @@ async fn edits_are_denied(admin: &Client) {
     let finalizer = Patch::Merge(json!({"metadata": {"finalizers": ["example.com/mine"]}}));
     let by_status = namespaces.patch_status("platform", &merge, &finalizer).await;
     assert_denied("add a finalizer by the status", by_status);
+    let mut endless = serde_json::to_value(namespaces.get("platform").await.unwrap()).unwrap();
+    endless["spec"]["finalizers"] = json!(["kubernetes", "evil.example/x"]);
+    let finalize = "/api/v1/namespaces/platform/finalize";
+    assert_denied(
+        "add a finalizer to the spec",
+        request(admin, "PUT", finalize, &endless, "").await,
+    );
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(admin.clone());
     let audit = json!({"spec": {"validationActions": ["Audit"]}});
     assert_denied(

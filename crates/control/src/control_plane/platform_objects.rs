@@ -28,8 +28,14 @@ pub(super) const AGGREGATION: &str = "request.userInfo.username == 'system:servi
                            has(oldObject.aggregationRule) && object.aggregationRule == oldObject.aggregationRule";
 /// Updates of a part of an object, such as its status, by controllers.
 const PART: &str = "request.operation == 'UPDATE' && has(request.subResource) && request.subResource != ''";
+/// The status of a definition says under which names its kind is served, so it decides where the platform's objects go. API servers alone write it.
+const NOT_A_DEFINITION: &str =
+    "(request.resource.group != 'apiextensions.k8s.io' || request.resource.resource != 'customresourcedefinitions')";
 /// The status of a namespace may be written with other annotations, which are rules for its pods.
 const NOT_A_NAMESPACE: &str = "(request.resource.group != '' || request.resource.resource != 'namespaces')";
+/// Finalizers in the spec of a namespace keep it from ending. A controller removes the one of Kubernetes when all in it is gone.
+const NO_NEW_FINALIZER: &str = "(!has(object.spec) || !has(object.spec.finalizers) || (has(oldObject.spec) && has(oldObject.spec.finalizers) && \
+                                object.spec.finalizers.all(name, name in oldObject.spec.finalizers)))";
 /// What is left in a namespace that Berth has deleted. Nobody else can delete a namespace with such objects.
 const WITH_ITS_NAMESPACE: &str = "request.operation == 'DELETE' && namespaceObject != null && \
                                   has(namespaceObject.metadata.deletionTimestamp)";
@@ -57,7 +63,9 @@ fn platform_policy() -> Value {
     let exempt = [
         users,
         format!("({WITH_ITS_NAMESPACE})"),
-        format!("({PART} && {same_labels_and_life} && ({NOT_A_NAMESPACE} || {same_annotations}))"),
+        format!(
+            "({PART} && {NOT_A_DEFINITION} && {same_labels_and_life} && ({NOT_A_NAMESPACE} || {same_annotations} && {NO_NEW_FINALIZER}))"
+        ),
         format!("({AGGREGATION} && {same_labels_and_life})"),
         format!("({})", changes_nothing()),
     ];

@@ -21,9 +21,10 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
+use std::hash::{BuildHasher, RandomState};
 
-/// How many ranges are tried before the next reconcile goes on.
-const ATTEMPTS: u32 = 64;
+/// How many ranges are tried before the next reconcile tries others.
+const ATTEMPTS: usize = 64;
 
 /// Where the tenant's components listen and its Service range, as recorded on the host; records them first if this
 /// is a new tenant.
@@ -68,21 +69,17 @@ async fn load_or_reserve_range(
             }
         }
     }
-    let (base, count) = host
-        .all()
-        .find_map(range::count_ranges)
-        .ok_or(ReconcileError::Blocked {
+    // Random, as teams take addresses of the same ranges: with an order that can be foreseen they could keep a tenant from ever starting.
+    let random = RandomState::new().hash_one(tenant.id.hash());
+    let candidates = range::candidates(host.all(), random, ATTEMPTS);
+    if candidates.is_empty() {
+        return Err(ReconcileError::Blocked {
             reason: "NoServiceRange",
             message: "the host cluster has no IPv4 Service range of /24 or larger to take the tenant's from".into(),
-        })?;
-    // Different tenants start at different places, so that many created at once seldom collide.
-    let start = tenant
-        .id
-        .hash()
-        .bytes()
-        .fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
-    for attempt in 0..ATTEMPTS {
-        let range = range::range_at(base, 1 + (start.wrapping_add(attempt)) % (count - 1));
+        });
+    }
+    let tried = candidates.len();
+    for range in candidates {
         let service = range::api_server_service(&tenant.cluster, &tenant.id, &fresh, &range, uses_pods);
         match services.create(&PostParams::default(), &service).await {
             Ok(_) => return Ok((fresh, range)),
@@ -93,7 +90,10 @@ async fn load_or_reserve_range(
     }
     Err(ReconcileError::Blocked {
         reason: "NoServiceRange",
-        message: format!("{ATTEMPTS} Service ranges were tried and all were taken; free Services or add a ServiceCIDR"),
+        message: format!(
+            "{tried} ranges of eight Service addresses of the host were tried and the first address of each was taken; Berth goes on with \
+             others. Free Services or add a ServiceCIDR"
+        ),
     })
 }
 

@@ -43,8 +43,55 @@ pub fn secondary_range(cidr: &str, first: IpAddr) -> Option<String> {
     })
 }
 
+/// Ranges for a new tenant among those of the host, in the order in which they are tried: at most `limit` of them, none twice. They begin
+/// anywhere and are far from each other, both by `random`: nobody can take those of one tenant beforehand, and addresses that
+/// somebody has taken side by side are few of them.
+pub fn candidates<'r>(host: impl IntoIterator<Item = &'r str>, random: u64, limit: usize) -> Vec<ServiceRange> {
+    let ranges: Vec<(Ipv4Addr, u32)> = host.into_iter().filter_map(count_ranges).collect();
+    let total: u64 = ranges.iter().map(|(_, count)| usable(*count)).sum();
+    if total == 0 {
+        return Vec::new();
+    }
+    let start = random % total;
+    // With a step that has no divisor in common with the number, each range is met once.
+    let step = (0..total)
+        .map(|more| 1 + (random / total % total + more) % total)
+        .find(|step| greatest_common_divisor(*step, total) == 1)
+        .unwrap_or(1);
+    let indices = (0..total).map(|attempt| (start + attempt * step) % total);
+    indices
+        .filter_map(|index| nth_range(&ranges, index))
+        .take(limit)
+        .collect()
+}
+
+/// Ranges of one of the host's that a tenant can have. The first address of the first one is that of the network.
+fn usable(count: u32) -> u64 {
+    u64::from(count.saturating_sub(1))
+}
+
+/// A range by its number, where the host's follow each other.
+fn nth_range(ranges: &[(Ipv4Addr, u32)], index: u64) -> Option<ServiceRange> {
+    let mut left = index;
+    for (base, count) in ranges {
+        if left < usable(*count) {
+            return Some(range_at(*base, u32::try_from(left).ok()? + 1));
+        }
+        left -= usable(*count);
+    }
+    None
+}
+
+fn greatest_common_divisor(one: u64, other: u64) -> u64 {
+    if other == 0 {
+        one
+    } else {
+        greatest_common_divisor(other, one % other)
+    }
+}
+
 /// First address and number of tenant ranges of an IPv4 range.
-pub fn count_ranges(cidr: &str) -> Option<(Ipv4Addr, u32)> {
+fn count_ranges(cidr: &str) -> Option<(Ipv4Addr, u32)> {
     let (address, prefix) = cidr.split_once('/')?;
     let address: Ipv4Addr = address.parse().ok()?;
     let prefix: u32 = prefix.parse().ok()?;
@@ -71,7 +118,7 @@ pub fn reserved_addresses<'r>(ranges: impl IntoIterator<Item = &'r str>) -> Vec<
     reserved.collect()
 }
 
-pub fn range_at(base: Ipv4Addr, index: u32) -> ServiceRange {
+fn range_at(base: Ipv4Addr, index: u32) -> ServiceRange {
     let start = u32::from(base) + index * RANGE_SIZE;
     ServiceRange {
         cidr: format!("{}/{RANGE_PREFIX}", Ipv4Addr::from(start)),
@@ -181,6 +228,7 @@ pub fn read_ports_and_range(service: &Service) -> Option<(Ports, ServiceRange)> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn ranges_are_eight_addresses_and_can_be_read_back() {
@@ -194,6 +242,37 @@ mod tests {
         assert_eq!(range_of(Ipv4Addr::new(10, 96, 0, 49)), Some(range));
         assert_eq!(range_of(Ipv4Addr::new(10, 96, 0, 50)), None);
         assert_eq!(range_at(base, count - 1).cidr, "10.96.255.248/29");
+    }
+
+    #[test]
+    fn all_ranges_of_the_host_are_tried_once_and_the_first_of_each_is_left_out() {
+        for random in [0, 1, 12_345_678_901_234_567_890, u64::MAX] {
+            let tried = candidates(["10.96.0.0/24", "fd00::/108", "10.97.0.0/23"], random, usize::MAX);
+            let all: BTreeSet<&str> = tried.iter().map(|range| range.cidr.as_str()).collect();
+            assert_eq!((tried.len(), all.len()), (31 + 63, 31 + 63), "{random}");
+            assert!(!all.contains("10.96.0.0/29") && !all.contains("10.97.0.0/29"));
+            for edge in ["10.96.0.8/29", "10.96.0.248/29", "10.97.0.8/29", "10.97.1.248/29"] {
+                assert!(all.contains(edge), "{random}: {edge}");
+            }
+        }
+        assert!(candidates(["10.96.0.0/28", "fd00::/108"], 7, 64).is_empty());
+    }
+
+    #[test]
+    fn another_random_number_tries_other_ranges_far_from_each_other() {
+        let tried = |random: u64| -> BTreeSet<String> {
+            let ranges = candidates(["10.96.0.0/12"], random, 64);
+            ranges.into_iter().map(|range| range.cidr).collect()
+        };
+        let (one, other) = (tried(0x0123_4567_89ab_cdef), tried(0xfedc_ba98_7654_3210));
+        assert_eq!((one.len(), other.len()), (64, 64));
+        assert!(one.intersection(&other).count() < 8, "{one:?} {other:?}");
+        let blocks: BTreeSet<&str> = one
+            .iter()
+            .filter_map(|cidr| cidr.rsplit_once('.'))
+            .map(|(block, _)| block)
+            .collect();
+        assert!(blocks.len() > 32, "{one:?}");
     }
 
     #[test]

@@ -69,6 +69,11 @@ impl ObjectKey {
         self.group.is_empty() && self.kind == "Namespace" && IMMORTAL_NAMESPACES.contains(&self.name.as_str())
     }
 
+    /// Whether it defines a kind.
+    pub(crate) fn is_definition(&self) -> bool {
+        self.group == "apiextensions.k8s.io" && self.kind == "CustomResourceDefinition"
+    }
+
     /// When it is applied: namespaces and definitions before what needs them, policies and webhooks after what they could deny.
     pub(crate) fn rank(&self) -> u8 {
         match (self.group.as_str(), self.kind.as_str()) {

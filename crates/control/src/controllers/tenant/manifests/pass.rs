@@ -7,17 +7,14 @@ use super::{
     altered::{find_addition, find_alteration},
     desired::{Manifest, Problem},
     inventory::{Entry, Inventory},
+    kinds::{DefinedKinds, KindError, ServedKind},
     objects::{MAX_OBJECTS, ManifestObject, ObjectKey},
 };
-use crate::apply::{is_status, only_this, optional};
+use crate::apply::{only_this, optional};
 use berth_api::{labels, names};
 use kube::{
     Api, Client, Error,
-    api::{
-        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams,
-        PostParams,
-    },
-    discovery::{Scope, pinned_kind},
+    api::{DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -29,13 +26,6 @@ const APPLY_FAILED: &str = "ApplyFailed";
 const MAX_MESSAGE: usize = 1000;
 /// Objects in an answer to a list. The team decides how large they are in tenants whose API server does not protect the label.
 const PAGE: u32 = 100;
-
-/// A kind as the tenant's API server serves it.
-#[derive(Clone, Debug)]
-struct ServedKind {
-    resource: ApiResource,
-    is_namespaced: bool,
-}
 
 /// An object as it was applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +79,8 @@ struct Live {
 pub(crate) struct Pass<'a> {
     client: &'a Client,
     known: &'a mut AppliedObjects,
+    /// Kinds that the manifests of the class define.
+    defined: DefinedKinds,
     done: Done,
 }
 
@@ -98,6 +90,7 @@ impl<'a> Pass<'a> {
         Self {
             client,
             known,
+            defined: DefinedKinds::default(),
             done: Done {
                 inventory,
                 ..Done::default()
@@ -107,6 +100,7 @@ impl<'a> Pass<'a> {
 
     /// Applies and deletes. What fails is in the result; the rest is done nevertheless.
     pub(crate) async fn run(mut self, manifests: &[Manifest]) -> Done {
+        self.defined = DefinedKinds::of(manifests);
         let mut kept: Vec<(&Manifest, &ManifestObject)> = manifests
             .iter()
             .filter(|manifest| manifest.is_kept())
@@ -136,16 +130,14 @@ impl<'a> Pass<'a> {
         self.done.problems.push((manifest.to_owned(), problem));
     }
 
-    async fn served_kind(&mut self, key: &ObjectKey, version: &str) -> Result<ServedKind, Error> {
+    async fn served_kind(&mut self, key: &ObjectKey, version: &str) -> Result<ServedKind, KindError> {
         let kind = GroupVersionKind::gvk(&key.group, version, &key.kind);
-        if let Some(known) = self.known.kinds.get(&kind) {
+        // A manifest may define the kind now that did not before.
+        let known = self.known.kinds.get(&kind);
+        if let Some(known) = known.filter(|known| self.defined.allow(&kind, &known.resource.plural)) {
             return Ok(known.clone());
         }
-        let (resource, capabilities) = pinned_kind(self.client, &kind).await?;
-        let served = ServedKind {
-            resource,
-            is_namespaced: capabilities.scope == Scope::Namespaced,
-        };
+        let served = self.defined.find(self.client, &kind).await?;
         self.known.kinds.insert(kind, served.clone());
         Ok(served)
     }
@@ -287,7 +279,7 @@ impl<'a> Pass<'a> {
         if find_addition(key, wanted, &applied).is_none() {
             return Ok(applied);
         }
-        let served = self.served_kind(key, version).await.map_err(|error| message(&error))?;
+        let served = self.served_kind(key, version).await.map_err(KindError::message)?;
         let replacement = as_replacement(wanted, &applied).map_err(|error| error.to_string())?;
         let params = PostParams {
             field_manager: Some(labels::PLATFORM_MANAGER.into()),
@@ -299,10 +291,7 @@ impl<'a> Pass<'a> {
     }
 
     async fn apply(&mut self, key: &ObjectKey, version: &str, value: &Value) -> Result<DynamicObject, String> {
-        let served = self.served_kind(key, version).await.map_err(|error| match error {
-            Error::Discovery(_) => format!("the tenant does not serve the kind in version {version}"),
-            error => message(&error),
-        })?;
+        let served = self.served_kind(key, version).await.map_err(KindError::message)?;
         match (served.is_namespaced, &key.namespace) {
             (true, None) => return Err("its kind has namespaces; set metadata.namespace".into()),
             (false, Some(_)) => return Err("its kind has no namespaces; remove metadata.namespace".into()),
@@ -318,12 +307,8 @@ impl<'a> Pass<'a> {
         for entry in self.done.inventory.surplus(manifests) {
             let is_gone = match self.delete(&entry).await {
                 Ok(is_gone) => is_gone,
-                Err(error) => {
-                    self.fail(
-                        &entry.manifest,
-                        &entry.object,
-                        &format!("cannot be deleted: {}", message(&error)),
-                    );
+                Err(why) => {
+                    self.fail(&entry.manifest, &entry.object, &format!("cannot be deleted: {why}"));
                     continue;
                 }
             };
@@ -337,7 +322,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Deletes an object, if it is still the manifest's. Returns whether it is gone.
-    async fn delete(&mut self, entry: &Entry) -> Result<bool, Error> {
+    async fn delete(&mut self, entry: &Entry) -> Result<bool, String> {
         let Entry {
             object,
             version,
@@ -346,12 +331,12 @@ impl<'a> Pass<'a> {
         let served = match self.served_kind(object, version).await {
             Ok(served) => served,
             // Its definition is gone, and the object with it.
-            Err(Error::Discovery(_)) => return Ok(true),
-            Err(error) if is_status(&error, 404) => return Ok(true),
-            Err(error) => return Err(error),
+            Err(KindError::NotServed(_)) => return Ok(true),
+            Err(KindError::Unclear(why)) => return Err(why),
         };
         let api = self.api(&served, object.namespace.as_deref());
-        let Some(found) = optional(api.get_metadata(&object.name).await)? else {
+        let found = optional(api.get_metadata(&object.name).await).map_err(|error| message(&error))?;
+        let Some(found) = found else {
             return Ok(true);
         };
         let has_label = |key: &str, value: &str| {
@@ -369,18 +354,18 @@ impl<'a> Pass<'a> {
             // To apply no fields takes out those that were applied.
             let nothing = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": object.name}});
             let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
-            api.patch(&object.name, &params, &Patch::Apply(&nothing)).await?;
-            return Ok(true);
+            let applied = api.patch(&object.name, &params, &Patch::Apply(&nothing)).await;
+            return applied.map(|_| true).map_err(|error| message(&error));
         }
         let params = DeleteParams::background().preconditions(only_this(found.metadata.uid.clone()));
-        let deleted = optional(api.delete(&object.name, &params).await)?;
+        let deleted = optional(api.delete(&object.name, &params).await).map_err(|error| message(&error))?;
         Ok(deleted.is_none_or(|answer| answer.is_right()))
     }
 }
 
 /// What an API server says, without the kind of the error. Webhooks of the team write such texts, and they end up in the status on the
 /// host: with one that is too long for it, nothing could be written there any more.
-fn message(error: &Error) -> String {
+pub(super) fn message(error: &Error) -> String {
     let text = match error {
         Error::Api(status) => status.message.clone(),
         error => error.to_string(),

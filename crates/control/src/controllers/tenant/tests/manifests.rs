@@ -266,6 +266,73 @@ async fn a_kind_that_the_tenant_does_not_serve_is_reported_and_tried_again() {
     assert_eq!(fixture.tenant.get(ROLE).unwrap()["rules"][0]["verbs"], json!(["list"]));
 }
 
+const GUARD: &str = "apiVersion: platform.example/v1\nkind: Guard\nmetadata: {name: g1}\n";
+const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
+                          metadata: {name: guards.platform.example}\n\
+                          spec: {group: platform.example, names: {kind: Guard, plural: guards}}\n";
+
+/// The manifest with these documents, in a tenant that serves the kind Guard under these plural names.
+fn set_guards(fixture: &Fixture, documents: &[&str], plurals: &[&str]) {
+    let serve = |group: &str, kind: &str, plurals: &[&str]| {
+        let resource = |plural: &&str| {
+            json!({"name": plural, "singularName": "", "namespaced": false, "kind": kind,
+                "verbs": ["get", "list", "patch"]})
+        };
+        let resources: Vec<Value> = plurals.iter().map(resource).collect();
+        let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{group}/v1"),
+            "resources": resources});
+        fixture.tenant.serve(&format!("/apis/{group}/v1"), list);
+    };
+    serve(
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        &["customresourcedefinitions"],
+    );
+    serve("platform.example", "Guard", plurals);
+    let data = documents.join("---\n");
+    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {"objects.yaml": data}});
+    fixture.host.insert(&map_path("base"), map);
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_of_a_kind_that_the_manifests_define_go_to_no_other_resource() {
+    let guard = |plural: &str| format!("/apis/platform.example/v1/{plural}/g1");
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    // The team's kind, as long as the class has none.
+    set_guards(&fixture, &[GUARD], &["evils"]);
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    assert!(fixture.tenant.get(&guard("evils")).is_some());
+    fixture.tenant.remove(&guard("evils"));
+    set_guards(&fixture, &[DEFINITION, GUARD], &["evils"]);
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+        assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
+        assert!(fixture.tenant.get(&guard("evils")).is_none());
+    }
+    set_guards(&fixture, &[DEFINITION, GUARD], &["evils", "guards"]);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    assert!(fixture.tenant.get(&guard("guards")).is_some());
+    assert!(fixture.tenant.get(&guard("evils")).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_with_two_resources_is_reported() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    set_guards(&fixture, &[GUARD], &["evils", "guards"]);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
+    let message = fixture.condition("ManifestsApplied").unwrap()["message"].to_string();
+    assert!(
+        message.contains("Guard g1: the tenant serves the kind as evils"),
+        "{message}"
+    );
+    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
+}
+
 #[tokio::test]
 async fn each_call_may_fail_once_and_the_objects_are_still_applied() {
     // More than one reconcile has.

@@ -1,0 +1,204 @@
+//! Which resource of a tenant has the objects of a kind.
+//!
+//! Several definitions can have the same kind, and API servers serve the one that had its names first. The team's may be that one. So objects
+//! of a kind that the manifests define go to the resource of their definition, and wait until it is served.
+
+use super::{desired::Manifest, pass::message};
+use crate::apply::is_status;
+use kube::{
+    Client,
+    api::{ApiResource, GroupVersionKind},
+    core::GroupVersion,
+    discovery::{ApiCapabilities, Scope, pinned_group},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A kind as the tenant's API server serves it.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedKind {
+    pub(super) resource: ApiResource,
+    pub(super) is_namespaced: bool,
+}
+
+/// Why it is not known where objects of a kind are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KindError {
+    /// The tenant does not serve it.
+    NotServed(String),
+    /// Its API server does not say, or its definitions contradict each other.
+    Unclear(String),
+}
+
+impl KindError {
+    /// What is wrong.
+    pub(super) fn message(self) -> String {
+        match self {
+            Self::NotServed(message) | Self::Unclear(message) => message,
+        }
+    }
+}
+
+/// Plural names of the kinds that manifests define, by group and kind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DefinedKinds(BTreeMap<(String, String), BTreeSet<String>>);
+
+impl DefinedKinds {
+    /// Those of the definitions in manifests.
+    pub(super) fn of(manifests: &[Manifest]) -> Self {
+        let mut kinds: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
+        for object in manifests.iter().flat_map(Manifest::known) {
+            if !object.key.is_definition() {
+                continue;
+            }
+            let text = |path: &str| {
+                let value = object.value.pointer(path).and_then(serde_json::Value::as_str);
+                value.unwrap_or_default().to_owned()
+            };
+            let kind = (text("/spec/group"), text("/spec/names/kind"));
+            kinds.entry(kind).or_default().insert(text("/spec/names/plural"));
+        }
+        Self(kinds)
+    }
+
+    /// The plural names that a kind may have; None if no manifest defines it.
+    fn plurals(&self, kind: &GroupVersionKind) -> Option<&BTreeSet<String>> {
+        self.0.get(&(kind.group.clone(), kind.kind.clone()))
+    }
+
+    /// Whether objects of a kind may go to the resource of this plural name.
+    pub(super) fn allow(&self, kind: &GroupVersionKind, plural: &str) -> bool {
+        self.plurals(kind).is_none_or(|plurals| plurals.contains(plural))
+    }
+
+    /// Asks a tenant's API server where objects of a kind are.
+    pub(super) async fn find(&self, client: &Client, kind: &GroupVersionKind) -> Result<ServedKind, KindError> {
+        let version = GroupVersion::gv(&kind.group, &kind.version);
+        match pinned_group(client, &version).await {
+            Ok(group) => self.choose(kind, group.versioned_resources(&kind.version)),
+            Err(error) if is_status(&error, 404) => Err(self.not_served(kind)),
+            Err(error) => Err(KindError::Unclear(message(&error))),
+        }
+    }
+
+    /// The one of the resources of a group and version that has the kind.
+    fn choose(
+        &self,
+        kind: &GroupVersionKind,
+        served: Vec<(ApiResource, ApiCapabilities)>,
+    ) -> Result<ServedKind, KindError> {
+        let is_of_kind = |resource: &ApiResource| resource.kind == kind.kind && self.allow(kind, &resource.plural);
+        let mut found = served.into_iter().filter(|(resource, _)| is_of_kind(resource));
+        let Some((resource, capabilities)) = found.next() else {
+            return Err(self.not_served(kind));
+        };
+        if let Some((other, _)) = found.next() {
+            return Err(KindError::Unclear(format!(
+                "the tenant serves the kind as {} and as {} of the group {}; define it in a manifest of the class, or delete one of the two \
+                 CustomResourceDefinitions",
+                resource.plural, other.plural, kind.group
+            )));
+        }
+        Ok(ServedKind {
+            resource,
+            is_namespaced: capabilities.scope == Scope::Namespaced,
+        })
+    }
+
+    fn not_served(&self, kind: &GroupVersionKind) -> KindError {
+        let GroupVersionKind { group, version, .. } = kind;
+        let mut message = format!("the tenant does not serve the kind in version {version}");
+        if let Some(plurals) = self.plurals(kind) {
+            let names: Vec<String> = plurals.iter().map(|plural| format!("{plural}.{group}")).collect();
+            let names = names.join(", ");
+            message = format!(
+                "{message} as the CustomResourceDefinition {names} of the manifests says; look at its conditions in the tenant: another \
+                 definition there may have its names"
+            );
+        }
+        KindError::NotServed(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::objects::{parse, tests::data},
+        *,
+    };
+    use berth_api::ClassManifest;
+    use std::sync::Arc;
+
+    const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
+                              metadata: {name: guards.platform.example}\n\
+                              spec: {group: platform.example, names: {kind: Guard, plural: guards}}\n";
+
+    fn defined(text: &str) -> DefinedKinds {
+        let manifest = Manifest {
+            spec: ClassManifest::default(),
+            objects: Ok(Arc::new(parse(&data(text)).unwrap())),
+        };
+        DefinedKinds::of(&[manifest])
+    }
+
+    fn guard() -> GroupVersionKind {
+        GroupVersionKind::gvk("platform.example", "v1", "Guard")
+    }
+
+    /// Resources of these plural names, all of them of the kind.
+    fn served(plurals: &[&str]) -> Vec<(ApiResource, ApiCapabilities)> {
+        let resource = |plural: &&str| {
+            let capabilities = ApiCapabilities {
+                scope: Scope::Namespaced,
+                subresources: Vec::new(),
+                operations: Vec::new(),
+            };
+            (ApiResource::from_gvk_with_plural(&guard(), plural), capabilities)
+        };
+        plurals.iter().map(resource).collect()
+    }
+
+    fn plural(chosen: Result<ServedKind, KindError>) -> Result<String, String> {
+        match chosen {
+            Ok(served) => Ok(served.resource.plural),
+            Err(error) => Err(error.message()),
+        }
+    }
+
+    #[test]
+    fn a_kind_that_manifests_define_is_that_of_their_definition() {
+        let kinds = defined(DEFINITION);
+        assert_eq!(
+            plural(kinds.choose(&guard(), served(&["evils", "guards"]))),
+            Ok("guards".into())
+        );
+        let other = kinds.choose(&guard(), served(&["evils"]));
+        assert!(matches!(other, Err(KindError::NotServed(_))), "{other:?}");
+        let message = plural(other).unwrap_err();
+        assert!(message.contains("guards.platform.example"), "{message}");
+        assert!(kinds.allow(&guard(), "guards") && !kinds.allow(&guard(), "evils"));
+    }
+
+    #[test]
+    fn a_kind_that_no_manifest_defines_has_one_resource() {
+        let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\n";
+        let kinds = defined(map);
+        let one = kinds.choose(&guard(), served(&["guards"])).unwrap();
+        assert!(one.is_namespaced);
+        assert_eq!(one.resource.plural, "guards");
+        let two = kinds.choose(&guard(), served(&["evils", "guards"]));
+        assert!(matches!(two, Err(KindError::Unclear(_))), "{two:?}");
+        let message = plural(two).unwrap_err();
+        assert!(message.contains("as evils and as guards"), "{message}");
+        assert_eq!(
+            plural(kinds.choose(&guard(), served(&[]))),
+            Err("the tenant does not serve the kind in version v1".into())
+        );
+    }
+
+    #[test]
+    fn the_same_kind_of_another_group_is_another_one() {
+        let kinds = defined(DEFINITION);
+        let other = GroupVersionKind::gvk("other.example", "v1", "Guard");
+        assert!(kinds.allow(&other, "evils"));
+    }
+}
