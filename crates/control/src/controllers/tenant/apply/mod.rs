@@ -26,7 +26,7 @@ mod upgrade;
 mod usage;
 
 pub(super) use argo_cd::delete_registration;
-pub(super) use control_plane::{ApiServer, Serving, Started, SyncerState};
+pub(super) use control_plane::{ApiServer, Observed, Serving, Started, SyncerState};
 pub(super) use endpoint::PublicState;
 pub(super) use prepare::Prepared;
 
@@ -102,6 +102,7 @@ pub(super) enum ControlPlane {
     Started {
         started: Box<Started>,
         serving: Result<Serving, TenantError>,
+        observed: Observed,
     },
 }
 
@@ -122,7 +123,7 @@ impl Outcome<'_> {
                 let failed = match control_plane.as_ref() {
                     ControlPlane::NotStarted(error) => Some(error),
                     ControlPlane::Asleep => None,
-                    ControlPlane::Started { started: _, serving } => serving.as_ref().err(),
+                    ControlPlane::Started { serving, .. } => serving.as_ref().err(),
                 };
                 let published = [nodes, schedule].into_iter().filter_map(|result| result.as_ref().err());
                 failed.into_iter().chain(published).collect()
@@ -145,7 +146,7 @@ impl Outcome<'_> {
             } => match *control_plane {
                 ControlPlane::NotStarted(error) => Err(error),
                 ControlPlane::Asleep => nodes.and(schedule),
-                ControlPlane::Started { started: _, serving } => serving.map(drop).and(nodes).and(schedule),
+                ControlPlane::Started { serving, .. } => serving.map(drop).and(nodes).and(schedule),
             },
         }
     }
@@ -159,10 +160,11 @@ async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nod
     }
     match control_plane::start(context, prepared, nodes).await {
         Ok(mut started) => {
-            let serving = control_plane::serve(context, prepared, &started).await;
+            let (serving, observed) = control_plane::serve(context, prepared, &started).await;
             usage::measure_new(context, prepared, &mut started).await;
             ControlPlane::Started {
                 serving,
+                observed,
                 started: Box::new(started),
             }
         }

@@ -90,7 +90,12 @@ async fn observe(
     control_plane: &ControlPlane,
     registration: &ObservedRegistration,
 ) -> Result<RotationFacts, ReconcileError> {
-    let ControlPlane::Started { started, serving } = control_plane else {
+    let ControlPlane::Started {
+        started,
+        serving,
+        observed: _,
+    } = control_plane
+    else {
         let missing = || Err("the API server does not run; the condition ControlPlaneReady says why".to_owned());
         return Ok(RotationFacts {
             api_servers: missing(),
