@@ -40,7 +40,7 @@ const SYNCER_PROBE: Duration = Duration::from_millis(200);
 /// Time for the probe of a syncer.
 const SYNCER_PROBE_LIMIT: Duration = Duration::from_secs(3);
 
-/// A tenant whose API server was started and whose kubeconfig exists.
+/// A tenant whose API server was started.
 pub(crate) struct Started {
     pub(crate) api_server: ApiServer,
     /// Whether every API server has the version of the settings. Observed only during an upgrade.
@@ -51,7 +51,8 @@ pub(crate) struct Started {
     pub(super) is_unmeasured: bool,
     pub(super) components: Vec<Component>,
     pub(super) dns: Option<DnsInput>,
-    kubeconfig: String,
+    /// What was written into the Secret with the kubeconfig. Nothing else depends on that Secret: it is in the team's namespace.
+    pub(crate) kubeconfig: Result<String, TenantError>,
 }
 
 impl Started {
@@ -117,7 +118,7 @@ pub(crate) enum SyncerState {
     Down(String),
 }
 
-/// Starts the API server and publishes the kubeconfig.
+/// Starts the API server and publishes the kubeconfig. The team may keep the latter from being written; the tenant is started all the same.
 pub(super) async fn start(
     context: &TenantContext,
     prepared: &Prepared<'_>,
@@ -160,7 +161,7 @@ pub(super) async fn start(
         .map_err(in_step(TenantError::SyncerIdentity))?;
     let kubeconfig = kubeconfig::apply_kubeconfig(context, prepared)
         .await
-        .map_err(in_step(TenantError::Kubeconfig))?;
+        .map_err(in_step(TenantError::Kubeconfig));
     Ok(Started {
         api_server: match (connected, state) {
             (Some(connected), _) if connected.is_complete => ApiServer::Answers(connected.applier),
@@ -177,8 +178,11 @@ pub(super) async fn start(
     })
 }
 
-/// Stops everything of a tenant that sleeps. Its certificates and its kubeconfig stay valid meanwhile.
-pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>) -> Result<(), TenantError> {
+/// Stops everything of a tenant that sleeps. Its certificates and its kubeconfig stay valid meanwhile. Returns whether the kubeconfig was written.
+pub(super) async fn keep_asleep(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+) -> Result<Result<(), TenantError>, TenantError> {
     let tenant = &prepared.accepted.tenant;
     tenant.memory.connection.close();
     // Before anything is scaled down, and here, so that nothing is lost if the wake is recorded and control does not learn it. All other
@@ -201,10 +205,8 @@ pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>
     )
     .await
     .map_err(in_step(TenantError::Certificates))?;
-    kubeconfig::apply_kubeconfig(context, prepared)
-        .await
-        .map_err(in_step(TenantError::Kubeconfig))?;
-    Ok(())
+    let written = kubeconfig::apply_kubeconfig(context, prepared).await;
+    Ok(written.map(drop).map_err(in_step(TenantError::Kubeconfig)))
 }
 
 /// Applies the objects and runs the components that need the API server, if it answers. Then probes the syncer. A step that fails keeps no other
@@ -372,11 +374,14 @@ fn write_kubeconfig_file(
     prepared: &Prepared<'_>,
     started: &Started,
 ) -> Result<(), ReconcileError> {
+    let Ok(kubeconfig) = &started.kubeconfig else {
+        return Ok(());
+    };
     let cluster = &prepared.accepted.tenant.cluster;
     let namespace = cluster.namespace().unwrap_or_default();
     Ok(context
         .runtime
-        .publish_kubeconfig(&namespace, &cluster.name_any(), &started.kubeconfig)?)
+        .publish_kubeconfig(&namespace, &cluster.name_any(), kubeconfig)?)
 }
 
 /// Probes the syncer. If it is not ready, the tenant is soon reconciled again.

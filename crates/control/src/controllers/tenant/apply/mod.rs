@@ -97,7 +97,10 @@ pub(super) enum ControlPlane {
     /// The API server could not be started.
     NotStarted(TenantError),
     /// The tenant sleeps: nothing runs.
-    Asleep,
+    Asleep {
+        /// Whether its kubeconfig was written.
+        kubeconfig: Result<(), TenantError>,
+    },
     /// The API server was started, and if it answers, the components that need it.
     Started {
         started: Box<Started>,
@@ -121,12 +124,16 @@ impl Outcome<'_> {
                 rotation: _,
             } => {
                 let failed = match control_plane.as_ref() {
-                    ControlPlane::NotStarted(error) => Some(error),
-                    ControlPlane::Asleep => None,
-                    ControlPlane::Started { serving, .. } => serving.as_ref().err(),
+                    ControlPlane::NotStarted(error) => [Some(error), None],
+                    ControlPlane::Asleep { kubeconfig } => [kubeconfig.as_ref().err(), None],
+                    ControlPlane::Started {
+                        started,
+                        serving,
+                        observed: _,
+                    } => [started.kubeconfig.as_ref().err(), serving.as_ref().err()],
                 };
                 let published = [nodes, schedule].into_iter().filter_map(|result| result.as_ref().err());
-                failed.into_iter().chain(published).collect()
+                failed.into_iter().flatten().chain(published).collect()
             }
         }
     }
@@ -145,8 +152,15 @@ impl Outcome<'_> {
                 rotation: _,
             } => match *control_plane {
                 ControlPlane::NotStarted(error) => Err(error),
-                ControlPlane::Asleep => nodes.and(schedule),
-                ControlPlane::Started { serving, .. } => serving.map(drop).and(nodes).and(schedule),
+                ControlPlane::Asleep { kubeconfig } => kubeconfig.and(nodes).and(schedule),
+                ControlPlane::Started {
+                    started,
+                    serving,
+                    observed: _,
+                } => {
+                    let written = started.kubeconfig.map(drop);
+                    written.and(serving.map(drop)).and(nodes).and(schedule)
+                }
             },
         }
     }
@@ -156,7 +170,9 @@ impl Outcome<'_> {
 async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nodes: &ObservedNodes) -> ControlPlane {
     if prepared.accepted.tenant.cluster.sleep_state() == SleepState::Sleeping {
         let stopped = control_plane::keep_asleep(context, prepared).await;
-        return stopped.map_or_else(ControlPlane::NotStarted, |()| ControlPlane::Asleep);
+        return stopped.map_or_else(ControlPlane::NotStarted, |kubeconfig| ControlPlane::Asleep {
+            kubeconfig,
+        });
     }
     match control_plane::start(context, prepared, nodes).await {
         Ok(mut started) => {
@@ -184,7 +200,7 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
     let control_plane = run_control_plane(context, &prepared, nodes).await;
     let applier = match &control_plane {
         ControlPlane::Started { started, .. } => started.api_server.applier(),
-        ControlPlane::NotStarted(_) | ControlPlane::Asleep => None,
+        ControlPlane::NotStarted(_) | ControlPlane::Asleep { .. } => None,
     };
     let argo_cd = Box::pin(argo_cd::keep_registration(context, &prepared, applier)).await;
     let rotation = Box::pin(rotation::follow_rotation(context, &prepared, &control_plane, &argo_cd)).await;

@@ -112,7 +112,8 @@ pub(in super::super) fn conditions(
             all.push(node_groups::condition(&nodes.spec, &nodes.groups, &nodes.owned));
         }
     }
-    for failed in outcome.errors().into_iter().map(TenantError::condition) {
+    // Of several steps with the same condition the first counts.
+    for failed in outcome.errors().into_iter().rev().map(TenantError::condition) {
         all.retain(|condition| condition.kind != failed.kind);
         all.push(failed);
     }

@@ -17,7 +17,7 @@ pub(in super::super) fn observed_usage<'a>(outcome: &'a Outcome<'_>) -> Option<&
     };
     match control_plane.as_ref() {
         ControlPlane::Started { started, .. } => Some(&started.datastore),
-        ControlPlane::Asleep | ControlPlane::NotStarted(_) => None,
+        ControlPlane::Asleep { .. } | ControlPlane::NotStarted(_) => None,
     }
 }
 
@@ -38,13 +38,13 @@ pub(super) fn find_unobserved<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Tenant
             serving: Err(error),
             observed,
         } if observed.manifests == ObservedManifests::NotObserved => Some(error),
-        ControlPlane::Started { .. } | ControlPlane::Asleep => None,
+        ControlPlane::Started { .. } | ControlPlane::Asleep { .. } => None,
     }
 }
 
 /// Whether nothing of the tenant runs, because it sleeps.
 pub(super) fn is_asleep(outcome: &Outcome<'_>) -> bool {
-    matches!(outcome, Outcome::Prepared { control_plane, .. } if matches!(**control_plane, ControlPlane::Asleep))
+    matches!(outcome, Outcome::Prepared { control_plane, .. } if matches!(**control_plane, ControlPlane::Asleep { .. }))
 }
 
 /// Whether every API server of the tenant is as its settings say.
@@ -67,7 +67,7 @@ fn observed<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Observed> {
     };
     match control_plane.as_ref() {
         ControlPlane::Started { observed, .. } => Some(observed),
-        ControlPlane::Asleep | ControlPlane::NotStarted(_) => None,
+        ControlPlane::Asleep { .. } | ControlPlane::NotStarted(_) => None,
     }
 }
 
