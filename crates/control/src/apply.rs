@@ -84,6 +84,37 @@ impl Applier {
             .await
     }
 
+    /// As [`Applier::apply`]. If the API server refuses (422), what exists is deleted and made anew: only for objects with which nothing else is
+    /// lost. `is_other` says whether what exists, which is the first, differs from what is wanted in a field that nobody can change; if not,
+    /// it stays.
+    ///
+    /// # Errors
+    /// The API server refuses or does not answer.
+    pub async fn apply_or_replace<K>(
+        &self,
+        api: &Api<K>,
+        object: &K,
+        is_other: fn(&K, &K) -> bool,
+    ) -> Result<(), ApplyError>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Sync,
+    {
+        let what = match self.apply(object).await {
+            Err(ApplyError { object, source }) if is_status(&source, 422) => object,
+            applied => return applied,
+        };
+        let fail = |source| ApplyError {
+            object: what.clone(),
+            source: Box::new(source),
+        };
+        let name = object.meta().name.as_deref().unwrap_or_default();
+        let live = optional(api.get(name).await).map_err(&fail)?;
+        if let Some(live) = live.filter(|live| is_other(live, object)) {
+            delete_same(api, live.meta()).await.map_err(&fail)?;
+        }
+        self.apply_again(object).await
+    }
+
     /// As [`Applier::apply`], for a kind without a type.
     ///
     /// # Errors

@@ -76,6 +76,44 @@ impl ReconcileError {
     }
 }
 
+/// The first error of several steps that are all tried.
+#[derive(Debug)]
+pub struct FirstError<E>(Option<E>);
+
+impl<E> Default for FirstError<E> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<E> FirstError<E> {
+    /// The value of a step. Its error is kept, unless another step failed before.
+    pub fn note<T, F: Into<E>>(&mut self, result: Result<T, F>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                if self.0.is_none() {
+                    self.0 = Some(error.into());
+                }
+                None
+            }
+        }
+    }
+
+    /// Whether no step has failed.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The first error, if a step failed.
+    ///
+    /// # Errors
+    /// That one.
+    pub fn into_result(self) -> Result<(), E> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
 /// Puts "what was tried" before an API error.
 pub fn api(what: &'static str) -> impl FnOnce(kube::Error) -> ReconcileError {
     move |source| ReconcileError::Api {

@@ -3,7 +3,7 @@
 use crate::sleep::kill_control;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use berth_api::{RotationPhase, conditions, labels};
+use berth_api::{AccessSubject, RotationPhase, SubjectKind, conditions, labels};
 use berth_tests::{
     command_line::CommandLine,
     gateway::{Gateway, host_name},
@@ -13,10 +13,14 @@ use berth_tests::{
     token,
     wait::{SOON, until, until_true},
 };
-use jiff::Timestamp;
-use k8s_openapi::api::{
-    authentication::v1::{TokenRequest, TokenRequestSpec},
-    core::v1::{Pod, Secret, ServiceAccount},
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        authentication::v1::{TokenRequest, TokenRequestSpec},
+        core::v1::{Pod, Secret, ServiceAccount},
+        rbac::v1::ClusterRoleBinding,
+    },
 };
 use kube::{
     Api, Client,
@@ -48,10 +52,52 @@ async fn until_answer(kubeconfig: &str, code: u16) {
     .await;
 }
 
-async fn kubeconfig_in_secret(host: &TestCluster) -> String {
+async fn kubeconfig_in_secret(host: &TestCluster, name: &str) -> String {
     let secrets: Api<Secret> = Api::namespaced(host.client.clone(), NAMESPACE);
-    let data = secrets.get(&format!("{NAME}-kubeconfig")).await.unwrap().data.unwrap();
+    let data = secrets.get(&format!("{name}-kubeconfig")).await.unwrap().data.unwrap();
     String::from_utf8(data["kubeconfig"].0.clone()).unwrap()
+}
+
+/// Changes the Secret with the kubeconfig, as somebody of the team may.
+async fn change_secret(host: &TestCluster, name: &str, patch: &Value) {
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), NAMESPACE);
+    secrets
+        .patch(
+            &format!("{name}-kubeconfig"),
+            &PatchParams::default(),
+            &Patch::Merge(patch),
+        )
+        .await
+        .unwrap();
+}
+
+async fn patch_tenant(host: &TestCluster, name: &str, patch: &Value) {
+    host.tenants(NAMESPACE)
+        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+}
+
+/// Asks for new credentials now; returns the time of the request.
+async fn request_rotation(host: &TestCluster, name: &str) -> Timestamp {
+    let at = Timestamp::from_second(Timestamp::now().as_second()).unwrap();
+    let patch = json!({"metadata": {"annotations": {labels::CREDENTIALS_ROTATION_REQUESTED_AT: at.to_string()}}});
+    patch_tenant(host, name, &patch).await;
+    at
+}
+
+/// Waits until the rotation is in a phase; returns when it was asked for.
+async fn until_rotation(host: &TestCluster, name: &str, phase: RotationPhase) -> Timestamp {
+    let tenants = host.tenants(NAMESPACE);
+    until(&format!("the rotation is {phase:?}"), SOON, async || {
+        let status = tenants.get(name).await.map_err(|error| error.to_string())?.status;
+        let status = status.unwrap_or_default();
+        match status.credentials {
+            Some(credentials) if credentials.phase == phase => Ok(credentials.requested_at.0),
+            other => Err(format!("{other:?} {:?}", status.conditions)),
+        }
+    })
+    .await
 }
 
 /// Creates a pod in the tenant and waits until it runs on the host, which it does through the syncer alone.
@@ -73,35 +119,27 @@ pub(crate) async fn old_certificates_are_refused_after_a_rotation_while_control_
     run_pod(&tenant, &tenant.client, "before").await;
     assert_eq!(answer(&tenant.kubeconfig).await, Some(200));
 
-    let at = Timestamp::from_second(Timestamp::now().as_second()).unwrap();
-    let patch = json!({"metadata": {"annotations": {labels::CREDENTIALS_ROTATION_REQUESTED_AT: at.to_string()}}});
-    let tenants = host.tenants(NAMESPACE);
-    tenants
-        .patch(NAME, &PatchParams::default(), &Patch::Merge(&patch))
-        .await
-        .unwrap();
+    let at = request_rotation(&host, NAME).await;
     kill_control(&host, &[20, 150, 600, 1500]).await;
-    let credentials = until("the rotation is completed", SOON, async || {
-        let status = tenants.get(NAME).await.map_err(|error| error.to_string())?.status;
-        let status = status.unwrap_or_default();
-        match status.credentials {
-            Some(credentials) if credentials.phase == RotationPhase::Completed => Ok(credentials),
-            other => Err(format!("{other:?} {:?}", status.conditions)),
-        }
-    })
-    .await;
-    assert_eq!(credentials.requested_at.0, at);
+    assert_eq!(until_rotation(&host, NAME, RotationPhase::Completed).await, at);
 
     until_answer(&tenant.kubeconfig, 401).await;
     let rotated = Tenant::ready(&host, NAMESPACE, NAME).await;
     assert_ne!(rotated.kubeconfig, tenant.kubeconfig);
-    assert_eq!(rotated.kubeconfig, kubeconfig_in_secret(&host).await);
+    assert_eq!(rotated.kubeconfig, kubeconfig_in_secret(&host, NAME).await);
     until_answer(&rotated.kubeconfig, 200).await;
     // What ran goes on, and what is new is synced.
     let pods: Api<Pod> = Api::namespaced(rotated.client.clone(), "default");
     assert_eq!(phase(&pods.get("before").await.unwrap()), "Running");
     run_pod(&rotated, &rotated.client, "after").await;
-    let all = tenants.get(NAME).await.unwrap().status.unwrap_or_default().conditions;
+    let all = host
+        .tenants(NAMESPACE)
+        .get(NAME)
+        .await
+        .unwrap()
+        .status
+        .unwrap_or_default()
+        .conditions;
     assert!(conditions::is_true(&all, conditions::CREDENTIALS_ROTATED), "{all:?}");
 
     // The command line does the same, and waits for it.
@@ -110,9 +148,64 @@ pub(crate) async fn old_certificates_are_refused_after_a_rotation_while_control_
     let output = berth.berth(&["credentials", "rotate", &name, "--wait"]).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     until_answer(&rotated.kubeconfig, 401).await;
-    let second = kubeconfig_in_secret(&host).await;
+    let second = kubeconfig_in_secret(&host, NAME).await;
     until_answer(&second, 200).await;
     machine_gets_a_kubeconfig_that_expires(&berth, &name, &second).await;
+    tenant.delete(&host).await;
+}
+
+/// Lets the phase of a rotation have begun 15 minutes ago. Control that runs remembers when it did.
+async fn backdate(host: &TestCluster, tenant: &Tenant) {
+    const STATE: &str = "client-rotation.json";
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
+    let data = secrets.get("pki").await.unwrap().data.unwrap();
+    let mut rotation: Value = serde_json::from_slice(&data[STATE].0).unwrap();
+    let since = Timestamp::now() - SignedDuration::from_mins(15);
+    rotation["since"] = since.to_string().into();
+    let patch = json!({"data": {STATE: ByteString(rotation.to_string().into_bytes())}});
+    secrets
+        .patch("pki", &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
+}
+
+/// Who may write the Secret with the kubeconfig keeps nobody's access and no old certificate.
+pub(crate) async fn a_secret_in_the_way_stops_neither_access_rules_nor_a_rotation(host: Arc<TestCluster>) {
+    const BLOCKED: &str = "blocked";
+    let mut wanted = cluster(BLOCKED, &[]);
+    wanted.spec.access.admins = vec![AccessSubject {
+        kind: SubjectKind::User,
+        name: "oidc:eve".into(),
+    }];
+    let tenant = Tenant::create(&host, NAMESPACE, &wanted).await;
+    change_secret(
+        &host,
+        BLOCKED,
+        &json!({"metadata": {"labels": {(labels::TENANT): null}}}),
+    )
+    .await;
+    patch_tenant(&host, BLOCKED, &json!({"spec": {"access": {"admins": null}}})).await;
+    let bindings: Api<ClusterRoleBinding> = Api::all(tenant.client.clone());
+    until_true("nobody is an admin any more", SOON, async || {
+        let binding = bindings.get("berth:access:admins").await.unwrap();
+        binding.subjects.unwrap_or_default().is_empty()
+    })
+    .await;
+
+    let at = request_rotation(&host, BLOCKED).await;
+    assert_eq!(until_rotation(&host, BLOCKED, RotationPhase::Issuing).await, at);
+    until_answer(&tenant.kubeconfig, 200).await;
+    backdate(&host, &tenant).await;
+    kill_control(&host, &[20]).await;
+    assert_eq!(until_rotation(&host, BLOCKED, RotationPhase::Completed).await, at);
+    until_answer(&tenant.kubeconfig, 401).await;
+
+    // Berth's own Secret is replaced if somebody made it immutable.
+    let own = json!({"metadata": {"labels": {(labels::TENANT): tenant.id.slug()}}, "immutable": true});
+    change_secret(&host, BLOCKED, &own).await;
+    let rotated = Tenant::ready(&host, NAMESPACE, BLOCKED).await;
+    assert_ne!(rotated.kubeconfig, tenant.kubeconfig);
+    until_answer(&rotated.kubeconfig, 200).await;
     tenant.delete(&host).await;
 }
 

@@ -138,6 +138,8 @@ fn main() -> ExitCode {
                 sleep_random::nothing_is_lost_in_random_sleeps_and_nothing_runs_twice,
                 gateway::a_team_works_through_the_gateway,
                 credentials::old_certificates_are_refused_after_a_rotation_while_control_is_killed,
+                credentials::a_secret_in_the_way_stops_neither_access_rules_nor_a_rotation,
+                platform_objects::objects_in_the_way_keep_no_manifest_back,
                 wake::a_storm_wakes_each_sleeper_once_and_watches_outlast_the_gateway,
                 integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,
                 integrations::argo_cd_elsewhere_goes_through_the_gateway,

@@ -1,6 +1,6 @@
 //! What the platform applies in tenants: kept, deleted when no manifest has it any more, and out of reach of the tenant's admins.
 
-use crate::own_objects::own_objects_are_kept;
+use crate::{own_objects::own_objects_are_kept, sleep::kill_control};
 use berth_api::{TenantCluster, conditions, labels, system};
 use berth_kubernetes_versions::{KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS};
 use berth_tests::{
@@ -9,12 +9,16 @@ use berth_tests::{
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
 };
-use k8s_openapi::api::{
-    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-    apps::v1::Deployment,
-    core::v1::{ConfigMap, Event, Namespace, ResourceQuota},
-    networking::v1::NetworkPolicy,
-    rbac::v1::ClusterRole,
+use k8s_openapi::{
+    api::{
+        admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, Event, LimitRange, Namespace, ResourceQuota},
+        discovery::v1::EndpointSlice,
+        networking::v1::NetworkPolicy,
+        rbac::v1::ClusterRole,
+    },
+    kube_aggregator::pkg::apis::apiregistration::v1::APIService,
 };
 use kube::{
     Api, Client, Error, ResourceExt,
@@ -321,7 +325,7 @@ pub(crate) async fn manifests_follow_their_class_and_surplus_is_deleted(host: Ar
     put_manifest(&host, name, "kind: [").await;
     let message = until_applied(&host, &tenant, "ManifestInvalid").await;
     assert!(message.contains("objects.yaml is not YAML"), "{message}");
-    let ranges: Api<k8s_openapi::api::core::v1::LimitRange> = Api::namespaced(tenant.client.clone(), "default");
+    let ranges: Api<LimitRange> = Api::namespaced(tenant.client.clone(), "default");
     assert!(ranges.get_opt("platform").await.unwrap().is_some());
     // A version that is applied once is the team's.
     let once = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: welcome, namespace: default}\n";
@@ -400,4 +404,41 @@ pub(crate) async fn drift_in_a_tenant_of_an_earlier_version_is_corrected(host: A
     let status = host.tenants(name).get(name).await.unwrap().status.unwrap();
     assert!(status.manifests[0].drift_corrected_at.is_some());
     tenant.delete(&host).await;
+}
+
+/// Objects that nobody can change into Berth's are replaced, and nothing waits for that.
+pub(crate) async fn objects_in_the_way_keep_no_manifest_back(host: Arc<TestCluster>) {
+    const METRICS: &str = "v1beta1.metrics.k8s.io";
+    let name = "platform-blocked";
+    let tenant = create_tenant(&host, name, KUBERNETES_DEFAULT, BASE).await;
+    let admin = &tenant.client;
+    let slices: Api<EndpointSlice> = Api::namespaced(admin.clone(), "default");
+    slices.delete("kubernetes", &DeleteParams::default()).await.unwrap();
+    let foreign = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "kubernetes"},
+        "addressType": "FQDN", "endpoints": []});
+    apply(admin, "default", &foreign).await.unwrap();
+    let apis: Api<APIService> = Api::all(admin.clone());
+    let insecure = Patch::Merge(json!({"spec": {"insecureSkipTLSVerify": true, "caBundle": null}}));
+    apis.patch(METRICS, &PatchParams::default(), &insecure).await.unwrap();
+    // Control that remembers nothing applies everything again.
+    kill_control(&host, &[20]).await;
+    let other =
+        "apiVersion: v1\nkind: LimitRange\nmetadata: {name: platform, namespace: default}\nspec: {limits: []}\n";
+    put_manifest(&host, name, other).await;
+    let ranges: Api<LimitRange> = Api::namespaced(admin.clone(), "default");
+    until_true("the manifest is applied", SOON, async || {
+        ranges.get_opt("platform").await.unwrap().is_some()
+    })
+    .await;
+    until_true("the slice is the API server's again", SOON, async || {
+        let slice = slices.get_opt("kubernetes").await.unwrap();
+        slice.is_some_and(|slice| slice.address_type != "FQDN")
+    })
+    .await;
+    until_true("the metrics API is verified again", SOON, async || {
+        let spec = apis.get_opt(METRICS).await.unwrap().and_then(|api| api.spec);
+        spec.is_some_and(|spec| spec.ca_bundle.is_some() && spec.insecure_skip_tls_verify != Some(true))
+    })
+    .await;
+    Tenant::ready(&host, name, name).await.delete(&host).await;
 }

@@ -43,6 +43,20 @@ fn the_old_authority_is_revoked_in_bounded_time_whatever_clients_do() {
 }
 
 #[test]
+fn no_phase_goes_on_without_the_api_servers_however_late_it_is() {
+    use RotationPhase::{Issuing, Revoking, Trusting};
+    let now = at(REQUESTED) + SignedDuration::from_secs(2 * PHASE_SECONDS);
+    for phase in [Trusting, Issuing, Revoking] {
+        let recorded = rotation(phase);
+        assert!(recorded.is_overdue(now));
+        for clients in [false, true] {
+            let step = next_step(Some(&recorded), None, &facts(false, clients), now);
+            assert_eq!(step, RotationStep::Wait("api".into()), "{phase:?}");
+        }
+    }
+}
+
+#[test]
 fn each_phase_waits_for_what_was_observed() {
     use RotationPhase::{Completed, Issuing, Revoking, Trusting};
     let step = |phase: Option<RotationPhase>, api_servers, clients, due| {

@@ -279,7 +279,11 @@ impl Objects {
         if target.subresource.is_some() {
             object["status"] = body["status"].clone();
         } else {
+            let before = object.clone();
             merge(&mut object, body);
+            if changes_fixed(&before, &object) {
+                return Err((422, "the field is immutable"));
+            }
         }
         if let Some(namespace) = &target.namespace {
             object["metadata"]["namespace"] = namespace.clone().into();
@@ -336,6 +340,13 @@ impl Objects {
         }
         json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})
     }
+}
+
+/// Whether something was changed that nobody can change.
+fn changes_fixed(before: &Value, after: &Value) -> bool {
+    let is_changed = |field: &str| !before[field].is_null() && before[field] != after[field];
+    let is_immutable = before["immutable"] == true;
+    ["roleRef", "addressType"].into_iter().any(is_changed) || is_immutable && is_changed("data")
 }
 
 /// A merge patch: null removes.

@@ -5,6 +5,7 @@ use crate::{error::ReconcileError, key::Key, runtime::Owner};
 use berth_api::{TenantCluster, names::TenantId};
 use kube::ResourceExt;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 /// Time for the writes of one step in the tenant. A webhook may take 30 s; what was applied is remembered, and the next reconcile
 /// does the rest.
@@ -42,6 +43,27 @@ impl Tenant {
         &self,
         writes: impl Future<Output = Result<(), ReconcileError>>,
     ) -> Result<(), ReconcileError> {
+        self.write_within(WRITE_LIMIT, writes).await
+    }
+
+    /// As [`Tenant::write`], in what is left of the time since `begun`: a reconcile that waits for all its writes would not end in time.
+    ///
+    /// # Errors
+    /// The API server refuses, or does not answer in time.
+    pub(super) async fn write_in_rest(
+        &self,
+        begun: Instant,
+        writes: impl Future<Output = Result<(), ReconcileError>>,
+    ) -> Result<(), ReconcileError> {
+        self.write_within(WRITE_LIMIT.saturating_sub(begun.elapsed()), writes)
+            .await
+    }
+
+    async fn write_within(
+        &self,
+        limit: Duration,
+        writes: impl Future<Output = Result<(), ReconcileError>>,
+    ) -> Result<(), ReconcileError> {
         let late = || ReconcileError::Blocked {
             reason: "APIServerSlow",
             message: format!(
@@ -50,7 +72,7 @@ impl Tenant {
                 WRITE_LIMIT.as_secs()
             ),
         };
-        self.slot.lend(WRITE_LIMIT, writes).await.unwrap_or_else(|| Err(late()))
+        self.slot.lend(limit, writes).await.unwrap_or_else(|| Err(late()))
     }
 
     pub(super) fn key(&self) -> Key {

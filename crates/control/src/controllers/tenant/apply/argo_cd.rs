@@ -12,7 +12,9 @@ use super::{
         settings::Settings,
         target::Tenant,
     },
-    Accepted, Prepared, keys,
+    Accepted, Prepared,
+    bootstrap_objects::apply_binding,
+    keys,
 };
 use crate::{
     apply::{Applier, delete_same, optional},
@@ -185,7 +187,7 @@ async fn register(
         store_record(tenant, namespace).await?;
         *recorded = record;
     }
-    let grant = async { Ok::<_, ReconcileError>(applier.apply(&argo_cd::admin_binding()).await?) };
+    let grant = async { Ok::<_, ReconcileError>(apply_binding(applier, &argo_cd::admin_binding()).await?) };
     tenant.write(grant).await?;
     let mut leaves = keys::load_certificates(context, tenant, Timestamp::now()).await?;
     let certificate = issue_certificate(&prepared.authorities, &mut leaves)?;

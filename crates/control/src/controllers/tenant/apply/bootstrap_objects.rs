@@ -6,12 +6,21 @@ use super::{
         context::TenantContext,
         error::{TenantError, in_step},
     },
-    Prepared, Started, definitions, dns,
+    Prepared, Started,
+    control_plane::have_run,
+    definitions, dns,
 };
-use crate::{apply::Applier, control_plane::has_public_discovery, error::ReconcileError};
+use crate::{
+    apply::{Applier, ApplyError},
+    control_plane::has_public_discovery,
+    error::{FirstError, ReconcileError},
+};
 use berth_sync_rules::admission::configuration::configuration;
+use k8s_openapi::api::{discovery::v1::EndpointSlice, rbac::v1::ClusterRoleBinding};
+use kube::Api;
 
-/// Applies what every tenant has before it is called ready.
+/// Applies what every tenant has before it is called ready. An object that the tenant refuses, which an admin of it may have made so, keeps no other
+/// back; the first error is the result.
 pub(super) async fn apply_bootstrap_objects(
     context: &TenantContext,
     prepared: &Prepared<'_>,
@@ -41,37 +50,59 @@ pub(super) async fn apply_bootstrap_objects(
         .collect();
     let authority = prepared.authorities.admission.cert_pem();
     let webhooks = configuration(&prepared.endpoints.admission.authority(), authority);
-    let applied = async {
+    let tenant = &prepared.accepted.tenant;
+    let writes = async {
+        let mut failed = FirstError::<ReconcileError>::default();
         for role in &roles {
-            applier.apply(role).await?;
+            failed.note(applier.apply(role).await);
         }
         for binding in &bindings {
-            applier.apply(binding).await?;
+            failed.note(apply_binding(applier, binding).await);
         }
-        applier.apply(&service_account).await?;
+        failed.note(applier.apply(&service_account).await);
         for cidr in &service_cidrs {
-            applier.apply(cidr).await?;
+            failed.note(applier.apply(cidr).await);
         }
         for schema in &flow_schemas {
-            applier.apply(schema).await?;
+            failed.note(applier.apply(schema).await);
         }
         let address = prepared.service_range.first;
-        applier.apply(&api_server_endpoints::endpoints(address)).await?;
-        applier.apply(&api_server_endpoints::slice(address)).await?;
-        // Last: from here on Services need the host's ranges.
-        applier.apply(&webhooks).await
-    };
-    let writes = async {
-        applied.await.inspect_err(|_| applier.forget())?;
-        definitions::apply_definitions(applier, &definitions).await?;
-        if let Some(dns) = &started.dns {
-            dns::apply_tenant_service(applier, dns.address).await?;
+        failed.note(applier.apply(&api_server_endpoints::endpoints(address)).await);
+        failed.note(apply_slice(applier, &api_server_endpoints::slice(address)).await);
+        // Last: from here on Services need the host's ranges. A new API server may lack its own Service when it refuses the objects above.
+        if failed.is_none() || have_run(tenant) {
+            failed.note(applier.apply(&webhooks).await);
         }
-        Ok::<_, ReconcileError>(())
+        if !failed.is_none() {
+            applier.forget();
+        }
+        failed.note(definitions::apply_definitions(applier, &definitions).await);
+        if let Some(dns) = &started.dns {
+            failed.note(dns::apply_tenant_service(applier, dns.address).await);
+        }
+        failed.into_result()
     };
-    Box::pin(prepared.accepted.tenant.write(writes))
+    Box::pin(tenant.write(writes))
         .await
         .map_err(in_step(TenantError::Bootstrap))
+}
+
+/// Applies a ClusterRoleBinding whose name is Berth's. Nobody can change the role of one that exists.
+///
+/// # Errors
+/// The tenant's API server refuses or does not answer.
+pub(super) async fn apply_binding(tenant: &Applier, binding: &ClusterRoleBinding) -> Result<(), ApplyError> {
+    let bindings: Api<ClusterRoleBinding> = Api::all(tenant.client().clone());
+    let has_other_role = |live: &ClusterRoleBinding, wanted: &ClusterRoleBinding| live.role_ref != wanted.role_ref;
+    tenant.apply_or_replace(&bindings, binding, has_other_role).await
+}
+
+/// Applies the slice of the API server. Nobody can change the type of its addresses.
+async fn apply_slice(tenant: &Applier, slice: &EndpointSlice) -> Result<(), ApplyError> {
+    let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+    let slices: Api<EndpointSlice> = Api::namespaced(tenant.client().clone(), namespace);
+    let has_other_type = |live: &EndpointSlice, wanted: &EndpointSlice| live.address_type != wanted.address_type;
+    tenant.apply_or_replace(&slices, slice, has_other_type).await
 }
 
 /// Whether the tenant may fall asleep because nobody uses it, so that its API server has to count what is use.

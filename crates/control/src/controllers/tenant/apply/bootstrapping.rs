@@ -4,7 +4,6 @@ use super::{
     super::{
         context::TenantContext,
         error::{TenantError, in_step},
-        manifests::ObservedManifests,
     },
     Prepared, Serving, Started, SyncerState,
     bootstrap_objects::apply_bootstrap_objects,
@@ -42,7 +41,5 @@ pub(super) async fn begin(
     Ok(Serving {
         running: None,
         syncer: SyncerState::Starting("the API server has not written its default roles yet".into()),
-        manifests: ObservedManifests::NotObserved,
-        host_usage: None,
     })
 }

@@ -22,7 +22,7 @@ use crate::{
     control_plane::{
         API_SERVER, Component, ControlPlaneInput, DatastoreInput, DnsInput, Endpoints, Leaf, render_components,
     },
-    error::ReconcileError,
+    error::{FirstError, ReconcileError},
     runtime::ComponentState,
 };
 use berth_api::{DatastoreUsage, HostUsage, SleepState, conditions::SYNCER_READY};
@@ -33,13 +33,14 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
+use tokio::time::Instant;
 
 /// Pause before a syncer that is not ready yet is probed again.
 const SYNCER_PROBE: Duration = Duration::from_millis(200);
 /// Time for the probe of a syncer.
 const SYNCER_PROBE_LIMIT: Duration = Duration::from_secs(3);
 
-/// A tenant whose API server was started and whose kubeconfig exists.
+/// A tenant whose API server was started.
 pub(crate) struct Started {
     pub(crate) api_server: ApiServer,
     /// Whether every API server has the version of the settings. Observed only during an upgrade.
@@ -50,7 +51,8 @@ pub(crate) struct Started {
     pub(super) is_unmeasured: bool,
     pub(super) components: Vec<Component>,
     pub(super) dns: Option<DnsInput>,
-    kubeconfig: String,
+    /// What was written into the Secret with the kubeconfig. Nothing else depends on that Secret: it is in the team's namespace.
+    pub(crate) kubeconfig: Result<String, TenantError>,
 }
 
 impl Started {
@@ -88,6 +90,11 @@ pub(crate) struct Serving {
     /// None while the API server does not answer or is not complete.
     pub(crate) running: Option<Running>,
     pub(crate) syncer: SyncerState,
+}
+
+/// What was observed of a tenant that is served, also when a step failed.
+#[derive(Default)]
+pub(crate) struct Observed {
     pub(in super::super) manifests: ObservedManifests,
     /// What the tenant has on the host, as far as that is known.
     pub(in super::super) host_usage: Option<HostUsage>,
@@ -111,7 +118,7 @@ pub(crate) enum SyncerState {
     Down(String),
 }
 
-/// Starts the API server and publishes the kubeconfig.
+/// Starts the API server and publishes the kubeconfig. The team may keep the latter from being written; the tenant is started all the same.
 pub(super) async fn start(
     context: &TenantContext,
     prepared: &Prepared<'_>,
@@ -154,7 +161,7 @@ pub(super) async fn start(
         .map_err(in_step(TenantError::SyncerIdentity))?;
     let kubeconfig = kubeconfig::apply_kubeconfig(context, prepared)
         .await
-        .map_err(in_step(TenantError::Kubeconfig))?;
+        .map_err(in_step(TenantError::Kubeconfig));
     Ok(Started {
         api_server: match (connected, state) {
             (Some(connected), _) if connected.is_complete => ApiServer::Answers(connected.applier),
@@ -171,8 +178,11 @@ pub(super) async fn start(
     })
 }
 
-/// Stops everything of a tenant that sleeps. Its certificates and its kubeconfig stay valid meanwhile.
-pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>) -> Result<(), TenantError> {
+/// Stops everything of a tenant that sleeps. Its certificates and its kubeconfig stay valid meanwhile. Returns whether the kubeconfig was written.
+pub(super) async fn keep_asleep(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+) -> Result<Result<(), TenantError>, TenantError> {
     let tenant = &prepared.accepted.tenant;
     tenant.memory.connection.close();
     // Before anything is scaled down, and here, so that nothing is lost if the wake is recorded and control does not learn it. All other
@@ -195,22 +205,26 @@ pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>
     )
     .await
     .map_err(in_step(TenantError::Certificates))?;
-    kubeconfig::apply_kubeconfig(context, prepared)
-        .await
-        .map_err(in_step(TenantError::Kubeconfig))?;
-    Ok(())
+    let written = kubeconfig::apply_kubeconfig(context, prepared).await;
+    Ok(written.map(drop).map_err(in_step(TenantError::Kubeconfig)))
 }
 
-/// Applies the objects and runs the components that need the API server, if it answers. Then probes the syncer.
+/// Applies the objects and runs the components that need the API server, if it answers. Then probes the syncer. A step that fails keeps no other
+/// from being tried, as the tenant's admins may cause it; the first error is the result.
 pub(super) async fn serve(
     context: &TenantContext,
     prepared: &Prepared<'_>,
     started: &Started,
-) -> Result<Serving, TenantError> {
+) -> (Result<Serving, TenantError>, Observed) {
+    let begun = Instant::now();
+    let tenant = &prepared.accepted.tenant;
+    let mut observed = Observed::default();
+    let mut failed = FirstError::default();
     let running = match &started.api_server {
-        ApiServer::Answers(applier) => Some(run_with_objects(context, prepared, started, applier).await?),
+        ApiServer::Answers(applier) => run_with_objects(context, prepared, started, applier, &mut failed).await,
         ApiServer::Bootstrapping(applier) => {
-            return bootstrapping::begin(context, prepared, started, applier).await;
+            let serving = bootstrapping::begin(context, prepared, started, applier).await;
+            return (serving, observed);
         }
         ApiServer::Starting | ApiServer::Down(_) => None,
     };
@@ -219,7 +233,8 @@ pub(super) async fn serve(
         .as_ref()
         .is_none_or(super::endpoint::PublicState::is_reachable);
     if is_reachable && running.as_ref().is_some_and(Running::is_complete) {
-        write_kubeconfig_file(context, prepared, started).map_err(in_step(TenantError::Kubeconfig))?;
+        let written = write_kubeconfig_file(context, prepared, started);
+        failed.note(written.map_err(in_step(TenantError::Kubeconfig)));
     }
     let syncer = match &running {
         Some(Running {
@@ -227,60 +242,47 @@ pub(super) async fn serve(
             components: _,
         }) => SyncerState::Down(why.clone()),
         // It may be ready before the API server is complete, see `bootstrapping`. But a status that says so means that everything has run.
-        None if !have_run(&prepared.accepted.tenant) => {
-            SyncerState::Starting("the API server does not answer yet".into())
-        }
-        _ => probe_syncer(context, &prepared.accepted.tenant, &prepared.endpoints).await,
+        None if !have_run(tenant) => SyncerState::Starting("the API server does not answer yet".into()),
+        _ => probe_syncer(context, tenant, &prepared.endpoints).await,
     };
-    let mut observed = ObservedManifests::NotObserved;
     // An API that is registered and does not answer keeps namespaces from being deleted. Services need the syncer.
     if let (ApiServer::Answers(applier), SyncerState::Ready) = (&started.api_server, &syncer) {
         let authority = prepared.authorities.kubelet.cert_pem();
-        let tenant = &prepared.accepted.tenant;
-        tenant
-            .write(metrics_api::apply_metrics_api(applier, authority))
-            .await
-            .map_err(in_step(TenantError::MetricsApi))?;
-        observed = Box::pin(manifests::keep_manifests(context, prepared.accepted, applier)).await;
+        let registration = metrics_api::apply_metrics_api(applier, authority);
+        let registered = Box::pin(tenant.write_in_rest(begun, registration)).await;
+        failed.note(registered.map_err(in_step(TenantError::MetricsApi)));
+        observed.manifests = Box::pin(manifests::keep_manifests(context, prepared.accepted, applier)).await;
     }
-    let host_usage = match syncer {
-        SyncerState::Ready => observe_host_usage(context, prepared).await,
-        SyncerState::Starting(_) | SyncerState::Down(_) => None,
-    };
-    Ok(Serving {
-        running,
-        syncer,
-        manifests: observed,
-        host_usage,
-    })
+    if syncer == SyncerState::Ready {
+        observed.host_usage = observe_host_usage(context, prepared).await;
+    }
+    let serving = failed.into_result().map(|()| Serving { running, syncer });
+    (serving, observed)
 }
 
 /// Applies the objects, and runs the components. A tenant that refuses the objects, such as one that stores as much as it may, still gets
-/// upgrades and certificates of the components that it has.
+/// upgrades and certificates of the components that it has. None: nothing was run, and `failed` says why.
 async fn run_with_objects(
     context: &TenantContext,
     prepared: &Prepared<'_>,
     started: &Started,
     applier: &Applier,
-) -> Result<Running, TenantError> {
+    failed: &mut FirstError<TenantError>,
+) -> Option<Running> {
     let tenant = &prepared.accepted.tenant;
-    let failed = apply_bootstrap_objects(context, prepared, started, applier).await.err();
-    if !have_run(tenant)
-        && let Some(error) = failed
-    {
-        return Err(error);
+    failed.note(apply_bootstrap_objects(context, prepared, started, applier).await);
+    if !have_run(tenant) && !failed.is_none() {
+        return None;
     }
     if is_waking(tenant) && context.runtime.uses_pods() {
         leases::release(tenant, applier.client()).await;
     }
-    let running = run_components(context, prepared, started)
-        .await
-        .map_err(in_step(TenantError::Components))?;
-    if let Some(error) = failed {
-        return Err(error);
+    let running = run_components(context, prepared, started).await;
+    let running = failed.note(running.map_err(in_step(TenantError::Components)));
+    if failed.is_none() {
+        tenant.memory.have_components_run.store(true, Ordering::Relaxed);
     }
-    tenant.memory.have_components_run.store(true, Ordering::Relaxed);
-    Ok(running)
+    running
 }
 
 /// Whether the tenant is being woken.
@@ -290,7 +292,7 @@ pub(super) fn is_waking(tenant: &Tenant) -> bool {
 
 /// Whether the components have run after all objects were applied, as this process or the status remembers. Those of a tenant that wakes
 /// have: webhooks of its own may refuse every write until its pods run.
-fn have_run(tenant: &Tenant) -> bool {
+pub(super) fn have_run(tenant: &Tenant) -> bool {
     let conditions = tenant.cluster.status.iter().flat_map(|status| &status.conditions);
     let mut was_ready = conditions.filter(|condition| condition.type_ == SYNCER_READY && condition.status == "True");
     is_waking(tenant) || tenant.memory.have_components_run.load(Ordering::Relaxed) || was_ready.next().is_some()
@@ -372,11 +374,14 @@ fn write_kubeconfig_file(
     prepared: &Prepared<'_>,
     started: &Started,
 ) -> Result<(), ReconcileError> {
+    let Ok(kubeconfig) = &started.kubeconfig else {
+        return Ok(());
+    };
     let cluster = &prepared.accepted.tenant.cluster;
     let namespace = cluster.namespace().unwrap_or_default();
     Ok(context
         .runtime
-        .publish_kubeconfig(&namespace, &cluster.name_any(), &started.kubeconfig)?)
+        .publish_kubeconfig(&namespace, &cluster.name_any(), kubeconfig)?)
 }
 
 /// Probes the syncer. If it is not ready, the tenant is soon reconciled again.

@@ -4,7 +4,7 @@ use super::super::build::definitions::tenant_definition;
 use crate::{
     apply::{Applier, optional},
     controllers::tenant_class::KnownKinds,
-    error::{ReconcileError, api},
+    error::{FirstError, ReconcileError, api},
 };
 use berth_api::{labels, sync_policy::SyncedKind};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -30,17 +30,18 @@ pub(super) async fn find_definitions(
 /// Applies those of the `definitions` that the tenant has not.
 ///
 /// # Errors
-/// The tenant refuses or does not answer.
+/// The tenant refuses one or does not answer. The others are applied all the same.
 pub(super) async fn apply_definitions(
     tenant: &Applier,
     definitions: &[CustomResourceDefinition],
 ) -> Result<(), ReconcileError> {
+    let mut failed = FirstError::default();
     for definition in definitions {
-        if is_free(tenant, &definition.name_any()).await? {
-            tenant.apply(definition).await?;
+        if failed.note(is_free(tenant, &definition.name_any()).await) == Some(true) {
+            failed.note(tenant.apply(definition).await);
         }
     }
-    Ok(())
+    failed.into_result()
 }
 
 /// Whether the tenant has no definition of this name, or one that control created.

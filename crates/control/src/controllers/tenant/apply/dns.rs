@@ -18,7 +18,7 @@ use super::{
     Prepared,
 };
 use crate::{
-    apply::{Applier, ApplyError, is_status, only_this, optional},
+    apply::{Applier, is_status, optional},
     control_plane::{
         API_SERVER, CLUSTER_DOMAIN, COREDNS, DnsInput, ServiceRange,
         dns_customization::{self, Limits},
@@ -31,10 +31,7 @@ use k8s_openapi::{
     api::core::v1::{ConfigMap, Event, Service},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, PostParams},
-};
+use kube::{Api, ResourceExt, api::PostParams};
 use std::{
     collections::BTreeMap,
     net::IpAddr,
@@ -155,18 +152,9 @@ async fn create_dns_service(
 /// The tenant's API server refuses or does not answer.
 pub(super) async fn apply_tenant_service(tenant: &Applier, address: IpAddr) -> Result<(), ReconcileError> {
     let wanted = tenant_dns_service(address);
-    let is_refused = |error: &ApplyError| is_status(&error.source, 422);
-    match tenant.apply(&wanted).await {
-        Err(error) if is_refused(&error) => {}
-        applied => return Ok(applied?),
-    }
     let services: Api<Service> = Api::namespaced(tenant.client().clone(), NAMESPACE);
-    let live = optional(services.get(SERVICE).await).map_err(api("read the tenant's Service of its DNS"))?;
-    if let Some(foreign) = live.filter(|live| cluster_ip(live) != Some(address)) {
-        let params = DeleteParams::default().preconditions(only_this(foreign.uid()));
-        optional(services.delete(SERVICE, &params).await).map_err(api("replace the tenant's Service of its DNS"))?;
-    }
-    Ok(tenant.apply(&wanted).await?)
+    let has_other_address = |live: &Service, wanted: &Service| cluster_ip(live) != cluster_ip(wanted);
+    Ok(tenant.apply_or_replace(&services, &wanted, has_other_address).await?)
 }
 
 /// The data of the ConfigMap in the tenant; what was read last if the tenant does not answer.

@@ -7,7 +7,7 @@ use super::{
     keys,
 };
 use crate::{
-    apply::{delete_same, optional},
+    apply::optional,
     authentication::publish_kubeconfig,
     error::{ReconcileError, api},
 };
@@ -15,7 +15,10 @@ use berth_api::{KubeconfigStatus, labels};
 use berth_pki::kubeconfig::Credential;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, ResourceExt};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Preconditions},
+};
 
 impl Prepared<'_> {
     /// What people need to sign in with a kubeconfig that holds no secret, for the status.
@@ -54,7 +57,8 @@ pub(super) async fn apply_kubeconfig(
     Ok(kubeconfig)
 }
 
-/// Whether the Secret exists. One of an earlier version, which had another type, is deleted: a type cannot be changed.
+/// Whether the Secret exists. One of an earlier version, which had another type, and one that somebody made immutable are deleted: neither can
+/// be changed.
 ///
 /// # Errors
 /// Another Secret of the team has the kubeconfig's name: it must not be overwritten. Or the host refuses or does not answer.
@@ -75,10 +79,15 @@ async fn keep_only_current(context: &TenantContext, tenant: &Tenant) -> Result<b
             ),
         });
     }
-    if secret.type_.as_deref() == Some(host_objects::KUBECONFIG_TYPE) {
+    if secret.type_.as_deref() == Some(host_objects::KUBECONFIG_TYPE) && secret.immutable != Some(true) {
         return Ok(true);
     }
-    let deleted = delete_same(&secrets, &secret.metadata).await;
-    deleted.map_err(api("replace the kubeconfig Secret of an earlier version"))?;
+    // Only what was read: by now it may not be this tenant's any more.
+    let unchanged = Preconditions {
+        uid: secret.metadata.uid,
+        resource_version: secret.metadata.resource_version,
+    };
+    let params = DeleteParams::default().preconditions(unchanged);
+    optional(secrets.delete(&name, &params).await).map_err(api("replace the kubeconfig Secret"))?;
     Ok(false)
 }

@@ -3,7 +3,7 @@
 use super::super::build::metrics_api::{NAME, OURS, api_service, reader, service};
 use crate::{
     apply::{Applier, optional},
-    error::{ReconcileError, api},
+    error::{FirstError, ReconcileError, api},
 };
 use berth_api::labels;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
@@ -19,7 +19,14 @@ pub(super) async fn apply_metrics_api(tenant: &Applier, authority: &str) -> Resu
     if live.is_some_and(|live| live.labels().get(labels::MANAGED_BY).map(String::as_str) != Some(OURS)) {
         return Ok(());
     }
-    tenant.apply(&reader()).await?;
-    tenant.apply(&service()).await?;
-    Ok(tenant.apply(&api_service(authority)).await?)
+    let mut failed = FirstError::default();
+    failed.note(tenant.apply(&reader()).await);
+    failed.note(tenant.apply(&service()).await);
+    // Whatever in it is refused is the team's.
+    failed.note(
+        tenant
+            .apply_or_replace(&apis, &api_service(authority), |_, _| true)
+            .await,
+    );
+    failed.into_result()
 }

@@ -26,7 +26,7 @@ mod upgrade;
 mod usage;
 
 pub(super) use argo_cd::delete_registration;
-pub(super) use control_plane::{ApiServer, Serving, Started, SyncerState};
+pub(super) use control_plane::{ApiServer, Observed, Serving, Started, SyncerState};
 pub(super) use endpoint::PublicState;
 pub(super) use prepare::Prepared;
 
@@ -97,11 +97,15 @@ pub(super) enum ControlPlane {
     /// The API server could not be started.
     NotStarted(TenantError),
     /// The tenant sleeps: nothing runs.
-    Asleep,
+    Asleep {
+        /// Whether its kubeconfig was written.
+        kubeconfig: Result<(), TenantError>,
+    },
     /// The API server was started, and if it answers, the components that need it.
     Started {
         started: Box<Started>,
         serving: Result<Serving, TenantError>,
+        observed: Observed,
     },
 }
 
@@ -120,12 +124,16 @@ impl Outcome<'_> {
                 rotation: _,
             } => {
                 let failed = match control_plane.as_ref() {
-                    ControlPlane::NotStarted(error) => Some(error),
-                    ControlPlane::Asleep => None,
-                    ControlPlane::Started { started: _, serving } => serving.as_ref().err(),
+                    ControlPlane::NotStarted(error) => [Some(error), None],
+                    ControlPlane::Asleep { kubeconfig } => [kubeconfig.as_ref().err(), None],
+                    ControlPlane::Started {
+                        started,
+                        serving,
+                        observed: _,
+                    } => [started.kubeconfig.as_ref().err(), serving.as_ref().err()],
                 };
                 let published = [nodes, schedule].into_iter().filter_map(|result| result.as_ref().err());
-                failed.into_iter().chain(published).collect()
+                failed.into_iter().flatten().chain(published).collect()
             }
         }
     }
@@ -144,8 +152,15 @@ impl Outcome<'_> {
                 rotation: _,
             } => match *control_plane {
                 ControlPlane::NotStarted(error) => Err(error),
-                ControlPlane::Asleep => nodes.and(schedule),
-                ControlPlane::Started { started: _, serving } => serving.map(drop).and(nodes).and(schedule),
+                ControlPlane::Asleep { kubeconfig } => kubeconfig.and(nodes).and(schedule),
+                ControlPlane::Started {
+                    started,
+                    serving,
+                    observed: _,
+                } => {
+                    let written = started.kubeconfig.map(drop);
+                    written.and(serving.map(drop)).and(nodes).and(schedule)
+                }
             },
         }
     }
@@ -155,14 +170,17 @@ impl Outcome<'_> {
 async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nodes: &ObservedNodes) -> ControlPlane {
     if prepared.accepted.tenant.cluster.sleep_state() == SleepState::Sleeping {
         let stopped = control_plane::keep_asleep(context, prepared).await;
-        return stopped.map_or_else(ControlPlane::NotStarted, |()| ControlPlane::Asleep);
+        return stopped.map_or_else(ControlPlane::NotStarted, |kubeconfig| ControlPlane::Asleep {
+            kubeconfig,
+        });
     }
     match control_plane::start(context, prepared, nodes).await {
         Ok(mut started) => {
-            let serving = control_plane::serve(context, prepared, &started).await;
+            let (serving, observed) = control_plane::serve(context, prepared, &started).await;
             usage::measure_new(context, prepared, &mut started).await;
             ControlPlane::Started {
                 serving,
+                observed,
                 started: Box::new(started),
             }
         }
@@ -182,7 +200,7 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
     let control_plane = run_control_plane(context, &prepared, nodes).await;
     let applier = match &control_plane {
         ControlPlane::Started { started, .. } => started.api_server.applier(),
-        ControlPlane::NotStarted(_) | ControlPlane::Asleep => None,
+        ControlPlane::NotStarted(_) | ControlPlane::Asleep { .. } => None,
     };
     let argo_cd = Box::pin(argo_cd::keep_registration(context, &prepared, applier)).await;
     let rotation = Box::pin(rotation::follow_rotation(context, &prepared, &control_plane, &argo_cd)).await;

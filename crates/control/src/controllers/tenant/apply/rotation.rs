@@ -41,7 +41,7 @@ pub(super) async fn follow_rotation(
     if due.is_none() && !is_under_way {
         return observed(recorded, Finding::Done);
     }
-    if matches!(control_plane, ControlPlane::Asleep) {
+    if matches!(control_plane, ControlPlane::Asleep { .. }) {
         return observed(recorded, Finding::Sleeps);
     }
     match take_step(context, prepared, control_plane, registration, due, now).await {
@@ -90,7 +90,12 @@ async fn observe(
     control_plane: &ControlPlane,
     registration: &ObservedRegistration,
 ) -> Result<RotationFacts, ReconcileError> {
-    let ControlPlane::Started { started, serving } = control_plane else {
+    let ControlPlane::Started {
+        started,
+        serving,
+        observed: _,
+    } = control_plane
+    else {
         let missing = || Err("the API server does not run; the condition ControlPlaneReady says why".to_owned());
         return Ok(RotationFacts {
             api_servers: missing(),
@@ -101,7 +106,12 @@ async fn observe(
     let (api_servers, clients): (Vec<&Component>, Vec<&Component>) = started.components.iter().partition(is_api_server);
     let mut facts = RotationFacts {
         api_servers: find_outdated(context, prepared, &api_servers).await?,
-        clients: check_registration(registration),
+        clients: match &started.kubeconfig {
+            Ok(_) => check_registration(registration),
+            Err(_) => {
+                Err("the Secret with the kubeconfig cannot be written; the condition ControlPlaneReady says why".into())
+            }
+        },
     };
     let is_issuing = prepared
         .authorities

@@ -69,7 +69,8 @@ pub fn api_service(authority: &str) -> APIService {
             group_priority_minimum: PRIORITY,
             version_priority: PRIORITY,
             ca_bundle: Some(ByteString(authority.as_bytes().to_vec())),
-            insecure_skip_tls_verify: None,
+            // Not left out: the team may have set it, and nobody can have both.
+            insecure_skip_tls_verify: Some(false),
             service: Some(ServiceReference {
                 name: Some(usage::SERVICE.into()),
                 namespace: Some(usage::NAMESPACE.into()),

@@ -13,7 +13,8 @@ use super::{
         rotation::ObservedRotation,
     },
     observed::{
-        is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation, observed_usage,
+        find_unobserved, is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation,
+        observed_usage,
     },
 };
 use crate::runtime::ComponentState;
@@ -39,6 +40,8 @@ const ORDER: [&str; 8] = [
 ];
 /// Reason of conditions of a tenant that sleeps.
 pub(in super::super) const SLEEPING: &str = "Sleeping";
+/// Reason of ManifestsApplied while nobody looks at the manifests.
+const NOT_OBSERVED: &str = "NotObserved";
 /// Message of conditions of a tenant that sleeps.
 pub(in super::super) const SLEEPS: &str =
     "the tenant sleeps, and nothing of it runs; the condition Awake says what wakes it";
@@ -94,6 +97,7 @@ pub(in super::super) fn conditions(
             ControlPlane::Started {
                 started,
                 serving: Ok(serving),
+                observed: _,
             } => Some((started, serving)),
             _ => None,
         };
@@ -108,7 +112,8 @@ pub(in super::super) fn conditions(
             all.push(node_groups::condition(&nodes.spec, &nodes.groups, &nodes.owned));
         }
     }
-    for failed in outcome.errors().into_iter().map(TenantError::condition) {
+    // Of several steps with the same condition the first counts.
+    for failed in outcome.errors().into_iter().rev().map(TenantError::condition) {
         all.retain(|condition| condition.kind != failed.kind);
         all.push(failed);
     }
@@ -122,10 +127,28 @@ pub(in super::super) fn conditions(
         all.push(ConditionUpdate::mark_unknown(HOST_WITHIN_LIMITS, SLEEPING, SLEEPS));
     }
     all.extend(observed_manifests(outcome).and_then(ObservedManifests::condition));
+    all.extend(unknown_manifests(outcome));
     all.extend(observed_registration(outcome).and_then(ObservedRegistration::condition));
     all.extend(observed_rotation(outcome).and_then(ObservedRotation::condition));
     all.extend(quota_for_more);
     all
+}
+
+/// The condition ManifestsApplied while a step fails without which nobody looks at the manifests. Only a tenant that has manifests has it.
+fn unknown_manifests(outcome: &Outcome<'_>) -> Option<ConditionUpdate> {
+    let error = find_unobserved(outcome)?;
+    let Outcome::Prepared { prepared, .. } = outcome else {
+        return None;
+    };
+    let status = prepared.accepted.tenant.cluster.status.as_ref()?;
+    let has_manifests = status.conditions.iter().any(|known| known.type_ == MANIFESTS_APPLIED);
+    has_manifests.then(|| {
+        let message = format!(
+            "nobody has looked at the manifests since a step before them failed; the condition {} says why",
+            error.condition().kind
+        );
+        ConditionUpdate::mark_unknown(MANIFESTS_APPLIED, NOT_OBSERVED, message)
+    })
 }
 
 fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> ConditionUpdate {

@@ -39,7 +39,7 @@ pub(super) fn build(
 ) -> TenantClusterStatus {
     let cluster = &tenant.cluster;
     let before = cluster.status.clone().unwrap_or_default();
-    let (endpoint, has_kubeconfig) = match outcome {
+    let (endpoint, started) = match outcome {
         Outcome::Prepared {
             prepared,
             control_plane,
@@ -49,14 +49,19 @@ pub(super) fn build(
             rotation: _,
         } => (
             Some(prepared.endpoints.public.url.clone()),
-            matches!(**control_plane, ControlPlane::Started { .. }),
+            match control_plane.as_ref() {
+                ControlPlane::Started { started, .. } => Some(started),
+                ControlPlane::NotStarted(_) | ControlPlane::Asleep { .. } => None,
+            },
         ),
-        _ => (None, false),
+        _ => (None, None),
     };
     let endpoint = endpoint.or_else(|| before.endpoint.clone());
-    let has_kubeconfig = has_kubeconfig || before.kubeconfig_secret_ref.is_some();
+    let had_kubeconfig = before.kubeconfig_secret_ref.is_some();
+    let has_kubeconfig = had_kubeconfig || started.is_some_and(|started| started.kubeconfig.is_ok());
+    let was_started = had_kubeconfig || started.is_some();
     let kubeconfig = match outcome {
-        Outcome::Prepared { prepared, .. } => prepared.published_kubeconfig().filter(|_| has_kubeconfig),
+        Outcome::Prepared { prepared, .. } => prepared.published_kubeconfig().filter(|_| was_started),
         Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => before.kubeconfig.clone(),
     };
     let mut serving = nodes.owned.clone();

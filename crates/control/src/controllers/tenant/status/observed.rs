@@ -1,9 +1,10 @@
 //! What a reconcile observed of a tenant, from its outcome.
 
 use super::super::{
-    apply::{ControlPlane, Outcome, Serving},
+    apply::{ControlPlane, Observed, Outcome},
     argo_cd::ObservedRegistration,
     datastore_usage::ObservedUsage,
+    error::TenantError,
     manifests::ObservedManifests,
     rotation::ObservedRotation,
 };
@@ -16,18 +17,34 @@ pub(in super::super) fn observed_usage<'a>(outcome: &'a Outcome<'_>) -> Option<&
     };
     match control_plane.as_ref() {
         ControlPlane::Started { started, .. } => Some(&started.datastore),
-        ControlPlane::Asleep | ControlPlane::NotStarted(_) => None,
+        ControlPlane::Asleep { .. } | ControlPlane::NotStarted(_) => None,
     }
 }
 
 /// What is known of the manifests of the class, if the tenant was looked at.
 pub(super) fn observed_manifests<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedManifests> {
-    serving(outcome).map(|serving| &serving.manifests)
+    observed(outcome).map(|observed| &observed.manifests)
+}
+
+/// The step that failed, if that is why the manifests of the class were not looked at.
+pub(super) fn find_unobserved<'a>(outcome: &'a Outcome<'_>) -> Option<&'a TenantError> {
+    let Outcome::Prepared { control_plane, .. } = outcome else {
+        return None;
+    };
+    match control_plane.as_ref() {
+        ControlPlane::NotStarted(error) => Some(error),
+        ControlPlane::Started {
+            started: _,
+            serving: Err(error),
+            observed,
+        } if observed.manifests == ObservedManifests::NotObserved => Some(error),
+        ControlPlane::Started { .. } | ControlPlane::Asleep { .. } => None,
+    }
 }
 
 /// Whether nothing of the tenant runs, because it sleeps.
 pub(super) fn is_asleep(outcome: &Outcome<'_>) -> bool {
-    matches!(outcome, Outcome::Prepared { control_plane, .. } if matches!(**control_plane, ControlPlane::Asleep))
+    matches!(outcome, Outcome::Prepared { control_plane, .. } if matches!(**control_plane, ControlPlane::Asleep { .. }))
 }
 
 /// Whether every API server of the tenant is as its settings say.
@@ -40,19 +57,17 @@ pub(super) fn has_rolled_out(outcome: &Outcome<'_>) -> bool {
 
 /// What the tenant has on the host, if its syncer said it.
 pub(super) fn observed_host_usage(outcome: &Outcome<'_>) -> Option<HostUsage> {
-    serving(outcome)?.host_usage
+    observed(outcome)?.host_usage
 }
 
-/// What runs with the API server, if the tenant was looked at.
-fn serving<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Serving> {
+/// What was observed of a tenant that is served.
+fn observed<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Observed> {
     let Outcome::Prepared { control_plane, .. } = outcome else {
         return None;
     };
     match control_plane.as_ref() {
-        ControlPlane::Started {
-            serving: Ok(serving), ..
-        } => Some(serving),
-        ControlPlane::Started { .. } | ControlPlane::Asleep | ControlPlane::NotStarted(_) => None,
+        ControlPlane::Started { observed, .. } => Some(observed),
+        ControlPlane::Asleep { .. } | ControlPlane::NotStarted(_) => None,
     }
 }
 

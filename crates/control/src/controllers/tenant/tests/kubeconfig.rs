@@ -46,6 +46,29 @@ async fn a_secret_of_the_team_is_not_replaced_whatever_its_type() {
 }
 
 #[tokio::test]
+async fn access_is_taken_away_though_the_secret_cannot_be_written() {
+    const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/berth:access:admins";
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| {
+        cluster["spec"]["access"] = json!({"admins": [{"kind": "User", "name": "oidc:eve"}]});
+    });
+    fixture.reconcile_until_ready().await;
+    assert_eq!(fixture.tenant.get(BINDING).unwrap()["subjects"][0]["name"], "oidc:eve");
+    let mut foreign = fixture.host.get(SECRET).unwrap();
+    foreign["metadata"]["labels"] = json!({});
+    fixture.host.insert(SECRET, foreign);
+    fixture.change_tenant(|cluster| cluster["spec"]["access"] = json!({}));
+    for _ in 0..3 {
+        let _ = fixture.reconcile().await;
+    }
+    assert_eq!(fixture.tenant.get(BINDING).unwrap()["subjects"], json!([]));
+    assert_eq!(
+        fixture.condition("ControlPlaneReady").unwrap()["reason"],
+        "SecretExists"
+    );
+}
+
+#[tokio::test]
 async fn where_people_sign_in_is_published_with_what_the_tenant_runs_with() {
     let issuer = "https://dex.auth.svc";
     let mut fixture = Fixture::new();

@@ -212,3 +212,66 @@ async fn nothing_is_revoked_before_argo_cd_has_its_new_certificate() {
     reconcile_until_completed(&mut fixture, |_, _| {}).await;
     assert_ne!(fixture.host.get(&path).unwrap()["data"], before["data"]);
 }
+
+/// Lets the phase have begun 15 minutes ago.
+fn backdate(fixture: &mut Fixture) {
+    let path = format!(
+        "/api/v1/namespaces/{}/secrets/pki",
+        fixture.id.control_plane_namespace()
+    );
+    let mut secret = fixture.host.get(&path).unwrap();
+    let text = secret["data"]["client-rotation.json"].as_str().unwrap();
+    let mut rotation: Value = serde_json::from_slice(&STANDARD.decode(text).unwrap()).unwrap();
+    let since = Timestamp::now() - SignedDuration::from_mins(15);
+    rotation["since"] = since.to_string().into();
+    secret["data"]["client-rotation.json"] = STANDARD.encode(rotation.to_string()).into();
+    fixture.host.insert(&path, secret);
+    // It is remembered otherwise.
+    fixture.context.tenants = Arc::new(Tenants::default());
+}
+
+#[tokio::test]
+async fn the_old_authority_is_revoked_though_the_kubeconfig_cannot_be_written() {
+    const SECRET: &str = "/api/v1/namespaces/team/secrets/vision-kubeconfig";
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let old = stored(&fixture, "pki")["client-ca.crt"].clone();
+    // Somebody of the team takes the label away.
+    let mut foreign = fixture.host.get(SECRET).unwrap();
+    foreign["metadata"]["labels"] = json!({});
+    fixture.host.insert(SECRET, foreign);
+    let foreign = fixture.host.get(SECRET);
+    request(&fixture, Timestamp::now());
+    for _ in 0..MAX_RECONCILES {
+        drop(Box::pin(fixture.reconcile()).await);
+    }
+    // A team that does nothing wrong gets its new kubeconfig before.
+    assert_eq!(phase(&fixture), "Issuing");
+    let message = fixture.condition("CredentialsRotated").unwrap()["message"].clone();
+    assert!(message.as_str().unwrap().contains("kubeconfig"), "{message}");
+    let condition = fixture.condition("ControlPlaneReady").unwrap();
+    assert_eq!(condition["reason"], "SecretExists");
+    backdate(&mut fixture);
+    let phases = reconcile_until_completed(&mut fixture, |_, _| {}).await;
+    assert_eq!(phases.last(), Some(&json!("Completed")));
+    let pki = stored(&fixture, "pki");
+    assert_ne!(pki["client-ca.crt"], old);
+    assert_eq!(pki.get("client-previous-ca.crt"), None);
+    assert_eq!(fixture.host.get(SECRET), foreign);
+}
+
+#[tokio::test]
+async fn an_immutable_kubeconfig_holds_no_rotation_up() {
+    const SECRET: &str = "/api/v1/namespaces/team/secrets/vision-kubeconfig";
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let before = admin(&fixture);
+    let mut immutable = fixture.host.get(SECRET).unwrap();
+    immutable["immutable"] = true.into();
+    fixture.host.insert(SECRET, immutable);
+    request(&fixture, Timestamp::now());
+    let phases = reconcile_until_completed(&mut fixture, |_, _| {}).await;
+    assert_eq!(phases, PHASES);
+    assert_ne!(admin(&fixture), before);
+    assert_eq!(fixture.host.get(SECRET).unwrap()["immutable"], Value::Null);
+}
