@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// A tenant whose namespaces, keys, datastore identity, addresses and NetworkPolicies exist. Only [`prepare`] makes one.
 pub(crate) struct Prepared<'a> {
-    pub(super) accepted: &'a Accepted,
+    pub(in super::super) accepted: &'a Accepted,
     pub(super) authorities: Arc<Authorities>,
     /// The host's Service ranges.
     pub(super) host_ranges: HostRanges,
