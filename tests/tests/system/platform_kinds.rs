@@ -102,7 +102,14 @@ pub(crate) async fn the_platforms_objects_go_to_no_kind_of_the_teams(host: Arc<T
         evils.list(&ListParams::default()).await.is_ok()
     })
     .await;
-    put_manifest(&host, name, &text(&[first, guards(group, "g9")].concat())).await;
+    // And one that has the platform's name already, with a webhook that would see its objects.
+    let mut converted = definition("converted.example", "guards");
+    converted["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
+        "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://team.example/convert"},
+    }});
+    apply(admin, "", &converted).await.unwrap();
+    let all = [first, guards(group, "g9"), guards("converted.example", "g3")].concat();
+    put_manifest(&host, name, &text(&all)).await;
     let message = until_applied(&host, &tenant, "ApplyFailed").await;
     assert!(
         message.contains("Guard g9: the tenant does not serve the kind in version v1"),
@@ -122,5 +129,14 @@ pub(crate) async fn the_platforms_objects_go_to_no_kind_of_the_teams(host: Arc<T
         .unwrap();
     until_applied(&host, &tenant, "Applied").await;
     assert!(served.get_opt("g9").await.unwrap().is_some());
+    let converted = definitions.get("guards.converted.example").await.unwrap();
+    assert_eq!(
+        converted
+            .spec
+            .conversion
+            .map(|conversion| conversion.strategy)
+            .as_deref(),
+        Some("None")
+    );
     tenant.delete(&host).await;
 }

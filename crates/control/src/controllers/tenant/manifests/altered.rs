@@ -31,8 +31,13 @@ pub(crate) fn find_alteration(key: &ObjectKey, wanted: &Value, applied: &Dynamic
     find_loss(key, wanted, applied).or_else(|| find_addition(key, wanted, applied).map(|field| advise(&field)))
 }
 
-/// A field that the manifest does not set and that no API server sets by itself, where every field counts.
+/// A field that the manifest does not set and that no API server sets by itself, where every field counts, and the webhook of a definition.
 pub(crate) fn find_addition(key: &ObjectKey, wanted: &Value, applied: &DynamicObject) -> Option<String> {
+    if key.is_definition() {
+        // A webhook that the team has set before would see every object of the kind, and could change or refuse it.
+        let converts = |definition: &Value| definition["spec"]["conversion"]["strategy"] == "Webhook";
+        return (!converts(wanted) && converts(&applied.data)).then(|| "spec.conversion".into());
+    }
     if !EXACT_KINDS.contains(&(key.group.as_str(), key.kind.as_str())) {
         return None;
     }
@@ -295,6 +300,24 @@ mod tests {
         let kind = "ValidatingAdmissionPolicyBinding";
         assert_eq!(addition(group, kind, &binding, &binding), None);
         assert_eq!(addition(group, kind, &binding, &narrow).as_deref(), Some("spec"));
+    }
+
+    #[test]
+    fn a_webhook_that_converts_counts_if_the_definition_has_none() {
+        let (group, kind) = ("apiextensions.k8s.io", "CustomResourceDefinition");
+        let definition =
+            |conversion: Value| json!({"metadata": {"name": "a.b"}, "spec": {"group": "b", "conversion": conversion}});
+        let wanted = json!({"metadata": {"name": "a.b"}, "spec": {"group": "b"}});
+        let webhook = definition(json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"]}}));
+        assert_eq!(
+            addition(group, kind, &wanted, &webhook).as_deref(),
+            Some("spec.conversion")
+        );
+        assert_eq!(addition(group, kind, &webhook, &webhook), None);
+        assert_eq!(
+            addition(group, kind, &wanted, &definition(json!({"strategy": "None"}))),
+            None
+        );
     }
 
     #[test]
