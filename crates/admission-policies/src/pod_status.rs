@@ -127,7 +127,7 @@ fn build_policy_for_agents() -> AdmissionPolicy {
                 "only its kubelet and kube-controller-manager may change the phase of a tenant's pod",
             ),
             validation(
-                format!("{conditions_unchanged} || {} || {bypass}", is_one_of(NODE_CONTROLLERS)),
+                format!("{} || {conditions_unchanged} || {bypass}", is_one_of(NODE_CONTROLLERS)),
                 "only its kubelet and kube-controller-manager may change whether a tenant's pod is ready",
             ),
             validation(

@@ -85,8 +85,7 @@ impl Applier {
     }
 
     /// As [`Applier::apply`]. If the API server refuses (422), what exists is deleted and made anew: only for objects with which nothing else is
-    /// lost. `is_other` says whether what exists, which is the first, differs from what is wanted in a field that nobody can change; if not,
-    /// it stays.
+    /// lost. `is_other(live, wanted)` says whether the two differ in a field that cannot be changed; if not, the live one stays.
     ///
     /// # Errors
     /// The API server refuses or does not answer.

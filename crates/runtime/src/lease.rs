@@ -11,10 +11,9 @@ use tokio_util::sync::CancellationToken;
 /// Seconds that a lease is valid after its last renewal. A leader that was killed is replaced after this time.
 const DURATION_SECONDS: u64 = 15;
 /// Seconds before its end at which the holder begins to renew its lease.
-const GRACE_SECONDS: u64 = 10;
-/// Age of the last renewal at which the holder stops: before others may take the lease, with time for requests that are on their way. The
-/// durations are those of client-go's defaults, but for this one, which is 10 s there.
-const RENEWED_WITHIN: Duration = Duration::from_secs(13);
+const GRACE_SECONDS: u64 = 12;
+/// Age of the last renewal at which the holder stops, as client-go's default. Others may take the lease five seconds later, by their own clocks.
+const RENEWED_WITHIN: Duration = Duration::from_secs(10);
 /// Pause between two looks at the age of the last renewal.
 const CHECK: Duration = Duration::from_millis(500);
 /// Pause before the lease is requested again after an error.
@@ -60,9 +59,9 @@ where
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
         acquired = async {
-            // Somebody may delete it while no replica leads.
             while let Err(error) = acquire(&manager).await {
-                tracing::warn!(%error, "the lease is created again");
+                tracing::warn!(%error, "the lease is gone, and is created again once no other replica can lead any more");
+                tokio::time::sleep(Duration::from_secs(DURATION_SECONDS)).await;
                 manager = manage(&client, request).await?;
             }
             Ok::<_, LeaseError>(())
@@ -75,7 +74,7 @@ where
         () = lose(&manager, &renewals) => return Err(LeaseError::Lost),
         () = work(stop.child_token()) => {}
     }
-    // Others take it over at once. Without the release they wait until it is no longer valid.
+    // Without the release, others wait until it is no longer valid.
     match tokio::time::timeout(RELEASE_TIMEOUT, manager.release()).await {
         Ok(released) => Ok(released?),
         Err(_) => Ok(()),
@@ -102,6 +101,15 @@ async fn manage(client: &Client, request: &LeaseRequest) -> Result<LeaseManager,
 /// # Errors
 /// There is no Lease object any more.
 async fn acquire(manager: &LeaseManager) -> Result<(), LeaseManagerError> {
+    // A process that starts under the name of the holder would lead without a renewal, on what is left of the lease. This clears a lease of its
+    // own, or one that is over.
+    while let Err(error) = manager.release().await {
+        if is_missing(&error) {
+            return Err(error);
+        }
+        tracing::warn!(%error, "cannot read the lease");
+        tokio::time::sleep(RETRY).await;
+    }
     loop {
         match manager.changed().await {
             Ok(true) => return Ok(()),

@@ -39,6 +39,7 @@ impl Drop for Leading {
 
 struct Replica {
     stop: CancellationToken,
+    waits: CancellationToken,
     leads: CancellationToken,
     ended: JoinHandle<Result<(), LeaseError>>,
 }
@@ -50,17 +51,23 @@ impl Replica {
             name: NAME.into(),
             identity: identity.into(),
         };
-        let (stop, leads, leaders) = (CancellationToken::new(), CancellationToken::new(), Arc::clone(leaders));
-        let (own_stop, own_leads) = (stop.clone(), leads.clone());
+        let [stop, waits, leads] = std::array::from_fn(|_| CancellationToken::new());
+        let (own_stop, own_waits, own_leads) = (stop.clone(), waits.clone(), leads.clone());
+        let leaders = Arc::clone(leaders);
         let ended = tokio::spawn(async move {
             let work = async |stop: CancellationToken| {
                 let _leading = Leading::begin(&leaders);
                 own_leads.cancel();
                 stop.cancelled().await;
             };
-            run_as_leader(client, &request, &own_stop, || {}, work).await
+            run_as_leader(client, &request, &own_stop, || own_waits.cancel(), work).await
         });
-        Self { stop, leads, ended }
+        Self {
+            stop,
+            waits,
+            leads,
+            ended,
+        }
     }
 
     async fn until_it_leads(&self) {
@@ -96,6 +103,7 @@ pub(crate) async fn a_leader_that_cannot_renew_its_lease_ends_before_another_one
 
     // Nobody leads without a lease. Who waits makes it again.
     let fourth = Replica::start(host.client.clone(), "fourth", &leaders);
+    fourth.waits.cancelled().await;
     leases.delete(NAME, &DeleteParams::default()).await.unwrap();
     fourth.until_it_leads().await;
     assert!(matches!(third.ended.await.unwrap(), Err(LeaseError::Lost)));

@@ -77,6 +77,16 @@ async fn statuses_are_denied(admin: &Client) {
         .patch_status("guards.platform.example", &merge, &Patch::Merge(&nothing))
         .await;
     assert_denied("unpublish", unpublished);
+    // As a controller does that has stored all objects in another version.
+    let guards = definitions.get("guards.platform.example").await.unwrap();
+    let mut conditions = json!(guards.status.unwrap().conditions);
+    let migrated = json!({"type": "StorageMigrating", "status": "False", "reason": "Test", "message": ""});
+    conditions.as_array_mut().unwrap().push(migrated);
+    let stored = Patch::Merge(json!({"status": {"conditions": conditions, "storedVersions": ["v1"]}}));
+    definitions
+        .patch_status("guards.platform.example", &merge, &stored)
+        .await
+        .unwrap();
     let names = json!({"plural": "evils", "singular": "guard", "kind": "Guard", "listKind": "GuardList"});
     let published = status(&names, "True");
     // Both are served from now on.

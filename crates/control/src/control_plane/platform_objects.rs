@@ -28,9 +28,13 @@ pub(super) const AGGREGATION: &str = "request.userInfo.username == 'system:servi
                            has(oldObject.aggregationRule) && object.aggregationRule == oldObject.aggregationRule";
 /// Updates of a part of an object, such as its status, by controllers.
 const PART: &str = "request.operation == 'UPDATE' && has(request.subResource) && request.subResource != ''";
-/// The status of a definition says under which names its kind is served, so it decides where the platform's objects go. API servers alone write it.
-const NOT_A_DEFINITION: &str =
-    "(request.resource.group != 'apiextensions.k8s.io' || request.resource.resource != 'customresourcedefinitions')";
+/// The status of a definition says under which names its kind is served, so it decides where the platform's objects go: API servers alone write that.
+/// A controller writes in which versions objects are stored, once it has stored them anew.
+const SAME_NAMES: &str = "(request.resource.group != 'apiextensions.k8s.io' || request.resource.resource != 'customresourcedefinitions' || \
+                          (has(object.status) && has(oldObject.status) && has(object.status.acceptedNames) && has(oldObject.status.acceptedNames) && \
+                          object.status.acceptedNames == oldObject.status.acceptedNames && \
+                          has(object.status.conditions) && has(oldObject.status.conditions) && ['NamesAccepted', 'Established'].all(t, \
+                          object.status.conditions.filter(c, c.type == t) == oldObject.status.conditions.filter(c, c.type == t))))";
 /// The status of a namespace may be written with other annotations, which are rules for its pods.
 const NOT_A_NAMESPACE: &str = "(request.resource.group != '' || request.resource.resource != 'namespaces')";
 /// Finalizers in the spec of a namespace keep it from ending. A controller removes the one of Kubernetes when all in it is gone.
@@ -64,7 +68,7 @@ fn platform_policy() -> Value {
         users,
         format!("({WITH_ITS_NAMESPACE})"),
         format!(
-            "({PART} && {NOT_A_DEFINITION} && {same_labels_and_life} && ({NOT_A_NAMESPACE} || {same_annotations} && {NO_NEW_FINALIZER}))"
+            "({PART} && {SAME_NAMES} && {same_labels_and_life} && ({NOT_A_NAMESPACE} || {same_annotations} && {NO_NEW_FINALIZER}))"
         ),
         format!("({AGGREGATION} && {same_labels_and_life})"),
         format!("({})", changes_nothing()),

@@ -18,9 +18,6 @@ use k8s_openapi::{
 };
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// Port of DNS servers.
-pub const DNS_PORT: u16 = 53;
-
 /// A selector of objects with all of these labels.
 pub fn label_selector<const N: usize>(all: [(&str, &str); N]) -> LabelSelector {
     LabelSelector {
@@ -95,17 +92,6 @@ pub fn port(protocol: Protocol, number: u16) -> NetworkPolicyPort {
 /// DNS uses both protocols.
 pub fn dns(number: u16) -> Vec<NetworkPolicyPort> {
     vec![port(Protocol::Tcp, number), port(Protocol::Udp, number)]
-}
-
-/// Ports of the host's own DNS server, by number and by the names that CoreDNS and others have: its pods may listen elsewhere, and policies see their
-/// ports, not those of their Service.
-pub fn host_dns_ports() -> Vec<NetworkPolicyPort> {
-    let named = [(Protocol::Tcp, "dns-tcp"), (Protocol::Udp, "dns")].map(|(protocol, name)| NetworkPolicyPort {
-        protocol: Some(protocol.as_str().into()),
-        port: Some(IntOrString::String(name.into())),
-        end_port: None,
-    });
-    dns(DNS_PORT).into_iter().chain(named).collect()
 }
 
 /// Ports of an allowed network; none means all.

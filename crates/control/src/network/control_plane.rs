@@ -9,7 +9,7 @@
 
 use super::{
     NetworkIsolation,
-    build::{DNS_PORT, Rules, address, all_addresses_except, dns, host_dns_ports, label_selector, pods, pods_in, port},
+    build::{Rules, address, all_addresses_except, dns, label_selector, pods, pods_in, port},
     workloads::allow_egress,
 };
 use crate::{
@@ -24,6 +24,8 @@ use k8s_openapi::{
 };
 use std::net::IpAddr;
 
+/// Port of DNS servers.
+const DNS_PORT: u16 = 53;
 /// Namespace and label of the host's own DNS server on most clusters.
 const HOST_DNS: (&str, &str, &str) = ("kube-system", "k8s-app", "kube-dns");
 
@@ -66,7 +68,7 @@ pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPol
         .from([berth()], [tcp(endpoints.syncer_admin.listen.port())])
         .to([isolation.workloads()], [])
         .to([pods(of(COREDNS))], dns(endpoints.dns.listen.port()))
-        .to([host_dns], host_dns_ports());
+        .to([host_dns], dns(DNS_PORT));
     for host in &isolation.host.api_servers {
         syncer = syncer.to([address(host.ip())], [tcp(host.port())]);
     }
@@ -130,7 +132,7 @@ fn datastore_rules(
                     vec![pods_of(host.split('.').nth(1).unwrap_or(system::NAMESPACE))],
                     ports,
                 ));
-                rules.push((vec![host_dns.clone()], host_dns_ports()));
+                rules.push((vec![host_dns.clone()], dns(DNS_PORT)));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! When a lease was renewed last. The manager of the lease does not say it, and keeps its holder in office while its requests fail or hang.
 
-use http::{Method, Request};
+use http::Request;
 use kube::client::{Body, Client};
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -10,7 +10,9 @@ use tokio::time::Instant;
 use tower::BoxError;
 
 /// Time for one request about the lease: after a request that hangs there must be time for another one.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// What the body of a request has that sets the time of the renewal. A release removes it.
+const RENEWAL: &[u8] = b"\"renewTime\":\"";
 
 /// A time by two clocks. The monotonic one may stand still while a machine sleeps, and somebody may set the other one.
 #[derive(Clone, Copy, Debug)]
@@ -49,17 +51,22 @@ impl Renewals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).age()
     }
 
-    /// A client whose requests are all about the lease. Those that change it succeed only for its holder, and for who becomes it.
+    /// A client whose requests are all about the lease. It notes those that set the time of the renewal, which succeed only for the holder of the
+    /// lease, and for who becomes it.
     pub(super) fn observe(&self, client: Client) -> Client {
         let namespace = client.default_namespace().to_owned();
         let renewals = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let (renewals, client) = (renewals.clone(), client.clone());
             async move {
-                let is_change = request.method() == Method::PATCH;
+                // The manager takes the time that it writes just before.
                 let began = Moment::now();
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                let renews = body.windows(RENEWAL.len()).any(|part| part == RENEWAL);
+                let request = Request::from_parts(head, Body::from(body));
                 let response = tokio::time::timeout(REQUEST_TIMEOUT, client.send(request)).await??;
-                if is_change && response.status().is_success() {
+                if renews && response.status().is_success() {
                     *renewals.0.lock().unwrap_or_else(PoisonError::into_inner) = began;
                 }
                 Ok::<_, BoxError>(response)

@@ -43,7 +43,7 @@ use berth_api::{
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// The kind.
 pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
@@ -307,7 +307,28 @@ fn build(cache: &Cache, name: &Name, service: &Value, selects: Selects) -> Resul
     let metadata = json!({"labels": labels, "annotations": annotations});
     let object = json!({"metadata": metadata, "spec": spec});
     limit_size(cache, name, service, &object, &mut issues);
+    check_addresses(cache, name, service, &mut issues);
     issues.into_result(object)
+}
+
+/// Denies addresses that the host keeps for its own Services, unless the host's Service has them: the host may have given them.
+fn check_addresses(cache: &Cache, name: &Name, service: &Value, issues: &mut FieldIssues) {
+    let stored = cache.stores.host(KindId::Service).get(name).map(|host| host.object());
+    let live: Vec<&str> = stored.as_deref().into_iter().flat_map(allocation::addresses).collect();
+    let reserved = &cache.tenant.reserved_service_addresses;
+    let chosen = allocation::addresses(service).filter(|address| !live.contains(address));
+    for address in chosen {
+        let why = match address.parse::<IpAddr>().map(|address| address.to_canonical()) {
+            Ok(parsed) if reserved.iter().any(|network| network.contains(&parsed)) => {
+                "is one of the addresses that the host cluster keeps for its own Services; choose another one, or leave the field out to be \
+                 given one"
+            }
+            Ok(_) => continue,
+            // Kubernetes may read it as the address of another Service.
+            Err(_) => "is not written as an IP address",
+        };
+        return issues.deny("spec.clusterIP", format!("{address} {why}"));
+    }
 }
 
 /// Denies what is beyond the limits, unless the host's Service holds as much: it may be older than the limits.

@@ -16,7 +16,6 @@ use berth_sync_rules::{
     translation::host_text,
 };
 use serde_json::{Value, json};
-use std::net::IpAddr;
 
 /// Characters of generated names, as API servers choose them: none that make words.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -50,12 +49,6 @@ pub(crate) async fn answer(engine: &Engine, connections: &Connections, request: 
     if !allocation::is_needed(&request.object, old) {
         return Verdict::Allow(Vec::new());
     }
-    if let Some(address) = reserved_address(engine, &request.object, old) {
-        return Verdict::Deny(Denial::invalid(format!(
-            "spec.clusterIP: {address} is one of the addresses that the host cluster keeps for its own Services; choose another one, or leave the \
-             field out to be given one"
-        )));
-    }
     let reservation = ReservationRequest {
         connections,
         id: KindId::Service,
@@ -77,14 +70,6 @@ pub(crate) async fn answer(engine: &Engine, connections: &Connections, request: 
         Err(ReserveError::Exists) => Verdict::Allow(Vec::new()),
         Err(error) => Verdict::Deny(denial(engine, &name, error)),
     }
-}
-
-/// An address that the request chooses among those that the tenant may not choose. A Service keeps what it has: the host may have given it.
-fn reserved_address(engine: &Engine, object: &Value, old: Option<&Value>) -> Option<IpAddr> {
-    let kept: Vec<IpAddr> = old.into_iter().flat_map(allocation::addresses).collect();
-    let reserved = &engine.cache().tenant.reserved_service_addresses;
-    allocation::addresses(object)
-        .find(|address| !kept.contains(address) && reserved.iter().any(|network| network.contains(address)))
 }
 
 /// Whether nothing has changed that matters on the host.
@@ -224,59 +209,6 @@ mod tests {
         // The API server says itself that it exists, once the syncer knows that it still does.
         let answered = answer_to(&engine, Operation::Create, "exists").await;
         assert!(unavailable(&answered), "{answered:?}");
-    }
-
-    #[tokio::test]
-    async fn addresses_that_the_host_keeps_are_not_chosen_but_stay() {
-        let mut tenant = tenant(SyncPolicy::default());
-        tenant.reserved_service_addresses = vec!["10.96.0.0/24".parse().unwrap(), "fd00::/120".parse().unwrap()];
-        let engine = engine_of(tenant);
-        let service = |addresses: &[&str]| {
-            json!({
-                "metadata": {"name": "dns", "uid": "u"},
-                "spec": {"clusterIP": addresses[0], "clusterIPs": addresses, "selector": {"app": "a"}, "ports": [{"port": 53}]},
-            })
-        };
-        let name = Name::new("team", "dns");
-        for (addresses, reserved) in [
-            (["10.96.0.10", "fd00::1:1"], Some("10.96.0.10")),
-            (["10.96.1.10", "fd00::a"], Some("fd00::a")),
-            (["10.96.1.10", "fd00::1:1"], None),
-        ] {
-            let request = |operation, old: Value| Request {
-                uid: "r".into(),
-                operation,
-                namespace: "team".into(),
-                dry_run: true,
-                object: service(&addresses),
-                old,
-            };
-            let connections = connections();
-            let created = answer(&engine, &connections, &request(Operation::Create, Value::Null)).await;
-            let Verdict::Deny(denial) = created else {
-                panic!("no API server has answered")
-            };
-            match reserved {
-                Some(address) => assert!(
-                    denial.code == 422 && denial.message.starts_with(&format!("spec.clusterIP: {address} is one")),
-                    "{denial:?}"
-                ),
-                None => assert_eq!(denial.code, 503, "{denial:?}"),
-            }
-            // The host may have given it.
-            let mut old = service(&addresses);
-            assert_eq!(reserved_address(&engine, &service(&addresses), Some(&old)), None);
-            old["spec"] = json!({"type": "ExternalName", "externalName": "example.com"});
-            let changed = reserved_address(&engine, &service(&addresses), Some(&old));
-            assert_eq!(
-                changed.map(|address| address.to_string()).as_deref(),
-                reserved,
-                "{name}"
-            );
-        }
-        for spec in [json!({}), json!({"clusterIP": "None"}), json!({"clusterIP": ""})] {
-            assert_eq!(reserved_address(&engine, &json!({"spec": spec}), None), None);
-        }
     }
 
     #[tokio::test]

@@ -343,7 +343,8 @@ async fn large_writes_wait_and_small_ones_do_not(clusters: &Clusters, syncer: &S
     eventually("deletions do not wait", async || on_host().await == 0).await;
     eventually("nothing waits any more", async || large_writes_that_wait(syncer) == 0).await;
     let bytes = || u64::try_from(syncer.metrics.host_bytes.get()).unwrap();
-    eventually("the rest is small", async || bytes() < 10_000_000).await;
+    // None of the large ones is counted any more: what follows needs to know what is left.
+    eventually("the rest is small", async || bytes() < 200_000).await;
     for name in &names {
         maps.delete(name, &DeleteParams::default()).await.unwrap();
     }

@@ -291,7 +291,7 @@ async fn addresses_by_hand(clusters: &Clusters) {
     ] {
         let (code, message) = denial(services.create(&params, &wanted).await);
         assert!(
-            code == 422 && message.contains("10.96.0.77 is one of the addresses that the host"),
+            code == 403 && message.contains("10.96.0.77 is one of the addresses that the host"),
             "{code} {message}"
         );
     }

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// Label of the nodes of a control plane. The host's API server lets no kubelet set it.
-const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+/// Labels of the nodes of a control plane; some distributions have nodes for etcd alone. The host's API server lets no kubelet set them.
+const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd"];
 
 /// When it is tried again if the host's API server refuses or does not answer. Plans do not wait for it.
 const RETRY: Duration = Duration::from_secs(60);
@@ -29,7 +29,10 @@ pub async fn reconcile(context: &NodesContext) -> Option<Duration> {
 fn names(nodes: &[Arc<Node>], pools: &PoolSelectors) -> BTreeSet<String> {
     nodes
         .iter()
-        .filter(|node| node.labels().contains_key(CONTROL_PLANE) && pools.pool_of(node.labels()) == Ok(None))
+        .filter(|node| {
+            let labels = node.labels();
+            CONTROL_PLANE.iter().any(|role| labels.contains_key(*role)) && pools.pool_of(labels) == Ok(None)
+        })
         .map(|node| node.name_any())
         .collect()
 }
@@ -51,12 +54,16 @@ mod tests {
             ("fast".to_owned(), selector("fast")),
         ]);
         let nodes = [
-            node("master", &[CONTROL_PLANE]),
+            node("master", &[CONTROL_PLANE[0]]),
+            node("etcd", &[CONTROL_PLANE[1]]),
             node("worker", &[]),
-            node("single", &[CONTROL_PLANE, "gpu"]),
-            node("in-two-pools", &[CONTROL_PLANE, "gpu", "fast"]),
+            node("single", &[CONTROL_PLANE[0], "gpu"]),
+            node("in-two-pools", &[CONTROL_PLANE[0], "gpu", "fast"]),
             node("gpu", &["gpu"]),
         ];
-        assert_eq!(names(&nodes, &pools), BTreeSet::from(["master".to_owned()]));
+        assert_eq!(
+            names(&nodes, &pools),
+            BTreeSet::from(["etcd".to_owned(), "master".to_owned()])
+        );
     }
 }

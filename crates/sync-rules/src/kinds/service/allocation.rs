@@ -3,7 +3,6 @@
 
 use crate::model::json;
 use serde_json::{Map, Value, json};
-use std::net::IpAddr;
 
 /// Fields of the spec that an API server allocates, without those of the ports.
 const ALLOCATED: [&str; 5] = [
@@ -35,14 +34,13 @@ pub fn has_address(service: &Value) -> bool {
     kind(service) != "ExternalName" && cluster_ip(service) != "None"
 }
 
-/// The addresses of a Service, of one family or of both.
-pub fn addresses(service: &Value) -> impl Iterator<Item = IpAddr> {
+/// The addresses of a Service, of one family or of both, as they are written.
+pub fn addresses(service: &Value) -> impl Iterator<Item = &str> {
     let all = json::items(service, &["spec", "clusterIPs"])
         .iter()
         .filter_map(Value::as_str);
-    std::iter::once(cluster_ip(service))
-        .chain(all)
-        .filter_map(|address| address.parse().ok())
+    let written = std::iter::once(cluster_ip(service)).chain(all);
+    written.filter(|address| !address.is_empty() && *address != "None")
 }
 
 fn is_exposed(service: &Value) -> bool {

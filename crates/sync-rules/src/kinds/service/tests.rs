@@ -32,6 +32,41 @@ fn the_address_stays_and_the_selector_is_narrowed() {
 }
 
 #[test]
+fn addresses_that_the_host_keeps_are_denied_however_they_are_written_but_stay() {
+    let mut tenant = test_tenant();
+    tenant.reserved_service_addresses = vec!["10.96.0.0/24".parse().unwrap(), "fd00::/120".parse().unwrap()];
+    let cache = registry::new_cache(tenant);
+    let name = Name::new("shop", "web");
+    let service = |addresses: &[&str]| {
+        json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {
+            "clusterIP": addresses.first(), "clusterIPs": addresses, "selector": {"app": "web"}, "ports": [{"port": 80}]}})
+    };
+    let why = |addresses: &[&str]| {
+        let denied = Services.translate(&cache, &name, &service(addresses)).err();
+        denied.map(|denied| denied[0].to_string())
+    };
+    for addresses in [&[][..], &[""], &["None"], &["10.96.1.0"], &["10.96.1.0", "fd00::1:1"]] {
+        assert_eq!(why(addresses), None, "{addresses:?}");
+    }
+    for addresses in [&["10.96.0.10"][..], &["10.96.1.0", "fd00::a"], &["::ffff:10.96.0.10"]] {
+        let why = why(addresses).unwrap();
+        assert!(
+            why.contains("is one of the addresses that the host cluster keeps"),
+            "{why}"
+        );
+    }
+    assert_eq!(
+        why(&["10.96.0.010"]).as_deref(),
+        Some("spec.clusterIP: 10.96.0.010 is not written as an IP address")
+    );
+    // The host may have given it, when no other one was left.
+    let host = Stored::from(service(&["10.96.0.10"]));
+    cache.stores.host(KindId::Service).watched(name.clone(), host);
+    assert_eq!(why(&["10.96.0.10"]), None);
+    assert!(why(&["10.96.0.11"]).is_some());
+}
+
+#[test]
 fn service_fields_that_leave_the_tenant_are_denied() {
     let spec = json!({"type": "NodePort", "externalIPs": ["1.2.3.4"], "loadBalancerIP": "1.2.3.4", "ports": [{"port": 1, "nodePort": 30000}]});
     insta::assert_yaml_snapshot!(translate(&spec).unwrap_err());

@@ -22,11 +22,26 @@ pub(super) async fn apply_metrics_api(tenant: &Applier, authority: &str) -> Resu
     let mut failed = FirstError::default();
     failed.note(tenant.apply(&reader()).await);
     failed.note(tenant.apply(&service()).await);
-    // Whatever in it is refused is the team's.
     failed.note(
         tenant
-            .apply_or_replace(&apis, &api_service(authority), |_, _| true)
+            .apply_or_replace(&apis, &api_service(authority), is_reached_otherwise)
             .await,
     );
     failed.into_result()
+}
+
+/// Whether an API server reaches the API elsewhere, or without checking who answers. Not every field of that can be changed alone.
+fn is_reached_otherwise(live: &APIService, wanted: &APIService) -> bool {
+    let reached = |api: &APIService| {
+        api.spec.as_ref().map(|spec| {
+            let service = spec.service.as_ref();
+            let service = service.map(|service| (service.namespace.clone(), service.name.clone()));
+            (
+                service,
+                spec.insecure_skip_tls_verify.unwrap_or_default(),
+                spec.ca_bundle.clone(),
+            )
+        })
+    };
+    reached(live) != reached(wanted)
 }

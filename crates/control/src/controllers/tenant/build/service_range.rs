@@ -47,7 +47,9 @@ pub fn secondary_range(cidr: &str, first: IpAddr) -> Option<String> {
 /// anywhere and are far from each other, both by `random`: nobody can take those of one tenant beforehand, and addresses that
 /// somebody has taken side by side are few of them.
 pub fn candidates<'r>(host: impl IntoIterator<Item = &'r str>, random: u64, limit: usize) -> Vec<ServiceRange> {
-    let ranges: Vec<(Ipv4Addr, u32)> = host.into_iter().filter_map(count_ranges).collect();
+    let host: Vec<&str> = host.into_iter().collect();
+    let ranges: Vec<(Ipv4Addr, u32)> = host.iter().copied().filter_map(count_ranges).collect();
+    let reserved = reserved_addresses(host);
     let total: u64 = ranges.iter().map(|(_, count)| usable(*count)).sum();
     if total == 0 {
         return Vec::new();
@@ -58,11 +60,13 @@ pub fn candidates<'r>(host: impl IntoIterator<Item = &'r str>, random: u64, limi
         .map(|more| 1 + (random / total % total + more) % total)
         .find(|step| greatest_common_divisor(*step, total) == 1)
         .unwrap_or(1);
-    let indices = (0..total).map(|attempt| (start + attempt * step) % total);
-    indices
-        .filter_map(|index| nth_range(&ranges, index))
-        .take(limit)
-        .collect()
+    let all = (0..total)
+        .map(|attempt| (start + attempt * step) % total)
+        .filter_map(|index| nth_range(&ranges, index));
+    // Those with addresses that the host keeps for its own Services come last.
+    let is_reserved = |range: &ServiceRange| reserved.iter().any(|network| network.contains(&range.first));
+    let free = all.clone().filter(|range| !is_reserved(range));
+    free.chain(all.filter(is_reserved)).take(limit).collect()
 }
 
 /// Ranges of one of the host's that a tenant can have. The first address of the first one is that of the network.

@@ -38,6 +38,12 @@ pub(crate) fn find_addition(key: &ObjectKey, wanted: &Value, applied: &DynamicOb
         let converts = |definition: &Value| definition["spec"]["conversion"]["strategy"] == "Webhook";
         return (!converts(wanted) && converts(&applied.data)).then(|| "spec.conversion".into());
     }
+    if key.group.is_empty() && key.kind == "Namespace" {
+        // No API server lets a client change them, so the namespace must be deleted: with one of the team's, it would never end.
+        let finalizers = applied.data["spec"]["finalizers"].as_array().into_iter().flatten();
+        let mut others = finalizers.filter(|finalizer| *finalizer != "kubernetes");
+        return others.next().map(|_| "spec.finalizers".into());
+    }
     if !EXACT_KINDS.contains(&(key.group.as_str(), key.kind.as_str())) {
         return None;
     }
@@ -317,6 +323,18 @@ mod tests {
         assert_eq!(
             addition(group, kind, &wanted, &definition(json!({"strategy": "None"}))),
             None
+        );
+    }
+
+    #[test]
+    fn a_finalizer_in_the_spec_of_a_namespace_counts() {
+        let wanted = json!({"metadata": {"name": "a"}});
+        let served = |finalizers: &[&str]| json!({"metadata": {"name": "a"}, "spec": {"finalizers": finalizers}});
+        assert_eq!(addition("", "Namespace", &wanted, &served(&["kubernetes"])), None);
+        let held = served(&["kubernetes", "team.example/held"]);
+        assert_eq!(
+            addition("", "Namespace", &wanted, &held).as_deref(),
+            Some("spec.finalizers")
         );
     }
 

@@ -38,9 +38,14 @@ impl KindError {
     }
 }
 
-/// Plural names of the kinds that manifests define, by group and kind.
+/// The kinds that manifests define.
 #[derive(Clone, Debug, Default)]
-pub(super) struct DefinedKinds(BTreeMap<(String, String), BTreeSet<String>>);
+pub(super) struct DefinedKinds {
+    /// Their plural names, by group and kind.
+    plurals: BTreeMap<(String, String), BTreeSet<String>>,
+    /// A manifest that cannot be read: it may define more.
+    unread: Option<String>,
+}
 
 impl DefinedKinds {
     /// Those of the definitions in manifests.
@@ -57,12 +62,16 @@ impl DefinedKinds {
             let kind = (text("/spec/group"), text("/spec/names/kind"));
             kinds.entry(kind).or_default().insert(text("/spec/names/plural"));
         }
-        Self(kinds)
+        let unread = manifests.iter().find(|manifest| manifest.objects.is_err());
+        Self {
+            plurals: kinds,
+            unread: unread.map(|manifest| manifest.spec.name.clone()),
+        }
     }
 
     /// The plural names that a kind may have; None if no manifest defines it.
     fn plurals(&self, kind: &GroupVersionKind) -> Option<&BTreeSet<String>> {
-        self.0.get(&(kind.group.clone(), kind.kind.clone()))
+        self.plurals.get(&(kind.group.clone(), kind.kind.clone()))
     }
 
     /// Whether objects of a kind may go to the resource of this plural name.
@@ -70,8 +79,18 @@ impl DefinedKinds {
         self.plurals(kind).is_none_or(|plurals| plurals.contains(plural))
     }
 
+    /// Whether a manifest that cannot be read may define a kind.
+    fn may_be_defined_elsewhere(&self, kind: &GroupVersionKind) -> bool {
+        self.unread.is_some() && !is_upstream(&kind.group) && self.plurals(kind).is_none()
+    }
+
     /// Asks a tenant's API server where objects of a kind are.
     pub(super) async fn find(&self, client: &Client, kind: &GroupVersionKind) -> Result<ServedKind, KindError> {
+        if let Some(unread) = self.unread.as_ref().filter(|_| self.may_be_defined_elsewhere(kind)) {
+            return Err(KindError::Unclear(format!(
+                "the manifest {unread} cannot be read, and may define the kind; repair it first"
+            )));
+        }
         let version = GroupVersion::gv(&kind.group, &kind.version);
         match pinned_group(client, &version).await {
             Ok(group) => self.choose(kind, group.versioned_resources(&kind.version)),
@@ -117,6 +136,11 @@ impl DefinedKinds {
         }
         KindError::NotServed(message)
     }
+}
+
+/// Whether a group is of Kubernetes, where no kind of a team's is expected.
+fn is_upstream(group: &str) -> bool {
+    !group.contains('.') || group.ends_with(".k8s.io")
 }
 
 #[cfg(test)]
@@ -193,6 +217,19 @@ mod tests {
             plural(kinds.choose(&guard(), served(&[]))),
             Err("the tenant does not serve the kind in version v1".into())
         );
+    }
+
+    #[test]
+    fn only_kinds_of_upstream_are_looked_for_while_a_manifest_cannot_be_read() {
+        let mut kinds = defined(DEFINITION);
+        kinds.unread = Some("base".into());
+        let may_be_defined = |group: &str| kinds.may_be_defined_elsewhere(&GroupVersionKind::gvk(group, "v1", "Guard"));
+        assert!(may_be_defined("other.example"));
+        for group in ["", "apps", "networking.k8s.io", "platform.example"] {
+            assert!(!may_be_defined(group), "{group}");
+        }
+        kinds.unread = None;
+        assert!(!kinds.may_be_defined_elsewhere(&GroupVersionKind::gvk("other.example", "v1", "Guard")));
     }
 
     #[test]

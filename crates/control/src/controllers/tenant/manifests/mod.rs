@@ -1,8 +1,8 @@
 //! The objects that the platform applies in tenants: `spec.manifests` of a class.
 //!
 //! [`desired`] are the manifests with their objects, [`inventory`] is what was applied, [`pass`] is a pass over the tenant,
-//! [`kinds`] says where the objects of a kind are there, and [`state`] what the status says of it. The objects of a manifest in mode Keep carry a label by which the tenant's API server knows them
-//! (`control_plane::platform_objects`).
+//! [`kinds`] says where the objects of a kind are there, and [`state`] what the status says of it. The objects of a manifest in mode Keep
+//! carry a label by which the tenant's API server knows them (`control_plane::platform_objects`).
 
 mod altered;
 mod desired;
