@@ -5,6 +5,7 @@ use crate::{
     sleep_state::SleepState,
 };
 use berth_api::{TenantCluster, labels};
+use berth_runtime::watched::{Watched, readable};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Service;
 use kube::{
@@ -64,27 +65,30 @@ impl Index<Service> for RoutingTable {
 /// Follows all TenantClusters. Their status is read without its type, so that nothing in it can break the watch. Sends to `listed` when the
 /// first list is complete. Ends only if the watch ends.
 pub async fn follow_tenants(client: Client, table: &RoutingTable, listed: oneshot::Sender<()>) {
-    let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<TenantCluster>(&()));
+    let api: Api<Watched<DynamicObject>> = Api::all_with(client, &ApiResource::erase::<TenantCluster>(&()));
     follow(api, Config::default(), table, listed).await;
 }
 
 /// Follows the Services of API servers; otherwise as [`follow_tenants`]. The selector is a single name, so that a role can allow
 /// the watch for Services of this name only.
 pub async fn follow_services(client: Client, table: &RoutingTable, listed: oneshot::Sender<()>) {
-    let api: Api<Service> = Api::all(client);
+    let api: Api<Watched<Service>> = Api::all(client);
     let config = Config::default()
         .fields(&format!("metadata.name={API_SERVER}"))
         .labels(labels::TENANT);
     follow(api, config, table, listed).await;
 }
 
-async fn follow<K>(api: Api<K>, config: Config, index: &impl Index<K>, listed: oneshot::Sender<()>)
+async fn follow<K>(api: Api<Watched<K>>, config: Config, index: &impl Index<K>, listed: oneshot::Sender<()>)
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let mut listed = Some(listed);
     let mut seen = HashSet::new();
-    let mut stream = watcher(api, config.page_size(PAGE)).default_backoff().boxed();
+    let mut stream = watcher(api, config.page_size(PAGE))
+        .default_backoff()
+        .try_filter_map(readable)
+        .boxed();
     let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
     loop {
         match stream.try_next().await {

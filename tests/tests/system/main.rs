@@ -41,6 +41,7 @@ mod sleep_commands;
 mod sleep_cron;
 mod sleep_random;
 mod sleep_use;
+mod unreadable;
 mod usage;
 mod user_claims;
 mod user_quotas;
@@ -133,6 +134,7 @@ fn main() -> ExitCode {
             // They stop control, which other tests need.
             Group::alone(tests![
                 deletion::removed_finalizer_leaves_nothing,
+                unreadable::objects_that_control_cannot_read_stop_nothing,
                 sleep::control_is_killed_while_a_tenant_falls_asleep_and_wakes,
                 quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
                 sleep_random::nothing_is_lost_in_random_sleeps_and_nothing_runs_twice,

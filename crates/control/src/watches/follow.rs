@@ -1,6 +1,7 @@
 //! Watches one kind of host object and keeps only what is needed of each.
 
 use super::PAGE;
+use berth_runtime::watched::{Watched, readable};
 use futures::{StreamExt, TryStreamExt};
 use kube::{
     Api, Client, ResourceExt,
@@ -28,7 +29,7 @@ pub(super) trait Index<K> {
 
 /// Keeps `index` current until `stop`. Sends to `listed` when the first list is complete.
 pub(super) async fn follow<K>(
-    api: Api<K>,
+    api: Api<Watched<K>>,
     config: watcher::Config,
     index: &impl Index<K>,
     listed: oneshot::Sender<()>,
@@ -38,7 +39,10 @@ pub(super) async fn follow<K>(
 {
     let mut listed = Some(listed);
     let mut seen = HashSet::new();
-    let mut stream = watcher(api, config.page_size(PAGE)).default_backoff().boxed();
+    let mut stream = watcher(api, config.page_size(PAGE))
+        .default_backoff()
+        .try_filter_map(readable)
+        .boxed();
     let name = |object: &K| match object.namespace() {
         Some(namespace) => format!("{namespace}/{}", object.name_any()),
         None => object.name_any(),
@@ -90,7 +94,7 @@ pub(super) async fn follow_if_served(
             () = tokio::time::sleep(NOT_SERVED_PAUSE) => {}
         }
     }
-    let api = Api::<DynamicObject>::all_with(client, &resource);
+    let api = Api::all_with(client, &resource);
     let listed = listed.unwrap_or_else(|| oneshot::channel().0);
     follow(api, watcher::Config::default(), index, listed, stop).await;
 }

@@ -18,7 +18,10 @@ use berth_api::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
     labels, names, policy_annotations, system,
 };
-use berth_runtime::queue::Queue;
+use berth_runtime::{
+    queue::Queue,
+    watched::{Watched, readable},
+};
 use futures::{
     FutureExt, StreamExt, TryStreamExt,
     future::{BoxFuture, join_all, try_join_all},
@@ -393,7 +396,7 @@ impl Watches<'_> {
     /// Watches objects of one kind; `wake` returns the keys to reconcile after an object was created, changed or deleted.
     fn start<K>(
         &mut self,
-        api: Api<K>,
+        api: Api<Watched<K>>,
         config: Config,
         wake: impl FnMut(&K, &mut Seen) -> Vec<Wake> + Send + 'static,
     ) -> Store<K>
@@ -406,7 +409,7 @@ impl Watches<'_> {
     /// The same for objects of which `reduce` takes away what is not needed, before anything else sees them.
     fn start_reduced<K>(
         &mut self,
-        api: Api<K>,
+        api: Api<Watched<K>>,
         config: Config,
         reduce: impl Fn(&mut K) + Send + 'static,
         mut wake: impl FnMut(&K, &mut Seen) -> Vec<Wake> + Send + 'static,
@@ -423,6 +426,7 @@ impl Watches<'_> {
             let mut first_error: Option<Instant> = None;
             let mut stream = watcher(api, config.page_size(PAGE))
                 .default_backoff()
+                .try_filter_map(readable)
                 .modify(move |object| {
                     object.meta_mut().managed_fields = None;
                     reduce(object);

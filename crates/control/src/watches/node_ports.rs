@@ -30,7 +30,7 @@ pub(super) fn start(
 ) -> (Arc<NodePorts>, oneshot::Receiver<()>) {
     let ports = Arc::new(NodePorts::default());
     let (listed, is_listed) = oneshot::channel();
-    let api = Api::<Service>::all(client.clone());
+    let api = Api::all(client.clone());
     let watch = NodePortWatch {
         ports: Arc::clone(&ports),
         tenants,

@@ -73,7 +73,7 @@ pub(super) fn platform_pods(
 ) -> (Arc<NodeIndex<Requests>>, oneshot::Receiver<()>) {
     let index = Arc::new(NodeIndex::default());
     let (listed, is_listed) = oneshot::channel();
-    let api = Api::<Pod>::all(client.clone());
+    let api = Api::all(client.clone());
     let config = watcher::Config::default()
         .labels(&format!("!{},!{}", labels::TENANT, labels::PLACEHOLDER))
         .fields("spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed");
@@ -99,7 +99,7 @@ pub(super) fn shared_pods(
 ) -> (Arc<NodeIndex<SharedPod>>, oneshot::Receiver<()>) {
     let index = Arc::new(NodeIndex::default());
     let (listed, is_listed) = oneshot::channel();
-    let api = Api::<Pod>::all(client.clone());
+    let api = Api::all(client.clone());
     let config = watcher::Config::default()
         .labels(labels::SHARED_NODES)
         .fields("status.phase!=Succeeded,status.phase!=Failed");

@@ -20,7 +20,7 @@ pub(super) fn start(
 ) -> (Arc<StorageUses>, oneshot::Receiver<()>) {
     let claims = Arc::new(StorageUses::default());
     let (listed, is_listed) = oneshot::channel();
-    let api = Api::<PersistentVolumeClaim>::all(client.clone());
+    let api = Api::all(client.clone());
     let index = ClaimWatch(Arc::clone(&claims));
     let stop = stop.clone();
     tasks.spawn(async move { follow(api, of_tenants(), &index, listed, &stop).await });

@@ -67,7 +67,7 @@ pub(super) fn start(
     let activity = Arc::new(PodActivity::default());
     let (listed, is_listed) = oneshot::channel();
     let of_syncers = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
-    let api = Api::<Pod>::all(client.clone());
+    let api = Api::all(client.clone());
     let config = watcher::Config::default().labels(&of_syncers);
     let watch = WorkloadWatch {
         index: Arc::clone(&index),
