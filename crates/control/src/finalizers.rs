@@ -1,7 +1,7 @@
 //! Finalizers: which an object has, and how one is added and removed.
 
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, ResourceExt,
     api::{Patch, PatchParams},
 };
 use serde::de::DeserializeOwned;
@@ -17,9 +17,9 @@ pub fn is_set(object: &impl ResourceExt, name: &str) -> bool {
 ///
 /// # Errors
 /// The API server refuses or does not answer; status 409 if the object was changed since it was read.
-pub async fn add<K>(api: &Api<K>, object: &K, name: &str) -> kube::Result<()>
+pub async fn add<K>(api: &Api<K>, object: &impl ResourceExt, name: &str) -> kube::Result<()>
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Clone + Debug + DeserializeOwned,
 {
     let mut finalizers = object.finalizers().to_vec();
     finalizers.push(name.into());
@@ -30,9 +30,9 @@ where
 ///
 /// # Errors
 /// The API server refuses or does not answer; status 404 if the object is gone, 409 if it was changed since it was read.
-pub async fn remove<K>(api: &Api<K>, object: &K, name: &str) -> kube::Result<()>
+pub async fn remove<K>(api: &Api<K>, object: &impl ResourceExt, name: &str) -> kube::Result<()>
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Clone + Debug + DeserializeOwned,
 {
     let mut finalizers = object.finalizers().to_vec();
     finalizers.retain(|known| known != name);
@@ -40,9 +40,9 @@ where
 }
 
 /// The UID protects another object of the same name, the resource version protects other finalizers.
-async fn patch<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> kube::Result<()>
+async fn patch<K>(api: &Api<K>, object: &impl ResourceExt, finalizers: &[String]) -> kube::Result<()>
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Clone + Debug + DeserializeOwned,
 {
     let body = json!({"metadata": {
         "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers,

@@ -6,6 +6,7 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::{IdleStatus, TenantCluster, labels};
+use berth_runtime::watched::Watched;
 use kube::{
     Api, Resource,
     api::{Patch, PatchParams},
@@ -37,7 +38,7 @@ pub(super) async fn write_always(
     report: Option<&IdleStatus>,
 ) -> Result<bool, ReconcileError> {
     let (namespace, name) = tenant.names();
-    let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);
+    let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
     let body = json!({
         "apiVersion": TenantCluster::api_version(&()), "kind": TenantCluster::kind(&()),
         "metadata": {"name": name, "uid": tenant.uid},

@@ -32,6 +32,7 @@ use berth_api::{
     names::TenantId,
 };
 use berth_node_lifecycle::Assignment;
+use berth_runtime::watched::Watched;
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
@@ -141,8 +142,9 @@ async fn delete_orphan(
     name: &str,
     uid: &str,
 ) -> Result<Duration, CleanupError> {
-    let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), namespace);
-    let existing = optional(clusters.get_metadata(name).await)
+    // One that cannot be read is there as well.
+    let clusters: Api<Watched<PartialObjectMeta<TenantCluster>>> = Api::namespaced(context.client.clone(), namespace);
+    let existing = optional(clusters.get(name).await)
         .map_err(api("get a TenantCluster"))
         .map_err(CleanupError::Orphans)?;
     if existing.is_some_and(|existing| existing.uid().as_deref() == Some(uid)) {

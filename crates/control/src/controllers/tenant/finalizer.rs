@@ -6,6 +6,7 @@
 use super::{context::TenantContext, error::TenantError};
 use crate::{apply::is_status, error::api, finalizers};
 use berth_api::{TenantCluster, labels};
+use berth_runtime::watched::Watched;
 use kube::{Api, ResourceExt};
 
 pub(super) fn is_set(cluster: &TenantCluster) -> bool {
@@ -29,6 +30,6 @@ pub(super) async fn remove(context: &TenantContext, cluster: &TenantCluster) -> 
     }
 }
 
-fn api_of(context: &TenantContext, cluster: &TenantCluster) -> Api<TenantCluster> {
+fn api_of(context: &TenantContext, cluster: &TenantCluster) -> Api<Watched<TenantCluster>> {
     Api::namespaced(context.client.clone(), &cluster.namespace().unwrap_or_default())
 }

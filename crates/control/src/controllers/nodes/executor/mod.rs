@@ -28,10 +28,11 @@ use crate::{
 use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
 use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, rejections::RejectedNodes};
 use berth_planner::Action;
+use berth_runtime::watched::Watched;
 use failures::StepFailures;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams, core::PartialObjectMeta};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 
@@ -125,8 +126,9 @@ impl<'a> Pass<'a> {
             return Ok(true);
         }
         let list_uids = async || {
-            let clusters: Api<TenantCluster> = Api::all(self.client.clone());
-            let list = clusters.list_metadata(&ListParams::default()).await;
+            // One that cannot be read is there as well.
+            let clusters: Api<Watched<PartialObjectMeta<TenantCluster>>> = Api::all(self.client.clone());
+            let list = clusters.list(&ListParams::default()).await;
             let list = list.map_err(api("list the tenants"))?;
             Ok::<_, ReconcileError>(list.items.iter().filter_map(ResourceExt::uid).collect::<Vec<_>>())
         };

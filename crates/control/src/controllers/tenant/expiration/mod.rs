@@ -20,6 +20,7 @@ use berth_api::{
     },
     labels,
 };
+use berth_runtime::watched::Watched;
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
@@ -352,7 +353,7 @@ pub(super) async fn delete(
     }
     let cluster = &tenant.cluster;
     let namespace = cluster.namespace().unwrap_or_default();
-    let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);
+    let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
     let as_observed = Preconditions {
         uid: cluster.uid(),
         resource_version: cluster.resource_version(),

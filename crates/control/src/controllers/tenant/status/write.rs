@@ -6,6 +6,7 @@ use super::{
 };
 use crate::error::api;
 use berth_api::{TenantCluster, TenantClusterStatus, labels};
+use berth_runtime::watched::Watched;
 use kube::{
     Api, Resource, ResourceExt,
     api::{Patch, PatchParams},
@@ -57,7 +58,7 @@ async fn patch(
         return Ok(());
     }
     let namespace = cluster.namespace().unwrap_or_default();
-    let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);
+    let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
     let mut body = json!({
         "apiVersion": TenantCluster::api_version(&()), "kind": TenantCluster::kind(&()),
         "metadata": {"name": cluster.name_any(), "uid": cluster.uid()}, "status": after,
