@@ -24,6 +24,16 @@ const CREATED_PODS: ResourceRule = ResourceRule {
     operations: &["CREATE"],
 };
 
+/// Requests for the devices that nodes offer.
+const fn slices(operations: &'static [&'static str]) -> ResourceRule {
+    ResourceRule {
+        group: "resource.k8s.io",
+        version: "v1",
+        resources: &["resourceslices"],
+        operations,
+    }
+}
+
 /// Berth's own namespaces have no static pods.
 fn build_mirror_pod_policy() -> AdmissionPolicy {
     AdmissionPolicy {
@@ -88,12 +98,7 @@ fn build_slice_policy() -> AdmissionPolicy {
         subjects: Subjects::Everyone,
         parameters: None,
         conditions: Vec::new(),
-        resource_rules: vec![ResourceRule {
-            group: "resource.k8s.io",
-            version: "v1",
-            resources: &["resourceslices"],
-            operations: WRITES,
-        }],
+        resource_rules: vec![slices(WRITES)],
         variables: vec![
             // A ServiceAccount token of a pod says on which node the pod is. The host's API server keeps kubelets to their own node.
             ("nodes", cel::NODES_OF_USER.into()),
@@ -124,12 +129,7 @@ fn build_slice_deletion_policy() -> AdmissionPolicy {
         subjects: Subjects::PodsOfHost,
         parameters: None,
         conditions: Vec::new(),
-        resource_rules: vec![ResourceRule {
-            group: "resource.k8s.io",
-            version: "v1",
-            resources: &["resourceslices"],
-            operations: &["DELETE"],
-        }],
+        resource_rules: vec![slices(&["DELETE"])],
         variables: Vec::new(),
         validations: vec![validation(
             format!(

@@ -1,4 +1,4 @@
-//! Code that Berth's long-running programs share: Kubernetes clients with time limits, a keyed queue, a leader lease, the admin
+//! Code that Berth's long-running programs share: Kubernetes clients with time limits, a keyed queue, a leader lease, objects of watches, the admin
 //! server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
 
 pub mod admin;
