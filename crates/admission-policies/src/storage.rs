@@ -29,17 +29,6 @@ fn build_claim_policy() -> AdmissionPolicy {
         variables: vec![
             cel::allowed_names_variable("classes", policy_annotations::STORAGE_CLASSES),
             cel::allowed_names_variable("attributes", policy_annotations::ATTRIBUTES_CLASSES),
-            ("class", "object.spec.?storageClassName.orValue('')".into()),
-            (
-                "attributesClass",
-                "object.spec.?volumeAttributesClassName.orValue('')".into(),
-            ),
-            (
-                "isNew",
-                "oldObject == null || (object.spec.?volumeAttributesClassName.orValue('') != \
-                 oldObject.spec.?volumeAttributesClassName.orValue(''))"
-                    .into(),
-            ),
             ("node", selected_node("object")),
             (
                 "oldNode",
@@ -49,15 +38,19 @@ fn build_claim_policy() -> AdmissionPolicy {
         validations: vec![
             validation(
                 format!(
-                    "oldObject != null || (variables.class != '' && {})",
-                    cel::list_allows("classes", "variables.class")
+                    "{} || ({} != '' && {})",
+                    is_unchanged("storageClassName"),
+                    class("object", "storageClassName"),
+                    cel::list_allows("classes", &class("object", "storageClassName"))
                 ),
                 "spec.storageClassName must be one that the tenant's class lists",
             ),
             validation(
                 format!(
-                    "!variables.isNew || variables.attributesClass == '' || {}",
-                    cel::list_allows("attributes", "variables.attributesClass")
+                    "{} || {} == '' || {}",
+                    is_unchanged("volumeAttributesClassName"),
+                    class("object", "volumeAttributesClassName"),
+                    cel::list_allows("attributes", &class("object", "volumeAttributesClassName"))
                 ),
                 "spec.volumeAttributesClassName must be one that the tenant's class lists",
             ),
@@ -95,6 +88,21 @@ fn build_claim_policy() -> AdmissionPolicy {
     }
 }
 
+/// The class that an object names in a field of its spec; empty for none.
+fn class(object: &str, field: &str) -> String {
+    format!("{object}.spec.?{field}.orValue('')")
+}
+
+/// Whether the object has named the class before the request: one that the tenant's class no longer lists may stay, so that the object can still be
+/// deleted.
+fn is_unchanged(field: &str) -> String {
+    format!(
+        "(oldObject != null && {} == {})",
+        class("object", field),
+        class("oldObject", field)
+    )
+}
+
 /// The node that a claim names for its volume; empty for none.
 fn selected_node(claim: &str) -> String {
     format!("{claim}.metadata.?annotations[?'{SELECTED_NODE}'].orValue('')")
@@ -123,10 +131,12 @@ fn build_snapshot_policy() -> AdmissionPolicy {
                 "object.spec.source.?volumeSnapshotContentName.orValue('') == ''",
                 "spec.source.volumeSnapshotContentName may not choose an existing snapshot",
             ),
+            // A snapshot that waits is taken of the class that it names by then.
             validation(
                 format!(
-                    "oldObject != null || {}",
-                    cel::list_allows("classes", "object.spec.?volumeSnapshotClassName.orValue('')")
+                    "{} || {}",
+                    is_unchanged("volumeSnapshotClassName"),
+                    cel::list_allows("classes", &class("object", "volumeSnapshotClassName"))
                 ),
                 "spec.volumeSnapshotClassName must be one that the tenant's class lists",
             ),

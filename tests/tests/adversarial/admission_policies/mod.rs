@@ -17,6 +17,7 @@ mod pods;
 mod rbac;
 mod shared_nodes;
 mod sizes;
+mod snapshots;
 mod tenant_clusters;
 
 pub(crate) use allowed_namespaces::classes_and_pools_are_named_only_in_namespaces_that_they_allow;
@@ -250,13 +251,16 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     endpoint_cost::largest_slice(&credential, admin).await;
     objects::sources_of_variables(&credential).await;
     objects::storage_and_devices(&credential).await;
+    snapshots::class_of_one_that_waits(&credential).await;
     objects::annotations_of_claims(&credential, admin).await;
+    objects::classes_of_claims(&credential, admin).await;
     objects::nodes_of_claims(&credential, admin).await;
     ingresses_and_routes::validate(&credential).await;
     network::policies(&credential).await;
     network_cost::largest_policies(&credential, admin).await;
     sizes::validate(&credential, admin).await;
     empty_lists::names_that_are_left_out(&credential, admin).await;
+    snapshots::class_that_is_withdrawn(&credential).await;
 
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();

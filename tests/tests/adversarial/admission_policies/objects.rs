@@ -248,6 +248,27 @@ pub(super) async fn annotations_of_claims(credential: &StolenCredential, admin: 
     own.delete("claim", &DeleteParams::default()).await.unwrap();
 }
 
+/// Kubernetes lets the class of a claim be chosen later, if it has none.
+pub(super) async fn classes_of_claims(credential: &StolenCredential, admin: &Client) {
+    let claim = json!({"metadata": {"name": "without-class"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    let claim = credential.object("v1", "PersistentVolumeClaim", &claim);
+    let claims = |client: &Client| Api::<PersistentVolumeClaim>::namespaced(client.clone(), &credential.namespace);
+    let (own, admins) = (claims(&credential.client), claims(admin));
+    admins
+        .create(&PostParams::default(), &serde_json::from_value(claim).unwrap())
+        .await
+        .unwrap();
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let chosen = Patch::Merge(json!({"spec": {"storageClassName": "other"}}));
+    let changed = own.patch("without-class", &dry_run, &chosen).await;
+    expect_denied("spec.storageClassName", changed);
+    admins.delete("without-class", &DeleteParams::default()).await.unwrap();
+}
+
 /// A driver of node-local volumes makes a volume on the node that an annotation names.
 pub(super) async fn nodes_of_claims(credential: &StolenCredential, admin: &Client) {
     let claim = |node: &str| {
