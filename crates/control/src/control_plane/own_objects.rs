@@ -64,7 +64,7 @@ pub(super) fn is_one_of(objects: impl Iterator<Item = &'static OwnObjects>, name
 }
 
 /// API groups that an API server serves itself, each once. The core group is empty.
-pub(super) fn served_groups() -> impl Iterator<Item = &'static str> {
+pub fn served_groups() -> impl Iterator<Item = &'static str> {
     let services = OWN.iter().filter(|own| own.resources.contains(&"apiservices"));
     let names = services.flat_map(|own| own.names);
     let groups: BTreeSet<&str> = names.filter_map(|name| Some(name.split_once('.')?.1)).collect();

@@ -4,7 +4,7 @@
 //! of a kind that the manifests define go to the resource of their definition, and wait until it is served.
 
 use super::{desired::Manifest, pass::message};
-use crate::apply::is_status;
+use crate::{apply::is_status, control_plane::served_groups};
 use kube::{
     Client,
     api::{ApiResource, GroupVersionKind},
@@ -81,7 +81,9 @@ impl DefinedKinds {
 
     /// Whether a manifest that cannot be read may define a kind.
     fn may_be_defined_elsewhere(&self, kind: &GroupVersionKind) -> bool {
-        self.unread.is_some() && !is_upstream(&kind.group) && self.plurals(kind).is_none()
+        // Other groups of `k8s.io` are those of definitions, such as the Gateway API's, which the team may have.
+        let is_built_in = served_groups().any(|group| group == kind.group);
+        self.unread.is_some() && !is_built_in && self.plurals(kind).is_none()
     }
 
     /// Asks a tenant's API server where objects of a kind are.
@@ -136,11 +138,6 @@ impl DefinedKinds {
         }
         KindError::NotServed(message)
     }
-}
-
-/// Whether a group is of Kubernetes, where no kind of a team's is expected.
-fn is_upstream(group: &str) -> bool {
-    !group.contains('.') || group.ends_with(".k8s.io")
 }
 
 #[cfg(test)]
@@ -220,11 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn only_kinds_of_upstream_are_looked_for_while_a_manifest_cannot_be_read() {
+    fn only_kinds_that_api_servers_serve_themselves_are_looked_for_while_a_manifest_cannot_be_read() {
         let mut kinds = defined(DEFINITION);
         kinds.unread = Some("base".into());
         let may_be_defined = |group: &str| kinds.may_be_defined_elsewhere(&GroupVersionKind::gvk(group, "v1", "Guard"));
-        assert!(may_be_defined("other.example"));
+        for group in ["other.example", "gateway.networking.k8s.io", "snapshot.storage.k8s.io"] {
+            assert!(may_be_defined(group), "{group}");
+        }
         for group in ["", "apps", "networking.k8s.io", "platform.example"] {
             assert!(!may_be_defined(group), "{group}");
         }
