@@ -10,6 +10,9 @@ use tokio::time::Instant;
 /// Time for the writes of one step in the tenant. A webhook may take 30 s; what was applied is remembered, and the next reconcile
 /// does the rest.
 const WRITE_LIMIT: Duration = Duration::from_secs(32);
+/// Time for the writes of a later step when the steps before it have used up [`WRITE_LIMIT`]: a webhook for other kinds, which does not answer, keeps
+/// no step from being done.
+const LEAST_LIMIT: Duration = Duration::from_secs(5);
 
 /// The tenant that a reconcile works on.
 #[derive(Clone)]
@@ -46,7 +49,8 @@ impl Tenant {
         self.write_within(WRITE_LIMIT, writes).await
     }
 
-    /// As [`Tenant::write`], in what is left of the time since `begun`: a reconcile that waits for all its writes would not end in time.
+    /// As [`Tenant::write`], in what is left of the time since `begun`, and at least [`LEAST_LIMIT`]: a reconcile that waits as long for each of its
+    /// steps would not end in time.
     ///
     /// # Errors
     /// The API server refuses, or does not answer in time.
@@ -55,8 +59,8 @@ impl Tenant {
         begun: Instant,
         writes: impl Future<Output = Result<(), ReconcileError>>,
     ) -> Result<(), ReconcileError> {
-        self.write_within(WRITE_LIMIT.saturating_sub(begun.elapsed()), writes)
-            .await
+        let rest = WRITE_LIMIT.saturating_sub(begun.elapsed());
+        self.write_within(rest.max(LEAST_LIMIT), writes).await
     }
 
     async fn write_within(

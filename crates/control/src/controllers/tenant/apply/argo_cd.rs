@@ -30,6 +30,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, ResourceExt, api::DeleteParams, core::PartialObjectMeta};
 use std::{collections::BTreeSet, time::Duration};
+use tokio::time::Instant;
 
 /// Pause before a registration that failed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
@@ -71,15 +72,23 @@ pub(super) fn issue_certificate(authorities: &Authorities, leaves: &mut LeafStor
     leaves.issue(&authorities.client, NAME, &leaf)
 }
 
-/// Registers the tenant as its settings say, or ends its registration. `applier` writes in the tenant, if that answers.
+/// What writes in a tenant that answers.
+#[derive(Clone, Copy)]
+pub(super) struct Writer<'a> {
+    pub(super) applier: &'a Applier,
+    /// Since when the reconcile writes in the tenant.
+    pub(super) begun: Instant,
+}
+
+/// Registers the tenant as its settings say, or ends its registration. `writer` is of a tenant that answers.
 pub(super) async fn keep_registration(
     context: &TenantContext,
     prepared: &Prepared<'_>,
-    applier: Option<&Applier>,
+    writer: Option<Writer<'_>>,
 ) -> ObservedRegistration {
     let tenant = &prepared.accepted.tenant;
     let mut recorded = tenant.memory.argo_cd.lock().await;
-    match make_match(context, prepared, applier, &mut recorded).await {
+    match make_match(context, prepared, writer, &mut recorded).await {
         Ok(observed) => observed,
         Err(error) => {
             // What was recorded is not known.
@@ -93,7 +102,7 @@ pub(super) async fn keep_registration(
 async fn make_match(
     context: &TenantContext,
     prepared: &Prepared<'_>,
-    applier: Option<&Applier>,
+    writer: Option<Writer<'_>>,
     recorded: &mut Recorded,
 ) -> Result<ObservedRegistration, ReconcileError> {
     let Accepted {
@@ -116,10 +125,10 @@ async fn make_match(
     {
         delete_secret(context, &tenant.id, tenant.cluster.uid().as_deref(), &namespace).await?;
         if target.is_none() {
-            let Some(applier) = applier else {
+            let Some(writer) = writer else {
                 return Ok(ObservedRegistration::Revoking);
             };
-            revoke_rights(tenant, applier).await?;
+            revoke_rights(tenant, writer).await?;
             delete_record(context, &tenant.id).await?;
             *recorded = Recorded::Nowhere;
         }
@@ -129,16 +138,16 @@ async fn make_match(
         (Some(_), None) => return Ok(ObservedRegistration::NotConfigured),
         (Some(registration), Some(namespace)) => (registration, namespace),
     };
-    match (server, applier) {
+    match (server, writer) {
         (None, _) => Ok(ObservedRegistration::NoGateway {
             class: settings.class_name().to_owned(),
             has_secret: *recorded != Recorded::Nowhere,
         }),
         // The Secret stays as it is.
         (Some(_), None) => Ok(ObservedRegistration::NotObserved),
-        (Some(server), Some(applier)) => {
+        (Some(server), Some(writer)) => {
             let place = Place { namespace, server };
-            register(context, prepared, registration, (&place, applier), recorded).await?;
+            register(context, prepared, registration, (&place, writer), recorded).await?;
             Ok(ObservedRegistration::Registered {
                 secret: format!("{namespace}/{}", tenant.id.argo_cd_secret()),
                 name: argo_cd::cluster_name(&tenant.cluster),
@@ -160,7 +169,7 @@ async fn register(
     context: &TenantContext,
     prepared: &Prepared<'_>,
     registration: &ArgoCdRegistration,
-    (place, applier): (&Place<'_>, &Applier),
+    (place, writer): (&Place<'_>, Writer<'_>),
     recorded: &mut Recorded,
 ) -> Result<(), ReconcileError> {
     let Accepted {
@@ -187,8 +196,8 @@ async fn register(
         store_record(tenant, namespace).await?;
         *recorded = record;
     }
-    let grant = async { Ok::<_, ReconcileError>(apply_binding(applier, &argo_cd::admin_binding()).await?) };
-    tenant.write(grant).await?;
+    let grant = async { Ok::<_, ReconcileError>(apply_binding(writer.applier, &argo_cd::admin_binding()).await?) };
+    tenant.write_in_rest(writer.begun, grant).await?;
     let mut leaves = keys::load_certificates(context, tenant, Timestamp::now()).await?;
     let certificate = issue_certificate(&prepared.authorities, &mut leaves)?;
     let access = argo_cd::Access {
@@ -259,14 +268,15 @@ async fn delete_secret(
 }
 
 /// Takes away what Argo CD may do in the tenant.
-async fn revoke_rights(tenant: &Tenant, applier: &Applier) -> Result<(), ReconcileError> {
+async fn revoke_rights(tenant: &Tenant, writer: Writer<'_>) -> Result<(), ReconcileError> {
+    let Writer { applier, begun } = writer;
     let bindings: Api<ClusterRoleBinding> = Api::all(applier.client().clone());
     let revoke = async {
         let deleted = bindings.delete(ARGO_CD_USER, &DeleteParams::default()).await;
         optional(deleted).map_err(api("delete the ClusterRoleBinding of Argo CD in the tenant"))?;
         Ok::<_, ReconcileError>(())
     };
-    tenant.write(revoke).await?;
+    tenant.write_in_rest(begun, revoke).await?;
     // It would be remembered as applied.
     applier.forget();
     Ok(())

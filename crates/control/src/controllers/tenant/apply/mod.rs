@@ -41,6 +41,7 @@ use super::{
 };
 use berth_api::{ScheduleState, SleepState};
 use std::collections::BTreeMap;
+use tokio::time::Instant;
 
 /// A tenant with the settings that it was accepted with, now or earlier.
 pub(super) struct Accepted {
@@ -197,12 +198,14 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
     };
     // Before what may take its time: the next state may begin meanwhile.
     let schedule = tenant_schedule::publish_schedule(context, accepted).await;
+    let begun = Instant::now();
     let control_plane = run_control_plane(context, &prepared, nodes).await;
     let applier = match &control_plane {
         ControlPlane::Started { started, .. } => started.api_server.applier(),
         ControlPlane::NotStarted(_) | ControlPlane::Asleep { .. } => None,
     };
-    let argo_cd = Box::pin(argo_cd::keep_registration(context, &prepared, applier)).await;
+    let writer = applier.map(|applier| argo_cd::Writer { applier, begun });
+    let argo_cd = Box::pin(argo_cd::keep_registration(context, &prepared, writer)).await;
     let rotation = Box::pin(rotation::follow_rotation(context, &prepared, &control_plane, &argo_cd)).await;
     let published = tenant_nodes::publish_nodes(context, accepted, nodes).await;
     Outcome::Prepared {

@@ -5,7 +5,8 @@ use crate::control_plane::GatewayConfig;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/berth:argocd";
@@ -194,6 +195,30 @@ async fn a_class_leads_argo_cd_through_the_gateway() {
     fixture.reconcile_until_ready().await;
     fixture.reconcile().await.unwrap();
     assert_eq!(server(&fixture), direct);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_webhooks_never_answer_does_not_use_up_the_time_of_its_reconciles() {
+    let mut fixture = registered().await;
+    // Another control has taken over, which knows no object that was applied.
+    fixture.context.tenants = Arc::default();
+    fixture.tenant.never_answer_writes(Some("/apis/rbac"));
+    let mut longest = Duration::ZERO;
+    for _ in 0..10 {
+        let begun = Instant::now();
+        let _ = Box::pin(fixture.reconcile()).await;
+        longest = longest.max(begun.elapsed());
+        if reason(&fixture) == "APIServerSlow" {
+            break;
+        }
+    }
+    assert_eq!(reason(&fixture), "APIServerSlow");
+    assert!(longest < Duration::from_secs(50), "{longest:?}");
+
+    fixture.tenant.never_answer_writes(None);
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(reason(&fixture), "Registered");
 }
 
 #[tokio::test]
