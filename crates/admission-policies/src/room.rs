@@ -232,6 +232,12 @@ mod tests {
         assert!(REPORTED_CLAIM + rest <= STORED && NODE + rest <= STORED);
     };
 
+    /// Objects of intact syncers fit, with names, labels and annotations that Berth adds.
+    const _: () = {
+        assert!(sizes::MAX_OBJECT_BYTES + 8 * 1024 <= OBJECT as usize);
+        assert!(sizes::MAX_OBJECT_LABELS + 10 <= LABELS as usize);
+    };
+
     #[test]
     fn objects_may_shrink() {
         let validation = at_most(|object| format!("{object}.x"), 7, "");

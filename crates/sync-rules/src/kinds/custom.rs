@@ -4,6 +4,7 @@
 //! |---|---|
 //! | labels, annotations | those that the class lists |
 //! | fields that the class lists | copied |
+//! | size | limited, see [`sizes`] |
 //! | `references` | the name becomes that of the host object; the referenced object is synced as well |
 //! | `selectors` | narrowed to the tenant and the namespace |
 //! | `deniedFields` and fields that are not listed | denied by name |
@@ -20,7 +21,7 @@ use crate::{
         fields::FieldIssues,
         host_text,
         metadata::{self, AnnotationRules},
-        pod_selector,
+        pod_selector, sizes,
     },
 };
 use berth_api::sync_policy::{SyncPolicy, SyncedKind};
@@ -173,6 +174,7 @@ impl ToHost for CustomKind {
         let annotations = metadata::annotations(object, &rules, &mut issues);
         copied["metadata"] =
             json!({"labels": metadata::labels(object, &[], &self.rules.labels), "annotations": annotations});
+        sizes::check_object(&copied, &mut issues);
         issues.into_result(copied)
     }
 
@@ -305,6 +307,32 @@ mod tests {
         let denied = rules.translate(&cache, &Name::new("a", "g"), &object).unwrap_err();
         let fields: Vec<_> = denied.iter().map(|denied| denied.field.as_str()).collect();
         assert_eq!(fields, ["extra", "spec.hostPath", "spec.unknown"]);
+    }
+
+    #[test]
+    fn what_is_too_large_for_the_host_is_denied_in_words() {
+        let mut policy = SyncPolicy::clone(&cache().tenant.policy);
+        policy.kinds[0].labels = vec!["many.example.com/*".into()];
+        let mut tenant = test_tenant();
+        tenant.policy = Arc::new(policy);
+        let cache = registry::new_cache(tenant);
+        let (_, rules) = rules(&cache);
+        let object = |labels: usize, annotation: usize, text: usize| {
+            let labels: Map<String, Value> = (0..labels)
+                .map(|number| (format!("many.example.com/{number}"), "".into()))
+                .collect();
+            let annotations = json!({"example.com/a": "a".repeat(annotation), "not-copied": "a".repeat(250_000)});
+            json!({"metadata": {"labels": labels, "annotations": annotations}, "spec": {"text": "a".repeat(text)}})
+        };
+        let denied = |object: Value| {
+            let denied = rules.translate(&cache, &Name::new("a", "g"), &object).err();
+            let denied = denied.into_iter().flatten();
+            denied.map(|denied| denied.field).collect::<Vec<_>>()
+        };
+        assert_eq!(denied(object(390, 100_000, 100_000)), [""; 0]);
+        assert_eq!(denied(object(391, 0, 0)), ["metadata.labels"]);
+        assert_eq!(denied(object(0, 240_000, 0)), ["metadata and spec"]);
+        assert_eq!(denied(object(0, 120_000, 120_000)), ["metadata and spec"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod bytes;
 mod network;
+mod object;
 mod pod;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ pub use bytes::{
     check_pod_bytes, count_bytes,
 };
 pub use network::{NETWORK_POLICY_RULES, NETWORK_POLICY_SELECTOR, SERVICE, SERVICE_PORTS};
+pub use object::{MAX_OBJECT_BYTES, MAX_OBJECT_LABELS, check_object};
 pub use pod::{POD, RUNNING_POD};
 
 use super::fields::FieldIssues;
