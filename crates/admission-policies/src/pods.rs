@@ -7,8 +7,9 @@
 use super::{
     AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, device_variables, shared_nodes, validation,
 };
-use berth_api::{labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS};
-use berth_sync_rules::kinds::pod::claims::BY_CLASS;
+use berth_api::{
+    DEVICES_BY_CLASS, labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS,
+};
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
@@ -212,8 +213,8 @@ fn validate_probes(containers: &str) -> Validation {
 fn validate_devices(containers: &str) -> Validation {
     let of_list = |list: &str| {
         format!(
-            "dyn(c).?resources.?{list}.orValue({{}}).all(k, !k.startsWith('{BY_CLASS}') || {})",
-            cel::list_allows("deviceClasses", &format!("k.substring({})", BY_CLASS.len()))
+            "dyn(c).?resources.?{list}.orValue({{}}).all(k, !k.startsWith('{DEVICES_BY_CLASS}') || {})",
+            cel::list_allows("deviceClasses", &format!("k.substring({})", DEVICES_BY_CLASS.len()))
         )
     };
     validation(

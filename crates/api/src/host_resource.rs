@@ -36,6 +36,8 @@ pub(crate) const MAX_LENGTH: u32 = 253;
 const OF_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 /// What follows the name of a `DeviceClass` (`ResourceClaimsPerClass` in Kubernetes).
 const OF_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
+/// Prefix of the extended resource by which a container gets devices of a `DeviceClass` without a claim (`ResourceDeviceClassPrefix` in Kubernetes).
+pub const DEVICES_BY_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 /// What precedes the resources of pods (`DefaultResourceRequestsPrefix` in Kubernetes).
 const REQUESTS: &str = "requests.";
 

@@ -73,7 +73,7 @@ pub use host_node_pool::{
     ValidateSpec,
 };
 pub use host_quota::{QuotaResource, counted_custom_kind, quota_resource};
-pub use host_resource::{describe_host_resource, device_class_resource};
+pub use host_resource::{DEVICES_BY_CLASS, describe_host_resource, device_class_resource};
 pub use idle_reclaim::{
     GpuHourPrice, IdleLastStep, IdleOptOut, IdleProduct, IdleProfile, IdleReclaim, IdleReclaimMode, IdleSignal,
     OwnerKind, OwnerSuspend,

@@ -26,6 +26,7 @@ use crate::{
     NodeIndex,
     demand::{Claim, DRA_PREFIX, Workload},
 };
+use berth_api::DEVICES_BY_CLASS;
 use berth_planner::Amounts;
 use counts::{Counted, Counts};
 use resolve::{add_claim_amounts, find_claim_holders};
@@ -36,8 +37,6 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Prefix of the resource by which a pod gets devices of a class without a claim.
-const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
 /// Maximum number of claims' selectors that are evaluated, of all tenants together. Of further claims only the class counts.
 const MAX_CLAIM_SELECTORS: usize = 64;
 
@@ -180,7 +179,7 @@ impl Devices {
                 if let Some(resource) = class.and_then(|class| class.extended_resource.as_ref()) {
                     *amounts.entry(resource.clone()).or_default() += count;
                 }
-                let implicit = format!("{IMPLICIT}{}", kind.class);
+                let implicit = format!("{DEVICES_BY_CLASS}{}", kind.class);
                 if wanted.implicit.contains(&implicit) {
                     amounts.insert(implicit, *count);
                 }
@@ -224,7 +223,8 @@ impl Resolved<'_> {
         let of_classes = classes
             .filter(|(_, class)| class.extended_resource.as_deref() == Some(resource))
             .map(|(name, _)| {
-                amount(&amount_name(&DeviceKind::whole(name))).saturating_add(amount(&format!("{IMPLICIT}{name}")))
+                amount(&amount_name(&DeviceKind::whole(name)))
+                    .saturating_add(amount(&format!("{DEVICES_BY_CLASS}{name}")))
             });
         of_classes.fold(amount(resource), u64::saturating_add)
     }
@@ -261,7 +261,7 @@ impl CountedKinds {
             implicit: workloads
                 .iter()
                 .flat_map(|workload| workload.amounts.keys())
-                .filter(|resource| resource.starts_with(IMPLICIT))
+                .filter(|resource| resource.starts_with(DEVICES_BY_CLASS))
                 .cloned()
                 .collect(),
             classes,

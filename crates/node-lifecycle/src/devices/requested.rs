@@ -1,9 +1,9 @@
 //! The devices that pods request, under the names that limits have for them: at most what their claims may get, as a `ResourceQuota` of the host
 //! counts them, and not what was allocated.
 
-use super::{ClaimState, DeviceClaim, Devices, IMPLICIT, RequestAlternatives};
+use super::{ClaimState, DeviceClaim, Devices, RequestAlternatives};
 use crate::demand::Claim;
-use berth_api::device_class_resource;
+use berth_api::{DEVICES_BY_CLASS, device_class_resource};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most devices that one claim gets (`AllocationResultsMaxSize` in Kubernetes): a request of all devices counts as so many.
@@ -51,7 +51,7 @@ impl Devices {
                 .classes
                 .get(class)
                 .and_then(|class| class.extended_resource.as_deref());
-            let implicit = format!("{IMPLICIT}{class}");
+            let implicit = format!("{DEVICES_BY_CLASS}{class}");
             let by_claims = claimed.get(class).copied().unwrap_or_default();
             let (by_implicit, by_extended) = (of_containers(&implicit), extended.map_or(0, of_containers));
             let all = by_claims.saturating_add(by_implicit).saturating_add(by_extended);

@@ -16,6 +16,7 @@ use crate::{
     },
     translation::fields::{self, FieldIssues, Fields, Rule},
 };
+use berth_api::DEVICES_BY_CLASS;
 use serde_json::{Map, Value};
 
 /// The rules of `PodResourceClaim`.
@@ -26,8 +27,6 @@ pub const CLAIM: Fields = &[
 ];
 /// The rules of `ResourceClaim` in a container's resources.
 pub const OF_CONTAINER: Fields = &[("name", Rule::Copy), ("request", Rule::Copy)];
-/// Extended resources under the name of a device class.
-pub const BY_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 /// Fields that name another object, and its kind.
 const NAMES: [(&str, KindId); 2] = [
     ("resourceClaimName", KindId::ResourceClaim),
@@ -96,7 +95,7 @@ fn by_class(cache: &Cache, spec: &Value, issues: &mut FieldIssues) {
             let limits = json::at(container, &["resources", "limits"]).and_then(Value::as_object);
             for resource in limits.into_iter().flatten().map(|(resource, _)| resource) {
                 if let Some(class) = resource
-                    .strip_prefix(BY_CLASS)
+                    .strip_prefix(DEVICES_BY_CLASS)
                     .filter(|class| !class::is_offered(cache, class))
                 {
                     let path = format!("spec.{list}[{index}].resources.limits[{resource}]");
