@@ -22,28 +22,34 @@ pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
         "spec.nodeGroups[].poolName: a pool does not allow this namespace in its spec.allowedNamespaces; ask the platform team",
     );
     [
-        AdmissionPolicy {
-            name: "berth-class-namespaces",
-            description: "TenantClusters name only classes that allow their namespace.",
-            ..policy(ParameterKind::TenantClass, class_variables().into(), class)
-        },
-        AdmissionPolicy {
-            name: "berth-pool-namespaces",
-            description: "TenantClusters name only pools that allow their namespace.",
-            ..policy(ParameterKind::HostNodePool, pool_variables().into(), pool)
-        },
+        build_policy(
+            "berth-class-namespaces",
+            "TenantClusters name only classes that allow their namespace.",
+            ParameterKind::TenantClass,
+            class_variables().into(),
+            class,
+        ),
+        build_policy(
+            "berth-pool-namespaces",
+            "TenantClusters name only pools that allow their namespace.",
+            ParameterKind::HostNodePool,
+            pool_variables().into(),
+            pool,
+        ),
     ]
 }
 
-fn policy(
+fn build_policy(
+    name: &'static str,
+    description: &'static str,
     parameters: ParameterKind,
     mut variables: Vec<(&'static str, String)>,
     validation: Validation,
 ) -> AdmissionPolicy {
     variables.extend(rule_variables());
     AdmissionPolicy {
-        name: "",
-        description: "",
+        name,
+        description,
         scope: Scope::AllNamespaces,
         subjects: Subjects::Everyone,
         parameters: Some(parameters),

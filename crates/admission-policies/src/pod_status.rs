@@ -4,7 +4,7 @@
 //!
 //! An API server takes metadata from requests for the status, too: labels, annotations and finalizers, which policies on pods do not see there.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, cel, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, cel, validation};
 
 pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
     [build_policy_for_syncers(), build_policy_for_agents()]
@@ -26,12 +26,17 @@ fn metadata_unchanged(fields: &[(&str, &str)]) -> String {
 }
 
 /// A policy on writes of the status, with the variables `new` and `old`: the status after and before the request.
-fn policy() -> AdmissionPolicy {
+fn build_policy(
+    name: &'static str,
+    description: &'static str,
+    subjects: Subjects,
+    validations: Vec<Validation>,
+) -> AdmissionPolicy {
     AdmissionPolicy {
-        name: "",
-        description: "",
+        name,
+        description,
         scope: Scope::WorkloadNamespaces,
-        subjects: Subjects::TenantIdentities,
+        subjects,
         parameters: None,
         conditions: Vec::new(),
         resource_rules: vec![ResourceRule {
@@ -44,15 +49,16 @@ fn policy() -> AdmissionPolicy {
             ("new", "dyn(object).?status.orValue({})".into()),
             ("old", "dyn(oldObject).?status.orValue({})".into()),
         ],
-        validations: Vec::new(),
+        validations,
     }
 }
 
 fn build_policy_for_syncers() -> AdmissionPolicy {
-    AdmissionPolicy {
-        name: "berth-pod-status",
-        description: "A syncer changes only conditions in the status of a pod.",
-        validations: vec![
+    build_policy(
+        "berth-pod-status",
+        "A syncer changes only conditions in the status of a pod.",
+        Subjects::TenantIdentities,
+        vec![
             validation(
                 "variables.new.all(f, f == 'conditions' || (f in variables.old && variables.new[f] == variables.old[f])) && \
                  variables.old.all(f, f == 'conditions' || f in variables.new)",
@@ -63,8 +69,7 @@ fn build_policy_for_syncers() -> AdmissionPolicy {
                 "labels, annotations and finalizers cannot be changed through a pod's status",
             ),
         ],
-        ..policy()
-    }
+    )
 }
 
 /// What only the kubelet of a pod's node reports; the host's API server keeps kubelets to pods of their own node.
@@ -109,11 +114,11 @@ fn build_policy_for_agents() -> AdmissionPolicy {
     );
     let is_one_of = |users: [&str; 2]| format!("request.userInfo.?username.orValue('') in {}", cel::string_list(users));
     let bypass = cel::may_bypass_policies();
-    AdmissionPolicy {
-        name: "berth-pod-status-by-agents",
-        description: "Only kubelets change addresses, containers, readiness and phase in the status of a tenant's pod.",
-        subjects: Subjects::OthersOnHost,
-        validations: vec![
+    build_policy(
+        "berth-pod-status-by-agents",
+        "Only kubelets change addresses, containers, readiness and phase in the status of a tenant's pod.",
+        Subjects::OthersOnHost,
+        vec![
             validation(
                 format!("{} || {bypass}", unchanged(&cel::string_list(OF_KUBELET))),
                 "only the kubelet of its node may change addresses and containers in the status of a tenant's pod",
@@ -135,8 +140,7 @@ fn build_policy_for_agents() -> AdmissionPolicy {
                 "labels and finalizers cannot be changed through a pod's status",
             ),
         ],
-        ..policy()
-    }
+    )
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl Applier {
         let name = object.meta().name.as_deref().unwrap_or_default();
         let live = optional(api.get(name).await).map_err(&fail)?;
         if let Some(live) = live.filter(|live| is_other(live, object)) {
-            delete_same(api, live.meta()).await.map_err(&fail)?;
+            delete_same(api, live.meta(), None).await.map_err(&fail)?;
         }
         self.apply_again(object).await
     }
@@ -171,18 +171,23 @@ pub fn only_this(uid: Option<String>) -> Preconditions {
     }
 }
 
-/// Deletes the object that was read, if it still exists: not another one that has its name by now.
+/// Deletes the object that was read, if it still exists: not another one that has its name by now. With a resource version, only that version of it.
 ///
 /// # Errors
-/// The API server refuses or does not answer.
-pub async fn delete_same<K>(api: &Api<K>, read: &ObjectMeta) -> kube::Result<()>
+/// The API server refuses or does not answer, or the object is no longer of that version (409).
+pub async fn delete_same<K>(api: &Api<K>, read: &ObjectMeta, version: Option<String>) -> kube::Result<()>
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    let params = DeleteParams::default().preconditions(only_this(read.uid.clone()));
+    let may_have_changed = version.is_none();
+    let same = Preconditions {
+        resource_version: version,
+        ..only_this(read.uid.clone())
+    };
+    let params = DeleteParams::default().preconditions(same);
     match api.delete(read.name.as_deref().unwrap_or_default(), &params).await {
-        Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(error),
-        _ => Ok(()),
+        Err(error) if is_status(&error, 404) || (may_have_changed && is_status(&error, 409)) => Ok(()),
+        deleted => deleted.map(drop),
     }
 }
 

@@ -180,7 +180,7 @@ async fn replace_policy(
 async fn delete_policy(context: NetworkContext<'_>, policy: &NetworkPolicy) -> Result<(), ReconcileError> {
     let namespace = policy.namespace().unwrap_or_default();
     let policies: Api<NetworkPolicy> = Api::namespaced(context.client.clone(), &namespace);
-    let deleted = delete_same(&policies, &policy.metadata).await;
+    let deleted = delete_same(&policies, &policy.metadata, None).await;
     deleted.map_err(api("delete a NetworkPolicy"))
 }
 

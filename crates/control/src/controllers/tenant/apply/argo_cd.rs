@@ -260,7 +260,7 @@ async fn delete_secret(
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
     let existing = optional(secrets.get_metadata(&tenant.argo_cd_secret()).await);
     match existing.map_err(api("get the Secret for Argo CD"))? {
-        Some(secret) if is_of(&secret, uid) => delete_same(&secrets, &secret.metadata)
+        Some(secret) if is_of(&secret, uid) => delete_same(&secrets, &secret.metadata, None)
             .await
             .map_err(api("delete the Secret for Argo CD")),
         _ => Ok(()),

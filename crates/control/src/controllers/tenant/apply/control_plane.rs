@@ -10,7 +10,7 @@ use super::{
         manifests::ObservedManifests,
         target::Tenant,
     },
-    Prepared, argo_cd,
+    ControlPlane, Prepared, argo_cd,
     bootstrap_objects::apply_bootstrap_objects,
     bootstrapping,
     components::{Running, run_component, run_components},
@@ -178,11 +178,19 @@ pub(super) async fn start(
     })
 }
 
-/// Stops everything of a tenant that sleeps. Its certificates and its kubeconfig stay valid meanwhile. Returns whether the kubeconfig was written.
-pub(super) async fn keep_asleep(
-    context: &TenantContext,
-    prepared: &Prepared<'_>,
-) -> Result<Result<(), TenantError>, TenantError> {
+/// Stops everything of a tenant that sleeps. Its certificates and its kubeconfig stay valid meanwhile.
+pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>) -> ControlPlane {
+    if let Err(error) = stop(context, prepared).await {
+        return ControlPlane::NotStarted(error);
+    }
+    let written = kubeconfig::apply_kubeconfig(context, prepared).await;
+    ControlPlane::Asleep {
+        kubeconfig: written.map(drop).map_err(in_step(TenantError::Kubeconfig)),
+    }
+}
+
+/// Stops the components of a tenant, and renews its certificates.
+async fn stop(context: &TenantContext, prepared: &Prepared<'_>) -> Result<(), TenantError> {
     let tenant = &prepared.accepted.tenant;
     tenant.memory.connection.close();
     // Before anything is scaled down, and here, so that nothing is lost if the wake is recorded and control does not learn it. All other
@@ -205,8 +213,7 @@ pub(super) async fn keep_asleep(
     )
     .await
     .map_err(in_step(TenantError::Certificates))?;
-    let written = kubeconfig::apply_kubeconfig(context, prepared).await;
-    Ok(written.map(drop).map_err(in_step(TenantError::Kubeconfig)))
+    Ok(())
 }
 
 /// Applies the objects and runs the components that need the API server, if it answers. Then probes the syncer. A step that fails keeps no other

@@ -7,7 +7,7 @@ use super::{
     keys,
 };
 use crate::{
-    apply::optional,
+    apply::{delete_same, optional},
     authentication::publish_kubeconfig,
     error::{ReconcileError, api},
 };
@@ -15,10 +15,7 @@ use berth_api::{KubeconfigStatus, labels};
 use berth_pki::kubeconfig::Credential;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Preconditions},
-};
+use kube::{Api, ResourceExt};
 
 impl Prepared<'_> {
     /// What people need to sign in with a kubeconfig that holds no secret, for the status.
@@ -83,11 +80,8 @@ async fn keep_only_current(context: &TenantContext, tenant: &Tenant) -> Result<b
         return Ok(true);
     }
     // Only what was read: by now it may not be this tenant's any more.
-    let unchanged = Preconditions {
-        uid: secret.metadata.uid,
-        resource_version: secret.metadata.resource_version,
-    };
-    let params = DeleteParams::default().preconditions(unchanged);
-    optional(secrets.delete(&name, &params).await).map_err(api("replace the kubeconfig Secret"))?;
+    delete_same(&secrets, &secret.metadata, secret.resource_version())
+        .await
+        .map_err(api("replace the kubeconfig Secret"))?;
     Ok(false)
 }

@@ -170,10 +170,7 @@ impl Outcome<'_> {
 /// Runs the control plane of a tenant that is awake, and stops that of one that sleeps.
 async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nodes: &ObservedNodes) -> ControlPlane {
     if prepared.accepted.tenant.cluster.sleep_state() == SleepState::Sleeping {
-        let stopped = control_plane::keep_asleep(context, prepared).await;
-        return stopped.map_or_else(ControlPlane::NotStarted, |kubeconfig| ControlPlane::Asleep {
-            kubeconfig,
-        });
+        return control_plane::keep_asleep(context, prepared).await;
     }
     match control_plane::start(context, prepared, nodes).await {
         Ok(mut started) => {
