@@ -1,6 +1,6 @@
 //! What kubelets and the agents of a node may write. Who is root on a node of a tenant has their credentials, and a cluster lets them do more
-//! than a tenant may: create mirror pods in any namespace, whose labels lead traffic of Services to them, and offer devices under the
-//! name of another node's pool.
+//! than a tenant may: create mirror pods in any namespace, whose labels lead traffic of Services to them and which NetworkPolicies take for
+//! pods of the platform, and offer devices under the name of another node's pool.
 
 use super::{
     AdmissionPolicy, MIRROR_PODS, ParameterKind, ResourceRule, SERVE, Scope, Subjects, WRITES, cel, validation,
@@ -34,26 +34,39 @@ const fn slices(operations: &'static [&'static str]) -> ResourceRule {
     }
 }
 
-/// Berth's own namespaces have no static pods.
+/// Berth's own namespaces have no static pods. Those of the platform's are in the network of their node: nearly all network plug-ins leave such pods out of
+/// what the selectors of NetworkPolicies match, as their addresses are those of nodes. Any other would be let in wherever pods of the namespace are.
 fn build_mirror_pod_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-mirror-pods",
-        description: "Kubelets create no pods in the namespaces of Berth and of tenants.",
+        description: "Kubelets create no pods in the namespaces of Berth and of tenants, and elsewhere only such in the network of the node.",
         scope: Scope::AllNamespaces,
         subjects: Subjects::Kubelets,
         parameters: None,
         conditions: Vec::new(),
         resource_rules: vec![CREATED_PODS],
         variables: Vec::new(),
-        validations: vec![validation(
-            format!(
-                "request.namespace != '{}' && !('{}' in namespaceObject.metadata.?labels.orValue({{}}))",
-                system::NAMESPACE,
-                labels::ROLE
+        validations: vec![
+            validation(
+                format!(
+                    "request.namespace != '{}' && !('{}' in namespaceObject.metadata.?labels.orValue({{}}))",
+                    system::NAMESPACE,
+                    labels::ROLE
+                ),
+                "a kubelet may create no pods, also no static ones, in the namespaces of Berth and of tenants",
             ),
-            "a kubelet may create no pods, also no static ones, in the namespaces of Berth and of tenants",
-        )],
+            validation(
+                format!("object.spec.?hostNetwork.orValue(false) || {}", may_serve()),
+                "a kubelet may create no static pod without hostNetwork, as NetworkPolicies would admit it; for a node of the platform, bind \
+                 the ClusterRole berth-mirror-pods",
+            ),
+        ],
     }
+}
+
+/// Whether RBAC lets the kubelet create mirror pods that others reach: control gives this right to those of the host's control plane.
+fn may_serve() -> String {
+    format!("{}.check('{SERVE}').allowed()", cel::authorizer_of(MIRROR_PODS))
 }
 
 /// The platform's namespaces may have some. One that a Service selects gets its traffic, such as that of the host's DNS or of a webhook. Services of the
@@ -76,9 +89,9 @@ fn build_mirror_pod_service_policy() -> AdmissionPolicy {
         validations: vec![validation(
             format!(
                 "{selector}.size() == 0 || !{selector}.all(k, k in {labels} && {labels}[k] == {selector}[k]) || \
-                 params.metadata.?annotations[?'{}'].orValue('') == 'true' || {}.check('{SERVE}').allowed()",
+                 params.metadata.?annotations[?'{}'].orValue('') == 'true' || {}",
                 labels::ALLOW_STATIC_PODS,
-                cel::authorizer_of(MIRROR_PODS),
+                may_serve(),
             ),
             "a kubelet may create no static pod that a Service selects; for static pods of the platform, annotate the Service with \
              berth.dev/allow-static-pods=true",

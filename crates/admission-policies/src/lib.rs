@@ -56,7 +56,7 @@ pub const RESOURCE: &str = "admissionpolicies";
 pub const BYPASS: &str = "bypass";
 /// Resource of the API group `berth.dev` that exists only for the right to [`SERVE`].
 pub const MIRROR_PODS: &str = "mirrorpods";
-/// Verb of the right of a kubelet to create mirror pods that Services select.
+/// Verb of the right of a kubelet to create mirror pods that Services and NetworkPolicies select.
 pub const SERVE: &str = "serve";
 
 /// Whose requests a policy validates.

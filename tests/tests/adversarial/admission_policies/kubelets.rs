@@ -36,8 +36,12 @@ pub(crate) async fn a_stolen_kubelet_credential_reaches_no_other_tenant(host: Ar
     expect_denied("", of_workloads.create(&dry_run(), &mirror).await);
     // The platform has static pods elsewhere.
     let of_platform: Api<Pod> = Api::namespaced(kubelet.clone(), "default");
-    of_platform.create(&dry_run(), &mirror).await.unwrap();
-    services_of_the_platform(&host, &of_platform, &mirror).await;
+    let in_network_of_node = on_network_of_node(&mirror);
+    of_platform.create(&dry_run(), &in_network_of_node).await.unwrap();
+    // NetworkPolicies would take any other for a pod of the platform.
+    let admitted = of_platform.create(&dry_run(), &mirror).await;
+    expect_denied("no static pod without hostNetwork", admitted);
+    services_of_the_platform(&host, &of_platform, &in_network_of_node).await;
     labels_of_nodes(&host, &kubelet, &node).await;
     room_in_objects(&host, &kubelet, (&node, &tenant.id.workload_namespace())).await;
 
@@ -284,6 +288,15 @@ fn mirror_pod(node: &Node) -> Pod {
         },
     });
     serde_json::from_value(pod).unwrap()
+}
+
+/// The same pod in the network of its node.
+fn on_network_of_node(pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    if let Some(spec) = &mut pod.spec {
+        spec.host_network = Some(true);
+    }
+    pod
 }
 
 fn slice(node: &str, pool: &str) -> ResourceSlice {
