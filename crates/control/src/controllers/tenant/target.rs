@@ -73,7 +73,7 @@ impl Tenant {
             message: format!(
                 "the tenant's API server did not accept the objects that every tenant has within {} s; look for webhooks in the \
                  tenant that do not answer, and remove them or give them a short timeoutSeconds",
-                WRITE_LIMIT.as_secs()
+                limit.as_secs()
             ),
         };
         self.slot.lend(limit, writes).await.unwrap_or_else(|| Err(late()))
