@@ -29,6 +29,10 @@ pub async fn apply(client: &Client, namespace: &str, object: &Value) -> kube::Re
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
     let gvk = GroupVersionKind::gvk(group, version, &kind);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the servers of tests are honest, and an error says what is not served"
+    )]
     let (resource, capabilities) = discovery::pinned_kind(client, &gvk).await?;
     let api: Api<DynamicObject> = match capabilities.scope {
         discovery::Scope::Namespaced => {

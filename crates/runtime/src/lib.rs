@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod answers;
 pub mod client;
+pub mod discovery;
 pub mod http;
 pub mod lease;
 pub mod metrics;

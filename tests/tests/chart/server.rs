@@ -17,6 +17,10 @@ async fn dry_run(client: &Client, document: &Value) -> kube::Result<DynamicObjec
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (api_version, kind) = (text(&document["apiVersion"]), text(&document["kind"]));
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the test's own API server serves no other groups"
+    )]
     let (resource, capabilities) =
         discovery::pinned_kind(client, &GroupVersionKind::gvk(group, version, &kind)).await?;
     let api: Api<DynamicObject> = match capabilities.scope {

@@ -314,6 +314,47 @@ async fn an_owner_that_is_not_listed_or_has_other_pods_is_not_stopped() {
 }
 
 #[tokio::test]
+async fn an_owner_of_a_kind_that_the_team_serves_itself_ends_nothing() {
+    let mut world = World::new();
+    // Names that continue each other, which are followed one by one: 2 to the power of 39 calls.
+    let entry = |length: usize| json!({"name": format!("x{}", "/".repeat(length)), "kind": "X", "namespaced": true});
+    let entries: Vec<Value> = (0..40).map(entry).collect();
+    let list =
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "evil.example/v1", "resources": entries});
+    world.tenant.serve("/apis/evil.example/v1", list);
+    world.own_pod(&controller("evil.example/v1", "X", "x"));
+    world.fleet.run(UNTIL_DUE - 1).await;
+    assert_eq!((world.fleet.evictions(), world.listed()), (1, 0));
+}
+
+#[tokio::test]
+async fn owners_that_are_no_part_of_a_path_are_not_asked_for() {
+    for (api_version, kind, name) in [
+        ("apps/v1", "Deployment", "web/scale"),
+        ("apps/v1", "Deployment", ".."),
+        ("apps/v1", "Deployment", "we b"),
+        ("apps/v1", "Deployment", "%77eb"),
+        ("%61pps/v1", "Deployment", "web"),
+        ("../v1", "Deployment", "web"),
+        ("a.example/..", "Deployment", "web"),
+    ] {
+        let mut world = World::new();
+        world.own_pod(&controller(api_version, kind, name));
+        world.fleet.run(UNTIL_DUE - 1).await;
+        assert_eq!(
+            (world.replicas(), world.fleet.evictions(), world.listed()),
+            (1, 1, 0),
+            "{name}"
+        );
+        let calls = world.script.calls();
+        let odd = calls
+            .iter()
+            .find(|call| call.text.contains("/apis/") && !call.text.contains("/events"));
+        assert!(odd.is_none(), "{api_version} {name}: {}", odd.unwrap().text);
+    }
+}
+
+#[tokio::test]
 async fn an_owner_that_is_being_scaled_up_is_not_stopped() {
     let mut world = World::new();
     world.fleet.run(UNTIL_DUE - 2).await;

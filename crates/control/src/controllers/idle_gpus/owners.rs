@@ -9,6 +9,7 @@ use berth_idle_reclaim::{
     owner::{Switch, group_of},
     pod::GpuPod,
 };
+use berth_runtime::discovery::{self, is_segment};
 use k8s_openapi::{
     api::core::v1::ObjectReference,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, CustomResourceSubresourceScale},
@@ -16,7 +17,6 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Error,
     api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
-    discovery::{Scope, pinned_kind},
 };
 use serde_json::Value;
 use std::collections::HashMap;
@@ -152,18 +152,18 @@ impl TenantObjects {
         if let Some(known) = self.served.get(&key) {
             return Ok(known.clone());
         }
-        let found = match pinned_kind(&self.client, &gvk).await {
-            Ok((resource, capabilities)) => (capabilities.scope == Scope::Namespaced).then_some(resource),
-            Err(Error::Discovery(_)) => None,
-            Err(error) if is_status(&error, 404) => None,
-            Err(error) => return Err(error),
-        };
+        let found = discovery::find(&self.client, &gvk).await?;
+        let found = found.filter(|found| found.is_namespaced).map(|found| found.resource);
         self.served.insert(key, found.clone());
         Ok(found)
     }
 
     /// Reads an object; none if it is gone, another one has its name, or its kind is not served.
     pub(super) async fn get(&mut self, key: &OwnerKey) -> kube::Result<Option<Value>> {
+        // Kubernetes takes any text as the name of an owner, also one that leads to a subresource or has a query.
+        if !is_segment(&key.name) {
+            return Ok(None);
+        }
         let Some(resource) = self.resource(&key.api_version, &key.kind).await? else {
             return Ok(None);
         };

@@ -4,21 +4,12 @@
 //! of a kind that the manifests define go to the resource of their definition, and wait until it is served.
 
 use super::{desired::Manifest, pass::message};
-use crate::{apply::is_status, control_plane::served_groups};
-use kube::{
-    Client,
-    api::{ApiResource, GroupVersionKind},
-    core::GroupVersion,
-    discovery::{ApiCapabilities, Scope, pinned_group},
-};
+use crate::control_plane::served_groups;
+use berth_runtime::discovery;
+use kube::{Client, api::GroupVersionKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A kind as the tenant's API server serves it.
-#[derive(Clone, Debug)]
-pub(crate) struct ServedKind {
-    pub(super) resource: ApiResource,
-    pub(super) is_namespaced: bool,
-}
+pub(super) use berth_runtime::discovery::Resource as ServedKind;
 
 /// Why it is not known where objects of a kind are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,36 +84,28 @@ impl DefinedKinds {
                 "the manifest {unread} cannot be read, and may define the kind; repair it first"
             )));
         }
-        let version = GroupVersion::gv(&kind.group, &kind.version);
-        match pinned_group(client, &version).await {
-            Ok(group) => self.choose(kind, group.versioned_resources(&kind.version)),
-            Err(error) if is_status(&error, 404) => Err(self.not_served(kind)),
+        match discovery::resources(client, &kind.group, &kind.version).await {
+            Ok(served) => self.choose(kind, served),
             Err(error) => Err(KindError::Unclear(message(&error))),
         }
     }
 
     /// The one of the resources of a group and version that has the kind.
-    fn choose(
-        &self,
-        kind: &GroupVersionKind,
-        served: Vec<(ApiResource, ApiCapabilities)>,
-    ) -> Result<ServedKind, KindError> {
-        let is_of_kind = |resource: &ApiResource| resource.kind == kind.kind && self.allow(kind, &resource.plural);
-        let mut found = served.into_iter().filter(|(resource, _)| is_of_kind(resource));
-        let Some((resource, capabilities)) = found.next() else {
+    fn choose(&self, kind: &GroupVersionKind, served: Vec<ServedKind>) -> Result<ServedKind, KindError> {
+        let is_of_kind =
+            |served: &ServedKind| served.resource.kind == kind.kind && self.allow(kind, &served.resource.plural);
+        let mut found = served.into_iter().filter(is_of_kind);
+        let Some(first) = found.next() else {
             return Err(self.not_served(kind));
         };
-        if let Some((other, _)) = found.next() {
+        if let Some(other) = found.next() {
             return Err(KindError::Unclear(format!(
                 "the tenant serves the kind as {} and as {} of the group {}; define it in a manifest of the class, or delete one of the two \
                  CustomResourceDefinitions",
-                resource.plural, other.plural, kind.group
+                first.resource.plural, other.resource.plural, kind.group
             )));
         }
-        Ok(ServedKind {
-            resource,
-            is_namespaced: capabilities.scope == Scope::Namespaced,
-        })
+        Ok(first)
     }
 
     fn not_served(&self, kind: &GroupVersionKind) -> KindError {
@@ -147,6 +130,7 @@ mod tests {
         *,
     };
     use berth_api::ClassManifest;
+    use kube::api::ApiResource;
     use std::sync::Arc;
 
     const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
@@ -166,14 +150,10 @@ mod tests {
     }
 
     /// Resources of these plural names, all of them of the kind.
-    fn served(plurals: &[&str]) -> Vec<(ApiResource, ApiCapabilities)> {
-        let resource = |plural: &&str| {
-            let capabilities = ApiCapabilities {
-                scope: Scope::Namespaced,
-                subresources: Vec::new(),
-                operations: Vec::new(),
-            };
-            (ApiResource::from_gvk_with_plural(&guard(), plural), capabilities)
+    fn served(plurals: &[&str]) -> Vec<ServedKind> {
+        let resource = |plural: &&str| ServedKind {
+            resource: ApiResource::from_gvk_with_plural(&guard(), plural),
+            is_namespaced: true,
         };
         plurals.iter().map(resource).collect()
     }

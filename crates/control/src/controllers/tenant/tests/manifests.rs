@@ -320,6 +320,23 @@ async fn objects_of_a_kind_that_the_manifests_define_go_to_no_other_resource() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_group_that_the_team_serves_itself_takes_no_time() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    set_guards(&fixture, &[GUARD], &[]);
+    // Names that continue each other, which are followed one by one: 2 to the power of 39 calls.
+    let entry =
+        |length: usize| json!({"name": format!("x{}", "/".repeat(length)), "kind": "Guard", "namespaced": false});
+    let entries: Vec<Value> = (0..40).map(entry).collect();
+    let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "platform.example/v1", "resources": entries});
+    fixture.tenant.serve("/apis/platform.example/v1", list);
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
+    assert!(fixture.tenant.get("/apis/platform.example/v1/x/g1").is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kind_with_two_resources_is_reported() {
     let mut fixture = Box::pin(with_manifest("Keep")).await;
     set_guards(&fixture, &[GUARD], &["evils", "guards"]);
