@@ -1,18 +1,26 @@
 //! Answers of API servers: how long those may be that others fill, as a tenant serves part of its API by itself, and their time.
 
+use crate::tree::Tree;
 use http::{Request, Response};
-use http_body_util::Limited;
+use http_body_util::{LengthLimitError, Limited};
+use hyper::body::{Body as HttpBody, Bytes, Frame};
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use kube::client::Body;
 use std::{
+    error::Error,
     future::Future,
+    iter,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
-use tower::{Layer, Service};
+use tower::{BoxError, Layer, Service};
 
 /// Bytes of an answer that are read. One object has at most 1.5 MiB in etcd, and lists are read in pages.
 pub const MAX_ANSWER: usize = 16 << 20;
+/// Memory that an answer may take as a tree. A definition of 1.5 MiB that has nothing but the shortest fields of a schema takes as much, and so
+/// does a page of 100 objects with 700 maps and 700 fields each; pods have a third of that. Without it, 16 MiB of small objects would become more
+/// than control may have.
+pub const MAX_TREE: u64 = 64 << 20;
 
 /// The only path whose answer may be longer. The API server itself serves it, and it is read line by line.
 const METRICS: &str = "/metrics";
@@ -23,7 +31,19 @@ pub fn read_time<B>(answer: &Response<B>) -> Option<Timestamp> {
     DateTimeParser::new().parse_timestamp(date.to_str().ok()?).ok()
 }
 
-/// Ends answers with an error after [`MAX_ANSWER`] bytes. The client collects an answer, also that of an error, before it looks at it.
+/// An answer was not read, as its tree would be larger than [`MAX_TREE`].
+#[derive(Debug, thiserror::Error)]
+#[error("the answer has more structure than {} MiB of memory hold", MAX_TREE >> 20)]
+struct TooLarge;
+
+/// Whether an answer was not read because it is too long, or would take too much memory.
+pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
+    iter::successors(Some(error), |error| error.source())
+        .any(|error| error.is::<LengthLimitError>() || error.is::<TooLarge>())
+}
+
+/// Ends answers with an error after [`MAX_ANSWER`] bytes, or when they would take more memory than [`MAX_TREE`]. The client collects an answer,
+/// also that of an error, before it looks at it.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitAnswers;
 
@@ -46,7 +66,7 @@ where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
 {
-    type Response = Response<Limited<B>>;
+    type Response = Response<LimitedAnswer<B>>;
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
@@ -58,27 +78,68 @@ where
         let is_limited = request.uri().path() != METRICS;
         let limit = if is_limited { MAX_ANSWER } else { usize::MAX };
         let answer = self.inner.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| Limited::new(body, limit))) })
+        Box::pin(async move {
+            Ok(answer.await?.map(|body| LimitedAnswer {
+                inner: Limited::new(body, limit),
+                tree: is_limited.then(Tree::default),
+            }))
+        })
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub struct LimitedAnswer<B> {
+    inner: Limited<B>,
+    /// None: it is no JSON.
+    tree: Option<Tree>,
+}
+
+impl<B> HttpBody for LimitedAnswer<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.inner).poll_frame(context));
+        if let (Some(Ok(frame)), Some(tree)) = (&frame, &mut this.tree)
+            && let Some(data) = frame.data_ref()
+        {
+            tree.read(data);
+            if tree.bytes() > MAX_TREE {
+                return Poll::Ready(Some(Err(TooLarge.into())));
+            }
+        }
+        Poll::Ready(frame)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::client;
-    use http::Request;
-    use std::time::Duration;
+    use kube::{
+        Api,
+        api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
+        client::ClientBuilder,
+    };
+    use std::{convert::Infallible, time::Duration};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{TcpListener, TcpStream},
     };
 
-    /// A server whose answers have no end, with this status; also what a client of it is made from.
-    async fn endless(status: &'static str) -> String {
+    /// A server whose answers are this byte without end, with this status; also what a client of it is made from.
+    async fn endless(status: &'static str, byte: u8) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(answer(stream, status));
+                tokio::spawn(answer(stream, status, byte));
             }
         });
         format!(
@@ -87,29 +148,78 @@ mod tests {
         )
     }
 
-    async fn answer(mut stream: TcpStream, status: &str) {
+    async fn answer(mut stream: TcpStream, status: &str, byte: u8) {
         let mut request = [0; 4096];
         let _ = stream.read(&mut request).await;
         let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\n\r\n");
         let _ = stream.write_all(head.as_bytes()).await;
-        let part = vec![b'['; 1 << 16];
+        let part = vec![byte; 1 << 16];
         // The client hangs up.
         while stream.write_all(&part).await.is_ok() {}
     }
 
-    async fn read(status: &'static str, path: &str) -> String {
-        let client = client::for_tenant(&endless(status).await).await.unwrap();
+    async fn read(status: &'static str, byte: u8, path: &str) -> kube::Error {
+        let client = client::for_tenant(&endless(status, byte).await).await.unwrap();
         let request = Request::get(path).body(Vec::new()).unwrap();
         let answer = tokio::time::timeout(Duration::from_mins(1), client.request_text(request)).await;
-        answer.expect("reading ends").unwrap_err().to_string()
+        answer.expect("reading ends").unwrap_err()
     }
 
     #[tokio::test]
     async fn an_answer_without_end_is_an_error() {
         crate::install_crypto();
         for status in ["200 OK", "500 Internal Server Error"] {
-            let error = read(status, "/apis/evil.example.com/v1").await;
-            assert!(error.contains("length limit exceeded"), "{status}: {error}");
+            for (byte, message) in [(b' ', "length limit exceeded"), (b'[', "more structure than 64 MiB")] {
+                let error = read(status, byte, "/apis/evil.example.com/v1").await;
+                assert!(error.to_string().contains(message), "{status}: {error}");
+                assert!(is_too_long(&error), "{status}: {error:?}");
+            }
         }
+    }
+
+    /// What a client of a tenant says of an answer.
+    async fn list(text: String) -> Result<usize, kube::Error> {
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let answer = Response::new(Body::from(text.clone().into_bytes()));
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let client = ClientBuilder::new(service, "default").with_layer(&LimitAnswers).build();
+        let kind = GroupVersionKind::gvk("a.example", "v1", "A");
+        let objects: Api<DynamicObject> = Api::all_with(client, &ApiResource::from_gvk(&kind));
+        let found = objects.list_metadata(&ListParams::default()).await;
+        found.map(|found| found.items.len())
+    }
+
+    fn items(item: &str, count: usize) -> String {
+        let items = vec![item; count].join(",");
+        format!(r#"{{"apiVersion":"a.example/v1","kind":"AList","metadata":{{}},"items":[{items}]}}"#)
+    }
+
+    #[tokio::test]
+    async fn answers_that_would_take_much_memory_are_errors() {
+        for item in ["{}", r#"{"a":[0,0,0]}"#, r#"{"metadata":{"labels":{"a":"b"}}}"#] {
+            let text = items(item, 200_000);
+            assert!(text.len() < MAX_ANSWER, "{item}");
+            let error = list(text).await.unwrap_err();
+            assert!(is_too_long(&error), "{item}: {error}");
+        }
+        let causes = format!(
+            r#"{{"kind":"Status","code":422,"details":{{"causes":[{}{{}}]}}}}"#,
+            "{},".repeat(200_000)
+        );
+        assert!(is_too_long(&list(causes).await.unwrap_err()));
+    }
+
+    #[tokio::test]
+    async fn answers_of_honest_servers_are_read() {
+        // A page of objects with much in them, and some that hold configuration as text.
+        let fields: Vec<String> = (0..400)
+            .map(|number| format!(r#""field{number}":{{"type":"string"}}"#))
+            .collect();
+        let large = format!(r#"{{"metadata":{{"name":"a"}},"spec":{{{}}}}}"#, fields.join(","));
+        assert_eq!(list(items(&large, 100)).await.unwrap(), 100);
+        let text = r#"{\"a\":[1,2,3],"#.repeat(50_000);
+        let configuration = format!(r#"{{"metadata":{{"name":"a"}},"data":{{"a":"{text}"}}}}"#);
+        assert_eq!(list(items(&configuration, 10)).await.unwrap(), 10);
     }
 }

@@ -13,6 +13,7 @@ pub mod queue;
 pub mod shutdown;
 pub mod sockets;
 pub mod telemetry;
+pub mod tree;
 pub mod watched;
 
 /// Installs aws-lc-rs as the crypto provider of the process, for every TLS connection. Call it first in `main`; further

@@ -14,6 +14,7 @@ use crate::{
     tls::{Acceptor, IdentityFiles, TlsError},
 };
 use axum::{Json, Router, body::Body, extract::State, http::HeaderMap, routing::post};
+use berth_runtime::tree::Tree;
 use berth_sync_rules::admission::{
     configuration::{PATH, configuration},
     review::{Denial, Review, Verdict},
@@ -156,7 +157,8 @@ async fn answer_service(
     let held = room.read(LARGEST_SERVICE, &headers, body).await?;
     let review = Review::read(&held.review).map_err(Refusal::unreadable)?;
     // Held until the end.
-    let tree = room.for_tree(review.tree_bytes()).await;
+    let trees: u64 = review.objects().map(|text| Tree::of(text.as_bytes()).bytes()).sum();
+    let tree = room.for_tree(trees).await;
     let _tree = tree.map_err(|denial| Refusal::Denied(review.uid().to_owned(), denial))?;
     let request = review.request().map_err(Refusal::unreadable)?;
     drop(held);

@@ -2,9 +2,10 @@
 
 use super::super::{datastore_usage, target::Tenant};
 use crate::apply::Applier;
+use berth_runtime::answers::is_too_long;
 use berth_schedules::cron_jobs;
 use berth_sleep::Inside;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Limited};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Api, Client, api::ListParams, client::Body};
@@ -232,7 +233,7 @@ async fn get_page<Item: DeserializeOwned>(
         Ok(body) => serde_json::from_slice(&body.to_bytes())
             .map(Some)
             .map_err(|error| error.to_string()),
-        Err(error) if error.is::<LengthLimitError>() => Ok(None),
+        Err(error) if is_too_long(error.as_ref()) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }
