@@ -173,7 +173,8 @@ fn build_route_policy() -> AdmissionPolicy {
             ),
             validation(
                 field_checks::all_pass("object.spec", checks::FILTER_LISTS, checks::FILTERS),
-                "header filters of a route must be names and printable values, without line breaks and variables",
+                "header filters of a route must be names and printable values, without line breaks and variables; headers that say where a \
+                 message ends or what becomes of its connection are the gateway's",
             ),
             validation(
                 field_checks::all_pass("object.spec", checks::FILTER_LISTS, checks::REDIRECTS),
@@ -305,6 +306,18 @@ mod tests {
         }
         let validations = build_route_policy().validations;
         assert!(validations.contains(&validate_filters()) && validations.contains(&validate_backends()));
+    }
+
+    #[test]
+    fn headers_of_filters_are_those_of_translation() {
+        let validations = build_route_policy().validations;
+        for pattern in [&edge_text::REQUEST_HEADER, &edge_text::RESPONSE_HEADER] {
+            for excluded in pattern.excluded {
+                assert!(excluded.contains("[Cc][Oo][Nn][Tt][Ee][Nn][Tt]-[Ll][Ee][Nn][Gg][Tt][Hh]"));
+                let denies = |validation: &Validation| validation.expression.contains(&format!("r'{excluded}'"));
+                assert!(validations.iter().any(denies), "{excluded}");
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | paths | the characters that RFC 3986 allows in a path, without those that have a meaning in regular expressions or in configuration files (`( ) * + $ ; '`), because controllers use paths in both |
 //! | regular expressions | a subset that all engines read in the same way: letters, digits, `.`, escapes, plain classes, groups without groups in them. What is repeated has no repetition in it, and few repetitions and alternatives bound the steps of an engine that backtracks |
+//! | names of headers that filters change | letters, digits and `. _ ~ -`, and none that says where a message ends or what becomes of its connection (`Content-Length`, `Transfer-Encoding`, `Connection`, …); in requests neither `Host` nor `Expect` |
 //! | values of headers | printable ASCII without characters that start variables (`$`, `%`), quote or escape |
 
 use super::pattern::Pattern;
@@ -37,6 +38,23 @@ macro_rules! atom {
 macro_rules! elements {
     () => {
         concat!("(?:", atom!(), r"|[(](?:[?]:)?(?:", atom!(), r"|[|$])*[)][?]?)*[$]?$")
+    };
+}
+
+/// Headers that say how long a message is, or what becomes of its connection: gateways write them, and one that is written twice lets a
+/// client's message end where the gateway and the backend do not agree. In any case of letters, which flags of expressions cannot say.
+macro_rules! framing {
+    () => {
+        concat!(
+            "[Cc][Oo][Nn][Tt][Ee][Nn][Tt]-[Ll][Ee][Nn][Gg][Tt][Hh]",
+            "|[Tt][Rr][Aa][Nn][Ss][Ff][Ee][Rr]-[Ee][Nn][Cc][Oo][Dd][Ii][Nn][Gg]",
+            "|[Cc][Oo][Nn][Nn][Ee][Cc][Tt][Ii][Oo][Nn]",
+            "|[Pp][Rr][Oo][Xx][Yy]-[Cc][Oo][Nn][Nn][Ee][Cc][Tt][Ii][Oo][Nn]",
+            "|[Kk][Ee][Ee][Pp]-[Aa][Ll][Ii][Vv][Ee]",
+            "|[Tt][Ee]",
+            "|[Tt][Rr][Aa][Ii][Ll][Ee][Rr]",
+            "|[Uu][Pp][Gg][Rr][Aa][Dd][Ee]"
+        )
     };
 }
 
@@ -75,6 +93,26 @@ pub static EXPRESSION: Pattern = Pattern::limited(
 );
 /// The name of a header, a query parameter or a cookie.
 pub static NAME: Pattern = Pattern::limited("^[A-Za-z0-9._~-]+$", &[], 256, "a name of letters, digits and . _ ~ -");
+/// The name of a header that a filter changes in requests.
+pub static REQUEST_HEADER: Pattern = Pattern::limited(
+    "^[A-Za-z0-9._~-]+$",
+    &[concat!(
+        "^(?:",
+        framing!(),
+        "|[Hh][Oo][Ss][Tt]|[Ee][Xx][Pp][Ee][Cc][Tt])$"
+    )],
+    256,
+    "a name of letters, digits and . _ ~ -, besides Host, Expect and what a gateway writes itself: Content-Length, Transfer-Encoding, \
+     Connection, Proxy-Connection, Keep-Alive, TE, Trailer and Upgrade",
+);
+/// The name of a header that a filter changes in responses.
+pub static RESPONSE_HEADER: Pattern = Pattern::limited(
+    "^[A-Za-z0-9._~-]+$",
+    &[concat!("^(?:", framing!(), ")$")],
+    256,
+    "a name of letters, digits and . _ ~ -, besides what a gateway writes itself: Content-Length, Transfer-Encoding, Connection, \
+     Proxy-Connection, Keep-Alive, TE, Trailer and Upgrade",
+);
 /// The value of a header or a query parameter.
 pub static HEADER_VALUE: Pattern = Pattern::new(
     r"^[A-Za-z0-9 !#&\x27()*+,./:;<=>?@\[\]^_|~-]*$",
@@ -116,6 +154,8 @@ mod tests {
             &PATH_EXPRESSION,
             &EXPRESSION,
             &NAME,
+            &REQUEST_HEADER,
+            &RESPONSE_HEADER,
             &HEADER_VALUE,
             &GRPC_NAME,
             &HOSTNAME,
@@ -245,6 +285,46 @@ mod tests {
         for bad in ["", "a b", "a:b", "a\r", "x\"", "ä"] {
             assert!(!NAME.is_match(bad), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn headers_that_frame_messages_are_left_to_the_gateway() {
+        let both = [&REQUEST_HEADER, &RESPONSE_HEADER];
+        for name in [
+            "Content-Length",
+            "content-length",
+            "TRANSFER-ENCODING",
+            "Connection",
+            "Proxy-Connection",
+            "keep-Alive",
+            "te",
+            "Trailer",
+            "UPGRADE",
+        ] {
+            assert!(both.iter().all(|pattern| !pattern.is_match(name)), "{name}");
+        }
+        for name in ["host", "Host", "EXPECT"] {
+            assert!(
+                !REQUEST_HEADER.is_match(name) && RESPONSE_HEADER.is_match(name),
+                "{name}"
+            );
+        }
+        for name in [
+            "X-Header-Set",
+            "X-Forwarded-Host",
+            "Content-Type",
+            "Content-Length-Limit",
+            "Upgrade-Insecure-Requests",
+            "X-Te",
+            "teapot",
+            "Server",
+        ] {
+            assert!(both.iter().all(|pattern| pattern.is_match(name)), "{name}");
+        }
+        assert!(
+            both.iter()
+                .all(|pattern| !pattern.is_match("a\r") && !pattern.is_match(""))
+        );
     }
 
     #[test]

@@ -322,6 +322,20 @@ async fn values_of_routes(credential: &StolenCredential, route: &impl Fn(&Value)
         (headers, filter(header("X-A", "b\r\nX-Admin: 1"))),
         (headers, filter(header("X-A: 1\r\nX-B", "c"))),
         (headers, filter(header("X-A", "%UNKNOWN("))),
+        (headers, filter(header("Content-Length", "0"))),
+        (headers, filter(header("transfer-encoding", "chunked"))),
+        (
+            headers,
+            filter(json!({"responseHeaderModifier": {"add": [{"name": "CONTENT-LENGTH", "value": "0"}]}})),
+        ),
+        (
+            headers,
+            filter(json!({"responseHeaderModifier": {"remove": ["Connection"]}})),
+        ),
+        (
+            headers,
+            rule(&json!({"backendRefs": [{"name": "s", "port": 80, "filters": [header("hOST", "b")]}]})),
+        ),
         (
             headers,
             rule(&json!({"backendRefs": [{"name": "s", "port": 80, "filters": [header("X-A", "b\nc")]}]})),

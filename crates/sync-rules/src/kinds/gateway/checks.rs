@@ -13,7 +13,7 @@
 use crate::translation::{
     edge_text::{
         self, CORS, DURATION, EXPRESSION, GRPC_NAME, HEADER_VALUE, HOSTNAME, NAME, NEW_PATH, PATH, PATH_EXPRESSION,
-        SCHEME,
+        REQUEST_HEADER, RESPONSE_HEADER, SCHEME,
     },
     field_checks::{self, Check, FieldChecks},
     fields::FieldIssues,
@@ -96,21 +96,21 @@ pub const FILTER_LISTS: &[&str] = &["rules[].filters[].", "rules[].backendRefs[]
 /// Filters that change requests and responses, below one of [`FILTER_LISTS`].
 pub static FILTERS: FieldChecks = &[
     ("requestHeaderModifier.set", Check::Items(16)),
-    ("requestHeaderModifier.set[].name", Check::Text(&NAME)),
+    ("requestHeaderModifier.set[].name", Check::Text(&REQUEST_HEADER)),
     ("requestHeaderModifier.set[].value", Check::Text(&HEADER_VALUE)),
     ("requestHeaderModifier.add", Check::Items(16)),
-    ("requestHeaderModifier.add[].name", Check::Text(&NAME)),
+    ("requestHeaderModifier.add[].name", Check::Text(&REQUEST_HEADER)),
     ("requestHeaderModifier.add[].value", Check::Text(&HEADER_VALUE)),
     ("requestHeaderModifier.remove", Check::Items(16)),
-    ("requestHeaderModifier.remove[]", Check::Text(&NAME)),
+    ("requestHeaderModifier.remove[]", Check::Text(&REQUEST_HEADER)),
     ("responseHeaderModifier.set", Check::Items(16)),
-    ("responseHeaderModifier.set[].name", Check::Text(&NAME)),
+    ("responseHeaderModifier.set[].name", Check::Text(&RESPONSE_HEADER)),
     ("responseHeaderModifier.set[].value", Check::Text(&HEADER_VALUE)),
     ("responseHeaderModifier.add", Check::Items(16)),
-    ("responseHeaderModifier.add[].name", Check::Text(&NAME)),
+    ("responseHeaderModifier.add[].name", Check::Text(&RESPONSE_HEADER)),
     ("responseHeaderModifier.add[].value", Check::Text(&HEADER_VALUE)),
     ("responseHeaderModifier.remove", Check::Items(16)),
-    ("responseHeaderModifier.remove[]", Check::Text(&NAME)),
+    ("responseHeaderModifier.remove[]", Check::Text(&RESPONSE_HEADER)),
 ];
 
 /// Filters that lead requests elsewhere, below one of [`FILTER_LISTS`].
@@ -245,6 +245,26 @@ mod tests {
             ),
             (
                 json!({"responseHeaderModifier": {"remove": [""]}}),
+                "responseHeaderModifier.remove[0]",
+            ),
+            (
+                json!({"requestHeaderModifier": {"set": [{"name": "Content-Length", "value": "0"}]}}),
+                "requestHeaderModifier.set[0].name",
+            ),
+            (
+                json!({"requestHeaderModifier": {"add": [{"name": "transfer-encoding", "value": "chunked"}]}}),
+                "requestHeaderModifier.add[0].name",
+            ),
+            (
+                json!({"requestHeaderModifier": {"remove": ["HOST"]}}),
+                "requestHeaderModifier.remove[0]",
+            ),
+            (
+                json!({"responseHeaderModifier": {"add": [{"name": "content-length", "value": "0"}]}}),
+                "responseHeaderModifier.add[0].name",
+            ),
+            (
+                json!({"responseHeaderModifier": {"remove": ["Connection"]}}),
                 "responseHeaderModifier.remove[0]",
             ),
             (json!({"requestRedirect": {"port": 70_000}}), "requestRedirect.port"),
