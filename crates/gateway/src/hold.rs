@@ -156,7 +156,13 @@ impl Holder {
         hung_up: impl Future<Output = ()>,
         dial: impl Fn() -> F,
     ) -> Result<T, HoldError> {
-        let _held = self.take(tenant, source).ok_or(HoldError::Limit)?;
+        let Some(_held) = self.take(tenant, source) else {
+            // Others have the places, but the tenant is to be there when its clients come back.
+            if tenant.hold.sleep_state().activity == Activity::Sleeping {
+                self.waker.ask(tenant);
+            }
+            return Err(HoldError::Limit);
+        };
         tokio::select! {
             biased;
             () = tenant.deleted.cancelled() => Err(HoldError::Deleted),

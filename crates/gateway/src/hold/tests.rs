@@ -320,6 +320,20 @@ async fn held_connections_are_limited_in_all_by_tenant_and_by_source() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tenant_wakes_also_if_others_have_all_places() {
+    let full = HoldLimits { all: 0, ..UNLIMITED };
+    for (activity, requests) in [(Activity::Sleeping, 1), (Activity::Running, 0), (Activity::Kept, 0)] {
+        let setup = Setup::with(full, Backends::ClusterIp);
+        setup.set(activity);
+        for _ in 0..3 {
+            assert_eq!(setup.spawn().await.unwrap(), Err(HoldError::Limit));
+            seconds(1).await;
+        }
+        assert_eq!((setup.requested(), setup.held()), (requests, 0), "{activity:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_fails_is_made_again_while_a_client_still_waits() {
     /// Fails at first, as a host's API server that starts again.
     struct Failing(AtomicUsize);
