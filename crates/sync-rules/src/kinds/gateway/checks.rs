@@ -7,7 +7,7 @@
 //! | lists | as long as the Gateway API allows |
 //! | ports, weights, percentages, status codes | numbers within their range |
 //! | `matches` | texts by [`edge_text`]: of the type `RegularExpression` only what every engine reads in the same way |
-//! | header filters, redirects, rewrites, CORS | names, values, host names and paths by [`edge_text`], without line breaks |
+//! | header filters, redirects, rewrites, CORS | names, values, host names and paths by [`edge_text`], without line breaks; no header by which messages end |
 //! | `timeouts`, `retry`, `sessionPersistence` | durations of the Gateway API |
 
 use crate::translation::{
