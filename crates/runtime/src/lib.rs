@@ -1,4 +1,4 @@
-//! Code that Berth's long-running programs share: Kubernetes clients with time limits, a keyed queue, a leader lease, objects of watches, the admin
+//! Code that Berth's long-running programs share: Kubernetes clients with time limits, a keyed queue, a leader lease, objects of watches, answers made readable, the admin
 //! server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
 
 pub mod admin;
@@ -6,6 +6,7 @@ pub mod answers;
 pub mod client;
 pub mod http;
 pub mod lease;
+pub mod mend;
 pub mod metrics;
 pub mod places;
 pub mod queue;
