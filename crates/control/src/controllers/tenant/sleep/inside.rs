@@ -10,6 +10,8 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Api, Client, api::ListParams, client::Body};
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{
+    error::Error,
+    iter,
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -232,9 +234,14 @@ async fn get_page<Item: DeserializeOwned>(
         Ok(body) => serde_json::from_slice(&body.to_bytes())
             .map(Some)
             .map_err(|error| error.to_string()),
-        Err(error) if error.is::<LengthLimitError>() => Ok(None),
+        Err(error) if is_too_long(error.as_ref()) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// Whether an answer was longer than [`MAX_PAGE`], or than the client reads, which may be the same.
+fn is_too_long(error: &(dyn Error + 'static)) -> bool {
+    iter::successors(Some(error), |error| error.source()).any(|error| error.is::<LengthLimitError>())
 }
 
 /// Whether one of the objects in a list is like that. It is read until one is found.
@@ -305,8 +312,15 @@ fn next_run(job: &CronJob, now: Timestamp) -> Result<Option<Timestamp>, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::LATE;
+    use berth_runtime::{answers::LimitAnswers, mend::MendAnswers};
+    use http::{Request, Response};
+    use kube::client::ClientBuilder;
     use serde_json::{Value, json};
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
     fn run(spec: Value) -> Result<Option<String>, String> {
         let mut job = json!({"metadata": {"namespace": "team", "name": "report"}, "spec": {"jobTemplate": {}}});
@@ -317,11 +331,21 @@ mod tests {
         next_run(&job, now).map(|next| next.map(|next| next.to_string()))
     }
 
+    /// A client as that of a tenant, whose API server answers like this.
+    fn client_of(answer: impl Fn(&Request<Body>) -> Value + Send + 'static) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let answer = Response::new(Body::from(answer(&request).to_string().into_bytes()));
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let builder = ClientBuilder::new(service, "default").with_layer(&LimitAnswers);
+        builder.with_layer(&MendAnswers).build()
+    }
+
     /// A client whose API server has CronJobs of these sizes, and gives the rest of a list for the number of those before it. It counts the requests.
     fn client(sizes: Vec<usize>) -> (Client, Arc<AtomicUsize>) {
         let requests = Arc::new(AtomicUsize::default());
         let counted = Arc::clone(&requests);
-        let service = tower::service_fn(move |request: http::Request<Body>| {
+        let client = client_of(move |request| {
             counted.fetch_add(1, Ordering::Relaxed);
             let number = |name: &str| {
                 let query = request.uri().query().unwrap_or_default();
@@ -338,11 +362,9 @@ mod tests {
             } else {
                 String::new()
             };
-            let page = json!({"metadata": {"continue": token}, "items": jobs.collect::<Vec<_>>()});
-            let answer = Body::from(page.to_string().into_bytes());
-            async move { Ok::<_, std::convert::Infallible>(http::Response::new(answer)) }
+            json!({"metadata": {"continue": token}, "items": jobs.collect::<Vec<_>>()})
         });
-        (Client::new(service, "default"), requests)
+        (client, requests)
     }
 
     #[tokio::test]
@@ -366,6 +388,19 @@ mod tests {
         let (client, _) = client(vec![MAX_PAGE]);
         let error = find_next_job(&client, now).await.unwrap_err();
         assert_eq!(error, "5 objects are more than 16 MiB");
+    }
+
+    #[tokio::test]
+    async fn times_that_no_type_holds_are_those_of_runs_so_far() {
+        let client = client_of(|_| {
+            json!({"items": [{
+                "metadata": {"name": "a", "managedFields": [{"time": LATE}]}, "spec": {"schedule": "0 8 * * *"},
+                "status": {"lastScheduleTime": LATE, "startTime": LATE},
+            }]})
+        });
+        let next = find_next_job(&client, "2026-05-05T12:00:00Z".parse().unwrap()).await;
+        assert_eq!(next, Ok(Ok(Some("2026-05-06T08:00:00Z".parse().unwrap()))));
+        assert_eq!(any(&client, PLACED_PODS, is_started).await, Ok(true));
     }
 
     #[test]
