@@ -1,6 +1,9 @@
 //! Connections to API servers.
 
-use crate::{answers::LimitAnswers, mend::MendAnswers};
+use crate::{
+    answers::LimitAnswers,
+    mend::{MendAnswers, MendBytes},
+};
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
@@ -110,13 +113,15 @@ fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
     reading_all(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
-/// A client from a configuration, with Berth's time limits. Its answers are as the API server sends them, for those who parse no object with
-/// others.
+/// A client from a configuration, with Berth's time limits. Of its answers [nothing but the bytes is changed](MendBytes), so that all are text:
+/// for those who parse no object with others.
 ///
 /// # Errors
 /// TLS cannot be set up.
 pub fn from_config(config: Config) -> Result<Client, ConnectError> {
-    Client::try_from(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
+    let builder = ClientBuilder::try_from(with_limits(config));
+    let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
+    Ok(builder.with_layer(&MendBytes).build())
 }
 
 /// Berth's time limits for requests.

@@ -1,5 +1,5 @@
-//! Code that Berth's long-running programs share: Kubernetes clients with time limits, a keyed queue, a leader lease, objects of watches, answers made readable, the admin
-//! server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
+//! Code that Berth's long-running programs share: Kubernetes clients with time limits, whose answers are made readable, a keyed queue, a leader
+//! lease, objects of watches, the admin server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
 
 pub mod admin;
 pub mod answers;

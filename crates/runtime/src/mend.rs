@@ -42,7 +42,25 @@ impl<S> Layer<S> for MendAnswers {
     type Service = Mend<S>;
 
     fn layer(&self, inner: S) -> Mend<S> {
-        Mend { inner }
+        Mend {
+            inner,
+            only_bytes: false,
+        }
+    }
+}
+
+/// Makes answers text, and nothing more: for those who read objects one by one and write them elsewhere as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct MendBytes;
+
+impl<S> Layer<S> for MendBytes {
+    type Service = Mend<S>;
+
+    fn layer(&self, inner: S) -> Mend<S> {
+        Mend {
+            inner,
+            only_bytes: true,
+        }
     }
 }
 
@@ -50,6 +68,7 @@ impl<S> Layer<S> for MendAnswers {
 #[derive(Clone, Debug)]
 pub struct Mend<S> {
     inner: S,
+    only_bytes: bool,
 }
 
 impl<S, B> Service<Request<Body>> for Mend<S>
@@ -66,15 +85,17 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let only_bytes = self.only_bytes;
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
             let kind = answer.headers().get(CONTENT_TYPE);
             let is_json = kind.is_none_or(|kind| kind.as_bytes().starts_with(b"application/json"));
-            Ok(answer.map(|inner| Mended {
-                inner,
-                mender: is_json.then(Mender::default),
-            }))
+            let mender = is_json.then(|| Mender {
+                only_bytes,
+                ..Mender::default()
+            });
+            Ok(answer.map(|inner| Mended { inner, mender }))
         })
     }
 }
@@ -110,6 +131,8 @@ where
 /// Mends JSON that comes in parts.
 #[derive(Debug, Default)]
 struct Mender {
+    /// Whether nothing but bytes that are no text is changed.
+    only_bytes: bool,
     /// The beginning of a character whose end is in the next part.
     cut: Vec<u8>,
     /// Objects and lists that are open.
@@ -162,6 +185,10 @@ impl Mender {
     }
 
     fn read_all(&mut self, bytes: &[u8], mended: &mut Vec<u8>) {
+        if self.only_bytes {
+            mended.extend_from_slice(bytes);
+            return;
+        }
         for byte in bytes {
             if self.in_text {
                 self.read_in_text(*byte, mended);
@@ -266,7 +293,10 @@ mod tests {
         api::{DeleteParams, ListParams, Patch, PatchParams},
         client::ClientBuilder,
     };
-    use std::convert::Infallible;
+    use std::{
+        convert::Infallible,
+        future::{Ready, ready},
+    };
 
     /// What clients read of an answer that comes in parts of this many bytes.
     fn mended(text: &[u8], size: usize) -> String {
@@ -362,12 +392,38 @@ mod tests {
     }
 
     /// A client of an API server that answers every request with this.
-    fn client(answer: String) -> Client {
-        let service = tower::service_fn(move |_: Request<Body>| {
-            let answer = Response::new(Body::from(answer.clone().into_bytes()));
-            async move { Ok::<_, Infallible>(answer) }
-        });
-        ClientBuilder::new(service, "default").with_layer(&MendAnswers).build()
+    fn client<L>(layer: &L, answer: Vec<u8>) -> Client
+    where
+        L: Layer<Fixed, Service = Mend<Fixed>>,
+    {
+        ClientBuilder::new(Fixed(answer), "default").with_layer(layer).build()
+    }
+
+    /// An API server that answers every request with this.
+    struct Fixed(Vec<u8>);
+
+    impl Service<Request<Body>> for Fixed {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = Ready<Result<Response<Body>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            ready(Ok(Response::new(Body::from(self.0.clone()))))
+        }
+    }
+
+    #[tokio::test]
+    async fn those_who_write_objects_elsewhere_read_them_as_they_are() {
+        let text = [pod("a").into_bytes(), b"\xff".to_vec()].concat();
+        let request = || Request::get("/").body(Vec::new()).unwrap();
+        let read = client(&MendBytes, text.clone()).request_text(request()).await;
+        assert_eq!(read.unwrap(), format!("{}\u{fffd}", pod("a")));
+        let read = client(&MendAnswers, text).request_text(request()).await;
+        assert!(!read.unwrap().contains("9999-12-31"));
     }
 
     #[tokio::test]
@@ -377,7 +433,7 @@ mod tests {
             pod("a"),
             pod("b")
         );
-        let pods: Api<Pod> = Api::default_namespaced(client(list));
+        let pods: Api<Pod> = Api::default_namespaced(client(&MendAnswers, list.into_bytes()));
         let all = pods.list(&ListParams::default()).await.unwrap();
         let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
         assert_eq!(names, ["a", "b"]);
@@ -388,7 +444,7 @@ mod tests {
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await;
         assert!(deleted.unwrap().is_left());
-        let pods: Api<Pod> = Api::default_namespaced(client(pod("a")));
+        let pods: Api<Pod> = Api::default_namespaced(client(&MendAnswers, pod("a").into_bytes()));
         let pod = pods.get("a").await.unwrap();
         assert_eq!(
             (pod.labels()["a"].as_str(), pod.finalizers()),
