@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_local::Home;
-use berth_runtime::answers;
+use berth_runtime::{answers, client};
 use clap::Args;
 use jiff::Timestamp;
 use kube::client::Body;
@@ -98,7 +98,7 @@ impl HostArguments {
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(with_answer_timeout(config.clone(), ANSWER_TIMEOUT));
+        let client = client::reading_all(with_answer_timeout(config.clone(), ANSWER_TIMEOUT));
         Ok(Host {
             client: client.map_err(|error| unusable(&error))?,
             namespace,

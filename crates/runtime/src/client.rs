@@ -1,6 +1,9 @@
 //! Connections to API servers.
 
-use crate::answers::LimitAnswers;
+use crate::{
+    answers::LimitAnswers,
+    mend::{MendAnswers, MendBytes},
+};
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
@@ -50,7 +53,7 @@ pub enum ConnectError {
 /// # Errors
 /// The file is missing or wrong, or TLS cannot be set up from it. No connection is made yet.
 pub async fn from_file(path: &Path) -> Result<Client, ConnectError> {
-    from_config(config_of(path).await?)
+    limited_and_reading_all(config_of(path).await?)
 }
 
 /// The configuration in a kubeconfig file that Berth itself wrote.
@@ -67,7 +70,7 @@ pub async fn config_of(path: &Path) -> Result<Config, ConnectError> {
 /// # Errors
 /// As [`from_file`].
 pub async fn from_text(text: &str) -> Result<Client, ConnectError> {
-    from_config(config_from_text(text).await?)
+    limited_and_reading_all(config_from_text(text).await?)
 }
 
 /// The configuration in the text of such a kubeconfig.
@@ -94,15 +97,31 @@ async fn config_from(read: Result<Kubeconfig, KubeconfigError>, path: &str) -> R
 /// # Errors
 /// The program does not run in a pod, or has no token.
 pub fn in_cluster() -> Result<Client, ConnectError> {
-    from_config(Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))?)
+    limited_and_reading_all(Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))?)
 }
 
-/// A client from a configuration, with Berth's time limits.
+/// A client that [reads all that Kubernetes stores](crate::mend), with the time limits of the configuration.
+///
+/// # Errors
+/// TLS cannot be set up.
+pub fn reading_all(config: Config) -> kube::Result<Client> {
+    Ok(ClientBuilder::try_from(config)?.with_layer(&MendAnswers).build())
+}
+
+/// The same with Berth's time limits.
+fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
+    reading_all(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
+}
+
+/// A client from a configuration, with Berth's time limits. Of its answers [nothing but the bytes is changed](MendBytes), so that all are text:
+/// for those who parse no object with others.
 ///
 /// # Errors
 /// TLS cannot be set up.
 pub fn from_config(config: Config) -> Result<Client, ConnectError> {
-    Client::try_from(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
+    let builder = ClientBuilder::try_from(with_limits(config));
+    let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
+    Ok(builder.with_layer(&MendBytes).build())
 }
 
 /// Berth's time limits for requests.
@@ -125,7 +144,8 @@ fn with_limits(mut config: Config) -> Config {
 pub async fn for_tenant(kubeconfig: &str) -> Result<Client, ConnectError> {
     let config = with_limits(config_from_text(kubeconfig).await?);
     let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
-    Ok(builder.with_layer(&LimitAnswers).build())
+    // The limit counts what is received: of what is mended nothing may be left.
+    Ok(builder.with_layer(&LimitAnswers).with_layer(&MendAnswers).build())
 }
 
 /// A client for streams such as exec, port-forward and logs: connections may be silent for any time, as long as the other end

@@ -1,5 +1,5 @@
-//! Code that Berth's long-running programs share: Kubernetes clients with time limits, a keyed queue, a leader lease, objects of watches, the admin
-//! server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
+//! Code that Berth's long-running programs share: Kubernetes clients with time limits, whose answers are made readable, a keyed queue, a leader
+//! lease, objects of watches, the admin server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
 
 pub mod admin;
 pub mod answers;
@@ -7,6 +7,7 @@ pub mod client;
 pub mod discovery;
 pub mod http;
 pub mod lease;
+pub mod mend;
 pub mod metrics;
 pub mod places;
 pub mod queue;

@@ -126,6 +126,7 @@ fn main() -> ExitCode {
                 sleep_commands::the_command_line_lets_a_tenant_sleep_and_wakes_it,
                 sleep_cron::a_tenant_wakes_for_a_run_of_a_cron_job_which_happens_once,
                 sleep_use::requests_of_people_are_use_and_those_of_the_control_plane_are_not,
+                unreadable::manifests_hold_over_objects_that_control_cannot_read,
                 deletion::deleted_tenant_leaves_nothing,
                 deletion::tenant_is_deleted_during_its_creation,
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,

@@ -1,12 +1,20 @@
 //! Objects that Kubernetes stores and control cannot read.
 
+use crate::platform_objects::{create_tenant, put_manifest};
+use berth_api::names::host_name;
+use berth_kubernetes_versions::KUBERNETES_DEFAULT;
 use berth_tests::{
+    objects::{gpu_pod, nodes_of_tenant, phase},
     tenant::{Tenant, cluster, ensure_namespace},
     test_cluster::TestCluster,
-    wait::{SOON, until_true},
+    wait::{SOON, until, until_true},
 };
 use http::{Method, Request};
-use kube::Client;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -78,5 +86,77 @@ pub(crate) async fn objects_that_control_cannot_read_stop_nothing(host: Arc<Test
         send(&host.client, Method::GET, &bad, &Value::Null).await.is_err()
     })
     .await;
-    other.delete(&host).await;
+    unreadable_pods_keep_neither_a_node_nor_a_tenant(&host, &other).await;
+}
+
+/// Gives a pod of the tenant on the host writers and a condition that control cannot read, as its syncer's credential can.
+async fn spoil_pod(host: &TestCluster, tenant: &Tenant, name: &str) {
+    let pods = format!("/api/v1/namespaces/{}/pods", tenant.id.workload_namespace());
+    let path = format!("{pods}/{}", host_name("Pod", "default", name));
+    until(&format!("{path} is changed"), SOON, async || {
+        let text = send(&host.client, Method::GET, &path, &Value::Null).await?;
+        let mut pod: Value = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
+        let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.retain(|condition| condition["type"] != "example.com/late");
+        conditions
+            .push(json!({"type": "example.com/late", "status": "True", "lastTransitionTime": "9999-12-31T00:00:00Z"}));
+        pod["status"]["conditions"] = conditions.into();
+        // A conflict is tried again.
+        let stored = send(&host.client, Method::PUT, &format!("{path}/status"), &pod).await?;
+        let pod: Value = serde_json::from_str(&stored).map_err(kube::Error::SerdeError)?;
+        send(&host.client, Method::PUT, &path, &with_writers(pod, "v1")).await
+    })
+    .await;
+    let stored = send(&host.client, Method::GET, &path, &Value::Null).await.unwrap();
+    assert!(stored.matches("9999-12-31").count() >= 2, "{stored}");
+}
+
+async fn unreadable_pods_keep_neither_a_node_nor_a_tenant(host: &TestCluster, tenant: &Tenant) {
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    pods.create(&PostParams::default(), &gpu_pod("placed", 8))
+        .await
+        .unwrap();
+    until_true("the pod runs", SOON, async || {
+        pods.get("placed").await.is_ok_and(|pod| phase(&pod) == "Running")
+    })
+    .await;
+    spoil_pod(host, tenant, "placed").await;
+    let none = json!({"spec": {"nodeGroups": [{"name": "train", "poolName": "h100", "replicas": 0}]}});
+    let tenants = host.tenants(&tenant.namespace);
+    tenants
+        .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&none))
+        .await
+        .unwrap();
+    until_true("the node is released", SOON, async || {
+        nodes_of_tenant(&host.client, tenant.id.slug()).await.is_empty()
+    })
+    .await;
+    pods.create(&PostParams::default(), &gpu_pod("waiting", 8))
+        .await
+        .unwrap();
+    spoil_pod(host, tenant, "waiting").await;
+    tenant.delete(host).await;
+}
+
+/// The team makes an object before the manifest has it, and with it a rule that opens the policy.
+pub(crate) async fn manifests_hold_over_objects_that_control_cannot_read(host: Arc<TestCluster>) {
+    let name = "unreadable-manifest";
+    let limits = "{apiVersion: v1, kind: LimitRange, metadata: {name: a, namespace: default}, spec: {limits: []}}\n";
+    let tenant = create_tenant(&host, name, KUBERNETES_DEFAULT, limits).await;
+    let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    let open = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]}});
+    let open = with_writers(open, "networking.k8s.io/v1");
+    let stored = send(&tenant.client, Method::POST, policies, &open).await.unwrap();
+    assert!(stored.contains("9999-12-31"), "{stored}");
+    let closed = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, namespace: default}, \
+                  spec: {podSelector: {}, policyTypes: [Ingress]}}\n";
+    put_manifest(&host, name, closed).await;
+    let policy = format!("{policies}/deny");
+    until_true("the policy denies everything", SOON, async || {
+        let text = send(&tenant.client, Method::GET, &policy, &Value::Null).await.unwrap();
+        text.contains(r#""berth.dev/managed-by":"platform""#) && !text.contains(r#""ingress":"#)
+    })
+    .await;
+    tenant.delete(&host).await;
 }

@@ -1,6 +1,6 @@
 //! An API server in memory, behind a client without a connection. It knows no kinds: objects are stored by path.
 
-use super::Script;
+use super::{Script, client_of};
 use http::{Method, Request, Response};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
@@ -57,11 +57,10 @@ impl ScriptedApi {
     /// A client of this server.
     pub(crate) fn client(&self) -> Client {
         let api = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
+        client_of(tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
             async move { Ok::<_, std::convert::Infallible>(api.answer(request).await) }
-        });
-        Client::new(service, "default")
+        }))
     }
 
     /// Stores an object without a call.

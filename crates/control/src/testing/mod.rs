@@ -8,7 +8,35 @@ pub(crate) use api::{NEVER_ENDS, ScriptedApi};
 pub(crate) use runtime::{ScriptedRuntime, VERSION};
 pub(crate) use stores::{StoreWriters, TEAM_NAMESPACES};
 
+use berth_runtime::mend::MendAnswers;
+use http::{Request, Response};
+use kube::{
+    Client,
+    client::{Body, ClientBuilder},
+};
+use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tower::{BoxError, Service};
+
+/// A client of a server in memory, which reads its answers as control reads those of API servers.
+pub(crate) fn client_of<S>(server: S) -> Client
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+{
+    ClientBuilder::new(server, "default").with_layer(&MendAnswers).build()
+}
+
+/// A time that Kubernetes stores and no type of a client holds.
+pub(crate) const LATE: &str = "9999-12-31T00:00:00Z";
+
+/// Gives an object writers at such a time and with fields that are nested too deep.
+pub(crate) fn make_unreadable(object: &mut Value) {
+    let deep = (0..200).fold(json!({}), |inner, _| json!({"f:a": inner}));
+    let writer = json!({"manager": "x", "operation": "Update", "apiVersion": "v1", "time": LATE, "fieldsType": "FieldsV1", "fieldsV1": deep});
+    object["metadata"]["managedFields"] = json!([writer]);
+}
 
 /// All calls that a controller makes, in order, and which of them fails.
 #[derive(Clone, Default)]

@@ -4,6 +4,7 @@ mod api;
 mod markers;
 
 use super::*;
+use crate::testing::{LATE, make_unreadable};
 use api::{Api, Failing, client_of, merge};
 use berth_api::labels;
 use berth_node_lifecycle::assignment::AssignmentState::{Assigned, Cordoned, Draining, Scrubbing};
@@ -265,6 +266,23 @@ async fn budgets_and_pods_that_do_not_end_do_not_keep_a_node() {
     }
     let warnings = events.iter().filter(|event| *event == "NodeReclaimed").count();
     assert_eq!(warnings, 2, "{events:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_no_type_holds_does_not_keep_a_node() {
+    let fixture = fixture_with_stubborn_pod();
+    for (path, object) in &mut fixture.api().objects {
+        if path.contains("/pods/") {
+            make_unreadable(object);
+            object["status"] = json!({"startTime": LATE});
+        }
+    }
+    for seconds in [0, 3600, 3600 + 660, 3600 + 661] {
+        let (outcome, _) = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
+        outcome.unwrap();
+    }
+    assert_eq!(fixture.api().graces, [600, 0], "of the day that it asks for");
+    assert_eq!(fixture.api().nodes_in(Scrubbing), names(&["a"]));
 }
 
 #[tokio::test]

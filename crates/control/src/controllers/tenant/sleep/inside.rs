@@ -306,8 +306,15 @@ fn next_run(job: &CronJob, now: Timestamp) -> Result<Option<Timestamp>, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::LATE;
+    use berth_runtime::{answers::LimitAnswers, mend::MendAnswers};
+    use http::{Request, Response};
+    use kube::client::ClientBuilder;
     use serde_json::{Value, json};
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
     fn run(spec: Value) -> Result<Option<String>, String> {
         let mut job = json!({"metadata": {"namespace": "team", "name": "report"}, "spec": {"jobTemplate": {}}});
@@ -318,11 +325,21 @@ mod tests {
         next_run(&job, now).map(|next| next.map(|next| next.to_string()))
     }
 
+    /// A client as that of a tenant, whose API server answers like this.
+    fn client_of(answer: impl Fn(&Request<Body>) -> Value + Send + 'static) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let answer = Response::new(Body::from(answer(&request).to_string().into_bytes()));
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let builder = ClientBuilder::new(service, "default").with_layer(&LimitAnswers);
+        builder.with_layer(&MendAnswers).build()
+    }
+
     /// A client whose API server has CronJobs of these sizes, and gives the rest of a list for the number of those before it. It counts the requests.
     fn client(sizes: Vec<usize>) -> (Client, Arc<AtomicUsize>) {
         let requests = Arc::new(AtomicUsize::default());
         let counted = Arc::clone(&requests);
-        let service = tower::service_fn(move |request: http::Request<Body>| {
+        let client = client_of(move |request| {
             counted.fetch_add(1, Ordering::Relaxed);
             let number = |name: &str| {
                 let query = request.uri().query().unwrap_or_default();
@@ -339,11 +356,9 @@ mod tests {
             } else {
                 String::new()
             };
-            let page = json!({"metadata": {"continue": token}, "items": jobs.collect::<Vec<_>>()});
-            let answer = Body::from(page.to_string().into_bytes());
-            async move { Ok::<_, std::convert::Infallible>(http::Response::new(answer)) }
+            json!({"metadata": {"continue": token}, "items": jobs.collect::<Vec<_>>()})
         });
-        (Client::new(service, "default"), requests)
+        (client, requests)
     }
 
     #[tokio::test]
@@ -367,6 +382,19 @@ mod tests {
         let (client, _) = client(vec![MAX_PAGE]);
         let error = find_next_job(&client, now).await.unwrap_err();
         assert_eq!(error, "5 objects are more than 16 MiB");
+    }
+
+    #[tokio::test]
+    async fn times_that_no_type_holds_are_those_of_runs_so_far() {
+        let client = client_of(|_| {
+            json!({"items": [{
+                "metadata": {"name": "a", "managedFields": [{"time": LATE}]}, "spec": {"schedule": "0 8 * * *"},
+                "status": {"lastScheduleTime": LATE, "startTime": LATE},
+            }]})
+        });
+        let next = find_next_job(&client, "2026-05-05T12:00:00Z".parse().unwrap()).await;
+        assert_eq!(next, Ok(Ok(Some("2026-05-06T08:00:00Z".parse().unwrap()))));
+        assert_eq!(any(&client, PLACED_PODS, is_started).await, Ok(true));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{
     calls_until_ready,
     fixture::{Fixture, TENANT},
 };
-use crate::testing::NEVER_ENDS;
+use crate::testing::{LATE, NEVER_ENDS, make_unreadable};
 use berth_api::names::TenantId;
 use serde_json::json;
 
@@ -71,6 +71,18 @@ async fn a_pod_that_does_not_end_does_not_keep_its_tenant() {
     let event = event.unwrap_or_else(|| panic!("no Event: {events:#?}"));
     assert_eq!(event["type"], "Warning");
     assert!(event["note"].as_str().unwrap().contains("stubborn"), "{event}");
+}
+
+#[tokio::test]
+async fn a_pod_that_no_type_holds_does_not_keep_its_tenant() {
+    let mut fixture = fixture_with_stubborn_pod().await;
+    let path = format!("/api/v1/namespaces/{}/pods/stubborn", fixture.id.workload_namespace());
+    let mut pod = fixture.host.get(&path).unwrap();
+    make_unreadable(&mut pod);
+    pod["status"] = json!({"startTime": LATE});
+    fixture.host.insert(&path, pod);
+    assert!(fixture.delete().await.is_empty());
+    assert_nothing_is_left(&fixture);
 }
 
 #[tokio::test]

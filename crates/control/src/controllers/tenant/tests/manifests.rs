@@ -1,6 +1,7 @@
 //! Manifests of a class in a tenant: applied, kept, and deleted when no manifest has them any more.
 
 use super::fixture::Fixture;
+use crate::testing::make_unreadable;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -124,6 +125,7 @@ async fn what_the_team_adds_to_a_role_is_removed() {
     // As if the team had made a role of this name before.
     changed["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"mine": "true"}}]});
     changed["metadata"]["finalizers"] = json!(["example.com/mine"]);
+    make_unreadable(&mut changed);
     fixture.tenant.insert(ROLE, changed);
     sleep(NEXT_CHECK).await;
     fixture.reconcile().await.unwrap();

@@ -1,6 +1,7 @@
 //! An API server in memory for the executor, which fails chosen calls.
 
 use super::NODES;
+use crate::testing;
 use berth_node_lifecycle::{Assignment, AssignmentState};
 use http::{Method, Request, Response, StatusCode, Uri};
 use jiff::Timestamp;
@@ -206,5 +207,5 @@ pub(super) fn client_of(api: &Arc<Mutex<Api>>) -> Client {
             Ok::<_, kube::Error>(Response::builder().status(code).body(answer).unwrap())
         }
     });
-    Client::new(service, "default")
+    testing::client_of(service)
 }

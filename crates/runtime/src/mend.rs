@@ -1,0 +1,469 @@
+//! Answers of API servers, changed so that clients can read all that Kubernetes stores.
+//!
+//! Kubernetes stores what the types of this client do not hold: times at the end of the year 9999 and beyond, which anybody may write into
+//! `metadata.managedFields` of what they may change, JSON that is nested more than 128 times, and in raw values such as the parameters of a
+//! device, text that is no Unicode. One such object makes the list with it fail, and the answer to a change that was made look like an error.
+//! So times become the last one that can be read, what is nested too deep becomes empty, and what is no character becomes another one. Nothing
+//! is kept of an answer but a few bytes: watches pass, too.
+
+use http::{Request, Response, header::CONTENT_TYPE};
+use hyper::body::{Body as HttpBody, Bytes, Frame};
+use jiff::Timestamp;
+use kube::client::Body;
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+use tower::{Layer, Service};
+
+/// How deep what is left is nested, less one. The parser reads 127 levels, and an object of a list is two levels down.
+const MAX_DEPTH: usize = 120;
+/// Bytes of the longest name of a field of which the value is a time, or of a time, and some more.
+const MAX_SHORT: usize = 40;
+/// Bytes of the shortest time.
+const MIN_TIME: usize = "2026-01-01T00:00:00Z".len();
+/// The last second that can be read.
+const LATEST: &str = "9999-12-30T22:00:00Z";
+/// What takes the place of times before the year 0.
+const EARLIEST: &str = "0000-01-01T00:00:00Z";
+
+/// Fields of Kubernetes' types whose values are times, besides those with [`TIME_ENDINGS`].
+const TIMES: [&[u8]; 4] = [b"time", b"timeAdded", b"notBefore", b"notAfter"];
+/// How the names of other such fields end.
+const TIME_ENDINGS: [&[u8]; 3] = [b"Time", b"Timestamp", b"At"];
+
+/// Makes answers readable. Answers that are no JSON stay as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct MendAnswers;
+
+impl<S> Layer<S> for MendAnswers {
+    type Service = Mend<S>;
+
+    fn layer(&self, inner: S) -> Mend<S> {
+        Mend {
+            inner,
+            only_bytes: false,
+        }
+    }
+}
+
+/// Makes answers text, and nothing more: for those who read objects one by one and write them elsewhere as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct MendBytes;
+
+impl<S> Layer<S> for MendBytes {
+    type Service = Mend<S>;
+
+    fn layer(&self, inner: S) -> Mend<S> {
+        Mend {
+            inner,
+            only_bytes: true,
+        }
+    }
+}
+
+/// A client whose answers are readable.
+#[derive(Clone, Debug)]
+pub struct Mend<S> {
+    inner: S,
+    only_bytes: bool,
+}
+
+impl<S, B> Service<Request<Body>> for Mend<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Mended<B>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let only_bytes = self.only_bytes;
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await?;
+            let kind = answer.headers().get(CONTENT_TYPE);
+            let is_json = kind.is_none_or(|kind| kind.as_bytes().starts_with(b"application/json"));
+            let mender = is_json.then(|| Mender {
+                only_bytes,
+                ..Mender::default()
+            });
+            Ok(answer.map(|inner| Mended { inner, mender }))
+        })
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub struct Mended<B> {
+    inner: B,
+    mender: Option<Mender>,
+}
+
+impl<B> HttpBody for Mended<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.inner).poll_frame(context));
+        Poll::Ready(match (frame, &mut this.mender) {
+            (Some(Ok(frame)), Some(mender)) => Some(Ok(match frame.into_data() {
+                Ok(data) => Frame::data(Bytes::from(mender.mend(&data))),
+                Err(trailers) => trailers,
+            })),
+            // JSON that ends within a text is none: what is held back of it does not count.
+            (frame, _) => frame,
+        })
+    }
+}
+
+/// Mends JSON that comes in parts.
+#[derive(Debug, Default)]
+struct Mender {
+    /// Whether nothing but bytes that are no text is changed.
+    only_bytes: bool,
+    /// The beginning of a character whose end is in the next part.
+    cut: Vec<u8>,
+    /// Objects and lists that are open.
+    depth: usize,
+    /// Whether the next byte is in a text.
+    in_text: bool,
+    escape: Escape,
+    /// Whether the text has more than [`MAX_SHORT`] bytes: they are passed on as they come.
+    is_long: bool,
+    /// The text that is being read, or was read last, if it is short.
+    text: Vec<u8>,
+    /// The name of the field whose value is next, if it is short.
+    field: Vec<u8>,
+}
+
+/// What the bytes of a text before the next one are.
+#[derive(Clone, Copy, Debug, Default)]
+enum Escape {
+    /// No escape.
+    #[default]
+    None,
+    /// A backslash.
+    Begun,
+    /// The backslash and the `u` of a number.
+    Number,
+    /// The same with a `d`, which is not passed on yet: the number may be half of a pair. API servers write characters as they are, so pairs
+    /// are in raw values only, and nobody may have written the other half.
+    Half(u8),
+}
+
+impl Mender {
+    /// What to pass on of the next part.
+    fn mend(&mut self, part: &[u8]) -> Vec<u8> {
+        let mut bytes = mem::take(&mut self.cut);
+        bytes.extend_from_slice(part);
+        let mut mended = Vec::with_capacity(bytes.len());
+        let mut rest = bytes.as_slice();
+        while let Err(error) = str::from_utf8(rest) {
+            let (valid, after) = rest.split_at(error.valid_up_to());
+            self.read_all(valid, &mut mended);
+            let Some(length) = error.error_len() else {
+                self.cut = after.to_vec();
+                return mended;
+            };
+            self.read_all("\u{fffd}".as_bytes(), &mut mended);
+            rest = &after[length..];
+        }
+        self.read_all(rest, &mut mended);
+        mended
+    }
+
+    fn read_all(&mut self, bytes: &[u8], mended: &mut Vec<u8>) {
+        if self.only_bytes {
+            mended.extend_from_slice(bytes);
+            return;
+        }
+        for byte in bytes {
+            if self.in_text {
+                self.read_in_text(*byte, mended);
+            } else {
+                self.read(*byte, mended);
+            }
+        }
+    }
+
+    fn read(&mut self, byte: u8, mended: &mut Vec<u8>) {
+        match byte {
+            b'"' => {
+                self.in_text = true;
+                self.is_long = false;
+                self.escape = Escape::None;
+                self.text.clear();
+            }
+            b':' => mem::swap(&mut self.field, &mut self.text),
+            b'{' | b'[' | b',' => self.field.clear(),
+            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        // Of what is too deep, the brackets remain.
+        self.put(&[byte], mended);
+        if matches!(byte, b'{' | b'[') {
+            self.depth += 1;
+        }
+    }
+
+    fn read_in_text(&mut self, byte: u8, mended: &mut Vec<u8>) {
+        let escape = match (self.escape, byte) {
+            (Escape::None, b'"') => {
+                self.in_text = false;
+                let other = is_time(&self.field).then(|| readable_time(&self.text)).flatten();
+                self.put(other.map_or(self.text.as_slice(), str::as_bytes), mended);
+                self.put(b"\"", mended);
+                return;
+            }
+            (Escape::None, b'\\') => Escape::Begun,
+            (Escape::Begun, b'u') => Escape::Number,
+            (Escape::Number, b'd' | b'D') => {
+                self.escape = Escape::Half(byte);
+                return;
+            }
+            (Escape::Half(digit), _) => {
+                let is_half = matches!(byte, b'8' | b'9' | b'a'..=b'f' | b'A'..=b'F');
+                self.keep(if is_half { b'f' } else { digit }, mended);
+                Escape::None
+            }
+            _ => Escape::None,
+        };
+        self.escape = escape;
+        self.keep(byte, mended);
+    }
+
+    /// Adds a byte to the text.
+    fn keep(&mut self, byte: u8, mended: &mut Vec<u8>) {
+        if self.is_long {
+            self.put(&[byte], mended);
+        } else {
+            self.text.push(byte);
+            if self.text.len() > MAX_SHORT {
+                self.is_long = true;
+                self.put(&self.text, mended);
+                self.text.clear();
+            }
+        }
+    }
+
+    /// Passes bytes on, unless they are too deep.
+    fn put(&self, bytes: &[u8], mended: &mut Vec<u8>) {
+        if self.depth <= MAX_DEPTH {
+            mended.extend_from_slice(bytes);
+        }
+    }
+}
+
+fn is_time(field: &[u8]) -> bool {
+    TIMES.contains(&field) || TIME_ENDINGS.iter().any(|ending| field.ends_with(ending))
+}
+
+/// The time that takes the place of one that cannot be read.
+fn readable_time(text: &[u8]) -> Option<&'static str> {
+    let is_like_time = text.len() >= MIN_TIME
+        && text
+            .iter()
+            .all(|byte| byte.is_ascii_digit() || b"-+:.TZ".contains(byte));
+    let text = str::from_utf8(text).ok().filter(|_| is_like_time)?;
+    match text.parse::<Timestamp>() {
+        Ok(_) => None,
+        Err(_) if text.starts_with('-') => Some(EARLIEST),
+        Err(_) => Some(LATEST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::{
+        Api, Client, ResourceExt,
+        api::{DeleteParams, ListParams, Patch, PatchParams},
+        client::ClientBuilder,
+    };
+    use std::{
+        convert::Infallible,
+        future::{Ready, ready},
+    };
+
+    /// What clients read of an answer that comes in parts of this many bytes.
+    fn mended(text: &[u8], size: usize) -> String {
+        let mut mender = Mender::default();
+        let parts = text.chunks(size).flat_map(|part| mender.mend(part));
+        String::from_utf8(parts.collect()).unwrap()
+    }
+
+    /// Checks what is read, wherever the parts are cut.
+    fn check(text: &[u8], expected: &str) {
+        for size in [1, 2, 3, 7, 64, 1 << 20] {
+            assert_eq!(mended(text, size), expected, "{size}");
+        }
+    }
+
+    fn nested(levels: usize) -> String {
+        format!("{}1{}", r#"{"f:a":["#.repeat(levels / 2), "]}".repeat(levels / 2))
+    }
+
+    /// A pod that no type of this client holds.
+    fn pod(name: &str) -> String {
+        format!(
+            r#"{{"metadata":{{"name":"{name}","labels":{{"a":"b"}},"finalizers":["a.b/c"],"managedFields":[{{"time":"9999-12-31T00:00:00Z",
+            "fieldsV1":{}}}]}},"spec":{{"containers":[],"terminationGracePeriodSeconds":7}},"status":{{"startTime":"10000-01-01T11:59:59Z"}}}}"#,
+            nested(400)
+        )
+    }
+
+    #[test]
+    fn what_can_be_read_stays_as_it_is() {
+        for text in [
+            r#"{"a":{"time":"2026-01-01T00:00:00Z"},"b":[1,-2.5e3,true,null,"ü\n\"\\","\\ud800 \ud7ff\u00fc 😀"]}"#
+                .to_owned(),
+            r#"{"startTime":"9999-12-30T22:00:00Z", "renewTime" : "2026-01-01T00:00:00.000001Z"}"#.to_owned(),
+            // Other texts may be like that.
+            r#"{"annotations":{"until":"9999-12-31T00:00:00Z"},"times":["9999-12-31T00:00:00Z"]}"#.to_owned(),
+            r#"{"schedule":{"startTime":"10:30","endTime":"never, as far as anybody can say about such things"}}"#
+                .to_owned(),
+            nested(100),
+            "{\"type\":\"ADDED\"}\n{\"type\":\"BOOKMARK\"}\n".to_owned(),
+            "ok".to_owned(),
+        ] {
+            check(text.as_bytes(), &text);
+        }
+    }
+
+    #[test]
+    fn times_that_cannot_be_read_become_some_that_can() {
+        for (late, expected) in [
+            ("9999-12-30T22:00:01Z", LATEST),
+            ("9999-12-31T23:59:59Z", LATEST),
+            ("9999-12-31T23:59:59.999999Z", LATEST),
+            ("10000-01-01T11:59:59Z", LATEST),
+            ("-0001-12-31T00:01:00Z", EARLIEST),
+        ] {
+            assert!(late.parse::<Timestamp>().is_err(), "{late}");
+            for field in [
+                "time",
+                "lastTransitionTime",
+                "creationTimestamp",
+                "finishedAt",
+                "timeAdded",
+            ] {
+                let text = |time: &str| format!(r#"{{"managedFields":[{{"{field}": "{time}","x":"y"}}]}}"#);
+                check(text(late).as_bytes(), &text(expected));
+            }
+        }
+        for time in [LATEST, EARLIEST] {
+            assert!(time.parse::<Timestamp>().is_ok(), "{time}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_deep_is_empty() {
+        let deep = format!(r#"{{"before":1,"deep":{},"after":[2]}}"#, nested(2000));
+        let shallow = mended(deep.as_bytes(), 4096);
+        check(deep.as_bytes(), &shallow);
+        let read: serde_json::Value = serde_json::from_str(&shallow).unwrap();
+        assert_eq!((&read["before"], &read["after"][0]), (&1.into(), &2.into()));
+        assert!(serde_json::from_str::<serde_json::Value>(&deep).is_err(), "the attack");
+    }
+
+    #[test]
+    fn what_is_no_character_is_replaced() {
+        let halves = r#"{"a\ud800":"\uDfff\ud83d\ude00"}"#;
+        check(halves.as_bytes(), r#"{"a\uf800":"\uffff\uf83d\ufe00"}"#);
+        assert!(serde_json::from_str::<serde_json::Value>(halves).is_err(), "the attack");
+        assert!(serde_json::from_str::<serde_json::Value>(&mended(halves.as_bytes(), 5)).is_ok());
+        check(
+            b"{\"a\xff\":\"\xe2\x82\xac \xe2\x82\"}",
+            "{\"a\u{fffd}\":\"€ \u{fffd}\"}",
+        );
+    }
+
+    /// A client of an API server that answers every request with this.
+    fn client<L>(layer: &L, answer: Vec<u8>) -> Client
+    where
+        L: Layer<Fixed, Service = Mend<Fixed>>,
+    {
+        ClientBuilder::new(Fixed(answer), "default").with_layer(layer).build()
+    }
+
+    /// An API server that answers every request with this.
+    struct Fixed(Vec<u8>);
+
+    impl Service<Request<Body>> for Fixed {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = Ready<Result<Response<Body>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            ready(Ok(Response::new(Body::from(self.0.clone()))))
+        }
+    }
+
+    #[tokio::test]
+    async fn those_who_write_objects_elsewhere_read_them_as_they_are() {
+        let text = [pod("a").into_bytes(), b"\xff".to_vec()].concat();
+        let request = || Request::get("/").body(Vec::new()).unwrap();
+        let read = client(&MendBytes, text.clone()).request_text(request()).await;
+        assert_eq!(read.unwrap(), format!("{}\u{fffd}", pod("a")));
+        let read = client(&MendAnswers, text).request_text(request()).await;
+        assert!(!read.unwrap().contains("9999-12-31"));
+    }
+
+    #[tokio::test]
+    async fn clients_read_lists_objects_and_answers_to_changes() {
+        let list = format!(
+            r#"{{"apiVersion":"v1","kind":"PodList","metadata":{{}},"items":[{},{}]}}"#,
+            pod("a"),
+            pod("b")
+        );
+        let pods: Api<Pod> = Api::default_namespaced(client(&MendAnswers, list.into_bytes()));
+        let all = pods.list(&ListParams::default()).await.unwrap();
+        let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
+        assert_eq!(names, ["a", "b"]);
+        let spec = all.items[1].spec.as_ref().unwrap();
+        assert_eq!(spec.termination_grace_period_seconds, Some(7));
+        assert_eq!(pods.list_metadata(&ListParams::default()).await.unwrap().items.len(), 2);
+        let deleted = pods
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await;
+        assert!(deleted.unwrap().is_left());
+        let pods: Api<Pod> = Api::default_namespaced(client(&MendAnswers, pod("a").into_bytes()));
+        let pod = pods.get("a").await.unwrap();
+        assert_eq!(
+            (pod.labels()["a"].as_str(), pod.finalizers()),
+            ("b", &["a.b/c".to_owned()][..])
+        );
+        assert!(pods.delete("a", &DeleteParams::default()).await.unwrap().is_left());
+        let patch = Patch::Merge(serde_json::json!({}));
+        pods.patch("a", &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn logs_stay_as_they_are() {
+        const LOG: &str = "[[\"time\":\"9999-12-31T00:00:00Z\" \"";
+        let service = tower::service_fn(|_: Request<Body>| async {
+            let answer = Response::builder().header(CONTENT_TYPE, "text/plain");
+            Ok::<_, Infallible>(answer.body(Body::from(LOG.as_bytes().to_vec())).unwrap())
+        });
+        let client = ClientBuilder::new(service, "default").with_layer(&MendAnswers).build();
+        let request = Request::get("/log").body(Vec::new()).unwrap();
+        assert_eq!(client.request_text(request).await.unwrap(), LOG);
+    }
+}
