@@ -38,7 +38,7 @@ struct TooLarge;
 
 /// Whether an answer was not read because it is too long, or would take too much memory.
 pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
-    iter::successors(Some(error), |error| error.source())
+    iter::successors(Some(error), |&error| error.source())
         .any(|error| error.is::<LengthLimitError>() || error.is::<TooLarge>())
 }
 
