@@ -112,6 +112,16 @@ impl ConditionUpdate {
 /// Characters of a message that are kept. Texts of the team's webhooks may be part of it, and an API server stores no status that is too large.
 const MAX_MESSAGE_LENGTH: usize = 4096;
 
+/// The first characters of a text for people. Servers and webhooks of tenants write parts of such texts, and a terminal does what control
+/// characters say: all but line breaks and tabs become `\u{fffd}`.
+pub fn printable(text: &str, length: usize) -> String {
+    let is_control = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
+    let letters = text.chars().take(length);
+    letters
+        .map(|letter| if is_control(letter) { '\u{fffd}' } else { letter })
+        .collect()
+}
+
 /// Conditions after `updates`, given those `before`. An update replaces the condition of its type and keeps the transition time
 /// unless the status flipped; other conditions are kept. `now` is used for flips only, so that a second pass with the same
 /// updates changes nothing.
@@ -137,7 +147,7 @@ pub fn merge(
             type_: update.kind.into(),
             status: status.into(),
             reason: update.reason.into(),
-            message: update.message.chars().take(MAX_MESSAGE_LENGTH).collect(),
+            message: printable(&update.message, MAX_MESSAGE_LENGTH),
             observed_generation: generation,
             last_transition_time,
         };
@@ -160,6 +170,16 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn what_a_terminal_would_do_is_not_kept() {
+        let text = "denied:\n\tno\x1b[2J\u{9b}31m\x07 ä";
+        assert_eq!(printable(text, 100), "denied:\n\tno\u{fffd}[2J\u{fffd}31m\u{fffd} ä");
+        assert_eq!(printable("äöü", 2), "äö");
+        let update = ConditionUpdate::mark_false("Ready", "Denied", "a\x1bb");
+        let merged = merge(&[], &[update], None, at(0));
+        assert_eq!(merged[0].message, "a\u{fffd}b");
     }
 
     #[test]

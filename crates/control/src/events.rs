@@ -1,6 +1,6 @@
 //! Events about objects of the host.
 
-use berth_api::names;
+use berth_api::{conditions::printable, names};
 use berth_sync_rules::{kinds::event::event_name, model::resource::Name};
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -21,6 +21,9 @@ use serde_json::json;
 const CONTROLLER: &str = "berth-control";
 /// Namespace of Events about cluster-scoped objects, as in Kubernetes' own components.
 const CLUSTER_SCOPED: &str = "default";
+
+/// Characters of a note that are kept. An API server takes 1,024 bytes.
+const MAX_NOTE: usize = 1000;
 
 /// Writes Events. The same message about the same object counts up; another message is another Event. The recorder of
 /// kube-runtime goes by the reason alone and keeps the first message: a node would be "Reserved" for the tenant before.
@@ -67,11 +70,17 @@ fn host_event(event: &Event, regarding: &ObjectReference, now: Timestamp) -> Hos
         EventType::Normal => "Normal",
         EventType::Warning => "Warning",
     };
-    let note = event.note.as_deref().unwrap_or_default();
+    let note = event.note.as_deref().map(|note| printable(note, MAX_NOTE));
     let uid = regarding.uid.as_deref().unwrap_or_default();
     let namespace = regarding.namespace.as_deref().unwrap_or(CLUSTER_SCOPED);
     let about = Name::new(namespace, regarding.name.as_deref().unwrap_or(CONTROLLER));
-    let hash = names::hash(&[uid, type_, &event.action, &event.reason, note]);
+    let hash = names::hash(&[
+        uid,
+        type_,
+        &event.action,
+        &event.reason,
+        note.as_deref().unwrap_or_default(),
+    ]);
     HostEvent {
         metadata: ObjectMeta {
             name: Some(event_name(&about, &hash)),
@@ -80,7 +89,7 @@ fn host_event(event: &Event, regarding: &ObjectReference, now: Timestamp) -> Hos
         },
         action: Some(event.action.clone()),
         reason: Some(event.reason.clone()),
-        note: event.note.clone(),
+        note,
         type_: Some(type_.to_owned()),
         event_time: Some(MicroTime(now)),
         regarding: Some(regarding.clone()),
