@@ -26,6 +26,10 @@ use serde_json::{Value, json};
 
 /// Most replicas that are restored: more than any workload on GPUs has. A record with more is not one of Berth's.
 const MAX_REPLICAS: u32 = 100_000;
+/// Bytes of a resource version. Those of API servers are numbers; a server of the team's writes any text, and patches are kept for a while.
+const MAX_RESOURCE_VERSION: usize = 64;
+/// Bytes of an annotation that suspends, as it was before.
+const MAX_BEFORE: usize = 1024;
 /// Reason in a record.
 const REASON: &str = "IdleGPUs";
 /// What an owner was before it was stopped.
@@ -129,6 +133,9 @@ pub fn stop(
         return Err(CannotStop::HasOtherPods);
     }
     let before = switch.value(object);
+    if before.as_str().is_some_and(|text| text.len() > MAX_BEFORE) {
+        return Err(CannotStop::Unreadable);
+    }
     let record = StopRecord {
         replicas,
         suspended_by: switch.name(),
@@ -211,9 +218,12 @@ fn read_record(annotation: &Value, switch: &Switch) -> Option<StopRecord> {
     (fits && record.suspended_by == switch.name()).then_some(record)
 }
 
-/// A merge patch of the object as it was read; none if it has no resource version.
+/// A merge patch of the object as it was read; none if it has no resource version, or one that no API server writes.
 fn annotations_patch(object: &Value, annotations: &Value) -> Option<Value> {
     let version = object["metadata"]["resourceVersion"].as_str()?;
+    if version.len() > MAX_RESOURCE_VERSION {
+        return None;
+    }
     Some(json!({"metadata": {"resourceVersion": version, "annotations": annotations}}))
 }
 

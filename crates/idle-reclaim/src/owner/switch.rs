@@ -5,6 +5,8 @@ use serde_json::Value;
 
 /// Names in a path of a field at most. Those of the kinds of Kubernetes have two.
 const MAX_PATH: usize = 8;
+/// Bytes of such a name.
+const MAX_NAME: usize = 253;
 
 /// How an owner is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +141,7 @@ impl Switch {
 fn parse_path(path: &str, root: &str) -> Option<Vec<String>> {
     let names: Vec<&str> = path.split('.').collect();
     let is_name = |name: &&str| {
-        !name.is_empty()
+        (1..=MAX_NAME).contains(&name.len())
             && name
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || ['-', '_'].contains(&c))
@@ -216,6 +218,7 @@ mod tests {
             "spec.a[0]",
             "spec..a",
             "",
+            format!("spec.{}", "a".repeat(254)).as_str(),
         ] {
             assert_eq!(Switch::of_suspend(&suspend(bad)), None, "{bad}");
         }

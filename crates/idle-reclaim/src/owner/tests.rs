@@ -130,8 +130,10 @@ fn an_owner_with_other_pods_or_of_the_platform_is_not_stopped() {
         assert_eq!(refused(&object, 1), CannotStop::Unreadable, "{object}");
     }
     let mut object = deployment(1, 1);
-    object["metadata"]["resourceVersion"] = Value::Null;
-    assert_eq!(refused(&object, 1), CannotStop::Unreadable);
+    for bad in [Value::Null, "7".repeat(65).into()] {
+        object["metadata"]["resourceVersion"] = bad;
+        assert_eq!(refused(&object, 1), CannotStop::Unreadable);
+    }
 }
 
 #[test]
@@ -256,6 +258,12 @@ fn an_annotation_suspends_and_becomes_what_it_was() {
     assert_eq!(
         again["metadata"]["annotations"],
         json!({"serving.kserve.io/stop": "false"})
+    );
+    let mut object = object;
+    object["metadata"]["annotations"]["serving.kserve.io/stop"] = "x".repeat(1025).into();
+    assert_eq!(
+        stop(&object, &service, idle(1), None, now()),
+        Err(CannotStop::Unreadable)
     );
 }
 

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::testing::{Script, ScriptedApi};
 use berth_api::{IdleLastStep, IdleReclaim, OwnerKind};
+use berth_idle_reclaim::workload::WorkloadName;
 use serde_json::{Value, json};
 
 const TENANT_POD: &str = "/api/v1/namespaces/ml/pods/train";
@@ -329,6 +330,7 @@ async fn an_owner_of_a_kind_that_the_team_serves_itself_ends_nothing() {
 
 #[tokio::test]
 async fn owners_that_are_no_part_of_a_path_are_not_asked_for() {
+    let long = "x".repeat(1000);
     for (api_version, kind, name) in [
         ("apps/v1", "Deployment", "web/scale"),
         ("apps/v1", "Deployment", ".."),
@@ -337,6 +339,9 @@ async fn owners_that_are_no_part_of_a_path_are_not_asked_for() {
         ("%61pps/v1", "Deployment", "web"),
         ("../v1", "Deployment", "web"),
         ("a.example/..", "Deployment", "web"),
+        ("apps/v1", "Deploy/ment", "web"),
+        ("a.example/v1", long.as_str(), "web"),
+        (long.as_str(), "Deployment", "web"),
     ] {
         let mut world = World::new();
         world.own_pod(&controller(api_version, kind, name));
@@ -352,6 +357,50 @@ async fn owners_that_are_no_part_of_a_path_are_not_asked_for() {
             .find(|call| call.text.contains("/apis/") && !call.text.contains("/events"));
         assert!(odd.is_none(), "{api_version} {name}: {}", odd.unwrap().text);
     }
+}
+
+#[tokio::test]
+async fn pods_of_many_owners_that_the_class_does_not_list_are_evicted() {
+    let mut world = World::new();
+    world.fleet.run(1).await;
+    let pod = |number: usize| {
+        let (name, owner) = (format!("gang-{number}"), format!("owner-{number}"));
+        let uid = format!("{name}-uid");
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml", "uid": uid,
+            "ownerReferences": controller("apps/v1", "ReplicaSet", &owner)}});
+        world
+            .tenant
+            .insert(&format!("/api/v1/namespaces/ml/pods/{name}"), object);
+        let object = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": owner, "namespace": "ml",
+            "uid": format!("{owner}-uid")}, "spec": {"replicas": 1}});
+        let path = format!("/apis/apps/v1/namespaces/ml/replicasets/{owner}");
+        world.tenant.insert(&path, object);
+        Arc::new(GpuPod {
+            uid: format!("host-{number}"),
+            origin_namespace: "ml".into(),
+            origin_name: name,
+            origin_uid: uid,
+            ..GpuPod::default()
+        })
+    };
+    let decision = Decision {
+        workload: WorkloadName::default(),
+        pods: (0..100).map(pod).collect(),
+        gpus: 100,
+        profile: None,
+        verdict: Verdict::Idle,
+        is_opted_out: false,
+        state: None,
+        next_step_at: None,
+    };
+    let before = world.script.calls().len();
+    let tenants = tenants::observe(&world.fleet.context.stores);
+    let fleet = &mut world.fleet;
+    let stopped = stop::stop_owners(&fleet.context, &mut fleet.memory, &tenants[0], &decision).await;
+    assert!(stopped.is_empty(), "they are evicted: {stopped:?}");
+    let calls = world.script.calls().split_off(before);
+    let reads = calls.iter().filter(|call| call.text.contains("/replicasets/owner-"));
+    assert_eq!(reads.count(), 100, "each is read once, for its own owner, and not kept");
 }
 
 #[tokio::test]

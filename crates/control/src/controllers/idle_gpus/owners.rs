@@ -23,6 +23,10 @@ use std::collections::HashMap;
 
 /// Owners of owners that are looked at: Pod, ReplicaSet, Deployment, and custom ones above.
 const MAX_DEPTH: usize = 5;
+/// Bytes of an `apiVersion`: a group, a slash and a version.
+const MAX_API_VERSION: usize = 2 * 253 + 1;
+/// Bytes of a UID. API servers take any text as that of an owner; their own have 36.
+const MAX_UID: usize = 128;
 /// Plurals of kinds of which no discovery is needed.
 const BUILT_IN: [(&str, &str, &str); 7] = [
     ("v1", "Pod", "pods"),
@@ -53,6 +57,20 @@ impl OwnerKey {
             name: owner.name.clone(),
             uid: owner.uid.clone(),
         }
+    }
+
+    /// Whether there can be such an object. Kubernetes takes any text as the name of an owner, also one that leads to a subresource or has
+    /// a query; servers of the team's take any text, of any length.
+    fn can_exist(&self) -> bool {
+        let Self {
+            api_version,
+            kind,
+            namespace,
+            name,
+            uid,
+        } = self;
+        let are_segments = [kind, namespace, name].into_iter().all(|text| is_segment(text));
+        are_segments && api_version.len() <= MAX_API_VERSION && uid.len() <= MAX_UID
     }
 
     fn is_cron_job(&self) -> bool {
@@ -104,10 +122,10 @@ impl std::fmt::Display for OwnerKey {
     }
 }
 
-/// An owner that no other object controls.
+/// An owner that no other object controls. The object itself is not kept: those of many pods would need gigabytes, if a server of the
+/// team's makes them large.
 pub(super) struct Owner {
     pub(super) key: OwnerKey,
-    pub(super) object: Value,
     /// Whether it is a Job for whose end a CronJob waits before it makes another one.
     pub(super) is_awaited: bool,
 }
@@ -160,8 +178,7 @@ impl TenantObjects {
 
     /// Reads an object; none if it is gone, another one has its name, or its kind is not served.
     pub(super) async fn get(&mut self, key: &OwnerKey) -> kube::Result<Option<Value>> {
-        // Kubernetes takes any text as the name of an owner, also one that leads to a subresource or has a query.
-        if !is_segment(&key.name) {
+        if !key.can_exist() {
             return Ok(None);
         }
         let Some(resource) = self.resource(&key.api_version, &key.kind).await? else {
@@ -197,9 +214,9 @@ impl TenantObjects {
             return Ok(None);
         };
         let mut owner: Option<Owner> = None;
+        let mut controller = OwnerKey::controller_of(&object);
         for _ in 0..MAX_DEPTH {
-            let current = owner.as_ref().map_or(&object, |owner| &owner.object);
-            let Some(next) = OwnerKey::controller_of(current) else {
+            let Some(next) = controller else {
                 return Ok(Some(PodAndOwner { pod: object, owner }));
             };
             let found = self.get(&next).await?;
@@ -211,9 +228,9 @@ impl TenantObjects {
                 return Ok(Some(PodAndOwner { pod: object, owner }));
             }
             let Some(found) = found else { break };
+            controller = OwnerKey::controller_of(&found);
             owner = Some(Owner {
                 key: next,
-                object: found,
                 is_awaited: false,
             });
         }

@@ -108,7 +108,7 @@ async fn plan(
     tenant: &ObservedTenant,
     decision: &Decision,
 ) -> kube::Result<Vec<Stop>> {
-    let mut owners: BTreeMap<OwnerKey, (Value, Vec<&Arc<GpuPod>>)> = BTreeMap::new();
+    let mut owners: BTreeMap<OwnerKey, (Option<OwnerSuspend>, Vec<&Arc<GpuPod>>)> = BTreeMap::new();
     for pod in decision.pods.iter().filter(|pod| !pod.is_ending) {
         let found = objects.find_owner(pod).await?.and_then(|found| found.owner);
         let Some(owner) = found else { continue };
@@ -116,16 +116,18 @@ async fn plan(
             tracing::info!(owner = %owner.key, "a CronJob waits until this Job ends, and a Job that is suspended does not; evicting its pods");
             continue;
         }
-        let of_owner = owners.entry(owner.key).or_insert_with(|| (owner.object, Vec::new()));
+        let listed = tenant
+            .policy
+            .find_owner_kind(group_of(&owner.key.api_version), &owner.key.kind);
+        let Some(OwnerKind { suspend, .. }) = listed else {
+            continue;
+        };
+        let of_owner = owners.entry(owner.key).or_insert_with(|| (suspend.clone(), Vec::new()));
         of_owner.1.push(pod);
     }
     let resources = super::tenants::gpu_resources(&context.stores);
     let mut planned = Vec::new();
-    for (key, (object, pods)) in owners {
-        let listed = tenant.policy.find_owner_kind(group_of(&key.api_version), &key.kind);
-        let Some(OwnerKind { suspend, .. }) = listed else {
-            continue;
-        };
+    for (key, (suspend, pods)) in owners {
         let Some(switch) = objects.switch(&key, suspend.as_ref()).await? else {
             tracing::debug!(owner = %key, "the kind of an owner has no subresource scale; evicting its pods");
             continue;
@@ -138,12 +140,16 @@ async fn plan(
                 count_others(context, objects, tenant, decision, &key).await?
             },
         };
+        // Read again, so that only one of them is in memory at a time.
+        let Some(object) = objects.get(&key).await? else {
+            continue;
+        };
         let class = tenant.class.as_deref();
         match owner::stop(&object, &switch, owned, class, context.clock.now()) {
             Ok(patch) => planned.push(Stop {
                 gpus: pods.iter().map(|pod| pod.gpus(&resources)).fold(0, u32::saturating_add),
                 pods: pods.iter().map(|pod| pod.uid.clone()).collect(),
-                suspend: suspend.clone(),
+                suspend,
                 key,
                 switch,
                 patch,
