@@ -27,6 +27,8 @@ struct Objects {
     served: BTreeMap<String, Value>,
     /// Part of the paths to which writes are never answered.
     silent: Option<&'static str>,
+    /// Part of the paths about which nothing is ever answered.
+    mute: Option<&'static str>,
     /// Part of paths, and before how many patches somebody else changes the object.
     contended: Option<(&'static str, usize)>,
     written: u64,
@@ -76,6 +78,11 @@ impl ScriptedApi {
     /// Never answers writes to paths that contain `part`, as if a webhook did not answer. None: answers all.
     pub(crate) fn never_answer_writes(&self, part: Option<&'static str>) {
         self.objects().silent = part;
+    }
+
+    /// Never answers anything about paths that contain `part`. None: answers all.
+    pub(crate) fn never_answer(&self, part: Option<&'static str>) {
+        self.objects().mute = part;
     }
 
     /// Before each of the next patches to paths that contain `part`, somebody else changes the object.
@@ -134,8 +141,12 @@ impl ScriptedApi {
         if !self.script.record(format!("{} {} {path}", self.name, parts.method)) {
             return refuse(500, "the script says so");
         }
-        let silent = self.objects().silent;
-        if parts.method != Method::GET && silent.is_some_and(|part| path.contains(part)) {
+        let (mute, silent) = {
+            let objects = self.objects();
+            (objects.mute, objects.silent)
+        };
+        let is_about = |part: Option<&str>| part.is_some_and(|part| path.contains(part));
+        if is_about(mute) || (parts.method != Method::GET && is_about(silent)) {
             std::future::pending::<()>().await;
         }
         let bytes = body.collect_bytes().await.unwrap_or_default();

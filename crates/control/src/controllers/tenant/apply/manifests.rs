@@ -7,8 +7,8 @@ use super::{
         build::host_objects,
         context::TenantContext,
         manifests::{
-            Done, Inventory, LastPass, Manifest, ManifestMemory, ManifestsState, ObservedManifests, Pass, Problem,
-            digest, drift_events, resolve,
+            Done, Inventory, LastPass, Manifest, ManifestMemory, ManifestsState, ObservedManifests, PASS_LIMIT, Pass,
+            Problem, digest, drift_events, resolve,
         },
         target::Tenant,
     },
@@ -27,8 +27,6 @@ use tokio::time::Instant;
 
 /// Pause after a pass that failed, or whose deletions are not complete.
 const RETRY: Duration = Duration::from_secs(10);
-/// Time for a pass. A tenant's webhooks may answer late; the next pass does the rest.
-const PASS_LIMIT: Duration = Duration::from_secs(20);
 /// Name of the ConfigMap in the control-plane namespace.
 const RECORD: &str = "manifests";
 /// Its one key.

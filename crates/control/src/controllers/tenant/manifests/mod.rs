@@ -1,14 +1,16 @@
 //! The objects that the platform applies in tenants: `spec.manifests` of a class.
 //!
 //! [`desired`] are the manifests with their objects, [`inventory`] is what was applied, [`pass`] is a pass over the tenant,
-//! [`kinds`] says where the objects of a kind are there, and [`state`] what the status says of it. The objects of a manifest in mode Keep
+//! [`parts`] says in which order and for how long, [`live`] what is there, [`kinds`] where the objects of a kind are, and [`state`] what the status says of it. The objects of a manifest in mode Keep
 //! carry a label by which the tenant's API server knows them (`control_plane::platform_objects`).
 
 mod altered;
 mod desired;
 mod inventory;
 mod kinds;
+mod live;
 mod objects;
+mod parts;
 mod pass;
 mod state;
 
@@ -21,6 +23,8 @@ use pass::AppliedObjects;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Time for a pass. A tenant's webhooks may answer late; the next pass does the rest.
+pub(super) const PASS_LIMIT: Duration = Duration::from_secs(20);
 /// Age of a pass after which the tenant is looked at again, although nothing changed on the host.
 const PERIOD: Duration = Duration::from_secs(60);
 

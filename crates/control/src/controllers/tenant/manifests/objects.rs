@@ -69,12 +69,23 @@ impl ObjectKey {
         self.group.is_empty() && self.kind == "Namespace" && IMMORTAL_NAMESPACES.contains(&self.name.as_str())
     }
 
+    /// Group and name of its kind.
+    pub(crate) fn group_and_kind(&self) -> (String, String) {
+        (self.group.clone(), self.kind.clone())
+    }
+
+    /// Whether it has others in it, which end with it: it is a namespace or a definition.
+    pub(crate) fn has_others(&self) -> bool {
+        self.is_definition() || (self.group.is_empty() && self.kind == "Namespace")
+    }
+
     /// Whether it defines a kind.
     pub(crate) fn is_definition(&self) -> bool {
         self.group == "apiextensions.k8s.io" && self.kind == "CustomResourceDefinition"
     }
 
-    /// When it is applied: namespaces and definitions before what needs them, policies and webhooks after what they could deny.
+    /// When it is applied among those of its part of a pass: namespaces and definitions before what needs them, policies and webhooks after
+    /// what they could deny.
     pub(crate) fn rank(&self) -> u8 {
         match (self.group.as_str(), self.kind.as_str()) {
             ("", "Namespace") => 0,

@@ -2,19 +2,22 @@
 //!
 //! A pass lists the metadata of the platform's objects, one request for each kind. An object whose resource version is that of the last
 //! apply is as the manifest says, and costs nothing more. An object that changes by being applied again had been changed by somebody else.
+//! Kinds that API servers serve themselves come first, and completely ([`super::parts`]).
 
 use super::{
     altered::{find_addition, find_alteration},
     desired::{Manifest, Problem},
     inventory::{Entry, Inventory},
     kinds::{DefinedKinds, KindError, ServedKind},
-    objects::{MAX_OBJECTS, ManifestObject, ObjectKey},
+    live::{Applied, Live, list_kind},
+    objects::{ManifestObject, ObjectKey},
+    parts::{Kind, Part, Turns},
 };
 use crate::apply::{only_this, optional};
-use berth_api::{labels, names};
+use berth_api::{conditions::printable, labels, names};
 use kube::{
     Api, Client, Error,
-    api::{DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,27 +27,6 @@ const APPLY_FAILED: &str = "ApplyFailed";
 
 /// Characters of a message that are kept.
 const MAX_MESSAGE: usize = 1000;
-/// Objects in an answer to a list. The team decides how large they are in tenants whose API server does not protect the label.
-const PAGE: u32 = 100;
-
-/// An object as it was applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Applied {
-    hash: String,
-    resource_version: String,
-    /// Counts changes that are no status; some kinds have none.
-    generation: Option<i64>,
-}
-
-impl Applied {
-    /// Whether an apply has changed the object. Its status may have changed meanwhile.
-    fn is_changed_by(&self, apply: &Self) -> bool {
-        match (self.generation, apply.generation) {
-            (Some(before), Some(after)) => before != after,
-            _ => self.resource_version != apply.resource_version,
-        }
-    }
-}
 
 /// What is remembered of a tenant's objects between passes.
 #[derive(Debug, Default)]
@@ -53,6 +35,8 @@ pub(crate) struct AppliedObjects {
     objects: BTreeMap<ObjectKey, Applied>,
     /// Objects of manifests that are applied once, by name and version, as long as others of the same manifest are missing.
     once: BTreeSet<(String, String, ObjectKey)>,
+    /// Kinds whose servers were too slow in the last pass.
+    slow: BTreeSet<Kind>,
 }
 
 /// The result of a pass.
@@ -67,20 +51,13 @@ pub(crate) struct Done {
     pub(crate) is_deleting: bool,
 }
 
-/// What the tenant has of the platform's objects.
-#[derive(Default)]
-struct Live {
-    objects: BTreeMap<ObjectKey, Applied>,
-    /// Kinds that were listed completely.
-    listed: BTreeSet<(String, String)>,
-}
-
 /// A pass over one tenant.
 pub(crate) struct Pass<'a> {
     client: &'a Client,
     known: &'a mut AppliedObjects,
     /// Kinds that the manifests of the class define.
     defined: DefinedKinds,
+    turns: Turns,
     done: Done,
 }
 
@@ -89,6 +66,7 @@ impl<'a> Pass<'a> {
     pub(crate) fn new(client: &'a Client, known: &'a mut AppliedObjects, inventory: Inventory) -> Self {
         Self {
             client,
+            turns: Turns::new(known.slow.clone()),
             known,
             defined: DefinedKinds::default(),
             done: Done {
@@ -107,14 +85,13 @@ impl<'a> Pass<'a> {
             .flat_map(|manifest| manifest.known().iter().map(move |object| (manifest, object)))
             .collect();
         kept.sort_by_key(|(_, object)| object.key.rank());
-        let live = self.list_live(&kept).await;
-        for (manifest, object) in &kept {
-            self.keep(manifest, object, &live).await;
+        for part in Part::ALL {
+            Box::pin(self.run_part(part, manifests, &kept)).await;
         }
         for manifest in manifests.iter().filter(|manifest| !manifest.is_kept()) {
-            self.apply_once(manifest).await;
+            self.finish_once(manifest);
         }
-        self.delete_surplus(manifests).await;
+        self.known.slow = std::mem::take(&mut self.turns.slow);
         let names: BTreeSet<&str> = manifests.iter().map(|manifest| manifest.spec.name.as_str()).collect();
         self.done.inventory.once.retain(|name, _| names.contains(name.as_str()));
         if !self.done.problems.is_empty() {
@@ -124,8 +101,22 @@ impl<'a> Pass<'a> {
         self.done
     }
 
+    /// Applies and deletes the objects whose turn it is. `kept` are all that are kept, in the order in which they are applied.
+    async fn run_part(&mut self, part: Part, manifests: &[Manifest], kept: &[(&Manifest, &ManifestObject)]) {
+        let mut kept = kept.to_vec();
+        kept.retain(|(_, object)| self.turns.part_of(&object.key) == part);
+        let live = self.list_live(&kept).await;
+        for (manifest, object) in &kept {
+            self.keep(manifest, object, &live).await;
+        }
+        for manifest in manifests.iter().filter(|manifest| !manifest.is_kept()) {
+            self.apply_once(manifest, part).await;
+        }
+        self.delete_surplus(manifests, part).await;
+    }
+
     fn fail(&mut self, manifest: &str, key: &ObjectKey, why: &str) {
-        let message = format!("manifest {manifest}: {key}: {why}");
+        let message = format!("manifest {manifest}: {key}: {}", printable(why, MAX_MESSAGE));
         let problem = Problem::new(APPLY_FAILED, message);
         self.done.problems.push((manifest.to_owned(), problem));
     }
@@ -137,7 +128,8 @@ impl<'a> Pass<'a> {
         if let Some(known) = known.filter(|known| self.defined.allow(&kind, &known.resource.plural)) {
             return Ok(known.clone());
         }
-        let served = self.defined.find(self.client, &kind).await?;
+        let found = self.turns.wait(key, self.defined.find(self.client, &kind)).await;
+        let served = found.map_err(KindError::Unclear)??;
         self.known.kinds.insert(kind, served.clone());
         Ok(served)
     }
@@ -151,58 +143,26 @@ impl<'a> Pass<'a> {
 
     /// Lists the platform's objects of the kinds that are kept. Kinds that cannot be listed are left out.
     async fn list_live(&mut self, kept: &[(&Manifest, &ManifestObject)]) -> Live {
-        let mut live = Live::default();
+        let wanted: BTreeSet<&ObjectKey> = kept.iter().map(|(_, object)| &object.key).collect();
+        let (mut live, mut tried) = (Live::default(), BTreeSet::new());
         for (_, object) in kept {
             let ManifestObject { key, version, .. } = object;
-            let kind = (key.group.clone(), key.kind.clone());
-            if live.listed.contains(&kind) {
+            let kind = key.group_and_kind();
+            if tried.contains(&kind) {
                 continue;
             }
             let Ok(served) = self.served_kind(key, version).await else {
                 continue;
             };
-            let Some(found) = self.list_kind(&served, &kind).await else {
+            tried.insert(kind.clone());
+            let api = self.api(&served, None);
+            let Ok(Some(found)) = self.turns.wait(key, list_kind(&api, &kind, &wanted)).await else {
                 continue;
             };
             live.listed.insert(kind);
             live.objects.extend(found);
         }
         live
-    }
-
-    /// The platform's objects of a kind, by group and name of the kind. None if they cannot be listed, or are more than Berth applies.
-    async fn list_kind(
-        &self,
-        served: &ServedKind,
-        (group, kind): &(String, String),
-    ) -> Option<BTreeMap<ObjectKey, Applied>> {
-        let label = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_PLATFORM);
-        let api = self.api(served, None);
-        let mut params = ListParams::default().labels(&label).limit(PAGE);
-        let mut all = BTreeMap::new();
-        loop {
-            let page = api.list_metadata(&params).await.ok()?;
-            if page.items.len() > PAGE as usize {
-                // A server of the team's that does not read in pages.
-                return None;
-            }
-            for found in page.items {
-                let key = ObjectKey {
-                    group: group.clone(),
-                    kind: kind.clone(),
-                    namespace: found.metadata.namespace.clone(),
-                    name: found.metadata.name.clone().unwrap_or_default(),
-                };
-                all.insert(key, as_applied(&found.metadata));
-            }
-            if all.len() > 2 * MAX_OBJECTS {
-                return None;
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Some(all),
-            }
-        }
     }
 
     /// Applies an object of a manifest that is kept, unless it is as the manifest says.
@@ -217,12 +177,12 @@ impl<'a> Pass<'a> {
             return;
         }
         let before = found.filter(|found| found.hash == hash);
-        let is_listed = live.listed.contains(&(key.group.clone(), key.kind.clone()));
+        let is_listed = live.listed.contains(&key.group_and_kind());
         let was_deleted = known.is_some() && found.is_none() && is_listed;
         self.known.objects.remove(key);
         match self.apply_exactly(key, version, &wanted).await {
             Ok(applied) => {
-                let after = as_applied(&applied.metadata);
+                let after = Applied::of(&applied.metadata);
                 if was_deleted || before.is_some_and(|before| before.is_changed_by(&after)) {
                     self.done.drift.push((name.clone(), key.clone()));
                 }
@@ -236,33 +196,42 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Applies a version of a manifest that was not applied yet. Its objects are the team's from then on.
-    async fn apply_once(&mut self, manifest: &Manifest) {
+    /// Applies those objects of a part whose manifest's version was not applied yet. They are the team's from then on.
+    async fn apply_once(&mut self, manifest: &Manifest, part: Part) {
+        let (name, version) = (&manifest.spec.name, &manifest.spec.version);
+        if self.done.inventory.once.get(name) == Some(version) {
+            return;
+        }
+        let mut objects: Vec<&ManifestObject> = manifest.known().iter().collect();
+        objects.retain(|object| self.turns.part_of(&object.key) == part);
+        objects.sort_by_key(|object| object.key.rank());
+        for object in objects {
+            let step = (name.clone(), version.clone(), object.key.clone());
+            if self.known.once.contains(&step) {
+                // The team may have changed it since.
+                continue;
+            }
+            match self.apply(&object.key, &object.version, &object.value).await {
+                Ok(_) => {
+                    self.known.once.insert(step);
+                }
+                Err(why) => self.fail(name, &object.key, &why),
+            }
+        }
+    }
+
+    /// Notes that a version of a manifest was applied, if all its objects were.
+    fn finish_once(&mut self, manifest: &Manifest) {
         let (name, version) = (&manifest.spec.name, &manifest.spec.version);
         if manifest.objects.is_err() {
             return;
         }
         if self.done.inventory.once.get(name) != Some(version) {
-            let mut objects: Vec<&ManifestObject> = manifest.known().iter().collect();
-            objects.sort_by_key(|object| object.key.rank());
-            let mut is_complete = true;
-            for object in objects {
+            let is_applied = |object: &ManifestObject| {
                 let step = (name.clone(), version.clone(), object.key.clone());
-                if self.known.once.contains(&step) {
-                    // The team may have changed it since.
-                    continue;
-                }
-                match self.apply(&object.key, &object.version, &object.value).await {
-                    Ok(_) => {
-                        self.known.once.insert(step);
-                    }
-                    Err(why) => {
-                        self.fail(name, &object.key, &why);
-                        is_complete = false;
-                    }
-                }
-            }
-            if !is_complete {
+                self.known.once.contains(&step)
+            };
+            if !manifest.known().iter().all(is_applied) {
                 return;
             }
             self.known.once.retain(|(known, _, _)| known != name);
@@ -290,7 +259,8 @@ impl<'a> Pass<'a> {
             ..PostParams::default()
         };
         let api = self.api(&served, key.namespace.as_deref());
-        let replaced = api.replace(&key.name, &params, &replacement).await;
+        let call = api.replace(&key.name, &params, &replacement);
+        let replaced = self.turns.wait(key, call).await?;
         replaced.map_err(|error| message(&error))
     }
 
@@ -303,12 +273,16 @@ impl<'a> Pass<'a> {
         }
         let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
         let api = self.api(&served, key.namespace.as_deref());
-        let applied = api.patch(&key.name, &params, &Patch::Apply(value)).await;
+        let patch = Patch::Apply(value);
+        let applied = self.turns.wait(key, api.patch(&key.name, &params, &patch)).await?;
         applied.map_err(|error| message(&error))
     }
 
-    async fn delete_surplus(&mut self, manifests: &[Manifest]) {
+    async fn delete_surplus(&mut self, manifests: &[Manifest], part: Part) {
         for entry in self.done.inventory.surplus(manifests) {
+            if self.turns.part_of_deletion(&entry.object) != part {
+                continue;
+            }
             let is_gone = match self.delete(&entry).await {
                 Ok(is_gone) => is_gone,
                 Err(why) => {
@@ -339,7 +313,8 @@ impl<'a> Pass<'a> {
             Err(KindError::Unclear(why)) => return Err(why),
         };
         let api = self.api(&served, object.namespace.as_deref());
-        let found = optional(api.get_metadata(&object.name).await).map_err(|error| message(&error))?;
+        let found = self.turns.wait(object, api.get_metadata(&object.name)).await?;
+        let found = optional(found).map_err(|error| message(&error))?;
         let Some(found) = found else {
             return Ok(true);
         };
@@ -362,7 +337,8 @@ impl<'a> Pass<'a> {
             return applied.map(|_| true).map_err(|error| message(&error));
         }
         let params = DeleteParams::background().preconditions(only_this(found.metadata.uid.clone()));
-        let deleted = optional(api.delete(&object.name, &params).await).map_err(|error| message(&error))?;
+        let deleted = self.turns.wait(object, api.delete(&object.name, &params)).await?;
+        let deleted = optional(deleted).map_err(|error| message(&error))?;
         Ok(deleted.is_none_or(|answer| answer.is_right()))
     }
 }
@@ -374,7 +350,7 @@ pub(super) fn message(error: &Error) -> String {
         Error::Api(status) => status.message.clone(),
         error => error.to_string(),
     };
-    text.chars().take(MAX_MESSAGE).collect()
+    printable(&text, MAX_MESSAGE)
 }
 
 /// An object as it was applied, with nothing else. The API server rejects it if it was changed since.
@@ -406,15 +382,4 @@ fn with_labels(manifest: &Manifest, object: &ManifestObject) -> Value {
 fn hash_of(value: &Value) -> String {
     let hash = value["metadata"]["annotations"][labels::APPLIED_HASH].as_str();
     hash.unwrap_or_default().to_owned()
-}
-
-/// What an object's metadata say of its last apply.
-fn as_applied(metadata: &ObjectMeta) -> Applied {
-    let annotations = metadata.annotations.as_ref();
-    let hash = annotations.and_then(|annotations| annotations.get(labels::APPLIED_HASH));
-    Applied {
-        hash: hash.cloned().unwrap_or_default(),
-        resource_version: metadata.resource_version.clone().unwrap_or_default(),
-        generation: metadata.generation,
-    }
 }
