@@ -124,6 +124,16 @@ pub fn from_config(config: Config) -> Result<Client, ConnectError> {
     Ok(builder.with_layer(&MendBytes).build())
 }
 
+/// The same for a tenant's API server, whose answers are [limited](LimitAnswers): a tenant can serve a part of its API by a server of its own.
+///
+/// # Errors
+/// As [`from_config`].
+pub fn from_config_of_tenant(config: Config) -> Result<Client, ConnectError> {
+    let builder = ClientBuilder::try_from(with_limits(config));
+    let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
+    Ok(builder.with_layer(&LimitAnswers).with_layer(&MendBytes).build())
+}
+
 /// Berth's time limits for requests.
 fn with_limits(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -137,7 +147,7 @@ fn with_limits(mut config: Config) -> Config {
 }
 
 /// A client for a tenant's API server, from the text of a kubeconfig that Berth itself made. A tenant can serve a part of its API by a
-/// server of its own, so an answer ends with an error after [`MAX_ANSWER`](crate::answers::MAX_ANSWER) bytes; do not watch with it.
+/// server of its own, so answers are [limited](LimitAnswers).
 ///
 /// # Errors
 /// As [`from_file`].
