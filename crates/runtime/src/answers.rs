@@ -11,16 +11,34 @@ use std::{
     future::Future,
     iter,
     pin::Pin,
+    slice,
     task::{Context, Poll, ready},
+    time::Duration,
 };
+use tokio::time::{Sleep, sleep};
 use tower::{BoxError, Layer, Service};
 
-/// Bytes of an answer that are read. One object has at most 1.5 MiB in etcd, and lists are read in pages.
+/// Bytes of an answer that are read, or of a line of a watch. One object has at most 1.5 MiB in etcd, which JSON makes six times as long if
+/// all of its characters are escaped, and lists are read in pages.
 pub const MAX_ANSWER: usize = 16 << 20;
 /// Memory that an answer may take as a tree. A definition of 1.5 MiB that has nothing but the shortest fields of a schema takes as much, and so
 /// does a page of 100 objects with 700 maps and 700 fields each; pods have a third of that. Without it, 16 MiB of small objects would become more
 /// than control may have.
 pub const MAX_TREE: u64 = 64 << 20;
+
+/// How the lines of a watch begin that may be as long as an answer. All servers that are made with Kubernetes' libraries write them like this.
+const OBJECTS: [&[u8]; 3] = [
+    br#"{"type":"ADDED","object":{"#,
+    br#"{"type":"MODIFIED","object":{"#,
+    br#"{"type":"DELETED","object":{"#,
+];
+/// Bytes of a line of a watch besides the object: of a bookmark or an error, they are all. The client makes much larger trees of these than of
+/// objects, and writes errors into the log.
+const MAX_AROUND: usize = 64 << 10;
+/// How long a watch lasts at least: a client begins the next one at once.
+const MIN_WATCH: Duration = Duration::from_secs(1);
+/// Wait before each further page of a list: there may be no end of pages without objects.
+const PAGE_WAIT: Duration = Duration::from_millis(20);
 
 /// The only path whose answer may be longer. The API server itself serves it, and it is read line by line.
 const METRICS: &str = "/metrics";
@@ -36,14 +54,20 @@ pub fn read_time<B>(answer: &Response<B>) -> Option<Timestamp> {
 #[error("the answer has more structure than {} MiB of memory hold", MAX_TREE >> 20)]
 struct TooLarge;
 
+/// A watch was ended because of a line that is too long.
+#[derive(Debug, thiserror::Error)]
+#[error("a line of the watch has more than {} MiB, or more than {} KiB besides its object", MAX_ANSWER >> 20, MAX_AROUND >> 10)]
+struct LongLine;
+
 /// Whether an answer was not read because it is too long, or would take too much memory.
 pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
     iter::successors(Some(error), |&error| error.source())
-        .any(|error| error.is::<LengthLimitError>() || error.is::<TooLarge>())
+        .any(|error| error.is::<LengthLimitError>() || error.is::<TooLarge>() || error.is::<LongLine>())
 }
 
 /// Ends answers with an error after [`MAX_ANSWER`] bytes, or when they would take more memory than [`MAX_TREE`]. The client collects an answer,
-/// also that of an error, before it looks at it.
+/// also that of an error, before it looks at it. A watch has no end: it ends with an error after a line of as many bytes, and lasts a second at
+/// least.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitAnswers;
 
@@ -75,13 +99,26 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let is_limited = request.uri().path() != METRICS;
-        let limit = if is_limited { MAX_ANSWER } else { usize::MAX };
+        let is_json = request.uri().path() != METRICS;
+        let mut parameters = request.uri().query().unwrap_or_default().split('&');
+        let is_watch = parameters.clone().any(|one| matches!(one, "watch=true" | "watch=1"));
+        let is_further_page = parameters.any(|one| one.starts_with("continue="));
         let answer = self.inner.call(request);
         Box::pin(async move {
-            Ok(answer.await?.map(|body| LimitedAnswer {
+            if is_further_page {
+                sleep(PAGE_WAIT).await;
+            }
+            let answer = answer.await?;
+            let (limit, content) = if is_watch && answer.status().is_success() {
+                (usize::MAX, Content::Watch(Box::new(Watch::begin())))
+            } else if is_json {
+                (MAX_ANSWER, Content::Json(Tree::default()))
+            } else {
+                (usize::MAX, Content::Text)
+            };
+            Ok(answer.map(|body| LimitedAnswer {
                 inner: Limited::new(body, limit),
-                tree: is_limited.then(Tree::default),
+                content,
             }))
         })
     }
@@ -91,8 +128,126 @@ where
 #[derive(Debug)]
 pub struct LimitedAnswer<B> {
     inner: Limited<B>,
-    /// None: it is no JSON.
-    tree: Option<Tree>,
+    content: Content,
+}
+
+/// What an answer is, and what was read of it.
+#[derive(Debug)]
+enum Content {
+    Text,
+    Json(Tree),
+    Watch(Box<Watch>),
+}
+
+impl Content {
+    /// Counts the next part of the answer.
+    fn read(&mut self, part: &[u8]) -> Result<(), BoxError> {
+        match self {
+            Self::Text => {}
+            Self::Json(tree) => {
+                tree.read(part);
+                if tree.bytes() > MAX_TREE {
+                    return Err(TooLarge.into());
+                }
+            }
+            Self::Watch(watch) => {
+                if !part.iter().all(|byte| watch.line.read(*byte)) {
+                    return Err(LongLine.into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A part of an answer; none at its end.
+type Part = Option<Result<Frame<Bytes>, BoxError>>;
+
+/// What was read of a watch.
+#[derive(Debug)]
+struct Watch {
+    line: Line,
+    /// Until when it lasts at least.
+    least: Pin<Box<Sleep>>,
+    /// How it has ended, before that.
+    end: Option<Part>,
+}
+
+impl Watch {
+    fn begin() -> Self {
+        Self {
+            line: Line::default(),
+            least: Box::pin(sleep(MIN_WATCH)),
+            end: None,
+        }
+    }
+
+    /// Keeps an end back until it may come.
+    fn poll_end(&mut self, end: Part, context: &mut Context<'_>) -> Poll<Part> {
+        if self.least.as_mut().poll(context).is_pending() {
+            self.end = Some(end);
+            return Poll::Pending;
+        }
+        Poll::Ready(end)
+    }
+}
+
+/// What was read of a line of a watch.
+#[derive(Debug, Default)]
+struct Line {
+    /// Bytes of all.
+    bytes: usize,
+    /// Bytes besides the object.
+    around: usize,
+    object: Object,
+}
+
+/// Where in a line its object is.
+#[derive(Debug)]
+enum Object {
+    /// Not yet: the line began with this.
+    Ahead(Vec<u8>),
+    /// Here.
+    Here(Tree),
+    /// It has ended, or the line has none.
+    Over,
+}
+
+impl Default for Object {
+    fn default() -> Self {
+        Self::Ahead(Vec::new())
+    }
+}
+
+impl Line {
+    /// Reads the next byte. Returns false if the line is too long.
+    fn read(&mut self, byte: u8) -> bool {
+        // JSON has no line break in a text.
+        if byte == b'\n' {
+            *self = Self::default();
+            return true;
+        }
+        self.bytes += 1;
+        if let Object::Here(tree) = &mut self.object {
+            tree.read(slice::from_ref(&byte));
+            if tree.is_closed() {
+                self.object = Object::Over;
+            }
+        } else {
+            self.around += 1;
+        }
+        if let Object::Ahead(start) = &mut self.object {
+            start.push(byte);
+            let start = start.as_slice();
+            let expected = OBJECTS.iter().find(|object| object.starts_with(start));
+            match expected.map(|object| object.len() == start.len()) {
+                Some(true) => self.object = Object::Here(Tree::of(b"{")),
+                Some(false) => {}
+                None => self.object = Object::Over,
+            }
+        }
+        self.bytes <= MAX_ANSWER && self.around <= MAX_AROUND
+    }
 }
 
 impl<B> HttpBody for LimitedAnswer<B>
@@ -105,16 +260,22 @@ where
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.inner).poll_frame(context));
-        if let (Some(Ok(frame)), Some(tree)) = (&frame, &mut this.tree)
-            && let Some(data) = frame.data_ref()
-        {
-            tree.read(data);
-            if tree.bytes() > MAX_TREE {
-                return Poll::Ready(Some(Err(TooLarge.into())));
-            }
+        let ended = match &mut this.content {
+            Content::Watch(watch) => watch.end.take(),
+            Content::Text | Content::Json(_) => None,
+        };
+        let part = match ended {
+            Some(end) => end,
+            None => ready!(Pin::new(&mut this.inner).poll_frame(context)),
+        };
+        if let Some(Ok(frame)) = &part {
+            let read = frame.data_ref().map_or(Ok(()), |data| this.content.read(data));
+            return Poll::Ready(read.map_or_else(|error| Some(Err(error)), |()| part));
         }
-        Poll::Ready(frame)
+        match &mut this.content {
+            Content::Watch(watch) => watch.poll_end(part, context),
+            Content::Text | Content::Json(_) => Poll::Ready(part),
+        }
     }
 }
 
@@ -122,12 +283,13 @@ where
 mod tests {
     use super::*;
     use crate::client;
+    use http_body_util::BodyExt;
     use kube::{
         Api,
         api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
         client::ClientBuilder,
     };
-    use std::{convert::Infallible, time::Duration};
+    use std::convert::Infallible;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{TcpListener, TcpStream},
@@ -174,6 +336,70 @@ mod tests {
                 assert!(error.to_string().contains(message), "{status}: {error}");
                 assert!(is_too_long(&error), "{status}: {error:?}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watch_whose_line_does_not_end_is_an_error() {
+        crate::install_crypto();
+        for status in ["200 OK", "500 Internal Server Error"] {
+            let config = client::config_from_text(&endless(status, b' ').await).await.unwrap();
+            let client = client::from_config_of_tenant(config).unwrap();
+            for watch in ["watch=true", "limit=1&watch=1"] {
+                let request = Request::get(format!("/apis/evil.example.com/v1/evils?{watch}"));
+                let answer = client.send(request.body(Body::empty()).unwrap()).await.unwrap();
+                let read = tokio::time::timeout(Duration::from_mins(1), answer.into_body().collect()).await;
+                let error = read.expect("reading ends").unwrap_err();
+                assert!(is_too_long(&error), "{status}: {error:?}");
+            }
+        }
+    }
+
+    /// Whether lines of a watch are read.
+    fn are_read(text: &str) -> bool {
+        let mut line = Line::default();
+        text.bytes().all(|byte| line.read(byte))
+    }
+
+    #[test]
+    fn objects_of_a_watch_may_be_long_and_nothing_else() {
+        let event = |kind: &str, text: &str| format!("{{\"type\":\"{kind}\",\"object\":{{\"a\":\"{text}\"}}}}\n");
+        let escaped = "\\u003c".repeat((3 << 20) / 2);
+        assert!(are_read(&event("ADDED", &escaped)), "1.5 MiB in etcd");
+        for kind in ["ADDED", "MODIFIED", "DELETED"] {
+            assert!(are_read(&event(kind, "}]").repeat(1 << 17)), "many lines have no limit");
+            assert!(!are_read(&event(kind, &"x".repeat(MAX_ANSWER))));
+        }
+        for kind in ["BOOKMARK", "ERROR"] {
+            assert!(are_read(&event(kind, "x").repeat(1 << 17)));
+            assert!(!are_read(&event(kind, &"x".repeat(MAX_AROUND))));
+        }
+        // What a client would try to read as an error.
+        let causes = "{},".repeat(1 << 20);
+        assert!(!are_read(&format!(
+            r#"{{"type":"ADDED","object":{{"a":"}}"}},"details":{{"causes":[{causes}"#
+        )));
+        assert!(!are_read(&format!(r#"{{"object":{{"a":[{causes}"#)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watches_that_end_and_further_pages_take_time() {
+        const LINE: &str = "{\"type\":\"ADDED\",\"object\":{}}\n";
+        for (query, least) in [
+            ("watch=true", MIN_WATCH),
+            ("limit=10&continue=a", PAGE_WAIT),
+            ("limit=10", Duration::ZERO),
+        ] {
+            let service = tower::service_fn(|_: Request<Body>| async {
+                Ok::<_, Infallible>(Response::new(Body::from(LINE.as_bytes().to_vec())))
+            });
+            let client = ClientBuilder::new(service, "default").with_layer(&LimitAnswers).build();
+            let request = Request::get(format!("/?{query}")).body(Body::empty()).unwrap();
+            let start = tokio::time::Instant::now();
+            let answer = client.send(request).await.unwrap().into_body().collect().await;
+            assert_eq!(answer.unwrap().to_bytes(), LINE, "{query}");
+            let took = start.elapsed();
+            assert!((least..least + PAGE_WAIT).contains(&took), "{query}: {took:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     answers::LimitAnswers,
-    mend::{MendAnswers, MendBytes},
+    corrected::{CorrectAnswers, CorrectBytes},
 };
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
@@ -100,12 +100,12 @@ pub fn in_cluster() -> Result<Client, ConnectError> {
     limited_and_reading_all(Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))?)
 }
 
-/// A client that [reads all that Kubernetes stores](crate::mend), with the time limits of the configuration.
+/// A client that [reads all that Kubernetes stores](crate::corrected), with the time limits of the configuration.
 ///
 /// # Errors
 /// TLS cannot be set up.
 pub fn reading_all(config: Config) -> kube::Result<Client> {
-    Ok(ClientBuilder::try_from(config)?.with_layer(&MendAnswers).build())
+    Ok(ClientBuilder::try_from(config)?.with_layer(&CorrectAnswers).build())
 }
 
 /// The same with Berth's time limits.
@@ -113,7 +113,7 @@ fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
     reading_all(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
-/// A client from a configuration, with Berth's time limits. Of its answers [nothing but the bytes is changed](MendBytes), so that all are text:
+/// A client from a configuration, with Berth's time limits. Of its answers [nothing but the bytes is changed](CorrectBytes), so that all are text:
 /// for those who parse no object with others.
 ///
 /// # Errors
@@ -121,7 +121,17 @@ fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
 pub fn from_config(config: Config) -> Result<Client, ConnectError> {
     let builder = ClientBuilder::try_from(with_limits(config));
     let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
-    Ok(builder.with_layer(&MendBytes).build())
+    Ok(builder.with_layer(&CorrectBytes).build())
+}
+
+/// The same for a tenant's API server, whose answers are [limited](LimitAnswers): a tenant can serve a part of its API by a server of its own.
+///
+/// # Errors
+/// As [`from_config`].
+pub fn from_config_of_tenant(config: Config) -> Result<Client, ConnectError> {
+    let builder = ClientBuilder::try_from(with_limits(config));
+    let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
+    Ok(builder.with_layer(&LimitAnswers).with_layer(&CorrectBytes).build())
 }
 
 /// Berth's time limits for requests.
@@ -137,15 +147,15 @@ fn with_limits(mut config: Config) -> Config {
 }
 
 /// A client for a tenant's API server, from the text of a kubeconfig that Berth itself made. A tenant can serve a part of its API by a
-/// server of its own, so an answer ends with an error after [`MAX_ANSWER`](crate::answers::MAX_ANSWER) bytes; do not watch with it.
+/// server of its own, so answers are [limited](LimitAnswers).
 ///
 /// # Errors
 /// As [`from_file`].
 pub async fn for_tenant(kubeconfig: &str) -> Result<Client, ConnectError> {
     let config = with_limits(config_from_text(kubeconfig).await?);
     let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
-    // The limit counts what is received: of what is mended nothing may be left.
-    Ok(builder.with_layer(&LimitAnswers).with_layer(&MendAnswers).build())
+    // The limit counts what is received: of what is corrected nothing may be left.
+    Ok(builder.with_layer(&LimitAnswers).with_layer(&CorrectAnswers).build())
 }
 
 /// A client for streams such as exec, port-forward and logs: connections may be silent for any time, as long as the other end

@@ -4,10 +4,10 @@
 pub mod admin;
 pub mod answers;
 pub mod client;
+pub mod corrected;
 pub mod discovery;
 pub mod http;
 pub mod lease;
-pub mod mend;
 pub mod metrics;
 pub mod places;
 pub mod queue;

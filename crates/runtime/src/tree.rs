@@ -16,6 +16,8 @@ pub struct Tree {
     in_text: bool,
     /// Whether the next byte is what a backslash in a text is about.
     is_escaped: bool,
+    /// Maps and lists that are open.
+    depth: usize,
 }
 
 impl Tree {
@@ -35,6 +37,11 @@ impl Tree {
                 1
             } else {
                 match byte {
+                    b'{' | b'[' => self.depth += 1,
+                    b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                    _ => {}
+                }
+                match byte {
                     b'{' => MAP,
                     b'[' => LIST,
                     b',' => ENTRY,
@@ -46,6 +53,11 @@ impl Tree {
             };
             self.bytes = self.bytes.saturating_add(bytes);
         }
+    }
+
+    /// Whether every map and list of what was counted has ended.
+    pub fn is_closed(&self) -> bool {
+        self.depth == 0
     }
 
     /// The memory of what was counted.
@@ -90,6 +102,14 @@ mod tests {
                 tree.read(part);
             }
             assert_eq!(tree.bytes(), Tree::of(text).bytes(), "{size}");
+        }
+    }
+
+    #[test]
+    fn brackets_in_texts_close_nothing() {
+        assert!(Tree::of(br#"{"a":["}]\"}"],"b":{}}"#).is_closed());
+        for open in [r#"{"a":{}"#, r#"{"a":"}"#, r#"{"a":"}","b":["]"]"#] {
+            assert!(!Tree::of(open.as_bytes()).is_closed(), "{open}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A client parses a page of a list as a whole. Kubernetes accepts objects that the types of this client do not: times at the end of the year 9999,
 //! which anybody may write into `metadata.managedFields` of what they may change, and JSON that is nested more than 128 times. One such object in
-//! a page would make the list fail again and again, and with it everything that waits for the list. [`mend`](crate::mend) makes most of them
+//! a page would make the list fail again and again, and with it everything that waits for the list. [`corrected`](crate::corrected) makes most of them
 //! readable; what it does not know of must not end a watch either.
 
 use kube::{

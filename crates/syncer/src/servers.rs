@@ -42,11 +42,11 @@ pub struct ApiServers {
 impl ApiServers {
     /// A client whose connections are served by the runtime that calls this.
     pub(crate) fn client(&self, side: Side) -> Result<Client, Error> {
-        let config = match side {
-            Side::Host => &self.host,
-            Side::Tenant => &self.tenant,
+        let client = match side {
+            Side::Host => client::from_config(self.host.clone()),
+            Side::Tenant => client::from_config_of_tenant(self.tenant.clone()),
         };
-        client::from_config(config.clone()).map_err(|error| Error::Connect(side.name(), error))
+        client.map_err(|error| Error::Connect(side.name(), error))
     }
 
     /// The same, with calls that are counted.

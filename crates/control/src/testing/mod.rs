@@ -8,7 +8,7 @@ pub(crate) use api::{NEVER_ENDS, ScriptedApi};
 pub(crate) use runtime::{ScriptedRuntime, VERSION};
 pub(crate) use stores::{StoreWriters, TEAM_NAMESPACES};
 
-use berth_runtime::mend::MendAnswers;
+use berth_runtime::corrected::CorrectAnswers;
 use http::{Request, Response};
 use kube::{
     Client,
@@ -25,7 +25,9 @@ where
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
 {
-    ClientBuilder::new(server, "default").with_layer(&MendAnswers).build()
+    ClientBuilder::new(server, "default")
+        .with_layer(&CorrectAnswers)
+        .build()
 }
 
 /// A time that Kubernetes stores and no type of a client holds.

@@ -6,13 +6,13 @@
 //!
 //! A kind that a tenant may serve by a definition of its own (`Kind::is_extension`) holds nothing else up: with a conversion webhook that never
 //! answers, its list would never end, and an administrator of the tenant could so keep the syncer from enforcing anything. If it is not listed
-//! soon after the others, it is off until its list has succeeded. What the tenant has of it is not known till then, so nothing of it, and nothing
-//! that it may use, is changed or deleted on the host.
+//! soon after the others, it is off until its list has succeeded, and so it is if the syncer has no memory for its objects. What the tenant has of
+//! it is not known till then, so nothing of it, and nothing that it may use, is changed or deleted on the host.
 
 use super::{Engine, api::CallError};
 use crate::{
     metrics::SideLabels,
-    store::{self, Hooks},
+    store::{self, Bounds, Hooks},
 };
 use berth_api::SyncPolicy;
 use berth_sync_rules::model::{
@@ -28,6 +28,19 @@ const LIST_POLL: Duration = Duration::from_millis(10);
 const EXTENSION_WAIT: Duration = Duration::from_secs(10);
 /// Wait after a failed check whether there is anything to watch.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// Bytes of extensions in the tenant that the syncer keeps at least: half of its memory for what is not in the tenant's datastore, because a
+/// server of the tenant's own is limited by nothing else.
+const EXTENSION_BYTES: u64 = 128 << 20;
+/// Which part of the bytes that the tenant may have on the host they may be, if that is more.
+const EXTENSION_SHARE: u64 = 4;
+/// Bytes that an object of them counts besides its text: for what is kept of it otherwise.
+const MEMORY_OF_OBJECT: u64 = 2 << 10;
+
+/// Whether a tenant may serve a kind there by itself.
+fn is_extension(side: Side, kind: &Kind) -> bool {
+    side == Side::Tenant && kind.is_extension
+}
 
 /// Whether the host may have any objects of the kind. Every watch costs it something.
 fn is_offered(kind: &Kind, policy: &SyncPolicy) -> bool {
@@ -78,6 +91,11 @@ impl Engine {
             Side::Tenant => &self.tenant,
             Side::Host => &self.host,
         };
+        let kept = || self.extension_bytes();
+        let bounds = Bounds {
+            bytes: EXTENSION_BYTES.max(self.cache.tenant.host_limits.bytes / EXTENSION_SHARE),
+            kept: &kept,
+        };
         let hooks = Hooks {
             side,
             keeps_last: side == Side::Host && self.cache.rules_to_host(id).is_some(),
@@ -102,12 +120,24 @@ impl Engine {
                 }
                 self.availability.notify_one();
             },
+            bounds: is_extension(side, self.cache.kind(id)).then_some(bounds),
         };
         self.metrics
             .watches
             .get_or_create(&SideLabels { side: side.name() })
             .inc();
         store::watch(api.client(), spec, namespace, store, hooks).await;
+    }
+
+    /// Bytes that are kept of all that the tenant may serve by itself.
+    fn extension_bytes(&self) -> u64 {
+        let kinds = self.cache.kinds.iter().copied();
+        let stores = kinds
+            .filter(|id| self.cache.kind(*id).is_extension)
+            .map(|id| self.cache.stores.tenant(id));
+        stores
+            .map(|store| store.bytes() + MEMORY_OF_OBJECT * store.len() as u64)
+            .sum()
     }
 
     /// Waits until the host has objects of a kind, which is now or when the first is created.
@@ -152,7 +182,7 @@ impl Engine {
         kinds
             .flat_map(|id| [Side::Tenant, Side::Host].map(|side| (side, id)))
             .filter(|(side, id)| self.watched(*side, *id).is_some())
-            .filter(|(side, id)| extensions == (*side == Side::Tenant && self.cache.kind(*id).is_extension))
+            .filter(|(side, id)| extensions == is_extension(*side, self.cache.kind(*id)))
             .collect()
     }
 

@@ -1,6 +1,7 @@
 //! An object as it comes from an API server, for kube-runtime's watcher.
 
 use super::content::Parts;
+use berth_runtime::tree::Tree;
 use berth_sync_rules::model::resource::Resource;
 use kube::core::{DynamicResourceScope, ObjectMeta};
 use serde::{
@@ -122,6 +123,11 @@ impl<const METADATA_ONLY: bool> Object<METADATA_ONLY> {
     /// Bytes of the JSON text.
     pub fn bytes(&self) -> usize {
         self.text.get().len()
+    }
+
+    /// Memory that the object may take once it is parsed.
+    pub fn memory(&self) -> u64 {
+        Tree::of(self.text.get().as_bytes()).bytes()
     }
 
     /// These parts of the object, which was valid JSON when it was read.

@@ -1,6 +1,6 @@
 //! Fills a store from a watch.
 
-use super::{Parts, object::Object};
+use super::{Bounds, Parts, object::Object};
 use berth_api::labels;
 use berth_sync_rules::model::{
     json,
@@ -16,9 +16,17 @@ use kube::{
     },
 };
 use serde_json::Value;
+use std::time::Duration;
 
 /// Objects asked for at a time from servers that cannot stream lists.
 const PAGE_SIZE: u32 = 100;
+/// The same in the tenant, whose API server can: such a server is one of the tenant's own, and no page may be longer than
+/// [`MAX_ANSWER`](berth_runtime::answers::MAX_ANSWER).
+const TENANT_PAGE_SIZE: u32 = 10;
+/// Wait before a kind that had too much is listed again.
+const TOO_MUCH_WAIT: Duration = Duration::from_mins(5);
+/// Characters of an error that are logged: a server of a tenant may write it.
+const MAX_MESSAGE: usize = 1024;
 
 /// Callbacks of a watch.
 #[derive(Clone, Copy)]
@@ -34,6 +42,8 @@ pub struct Hooks<'a> {
     pub changed: &'a (dyn Fn(Name, bool) + Send + Sync),
     /// Called when objects of this kind become available or unavailable, with why they were not available before.
     pub availability: &'a (dyn Fn(Option<Unavailable>) + Send + Sync),
+    /// How much there may be; none if the API server itself limits that.
+    pub bounds: Option<Bounds<'a>>,
 }
 
 /// Watches for ever and fills `store`. An empty `namespace` means all namespaces, or a cluster-scoped kind.
@@ -56,25 +66,55 @@ async fn watch<const METADATA_ONLY: bool>(
     } else {
         Api::namespaced_with(client, namespace, &spec.resource)
     };
-    let listing = Config {
-        page_size: Some(PAGE_SIZE),
+    let pages = Config {
+        page_size: Some(match hooks.side {
+            Side::Tenant => TENANT_PAGE_SIZE,
+            Side::Host => PAGE_SIZE,
+        }),
         ..Config::default()
     }
     .labels(spec.labels);
-    let streaming = listing.clone().streaming_lists();
-    if follow(watcher::watcher(api.clone(), streaming), spec, store, hooks).await == Ended::CannotStream {
-        tracing::info!(
-            resource = spec.resource.plural,
-            "the API server cannot stream lists: reading pages instead"
-        );
-        follow(watcher::watcher(api, listing), spec, store, hooks).await;
+    let mut listing = pages.clone().streaming_lists();
+    loop {
+        match follow(watcher::watcher(api.clone(), listing.clone()), spec, store, hooks).await {
+            Ended::CannotStream => {
+                tracing::info!(
+                    resource = spec.resource.plural,
+                    "the API server cannot stream lists: reading pages instead"
+                );
+                listing = pages.clone();
+            }
+            Ended::TooMuch => {
+                forget_all(spec, store, hooks);
+                tokio::time::sleep(TOO_MUCH_WAIT).await;
+            }
+            Ended::Stream => return,
+        }
     }
 }
 
 #[derive(PartialEq, Eq)]
 enum Ended {
     CannotStream,
+    TooMuch,
     Stream,
+}
+
+/// Forgets what is known of a kind, as if it had never been listed.
+fn forget_all(spec: WatchSpec, store: &Store, hooks: Hooks<'_>) {
+    // First, so that nobody takes what is forgotten for deleted.
+    let before = store.set_unavailable(Some(Unavailable::NotListed));
+    for name in store.names() {
+        store.forget(&name);
+        (hooks.changed)(name, false);
+    }
+    if before != Some(Unavailable::NotListed) {
+        tracing::warn!(
+            resource = spec.resource.plural,
+            "objects are too many or too large: going on without this kind until they are not; its objects on the host stay as they are"
+        );
+        (hooks.availability)(before);
+    }
 }
 
 async fn follow<const METADATA_ONLY: bool>(
@@ -87,6 +127,12 @@ async fn follow<const METADATA_ONLY: bool>(
     let events = events.default_backoff();
     pin_mut!(events);
     while let Some(event) = events.next().await {
+        if let Some(bounds) = hooks.bounds
+            && let Ok(event) = &event
+            && !bounds.leave_room_for(event).await
+        {
+            return Ended::TooMuch;
+        }
         match event {
             Ok(Event::Init) => store.list_begins(),
             Ok(Event::Apply(object)) if store.is_expected(object.uid(), object.version()) => {}
@@ -133,16 +179,25 @@ async fn follow<const METADATA_ONLY: bool>(
                 if let Some(why) = unavailable(&error) {
                     let before = store.set_unavailable(Some(why));
                     if before != Some(why) {
-                        tracing::info!(resource = spec.resource.plural, %error, "not available");
+                        tracing::info!(resource = spec.resource.plural, error = brief(&error), "not available");
                         (hooks.availability)(before);
                     }
                 } else {
-                    tracing::warn!(resource = spec.resource.plural, %error, "watch interrupted");
+                    tracing::warn!(
+                        resource = spec.resource.plural,
+                        error = brief(&error),
+                        "watch interrupted"
+                    );
                 }
             }
         }
     }
     Ended::Stream
+}
+
+/// The beginning of an error.
+fn brief(error: &Error) -> String {
+    error.to_string().chars().take(MAX_MESSAGE).collect()
 }
 
 /// Whether an error says that objects of this kind are not available at all, and why.
@@ -191,6 +246,10 @@ mod tests {
     };
     use serde_json::json;
     use std::sync::Mutex;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
 
     fn object(json: &Value) -> Object<false> {
         serde_json::from_str(&json.to_string()).unwrap()
@@ -214,6 +273,7 @@ mod tests {
             }),
             changed: &|name, only_status| changes.lock().unwrap().push((name, only_status)),
             availability: &|_| {},
+            bounds: None,
         };
         let events = futures::stream::iter(events.into_iter().map(Ok));
         follow(events, spec, store, hooks).await;
@@ -273,6 +333,7 @@ mod tests {
             differs_in_status: None,
             changed: &|_, _| {},
             availability: &|why| before.lock().unwrap().push(why),
+            bounds: None,
         };
         store.stop_waiting_for_list();
         let pod = json!({"metadata": {"name": "train", "namespace": "team", "uid": "t", "resourceVersion": "5"}});
@@ -287,6 +348,113 @@ mod tests {
         follow(futures::stream::iter(whole), WatchSpec::own(POD), &store, hooks).await;
         assert!(store.is_listed() && store.unavailable().is_none());
         assert_eq!(*before.lock().unwrap(), [Some(Unavailable::NotListed)]);
+    }
+
+    fn pod(number: u32) -> Value {
+        json!({"metadata": {"name": number.to_string(), "namespace": "team", "uid": "t", "resourceVersion": "5"}})
+    }
+
+    /// A server that cannot stream lists, and whose list has no end: a page has one object, or none.
+    async fn endless_pages(has_objects: bool) -> Client {
+        berth_runtime::install_crypto();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut number = 0;
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 4096];
+                let length = stream.read(&mut request).await.unwrap_or_default();
+                let is_watch = String::from_utf8_lossy(&request[..length]).contains("watch=true");
+                number += 1;
+                let items: Vec<Value> = has_objects.then(|| pod(number)).into_iter().collect();
+                let (status, body) = if is_watch {
+                    (
+                        "400 Bad Request",
+                        json!({"kind": "Status", "status": "Failure", "code": 400}),
+                    )
+                } else {
+                    let metadata = json!({"continue": number.to_string(), "resourceVersion": "5"});
+                    let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": metadata, "items": items});
+                    ("200 OK", list)
+                };
+                let head = "Content-Type: application/json\r\nConnection: close";
+                let answer = format!("HTTP/1.1 {status}\r\n{head}\r\n\r\n{body}");
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
+        berth_runtime::client::from_config_of_tenant(config).unwrap()
+    }
+
+    #[tokio::test]
+    async fn pages_without_end_make_the_kind_unlisted() {
+        let (store, before) = (Store::default(), Mutex::new(Vec::new()));
+        let kept = || store.len() as u64;
+        let bounds = Bounds {
+            bytes: pod(0).to_string().len() as u64 + 20,
+            kept: &kept,
+        };
+        let hooks = Hooks {
+            side: Side::Tenant,
+            keeps_last: false,
+            differs_in_status: None,
+            changed: &|_, _| {},
+            availability: &|why| before.lock().unwrap().push(why),
+            bounds: Some(bounds),
+        };
+        let known = async || {
+            while store.unavailable().is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let client = endless_pages(true).await;
+        let watching = run(client, WatchSpec::own(POD), "", &store, hooks);
+        tokio::select! {
+            () = watching => panic!("the watch ended"),
+            () = known() => {}
+            () = tokio::time::sleep(Duration::from_mins(1)) => panic!("the list has no end"),
+        }
+        assert_eq!(store.unavailable(), Some(Unavailable::NotListed));
+        assert!(store.is_empty() && !store.is_listed(), "nothing is kept of it");
+        assert_eq!(*before.lock().unwrap(), [None]);
+
+        let client = endless_pages(false).await;
+        let empty = Store::default();
+        let watching = run(client, WatchSpec::own(POD), "", &empty, hooks);
+        let ended = tokio::time::timeout(Duration::from_millis(500), watching).await;
+        assert!(ended.is_err() && !empty.is_listed(), "others can go on meanwhile");
+    }
+
+    #[tokio::test]
+    async fn objects_without_end_after_the_list_make_a_kind_unlisted() {
+        let (store, changed) = (Store::default(), Mutex::new(Vec::new()));
+        let kept = || store.len() as u64;
+        let bounds = Bounds {
+            bytes: pod(0).to_string().len() as u64 + 20,
+            kept: &kept,
+        };
+        let hooks = Hooks {
+            side: Side::Tenant,
+            keeps_last: false,
+            differs_in_status: None,
+            changed: &|name, _| changed.lock().unwrap().push(name),
+            availability: &|_| {},
+            bounds: Some(bounds),
+        };
+        let listed = futures::stream::iter([Ok(Event::Init), Ok(Event::InitDone)]);
+        let endless = futures::stream::iter(0..).map(|number| Ok(Event::Apply(object(&pod(number)))));
+        let ended = follow(listed.chain(endless), WatchSpec::own(POD), &store, hooks).await;
+        assert!(ended == Ended::TooMuch && store.is_listed() && !store.is_empty());
+        let names = store.names();
+        changed.lock().unwrap().clear();
+        forget_all(WatchSpec::own(POD), &store, hooks);
+        assert_eq!(store.unavailable(), Some(Unavailable::NotListed));
+        assert!(store.is_empty());
+        assert_eq!(
+            *changed.lock().unwrap(),
+            kept,
+            "what depends on them is looked at again"
+        );
     }
 
     #[test]

@@ -188,3 +188,16 @@ async fn only_pods_of_the_tenant_are_compared_without_their_status() {
         );
     }
 }
+
+#[tokio::test]
+async fn what_is_kept_of_extensions_is_counted_together() {
+    let (engine, widget) = engine_with_widgets();
+    let stores = &engine.cache.stores;
+    for id in [widget, KindId::HttpRoute, KindId::Secret] {
+        let object = json!({"metadata": {"name": "a", "uid": "u", "resourceVersion": "5"}});
+        stores
+            .tenant(id)
+            .watched(Name::new("team", "a"), Stored::from(object).of_bytes(1000));
+    }
+    assert_eq!(engine.extension_bytes(), 2 * (1000 + MEMORY_OF_OBJECT));
+}

@@ -307,7 +307,7 @@ fn next_run(job: &CronJob, now: Timestamp) -> Result<Option<Timestamp>, String> 
 mod tests {
     use super::*;
     use crate::testing::LATE;
-    use berth_runtime::{answers::LimitAnswers, mend::MendAnswers};
+    use berth_runtime::{answers::LimitAnswers, corrected::CorrectAnswers};
     use http::{Request, Response};
     use kube::client::ClientBuilder;
     use serde_json::{Value, json};
@@ -332,7 +332,7 @@ mod tests {
             async move { Ok::<_, Infallible>(answer) }
         });
         let builder = ClientBuilder::new(service, "default").with_layer(&LimitAnswers);
-        builder.with_layer(&MendAnswers).build()
+        builder.with_layer(&CorrectAnswers).build()
     }
 
     /// A client whose API server has CronJobs of these sizes, and gives the rest of a list for the number of those before it. It counts the requests.

@@ -36,13 +36,13 @@ const TIME_ENDINGS: [&[u8]; 3] = [b"Time", b"Timestamp", b"At"];
 
 /// Makes answers readable. Answers that are no JSON stay as they are.
 #[derive(Clone, Copy, Debug)]
-pub struct MendAnswers;
+pub struct CorrectAnswers;
 
-impl<S> Layer<S> for MendAnswers {
-    type Service = Mend<S>;
+impl<S> Layer<S> for CorrectAnswers {
+    type Service = Correct<S>;
 
-    fn layer(&self, inner: S) -> Mend<S> {
-        Mend {
+    fn layer(&self, inner: S) -> Correct<S> {
+        Correct {
             inner,
             only_bytes: false,
         }
@@ -51,13 +51,13 @@ impl<S> Layer<S> for MendAnswers {
 
 /// Makes answers text, and nothing more: for those who read objects one by one and write them elsewhere as they are.
 #[derive(Clone, Copy, Debug)]
-pub struct MendBytes;
+pub struct CorrectBytes;
 
-impl<S> Layer<S> for MendBytes {
-    type Service = Mend<S>;
+impl<S> Layer<S> for CorrectBytes {
+    type Service = Correct<S>;
 
-    fn layer(&self, inner: S) -> Mend<S> {
-        Mend {
+    fn layer(&self, inner: S) -> Correct<S> {
+        Correct {
             inner,
             only_bytes: true,
         }
@@ -66,17 +66,17 @@ impl<S> Layer<S> for MendBytes {
 
 /// A client whose answers are readable.
 #[derive(Clone, Debug)]
-pub struct Mend<S> {
+pub struct Correct<S> {
     inner: S,
     only_bytes: bool,
 }
 
-impl<S, B> Service<Request<Body>> for Mend<S>
+impl<S, B> Service<Request<Body>> for Correct<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
 {
-    type Response = Response<Mended<B>>;
+    type Response = Response<Corrected<B>>;
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
@@ -91,23 +91,23 @@ where
             let answer = answer.await?;
             let kind = answer.headers().get(CONTENT_TYPE);
             let is_json = kind.is_none_or(|kind| kind.as_bytes().starts_with(b"application/json"));
-            let mender = is_json.then(|| Mender {
+            let corrector = is_json.then(|| Corrector {
                 only_bytes,
-                ..Mender::default()
+                ..Corrector::default()
             });
-            Ok(answer.map(|inner| Mended { inner, mender }))
+            Ok(answer.map(|inner| Corrected { inner, corrector }))
         })
     }
 }
 
 /// The body of an answer.
 #[derive(Debug)]
-pub struct Mended<B> {
+pub struct Corrected<B> {
     inner: B,
-    mender: Option<Mender>,
+    corrector: Option<Corrector>,
 }
 
-impl<B> HttpBody for Mended<B>
+impl<B> HttpBody for Corrected<B>
 where
     B: HttpBody<Data = Bytes> + Unpin,
 {
@@ -117,9 +117,9 @@ where
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.inner).poll_frame(context));
-        Poll::Ready(match (frame, &mut this.mender) {
-            (Some(Ok(frame)), Some(mender)) => Some(Ok(match frame.into_data() {
-                Ok(data) => Frame::data(Bytes::from(mender.mend(&data))),
+        Poll::Ready(match (frame, &mut this.corrector) {
+            (Some(Ok(frame)), Some(corrector)) => Some(Ok(match frame.into_data() {
+                Ok(data) => Frame::data(Bytes::from(corrector.correct(&data))),
                 Err(trailers) => trailers,
             })),
             // JSON that ends within a text is none: what is held back of it does not count.
@@ -128,9 +128,9 @@ where
     }
 }
 
-/// Mends JSON that comes in parts.
+/// Corrects JSON that comes in parts.
 #[derive(Debug, Default)]
-struct Mender {
+struct Corrector {
     /// Whether nothing but bytes that are no text is changed.
     only_bytes: bool,
     /// The beginning of a character whose end is in the next part.
@@ -163,42 +163,42 @@ enum Escape {
     Half(u8),
 }
 
-impl Mender {
+impl Corrector {
     /// What to pass on of the next part.
-    fn mend(&mut self, part: &[u8]) -> Vec<u8> {
+    fn correct(&mut self, part: &[u8]) -> Vec<u8> {
         let mut bytes = mem::take(&mut self.cut);
         bytes.extend_from_slice(part);
-        let mut mended = Vec::with_capacity(bytes.len());
+        let mut corrected = Vec::with_capacity(bytes.len());
         let mut rest = bytes.as_slice();
         while let Err(error) = str::from_utf8(rest) {
             let (valid, after) = rest.split_at(error.valid_up_to());
-            self.read_all(valid, &mut mended);
+            self.read_all(valid, &mut corrected);
             let Some(length) = error.error_len() else {
                 self.cut = after.to_vec();
-                return mended;
+                return corrected;
             };
-            self.read_all("\u{fffd}".as_bytes(), &mut mended);
+            self.read_all("\u{fffd}".as_bytes(), &mut corrected);
             rest = &after[length..];
         }
-        self.read_all(rest, &mut mended);
-        mended
+        self.read_all(rest, &mut corrected);
+        corrected
     }
 
-    fn read_all(&mut self, bytes: &[u8], mended: &mut Vec<u8>) {
+    fn read_all(&mut self, bytes: &[u8], corrected: &mut Vec<u8>) {
         if self.only_bytes {
-            mended.extend_from_slice(bytes);
+            corrected.extend_from_slice(bytes);
             return;
         }
         for byte in bytes {
             if self.in_text {
-                self.read_in_text(*byte, mended);
+                self.read_in_text(*byte, corrected);
             } else {
-                self.read(*byte, mended);
+                self.read(*byte, corrected);
             }
         }
     }
 
-    fn read(&mut self, byte: u8, mended: &mut Vec<u8>) {
+    fn read(&mut self, byte: u8, corrected: &mut Vec<u8>) {
         match byte {
             b'"' => {
                 self.in_text = true;
@@ -212,19 +212,19 @@ impl Mender {
             _ => {}
         }
         // Of what is too deep, the brackets remain.
-        self.put(&[byte], mended);
+        self.put(&[byte], corrected);
         if matches!(byte, b'{' | b'[') {
             self.depth += 1;
         }
     }
 
-    fn read_in_text(&mut self, byte: u8, mended: &mut Vec<u8>) {
+    fn read_in_text(&mut self, byte: u8, corrected: &mut Vec<u8>) {
         let escape = match (self.escape, byte) {
             (Escape::None, b'"') => {
                 self.in_text = false;
                 let other = is_time(&self.field).then(|| readable_time(&self.text)).flatten();
-                self.put(other.map_or(self.text.as_slice(), str::as_bytes), mended);
-                self.put(b"\"", mended);
+                self.put(other.map_or(self.text.as_slice(), str::as_bytes), corrected);
+                self.put(b"\"", corrected);
                 return;
             }
             (Escape::None, b'\\') => Escape::Begun,
@@ -235,33 +235,33 @@ impl Mender {
             }
             (Escape::Half(digit), _) => {
                 let is_half = matches!(byte, b'8' | b'9' | b'a'..=b'f' | b'A'..=b'F');
-                self.keep(if is_half { b'f' } else { digit }, mended);
+                self.keep(if is_half { b'f' } else { digit }, corrected);
                 Escape::None
             }
             _ => Escape::None,
         };
         self.escape = escape;
-        self.keep(byte, mended);
+        self.keep(byte, corrected);
     }
 
     /// Adds a byte to the text.
-    fn keep(&mut self, byte: u8, mended: &mut Vec<u8>) {
+    fn keep(&mut self, byte: u8, corrected: &mut Vec<u8>) {
         if self.is_long {
-            self.put(&[byte], mended);
+            self.put(&[byte], corrected);
         } else {
             self.text.push(byte);
             if self.text.len() > MAX_SHORT {
                 self.is_long = true;
-                self.put(&self.text, mended);
+                self.put(&self.text, corrected);
                 self.text.clear();
             }
         }
     }
 
     /// Passes bytes on, unless they are too deep.
-    fn put(&self, bytes: &[u8], mended: &mut Vec<u8>) {
+    fn put(&self, bytes: &[u8], corrected: &mut Vec<u8>) {
         if self.depth <= MAX_DEPTH {
-            mended.extend_from_slice(bytes);
+            corrected.extend_from_slice(bytes);
         }
     }
 }
@@ -299,16 +299,16 @@ mod tests {
     };
 
     /// What clients read of an answer that comes in parts of this many bytes.
-    fn mended(text: &[u8], size: usize) -> String {
-        let mut mender = Mender::default();
-        let parts = text.chunks(size).flat_map(|part| mender.mend(part));
+    fn corrected(text: &[u8], size: usize) -> String {
+        let mut corrector = Corrector::default();
+        let parts = text.chunks(size).flat_map(|part| corrector.correct(part));
         String::from_utf8(parts.collect()).unwrap()
     }
 
     /// Checks what is read, wherever the parts are cut.
     fn check(text: &[u8], expected: &str) {
         for size in [1, 2, 3, 7, 64, 1 << 20] {
-            assert_eq!(mended(text, size), expected, "{size}");
+            assert_eq!(corrected(text, size), expected, "{size}");
         }
     }
 
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn what_is_too_deep_is_empty() {
         let deep = format!(r#"{{"before":1,"deep":{},"after":[2]}}"#, nested(2000));
-        let shallow = mended(deep.as_bytes(), 4096);
+        let shallow = corrected(deep.as_bytes(), 4096);
         check(deep.as_bytes(), &shallow);
         let read: serde_json::Value = serde_json::from_str(&shallow).unwrap();
         assert_eq!((&read["before"], &read["after"][0]), (&1.into(), &2.into()));
@@ -384,7 +384,7 @@ mod tests {
         let halves = r#"{"a\ud800":"\uDfff\ud83d\ude00"}"#;
         check(halves.as_bytes(), r#"{"a\uf800":"\uffff\uf83d\ufe00"}"#);
         assert!(serde_json::from_str::<serde_json::Value>(halves).is_err(), "the attack");
-        assert!(serde_json::from_str::<serde_json::Value>(&mended(halves.as_bytes(), 5)).is_ok());
+        assert!(serde_json::from_str::<serde_json::Value>(&corrected(halves.as_bytes(), 5)).is_ok());
         check(
             b"{\"a\xff\":\"\xe2\x82\xac \xe2\x82\"}",
             "{\"a\u{fffd}\":\"€ \u{fffd}\"}",
@@ -394,7 +394,7 @@ mod tests {
     /// A client of an API server that answers every request with this.
     fn client<L>(layer: &L, answer: Vec<u8>) -> Client
     where
-        L: Layer<Fixed, Service = Mend<Fixed>>,
+        L: Layer<Fixed, Service = Correct<Fixed>>,
     {
         ClientBuilder::new(Fixed(answer), "default").with_layer(layer).build()
     }
@@ -420,9 +420,9 @@ mod tests {
     async fn those_who_write_objects_elsewhere_read_them_as_they_are() {
         let text = [pod("a").into_bytes(), b"\xff".to_vec()].concat();
         let request = || Request::get("/").body(Vec::new()).unwrap();
-        let read = client(&MendBytes, text.clone()).request_text(request()).await;
+        let read = client(&CorrectBytes, text.clone()).request_text(request()).await;
         assert_eq!(read.unwrap(), format!("{}\u{fffd}", pod("a")));
-        let read = client(&MendAnswers, text).request_text(request()).await;
+        let read = client(&CorrectAnswers, text).request_text(request()).await;
         assert!(!read.unwrap().contains("9999-12-31"));
     }
 
@@ -433,7 +433,7 @@ mod tests {
             pod("a"),
             pod("b")
         );
-        let pods: Api<Pod> = Api::default_namespaced(client(&MendAnswers, list.into_bytes()));
+        let pods: Api<Pod> = Api::default_namespaced(client(&CorrectAnswers, list.into_bytes()));
         let all = pods.list(&ListParams::default()).await.unwrap();
         let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
         assert_eq!(names, ["a", "b"]);
@@ -444,7 +444,7 @@ mod tests {
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await;
         assert!(deleted.unwrap().is_left());
-        let pods: Api<Pod> = Api::default_namespaced(client(&MendAnswers, pod("a").into_bytes()));
+        let pods: Api<Pod> = Api::default_namespaced(client(&CorrectAnswers, pod("a").into_bytes()));
         let pod = pods.get("a").await.unwrap();
         assert_eq!(
             (pod.labels()["a"].as_str(), pod.finalizers()),
@@ -462,7 +462,9 @@ mod tests {
             let answer = Response::builder().header(CONTENT_TYPE, "text/plain");
             Ok::<_, Infallible>(answer.body(Body::from(LOG.as_bytes().to_vec())).unwrap())
         });
-        let client = ClientBuilder::new(service, "default").with_layer(&MendAnswers).build();
+        let client = ClientBuilder::new(service, "default")
+            .with_layer(&CorrectAnswers)
+            .build();
         let request = Request::get("/log").body(Vec::new()).unwrap();
         assert_eq!(client.request_text(request).await.unwrap(), LOG);
     }
