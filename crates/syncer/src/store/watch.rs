@@ -452,7 +452,7 @@ mod tests {
         assert!(store.is_empty());
         assert_eq!(
             *changed.lock().unwrap(),
-            kept,
+            names,
             "what depends on them is looked at again"
         );
     }
