@@ -16,11 +16,12 @@ use std::fs;
 pub async fn request(host: &TestCluster, tenant: &Tenant, annotation: &str) {
     let patch = json!({"metadata": {"annotations": {annotation: Timestamp::now().to_string()}}});
     let tenants = host.tenants(&tenant.namespace);
-    let params = PatchParams::default();
-    tenants
-        .patch(&tenant.name, &params, &Patch::Merge(&patch))
-        .await
-        .unwrap();
+    let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    // Of a hundred at once, an API server that is busy gives up some.
+    until("a request is accepted", SOON, async || {
+        tenants.patch(&tenant.name, &params, &patch).await
+    })
+    .await;
 }
 
 /// Asks a tenant to sleep. A request of the second in which it was woken would be void.

@@ -2,6 +2,7 @@
 
 use super::{Bounds, Parts, object::Object};
 use berth_api::labels;
+use berth_runtime::answers::is_too_long;
 use berth_sync_rules::model::{
     json,
     resource::{Name, Side},
@@ -108,11 +109,12 @@ fn forget_all(spec: WatchSpec, store: &Store, hooks: Hooks<'_>) {
         store.forget(&name);
         (hooks.changed)(name, false);
     }
+    // It may have been off since the start for another reason, and this one is what to look for.
+    tracing::warn!(
+        resource = spec.resource.plural,
+        "objects are too many or too large: going on without this kind until they are not; its objects on the host stay as they are"
+    );
     if before != Some(Unavailable::NotListed) {
-        tracing::warn!(
-            resource = spec.resource.plural,
-            "objects are too many or too large: going on without this kind until they are not; its objects on the host stay as they are"
-        );
         (hooks.availability)(before);
     }
 }
@@ -175,6 +177,8 @@ async fn follow<const METADATA_ONLY: bool>(
             {
                 return Ended::CannotStream;
             }
+            // The next one would be the same, at once: a watch begins with an event, which ends the backoff.
+            Err(error) if hooks.bounds.is_some() && is_too_long(&error) => return Ended::TooMuch,
             Err(error) => {
                 if let Some(why) = unavailable(&error) {
                     let before = store.set_unavailable(Some(why));
@@ -423,6 +427,50 @@ mod tests {
         let watching = run(client, WatchSpec::own(POD), "", &empty, hooks);
         let ended = tokio::time::timeout(Duration::from_millis(500), watching).await;
         assert!(ended.is_err() && !empty.is_listed(), "others can go on meanwhile");
+    }
+
+    /// A server whose watches are one line without an end.
+    async fn endless_line() -> Client {
+        berth_runtime::install_crypto();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+                    .await;
+                // The client hangs up.
+                while stream.write_all(&[b' '; 1 << 14]).await.is_ok() {}
+            }
+        });
+        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
+        berth_runtime::client::from_config_of_tenant(config).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_line_without_end_makes_a_kind_unlisted() {
+        let (store, kept) = (Store::default(), || 0);
+        let bounds = Bounds {
+            bytes: u64::MAX,
+            kept: &kept,
+        };
+        let hooks = Hooks {
+            side: Side::Tenant,
+            keeps_last: false,
+            differs_in_status: None,
+            changed: &|_, _| {},
+            availability: &|_| {},
+            bounds: Some(bounds),
+        };
+        let pods = Api::all_with(endless_line().await, &WatchSpec::own(POD).resource);
+        let events = watcher::watcher(pods, Config::default().streaming_lists());
+        let following = follow::<false>(events, WatchSpec::own(POD), &store, hooks);
+        let ended = tokio::time::timeout(Duration::from_mins(1), following).await;
+        assert!(
+            ended.is_ok_and(|ended| ended == Ended::TooMuch),
+            "it is not tried again at once"
+        );
     }
 
     #[tokio::test]
