@@ -1,0 +1,288 @@
+use super::*;
+use berth_sync_rules::model::{
+    KindId,
+    resource::{POD, SECRET},
+};
+use serde_json::json;
+use std::sync::Mutex;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+
+fn object(json: &Value) -> Object<false> {
+    serde_json::from_str(&json.to_string()).unwrap()
+}
+
+/// Those of a kind of the tenant's, for which nobody waits.
+const OF_TENANT: Hooks<'static> = Hooks {
+    side: Side::Tenant,
+    keeps_last: false,
+    differs_in_status: None,
+    changed: &|_, _| {},
+    availability: &|_| {},
+    bounds: None,
+};
+
+/// What a watch with these events calls `changed` with.
+async fn changes(
+    spec: WatchSpec,
+    store: &Store,
+    side: Side,
+    keeps_last: bool,
+    events: Vec<Event<Object<false>>>,
+) -> Vec<(Name, bool)> {
+    let changes = Mutex::new(Vec::new());
+    let hooks = Hooks {
+        side,
+        keeps_last,
+        differs_in_status: Some(match side {
+            Side::Host => Stored::is_for_the_same,
+            Side::Tenant => Stored::requests_the_same,
+        }),
+        changed: &|name, only_status| changes.lock().unwrap().push((name, only_status)),
+        availability: &|_| {},
+        bounds: None,
+    };
+    let events = futures::stream::iter(events.into_iter().map(Ok));
+    follow(events, spec, store, hooks).await;
+    changes.into_inner().unwrap()
+}
+
+fn host_object(name: &str, version: &str) -> Value {
+    json!({"metadata": {"name": name, "uid": "h", "resourceVersion": version, "annotations": {
+        labels::ORIGIN_NAMESPACE: "team", labels::ORIGIN_NAME: "train", labels::ORIGIN_UID: "t"}}})
+}
+
+#[tokio::test]
+async fn the_last_state_is_kept_only_where_it_is_used() {
+    let name = Name::new("team", "train");
+    for (resource, keeps_last) in [(POD, true), (SECRET, false)] {
+        let store = Store::default();
+        let events = vec![
+            Event::Apply(object(&host_object("train-x", "7"))),
+            Event::Delete(object(&host_object("train-x", "9"))),
+        ];
+        let spec = WatchSpec::synced(resource);
+        let seen = changes(spec, &store, Side::Host, keeps_last, events).await;
+        assert_eq!(seen, [(name.clone(), false), (name.clone(), false)]);
+        assert!(!store.contains(&name));
+        assert_eq!(store.take_tombstone(&name).is_some(), keeps_last);
+    }
+}
+
+#[tokio::test]
+async fn a_binding_changes_only_the_status_of_a_tenants_pod() {
+    let pod = |version: &str, node: Option<&str>, image: &str| {
+        object(&json!({
+            "metadata": {"name": "train", "namespace": "team", "uid": "t", "resourceVersion": version},
+            "spec": {"containers": [{"image": image}], "nodeName": node},
+            "status": {"conditions": [{"type": "PodScheduled", "status": node}]},
+        }))
+    };
+    let (store, name) = (Store::default(), Name::new("team", "train"));
+    let events = vec![
+        Event::Apply(pod("5", None, "a:1")),
+        Event::Apply(pod("7", Some("gpu-1"), "a:1")),
+        Event::Apply(pod("9", Some("gpu-1"), "a:2")),
+        Event::Delete(pod("11", Some("gpu-1"), "a:2")),
+    ];
+    let seen = changes(WatchSpec::own(POD), &store, Side::Tenant, false, events).await;
+    let only_status: Vec<bool> = seen.iter().map(|(_, only_status)| *only_status).collect();
+    assert_eq!(only_status, [false, true, false, false]);
+    assert!(seen.iter().all(|(changed, _)| *changed == name) && !store.contains(&name));
+}
+
+#[tokio::test]
+async fn a_list_that_ends_late_makes_the_kind_available() {
+    let (store, before) = (Store::default(), Mutex::new(Vec::new()));
+    let hooks = Hooks {
+        availability: &|why| before.lock().unwrap().push(why),
+        ..OF_TENANT
+    };
+    store.stop_waiting_for_list();
+    let pod = json!({"metadata": {"name": "train", "namespace": "team", "uid": "t", "resourceVersion": "5"}});
+    let part = [Event::Init, Event::InitApply(object(&pod))].map(Ok);
+    follow(futures::stream::iter(part), WatchSpec::own(POD), &store, hooks).await;
+    assert_eq!(
+        store.unavailable(),
+        Some(Unavailable::NotListed),
+        "a part of a list is no list"
+    );
+    let whole = [Event::Init, Event::InitApply(object(&pod)), Event::InitDone].map(Ok);
+    follow(futures::stream::iter(whole), WatchSpec::own(POD), &store, hooks).await;
+    assert!(store.is_listed() && store.unavailable().is_none());
+    assert_eq!(*before.lock().unwrap(), [Some(Unavailable::NotListed)]);
+}
+
+fn pod(number: u32) -> Value {
+    json!({"metadata": {"name": number.to_string(), "namespace": "team", "uid": "t", "resourceVersion": "5"}})
+}
+
+/// A server that cannot stream lists, and whose list has no end: a page has one object, or none.
+async fn endless_pages(has_objects: bool) -> Client {
+    berth_runtime::install_crypto();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut number = 0;
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).await.unwrap_or_default();
+            let is_watch = String::from_utf8_lossy(&request[..length]).contains("watch=true");
+            number += 1;
+            let items: Vec<Value> = has_objects.then(|| pod(number)).into_iter().collect();
+            let (status, body) = if is_watch {
+                (
+                    "400 Bad Request",
+                    json!({"kind": "Status", "status": "Failure", "code": 400}),
+                )
+            } else {
+                let metadata = json!({"continue": number.to_string(), "resourceVersion": "5"});
+                let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": metadata, "items": items});
+                ("200 OK", list)
+            };
+            let head = "Content-Type: application/json\r\nConnection: close";
+            let answer = format!("HTTP/1.1 {status}\r\n{head}\r\n\r\n{body}");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    let config = kube::Config::new(format!("http://{address}").parse().unwrap());
+    berth_runtime::client::from_config_of_tenant(config).unwrap()
+}
+
+#[tokio::test]
+async fn pages_without_end_make_the_kind_unlisted() {
+    let (store, before) = (Store::default(), Mutex::new(Vec::new()));
+    let kept = || store.len() as u64;
+    let bounds = Bounds {
+        bytes: pod(0).to_string().len() as u64 + 20,
+        kept: &kept,
+    };
+    let hooks = Hooks {
+        availability: &|why| before.lock().unwrap().push(why),
+        bounds: Some(bounds),
+        ..OF_TENANT
+    };
+    let known = async || {
+        while store.unavailable().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let client = endless_pages(true).await;
+    let watching = run(client, WatchSpec::own(POD), "", &store, hooks);
+    tokio::select! {
+        () = watching => panic!("the watch ended"),
+        () = known() => {}
+        () = tokio::time::sleep(Duration::from_mins(1)) => panic!("the list has no end"),
+    }
+    assert_eq!(store.unavailable(), Some(Unavailable::NotListed));
+    assert!(store.is_empty() && !store.is_listed(), "nothing is kept of it");
+    assert_eq!(*before.lock().unwrap(), [None]);
+
+    let client = endless_pages(false).await;
+    let empty = Store::default();
+    let watching = run(client, WatchSpec::own(POD), "", &empty, hooks);
+    let ended = tokio::time::timeout(Duration::from_millis(500), watching).await;
+    assert!(ended.is_err() && !empty.is_listed(), "others can go on meanwhile");
+}
+
+/// A server whose watches are one line without an end.
+async fn endless_line() -> Client {
+    berth_runtime::install_crypto();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+                .await;
+            // The client hangs up.
+            while stream.write_all(&[b' '; 1 << 14]).await.is_ok() {}
+        }
+    });
+    let config = kube::Config::new(format!("http://{address}").parse().unwrap());
+    berth_runtime::client::from_config_of_tenant(config).unwrap()
+}
+
+#[tokio::test]
+async fn a_line_without_end_makes_a_kind_unlisted() {
+    let (store, kept) = (Store::default(), || 0);
+    let bounds = Bounds {
+        bytes: u64::MAX,
+        kept: &kept,
+    };
+    let hooks = Hooks {
+        bounds: Some(bounds),
+        ..OF_TENANT
+    };
+    let pods = Api::all_with(endless_line().await, &WatchSpec::own(POD).resource);
+    let events = watcher::watcher(pods, Config::default().streaming_lists());
+    let following = follow::<false>(events, WatchSpec::own(POD), &store, hooks);
+    let ended = tokio::time::timeout(Duration::from_mins(1), following).await;
+    assert!(
+        ended.is_ok_and(|ended| ended == Ended::TooMuch),
+        "it is not tried again at once"
+    );
+}
+
+#[tokio::test]
+async fn objects_without_end_after_the_list_make_a_kind_unlisted() {
+    let (store, changed) = (Store::default(), Mutex::new(Vec::new()));
+    let kept = || store.len() as u64;
+    let bounds = Bounds {
+        bytes: pod(0).to_string().len() as u64 + 20,
+        kept: &kept,
+    };
+    let hooks = Hooks {
+        changed: &|name, _| changed.lock().unwrap().push(name),
+        bounds: Some(bounds),
+        ..OF_TENANT
+    };
+    let listed = futures::stream::iter([Ok(Event::Init), Ok(Event::InitDone)]);
+    let endless = futures::stream::iter(0..).map(|number| Ok(Event::Apply(object(&pod(number)))));
+    let ended = follow(listed.chain(endless), WatchSpec::own(POD), &store, hooks).await;
+    assert!(ended == Ended::TooMuch && store.is_listed() && !store.is_empty());
+    let names = store.names();
+    changed.lock().unwrap().clear();
+    forget_all(WatchSpec::own(POD), &store, hooks);
+    assert_eq!(store.unavailable(), Some(Unavailable::NotListed));
+    assert!(store.is_empty());
+    assert_eq!(
+        *changed.lock().unwrap(),
+        names,
+        "what depends on them is looked at again"
+    );
+}
+
+#[test]
+fn bytes_are_those_of_the_whole_object() {
+    let text = json!({"metadata": {"name": "a", "annotations": {labels::BYTES: "5000"}, "managedFields": [{}]}, "data": {"x": "y"}}).to_string();
+    let spec = WatchSpec::own(SECRET).trimmed(|object| *object = json!({"metadata": object["metadata"]}));
+    let whole: Object<false> = serde_json::from_str(&text).unwrap();
+    let metadata: Object<true> = serde_json::from_str(&text).unwrap();
+    let bytes = keep(spec, &whole, Parts::All).map(|(_, stored)| stored.bytes as usize);
+    assert_eq!(bytes, Some(text.len()));
+    let bytes = keep(spec, &metadata, Parts::All).map(|(_, stored)| stored.bytes as usize);
+    assert_eq!(bytes, Some(text.len() + 5000), "its content is not in the text");
+}
+
+#[test]
+fn names_of_tenants_objects_need_only_their_metadata() {
+    let settings = crate::engine::test_engine::tenant(berth_api::SyncPolicy::default());
+    let cache = berth_sync_rules::registry::new_cache(settings);
+    let metadata = object(&json!({"metadata": {"name": "a", "namespace": "b"}}));
+    let tenants: Vec<(KindId, WatchSpec)> = cache
+        .kinds
+        .iter()
+        .filter_map(|id| Some((*id, cache.kind(*id).tenant?)))
+        .collect();
+    assert!(!tenants.is_empty());
+    for (id, spec) in tenants {
+        let name = (spec.name)(&metadata.parse(Parts::Metadata));
+        assert_eq!(name, Some(Name::new("b", "a")), "{}", id.label());
+        let kept = keep(spec, &metadata, Parts::All).map(|(name, _)| name);
+        assert_eq!(kept, Some(Name::new("b", "a")), "{}", id.label());
+    }
+}
