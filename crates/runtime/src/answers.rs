@@ -11,7 +11,6 @@ use std::{
     future::Future,
     iter,
     pin::Pin,
-    slice,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -151,7 +150,7 @@ impl Content {
                 }
             }
             Self::Watch(watch) => {
-                if !part.iter().all(|byte| watch.line.read(*byte)) {
+                if !watch.line.read(part) {
                     return Err(LongLine.into());
                 }
             }
@@ -220,24 +219,26 @@ impl Default for Object {
 }
 
 impl Line {
-    /// Reads the next byte. Returns false if the line is too long.
-    fn read(&mut self, byte: u8) -> bool {
+    /// Reads the next part of the watch, which may be of several lines. Returns false if one of them is too long.
+    fn read(&mut self, part: &[u8]) -> bool {
         // JSON has no line break in a text.
-        if byte == b'\n' {
-            *self = Self::default();
-            return true;
-        }
-        self.bytes += 1;
-        if let Object::Here(tree) = &mut self.object {
-            tree.read(slice::from_ref(&byte));
-            if tree.is_closed() {
-                self.object = Object::Over;
-            }
-        } else {
+        let mut lines = part.split(|byte| *byte == b'\n');
+        let of_this = lines.next().unwrap_or_default();
+        self.read_within(of_this)
+            && lines.all(|line| {
+                *self = Self::default();
+                self.read_within(line)
+            })
+    }
+
+    /// Reads the next part of this line. Returns false if it is too long.
+    fn read_within(&mut self, part: &[u8]) -> bool {
+        self.bytes += part.len();
+        let mut rest = part;
+        while let (Object::Ahead(start), Some((byte, after))) = (&mut self.object, rest.split_first()) {
+            rest = after;
             self.around += 1;
-        }
-        if let Object::Ahead(start) = &mut self.object {
-            start.push(byte);
+            start.push(*byte);
             let start = start.as_slice();
             let expected = OBJECTS.iter().find(|object| object.starts_with(start));
             match expected.map(|object| object.len() == start.len()) {
@@ -246,6 +247,13 @@ impl Line {
                 None => self.object = Object::Over,
             }
         }
+        if let Object::Here(tree) = &mut self.object {
+            rest = tree.read_open(rest);
+            if tree.is_closed() {
+                self.object = Object::Over;
+            }
+        }
+        self.around += rest.len();
         self.bytes <= MAX_ANSWER && self.around <= MAX_AROUND
     }
 }
@@ -355,10 +363,47 @@ mod tests {
         }
     }
 
-    /// Whether lines of a watch are read.
+    /// Whether lines of a watch are read, in however many parts they come.
     fn are_read(text: &str) -> bool {
-        let mut line = Line::default();
-        text.bytes().all(|byte| line.read(byte))
+        let in_parts_of = |size| {
+            let mut line = Line::default();
+            text.as_bytes().chunks(size).all(|part| line.read(part))
+        };
+        let whole = in_parts_of(text.len());
+        assert!([999, 4096].into_iter().all(|size| in_parts_of(size) == whole));
+        whole
+    }
+
+    #[test]
+    fn it_does_not_matter_where_the_parts_of_a_line_end() {
+        const ADDED: &str = r#"{"type":"ADDED","object":{"a":"}\"}","b":[{}]}}"#;
+        for text in [
+            ADDED,
+            r#"{"type":"BOOKMARK","object":{"a":1}}"#,
+            "",
+            &format!("{ADDED}\n{ADDED}\n"),
+            &format!("{ADDED}\n\n{}", &ADDED[..30]),
+        ] {
+            let after = |parts: [&str; 2]| {
+                let mut line = Line::default();
+                assert!(parts.iter().all(|part| line.read(part.as_bytes())), "{parts:?}");
+                format!("{line:?}")
+            };
+            for cut in 0..=text.len() {
+                let (before, rest) = text.split_at(cut);
+                assert_eq!(after([before, rest]), after([text, ""]), "{before}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_may_be_as_long_as_the_limits() {
+        let object = (r#"{"type":"ADDED","object":{"a":""#, "\"}}", MAX_ANSWER);
+        for (start, end, most) in [object, ("", "", MAX_AROUND)] {
+            let line = |bytes: usize| format!("{start}{}{end}", "x".repeat(bytes - start.len() - end.len()));
+            assert!(are_read(&line(most - 1)) && are_read(&line(most)), "{most}");
+            assert!(!are_read(&line(most + 1)), "{most}");
+        }
     }
 
     #[test]
