@@ -1,6 +1,6 @@
 //! Events about objects of the host.
 
-use berth_api::{conditions::printable, names};
+use berth_api::{names, text::printable_start};
 use berth_sync_rules::{kinds::event::event_name, model::resource::Name};
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -70,7 +70,7 @@ fn host_event(event: &Event, regarding: &ObjectReference, now: Timestamp) -> Hos
         EventType::Normal => "Normal",
         EventType::Warning => "Warning",
     };
-    let note = event.note.as_deref().map(|note| printable(note, MAX_NOTE));
+    let note = event.note.as_deref().map(|note| printable_start(note, MAX_NOTE));
     let uid = regarding.uid.as_deref().unwrap_or_default();
     let namespace = regarding.namespace.as_deref().unwrap_or(CLUSTER_SCOPED);
     let about = Name::new(namespace, regarding.name.as_deref().unwrap_or(CONTROLLER));
