@@ -1,5 +1,8 @@
 //! Texts for people, parts of which others write: servers and webhooks of tenants, and who names objects.
 
+/// Most bytes of the message of an Event: API servers reject a longer note of `events.k8s.io/v1`.
+pub const MAX_NOTE: usize = 1024;
+
 /// The text without control characters, except line breaks and tabs: the others become `\u{fffd}`. A terminal does what control characters say:
 /// it changes or hides other lines, or types into the shell.
 pub fn printable(text: &str) -> String {
@@ -17,9 +20,32 @@ pub fn printable_start(text: &str, bytes: usize) -> String {
     start
 }
 
+/// What an Event carries of a message.
+pub fn event_note(message: &str) -> String {
+    printable_start(message, MAX_NOTE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_event_carries_as_many_bytes_as_api_servers_accept() {
+        let of = |letter: &str, count: usize| letter.repeat(count);
+        for (message, note) in [
+            (of("x", 1024), of("x", 1024)),
+            (of("x", 1025), of("x", 1024)),
+            (of("ü", 512), of("ü", 512)),
+            // 1,000 characters have 3,000 bytes.
+            (of("語", 1000), of("語", 341)),
+            (of("😀", 257), of("😀", 256)),
+            (format!("x{}", of("ü", 512)), format!("x{}", of("ü", 511))),
+            (of("\x1b", 1024), of("\u{fffd}", 341)),
+        ] {
+            assert!(note.len() <= MAX_NOTE);
+            assert_eq!(event_note(&message), note);
+        }
+    }
 
     #[test]
     fn what_a_terminal_would_do_is_not_kept() {
