@@ -48,6 +48,7 @@ mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
 mod tenant_schedule;
+pub mod text;
 mod tree_resource;
 mod user_quotas;
 mod validate;

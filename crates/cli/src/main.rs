@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     match run(parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", output::escape_controls(&error.to_string()));
+            eprintln!("error: {}", berth_api::text::printable(&error.to_string()));
             ExitCode::from(error.exit_code())
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use berth_api::text::printable;
 use berth_process::binaries;
 use clap::ValueEnum;
 use jiff::Timestamp;
@@ -38,24 +39,10 @@ pub(crate) enum ObjectFormat {
     Name,
 }
 
-/// A text with control characters in a readable form, except line breaks and tabs. Tenants write parts of what is shown, and a terminal does what
-/// control characters say: it changes or hides other lines, or types into the shell.
-pub(crate) fn escape_controls(text: &str) -> String {
-    let is_plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if is_plain(letter) {
-            escaped.push(letter);
-        } else {
-            escaped.extend(letter.escape_unicode());
-        }
-    }
-    escaped
-}
-
-/// Prints a line to stdout, without control characters. A reader that has closed the pipe (`| head`) is no error.
+/// Prints a line to stdout, [without control characters](printable): tenants write parts of what is shown. A reader that has closed the pipe
+/// (`| head`) is no error.
 pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {
-    match writeln!(io::stdout().lock(), "{}", escape_controls(&line.to_string())) {
+    match writeln!(io::stdout().lock(), "{}", printable(&line.to_string())) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error.to_string())),
         _ => Ok(()),
     }
@@ -241,12 +228,6 @@ pub(crate) fn format_rows<T, const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn control_characters_of_others_do_not_reach_the_terminal() {
-        let text = "a\u{1b}[2Kb\u{7}\r\u{9b}31m\n\tc – é";
-        assert_eq!(escape_controls(text), "a\\u{1b}[2Kb\\u{7}\\u{d}\\u{9b}31m\n\tc – é");
-    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

@@ -172,10 +172,11 @@ pub fn only_this(uid: Option<String>) -> Preconditions {
 }
 
 /// Deletes the object that was read, if it still exists: not another one that has its name by now. With a resource version, only that version of it.
+/// Returns whether it did exist.
 ///
 /// # Errors
 /// The API server refuses or does not answer, or the object is no longer of that version (409).
-pub async fn delete_same<K>(api: &Api<K>, read: &ObjectMeta, version: Option<String>) -> kube::Result<()>
+pub async fn delete_same<K>(api: &Api<K>, read: &ObjectMeta, version: Option<String>) -> kube::Result<bool>
 where
     K: Clone + Debug + DeserializeOwned,
 {
@@ -186,8 +187,8 @@ where
     };
     let params = DeleteParams::default().preconditions(same);
     match api.delete(read.name.as_deref().unwrap_or_default(), &params).await {
-        Err(error) if is_status(&error, 404) || (may_have_changed && is_status(&error, 409)) => Ok(()),
-        deleted => deleted.map(drop),
+        Err(error) if is_status(&error, 404) || (may_have_changed && is_status(&error, 409)) => Ok(false),
+        deleted => deleted.map(|_| true),
     }
 }
 

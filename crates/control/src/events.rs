@@ -1,6 +1,6 @@
 //! Events about objects of the host.
 
-use berth_api::{conditions::printable, names};
+use berth_api::{names, text::event_note};
 use berth_sync_rules::{kinds::event::event_name, model::resource::Name};
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -21,9 +21,6 @@ use serde_json::json;
 const CONTROLLER: &str = "berth-control";
 /// Namespace of Events about cluster-scoped objects, as in Kubernetes' own components.
 const CLUSTER_SCOPED: &str = "default";
-
-/// Characters of a note that are kept. An API server takes 1,024 bytes.
-const MAX_NOTE: usize = 1000;
 
 /// Writes Events. The same message about the same object counts up; another message is another Event. The recorder of
 /// kube-runtime goes by the reason alone and keeps the first message: a node would be "Reserved" for the tenant before.
@@ -70,7 +67,7 @@ fn host_event(event: &Event, regarding: &ObjectReference, now: Timestamp) -> Hos
         EventType::Normal => "Normal",
         EventType::Warning => "Warning",
     };
-    let note = event.note.as_deref().map(|note| printable(note, MAX_NOTE));
+    let note = event.note.as_deref().map(event_note);
     let uid = regarding.uid.as_deref().unwrap_or_default();
     let namespace = regarding.namespace.as_deref().unwrap_or(CLUSTER_SCOPED);
     let about = Name::new(namespace, regarding.name.as_deref().unwrap_or(CONTROLLER));
@@ -135,5 +132,18 @@ mod tests {
             events,
             [(json!("for speech"), json!(null)), (json!("for vision"), json!(3))]
         );
+    }
+
+    #[test]
+    fn a_note_has_no_more_bytes_than_an_api_server_accepts() {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "ManifestsApplied".into(),
+            note: Some("é".repeat(1000)),
+            action: "ManifestsApplied".into(),
+            secondary: None,
+        };
+        let written = host_event(&event, &ObjectReference::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!(written.note, Some("é".repeat(512)));
     }
 }

@@ -55,13 +55,17 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// GPUs that a node of the pool counts for in quotas. A node without any counts as one.
+    /// GPUs that a node of the pool counts for in quotas.
     pub fn count_gpus(&self, node: &Node) -> u64 {
-        let Some(resource) = &self.gpu_resource_name else {
-            return 1;
-        };
-        let reported = node.capacity.get(resource).copied().unwrap_or_default();
-        reported.max(node.recorded_gpus).clamp(1, MAX_NODE_GPUS)
+        let reported = self.gpu_resource_name.as_ref().and_then(|name| node.capacity.get(name));
+        self.count_reported(reported.copied().unwrap_or_default().max(node.recorded_gpus))
+    }
+
+    /// GPUs that a node counts for in quotas which has this many of the pool's resource. A node without any counts as one.
+    pub(crate) fn count_reported(&self, gpus: u64) -> u64 {
+        self.gpu_resource_name
+            .as_ref()
+            .map_or(1, |_| gpus.clamp(1, MAX_NODE_GPUS))
     }
 }
 

@@ -2,7 +2,7 @@
 //! not matter.
 
 use crate::load::Load;
-use crate::{Demand, MAX_NODE_GPUS, Node, NodeGroup, NodeState, Owner, Phase, Pool, Seconds, Tenant};
+use crate::{Demand, Node, NodeGroup, NodeState, Owner, Phase, Pool, Seconds, Tenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One pool: its nodes, and the node groups that request them.
@@ -370,8 +370,7 @@ impl<'a> Names<'a> {
             });
         }
         Kind {
-            // A node without GPUs counts as one GPU.
-            gpus: { pool.gpu_resource_name.as_ref() }.map_or(1, |_| capacity[0].clamp(1, MAX_NODE_GPUS)),
+            gpus: pool.count_reported(capacity[0]),
             capacity: capacity.to_vec(),
             matches,
         }

@@ -1,5 +1,8 @@
 //! Answers of API servers: how long those may be that others fill, as a tenant serves part of its API by itself, and their time.
 
+mod line;
+
+use self::line::{Line, MAX_AROUND};
 use crate::tree::Tree;
 use http::{Request, Response};
 use http_body_util::{LengthLimitError, Limited};
@@ -11,7 +14,6 @@ use std::{
     future::Future,
     iter,
     pin::Pin,
-    slice,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -26,15 +28,6 @@ pub const MAX_ANSWER: usize = 16 << 20;
 /// than control may have.
 pub const MAX_TREE: u64 = 64 << 20;
 
-/// How the lines of a watch begin that may be as long as an answer. All servers that are made with Kubernetes' libraries write them like this.
-const OBJECTS: [&[u8]; 3] = [
-    br#"{"type":"ADDED","object":{"#,
-    br#"{"type":"MODIFIED","object":{"#,
-    br#"{"type":"DELETED","object":{"#,
-];
-/// Bytes of a line of a watch besides the object: of a bookmark or an error, they are all. The client makes much larger trees of these than of
-/// objects, and writes errors into the log.
-const MAX_AROUND: usize = 64 << 10;
 /// How long a watch lasts at least: a client begins the next one at once.
 const MIN_WATCH: Duration = Duration::from_secs(1);
 /// Wait before each further page of a list: there may be no end of pages without objects.
@@ -151,7 +144,7 @@ impl Content {
                 }
             }
             Self::Watch(watch) => {
-                if !part.iter().all(|byte| watch.line.read(*byte)) {
+                if !watch.line.read(part) {
                     return Err(LongLine.into());
                 }
             }
@@ -189,64 +182,6 @@ impl Watch {
             return Poll::Pending;
         }
         Poll::Ready(end)
-    }
-}
-
-/// What was read of a line of a watch.
-#[derive(Debug, Default)]
-struct Line {
-    /// Bytes of all.
-    bytes: usize,
-    /// Bytes besides the object.
-    around: usize,
-    object: Object,
-}
-
-/// Where in a line its object is.
-#[derive(Debug)]
-enum Object {
-    /// Not yet: the line began with this.
-    Ahead(Vec<u8>),
-    /// Here.
-    Here(Tree),
-    /// It has ended, or the line has none.
-    Over,
-}
-
-impl Default for Object {
-    fn default() -> Self {
-        Self::Ahead(Vec::new())
-    }
-}
-
-impl Line {
-    /// Reads the next byte. Returns false if the line is too long.
-    fn read(&mut self, byte: u8) -> bool {
-        // JSON has no line break in a text.
-        if byte == b'\n' {
-            *self = Self::default();
-            return true;
-        }
-        self.bytes += 1;
-        if let Object::Here(tree) = &mut self.object {
-            tree.read(slice::from_ref(&byte));
-            if tree.is_closed() {
-                self.object = Object::Over;
-            }
-        } else {
-            self.around += 1;
-        }
-        if let Object::Ahead(start) = &mut self.object {
-            start.push(byte);
-            let start = start.as_slice();
-            let expected = OBJECTS.iter().find(|object| object.starts_with(start));
-            match expected.map(|object| object.len() == start.len()) {
-                Some(true) => self.object = Object::Here(Tree::of(b"{")),
-                Some(false) => {}
-                None => self.object = Object::Over,
-            }
-        }
-        self.bytes <= MAX_ANSWER && self.around <= MAX_AROUND
     }
 }
 
@@ -353,33 +288,6 @@ mod tests {
                 assert!(is_too_long(&error), "{status}: {error:?}");
             }
         }
-    }
-
-    /// Whether lines of a watch are read.
-    fn are_read(text: &str) -> bool {
-        let mut line = Line::default();
-        text.bytes().all(|byte| line.read(byte))
-    }
-
-    #[test]
-    fn objects_of_a_watch_may_be_long_and_nothing_else() {
-        let event = |kind: &str, text: &str| format!("{{\"type\":\"{kind}\",\"object\":{{\"a\":\"{text}\"}}}}\n");
-        let escaped = "\\u003c".repeat((3 << 20) / 2);
-        assert!(are_read(&event("ADDED", &escaped)), "1.5 MiB in etcd");
-        for kind in ["ADDED", "MODIFIED", "DELETED"] {
-            assert!(are_read(&event(kind, "}]").repeat(1 << 17)), "many lines have no limit");
-            assert!(!are_read(&event(kind, &"x".repeat(MAX_ANSWER))));
-        }
-        for kind in ["BOOKMARK", "ERROR"] {
-            assert!(are_read(&event(kind, "x").repeat(1 << 17)));
-            assert!(!are_read(&event(kind, &"x".repeat(MAX_AROUND))));
-        }
-        // What a client would try to read as an error.
-        let causes = "{},".repeat(1 << 20);
-        assert!(!are_read(&format!(
-            r#"{{"type":"ADDED","object":{{"a":"}}"}},"details":{{"causes":[{causes}"#
-        )));
-        assert!(!are_read(&format!(r#"{{"object":{{"a":[{causes}"#)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,9 +1,6 @@
 //! Connections to API servers.
 
-use crate::{
-    answers::LimitAnswers,
-    corrected::{CorrectAnswers, CorrectBytes},
-};
+use crate::{answers::LimitAnswers, corrected::CorrectAnswers};
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
@@ -105,7 +102,9 @@ pub fn in_cluster() -> Result<Client, ConnectError> {
 /// # Errors
 /// TLS cannot be set up.
 pub fn reading_all(config: Config) -> kube::Result<Client> {
-    Ok(ClientBuilder::try_from(config)?.with_layer(&CorrectAnswers).build())
+    Ok(ClientBuilder::try_from(config)?
+        .with_layer(&CorrectAnswers::All)
+        .build())
 }
 
 /// The same with Berth's time limits.
@@ -113,15 +112,15 @@ fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
     reading_all(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
-/// A client from a configuration, with Berth's time limits. Of its answers [nothing but the bytes is changed](CorrectBytes), so that all are text:
-/// for those who parse no object with others.
+/// A client from a configuration, with Berth's time limits. Of its answers [nothing but the bytes is changed](CorrectAnswers::Bytes), so that
+/// all are text: for those who parse no object with others.
 ///
 /// # Errors
 /// TLS cannot be set up.
 pub fn from_config(config: Config) -> Result<Client, ConnectError> {
     let builder = ClientBuilder::try_from(with_limits(config));
     let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
-    Ok(builder.with_layer(&CorrectBytes).build())
+    Ok(builder.with_layer(&CorrectAnswers::Bytes).build())
 }
 
 /// The same for a tenant's API server, whose answers are [limited](LimitAnswers): a tenant can serve a part of its API by a server of its own.
@@ -131,7 +130,10 @@ pub fn from_config(config: Config) -> Result<Client, ConnectError> {
 pub fn from_config_of_tenant(config: Config) -> Result<Client, ConnectError> {
     let builder = ClientBuilder::try_from(with_limits(config));
     let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
-    Ok(builder.with_layer(&LimitAnswers).with_layer(&CorrectBytes).build())
+    Ok(builder
+        .with_layer(&LimitAnswers)
+        .with_layer(&CorrectAnswers::Bytes)
+        .build())
 }
 
 /// Berth's time limits for requests.
@@ -155,7 +157,10 @@ pub async fn for_tenant(kubeconfig: &str) -> Result<Client, ConnectError> {
     let config = with_limits(config_from_text(kubeconfig).await?);
     let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
     // The limit counts what is received: of what is corrected nothing may be left.
-    Ok(builder.with_layer(&LimitAnswers).with_layer(&CorrectAnswers).build())
+    Ok(builder
+        .with_layer(&LimitAnswers)
+        .with_layer(&CorrectAnswers::All)
+        .build())
 }
 
 /// A client for streams such as exec, port-forward and logs: connections may be silent for any time, as long as the other end

@@ -34,33 +34,21 @@ const TIMES: [&[u8]; 4] = [b"time", b"timeAdded", b"notBefore", b"notAfter"];
 /// How the names of other such fields end.
 const TIME_ENDINGS: [&[u8]; 3] = [b"Time", b"Timestamp", b"At"];
 
-/// Makes answers readable. Answers that are no JSON stay as they are.
-#[derive(Clone, Copy, Debug)]
-pub struct CorrectAnswers;
+/// Makes answers readable: this much of them. Answers that are no JSON stay as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CorrectAnswers {
+    /// All that clients could not read.
+    #[default]
+    All,
+    /// Nothing but bytes that are no text: for those who read objects one by one and write them elsewhere as they are.
+    Bytes,
+}
 
 impl<S> Layer<S> for CorrectAnswers {
     type Service = Correct<S>;
 
     fn layer(&self, inner: S) -> Correct<S> {
-        Correct {
-            inner,
-            only_bytes: false,
-        }
-    }
-}
-
-/// Makes answers text, and nothing more: for those who read objects one by one and write them elsewhere as they are.
-#[derive(Clone, Copy, Debug)]
-pub struct CorrectBytes;
-
-impl<S> Layer<S> for CorrectBytes {
-    type Service = Correct<S>;
-
-    fn layer(&self, inner: S) -> Correct<S> {
-        Correct {
-            inner,
-            only_bytes: true,
-        }
+        Correct { inner, what: *self }
     }
 }
 
@@ -68,7 +56,7 @@ impl<S> Layer<S> for CorrectBytes {
 #[derive(Clone, Debug)]
 pub struct Correct<S> {
     inner: S,
-    only_bytes: bool,
+    what: CorrectAnswers,
 }
 
 impl<S, B> Service<Request<Body>> for Correct<S>
@@ -85,14 +73,14 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let only_bytes = self.only_bytes;
+        let what = self.what;
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
             let kind = answer.headers().get(CONTENT_TYPE);
             let is_json = kind.is_none_or(|kind| kind.as_bytes().starts_with(b"application/json"));
             let corrector = is_json.then(|| Corrector {
-                only_bytes,
+                what,
                 ..Corrector::default()
             });
             Ok(answer.map(|inner| Corrected { inner, corrector }))
@@ -131,8 +119,8 @@ where
 /// Corrects JSON that comes in parts.
 #[derive(Debug, Default)]
 struct Corrector {
-    /// Whether nothing but bytes that are no text is changed.
-    only_bytes: bool,
+    /// What is changed.
+    what: CorrectAnswers,
     /// The beginning of a character whose end is in the next part.
     cut: Vec<u8>,
     /// Objects and lists that are open.
@@ -185,7 +173,7 @@ impl Corrector {
     }
 
     fn read_all(&mut self, bytes: &[u8], corrected: &mut Vec<u8>) {
-        if self.only_bytes {
+        if self.what == CorrectAnswers::Bytes {
             corrected.extend_from_slice(bytes);
             return;
         }
@@ -392,11 +380,8 @@ mod tests {
     }
 
     /// A client of an API server that answers every request with this.
-    fn client<L>(layer: &L, answer: Vec<u8>) -> Client
-    where
-        L: Layer<Fixed, Service = Correct<Fixed>>,
-    {
-        ClientBuilder::new(Fixed(answer), "default").with_layer(layer).build()
+    fn client(what: CorrectAnswers, answer: Vec<u8>) -> Client {
+        ClientBuilder::new(Fixed(answer), "default").with_layer(&what).build()
     }
 
     /// An API server that answers every request with this.
@@ -420,9 +405,11 @@ mod tests {
     async fn those_who_write_objects_elsewhere_read_them_as_they_are() {
         let text = [pod("a").into_bytes(), b"\xff".to_vec()].concat();
         let request = || Request::get("/").body(Vec::new()).unwrap();
-        let read = client(&CorrectBytes, text.clone()).request_text(request()).await;
+        let read = client(CorrectAnswers::Bytes, text.clone())
+            .request_text(request())
+            .await;
         assert_eq!(read.unwrap(), format!("{}\u{fffd}", pod("a")));
-        let read = client(&CorrectAnswers, text).request_text(request()).await;
+        let read = client(CorrectAnswers::All, text).request_text(request()).await;
         assert!(!read.unwrap().contains("9999-12-31"));
     }
 
@@ -433,7 +420,7 @@ mod tests {
             pod("a"),
             pod("b")
         );
-        let pods: Api<Pod> = Api::default_namespaced(client(&CorrectAnswers, list.into_bytes()));
+        let pods: Api<Pod> = Api::default_namespaced(client(CorrectAnswers::All, list.into_bytes()));
         let all = pods.list(&ListParams::default()).await.unwrap();
         let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
         assert_eq!(names, ["a", "b"]);
@@ -444,7 +431,7 @@ mod tests {
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await;
         assert!(deleted.unwrap().is_left());
-        let pods: Api<Pod> = Api::default_namespaced(client(&CorrectAnswers, pod("a").into_bytes()));
+        let pods: Api<Pod> = Api::default_namespaced(client(CorrectAnswers::All, pod("a").into_bytes()));
         let pod = pods.get("a").await.unwrap();
         assert_eq!(
             (pod.labels()["a"].as_str(), pod.finalizers()),
@@ -463,7 +450,7 @@ mod tests {
             Ok::<_, Infallible>(answer.body(Body::from(LOG.as_bytes().to_vec())).unwrap())
         });
         let client = ClientBuilder::new(service, "default")
-            .with_layer(&CorrectAnswers)
+            .with_layer(&CorrectAnswers::All)
             .build();
         let request = Request::get("/log").body(Vec::new()).unwrap();
         assert_eq!(client.request_text(request).await.unwrap(), LOG);

@@ -10,7 +10,7 @@ const ENTRY: u64 = 176;
 
 /// Counts the memory that JSON takes at most as a tree, while it comes in parts. It can be a hundred times the text, as with `{"":0}`, so the
 /// structure is counted; texts take what they are, whatever characters they have.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     bytes: u64,
     in_text: bool,
@@ -30,29 +30,75 @@ impl Tree {
 
     /// Counts the next part of the text.
     pub fn read(&mut self, part: &[u8]) {
-        for byte in part {
-            let bytes = if self.in_text {
-                self.in_text = self.is_escaped || *byte != b'"';
-                self.is_escaped = !self.is_escaped && *byte == b'\\';
-                1
-            } else {
-                match byte {
-                    b'{' | b'[' => self.depth += 1,
-                    b'}' | b']' => self.depth = self.depth.saturating_sub(1),
-                    _ => {}
-                }
-                match byte {
-                    b'{' => MAP,
-                    b'[' => LIST,
-                    b',' => ENTRY,
-                    _ => {
-                        self.in_text = *byte == b'"';
-                        1
-                    }
-                }
-            };
-            self.bytes = self.bytes.saturating_add(bytes);
+        let mut rest = part;
+        while !rest.is_empty() {
+            rest = self.read_run(rest);
         }
+    }
+
+    /// Counts the next part of the text up to where the last open map or list ends. Returns what comes after it: nothing if it does not end here,
+    /// and all if none is open.
+    pub fn read_open<'a>(&mut self, part: &'a [u8]) -> &'a [u8] {
+        let mut rest = part;
+        while !self.is_closed() && !rest.is_empty() {
+            rest = self.read_run(rest);
+        }
+        rest
+    }
+
+    /// Counts the next bytes of one kind, those of a text or those besides texts, and returns the others.
+    fn read_run<'a>(&mut self, part: &'a [u8]) -> &'a [u8] {
+        if self.in_text {
+            self.read_text(part)
+        } else {
+            self.read_structure(part)
+        }
+    }
+
+    /// Counts the rest of a text, with the quote at its end. Returns what comes after it.
+    fn read_text<'a>(&mut self, part: &'a [u8]) -> &'a [u8] {
+        let mut rest = part;
+        while self.in_text && !rest.is_empty() {
+            let length = if self.is_escaped {
+                self.is_escaped = false;
+                1
+            } else if let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+                self.is_escaped = rest[at] == b'\\';
+                self.in_text = self.is_escaped;
+                at + 1
+            } else {
+                rest.len()
+            };
+            rest = &rest[length..];
+        }
+        self.count((part.len() - rest.len()) as u64);
+        rest
+    }
+
+    /// Counts what is no text, up to the quote with which the next one begins, or up to where nothing is open. Returns what comes after it.
+    fn read_structure<'a>(&mut self, part: &'a [u8]) -> &'a [u8] {
+        for (at, byte) in part.iter().enumerate() {
+            match byte {
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+            self.count(match byte {
+                b'{' => MAP,
+                b'[' => LIST,
+                b',' => ENTRY,
+                _ => 1,
+            });
+            self.in_text = *byte == b'"';
+            if self.in_text || (self.is_closed() && matches!(byte, b'}' | b']')) {
+                return &part[at + 1..];
+            }
+        }
+        &[]
+    }
+
+    fn count(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 
     /// Whether every map and list of what was counted has ended.
@@ -93,16 +139,54 @@ mod tests {
         }
     }
 
+    /// What is known after these parts.
+    fn read_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Tree {
+        let mut tree = Tree::default();
+        for part in parts {
+            tree.read(part);
+        }
+        tree
+    }
+
     #[test]
     fn it_does_not_matter_where_the_parts_end() {
-        let text = br#"{"a":["\"{,[","\\",{"b":1,"c":[]}],"d":"[\\\","}"#;
-        for size in 1..text.len() {
-            let mut tree = Tree::default();
-            for part in text.chunks(size) {
-                tree.read(part);
+        for text in [
+            r#"{"a":["\"{,[","\\",{"b":1,"c":[]}],"d":"[\\\","}"#,
+            r#"}],"\\\"",{"ä\u003c":"\\"}{[""#,
+        ] {
+            let text = text.as_bytes();
+            let whole = Tree::of(text);
+            for size in 1..=text.len() {
+                assert_eq!(read_parts(text.chunks(size)), whole, "parts of {size}");
+                let (before, after) = text.split_at(size);
+                assert_eq!(read_parts([before, after]), whole, "cut at {size}");
             }
-            assert_eq!(tree.bytes(), Tree::of(text).bytes(), "{size}");
         }
+    }
+
+    #[test]
+    fn each_byte_counts_once() {
+        // Two maps, two lists, three commas, and 22 other bytes.
+        let text = br#"{"a":["\"{,[",{"b":1},[2,3]]}"#;
+        assert_eq!(Tree::of(text).bytes(), 2 * MAP + 2 * LIST + 3 * ENTRY + 22);
+        // A bracket too many closes nothing, and what comes after it counts.
+        assert_eq!(Tree::of(b"}][,").bytes(), 2 + LIST + ENTRY);
+    }
+
+    #[test]
+    fn reading_what_is_open_ends_with_it() {
+        let text = br#"{"a":["}]\"}"],"b":{}}"#;
+        let around = [text.as_slice(), br#","c":{"d":[]}}"#].concat();
+        for size in 1..around.len() {
+            let mut tree = Tree::of(b"{");
+            let mut rest = Vec::new();
+            for part in around[1..].chunks(size) {
+                rest.extend_from_slice(tree.read_open(part));
+            }
+            assert_eq!(rest, &around[text.len()..], "{size}");
+            assert_eq!(tree, Tree::of(text), "{size}");
+        }
+        assert_eq!(Tree::default().read_open(b"[]"), b"[]");
     }
 
     #[test]

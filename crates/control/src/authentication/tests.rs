@@ -1,4 +1,4 @@
-use super::*;
+use super::{validate::MAX_BYTES, *};
 use serde_json::{Value, json};
 
 fn rules(issuer: &Value) -> TenantAuthentication {
@@ -225,6 +225,25 @@ fn what_an_api_server_does_not_start_with_is_rejected() {
     assert!(error.contains("certificateAuthority"), "{error}");
     let twice = error_of(|value| value["jwt"] = json!([value["jwt"][0], value["jwt"][0]]));
     assert!(twice.contains("listed twice"), "{twice}");
+}
+
+#[test]
+fn all_issuers_together_have_a_limit_in_bytes() {
+    let of_bytes = |bytes: usize| {
+        let mut all = at("https://id.example.com");
+        let count = |all: &TenantAuthentication| serde_json::to_vec(&all.jwt).unwrap().len();
+        let missing = bytes - count(&all);
+        all.jwt[0].issuer.audiences[0].push_str(&"x".repeat(missing));
+        assert_eq!(count(&all), bytes);
+        find_error(&all)
+    };
+    assert_eq!(of_bytes(MAX_BYTES - 1), None);
+    assert_eq!(of_bytes(MAX_BYTES), None);
+    let error = of_bytes(MAX_BYTES + 1).unwrap();
+    assert!(
+        error.starts_with("jwt: ") && error.ends_with("list fewer issuers"),
+        "{error}"
+    );
 }
 
 #[test]

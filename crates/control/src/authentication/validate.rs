@@ -16,7 +16,7 @@ use crate::control_plane::SERVICE_ACCOUNT_ISSUER;
 const RESERVED_DOMAINS: [&str; 3] = ["k8s.io", "kubernetes.io", berth_api::GROUP];
 
 /// Most bytes of authenticators, as JSON. They are in two objects on the host beside other settings, for each of which an API server takes 1 MiB.
-const MAX_BYTES: usize = 256 * 1024;
+pub(super) const MAX_BYTES: usize = 256 * 1024;
 
 /// The first error in what a class or a tenant sets: the field below `authentication`, and what is wrong.
 pub fn find_error(rules: &TenantAuthentication) -> Option<String> {

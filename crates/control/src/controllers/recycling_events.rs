@@ -38,11 +38,10 @@ pub(super) async fn publish<K: Resource<DynamicType = ()>>(
     reason: &str,
     message: &str,
 ) {
-    const MAX_LENGTH: usize = 1000;
     let event = Event {
         type_,
         reason: reason.into(),
-        note: Some(message.chars().take(MAX_LENGTH).collect()),
+        note: Some(message.into()),
         action: "Recycle".into(),
         secondary: None,
     };

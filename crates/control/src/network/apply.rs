@@ -181,7 +181,7 @@ async fn delete_policy(context: NetworkContext<'_>, policy: &NetworkPolicy) -> R
     let namespace = policy.namespace().unwrap_or_default();
     let policies: Api<NetworkPolicy> = Api::namespaced(context.client.clone(), &namespace);
     let deleted = delete_same(&policies, &policy.metadata, None).await;
-    deleted.map_err(api("delete a NetworkPolicy"))
+    deleted.map(drop).map_err(api("delete a NetworkPolicy"))
 }
 
 async fn apply_cluster_policy(

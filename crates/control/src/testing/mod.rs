@@ -26,7 +26,7 @@ where
     S::Error: Into<BoxError>,
 {
     ClientBuilder::new(server, "default")
-        .with_layer(&CorrectAnswers)
+        .with_layer(&CorrectAnswers::All)
         .build()
 }
 

@@ -1,7 +1,7 @@
 //! Nodes of node groups and GPUs of quotas, counted before a plan and after it.
 
 use super::{claim::Claim, index::Index};
-use crate::{Node, Pool};
+use crate::{MAX_NODE_GPUS, Node, Pool};
 
 /// Nodes of a node group.
 #[derive(Clone, Default)]
@@ -77,10 +77,10 @@ impl Counts {
     }
 }
 
-/// GPUs that a node counts for in quotas: a node without any counts as one.
+/// GPUs that a node counts for in quotas: a node without any counts as one. Not what plans are made with, which is what is checked.
 fn count_gpus(node: &Node, pool: &Pool) -> u64 {
     let gpus = pool.gpu_resource_name.as_ref();
     let reported = gpus.and_then(|name| node.capacity.get(name)).copied();
     let recorded = gpus.map_or(0, |_| node.recorded_gpus);
-    reported.unwrap_or_default().max(recorded).max(1)
+    reported.unwrap_or_default().max(recorded).clamp(1, MAX_NODE_GPUS)
 }

@@ -1,5 +1,8 @@
 use super::*;
-use crate::{ActionKind, Node, NodeGroup, NodeGroupPlan, NodeState, Owner, Phase, Pool, Quota, RequestName, Tenant};
+use crate::{
+    ActionKind, MAX_NODE_GPUS, Node, NodeGroup, NodeGroupPlan, NodeState, Owner, Phase, Pool, Quota, RequestName,
+    Tenant,
+};
 
 const POOL: &str = "h100";
 
@@ -113,6 +116,19 @@ fn groups_and_quotas_stay_within_their_limits() {
     fleet.quotas[0].limit.clear();
     assert!(kinds(&fleet, vec![reserve("n3", 1)]).is_empty());
     assert_eq!(kinds(&fleet, vec![reserve("n3", 4)]), ["IncompleteReservation"]);
+}
+
+#[test]
+fn a_node_counts_for_no_more_gpus_than_any_node_has() {
+    let mut fleet = fleet();
+    for node in &mut fleet.nodes {
+        node.capacity.insert("gpu".into(), u64::MAX);
+    }
+    fleet.tenants[0].node_groups[0].max_nodes = 3;
+    for (nodes, violations) in [(3, vec![]), (2, vec!["OverQuota"])] {
+        fleet.quotas[0].limit.insert(POOL.into(), nodes * MAX_NODE_GPUS);
+        assert_eq!(kinds(&fleet, vec![reserve("n3", 1)]), violations, "{nodes}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Fields of a tenant object that are denied or have no effect.
 
+use berth_api::text::{MAX_NOTE, event_note};
 use std::fmt;
 
 /// One field, and why it is denied or has no effect.
@@ -27,26 +28,22 @@ impl fmt::Display for DeniedField {
     }
 }
 
-/// Longest message of an Event that the API server takes, in bytes.
-const MAX_MESSAGE: usize = 1024;
-
 /// All denied fields of an object as one message, cut to what an Event can carry.
 pub fn message(denials: &[DeniedField]) -> String {
     let mut text = String::new();
     for (index, denied) in denials.iter().enumerate() {
         let next = denied.to_string();
         let rest = format!("; and {} more", denials.len() - index);
-        if text.len() + next.len() + rest.len() + 2 > MAX_MESSAGE && !text.is_empty() {
+        if text.len() + next.len() + rest.len() + 2 > MAX_NOTE && !text.is_empty() {
             text.push_str(&rest);
-            return text;
+            break;
         }
         if !text.is_empty() {
             text.push_str("; ");
         }
         text.push_str(&next);
     }
-    text.truncate(text.floor_char_boundary(MAX_MESSAGE));
-    text
+    event_note(&text)
 }
 
 #[cfg(test)]
@@ -67,6 +64,10 @@ mod tests {
             .map(|i| DeniedField::new(format!("spec.field{i}"), "not allowed here at all"))
             .collect();
         let text = message(&many);
-        assert!(text.len() <= MAX_MESSAGE && text.contains("more"), "{text}");
+        assert!(text.len() <= MAX_NOTE && text.contains("more"), "{text}");
+        let long = DeniedField::new("spec.ä", "é".repeat(MAX_NOTE));
+        for denials in [vec![long.clone()], vec![long, two[0].clone()]] {
+            assert_eq!(message(&denials).len(), MAX_NOTE - 1, "an é has two bytes");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::api::Api;
 use crate::metrics::Metrics;
+use berth_api::text::event_note;
 use berth_sync_rules::{
     kinds::event::event_name,
     model::resource::{self, Key, Name, Resource},
@@ -93,7 +94,8 @@ impl Recorder {
     pub(super) async fn record(&self, about: Subject<'_>, level: Level, reason: &'static str, message: &str) {
         let Subject { key, resource, uid } = about;
         let Key { kind, name } = key;
-        let hash = berth_api::names::hash(&[kind.label(), uid, reason, message]);
+        let message = event_note(message);
+        let hash = berth_api::names::hash(&[kind.label(), uid, reason, &message]);
         let event_name = event_name(name, &hash);
         let Some((count, first)) = self.count_event(name, &event_name) else {
             return;

@@ -17,7 +17,7 @@ mod machine;
 pub(super) use machine::{MarkedMachines, is_same_machine, set_machine};
 
 use crate::{
-    apply::{is_status, optional},
+    apply::{delete_same, is_status, optional},
     error::{ReconcileError, api},
 };
 use berth_api::{labels, names, system};
@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -213,14 +213,12 @@ pub(super) async fn list_marked_nodes(client: &Client) -> Result<BTreeMap<String
 
 /// Deletes the marker of a clean node, or of one that was not used, unless it changed since it was read.
 pub(super) async fn delete(client: &Client, marker: &MarkerVersion) -> Result<(), ReconcileError> {
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: marker.uid.clone(),
-            resource_version: marker.resource_version.clone(),
-        }),
-        ..DeleteParams::default()
+    let read = ObjectMeta {
+        name: Some(marker.name.clone()),
+        uid: marker.uid.clone(),
+        ..ObjectMeta::default()
     };
-    match optional(marker_api(client).delete(&marker.name, &params).await) {
+    match delete_same(&marker_api(client), &read, marker.resource_version.clone()).await {
         Ok(_) => Ok(()),
         // Another control relies on it.
         Err(error) if is_status(&error, 409) => Ok(()),

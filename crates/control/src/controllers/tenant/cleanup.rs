@@ -15,7 +15,7 @@ use super::{
     target::Tenant,
 };
 use crate::{
-    apply::{is_status, only_this, optional},
+    apply::{delete_same, is_status, optional},
     control_plane::SYNCER,
     controllers::{
         pod_deletion::{self, DeletionStep},
@@ -326,12 +326,8 @@ async fn delete_namespace(context: &TenantContext, name: &str) -> Result<Option<
     if namespace.metadata.deletion_timestamp.is_some() {
         return Ok(Some(remaining));
     }
-    let params = DeleteParams::default().preconditions(only_this(namespace.metadata.uid));
-    match namespaces.delete(name, &params).await {
-        Ok(_) => Ok(Some(remaining)),
-        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(Some(remaining)),
-        Err(error) => Err(api("delete a namespace")(error)),
-    }
+    let deleted = delete_same(&namespaces, &namespace.metadata, None).await;
+    deleted.map(|_| Some(remaining)).map_err(api("delete a namespace"))
 }
 
 /// Writes the condition Deleting.

@@ -5,7 +5,7 @@
 
 use super::{TenantClassContext, TenantClassError};
 use crate::{
-    apply::{is_status, only_this},
+    apply::{delete_same, is_status},
     error::{ReconcileError, api},
 };
 use berth_api::{
@@ -13,10 +13,7 @@ use berth_api::{
     sync_policy::{PRIORITY_STEPS, PriorityBand},
 };
 use k8s_openapi::{api::scheduling::v1::PriorityClass, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, PostParams},
-};
+use kube::{Api, ResourceExt, api::PostParams};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -92,18 +89,9 @@ pub(super) async fn apply(
 }
 
 async fn delete(classes: &Api<PriorityClass>, have: &PriorityClass) -> Result<(), ReconcileError> {
-    match classes
-        .delete(
-            &have.name_any(),
-            &DeleteParams::default().preconditions(only_this(have.uid())),
-        )
-        .await
-    {
-        Ok(_) => Ok(()),
-        // It is gone, or replaced by another one: the watch brings it.
-        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
-        Err(error) => Err(api("delete a PriorityClass")(error)),
-    }
+    // If another one has its name by now, the watch brings it.
+    let deleted = delete_same(classes, &have.metadata, None).await;
+    deleted.map(drop).map_err(api("delete a PriorityClass"))
 }
 
 /// `false`: an object that is not of this class has the name.

@@ -262,6 +262,7 @@ async fn delete_secret(
     match existing.map_err(api("get the Secret for Argo CD"))? {
         Some(secret) if is_of(&secret, uid) => delete_same(&secrets, &secret.metadata, None)
             .await
+            .map(drop)
             .map_err(api("delete the Secret for Argo CD")),
         _ => Ok(()),
     }

@@ -5,15 +5,12 @@
 
 use super::super::target::Tenant;
 use crate::{
-    apply::{is_status, optional},
+    apply::{delete_same, is_status, optional},
     control_plane::{CONTROLLER_MANAGER, SCHEDULER},
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, Preconditions},
-};
+use kube::{Api, Client, ResourceExt};
 use std::time::Duration;
 
 /// Namespace of the Leases.
@@ -42,16 +39,11 @@ async fn delete_expired(api_server: &Client, now: Timestamp) -> kube::Result<()>
         let Some(lease) = optional(leases.get(name).await)?.filter(|lease| is_expired(lease, now)) else {
             continue;
         };
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: lease.uid(),
-                resource_version: lease.resource_version(),
-            }),
-            ..DeleteParams::default()
-        };
-        match leases.delete(name, &params).await {
-            Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => return Err(error),
-            _ => {}
+        // The next component may have it already.
+        if let Err(error) = delete_same(&leases, &lease.metadata, lease.resource_version()).await
+            && !is_status(&error, 409)
+        {
+            return Err(error);
         }
     }
     Ok(())
@@ -75,23 +67,24 @@ mod tests {
     use crate::testing::{Script, ScriptedApi};
     use serde_json::{Value, json};
 
-    fn lease(renewed: &str) -> Value {
-        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a", "namespace": NAMESPACE},
+    fn lease(name: &str, renewed: &str) -> Value {
+        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name, "namespace": NAMESPACE},
             "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed}})
     }
 
     #[tokio::test]
     async fn only_leases_that_nobody_renews_are_deleted() {
+        const OTHER: &str = "of-an-operator";
         let tenant = ScriptedApi::new("tenant", &Script::default());
         let path = |name: &str| format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{name}");
         let (over, alive) = ("2026-05-05T12:00:00.000000Z", "2026-05-05T12:00:01.000000Z");
-        tenant.insert(&path(CONTROLLER_MANAGER), lease(over));
-        tenant.insert(&path(SCHEDULER), lease(alive));
-        tenant.insert(&path("of-an-operator"), lease(over));
+        for (name, renewed) in [(CONTROLLER_MANAGER, over), (SCHEDULER, alive), (OTHER, over)] {
+            tenant.insert(&path(name), lease(name, renewed));
+        }
         let now = "2026-05-05T12:00:30.5Z".parse().unwrap();
         delete_expired(&tenant.client(), now).await.unwrap();
-        assert_eq!(tenant.paths(), [path(SCHEDULER), path("of-an-operator")]);
-        // There is none, or the next component has it already.
+        assert_eq!(tenant.paths(), [path(SCHEDULER), path(OTHER)]);
+        // There is none any more.
         delete_expired(&tenant.client(), now).await.unwrap();
     }
 

@@ -5,6 +5,7 @@ use crate::control_plane::{DNS_USER, ServiceRange};
 use berth_api::{
     TenantCluster, labels,
     names::{self, TenantId},
+    text::event_note,
 };
 use k8s_openapi::{
     api::{
@@ -31,8 +32,6 @@ pub const CUSTOMIZATION: &str = "coredns-custom";
 const PORT: i32 = 53;
 /// Addresses after the API server's that are tried; the range ends there.
 const CANDIDATES: u32 = 5;
-/// Longest message of an Event.
-const LONGEST_MESSAGE: usize = 1024;
 
 /// The addresses after that of the API server that the DNS may have.
 pub fn candidate_addresses(range: &ServiceRange) -> Vec<IpAddr> {
@@ -128,8 +127,7 @@ pub fn tenant_dns_service(address: IpAddr) -> Service {
 /// The Event in the tenant about entries of the customization that have no effect. Its name follows from the message, so that
 /// there is one for each message.
 pub fn error_event(errors: &[String]) -> Event {
-    let mut message = errors.join("; ");
-    message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
+    let message = event_note(&errors.join("; "));
     let now = jiff::Timestamp::now();
     Event {
         metadata: ObjectMeta {
@@ -197,6 +195,6 @@ mod tests {
             error_event(&["other".to_owned()]).metadata.name
         );
         let long = error_event(&["é".repeat(1024)]);
-        assert!(long.message.unwrap().len() <= LONGEST_MESSAGE);
+        assert_eq!(long.message, Some("é".repeat(512)));
     }
 }

@@ -10,7 +10,10 @@ mod rules;
 mod tests;
 
 use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
-use crate::{apply::is_status, error::api};
+use crate::{
+    apply::{delete_same, is_status},
+    error::api,
+};
 use berth_api::{
     ExpirationLimit, ExpirationLimits, ExpirationPolicy, KubeDuration, SleepState, TenantClassSpec, TenantCluster,
     TenantClusterStatus,
@@ -25,7 +28,7 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, Preconditions},
+    api::ListParams,
     runtime::{
         events::{Event, EventType},
         reflector::ObjectRef,
@@ -354,14 +357,9 @@ pub(super) async fn delete(
     let cluster = &tenant.cluster;
     let namespace = cluster.namespace().unwrap_or_default();
     let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
-    let as_observed = Preconditions {
-        uid: cluster.uid(),
-        resource_version: cluster.resource_version(),
-    };
-    let params = DeleteParams::default().preconditions(as_observed);
-    match clusters.delete(&cluster.name_any(), &params).await {
-        Ok(_) => {}
-        Err(error) if is_status(&error, 404) => return Ok(None),
+    match delete_same(&clusters, &cluster.metadata, cluster.resource_version()).await {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
         Err(error) if is_status(&error, 409) => return Ok(Some(CHANGED)),
         Err(error) => return Err(TenantError::Expiration(api("delete the expired tenant")(error))),
     }

@@ -14,7 +14,7 @@ use super::{
     parts::{Kind, Part, Turns},
 };
 use crate::apply::{only_this, optional};
-use berth_api::{conditions::printable, labels, names};
+use berth_api::{labels, names, text::printable_start};
 use kube::{
     Api, Client, Error,
     api::{DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Reason of a [`Problem`] of an object that is not in the tenant as the manifest says.
 const APPLY_FAILED: &str = "ApplyFailed";
 
-/// Characters of a message that are kept.
+/// Bytes of a message that are kept.
 const MAX_MESSAGE: usize = 1000;
 
 /// What is remembered of a tenant's objects between passes.
@@ -116,7 +116,7 @@ impl<'a> Pass<'a> {
     }
 
     fn fail(&mut self, manifest: &str, key: &ObjectKey, why: &str) {
-        let message = format!("manifest {manifest}: {key}: {}", printable(why, MAX_MESSAGE));
+        let message = format!("manifest {manifest}: {key}: {}", printable_start(why, MAX_MESSAGE));
         let problem = Problem::new(APPLY_FAILED, message);
         self.done.problems.push((manifest.to_owned(), problem));
     }
@@ -350,7 +350,7 @@ pub(super) fn message(error: &Error) -> String {
         Error::Api(status) => status.message.clone(),
         error => error.to_string(),
     };
-    printable(&text, MAX_MESSAGE)
+    printable_start(&text, MAX_MESSAGE)
 }
 
 /// An object as it was applied, with nothing else. The API server rejects it if it was changed since.

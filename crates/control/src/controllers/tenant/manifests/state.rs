@@ -153,7 +153,7 @@ pub(crate) fn drift_events(drift: &[(String, ObjectKey)]) -> Vec<Event> {
         Event {
             type_: EventType::Warning,
             reason: "DriftCorrected".into(),
-            note: Some(note.chars().take(1000).collect()),
+            note: Some(note),
             action: MANIFESTS_APPLIED.into(),
             secondary: None,
         }

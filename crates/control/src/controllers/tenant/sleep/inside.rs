@@ -332,7 +332,7 @@ mod tests {
             async move { Ok::<_, Infallible>(answer) }
         });
         let builder = ClientBuilder::new(service, "default").with_layer(&LimitAnswers);
-        builder.with_layer(&CorrectAnswers).build()
+        builder.with_layer(&CorrectAnswers::All).build()
     }
 
     /// A client whose API server has CronJobs of these sizes, and gives the rest of a list for the number of those before it. It counts the requests.

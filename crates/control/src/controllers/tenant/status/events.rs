@@ -16,8 +16,6 @@ use berth_api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::{Event, EventType};
 
-/// Characters of a message that an Event carries.
-const MAX_MESSAGE_LENGTH: usize = 1000;
 /// The Events of a status that changed: one for each change of a node group, each violation that begins or is enforced, and each
 /// condition with a new status or reason.
 pub(super) fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Event> {
@@ -48,7 +46,7 @@ fn event(type_: EventType, reason: &str, action: &str, message: &str) -> Event {
     Event {
         type_,
         reason: reason.into(),
-        note: Some(message.chars().take(MAX_MESSAGE_LENGTH).collect()),
+        note: Some(message.into()),
         action: action.into(),
         secondary: None,
     }
