@@ -30,5 +30,6 @@ pub mod suite;
 pub mod team;
 pub mod tenant;
 pub mod test_cluster;
+mod tls;
 pub mod token;
 pub mod wait;
