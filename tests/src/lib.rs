@@ -15,6 +15,7 @@ pub mod gateway;
 pub mod git;
 pub mod gpu_metrics;
 pub mod helm;
+pub mod hostile_api;
 pub mod in_process;
 pub mod issuer;
 pub mod keeper;
