@@ -4,9 +4,9 @@
 
 use crate::{
     helm::{cache, existing},
-    issuer::{machine_address, server_certificate},
     page::find_yaml,
     processes::{ending_with_parent, spawn_logged},
+    tls::{machine_address, server_certificate},
     wait::{SOON, until},
 };
 use axum::body::{Body, to_bytes};

@@ -2,6 +2,7 @@
 //!
 //! It listens at an address of this machine that is not loopback: egress brokers connect to no other.
 
+use crate::tls::{TlsListener, machine_address, server_certificate};
 use aws_lc_rs::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair},
@@ -15,25 +16,14 @@ use axum::{
     serve::Listener,
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use berth_pki::{Certificate, CertificateAuthority, LeafRequest, Usage};
 use jiff::Timestamp;
-use rustls::{
-    ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-};
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
-    io,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::JoinHandle,
-};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio::task::JoinHandle;
 
 /// Name of the only key.
 const KEY: &str = "key-1";
@@ -41,8 +31,6 @@ const KEY: &str = "key-1";
 pub const SUBJECT: &str = "ada";
 /// The client of the flows.
 pub const CLIENT: &str = "berth";
-const DAY: Duration = Duration::from_secs(24 * 3600);
-const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// What a user is asked for, as a count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,51 +79,6 @@ impl Drop for Issuer {
     fn drop(&mut self) {
         self.server.abort();
     }
-}
-
-struct TlsListener {
-    tcp: TcpListener,
-    tls: TlsAcceptor,
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            let Ok((stream, address)) = self.tcp.accept().await else {
-                continue;
-            };
-            if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, self.tls.accept(stream)).await {
-                return (stream, address);
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp.local_addr()
-    }
-}
-
-/// An address of this machine that is not loopback. Nothing is sent.
-pub(crate) fn machine_address() -> IpAddr {
-    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    socket
-        .connect("198.51.100.1:9")
-        .expect("this machine has a network interface with a default route");
-    socket.local_addr().unwrap().ip()
-}
-
-/// A certificate for a server at this address, and that of the authority (PEM) that it is verified with.
-pub(crate) fn server_certificate(address: IpAddr) -> (String, Certificate) {
-    let ca = CertificateAuthority::create("issuer", DAY).unwrap();
-    let request = LeafRequest {
-        common_name: "issuer".into(),
-        ip_addresses: vec![address],
-        ..LeafRequest::new(Usage::Server, DAY)
-    };
-    (ca.cert_pem().to_owned(), ca.issue(&request).unwrap())
 }
 
 fn encode(part: &Value) -> String {
@@ -282,14 +225,8 @@ impl Issuer {
     pub async fn start() -> Self {
         let address = machine_address();
         let (ca_pem, leaf) = server_certificate(address);
-        let certificate = CertificateDer::from_pem_slice(leaf.cert_pem.as_bytes()).unwrap();
-        let key = PrivateKeyDer::from_pem_slice(leaf.key_pem.as_bytes()).unwrap();
-        let config = ServerConfig::builder()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .unwrap();
-        let tcp = TcpListener::bind((address, 0)).await.unwrap();
-        let url = format!("https://{}", tcp.local_addr().unwrap());
+        let listener = TlsListener::bind(SocketAddr::from((address, 0)), &leaf).await;
+        let url = format!("https://{}", listener.local_addr().unwrap());
         let inner = Arc::new(Inner {
             url: url.clone(),
             key: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap(),
@@ -304,10 +241,6 @@ impl Issuer {
             .route("/device", post(begin_device))
             .route("/token", post(give_tokens))
             .with_state(Arc::clone(&inner));
-        let listener = TlsListener {
-            tcp,
-            tls: TlsAcceptor::from(Arc::new(config)),
-        };
         let server = tokio::spawn(async move {
             let _ = axum::serve(listener, router).await;
         });

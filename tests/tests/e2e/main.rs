@@ -22,6 +22,7 @@ mod berth;
 mod cli;
 mod dns;
 mod evictions;
+mod hostile_api;
 mod network;
 mod node_failures;
 mod node_recycling;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
                     network::the_table_of_the_documentation_holds,
                     reach::pods_serve_webhooks_and_are_proxied_to,
                     reach::webhooks_reach_nothing_but_the_tenants_own,
+                    hostile_api::hostile_servers_keep_back_their_own_kinds_only,
                     attacks::pods_reach_no_node_and_no_other_tenant,
                     attacks::a_shell_on_a_node_is_refused,
                     attacks::a_stolen_syncer_makes_no_pod_that_reaches_the_host,

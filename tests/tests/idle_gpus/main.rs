@@ -6,6 +6,7 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod hostile_owners;
 mod owners;
 
 use berth_api::{IdleReclaim, IdleReclaimMode, IdleStep};

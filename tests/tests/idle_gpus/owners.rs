@@ -2,7 +2,11 @@
 //! window is at least half an hour, so the clock of control is ahead, and Prometheus is one in this process, whose samples follow
 //! that clock.
 
-use berth_api::{IdleLastStep, IdleReclaim, IdleReclaimMode, TenantClass, TenantClassSpec, labels};
+use crate::hostile_owners::pods_are_evicted;
+use berth_api::{
+    IdleLastStep, IdleReclaim, IdleReclaimMode, TenantClass, TenantClassSpec, labels,
+    network::{ApiServerEgress, ClassNetwork},
+};
 use berth_control::{
     controllers::{idle_gpus::GpuMetricsSource, nodes::clock::Clock},
     runtime::{ProcessRuntime, ProcessRuntimeConfig},
@@ -11,6 +15,7 @@ use berth_runtime::telemetry::{self, LogFormat};
 use berth_tests::{
     files::binary,
     gpu_metrics::StandIn,
+    hostile_api::HostileApi,
     in_process::{Control, Parts},
     tenant::{READY_WITHIN, Tenant, cluster, ensure_namespace},
     test_cluster::TestCluster,
@@ -22,7 +27,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 const NAMESPACE: &str = "idle-owners";
 const NAME: &str = "vision";
@@ -50,8 +55,15 @@ fn start(host: &TestCluster, clock: &Clock, runtime: &Arc<ProcessRuntime>, gpu_m
     Control::start(host, parts)
 }
 
-fn class() -> TenantClass {
+/// A class whose tenants' API servers reach a server of the team's.
+fn class(server: SocketAddr) -> TenantClass {
     let spec = TenantClassSpec {
+        network: ClassNetwork {
+            api_server_egress: ApiServerEgress {
+                hosts: vec![server.to_string()],
+            },
+            ..ClassNetwork::default()
+        },
         idle_reclaim: IdleReclaim {
             mode: IdleReclaimMode::Enforce,
             last_step: IdleLastStep::StopOwner,
@@ -79,9 +91,9 @@ fn deployment() -> Deployment {
     .unwrap()
 }
 
-/// The tenant's running host pod.
-async fn until_running(pods: &Api<Pod>) -> Pod {
-    until("the pod of the Deployment runs on the host", READY_WITHIN, async || {
+/// The tenant's running host pod whose name in the tenant begins like this.
+pub(crate) async fn until_running(pods: &Api<Pod>, prefix: &str) -> Pod {
+    until(&format!("a pod {prefix} runs on the host"), READY_WITHIN, async || {
         let list = pods
             .list(&ListParams::default())
             .await
@@ -89,7 +101,7 @@ async fn until_running(pods: &Api<Pod>) -> Pod {
         let is_running = |pod: &&Pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             let name = pod.annotations().get(labels::ORIGIN_NAME);
-            phase == Some("Running") && name.is_some_and(|name| name.starts_with("web-"))
+            phase == Some("Running") && name.is_some_and(|name| name.starts_with(prefix))
         };
         list.iter()
             .find(is_running)
@@ -121,27 +133,29 @@ async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
     telemetry::init(LogFormat::Text);
     let host = TestCluster::without_control("h100=1,cpu=1").await;
     let clock = Clock::default();
+    let hostile = HostileApi::start().await;
     let idle = StandIn::default();
     let source = idle.serve().await;
     let runtime = open_runtime(&host).await;
     let control = start(&host, &clock, &runtime, source.clone());
     let params = PostParams::default();
     Api::<TenantClass>::all(host.client.clone())
-        .create(&params, &class())
+        .create(&params, &class(hostile.address))
         .await
         .unwrap();
     ensure_namespace(&host.client, NAMESPACE).await;
     let mut spec = cluster(NAME, &[("train", "h100", 1)]);
     spec.spec.class_name = Some("stop-owners".into());
     let tenant = Tenant::create(&host, NAMESPACE, &spec).await;
+    let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
+    // All pods have run for longer than the window, by the clock of control.
+    clock.set_ahead(7200);
+    pods_are_evicted(&host.tenants(NAMESPACE), &tenant, &pods, &idle, &hostile).await;
+
     let deployments: Api<Deployment> = Api::namespaced(tenant.client.clone(), "default");
     deployments.create(&params, &deployment()).await.unwrap();
-    let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
-    let pod = until_running(&pods).await;
-
+    let pod = until_running(&pods, "web-").await;
     idle.set_pod(Some((tenant.id.workload_namespace(), pod.name_any())));
-    // The pod has run for longer than the window, by the clock of control.
-    clock.set_ahead(7200);
     let stopped = until_replicas(&deployments, 0, true).await;
     let record: Value = serde_json::from_str(&stopped.annotations()[labels::STOPPED]).unwrap();
     assert_eq!(
