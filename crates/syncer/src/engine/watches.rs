@@ -29,11 +29,6 @@ const EXTENSION_WAIT: Duration = Duration::from_secs(10);
 /// Wait after a failed check whether there is anything to watch.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Bytes of extensions in the tenant that the syncer keeps at least: half of its memory for what is not in the tenant's datastore, because a
-/// server of the tenant's own is limited by nothing else.
-const EXTENSION_BYTES: u64 = 128 << 20;
-/// Which part of the bytes that the tenant may have on the host they may be, if that is more.
-const EXTENSION_SHARE: u64 = 4;
 /// Bytes that an object of them counts besides its text: for what is kept of it otherwise.
 const MEMORY_OF_OBJECT: u64 = 2 << 10;
 
@@ -93,7 +88,7 @@ impl Engine {
         };
         let kept = || self.extension_bytes();
         let bounds = Bounds {
-            bytes: EXTENSION_BYTES.max(self.cache.tenant.host_limits.bytes / EXTENSION_SHARE),
+            bytes: berth_api::extension_bytes(self.cache.tenant.host_limits.bytes),
             kept: &kept,
         };
         let hooks = Hooks {
