@@ -6,6 +6,7 @@ pub mod answers;
 pub mod client;
 pub mod corrected;
 pub mod discovery;
+pub mod extension_answers;
 pub mod http;
 pub mod lease;
 pub mod metrics;
