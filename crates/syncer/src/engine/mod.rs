@@ -50,7 +50,7 @@ mod work;
 
 use crate::metrics::{KindLabels, Metrics};
 use api::{Api, CallError};
-use berth_runtime::queue::Queue;
+use berth_runtime::{extension_answers, queue::Queue};
 use berth_sync_rules::{
     kinds::pod::gang,
     model::{
@@ -58,6 +58,7 @@ use berth_sync_rules::{
         resource::{Key, Name, Side},
     },
 };
+use kube::Client;
 use queued_key::QueuedKey;
 use queues::PRIORITIES;
 use recorder::{Level, Recorder, Subject};
@@ -84,6 +85,8 @@ pub struct Engine {
     cache: Cache,
     tenant: Api,
     host: Api,
+    /// The tenant's API server, for kinds that the tenant may serve by servers of its own.
+    extensions: Client,
     /// A queue for each of [`PRIORITIES`].
     queues: [Queue<QueuedKey>; 3],
     recorder: Recorder,
@@ -190,6 +193,7 @@ impl Engine {
             turns: turns::Turns::new(cache.tenant.host_limits.write_bytes_per_second),
             cache,
             recorder: Recorder::new(tenant.clone(), metrics.clone()),
+            extensions: extension_answers::limited(tenant.client()),
             tenant,
             host,
             queues: Default::default(),

@@ -82,9 +82,11 @@ impl Engine {
         if side == Side::Host && self.cache.kind(id).host_watch == HostWatch::OnDemand {
             self.until_needed(id, namespace, spec).await;
         }
-        let api = match side {
-            Side::Tenant => &self.tenant,
-            Side::Host => &self.host,
+        let is_extension = is_extension(side, self.cache.kind(id));
+        let client = match side {
+            Side::Tenant if is_extension => self.extensions.clone(),
+            Side::Tenant => self.tenant.client(),
+            Side::Host => self.host.client(),
         };
         let kept = || self.extension_bytes();
         let bounds = Bounds {
@@ -107,7 +109,7 @@ impl Engine {
                 }
             },
             availability: &|before| {
-                if before == Some(Unavailable::NotListed) {
+                if before.is_some_and(Unavailable::is_unlisted) {
                     // What its objects use, and what depends on them, was left as it was.
                     self.add_all();
                 } else {
@@ -115,13 +117,13 @@ impl Engine {
                 }
                 self.availability.notify_one();
             },
-            bounds: is_extension(side, self.cache.kind(id)).then_some(bounds),
+            bounds: is_extension.then_some(bounds),
         };
         self.metrics
             .watches
             .get_or_create(&SideLabels { side: side.name() })
             .inc();
-        store::watch(api.client(), spec, namespace, store, hooks).await;
+        store::watch(client, spec, namespace, store, hooks).await;
     }
 
     /// Bytes that are kept of all that the tenant may serve by itself.
@@ -240,11 +242,10 @@ impl Engine {
     pub(super) fn unavailable_kinds(&self) -> Vec<String> {
         let kinds = self.cache.kinds.iter().copied();
         kinds
-            .filter_map(|id| match self.find_unavailable_side(id)? {
-                (Side::Host, why) | (Side::Tenant, why @ Unavailable::NotListed) => {
-                    Some(format!("{} ({})", id.label(), describe_unavailable(why)))
-                }
-                (Side::Tenant, _) => None,
+            .filter_map(|id| {
+                let (side, why) = self.find_unavailable_side(id)?;
+                let is_named = side == Side::Host || why.is_unlisted();
+                is_named.then(|| format!("{} ({})", id.label(), describe_unavailable(why)))
             })
             .collect()
     }
@@ -264,6 +265,7 @@ fn describe_unavailable(why: Unavailable) -> &'static str {
         Unavailable::NotServed => "the host cluster does not serve this kind",
         Unavailable::Forbidden => "the host cluster does not allow this kind",
         Unavailable::NotListed => "the tenant's API server has not listed its objects yet",
+        Unavailable::TooMuch => "the tenant has more or larger objects of it than the syncer keeps",
     }
 }
 

@@ -1,19 +1,31 @@
 //! Tests of what is watched, and of what the start waits for.
 
 use super::*;
-use crate::engine::test_engine::{engine, engine_of, tenant};
-use berth_sync_rules::model::store::Stored;
+use crate::{
+    engine::test_engine::{engine, engine_of, engine_reaching, tenant},
+    store::fake_server,
+};
+use berth_sync_rules::model::{Tenant, store::Stored};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// An engine for a class that lists a kind of its own.
-fn engine_with_widgets() -> (Arc<Engine>, KindId) {
+/// The tenant of a class that lists a kind of its own.
+fn tenant_with_widgets() -> Tenant {
     let reference = json!({"path": "spec.secretName", "kind": "Secret"});
     let kind = json!({"group": "example.com", "version": "v1", "kind": "Widget", "resource": "widgets", "fields": ["spec"],
         "references": [reference]});
-    let engine = engine_of(tenant(serde_json::from_value(json!({"kinds": [kind]})).unwrap()));
-    let widget = engine.cache.find_kind_by_name("Widget.example.com").unwrap();
+    tenant(serde_json::from_value(json!({"kinds": [kind]})).unwrap())
+}
+
+/// An engine of this tenant.
+fn engine_with_widgets() -> (Arc<Engine>, KindId) {
+    let engine = engine_of(tenant_with_widgets());
+    let widget = find_widget(&engine);
     (engine, widget)
+}
+
+fn find_widget(engine: &Engine) -> KindId {
+    engine.cache.find_kind_by_name("Widget.example.com").unwrap()
 }
 
 /// Lists everything but one kind in the tenant.
@@ -77,6 +89,53 @@ async fn the_start_waits_for_built_in_kinds_and_only_for_a_short_time_for_extens
     assert_eq!(engine.find_unavailable_side(widget), None);
     engine.publish_unlisted();
     assert_eq!(engine.metrics.unlisted_kinds.get(), 0);
+}
+
+/// Waits until what is known of a kind is this, and says how long that took.
+async fn until_unavailable(engine: &Engine, id: KindId, why: Option<Unavailable>) -> Duration {
+    let start = tokio::time::Instant::now();
+    let expected = why.map(|why| (Side::Tenant, why));
+    while engine.find_unavailable_side(id) != expected {
+        assert!(start.elapsed() < Duration::from_hours(1), "still not {why:?}");
+        tokio::time::sleep(LIST_POLL).await;
+    }
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_had_too_much_is_synced_once_it_has_not() {
+    let metadata = json!({"name": "a", "namespace": "team", "uid": "w", "resourceVersion": "5"});
+    // More structure than the syncer has memory for.
+    let large = json!({"metadata": metadata, "spec": vec![json!({}); 100_000]});
+    let small = json!({"metadata": metadata, "spec": {"size": 1}});
+    let answers = [large, small].map(|object| fake_server::list(&[object]));
+    let engine = engine_reaching(tenant_with_widgets(), fake_server::watch_server(answers.into()));
+    let widget = find_widget(&engine);
+    list_all_but(&engine, widget);
+    let watching = tokio::spawn(Arc::clone(&engine).watch(Side::Tenant, widget));
+
+    until_unavailable(&engine, widget, Some(Unavailable::TooMuch)).await;
+    let start = tokio::time::Instant::now();
+    engine.listed().await;
+    assert!(start.elapsed() < EXTENSION_WAIT, "the syncer is ready without it");
+    assert_eq!(
+        engine.unavailable_kinds(),
+        ["Widget.example.com (the tenant has more or larger objects of it than the syncer keeps)"]
+    );
+    engine.publish_unlisted();
+    assert_eq!(engine.metrics.unlisted_kinds.get(), 1);
+    let key = widget.key(Name::new("team", "a"));
+    let outcome = engine.reconcile(&key, Instant::now(), true).await;
+    assert_eq!(outcome.unwrap().result, "unavailable", "nothing of it is changed");
+
+    let waited = until_unavailable(&engine, widget, None).await;
+    assert!(waited >= Duration::from_mins(5), "{waited:?}");
+    assert!(engine.unavailable_kinds().is_empty());
+    assert_eq!(engine.queue_of(widget).len(), 1, "its object waits to be synced");
+    // No API server of the host answers.
+    let written = engine.reconcile(&key, Instant::now(), true).await;
+    assert!(matches!(written, Err(CallError::Unavailable(_))), "{written:?}");
+    watching.abort();
 }
 
 #[tokio::test(start_paused = true)]
