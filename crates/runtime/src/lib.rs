@@ -9,6 +9,7 @@ pub mod discovery;
 pub mod extension_answers;
 pub mod http;
 pub mod lease;
+mod log_lines;
 pub mod metrics;
 pub mod places;
 pub mod queue;
