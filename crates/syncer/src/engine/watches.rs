@@ -29,6 +29,23 @@ const EXTENSION_WAIT: Duration = Duration::from_secs(10);
 /// Wait after a failed check whether there is anything to watch.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// How often it is looked which lists the start still waits for.
+const MISSING_CHECK: Duration = Duration::from_secs(5);
+/// Such lists that are named at most.
+const MOST_NAMED: usize = 8;
+
+/// How far the lists of both sides are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lists<'a> {
+    /// The start waits for these, of which the first ones are named.
+    Missing(&'a [String]),
+    /// The start waits for none. Nothing of the kinds in `without` is synced, for the reasons that are named.
+    Complete {
+        /// Kinds with reasons.
+        without: &'a [String],
+    },
+}
+
 /// Bytes that an object of them counts besides its text: for what is kept of it otherwise.
 const MEMORY_OF_OBJECT: u64 = 2 << 10;
 
@@ -185,9 +202,39 @@ impl Engine {
 
     async fn until_listed(&self, lists: &[(Side, KindId)]) {
         for (side, id) in lists.iter().copied() {
-            let store = self.cache.stores.of(side, id);
-            while !store.is_listed() && (self.cache.kind(id).is_essential || store.unavailable().is_none()) {
+            while self.is_awaited(side, id) {
                 tokio::time::sleep(LIST_POLL).await;
+            }
+        }
+    }
+
+    /// Whether a list has not ended, and the kind is not known to be off either.
+    fn is_awaited(&self, side: Side, id: KindId) -> bool {
+        let store = self.cache.stores.of(side, id);
+        !store.is_listed() && (self.cache.kind(id).is_essential || store.unavailable().is_none())
+    }
+
+    /// The lists for which the start waits as long as it takes.
+    fn missing_lists(&self) -> Vec<String> {
+        let mut lists = self.lists(false);
+        lists.retain(|(side, id)| self.is_awaited(*side, *id));
+        let name = |(side, id): &(Side, KindId)| format!("{} of the {}", id.label(), side.name());
+        let mut names: Vec<String> = lists.iter().take(MOST_NAMED).map(name).collect();
+        if lists.len() > names.len() {
+            names.push(format!("{} more", lists.len() - names.len()));
+        }
+        names
+    }
+
+    /// Reports which lists the start waits for whenever these are others than before, for ever. A start without trouble is over before.
+    pub(super) async fn report_missing(&self, mut report: impl FnMut(&[String])) {
+        let mut before = Vec::new();
+        loop {
+            tokio::time::sleep(MISSING_CHECK).await;
+            let missing = self.missing_lists();
+            if missing != before {
+                report(&missing);
+                before = missing;
             }
         }
     }

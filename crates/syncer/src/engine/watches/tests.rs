@@ -7,7 +7,7 @@ use crate::{
 };
 use berth_sync_rules::model::{Tenant, store::Stored};
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::{sync::Mutex, time::Instant};
 
 /// The tenant of a class that lists a kind of its own.
 fn tenant_with_widgets() -> Tenant {
@@ -91,15 +91,34 @@ async fn the_start_waits_for_built_in_kinds_and_only_for_a_short_time_for_extens
     assert_eq!(engine.metrics.unlisted_kinds.get(), 0);
 }
 
-/// Waits until what is known of a kind is this, and says how long that took.
-async fn until_unavailable(engine: &Engine, id: KindId, why: Option<Unavailable>) -> Duration {
-    let start = tokio::time::Instant::now();
+#[tokio::test(start_paused = true)]
+async fn what_the_start_waits_for_is_named() {
+    let (engine, widget) = engine_with_widgets();
+    let many = engine.missing_lists();
+    assert_eq!(many.len(), MOST_NAMED + 1);
+    assert!(many.last().is_some_and(|last| last.ends_with(" more")), "{many:?}");
+    list_all_but(&engine, KindId::NetworkPolicy);
+    let reports = Mutex::new(Vec::new());
+    let reporting = engine.report_missing(|missing| reports.lock().unwrap().push(missing.to_vec()));
+    assert!(tokio::time::timeout(Duration::from_mins(1), reporting).await.is_err());
+    assert_eq!(*reports.lock().unwrap(), [["NetworkPolicy of the tenant"]]);
+
+    // Of an extension the start does not depend.
+    list_all_but(&engine, widget);
+    engine.cache.stores.tenant(KindId::NetworkPolicy).set_listed();
+    assert!(engine.missing_lists().is_empty());
+}
+
+/// Waits until a kind is off in the tenant for this reason, or for none.
+async fn until_unavailable(engine: &Engine, id: KindId, why: Option<Unavailable>) {
     let expected = why.map(|why| (Side::Tenant, why));
-    while engine.find_unavailable_side(id) != expected {
-        assert!(start.elapsed() < Duration::from_hours(1), "still not {why:?}");
-        tokio::time::sleep(LIST_POLL).await;
-    }
-    start.elapsed()
+    let is_so = async {
+        while engine.find_unavailable_side(id) != expected {
+            tokio::time::sleep(LIST_POLL).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_hours(1), is_so).await;
+    assert!(waited.is_ok(), "{:?}", engine.find_unavailable_side(id));
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,10 +131,10 @@ async fn a_kind_that_had_too_much_is_synced_once_it_has_not() {
     let engine = engine_reaching(tenant_with_widgets(), fake_server::watch_server(answers.into()));
     let widget = find_widget(&engine);
     list_all_but(&engine, widget);
+    let start = tokio::time::Instant::now();
     let watching = tokio::spawn(Arc::clone(&engine).watch(Side::Tenant, widget));
 
     until_unavailable(&engine, widget, Some(Unavailable::TooMuch)).await;
-    let start = tokio::time::Instant::now();
     engine.listed().await;
     assert!(start.elapsed() < EXTENSION_WAIT, "the syncer is ready without it");
     assert_eq!(
@@ -128,8 +147,12 @@ async fn a_kind_that_had_too_much_is_synced_once_it_has_not() {
     let outcome = engine.reconcile(&key, Instant::now(), true).await;
     assert_eq!(outcome.unwrap().result, "unavailable", "nothing of it is changed");
 
-    let waited = until_unavailable(&engine, widget, None).await;
-    assert!(waited >= Duration::from_mins(5), "{waited:?}");
+    until_unavailable(&engine, widget, None).await;
+    let waited = start.elapsed();
+    assert!(
+        (Duration::from_mins(5)..Duration::from_mins(6)).contains(&waited),
+        "{waited:?}"
+    );
     assert!(engine.unavailable_kinds().is_empty());
     assert_eq!(engine.queue_of(widget).len(), 1, "its object waits to be synced");
     // No API server of the host answers.
