@@ -111,8 +111,12 @@ enum Place {
     None,
     /// It waits for one.
     Awaited(Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>),
-    /// It has one, until then.
-    Taken(OwnedSemaphorePermit, Pin<Box<Sleep>>),
+    /// It has one.
+    Taken {
+        _place: OwnedSemaphorePermit,
+        /// Until when at most.
+        until: Pin<Box<Sleep>>,
+    },
 }
 
 /// A part of an answer; none at its end.
@@ -135,11 +139,14 @@ impl ExtensionAnswer {
                     let Ok(place) = ready!(place.as_mut().poll(context)) else {
                         return Poll::Ready(Err(TooSlow));
                     };
-                    self.place = Place::Taken(place, Box::pin(sleep(PLACE_TIME)));
+                    self.place = Place::Taken {
+                        _place: place,
+                        until: Box::pin(sleep(PLACE_TIME)),
+                    };
                     // Nobody has listened meanwhile.
                     self.renew();
                 }
-                Place::Taken(_, until) => {
+                Place::Taken { until, .. } => {
                     let is_over = until.as_mut().poll(context).is_ready();
                     return Poll::Ready(if is_over { Err(TooSlow) } else { Ok(()) });
                 }
