@@ -34,6 +34,9 @@ const MISSING_CHECK: Duration = Duration::from_secs(5);
 /// Such lists that are named at most.
 const MOST_NAMED: usize = 8;
 
+/// Bytes that an object of an extension counts besides its text: for what is kept of it otherwise.
+const MEMORY_OF_OBJECT: u64 = 2 << 10;
+
 /// How far the lists of both sides are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lists<'a> {
@@ -45,9 +48,6 @@ pub enum Lists<'a> {
         without: &'a [String],
     },
 }
-
-/// Bytes that an object of them counts besides its text: for what is kept of it otherwise.
-const MEMORY_OF_OBJECT: u64 = 2 << 10;
 
 /// Whether a tenant may serve a kind there by itself.
 fn is_extension(side: Side, kind: &Kind) -> bool {
