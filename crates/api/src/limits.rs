@@ -212,6 +212,19 @@ impl Default for TenantLimits {
 /// Ended pods that Kubernetes keeps by default.
 const ENDED_PODS: u32 = 12_500;
 
+/// See [`extension_bytes`]: some thousand objects of 30 KB.
+const LEAST_EXTENSION_BYTES: u64 = 128 << 20;
+/// See [`extension_bytes`].
+const EXTENSION_SHARE: u64 = 4;
+
+/// Bytes, as JSON, that a syncer keeps of all objects in its tenant that are of kinds which the tenant may serve by servers of its own:
+/// `sync.kinds`, the Gateway API and snapshots. A quarter of `host_bytes`, which is [`TenantLimits::host_size`], as what they become on the host
+/// counts there; 128 MiB at least. Nothing else limits them: what such a server lists is not in the tenant's datastore. Control gives syncers
+/// memory for as many.
+pub fn extension_bytes(host_bytes: u64) -> u64 {
+    LEAST_EXTENSION_BYTES.max(host_bytes / EXTENSION_SHARE)
+}
+
 impl TenantLimits {
     /// Ended pods that the tenant keeps: fewer than its pods may be, so that ended pods alone never use up the limit.
     pub fn ended_pods(&self) -> u32 {
@@ -315,6 +328,14 @@ mod tests {
             };
             assert_eq!(limits.ended_pods(), ended);
         }
+    }
+
+    #[test]
+    fn extensions_have_a_share_of_the_host_and_never_little() {
+        let mib = |host: u64| extension_bytes(host << 20) >> 20;
+        assert_eq!((mib(1), mib(512), mib(516)), (128, 128, 129));
+        assert_eq!(mib(8192), 2048);
+        assert_eq!(extension_bytes(u64::MAX), u64::MAX / 4);
     }
 
     #[test]
