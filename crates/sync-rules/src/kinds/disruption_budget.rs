@@ -5,7 +5,7 @@
 //! | labels, annotations | not passed on: see `metadata` |
 //! | `selector` | narrowed to the tenant and the namespace; its size is limited, see [`sizes`] |
 //! | `minAvailable` as a number | copied |
-//! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, nothing may be disrupted |
+//! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, more pods than there can be are wanted, so that nothing may be disrupted |
 //! | `unhealthyPodEvictionPolicy` | copied |
 //! | anything else | denied by name |
 //! | status | stays: the tenant's disruption controller writes it from the tenant's pods, and evictions in the tenant go by it. Two writers would conflict |
@@ -40,6 +40,10 @@ const SPEC: Fields = &[
     ("unhealthyPodEvictionPolicy", Rule::Copy),
 ];
 
+/// More pods than can be healthy, so that none may be disrupted. `maxUnavailable: 0` says the same, but for it the host looks for the owners of
+/// the pods, which are in the tenant, and writes an Event with the whole selector each time it finds none.
+const ALL_PODS: i32 = i32::MAX;
+
 struct Budgets;
 
 /// Pods that have to be healthy, as the tenant's controller has counted them for the current spec.
@@ -68,11 +72,9 @@ impl ToHost for Budgets {
             let selector = scoped(cache, selector, Some(&[&*name.namespace]));
             spec.insert("selector".into(), selector);
         }
-        match (source.get("minAvailable"), counted(budget)) {
-            (Some(number), _) if number.is_number() => drop(spec.insert("minAvailable".into(), number.clone())),
-            (_, Some(number)) => drop(spec.insert("minAvailable".into(), number.clone())),
-            (_, None) => drop(spec.insert("maxUnavailable".into(), 0.into())),
-        }
+        let wanted = source.get("minAvailable").filter(|number| number.is_number());
+        let healthy = wanted.or_else(|| counted(budget)).cloned();
+        spec.insert("minAvailable".into(), healthy.unwrap_or_else(|| ALL_PODS.into()));
         let annotations = metadata::annotations(budget, &AnnotationRules::default(), &mut issues);
         let metadata = json!({"annotations": annotations});
         let object = json!({"metadata": metadata, "spec": spec});
@@ -105,15 +107,35 @@ mod tests {
         let mut budget = json!({"metadata": {"generation": 2}, "spec": {"maxUnavailable": "25%", "selector": {}},
             "status": {"observedGeneration": 1, "desiredHealthy": 3}});
         assert_eq!(
-            spec(&budget)["maxUnavailable"],
-            0,
+            spec(&budget)["minAvailable"],
+            i32::MAX,
             "healthy pods are not counted yet, so no pod may be disrupted"
         );
         budget["status"]["observedGeneration"] = 2.into();
         assert_eq!(spec(&budget)["minAvailable"], 3);
-        assert_eq!(spec(&budget).get("maxUnavailable"), None);
         budget["spec"] = json!({"minAvailable": "50%", "selector": {}});
         assert_eq!(spec(&budget)["minAvailable"], 3);
+    }
+
+    #[test]
+    fn the_host_looks_for_no_owners_of_pods() {
+        let counted = json!({"observedGeneration": 1, "desiredHealthy": 0});
+        for limits in [
+            json!({"maxUnavailable": 0}),
+            json!({"maxUnavailable": 1}),
+            json!({"maxUnavailable": "10%"}),
+            json!({"minAvailable": "10%"}),
+            json!({"minAvailable": 1}),
+            json!({"minAvailable": null, "maxUnavailable": null}),
+            json!({}),
+        ] {
+            for status in [&Value::Null, &json!({}), &counted] {
+                let budget = json!({"metadata": {"generation": 1}, "spec": limits, "status": status});
+                let spec = spec(&budget);
+                assert!(spec["minAvailable"].is_i64(), "{budget}: {spec}");
+                assert_eq!(spec.get("maxUnavailable"), None, "{budget}");
+            }
+        }
     }
 
     #[test]
