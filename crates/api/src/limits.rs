@@ -100,7 +100,7 @@ pub struct TenantLimits {
     /// `ConfigMaps` that pods use; others stay in the tenant.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub config_maps: u32,
-    /// `PodDisruptionBudgets`.
+    /// `PodDisruptionBudgets`. The host compares each with every pod of the tenant that changes.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub pod_disruption_budgets: u32,
     /// `ResourceClaims`, with those that are made from templates for pods.
@@ -186,7 +186,8 @@ impl Default for TenantLimits {
             network_policies: 1000,
             secrets: 10_000,
             config_maps: 10_000,
-            pod_disruption_budgets: 1000,
+            // One for each fifth Service. Whenever a pod of the tenant changes, one thread that works for all tenants goes through them.
+            pod_disruption_budgets: 200,
             resource_claims: 15_000,
             resources: Vec::new(),
             default_request: DefaultRequest::default(),
