@@ -56,10 +56,13 @@ fn with_selector(budget: &mut Value) {
     json::set(budget, &["spec", "selector"], selector);
 }
 
-/// Pods that have to be healthy, as the tenant's controller has counted them for the current spec.
+/// Pods that have to be healthy, as the tenant's controller has counted them for the current spec. Where it expects no pods, it allows no
+/// disruption, whatever number it writes: the budget selects none, or those that it selects have no owner whose number it knows.
 fn counted(budget: &Value) -> Option<&Value> {
     let observed = json::at(budget, &["status", "observedGeneration"])?;
-    (Some(observed) == json::at(budget, &["metadata", "generation"]))
+    let is_current = Some(observed) == json::at(budget, &["metadata", "generation"]);
+    let expects_none = json::at(budget, &["status", "expectedPods"]).is_some_and(|pods| pods == 0);
+    (is_current && !expects_none)
         .then(|| json::at(budget, &["status", "desiredHealthy"]))
         .flatten()
 }
@@ -157,6 +160,14 @@ mod tests {
         assert_eq!(spec(&budget)["minAvailable"], 3);
         budget["spec"] = json!({"minAvailable": "50%", "selector": {}});
         assert_eq!(spec(&budget)["minAvailable"], 3);
+        budget["status"] = json!({"observedGeneration": 2, "desiredHealthy": 0, "expectedPods": 0});
+        assert_eq!(
+            spec(&budget)["minAvailable"],
+            i32::MAX,
+            "pods without an owner, none of which may be disrupted in the tenant"
+        );
+        budget["status"]["expectedPods"] = 4.into();
+        assert_eq!(spec(&budget)["minAvailable"], 0);
     }
 
     #[test]
