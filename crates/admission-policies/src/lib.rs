@@ -9,6 +9,8 @@
 //! `admissionpolicies.berth.dev` may change them. That is control, and cluster-admins, who could delete the policies as well.
 //! Which classes and pools a user may name in a TenantCluster is asked of RBAC as well: the verb [`USE`]. Which namespaces they may be
 //! named in is read from all classes and pools, which are the parameters of two policies.
+//!
+//! [`mutating_policies`] change requests before these policies see them, on hosts that can do that. Nothing depends on them.
 
 mod allowed_namespaces;
 mod annotations;
@@ -16,6 +18,7 @@ mod cel;
 mod device_variables;
 mod devices;
 mod endpoints;
+mod events;
 mod field_checks;
 mod gateway;
 mod ingresses_and_routes;
@@ -42,9 +45,9 @@ pub use tenant_clusters::{USE, USED_RESOURCES};
 use berth_api::{GROUP, VERSION, labels};
 use k8s_openapi::{
     api::admissionregistration::v1::{
-        self, MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,
-        ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec,
-        Variable,
+        self, MatchCondition, MatchResources, MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding,
+        NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+        ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Variable,
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta},
 };
@@ -64,6 +67,8 @@ pub const SERVE: &str = "serve";
 pub enum Subjects {
     /// All users but those that RBAC lets bypass the policies.
     Everyone,
+    /// The same. Validations ask RBAC last, because such requests are frequent and nearly all of them valid.
+    EveryoneAskedLast,
     /// The tenant's own identities: the service accounts of its control-plane namespace. Controllers of the host work on the
     /// same objects and are trusted.
     TenantIdentities,
@@ -85,6 +90,8 @@ pub enum Scope {
     WorkloadNamespaces,
     /// In the control-plane namespaces of all tenants.
     ControlPlaneNamespaces,
+    /// In the workload and control-plane namespaces of all tenants.
+    TenantNamespaces,
     /// In every namespace that is not of a tenant: those of teams and of the platform.
     OtherNamespaces,
     /// In every namespace.
@@ -93,6 +100,44 @@ pub enum Scope {
     Cluster,
     /// Everywhere, cluster-scoped objects included.
     Everywhere,
+}
+
+impl Scope {
+    /// The selector of namespaces. It does not apply to cluster-scoped objects: all of them would match.
+    fn namespace_selector(self) -> LabelSelector {
+        let of_role = |role: &str| LabelSelector {
+            match_labels: Some(BTreeMap::from([(labels::ROLE.to_owned(), role.to_owned())])),
+            match_expressions: None,
+        };
+        let with_role = |operator: &str| LabelSelector {
+            match_labels: None,
+            match_expressions: Some(vec![LabelSelectorRequirement {
+                key: labels::ROLE.into(),
+                operator: operator.into(),
+                values: None,
+            }]),
+        };
+        match self {
+            Self::WorkloadNamespaces => of_role(labels::ROLE_WORKLOADS),
+            Self::ControlPlaneNamespaces => of_role(labels::ROLE_CONTROL_PLANE),
+            Self::TenantNamespaces => with_role("Exists"),
+            Self::OtherNamespaces => with_role("DoesNotExist"),
+            Self::AllNamespaces | Self::Cluster | Self::Everywhere => LabelSelector::default(),
+        }
+    }
+
+    /// The scope of rules.
+    fn of_rules(self) -> &'static str {
+        match self {
+            Self::Cluster => "Cluster",
+            Self::Everywhere => "*",
+            Self::WorkloadNamespaces
+            | Self::ControlPlaneNamespaces
+            | Self::TenantNamespaces
+            | Self::OtherNamespaces
+            | Self::AllNamespaces => "Namespaced",
+        }
+    }
 }
 
 /// Objects that are the parameters of a policy. A request must be valid with each of them; without any, it is.
@@ -148,6 +193,18 @@ impl ResourceRule {
             operations: WRITES,
         }
     }
+
+    fn build(&self, scope: Scope) -> NamedRuleWithOperations {
+        let texts = |list: &[&str]| Some(list.iter().map(ToString::to_string).collect::<Vec<_>>());
+        NamedRuleWithOperations {
+            api_groups: texts(&[self.group]),
+            api_versions: texts(&[self.version]),
+            operations: texts(self.operations),
+            resources: texts(self.resources),
+            resource_names: None,
+            scope: Some(scope.of_rules().into()),
+        }
+    }
 }
 
 /// A CEL expression that must be true, and the message if it is not.
@@ -194,6 +251,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         device_variables::build_policy(),
         services::build_policy(),
         endpoints::build_policy(),
+        events::build_policy(),
         user_quotas::build_policy(),
     ]);
     policies.extend(metadata::build_policies());
@@ -218,6 +276,11 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies
 }
 
+/// Policies that change requests, with their bindings. Hosts have the kinds from Kubernetes 1.36 on.
+pub fn mutating_policies() -> [(MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding); 1] {
+    [events::build_mutating_policy()]
+}
+
 fn validation(expression: impl Into<String>, message: impl Into<Cow<'static, str>>) -> Validation {
     Validation {
         expression: expression.into(),
@@ -232,74 +295,28 @@ fn match_condition(name: &str, expression: String) -> MatchCondition {
     }
 }
 
+fn build_metadata(name: &str, description: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.into()),
+        labels: Some(BTreeMap::from([(
+            "app.kubernetes.io/part-of".to_owned(),
+            "berth".to_owned(),
+        )])),
+        annotations: Some(BTreeMap::from([(
+            "kubernetes.io/description".to_owned(),
+            description.to_owned(),
+        )])),
+        ..ObjectMeta::default()
+    }
+}
+
 impl AdmissionPolicy {
-    fn build_metadata(&self) -> ObjectMeta {
-        ObjectMeta {
-            name: Some(self.name.into()),
-            labels: Some(BTreeMap::from([(
-                "app.kubernetes.io/part-of".to_owned(),
-                "berth".to_owned(),
-            )])),
-            annotations: Some(BTreeMap::from([(
-                "kubernetes.io/description".to_owned(),
-                self.description.to_owned(),
-            )])),
-            ..ObjectMeta::default()
-        }
-    }
-
-    /// Policies for everyone on cluster-scoped objects check the user in their validations, and only if something reserved changes.
-    fn selects_users(&self) -> bool {
-        self.scope != Scope::Cluster || self.subjects != Subjects::Everyone
-    }
-
-    /// What an API server does that cannot evaluate the policy: it rejects the request. A policy with parameters is ignored: after its
-    /// installation and after each restart, an API server needs up to 30 seconds to find the kind of the parameters, and would reject the
-    /// requests of everybody, control among them.
-    fn failure_policy(&self) -> &'static str {
-        if self.parameters.is_some() { "Ignore" } else { "Fail" }
-    }
-
-    /// The ValidatingAdmissionPolicy.
-    pub fn build_policy(&self) -> ValidatingAdmissionPolicy {
-        let texts = |list: &[&str]| Some(list.iter().map(ToString::to_string).collect::<Vec<_>>());
-        let of_role = |role: &str| LabelSelector {
-            match_labels: Some(BTreeMap::from([(labels::ROLE.to_owned(), role.to_owned())])),
-            match_expressions: None,
-        };
-        let namespace_selector = match self.scope {
-            Scope::WorkloadNamespaces => of_role(labels::ROLE_WORKLOADS),
-            Scope::ControlPlaneNamespaces => of_role(labels::ROLE_CONTROL_PLANE),
-            Scope::OtherNamespaces => LabelSelector {
-                match_labels: None,
-                match_expressions: Some(vec![LabelSelectorRequirement {
-                    key: labels::ROLE.into(),
-                    operator: "DoesNotExist".into(),
-                    values: None,
-                }]),
-            },
-            Scope::AllNamespaces | Scope::Cluster | Scope::Everywhere => LabelSelector::default(),
-        };
-        let resource_rules = self.resource_rules.iter().map(|rule| NamedRuleWithOperations {
-            api_groups: texts(&[rule.group]),
-            api_versions: texts(&[rule.version]),
-            operations: texts(rule.operations),
-            resources: texts(rule.resources),
-            resource_names: None,
-            // A namespace selector does not apply to cluster-scoped objects: all of them would match.
-            scope: Some(
-                match self.scope {
-                    Scope::Cluster => "Cluster",
-                    Scope::Everywhere => "*",
-                    Scope::WorkloadNamespaces
-                    | Scope::ControlPlaneNamespaces
-                    | Scope::OtherNamespaces
-                    | Scope::AllNamespaces => "Namespaced",
-                }
-                .into(),
-            ),
-        });
+    /// The condition on the user. Policies without one check the user in their validations.
+    fn subject_condition(&self) -> Option<MatchCondition> {
         let (name, is_subject) = match self.subjects {
+            Subjects::EveryoneAskedLast => return None,
+            // Only if something reserved changes.
+            Subjects::Everyone if self.scope == Scope::Cluster => return None,
             // Most requests in these namespaces are a syncer's: RBAC, which compares the user with every ClusterRoleBinding, is not asked
             // about it.
             Subjects::Everyone if self.scope == Scope::WorkloadNamespaces => (
@@ -316,11 +333,22 @@ impl AdmissionPolicy {
                 format!("!{} && !{}", cel::is_kubelet(), cel::is_tenant_identity()),
             ),
         };
+        Some(match_condition(name, is_subject))
+    }
+
+    /// What an API server does that cannot evaluate the policy: it rejects the request. A policy with parameters is ignored: after its
+    /// installation and after each restart, an API server needs up to 30 seconds to find the kind of the parameters, and would reject the
+    /// requests of everybody, control among them.
+    fn failure_policy(&self) -> &'static str {
+        if self.parameters.is_some() { "Ignore" } else { "Fail" }
+    }
+
+    /// The ValidatingAdmissionPolicy.
+    pub fn build_policy(&self) -> ValidatingAdmissionPolicy {
         let further = self.conditions.iter();
         let further = further.map(|(name, expression)| match_condition(name, expression.clone()));
-        let conditions = std::iter::once(match_condition(name, is_subject))
-            .chain(further)
-            .collect();
+        let conditions: Vec<MatchCondition> = self.subject_condition().into_iter().chain(further).collect();
+        let resource_rules = self.resource_rules.iter().map(|rule| rule.build(self.scope));
         let validations = self.validations.iter().map(|validation| v1::Validation {
             expression: validation.expression.clone(),
             message: Some(validation.message.to_string()),
@@ -332,18 +360,18 @@ impl AdmissionPolicy {
             expression: expression.clone(),
         });
         ValidatingAdmissionPolicy {
-            metadata: self.build_metadata(),
+            metadata: build_metadata(self.name, self.description),
             spec: Some(ValidatingAdmissionPolicySpec {
                 failure_policy: Some(self.failure_policy().into()),
                 param_kind: self.parameters.map(ParameterKind::build),
                 match_constraints: Some(MatchResources {
                     match_policy: Some("Equivalent".into()),
-                    namespace_selector: Some(namespace_selector),
+                    namespace_selector: Some(self.scope.namespace_selector()),
                     object_selector: Some(LabelSelector::default()),
                     resource_rules: Some(resource_rules.collect()),
                     exclude_resource_rules: None,
                 }),
-                match_conditions: self.selects_users().then_some(conditions),
+                match_conditions: (!conditions.is_empty()).then_some(conditions),
                 variables: Some(variables.collect()),
                 validations: Some(validations.collect()),
                 ..ValidatingAdmissionPolicySpec::default()
@@ -355,7 +383,7 @@ impl AdmissionPolicy {
     /// The ValidatingAdmissionPolicyBinding.
     pub fn build_binding(&self) -> ValidatingAdmissionPolicyBinding {
         ValidatingAdmissionPolicyBinding {
-            metadata: self.build_metadata(),
+            metadata: build_metadata(self.name, self.description),
             spec: ValidatingAdmissionPolicyBindingSpec {
                 policy_name: self.name.into(),
                 // The audit log shows whose requests were rejected: an intact syncer's never are.
@@ -381,8 +409,10 @@ mod tests {
     #[test]
     fn policies_have_unique_names_and_a_message_for_every_rejection() {
         let all = all_policies();
-        let names: BTreeSet<&str> = all.iter().map(|policy| policy.name).collect();
-        assert_eq!(names.len(), all.len());
+        let mut names: BTreeSet<String> = all.iter().map(|policy| policy.name.to_owned()).collect();
+        let changing = mutating_policies();
+        names.extend(changing.iter().filter_map(|(policy, _)| policy.metadata.name.clone()));
+        assert_eq!(names.len(), all.len() + changing.len());
         for policy in &all {
             let name = policy.name;
             assert!(name.starts_with("berth-"), "{name}");
@@ -425,7 +455,7 @@ mod tests {
     fn conditions_are_evaluated_for_every_policy_that_has_some() {
         for policy in all_policies() {
             let conditions = policy.build_policy().spec.and_then(|spec| spec.match_conditions);
-            let subjects = usize::from(policy.selects_users());
+            let subjects = usize::from(policy.subject_condition().is_some());
             let count = conditions.as_ref().map_or(0, Vec::len);
             assert_eq!(count, subjects + policy.conditions.len(), "{}", policy.name);
             for (_, expression) in &policy.conditions {
@@ -457,9 +487,9 @@ mod tests {
 
     /// They have no condition that asks RBAC.
     #[test]
-    fn policies_on_cluster_scoped_objects_and_for_others_on_the_host_ask_rbac_last() {
-        let asks_last =
-            |policy: &AdmissionPolicy| policy.scope == Scope::Cluster || policy.subjects == Subjects::OthersOnHost;
+    fn policies_on_cluster_scoped_objects_on_events_and_for_others_on_the_host_ask_rbac_last() {
+        let late = [Subjects::EveryoneAskedLast, Subjects::OthersOnHost];
+        let asks_last = |policy: &AdmissionPolicy| policy.scope == Scope::Cluster || late.contains(&policy.subjects);
         for policy in all_policies().into_iter().filter(asks_last) {
             for Validation { expression, message } in &policy.validations {
                 let asks = expression.ends_with(&format!("|| {}", cel::may_bypass_policies()));
@@ -471,7 +501,8 @@ mod tests {
     #[test]
     fn no_policy_keeps_the_platform_from_deleting_objects() {
         let policies = all_policies().into_iter();
-        for policy in policies.filter(|policy| policy.subjects == Subjects::Everyone) {
+        let everyone = [Subjects::Everyone, Subjects::EveryoneAskedLast];
+        for policy in policies.filter(|policy| everyone.contains(&policy.subjects)) {
             for rule in &policy.resource_rules {
                 assert!(!rule.operations.contains(&"DELETE"), "{}", policy.name);
             }

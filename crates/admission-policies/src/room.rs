@@ -198,12 +198,12 @@ fn writers(object: &str) -> String {
 }
 
 /// The text of an object.
-fn whole(object: &str) -> String {
+pub(super) fn whole(object: &str) -> String {
     format!("bytes('%s'.format([{object}]))")
 }
 
 /// Whether what is measured of an object has at most this size, or no more than before.
-fn at_most(measure: impl Fn(&str) -> String, most: impl Display, message: &'static str) -> Validation {
+pub(super) fn at_most(measure: impl Fn(&str) -> String, most: impl Display, message: &'static str) -> Validation {
     // An API server that knows the types of fields takes an object for no map.
     let (new, old) = (measure("dyn(object)"), measure("dyn(oldObject)"));
     validation(

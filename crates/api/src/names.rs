@@ -146,8 +146,12 @@ fn etcd_prefix(hash: &str) -> String {
 /// Key prefix of the tenant with this user of the shared etcd; none if no tenant has such a user.
 pub fn etcd_prefix_of_user(user: &str) -> Option<String> {
     let hash = user.strip_prefix(ETCD_USER_PREFIX)?;
-    let is_hash = hash.len() == HASH_LENGTH && hash.bytes().all(|byte| BASE32.contains(&byte));
-    is_hash.then(|| etcd_prefix(hash))
+    is_hash(hash).then(|| etcd_prefix(hash))
+}
+
+/// Whether a text has the form of a [`hash`].
+fn is_hash(text: &str) -> bool {
+    text.len() == HASH_LENGTH && text.bytes().all(|byte| BASE32.contains(&byte))
 }
 
 /// Before the slug in the name of a workload namespace.
@@ -165,6 +169,15 @@ pub fn is_workload_namespace(namespace: &str, slug: &str) -> bool {
 pub fn is_control_plane_namespace(namespace: &str, slug: &str) -> bool {
     let of_workloads = namespace.strip_suffix(CONTROL_PLANE_SUFFIX);
     of_workloads.is_some_and(|namespace| is_workload_namespace(namespace, slug))
+}
+
+/// Whether a name has the form of the workload or control-plane namespace of a tenant, whether or not there is such a tenant.
+pub fn is_like_tenant_namespace(name: &str) -> bool {
+    let of_workloads = name.strip_suffix(CONTROL_PLANE_SUFFIX).unwrap_or(name);
+    let parts = of_workloads
+        .strip_prefix(WORKLOADS_PREFIX)
+        .and_then(|slug| slug.rsplit_once('-'));
+    parts.is_some_and(|(readable, hash)| !readable.is_empty() && is_hash(hash))
 }
 
 #[cfg(test)]
@@ -195,6 +208,30 @@ mod tests {
             id.slug(),
         ] {
             assert_eq!(etcd_prefix_of_user(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn namespaces_of_tenants_are_recognized() {
+        let long = "a".repeat(253);
+        for name in ["vision", "a", long.as_str(), "berth-9"] {
+            let id = TenantId::new(name, "6f2c");
+            for namespace in [id.workload_namespace(), id.control_plane_namespace()] {
+                assert!(is_like_tenant_namespace(&namespace), "{namespace}");
+            }
+        }
+        for other in [
+            "berth-system",
+            "berth-aaaaaaaaaaaaa",
+            "berth--aaaaaaaaaaaaa",
+            "berth-vision",
+            "berth-vision-aaaaaaaaaaaa",
+            "berth-vision-0123456789abc",
+            "berth-vision-aaaaaaaaaaaaa-x",
+            "vision-aaaaaaaaaaaaa",
+            "kube-system",
+        ] {
+            assert!(!is_like_tenant_namespace(other), "{other}");
         }
     }
 

@@ -7,6 +7,7 @@ use berth_kubernetes_versions::features::{GroupScheduling, group_scheduling};
 use berth_process::ProcessSpec;
 use berth_process::binaries::{self, Binary};
 
+use crate::admission;
 use crate::config::{HostClusterConfig, POD_RANGE, Purpose};
 use crate::nodes::SIMULATED;
 use crate::pki::{HostPki, file};
@@ -61,6 +62,11 @@ impl Components<'_> {
     /// The kubeconfig that a component authenticates with.
     pub(crate) fn kubeconfig(&self, component: &str) -> std::path::PathBuf {
         self.home.pki().join(format!("{component}.kubeconfig"))
+    }
+
+    /// The file with the admission configuration of the API server.
+    pub(crate) fn admission_configuration(&self) -> std::path::PathBuf {
+        self.home.config(admission::FILE)
     }
 
     /// Address of the API server.
@@ -165,7 +171,7 @@ impl Components<'_> {
             .with_path("tls-private-key-file", &pki.key(file::APISERVER))
             .with_path("client-ca-file", &pki.cert(file::CA))
             .with("authorization-mode", "Node,RBAC")
-            .with("enable-admission-plugins", "NodeRestriction")
+            .with("enable-admission-plugins", admission::plugins(self.config))
             .with_path("kubelet-certificate-authority", &pki.cert(file::CA))
             .with_path("kubelet-client-certificate", &pki.cert(file::KUBELET_CLIENT))
             .with_path("kubelet-client-key", &pki.key(file::KUBELET_CLIENT))
@@ -195,6 +201,12 @@ impl Components<'_> {
         } else {
             arguments
         };
+        let admission_file = self.admission_configuration();
+        let arguments = if admission::limits_events(self.config) {
+            arguments.with_path(admission::FLAG, &admission_file)
+        } else {
+            arguments
+        };
         let arguments = self.with_emulated_version(arguments);
         let arguments = match self.group_scheduling() {
             Some(on) => arguments
@@ -203,7 +215,7 @@ impl Components<'_> {
             None => arguments,
         };
         // kube-apiserver itself reads certificates and authorities again when they change.
-        let read_once = [pki.key(file::SERVICE_ACCOUNTS)];
+        let read_once = [pki.key(file::SERVICE_ACCOUNTS), admission_file];
         let mut spec = self.spec(
             process::APISERVER,
             Binary::KubeApiserver,

@@ -12,6 +12,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
+use crate::admission;
 use crate::bootstrap::{self, KWOK_USER};
 use crate::components::{Components, process};
 use crate::config::{HostClusterConfig, Purpose, SERVICE_ADDRESS};
@@ -161,6 +162,8 @@ impl HostCluster {
         ] {
             pki.ensure_kubeconfig(&components.kubeconfig(component), &server, user, &[])?;
         }
+        let admission_file = components.admission_configuration();
+        write_atomic(&admission_file, admission::configuration().as_bytes(), 0o600)?;
         // Found before anything is started: a missing binary must not leave half a cluster.
         let mut first = vec![components.etcd()?, components.apiserver()?];
         if config.purpose == Purpose::Berth {

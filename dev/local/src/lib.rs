@@ -13,6 +13,7 @@
 //! | `simulation.berth.dev/exit-code` | its exit code (0) |
 //! | `simulation.berth.dev/stop-after` | how long a deleted pod takes to end (0s) |
 
+mod admission;
 mod bootstrap;
 mod chart;
 mod components;

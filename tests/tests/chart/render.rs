@@ -8,15 +8,28 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Kinds of which the chart carries generated files: they are compared with the code by `make check-generated`.
-const GENERATED: [&str; 4] = [
+const GENERATED: [&str; 6] = [
     "ClusterRole",
     "CustomResourceDefinition",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 ];
 
+/// What a host serves besides, as helm finds out when it installs.
+const SERVED: [&str; 2] = [
+    "--api-versions=monitoring.coreos.com/v1",
+    "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy",
+];
+
 /// Renders the chart with values, as helm would install it.
 pub(crate) async fn template(values: &Value) -> Result<Vec<Value>, String> {
+    template_for(values, &SERVED).await
+}
+
+/// The same for a host that serves this besides.
+async fn template_for(values: &Value, served: &[&str]) -> Result<Vec<Value>, String> {
     let home = TempDir::new().unwrap();
     let file = home.path().join("values.json");
     std::fs::write(&file, values.to_string()).unwrap();
@@ -24,8 +37,7 @@ pub(crate) async fn template(values: &Value) -> Result<Vec<Value>, String> {
     let (chart, values) = (chart().display().to_string(), format!("--values={}", file.display()));
     let namespace = "--namespace=berth-system";
     let args = ["template", "berth", &chart, &values, namespace, "--kube-version=1.37.1"];
-    let monitoring = "--api-versions=monitoring.coreos.com/v1";
-    let text = helm.run(&[&args[..], &[monitoring]].concat()).await?;
+    let text = helm.run(&[&args[..], served].concat()).await?;
     Ok(documents(&text)
         .into_iter()
         .filter(|document| !document.is_null())
@@ -106,6 +118,22 @@ async fn everything_that_can_be_left_out() {
         .filter_map(Value::as_str)
         .collect();
     insta::assert_yaml_snapshot!((gone, &difference["changed"]));
+}
+
+/// An older host does not know the kinds, and would refuse the whole installation.
+#[tokio::test]
+async fn messages_of_events_are_cut_where_the_host_can_change_requests() {
+    for (served, expected) in [(&SERVED[..], true), (&SERVED[..1], false)] {
+        let all = template_for(&json!({}), served).await.unwrap();
+        let has = |name: &str| all.iter().any(|document| named(document) == name);
+        for kind in ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] {
+            assert_eq!(has(&format!("{kind}/berth-event-messages")), expected, "{kind}");
+        }
+        assert!(
+            has("ValidatingAdmissionPolicy/berth-event-sizes"),
+            "all hosts have this one"
+        );
+    }
 }
 
 /// The values of an older release, with which a platform team may upgrade, do not have this one.

@@ -1,5 +1,6 @@
 //! Writes the parts of the Helm chart that follow from the code to `charts/berth/files`: custom resource definitions,
-//! control's ClusterRoles, and the admission policies. With `--check` says which differ.
+//! control's ClusterRoles, and the admission policies; those that change requests in a file of their own, because not every host
+//! has such. With `--check` says which differ.
 
 use serde::Serialize;
 use std::{error::Error, fs, path::Path, process::ExitCode};
@@ -50,6 +51,15 @@ fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
     files.push((
         "admission-policies.yaml".into(),
         file("crates/admission-policies", &policies),
+    ));
+    let mut mutating = Vec::new();
+    for (policy, binding) in berth_admission_policies::mutating_policies() {
+        mutating.push(document(&policy)?);
+        mutating.push(document(&binding)?);
+    }
+    files.push((
+        "mutating-admission-policies.yaml".into(),
+        file("crates/admission-policies", &mutating),
     ));
     Ok(files)
 }

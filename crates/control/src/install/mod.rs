@@ -9,7 +9,10 @@ pub mod uninstall;
 
 use crate::apply::{Applier, ApplyError};
 use berth_api::{GROUP, VERSION};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    Resource as _, api::admissionregistration::v1::MutatingAdmissionPolicy,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{Api, Client, ResourceExt};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -66,7 +69,26 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
         applier.apply(&policy.build_policy()).await?;
         applier.apply(&policy.build_binding()).await?;
     }
+    if serves_mutating_policies(client).await? {
+        for (policy, binding) in berth_admission_policies::mutating_policies() {
+            applier.apply(&policy).await?;
+            applier.apply(&binding).await?;
+        }
+    }
     Ok(())
+}
+
+/// Whether the host can change requests by policies, as it can from Kubernetes 1.36 on.
+async fn serves_mutating_policies(client: &Client) -> Result<bool, InstallError> {
+    let served = client
+        .list_api_group_resources(MutatingAdmissionPolicy::API_VERSION)
+        .await;
+    let served = served.map_err(|source| ApplyError {
+        object: MutatingAdmissionPolicy::KIND.into(),
+        source: Box::new(source),
+    })?;
+    let mut resources = served.resources.iter();
+    Ok(resources.any(|resource| resource.kind == MutatingAdmissionPolicy::KIND))
 }
 
 /// Applies what a gateway may do on the host that is no pod of the chart. Needs cluster-admin.

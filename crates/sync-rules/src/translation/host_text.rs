@@ -5,10 +5,13 @@ use crate::model::{
     Cache, KindId, Observation, json,
     resource::{self, Name},
 };
-use berth_api::names::HASH_LENGTH;
+use berth_api::names::{self, HASH_LENGTH};
 use serde_json::Value;
 
-/// Replaces host names and namespaces in a message about the object called `about` by the tenant's.
+/// What a namespace of another tenant is called. Such texts come from controllers and webhooks of the host that work for all tenants.
+const ANOTHER_NAMESPACE: &str = "another namespace";
+
+/// Replaces host names and namespaces in a message about the object called `about` by the tenant's. Those of other tenants are not named.
 pub fn to_tenant_names(cache: &Cache, about: &Name, text: &str) -> String {
     let text = scheduling(text, cache.stores.host(KindId::Node).len());
     let mut result = String::with_capacity(text.len());
@@ -18,8 +21,10 @@ pub fn to_tenant_names(cache: &Cache, about: &Name, text: &str) -> String {
         let end = tail.find(|c| !is_name_character(c)).unwrap_or(tail.len());
         let (word, after) = tail.split_at(end);
         result.push_str(before);
-        push_word(cache, about, word, &mut result);
-        rest = after;
+        rest = match push_word(cache, about, word, &mut result) {
+            Owner::AnotherTenant => without_names(after),
+            Owner::Other => after,
+        };
     }
     result.push_str(rest);
     result
@@ -35,8 +40,12 @@ pub fn map_to_tenant_names(cache: &Cache, about: &Name, text: &mut String) {
 /// Whether [`to_tenant_names`] may change a text.
 fn may_have_host_names(cache: &Cache, text: &str) -> bool {
     let tenant = &cache.tenant;
-    let may_change =
-        |word: &str| looks_derived(word) || word == tenant.workload_namespace || word == tenant.control_plane_namespace;
+    let may_change = |word: &str| {
+        looks_derived(word)
+            || word == tenant.workload_namespace
+            || word == tenant.control_plane_namespace
+            || is_of_another_tenant(cache, word)
+    };
     text.starts_with(UNSCHEDULABLE)
         || !cache.mirror_sources().is_empty()
         || text.split(|c| !is_name_character(c)).any(may_change)
@@ -46,7 +55,31 @@ fn is_name_character(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'
 }
 
-fn push_word(cache: &Cache, about: &Name, word: &str, result: &mut String) {
+/// What follows the names of objects that are in a namespace, as in `namespace/name`.
+fn without_names(text: &str) -> &str {
+    let mut rest = text;
+    while let Some(tail) = rest.strip_prefix('/') {
+        let end = tail.find(|c| !is_name_character(c) && c != '.').unwrap_or(tail.len());
+        // The end of a sentence.
+        let name = tail[..end].trim_end_matches('.');
+        if name.is_empty() {
+            break;
+        }
+        rest = &tail[name.len()..];
+    }
+    rest
+}
+
+/// What a word names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// A namespace of another tenant: names that follow are of its objects.
+    AnotherTenant,
+    /// Anything else.
+    Other,
+}
+
+fn push_word(cache: &Cache, about: &Name, word: &str, result: &mut String) -> Owner {
     if word == cache.tenant.workload_namespace {
         result.push_str(&about.namespace);
     } else if word == cache.tenant.control_plane_namespace {
@@ -55,9 +88,18 @@ fn push_word(cache: &Cache, about: &Name, word: &str, result: &mut String) {
         result.push_str(&name.name);
     } else if let Some(name) = generated_claim_name(cache, word) {
         result.push_str(&name.name);
+    } else if is_of_another_tenant(cache, word) {
+        result.push_str(ANOTHER_NAMESPACE);
+        return Owner::AnotherTenant;
     } else {
         result.push_str(word);
     }
+    Owner::Other
+}
+
+/// Whether a word has the form of another tenant's namespace. An object of the tenant may have such a name as well: one that exists is known.
+fn is_of_another_tenant(cache: &Cache, word: &str) -> bool {
+    names::is_like_tenant_namespace(word) && !word.contains(&cache.tenant.slug)
 }
 
 /// Whether a word may be a derived host name: most are not, and need no look-up.
@@ -171,9 +213,31 @@ pub fn with_tenant_generation(observation: &Observation<'_>, before: &Value, mut
     status
 }
 
+/// How the webhook of ingress-nginx names the Ingress that has a path already.
+const DEFINED_IN: &str = "is already defined in ingress ";
+/// The same of one that is not the tenant's.
+const DEFINED_ELSEWHERE: &str = "is already defined in an Ingress of another namespace";
+
+/// Leaves out who has a path of a host, unless it is the tenant. The platform's names cannot be recognized in other texts: `word/word` may be a path,
+/// an image or an API group as well.
+fn without_other_ingresses(cache: &Cache, error: &str) -> String {
+    let mut parts = error.split(DEFINED_IN);
+    let mut result = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let namespace = part.split('/').next().unwrap_or_default();
+        if namespace == cache.tenant.workload_namespace {
+            result.extend([DEFINED_IN, part]);
+        } else {
+            let end = part.find(|c| !is_name_character(c)).unwrap_or(part.len());
+            result.extend([DEFINED_ELSEWHERE, without_names(&part[end..])]);
+        }
+    }
+    result
+}
+
 /// An error of the host's API server, as a message for the tenant: without host names, addresses or URLs.
 pub fn sanitize_error(cache: &Cache, about: &Name, error: &str) -> String {
-    let text = to_tenant_names(cache, about, error);
+    let text = to_tenant_names(cache, about, &without_other_ingresses(cache, error));
     let words: Vec<&str> = text
         .split(' ')
         .map(|word| if is_address(word) { "(address)" } else { word })
@@ -268,6 +332,7 @@ mod tests {
             (host.as_str(), true),
             ("in berth-vision-aaaaaaaaaaaaa.", true),
             ("berth-vision-aaaaaaaaaaaaa-cp", true),
+            ("berth-speech-bbbbbbbbbbbbb-cp", true),
             ("0/3 nodes are available: 3 node(s) had untolerated taint(s).", true),
         ] {
             assert_eq!(may_have_host_names(&cache, text), has_names, "{text}");
@@ -328,6 +393,82 @@ mod tests {
             to_tenant_names(&cache, &name, text),
             "0/2 nodes are available: no node matches the pod's node selector, affinity and tolerations."
         );
+    }
+
+    #[test]
+    fn texts_name_no_other_tenants() {
+        let cache = cache();
+        let name = Name::new("research", "train-0");
+        for (text, expected) in [
+            (
+                "Conflicts with HTTPRoute berth-speech-bbbbbbbbbbbbb/web-ccccccccccccc.",
+                "Conflicts with HTTPRoute another namespace.",
+            ),
+            (
+                "berth-speech-bbbbbbbbbbbbb/gateway/web.example, and \"berth-speech-bbbbbbbbbbbbb-cp\"",
+                "another namespace, and \"another namespace\"",
+            ),
+            ("berth-speech-bbbbbbbbbbbbb: in use", "another namespace: in use"),
+            (
+                "berth-vision-aaaaaaaaaaaaa/web of berth-vision-aaaaaaaaaaaaa-cp",
+                "research/web of the platform",
+            ),
+        ] {
+            assert_eq!(to_tenant_names(&cache, &name, text), expected);
+            assert!(may_have_host_names(&cache, text), "{text}");
+        }
+        // Its own object has a name like that.
+        let own = Name::new("research", "berth-speech");
+        let host = host_name(KindId::Pod, &own);
+        assert!(names::is_like_tenant_namespace(&host));
+        let object = json!({"metadata": {"name": host, "resourceVersion": "1"}});
+        cache.stores.host(KindId::Pod).written(own, Stored::new(&object));
+        assert_eq!(to_tenant_names(&cache, &name, &host), "berth-speech");
+    }
+
+    #[test]
+    fn errors_name_no_ingresses_of_others() {
+        let cache = cache();
+        let name = Name::new("research", "train-0");
+        let own = format!("ingress berth-vision-aaaaaaaaaaaaa/{}", host_name(KindId::Pod, &name));
+        let denied = |place: &str| {
+            format!(
+                "admission webhook \"validate.nginx.ingress.kubernetes.io\" denied the request: \
+                 host \"grafana.apps.example.com\" and path \"/\" is already defined in {place}"
+            )
+        };
+        for (ingress, expected) in [
+            (
+                "ingress berth-speech-bbbbbbbbbbbbb/web-ccccccccccccc",
+                "an Ingress of another namespace",
+            ),
+            ("ingress monitoring/grafana", "an Ingress of another namespace"),
+            (
+                "ingress monitoring/grafana.v2. Choose another",
+                "an Ingress of another namespace. Choose another",
+            ),
+            (own.as_str(), "ingress research/train-0"),
+        ] {
+            assert_eq!(sanitize_error(&cache, &name, &denied(ingress)), denied(expected));
+        }
+    }
+
+    #[test]
+    fn other_texts_stay() {
+        let cache = cache();
+        let name = Name::new("research", "train-0");
+        for text in [
+            "no matches for kind \"Job\" in version \"batch/v1\"",
+            "Back-off pulling image \"registry.example.com/berth/train:1\"",
+            "metadata.annotations: nginx.ingress.kubernetes.io/rewrite-target is not valid",
+            "exec: \"/usr/bin/berth-train/run\": no such file or directory",
+            "berth-vision, berth-train-5d4f8b9c6d-x2x4z and berth-train-0123456789abc/data",
+            "ingress class monitoring/grafana is not known",
+            "cluster role berth-syncer-vision-aaaaaaaaaaaaa",
+        ] {
+            assert_eq!(to_tenant_names(&cache, &name, text), text);
+            assert_eq!(sanitize_error(&cache, &name, text), text);
+        }
     }
 
     #[test]

@@ -172,7 +172,7 @@ async fn room_in_objects(host: &TestCluster, kubelet: &Client, (node, namespace)
         .unwrap();
 }
 
-async fn kubelet_of(host: &TestCluster, node: &str) -> Client {
+pub(super) async fn kubelet_of(host: &TestCluster, node: &str) -> Client {
     let kubeconfig = host.kubeconfig_for(&format!("system:node:{node}"), &["system:nodes"]);
     patient(&kubeconfig.unwrap()).await
 }

@@ -5,6 +5,7 @@ mod allowed_namespaces;
 mod annotations;
 mod empty_lists;
 mod endpoint_cost;
+mod events;
 mod gateway;
 mod host_users;
 mod ingresses_and_routes;
@@ -21,6 +22,7 @@ mod snapshots;
 mod tenant_clusters;
 
 pub(crate) use allowed_namespaces::classes_and_pools_are_named_only_in_namespaces_that_they_allow;
+pub(crate) use events::events_about_pods_of_tenants_are_small;
 pub(crate) use gateway::a_stolen_gateway_token_sets_one_annotation;
 pub(crate) use host_users::{
     an_agent_with_rights_on_the_status_of_pods_redirects_no_traffic, people_of_a_team_run_no_pods_on_nodes_of_tenants,
