@@ -1,5 +1,6 @@
 //! Code that Berth's long-running programs share: Kubernetes clients with time limits, whose answers are made readable, a keyed queue, a leader
-//! lease, objects of watches, the admin server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
+//! lease, threads with runtimes of their own, objects of watches, the admin server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common
+//! metrics, and logs.
 
 pub mod admin;
 pub mod answers;
@@ -14,6 +15,7 @@ pub mod queue;
 pub mod shutdown;
 pub mod sockets;
 pub mod telemetry;
+pub mod thread;
 pub mod tree;
 pub mod watched;
 
