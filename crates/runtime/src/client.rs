@@ -94,7 +94,15 @@ async fn config_from(read: Result<Kubeconfig, KubeconfigError>, path: &str) -> R
 /// # Errors
 /// The program does not run in a pod, or has no token.
 pub fn in_cluster() -> Result<Client, ConnectError> {
-    limited_and_reading_all(Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))?)
+    limited_and_reading_all(config_in_cluster()?)
+}
+
+/// The configuration of such a client.
+///
+/// # Errors
+/// As [`in_cluster`].
+pub fn config_in_cluster() -> Result<Config, ConnectError> {
+    Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))
 }
 
 /// A client that [reads all that Kubernetes stores](crate::corrected), with the time limits of the configuration.
@@ -108,7 +116,10 @@ pub fn reading_all(config: Config) -> kube::Result<Client> {
 }
 
 /// The same with Berth's time limits.
-fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
+///
+/// # Errors
+/// As [`reading_all`].
+pub fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
     reading_all(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
