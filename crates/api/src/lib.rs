@@ -88,7 +88,7 @@ pub use integrations::{
     TenantIntegrations,
 };
 pub use kubeconfig::{KubeconfigSignIn, KubeconfigStatus, LoopbackUrl, is_plain_https_url};
-pub use limits::{DefaultRequest, LIMITS_NAME, ResourceLimit, TenantLimits};
+pub use limits::{DefaultRequest, LIMITS_NAME, ResourceLimit, TenantLimits, extension_bytes};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};

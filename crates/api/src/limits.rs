@@ -100,7 +100,7 @@ pub struct TenantLimits {
     /// `ConfigMaps` that pods use; others stay in the tenant.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub config_maps: u32,
-    /// `PodDisruptionBudgets`.
+    /// `PodDisruptionBudgets`. The host compares each with every pod of the tenant that changes.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub pod_disruption_budgets: u32,
     /// `ResourceClaims`, with those that are made from templates for pods.
@@ -186,7 +186,8 @@ impl Default for TenantLimits {
             network_policies: 1000,
             secrets: 10_000,
             config_maps: 10_000,
-            pod_disruption_budgets: 1000,
+            // One for each fifth Service. Whenever a pod of the tenant changes, one thread that works for all tenants goes through them.
+            pod_disruption_budgets: 200,
             resource_claims: 15_000,
             resources: Vec::new(),
             default_request: DefaultRequest::default(),
@@ -211,6 +212,19 @@ impl Default for TenantLimits {
 
 /// Ended pods that Kubernetes keeps by default.
 const ENDED_PODS: u32 = 12_500;
+
+/// See [`extension_bytes`]: some thousand objects of 30 KB.
+const LEAST_EXTENSION_BYTES: u64 = 128 << 20;
+/// See [`extension_bytes`].
+const EXTENSION_SHARE: u64 = 4;
+
+/// Bytes, as JSON, that a syncer keeps of all objects in its tenant that are of kinds which the tenant may serve by servers of its own:
+/// `sync.kinds`, the Gateway API and snapshots. A quarter of `host_bytes`, which is [`TenantLimits::host_size`], as what they become on the host
+/// counts there; 128 MiB at least. Nothing else limits them: what such a server lists is not in the tenant's datastore. Control gives syncers
+/// memory for as many.
+pub fn extension_bytes(host_bytes: u64) -> u64 {
+    LEAST_EXTENSION_BYTES.max(host_bytes / EXTENSION_SHARE)
+}
 
 impl TenantLimits {
     /// Ended pods that the tenant keeps: fewer than its pods may be, so that ended pods alone never use up the limit.
@@ -315,6 +329,14 @@ mod tests {
             };
             assert_eq!(limits.ended_pods(), ended);
         }
+    }
+
+    #[test]
+    fn extensions_have_a_share_of_the_host_and_never_little() {
+        let mib = |host: u64| extension_bytes(host << 20) >> 20;
+        assert_eq!((mib(1), mib(512), mib(516)), (128, 128, 129));
+        assert_eq!(mib(8192), 2048);
+        assert_eq!(extension_bytes(u64::MAX), u64::MAX / 4);
     }
 
     #[test]

@@ -19,7 +19,7 @@ const REFRESH: Duration = Duration::from_secs(300);
 
 /// Why an object could not be applied.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot apply {object}: {source}")]
+#[error("cannot apply {object}: {source}{}", size_advice(.source))]
 pub struct ApplyError {
     /// Kind, namespace and name.
     pub object: String,
@@ -209,11 +209,78 @@ pub fn is_status(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
+/// Whether an API server has not stored an object because it is too large: as a request (3 MiB), in etcd (1.5 MiB), or for its kind, as with the
+/// 1 MiB of a ConfigMap and the 256 KiB of annotations. To try again changes nothing.
+pub fn is_too_large(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let says = |text: &str| status.message.contains(text);
+    match status.code {
+        413 => true,
+        // By the validation of Kubernetes, and before 1.32.
+        422 => says("Too long: may not be more than") || says("Too long: must have at most"),
+        // By etcd, and by its client if it is even larger.
+        500.. => says("etcdserver: request is too large") || says("trying to send message larger than max"),
+        _ => false,
+    }
+}
+
+/// What to do about an object that is too large; empty for other errors.
+fn size_advice(error: &kube::Error) -> &'static str {
+    if is_too_large(error) {
+        "; it is larger than an API server stores: shorten what it is made from, such as lists of the class"
+    } else {
+        ""
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{Script, ScriptedApi};
     use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+    use kube::core::Status;
+
+    #[test]
+    fn objects_that_are_too_large_are_recognised() {
+        let error = |code: u16, message: &str| {
+            let status = Status::failure(message, "").with_code(code);
+            kube::Error::Api(Box::new(status))
+        };
+        for (code, message) in [
+            (413, "Request entity too large: limit is 3145728"),
+            (500, "etcdserver: request is too large"),
+            (
+                500,
+                "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2200000 vs. 2097152)",
+            ),
+            (
+                422,
+                "Namespace \"a\" is invalid: metadata.annotations: Too long: may not be more than 262144 bytes",
+            ),
+            (
+                422,
+                "ConfigMap \"a\" is invalid: []: Too long: must have at most 1048576 bytes",
+            ),
+        ] {
+            let source = Box::new(error(code, message));
+            assert!(is_too_large(&source), "{message}");
+            let object = "ConfigMap a/b".to_owned();
+            let text = ApplyError { object, source }.to_string();
+            assert!(text.contains("shorten"), "{text}");
+        }
+        for (code, message) in [
+            (500, "etcdserver: request timed out"),
+            (422, "spec.replicas: Invalid value: 1 is too large"),
+            (
+                403,
+                "admission webhook \"w\" denied the request: etcdserver: request is too large",
+            ),
+        ] {
+            assert!(!is_too_large(&error(code, message)), "{message}");
+        }
+    }
 
     #[tokio::test]
     async fn only_what_was_forgotten_is_applied_again() {

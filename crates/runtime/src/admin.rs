@@ -34,6 +34,8 @@ pub struct Readiness(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     needs: BTreeMap<&'static str, bool>,
+    /// What is missing of needs.
+    details: BTreeMap<&'static str, String>,
     remarks: Vec<String>,
 }
 
@@ -42,7 +44,7 @@ impl Readiness {
     pub fn new(needs: &[&'static str]) -> Self {
         Self(Arc::new(Mutex::new(State {
             needs: needs.iter().map(|need| (*need, false)).collect(),
-            remarks: Vec::new(),
+            ..State::default()
         })))
     }
 
@@ -53,6 +55,11 @@ impl Readiness {
     /// Sets whether one of the needs is met now.
     pub fn set(&self, need: &'static str, met: bool) {
         self.state().needs.insert(need, met);
+    }
+
+    /// Says what is missing of one of the needs, for the answer of `/readyz` while it is not met.
+    pub fn explain(&self, need: &'static str, detail: String) {
+        self.state().details.insert(need, detail);
     }
 
     /// Sets remarks about what works only in part although the process is ready: one line each in the answer of `/readyz`.
@@ -69,6 +76,17 @@ impl Readiness {
             .filter(|(_, met)| !**met)
             .map(|(need, _)| *need)
             .collect()
+    }
+
+    /// The same, with what is missing of each.
+    fn missing_in_words(&self) -> Vec<String> {
+        let missing = self.missing().into_iter();
+        let state = self.state();
+        let describe = |need: &str| match state.details.get(need) {
+            Some(detail) => format!("{need} ({detail})"),
+            None => need.to_owned(),
+        };
+        missing.map(describe).collect()
     }
 
     fn remarks(&self) -> Vec<String> {
@@ -145,7 +163,7 @@ async fn serve_connection(stream: TcpStream, mut place: Place, router: Router) {
 }
 
 async fn readyz(extract::State(state): extract::State<AdminState>) -> impl IntoResponse {
-    match state.readiness.missing().as_slice() {
+    match state.readiness.missing_in_words().as_slice() {
         [] => {
             let lines = state
                 .readiness
@@ -197,6 +215,28 @@ mod tests {
         assert!(readiness.missing().is_empty());
         readiness.set("tenant", false);
         assert_eq!(readiness.missing(), ["tenant"]);
+    }
+
+    #[tokio::test]
+    async fn the_answer_names_what_is_missing_and_what_is_left_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let readiness = Readiness::new(&["lists", "host"]);
+        let server = tokio::spawn(accept(listener, routes(Registry::default(), readiness.clone())));
+        let answer = async || {
+            let answer = http::get("127.0.0.1", port, "/readyz", Duration::from_secs(10)).await;
+            answer.unwrap()
+        };
+        readiness.explain("lists", "Pod of the host".into());
+        let waiting = "waiting for: host, lists (Pod of the host)\n".to_owned();
+        assert_eq!(answer().await, (StatusCode::SERVICE_UNAVAILABLE, waiting));
+        readiness.set("lists", true);
+        readiness.set("host", true);
+        // What is left out keeps nothing back.
+        readiness.remark(&["Widget (it has too much)".to_owned()]);
+        let ready = "ok\nwithout Widget (it has too much)\n".to_owned();
+        assert_eq!(answer().await, (StatusCode::OK, ready));
+        server.abort();
     }
 
     #[tokio::test]

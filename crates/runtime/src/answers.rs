@@ -3,8 +3,8 @@
 mod line;
 
 use self::line::{Line, MAX_AROUND};
-use crate::tree::Tree;
-use http::{Request, Response};
+use crate::{extension_answers::TooSlow, tree::Tree};
+use http::{Request, Response, Uri};
 use http_body_util::{LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Bytes, Frame};
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
@@ -52,10 +52,21 @@ struct TooLarge;
 #[error("a line of the watch has more than {} MiB, or more than {} KiB besides its object", MAX_ANSWER >> 20, MAX_AROUND >> 10)]
 struct LongLine;
 
-/// Whether an answer was not read because it is too long, or would take too much memory.
+/// Whether an answer was not read because it is too long, would take too much memory, or would take it for too long.
 pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
-    iter::successors(Some(error), |&error| error.source())
-        .any(|error| error.is::<LengthLimitError>() || error.is::<TooLarge>() || error.is::<LongLine>())
+    iter::successors(Some(error), |&error| error.source()).any(|error| {
+        error.is::<LengthLimitError>() || error.is::<TooLarge>() || error.is::<LongLine>() || error.is::<TooSlow>()
+    })
+}
+
+/// The parameters of a request.
+fn parameters(uri: &Uri) -> impl Iterator<Item = &str> {
+    uri.query().unwrap_or_default().split('&')
+}
+
+/// Whether a request is for a watch.
+pub(crate) fn is_watch(uri: &Uri) -> bool {
+    parameters(uri).any(|one| matches!(one, "watch=true" | "watch=1"))
 }
 
 /// Ends answers with an error after [`MAX_ANSWER`] bytes, or when they would take more memory than [`MAX_TREE`]. The client collects an answer,
@@ -93,9 +104,8 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let is_json = request.uri().path() != METRICS;
-        let mut parameters = request.uri().query().unwrap_or_default().split('&');
-        let is_watch = parameters.clone().any(|one| matches!(one, "watch=true" | "watch=1"));
-        let is_further_page = parameters.any(|one| one.starts_with("continue="));
+        let is_watch = is_watch(request.uri());
+        let is_further_page = parameters(request.uri()).any(|one| one.starts_with("continue="));
         let answer = self.inner.call(request);
         Box::pin(async move {
             if is_further_page {

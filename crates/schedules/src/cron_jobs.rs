@@ -21,12 +21,21 @@ const MACROS: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
 ];
 
+/// Bytes of the longest schedule that is read. All minutes, hours, days and months, one by one, have 400. API servers take any length,
+/// and a program that reads those of a tenant does nothing else meanwhile.
+const MAX_BYTES: usize = 1024;
+
 /// When a CronJob with this `schedule` is due after `after`, in the zone of its `timeZone` or, without one, in that of the controller
 /// manager, which is this machine's. None: it never is.
 ///
 /// # Errors
 /// The schedule or the zone cannot be read; the text says what to change.
 pub fn next_run(schedule: &str, time_zone: Option<&str>, after: Timestamp) -> Result<Option<Timestamp>, String> {
+    if schedule.len() > MAX_BYTES {
+        return Err(format!(
+            "its schedule has more than {MAX_BYTES} characters; write a shorter one"
+        ));
+    }
     let known = MACROS.iter().find(|(name, _)| *name == schedule.trim());
     let fields = known.map_or_else(|| schedule.replace('?', "*"), |(_, fields)| (*fields).to_owned());
     let openings = match Openings::parse(&fields) {
@@ -98,6 +107,14 @@ mod tests {
         for schedule in ["@every 1h", "@reboot", "TZ=UTC 0 8 * * *", "", "0 8 * *"] {
             assert!(next(schedule, Some("UTC")).is_err(), "{schedule}");
         }
+    }
+
+    #[test]
+    fn long_schedules_are_not_read() {
+        let schedule = |minutes: usize| format!("{} * * * *", vec!["10"; minutes].join(","));
+        assert!(next(&schedule(339), None).is_ok(), "{}", schedule(339).len());
+        let why = next(&schedule(340), None).unwrap_err();
+        assert!(why.contains("more than 1024 characters"), "{why}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ use berth_sync_rules::{
     registry,
 };
 use egress::Egress;
-use engine::Engine;
+use engine::{Engine, Lists};
 use kube::Config;
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
@@ -116,9 +116,12 @@ pub async fn run(options: Options) -> Result<(), Error> {
         servers,
         metrics,
         stop.clone(),
-        move |without: &[String]| {
-            readiness.set(LISTED, true);
-            readiness.remark(without);
+        move |lists: Lists<'_>| match lists {
+            Lists::Missing(missing) => readiness.explain(LISTED, missing.join(", ")),
+            Lists::Complete { without } => {
+                readiness.set(LISTED, true);
+                readiness.remark(without);
+            }
         },
     );
     tokio::select! {
@@ -178,8 +181,8 @@ async fn addresses_of(config: &Config) -> Vec<IpAddr> {
     }
 }
 
-/// Syncs one tenant until `stop`; `ready` is called once both sides are listed, and again whenever the kinds change that
-/// cannot be synced, with those and the reasons. For embedding, as tests do.
+/// Syncs one tenant until `stop`; `report` is called once both sides are listed, and again whenever the kinds change that
+/// cannot be synced, with those and the reasons; and before that if the lists take long, with those that are missing. For embedding, as tests do.
 ///
 /// # Errors
 /// There is no client for an API server, or the servers have ended: without them the process must end, too.
@@ -189,7 +192,7 @@ pub async fn sync(
     servers: Servers,
     metrics: Metrics,
     stop: CancellationToken,
-    mut ready: impl FnMut(&[String]) + Send,
+    mut report: impl FnMut(Lists<'_>) + Send,
 ) -> Result<(), Error> {
     tracing::info!(tenant = tenant.slug, namespace = tenant.workload_namespace, "syncing");
     let tenant_api = api_servers.api(Side::Tenant, &metrics)?;
@@ -202,9 +205,12 @@ pub async fn sync(
             None => std::future::pending().await,
         }
     };
-    let announce = |without: &[String]| {
-        tracing::info!(?without, "both sides are listed");
-        ready(without);
+    let announce = |lists: Lists<'_>| {
+        match lists {
+            Lists::Missing(missing) => tracing::info!(?missing, "waiting for lists"),
+            Lists::Complete { without } => tracing::info!(?without, "both sides are listed"),
+        }
+        report(lists);
     };
     tokio::select! {
         () = Arc::clone(&engine).run(stop, announce) => Ok(()),

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::{
         egress::Settings,
-        engine::test_engine::tenant,
+        engine::{Lists, test_engine::tenant},
         sync,
         tls::{
             IdentityFiles,
@@ -222,7 +222,7 @@ mod tests {
                 Servers::new(None, Some(egress)),
                 Metrics::default(),
                 CancellationToken::new(),
-                |_: &[String]| {},
+                |_: Lists<'_>| {},
             );
             // This thread, which is the engine's, does nothing else until the message is back.
             let busy = async { exchange(address, config) };

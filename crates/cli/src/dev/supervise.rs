@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 use berth_control::install::install;
 use berth_local::{ChartInstall, Datastore, Home, HostCluster, HostClusterConfig};
 use berth_process::ProcessSpec;
+use berth_runtime::telemetry::{self, LogFormat};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
-use tracing_subscriber::EnvFilter;
 
 use super::chart;
 use super::gateway::{self, GATEWAY};
@@ -33,13 +33,7 @@ pub(crate) async fn run(home: &Path) -> Result<ExitCode, Error> {
     // Leaves the terminal's session: closing it, or Ctrl-C in it, must not stop this process. Fails if that is done already.
     let _ = rustix::process::setsid();
     // Probes of an API server that is starting fail many times, and the client would log each of them.
-    let default = || EnvFilter::new("info,kube_client::client::builder=off");
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .init();
+    telemetry::init_with(LogFormat::Text, "info,kube_client::client::builder=off");
     let failed = |source| Error::File {
         action: "listen for signals of",
         path: "berth".into(),

@@ -29,6 +29,8 @@ struct Objects {
     silent: Option<&'static str>,
     /// Part of the paths about which nothing is ever answered.
     mute: Option<&'static str>,
+    /// Part of the paths to which writes are refused, with which code and message.
+    refused: Option<(&'static str, u16, &'static str)>,
     /// Part of paths, and before how many patches somebody else changes the object.
     contended: Option<(&'static str, usize)>,
     written: u64,
@@ -78,6 +80,11 @@ impl ScriptedApi {
     /// Never answers writes to paths that contain `part`, as if a webhook did not answer. None: answers all.
     pub(crate) fn never_answer_writes(&self, part: Option<&'static str>) {
         self.objects().silent = part;
+    }
+
+    /// Refuses writes to paths that contain a part, with a code and a message. None: refuses none.
+    pub(crate) fn refuse_writes(&self, refusal: Option<(&'static str, u16, &'static str)>) {
+        self.objects().refused = refusal;
     }
 
     /// Never answers anything about paths that contain `part`. None: answers all.
@@ -141,13 +148,19 @@ impl ScriptedApi {
         if !self.script.record(format!("{} {} {path}", self.name, parts.method)) {
             return refuse(500, "the script says so");
         }
-        let (mute, silent) = {
+        let (mute, silent, refused) = {
             let objects = self.objects();
-            (objects.mute, objects.silent)
+            (objects.mute, objects.silent, objects.refused)
         };
         let is_about = |part: Option<&str>| part.is_some_and(|part| path.contains(part));
         if is_about(mute) || (parts.method != Method::GET && is_about(silent)) {
             std::future::pending::<()>().await;
+        }
+        if let Some((part, code, message)) = refused
+            && parts.method != Method::GET
+            && path.contains(part)
+        {
+            return refuse(code, message);
         }
         let bytes = body.collect_bytes().await.unwrap_or_default();
         let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);

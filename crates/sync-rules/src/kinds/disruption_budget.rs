@@ -3,16 +3,16 @@
 //! | field | rule |
 //! |---|---|
 //! | labels, annotations | not passed on: see `metadata` |
-//! | `selector` | narrowed to the tenant and the namespace; its size is limited, see [`sizes`] |
+//! | `selector` | narrowed to the tenant and the namespace; its size is limited, see [`sizes`]. A budget on the host that is larger is withdrawn |
 //! | `minAvailable` as a number | copied |
-//! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, nothing may be disrupted |
+//! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, more pods than there can be are wanted, so that nothing may be disrupted |
 //! | `unhealthyPodEvictionPolicy` | copied |
 //! | anything else | denied by name |
 //! | status | stays: the tenant's disruption controller writes it from the tenant's pods, and evictions in the tenant go by it. Two writers would conflict |
 
 use crate::{
     model::{
-        Cache, DeniedField, DesiredState, HostNamespace, Kind, ToHost, Translated, json,
+        Cache, DeniedField, DesiredState, HostNamespace, Kind, ToHost, Translated, WhenDenied, json,
         resource::{Name, Resource},
         store::WatchSpec,
     },
@@ -30,7 +30,7 @@ const RESOURCE: Resource = Resource::new("policy", "v1", "PodDisruptionBudget", 
 /// The kind.
 pub const KIND: Kind = Kind::to_host(RESOURCE, &Budgets).watch_host(
     HostNamespace::Workloads,
-    WatchSpec::synced(RESOURCE).trimmed(metadata::only),
+    WatchSpec::synced(RESOURCE).trimmed(with_selector),
 );
 
 const SPEC: Fields = &[
@@ -40,12 +40,29 @@ const SPEC: Fields = &[
     ("unhealthyPodEvictionPolicy", Rule::Copy),
 ];
 
+/// More pods than can be healthy, so that none may be disrupted. `maxUnavailable: 0` says the same, but for it the host looks for the owners of
+/// the pods, which are in the tenant, and writes an Event with the whole selector each time it finds none.
+const ALL_PODS: i32 = i32::MAX;
+
 struct Budgets;
 
-/// Pods that have to be healthy, as the tenant's controller has counted them for the current spec.
+/// Trims a budget of the host to its metadata, and to what [`Budgets::when_denied`] reads.
+fn with_selector(budget: &mut Value) {
+    let selector = budget
+        .pointer_mut("/spec/selector")
+        .map(Value::take)
+        .unwrap_or_default();
+    metadata::only(budget);
+    json::set(budget, &["spec", "selector"], selector);
+}
+
+/// Pods that have to be healthy, as the tenant's controller has counted them for the current spec. Where it expects no pods, it allows no
+/// disruption, whatever number it writes: the budget selects none, or those that it selects have no owner whose number it knows.
 fn counted(budget: &Value) -> Option<&Value> {
     let observed = json::at(budget, &["status", "observedGeneration"])?;
-    (Some(observed) == json::at(budget, &["metadata", "generation"]))
+    let is_current = Some(observed) == json::at(budget, &["metadata", "generation"]);
+    let expects_none = json::at(budget, &["status", "expectedPods"]).is_some_and(|pods| pods == 0);
+    (is_current && !expects_none)
         .then(|| json::at(budget, &["status", "desiredHealthy"]))
         .flatten()
 }
@@ -68,29 +85,59 @@ impl ToHost for Budgets {
             let selector = scoped(cache, selector, Some(&[&*name.namespace]));
             spec.insert("selector".into(), selector);
         }
-        match (source.get("minAvailable"), counted(budget)) {
-            (Some(number), _) if number.is_number() => drop(spec.insert("minAvailable".into(), number.clone())),
-            (_, Some(number)) => drop(spec.insert("minAvailable".into(), number.clone())),
-            (_, None) => drop(spec.insert("maxUnavailable".into(), 0.into())),
-        }
+        let wanted = source.get("minAvailable").filter(|number| number.is_number());
+        let healthy = wanted.or_else(|| counted(budget)).cloned();
+        spec.insert("minAvailable".into(), healthy.unwrap_or_else(|| ALL_PODS.into()));
         let annotations = metadata::annotations(budget, &AnnotationRules::default(), &mut issues);
         let metadata = json!({"annotations": annotations});
         let object = json!({"metadata": metadata, "spec": spec});
         sizes::check(sizes::DISRUPTION_BUDGET, budget, &object, &mut issues);
         issues.into_result(object)
     }
+
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _budget: &Value, host: &Value) -> WhenDenied {
+        // It protects the tenant's own pods. One that is older than a limit costs other tenants as much as a new one would.
+        let mut issues = FieldIssues::default();
+        sizes::check_on_host(sizes::DISRUPTION_BUDGET, host, &mut issues);
+        if issues.denied.is_empty() {
+            WhenDenied::Keep
+        } else {
+            WhenDenied::Withdraw
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::tenant::test_tenant;
-    use crate::registry;
+    use crate::{model::tenant::test_tenant, registry, translation::sizes::count_bytes};
+    use serde_json::Map;
+
+    /// The host budget of one in the tenant, or the fields that are denied.
+    fn translate(budget: &Value) -> Result<Value, Vec<DeniedField>> {
+        let cache = registry::new_cache(test_tenant());
+        let translated = Budgets.translate(&cache, &Name::new("shop", "web"), budget)?;
+        Ok(translated.object)
+    }
 
     fn spec(budget: &Value) -> Value {
-        let cache = registry::new_cache(test_tenant());
-        let translated = Budgets.translate(&cache, &Name::new("shop", "web"), budget);
-        translated.unwrap().object["spec"].take()
+        translate(budget).unwrap()["spec"].take()
+    }
+
+    /// A selector with this number of labels.
+    fn labels(count: usize) -> Value {
+        let labels: Map<String, Value> = (0..count).map(|number| (format!("l{number}"), "a".into())).collect();
+        json!({"matchLabels": labels})
+    }
+
+    /// A selector with one expression, which has this number of values.
+    fn values(count: usize) -> Value {
+        let values: Vec<String> = (0..count).map(|number| format!("v{number}")).collect();
+        json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]})
+    }
+
+    fn with_selector_of(selector: &Value) -> Value {
+        json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": selector}})
     }
 
     #[test]
@@ -105,28 +152,104 @@ mod tests {
         let mut budget = json!({"metadata": {"generation": 2}, "spec": {"maxUnavailable": "25%", "selector": {}},
             "status": {"observedGeneration": 1, "desiredHealthy": 3}});
         assert_eq!(
-            spec(&budget)["maxUnavailable"],
-            0,
+            spec(&budget)["minAvailable"],
+            i32::MAX,
             "healthy pods are not counted yet, so no pod may be disrupted"
         );
         budget["status"]["observedGeneration"] = 2.into();
         assert_eq!(spec(&budget)["minAvailable"], 3);
-        assert_eq!(spec(&budget).get("maxUnavailable"), None);
         budget["spec"] = json!({"minAvailable": "50%", "selector": {}});
         assert_eq!(spec(&budget)["minAvailable"], 3);
+        budget["status"] = json!({"observedGeneration": 2, "desiredHealthy": 0, "expectedPods": 0});
+        assert_eq!(
+            spec(&budget)["minAvailable"],
+            i32::MAX,
+            "pods without an owner, none of which may be disrupted in the tenant"
+        );
+        budget["status"]["expectedPods"] = 4.into();
+        assert_eq!(spec(&budget)["minAvailable"], 0);
     }
 
     #[test]
-    fn a_selector_of_hundreds_of_values_is_denied() {
-        let cache = registry::new_cache(test_tenant());
-        let denied = |count: usize| {
-            let values: Vec<String> = (0..count).map(|number| format!("v{number}")).collect();
-            let selector = json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]});
-            let budget = json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": selector}});
-            Budgets.translate(&cache, &Name::new("shop", "web"), &budget).err()
+    fn the_host_looks_for_no_owners_of_pods() {
+        let counted = json!({"observedGeneration": 1, "desiredHealthy": 0});
+        for limits in [
+            json!({"maxUnavailable": 0}),
+            json!({"maxUnavailable": 1}),
+            json!({"maxUnavailable": "10%"}),
+            json!({"minAvailable": "10%"}),
+            json!({"minAvailable": 1}),
+            json!({"minAvailable": null, "maxUnavailable": null}),
+            json!({}),
+        ] {
+            for status in [&Value::Null, &json!({}), &counted] {
+                let budget = json!({"metadata": {"generation": 1}, "spec": limits, "status": status});
+                let spec = spec(&budget);
+                assert!(spec["minAvailable"].is_i64(), "{budget}: {spec}");
+                assert_eq!(spec.get("maxUnavailable"), None, "{budget}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_selector_of_more_than_twenty_entries_is_denied() {
+        for (most, more) in [(labels(20), labels(21)), (values(19), values(20))] {
+            assert!(translate(&with_selector_of(&most)).is_ok(), "{most}");
+            let denied = translate(&with_selector_of(&more)).unwrap_err();
+            assert_eq!(denied[0].field, "spec.selector");
+            assert!(
+                denied[0]
+                    .why
+                    .starts_with("there are 21, and one object may have at most 20: "),
+                "{denied:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_largest_budget_has_few_bytes_on_the_host() {
+        let label = |number: usize| {
+            let key = format!("{}/{number:0>63}", "d".repeat(253));
+            (key, Value::from("v".repeat(63)))
         };
-        assert_eq!(denied(499), None);
-        assert_eq!(denied(500).unwrap()[0].field, "spec.selector");
+        let labels: Map<String, Value> = (0..20).map(label).collect();
+        let host = translate(&with_selector_of(&json!({"matchLabels": labels}))).unwrap();
+        assert_eq!(
+            host["spec"]["selector"]["matchLabels"].as_object().map(Map::len),
+            Some(22)
+        );
+        assert!(count_bytes(&host) < 4096, "{host}");
+    }
+
+    #[test]
+    fn a_budget_that_is_too_large_for_the_host_is_withdrawn_when_it_is_denied() {
+        let cache = registry::new_cache(test_tenant());
+        let (name, denied) = (Name::new("shop", "web"), with_selector_of(&values(499)));
+        let when_denied = |mut host: Value| {
+            // As the store keeps it.
+            with_selector(&mut host);
+            Budgets.when_denied(&cache, &name, &denied, &host)
+        };
+        for (most, more) in [(labels(30), labels(31)), (values(29), values(30))] {
+            assert_eq!(when_denied(with_selector_of(&most)), WhenDenied::Keep, "{most}");
+            assert_eq!(when_denied(with_selector_of(&more)), WhenDenied::Withdraw, "{more}");
+        }
+        assert_eq!(
+            when_denied(json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1}})),
+            WhenDenied::Keep,
+            "it selects nothing"
+        );
+    }
+
+    #[test]
+    fn of_a_budget_on_the_host_metadata_and_selector_are_kept() {
+        let mut budget = json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": labels(1)},
+            "status": {"currentHealthy": 1}});
+        with_selector(&mut budget);
+        assert_eq!(
+            budget,
+            json!({"metadata": {"name": "web"}, "spec": {"selector": labels(1)}})
+        );
     }
 
     #[test]

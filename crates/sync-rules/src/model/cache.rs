@@ -101,7 +101,10 @@ impl Cache {
 
     /// Whether the tenant's objects of a kind are not known, because its API server has not listed them in time.
     pub fn is_unlisted(&self, id: KindId) -> bool {
-        self.stores.tenant(id).unavailable() == Some(Unavailable::NotListed)
+        self.stores
+            .tenant(id)
+            .unavailable()
+            .is_some_and(Unavailable::is_unlisted)
     }
 
     /// Whether every object that may use another one is known. Of a kind that the tenant's API server has not listed nobody knows what its

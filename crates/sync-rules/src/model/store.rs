@@ -41,6 +41,18 @@ pub enum Unavailable {
     Forbidden,
     /// It serves the kind and has not listed it, for longer than the syncer waits for that.
     NotListed,
+    /// It lists more of the kind than the syncer keeps. What was known is forgotten until that is over.
+    TooMuch,
+}
+
+impl Unavailable {
+    /// Whether there may be objects that are not known: nothing follows from an object that is missing.
+    pub fn is_unlisted(self) -> bool {
+        match self {
+            Self::NotListed | Self::TooMuch => true,
+            Self::NotServed | Self::Forbidden => false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]

@@ -130,7 +130,9 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
             Denial::too_many(message, seconds)
         }
         ReserveError::Foreign => Denial::forbidden("its name on the host cluster is taken; use another name"),
-        ReserveError::Call(CallError::Rejected(message)) => Denial::invalid(describe_rejection(engine, name, &message)),
+        ReserveError::Call(CallError::Rejected(message) | CallError::Terminating(message)) => {
+            Denial::invalid(describe_rejection(engine, name, &message))
+        }
         ReserveError::Call(CallError::QuotaExceeded(exceeded)) => Denial::forbidden(exceeded.to_string()),
         ReserveError::Call(CallError::Conflict(_) | CallError::NotFound) => {
             Denial::unavailable("the Service is being changed by others; try again")

@@ -32,6 +32,8 @@ const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// Reason of the cause of an eviction that is refused: `policyv1.DisruptionBudgetCause` of Kubernetes.
 const BUDGET: &str = "DisruptionBudget";
+/// Reason of the cause of a creation that is refused in a namespace that is being deleted: `v1.NamespaceTerminatingCause` of Kubernetes.
+const TERMINATING: &str = "NamespaceTerminating";
 
 /// A part of a list.
 #[derive(Debug, Deserialize)]
@@ -54,6 +56,9 @@ pub enum CallError {
     /// The API server rejects the request; trying again changes nothing until something else changes.
     #[error("rejected: {0}")]
     Rejected(String),
+    /// The tenant's namespace is being deleted: nothing can be created in it any more.
+    #[error("the namespace is being deleted: {0}")]
+    Terminating(String),
     /// A limit of the tenant on the host is reached.
     #[error("quota exceeded: {0}")]
     QuotaExceeded(QuotaExceeded),
@@ -81,6 +86,7 @@ impl CallError {
             429 if causes.iter().any(|cause| cause.reason == BUDGET) => Self::Protected(message()),
             429 | 503 | 504 | 500 if after > 0 => Self::Busy(Duration::from_secs(u64::from(after))),
             429 => Self::Busy(BUSY_WAIT),
+            403 if causes.iter().any(|cause| cause.reason == TERMINATING) => Self::Terminating(message()),
             // As from an API server that starts.
             401 => Self::Unavailable(message()),
             400..=499 => Self::Rejected(message()),
@@ -88,9 +94,11 @@ impl CallError {
         }
     }
 
-    /// What a rejection by the host means: its quotas are limits of the tenant. Those in the tenant are its own.
+    /// What a rejection by the host means: its quotas are limits of the tenant. Those in the tenant are its own. The host's namespace is control's,
+    /// and what ends with it is not decided here.
     fn of_side(self, side: Side) -> Self {
         match (self, side) {
+            (Self::Terminating(message), Side::Host) => Self::Rejected(message),
             (Self::Rejected(message), Side::Host) if quota::is_unknown(&message) => Self::Busy(BUSY_WAIT),
             (Self::Rejected(message), Side::Host) => match QuotaExceeded::parse(&message) {
                 Some(exceeded) => Self::QuotaExceeded(exceeded),
@@ -454,6 +462,9 @@ mod tests {
         assert!(matches!(error(422, 0, "metadata.uid"), CallError::Conflict(_)));
         assert!(matches!(error(422, 0, "spec"), CallError::Rejected(_)));
         assert!(matches!(error(403, 0, ""), CallError::Rejected(_)));
+        let terminating = || error_with(403, 0, "metadata.namespace", "NamespaceTerminating");
+        assert!(matches!(terminating().of_side(Side::Tenant), CallError::Terminating(_)));
+        assert!(matches!(terminating().of_side(Side::Host), CallError::Rejected(_)));
         assert!(matches!(error(500, 0, ""), CallError::Unavailable(_)));
     }
 

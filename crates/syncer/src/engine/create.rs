@@ -13,7 +13,7 @@ use berth_sync_rules::{
     model::{
         Cache, Creation, DeniedField, KindId, Translated, json,
         resource::{Key, Side},
-        store::{Stored, Unavailable, is_origin},
+        store::{Stored, is_origin},
     },
     translation::sizes::count_bytes,
 };
@@ -213,7 +213,7 @@ impl ObjectSync<'_> {
         let is_denied = || rules.translate(&engine.cache, &key.name, &needed).is_err();
         // A kind that is not listed yet is waited for.
         let unavailable = engine.find_unavailable_side(key.kind);
-        let is_off = unavailable.is_some_and(|(_, why)| why != Unavailable::NotListed);
+        let is_off = unavailable.is_some_and(|(_, why)| !why.is_unlisted());
         let what = format!("{} {}", rules.resource().kind, key.name.name);
         if let Some(exceeded) = engine.refused_kinds.refusal(key.kind) {
             return Some(DeniedField::new("spec", format!("it needs the {what}: {exceeded}")));

@@ -126,7 +126,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_engine::engine;
+    use super::super::{Lists, test_engine::engine};
     use super::*;
     use berth_sync_rules::model::{
         resource::{Name, Side},
@@ -153,7 +153,7 @@ mod tests {
             }
         }
         let (stop, mut published) = (CancellationToken::new(), None);
-        let ready = |_: &[String]| {
+        let ready = |_: Lists<'_>| {
             let metrics = engine.metrics();
             published = Some((metrics.host_bytes.get(), metrics.host_bytes_limit.get()));
             stop.cancel();

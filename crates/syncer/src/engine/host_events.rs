@@ -35,26 +35,26 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         Translation::Wait => return Ok(Outcome::requeue("waits for its object", RETRY)),
         Translation::Ignore => "ignored",
         Translation::Copy(copy) if !engine.recorder.take_from_budget(&copy.about) => "dropped",
-        Translation::Copy(copy) => {
-            write(engine, &copy).await?;
-            "copied"
-        }
+        Translation::Copy(copy) => write(engine, &copy).await?,
     };
     // It may have happened again meanwhile.
     store.forget_version(name, event.version);
     Ok(Outcome::new(result))
 }
 
-/// Most Events are new, so creating comes first; a repetition updates the existing one.
-async fn write(engine: &Engine, copy: &TenantEvent) -> Result<(), CallError> {
+/// Most Events are new, so creating comes first; a repetition updates the existing one. Returns the result of the reconciliation.
+async fn write(engine: &Engine, copy: &TenantEvent) -> Result<&'static str, CallError> {
     let (tenant, namespace) = (&engine.tenant, &copy.about.namespace);
     match tenant.create(resource::EVENT, namespace, &copy.event).await {
+        Ok(_) => Ok("copied"),
         Err(CallError::Conflict(_)) => {
             let patch = Patch::Merge(copy.event.clone());
             tenant.patch(resource::EVENT, namespace, &copy.name, "", &patch).await?;
-            Ok(())
+            Ok("copied")
         }
-        result => result.map(drop),
+        // To try again changes nothing: the Events of a namespace go with it. Those of its last pods are many.
+        Err(CallError::Terminating(_)) => Ok("ignored"),
+        Err(error) => Err(error),
     }
 }
 
@@ -111,10 +111,61 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_engine::engine;
+    use super::super::test_engine::{engine, engine_reaching, tenant};
     use super::*;
+    use berth_api::SyncPolicy;
     use berth_sync_rules::model::{resource::host_name, store::Stored};
-    use serde_json::json;
+    use http::{Request, Response};
+    use kube::{Client, client::Body};
+    use serde_json::{Value, json};
+    use std::{convert::Infallible, sync::Arc};
+
+    /// An engine whose tenant refuses all requests for this reason.
+    fn engine_refused(cause: &str) -> Arc<Engine> {
+        let causes =
+            json!([{"reason": cause, "message": "namespace team is being terminated", "field": "metadata.namespace"}]);
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+            "message": "unable to create new content in namespace team", "details": {"kind": "events", "causes": causes}});
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let answer = Response::builder().status(403);
+            let answer = answer.body(Body::from(status.to_string().into_bytes()));
+            async move { Ok::<_, Infallible>(answer.unwrap()) }
+        });
+        engine_reaching(tenant(SyncPolicy::default()), Client::new(service, "default"))
+    }
+
+    /// An object with this name.
+    fn named(name: &str) -> Value {
+        json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}})
+    }
+
+    #[tokio::test]
+    async fn an_event_of_a_namespace_that_is_deleted_is_not_tried_again() {
+        let (pod, name) = (Name::new("team", "train"), Name::new("", "train.1"));
+        let host_pod = host_name(KindId::Pod, &pod);
+        let event = json!({"metadata": {"name": "train.1", "resourceVersion": "5", "creationTimestamp": Timestamp::now().to_string()},
+            "involvedObject": {"kind": "Pod", "name": host_pod}});
+        for (cause, is_kept) in [("NamespaceTerminating", false), ("SomethingElse", true)] {
+            let engine = engine_refused(cause);
+            let stores = &engine.cache.stores;
+            stores
+                .host(KindId::Pod)
+                .written(pod.clone(), Stored::new(&named(&host_pod)));
+            stores
+                .tenant(KindId::Pod)
+                .written(pod.clone(), Stored::new(&named("train")));
+            let store = stores.host(KindId::Event);
+            store.written(name.clone(), Stored::new(&event));
+            let outcome = reconcile(&engine, &name).await;
+            let result = outcome.as_ref().map(|outcome| (outcome.result, outcome.requeue_after));
+            assert_eq!(result.is_err(), is_kept, "{cause}: {result:?}");
+            assert!(
+                is_kept || result.is_ok_and(|result| result == ("ignored", None)),
+                "{cause}"
+            );
+            assert_eq!(store.get(&name).is_some(), is_kept, "{cause}");
+        }
+    }
 
     #[tokio::test]
     async fn an_event_is_kept_until_its_object_is_known() {

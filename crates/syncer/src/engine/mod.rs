@@ -48,9 +48,11 @@ mod window;
 mod withdraw;
 mod work;
 
+pub use watches::Lists;
+
 use crate::metrics::{KindLabels, Metrics};
 use api::{Api, CallError};
-use berth_runtime::queue::Queue;
+use berth_runtime::{extension_answers, queue::Queue};
 use berth_sync_rules::{
     kinds::pod::gang,
     model::{
@@ -58,6 +60,7 @@ use berth_sync_rules::{
         resource::{Key, Name, Side},
     },
 };
+use kube::Client;
 use queued_key::QueuedKey;
 use queues::PRIORITIES;
 use recorder::{Level, Recorder, Subject};
@@ -84,6 +87,8 @@ pub struct Engine {
     cache: Cache,
     tenant: Api,
     host: Api,
+    /// The tenant's API server, for kinds that the tenant may serve by servers of its own.
+    extensions: Client,
     /// A queue for each of [`PRIORITIES`].
     queues: [Queue<QueuedKey>; 3],
     recorder: Recorder,
@@ -190,6 +195,7 @@ impl Engine {
             turns: turns::Turns::new(cache.tenant.host_limits.write_bytes_per_second),
             cache,
             recorder: Recorder::new(tenant.clone(), metrics.clone()),
+            extensions: extension_answers::limited(tenant.client()),
             tenant,
             host,
             queues: Default::default(),
@@ -219,16 +225,20 @@ impl Engine {
         &self.metrics
     }
 
-    /// Runs until `stop`. Calls `ready` once both sides are listed, and again when kinds become available or
-    /// unavailable, with the unavailable ones.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken, mut ready: impl FnMut(&[String]) + Send) {
+    /// Runs until `stop`. Calls `report` once both sides are listed, and again when kinds become available or
+    /// unavailable; and before that if the lists take long.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken, mut report: impl FnMut(Lists<'_>) + Send) {
         let mut tasks = JoinSet::new();
         for id in self.cache.kinds.iter().copied() {
             for side in [Side::Tenant, Side::Host] {
                 tasks.spawn(Arc::clone(&self).watch(side, id));
             }
         }
-        tokio::select! { () = stop.cancelled() => return, () = self.listed() => {} }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = self.listed() => {}
+            () = self.report_missing(|missing: &[String]| report(Lists::Missing(missing))) => {}
+        }
         self.restore_windows();
         self.restore_user_places();
         tokio::select! { () = stop.cancelled() => return, () = self.begin_with_nodes() => {} }
@@ -236,7 +246,7 @@ impl Engine {
         self.publish_host_bytes();
         self.publish_unlisted();
         let mut without = self.unavailable_kinds();
-        ready(&without);
+        report(Lists::Complete { without: &without });
         tasks.spawn(Arc::clone(&self).resync());
         tasks.spawn(Arc::clone(&self).renew_leases());
         tasks.spawn(Arc::clone(&self).pack());
@@ -252,7 +262,7 @@ impl Engine {
             self.publish_unlisted();
             let now = self.unavailable_kinds();
             if now != without {
-                ready(&now);
+                report(Lists::Complete { without: &now });
                 without = now;
             }
         }

@@ -12,6 +12,7 @@ use berth_sync_rules::{
     },
     registry,
 };
+use kube::Client;
 use serde_json::json;
 use std::{ops::Range, sync::Arc, time::Instant};
 
@@ -45,11 +46,21 @@ pub(crate) fn engine() -> Arc<Engine> {
 
 /// An engine of a tenant that reaches no API server.
 pub(crate) fn engine_of(tenant: Tenant) -> Arc<Engine> {
+    engine_with(tenant, None)
+}
+
+/// An engine of a tenant that reaches the host's API server not at all, and the tenant's with this client.
+pub(crate) fn engine_reaching(tenant: Tenant, client: Client) -> Arc<Engine> {
+    engine_with(tenant, Some(client))
+}
+
+fn engine_with(tenant: Tenant, client: Option<Client>) -> Arc<Engine> {
     let metrics = Metrics::default();
     let Connections {
-        tenant: tenant_api,
+        tenant: unreachable,
         host: host_api,
     } = connections_with(&metrics);
+    let tenant_api = client.map_or(unreachable, |client| Api::new(client, Side::Tenant, metrics.clone()));
     Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics)
 }
 

@@ -29,13 +29,25 @@ const EXTENSION_WAIT: Duration = Duration::from_secs(10);
 /// Wait after a failed check whether there is anything to watch.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Bytes of extensions in the tenant that the syncer keeps at least: half of its memory for what is not in the tenant's datastore, because a
-/// server of the tenant's own is limited by nothing else.
-const EXTENSION_BYTES: u64 = 128 << 20;
-/// Which part of the bytes that the tenant may have on the host they may be, if that is more.
-const EXTENSION_SHARE: u64 = 4;
-/// Bytes that an object of them counts besides its text: for what is kept of it otherwise.
+/// How often it is looked which lists the start still waits for.
+const MISSING_CHECK: Duration = Duration::from_secs(5);
+/// Such lists that are named at most.
+const MOST_NAMED: usize = 8;
+
+/// Bytes that an object of an extension counts besides its text: for what is kept of it otherwise.
 const MEMORY_OF_OBJECT: u64 = 2 << 10;
+
+/// How far the lists of both sides are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lists<'a> {
+    /// The start waits for these, of which the first ones are named.
+    Missing(&'a [String]),
+    /// The start waits for none. Nothing of the kinds in `without` is synced, for the reasons that are named.
+    Complete {
+        /// Kinds with reasons.
+        without: &'a [String],
+    },
+}
 
 /// Whether a tenant may serve a kind there by itself.
 fn is_extension(side: Side, kind: &Kind) -> bool {
@@ -87,13 +99,15 @@ impl Engine {
         if side == Side::Host && self.cache.kind(id).host_watch == HostWatch::OnDemand {
             self.until_needed(id, namespace, spec).await;
         }
-        let api = match side {
-            Side::Tenant => &self.tenant,
-            Side::Host => &self.host,
+        let is_extension = is_extension(side, self.cache.kind(id));
+        let client = match side {
+            Side::Tenant if is_extension => self.extensions.clone(),
+            Side::Tenant => self.tenant.client(),
+            Side::Host => self.host.client(),
         };
         let kept = || self.extension_bytes();
         let bounds = Bounds {
-            bytes: EXTENSION_BYTES.max(self.cache.tenant.host_limits.bytes / EXTENSION_SHARE),
+            bytes: berth_api::extension_bytes(self.cache.tenant.host_limits.bytes),
             kept: &kept,
         };
         let hooks = Hooks {
@@ -112,7 +126,7 @@ impl Engine {
                 }
             },
             availability: &|before| {
-                if before == Some(Unavailable::NotListed) {
+                if before.is_some_and(Unavailable::is_unlisted) {
                     // What its objects use, and what depends on them, was left as it was.
                     self.add_all();
                 } else {
@@ -120,13 +134,13 @@ impl Engine {
                 }
                 self.availability.notify_one();
             },
-            bounds: is_extension(side, self.cache.kind(id)).then_some(bounds),
+            bounds: is_extension.then_some(bounds),
         };
         self.metrics
             .watches
             .get_or_create(&SideLabels { side: side.name() })
             .inc();
-        store::watch(api.client(), spec, namespace, store, hooks).await;
+        store::watch(client, spec, namespace, store, hooks).await;
     }
 
     /// Bytes that are kept of all that the tenant may serve by itself.
@@ -188,9 +202,39 @@ impl Engine {
 
     async fn until_listed(&self, lists: &[(Side, KindId)]) {
         for (side, id) in lists.iter().copied() {
-            let store = self.cache.stores.of(side, id);
-            while !store.is_listed() && (self.cache.kind(id).is_essential || store.unavailable().is_none()) {
+            while self.is_awaited(side, id) {
                 tokio::time::sleep(LIST_POLL).await;
+            }
+        }
+    }
+
+    /// Whether a list has not ended, and the kind is not known to be off either.
+    fn is_awaited(&self, side: Side, id: KindId) -> bool {
+        let store = self.cache.stores.of(side, id);
+        !store.is_listed() && (self.cache.kind(id).is_essential || store.unavailable().is_none())
+    }
+
+    /// The lists for which the start waits as long as it takes.
+    fn missing_lists(&self) -> Vec<String> {
+        let mut lists = self.lists(false);
+        lists.retain(|(side, id)| self.is_awaited(*side, *id));
+        let name = |(side, id): &(Side, KindId)| format!("{} of the {}", id.label(), side.name());
+        let mut names: Vec<String> = lists.iter().take(MOST_NAMED).map(name).collect();
+        if lists.len() > names.len() {
+            names.push(format!("{} more", lists.len() - names.len()));
+        }
+        names
+    }
+
+    /// Reports which lists the start waits for whenever these are others than before, for ever. A start without trouble is over before.
+    pub(super) async fn report_missing(&self, mut report: impl FnMut(&[String])) {
+        let mut before = Vec::new();
+        loop {
+            tokio::time::sleep(MISSING_CHECK).await;
+            let missing = self.missing_lists();
+            if missing != before {
+                report(&missing);
+                before = missing;
             }
         }
     }
@@ -245,11 +289,10 @@ impl Engine {
     pub(super) fn unavailable_kinds(&self) -> Vec<String> {
         let kinds = self.cache.kinds.iter().copied();
         kinds
-            .filter_map(|id| match self.find_unavailable_side(id)? {
-                (Side::Host, why) | (Side::Tenant, why @ Unavailable::NotListed) => {
-                    Some(format!("{} ({})", id.label(), describe_unavailable(why)))
-                }
-                (Side::Tenant, _) => None,
+            .filter_map(|id| {
+                let (side, why) = self.find_unavailable_side(id)?;
+                let is_named = side == Side::Host || why.is_unlisted();
+                is_named.then(|| format!("{} ({})", id.label(), describe_unavailable(why)))
             })
             .collect()
     }
@@ -269,6 +312,7 @@ fn describe_unavailable(why: Unavailable) -> &'static str {
         Unavailable::NotServed => "the host cluster does not serve this kind",
         Unavailable::Forbidden => "the host cluster does not allow this kind",
         Unavailable::NotListed => "the tenant's API server has not listed its objects yet",
+        Unavailable::TooMuch => "the tenant has more or larger objects of it than the syncer keeps",
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod bounds;
 mod content;
+#[cfg(test)]
+pub(crate) mod fake_server;
 mod object;
 mod watch;
 

@@ -2,7 +2,10 @@
 
 use super::{Bounds, Parts, object::Object};
 use berth_api::labels;
-use berth_runtime::answers::is_too_long;
+use berth_runtime::{
+    answers::is_too_long,
+    extension_answers::{WATCH_SECONDS, is_silent},
+};
 use berth_sync_rules::model::{
     json,
     resource::{Name, Side},
@@ -72,6 +75,8 @@ async fn watch<const METADATA_ONLY: bool>(
             Side::Tenant => TENANT_PAGE_SIZE,
             Side::Host => PAGE_SIZE,
         }),
+        // How long a watch may say nothing follows from it.
+        timeout: Some(WATCH_SECONDS),
         ..Config::default()
     }
     .labels(spec.labels);
@@ -89,22 +94,34 @@ async fn watch<const METADATA_ONLY: bool>(
                 forget_all(spec, store, hooks);
                 tokio::time::sleep(TOO_MUCH_WAIT).await;
             }
+            Ended::Silent => {
+                tracing::info!(
+                    resource = spec.resource.plural,
+                    "the watch says nothing and does not end: listing again"
+                );
+            }
             Ended::Stream => return,
         }
     }
 }
 
-#[derive(PartialEq, Eq)]
+/// Why a kind is not followed any more.
+#[derive(Debug, PartialEq, Eq)]
 enum Ended {
+    /// The API server cannot stream lists.
     CannotStream,
+    /// There is more than is kept.
     TooMuch,
+    /// What has changed is not known: the watch said nothing for too long. A new watch from where it was would say nothing either.
+    Silent,
+    /// There are no more events.
     Stream,
 }
 
 /// Forgets what is known of a kind, as if it had never been listed.
 fn forget_all(spec: WatchSpec, store: &Store, hooks: Hooks<'_>) {
     // First, so that nobody takes what is forgotten for deleted.
-    let before = store.set_unavailable(Some(Unavailable::NotListed));
+    let before = store.set_unavailable(Some(Unavailable::TooMuch));
     for name in store.names() {
         store.forget(&name);
         (hooks.changed)(name, false);
@@ -114,7 +131,7 @@ fn forget_all(spec: WatchSpec, store: &Store, hooks: Hooks<'_>) {
         resource = spec.resource.plural,
         "objects are too many or too large: going on without this kind until they are not; its objects on the host stay as they are"
     );
-    if before != Some(Unavailable::NotListed) {
+    if before != Some(Unavailable::TooMuch) {
         (hooks.availability)(before);
     }
 }
@@ -179,6 +196,7 @@ async fn follow<const METADATA_ONLY: bool>(
             }
             // The next one would be the same, at once: a watch begins with an event, which ends the backoff.
             Err(error) if hooks.bounds.is_some() && is_too_long(&error) => return Ended::TooMuch,
+            Err(error) if is_silent(&error) => return Ended::Silent,
             Err(error) => {
                 if let Some(why) = unavailable(&error) {
                     let before = store.set_unavailable(Some(why));

@@ -2,7 +2,7 @@
 //! the objects and labels that network plug-ins and controllers of the host act upon.
 
 use crate::{
-    ingress,
+    budgets, ingress,
     objects::{Objects, both, create, events, eventually, is_phase, origin, pod},
     setup::Clusters,
     workloads,
@@ -47,6 +47,8 @@ async fn network_kinds() {
     ingress::routes_are_counted_on_the_host(&clusters).await;
     let syncer = ingress::what_the_class_takes_away_is_withdrawn(&mut clusters, syncer).await;
     workloads::budgets_hold_on_the_host(&clusters).await;
+    budgets::too_large_ones_leave_the_host(&clusters).await;
+    budgets::uncounted_ones_forbid_disruptions(&clusters).await;
     syncer.stop().await;
 }
 

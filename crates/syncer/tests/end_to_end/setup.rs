@@ -14,7 +14,7 @@ use berth_sync_rules::{
     model::{HostLimits, Tenant, resource::Side},
     permissions,
 };
-use berth_syncer::{ApiServers, Servers, metrics::Metrics};
+use berth_syncer::{ApiServers, Servers, engine::Lists, metrics::Metrics};
 use k8s_openapi::{
     api::{
         admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -376,8 +376,10 @@ impl Clusters {
             stop.clone(),
             {
                 let mut ready = Some(ready);
-                move |_: &[String]| {
-                    if let Some(ready) = ready.take() {
+                move |lists: Lists<'_>| {
+                    if matches!(lists, Lists::Complete { .. })
+                        && let Some(ready) = ready.take()
+                    {
                         let _: Result<(), ()> = ready.send(());
                     }
                 }

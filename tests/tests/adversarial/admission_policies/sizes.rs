@@ -1,8 +1,11 @@
 //! Objects that hold more than the components that all tenants share can work with.
 
 use super::{StolenCredential, expect_denied, with};
-use berth_sync_rules::translation::sizes::{POD, RUNNING_POD};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use berth_sync_rules::translation::sizes::{DISRUPTION_BUDGET, POD, RUNNING_POD};
+use k8s_openapi::api::{
+    core::v1::{Pod, Service},
+    policy::v1::PodDisruptionBudget,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -15,6 +18,7 @@ pub(super) async fn validate(credential: &StolenCredential, admin: &Client) {
     services_from_before_the_limits(credential, admin).await;
     network_policies(credential).await;
     disruption_budgets(credential).await;
+    budgets_from_before_the_limits(credential, admin).await;
     objects_that_nobody_could_delete(credential).await;
 }
 
@@ -223,13 +227,57 @@ async fn network_policies(credential: &StolenCredential) {
         .await;
 }
 
+/// A selector with this number of labels.
+fn labels_selector(count: usize) -> Value {
+    let labels = (0..count).map(|n| (format!("l{n}"), json!("a")));
+    json!({"matchLabels": labels.collect::<serde_json::Map<_, _>>()})
+}
+
+/// A budget that disturbs nobody, and whose selector costs the host something at each change of a pod.
+fn budget(credential: &StolenCredential, selector: &Value) -> Value {
+    let spec = json!({"minAvailable": 0, "selector": selector});
+    credential.object("policy/v1", "PodDisruptionBudget", &json!({ "spec": spec }))
+}
+
 async fn disruption_budgets(credential: &StolenCredential) {
-    let budget = |count| {
-        let values = repeated(count, |n| format!("v{n}").into());
-        let selector = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]});
-        let spec = json!({"minAvailable": 1, "selector": selector});
-        credential.object("policy/v1", "PodDisruptionBudget", &json!({ "spec": spec }))
+    // The expression counts as well.
+    let values_selector = |count: usize| {
+        let values = repeated(count - 1, |n| format!("v{n}").into());
+        json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]})
     };
-    credential.expect_allowed(&budget(500)).await;
-    credential.expect_denied("spec.selector", &budget(510)).await;
+    let both = |count: usize| with(&labels_selector(10), &values_selector(count - 10));
+    let most = DISRUPTION_BUDGET[0].on_host;
+    assert_eq!(most, 30);
+    let message = "spec.selector: one object may have at most 30";
+    for selector in [&labels_selector as &dyn Fn(usize) -> Value, &values_selector, &both] {
+        credential.expect_allowed(&budget(credential, &selector(most))).await;
+        credential
+            .expect_denied(message, &budget(credential, &selector(most + 1)))
+            .await;
+    }
+}
+
+/// A budget that holds more may be changed as long as it does not grow: its syncer withdraws it.
+async fn budgets_from_before_the_limits(credential: &StolenCredential, admin: &Client) {
+    let base = with(
+        &budget(credential, &labels_selector(500)),
+        &json!({"metadata": {"name": "large"}}),
+    );
+    let large: PodDisruptionBudget = serde_json::from_value(base).unwrap();
+    let as_admin: Api<PodDisruptionBudget> = Api::namespaced(admin.clone(), &credential.namespace);
+    as_admin.create(&PostParams::default(), &large).await.unwrap();
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(credential.client.clone(), &credential.namespace);
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let change = async |more: &Value| budgets.patch("large", &dry_run, &Patch::Merge(more)).await;
+    change(&json!({"spec": {"selector": {"matchLabels": {"l0": null}}}}))
+        .await
+        .unwrap();
+    expect_denied(
+        "spec.selector: one object may have at most 30",
+        change(&json!({"spec": {"selector": {"matchLabels": {"more": "a"}}}})).await,
+    );
+    as_admin.delete("large", &DeleteParams::default()).await.unwrap();
 }

@@ -34,8 +34,9 @@ const CLIENT_AGE: Duration = Duration::from_secs(1800);
 
 /// Time the syncer may take to answer a probe.
 const SYNCER_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes of its answer to a probe that are read.
-const LONGEST_ANSWER: usize = 4096;
+/// Bytes of its answer to a probe that are read. It has a line of at most 500 bytes for each kind that is not synced, and a class has up to 32
+/// kinds of its own: an answer that is not read would make a syncer look as if it did not answer.
+const LONGEST_ANSWER: usize = 64 << 10;
 /// Bytes of its metrics that are read.
 const LONGEST_METRICS: usize = 4 << 20;
 

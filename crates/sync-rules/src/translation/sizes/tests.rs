@@ -1,4 +1,5 @@
 use super::*;
+use berth_api::TenantLimits;
 use serde_json::json;
 
 fn limit(limits: &'static [SizeLimit], field: &str) -> SizeLimit {
@@ -140,6 +141,19 @@ fn a_pod_that_becomes_much_larger_is_denied() {
     };
     assert!(denied(MAX_ADDED_POD_BYTES).is_empty());
     assert!(denied(MAX_ADDED_POD_BYTES + 1)[0].why.contains("larger on the host"));
+}
+
+/// docs/guides/quotas.md and docs/security/model.md name these costs.
+#[test]
+fn the_budgets_of_a_tenant_cost_the_host_little_at_each_change_of_a_pod() {
+    // Measured with Kubernetes 1.37: 1.3 µs for a label with a short key and value, 2 µs for one with a long key and value.
+    const NANOSECONDS: usize = 2000;
+    let entries = limit(DISRUPTION_BUDGET, "spec.selector").on_host;
+    let budgets = usize::try_from(TenantLimits::default().pod_disruption_budgets).unwrap();
+    assert!(budgets * entries * NANOSECONDS <= 12_000_000, "more than 12 ms");
+    // A domain, a slash, a name, a value, and what JSON has around them.
+    let longest = 253 + 1 + 63 + 63 + 6;
+    assert!(entries * longest < 12 * 1024, "more than 12 KiB");
 }
 
 #[test]

@@ -1,19 +1,31 @@
 //! Tests of what is watched, and of what the start waits for.
 
 use super::*;
-use crate::engine::test_engine::{engine, engine_of, tenant};
-use berth_sync_rules::model::store::Stored;
+use crate::{
+    engine::test_engine::{engine, engine_of, engine_reaching, tenant},
+    store::fake_server,
+};
+use berth_sync_rules::model::{Tenant, store::Stored};
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::{sync::Mutex, time::Instant};
 
-/// An engine for a class that lists a kind of its own.
-fn engine_with_widgets() -> (Arc<Engine>, KindId) {
+/// The tenant of a class that lists a kind of its own.
+fn tenant_with_widgets() -> Tenant {
     let reference = json!({"path": "spec.secretName", "kind": "Secret"});
     let kind = json!({"group": "example.com", "version": "v1", "kind": "Widget", "resource": "widgets", "fields": ["spec"],
         "references": [reference]});
-    let engine = engine_of(tenant(serde_json::from_value(json!({"kinds": [kind]})).unwrap()));
-    let widget = engine.cache.find_kind_by_name("Widget.example.com").unwrap();
+    tenant(serde_json::from_value(json!({"kinds": [kind]})).unwrap())
+}
+
+/// An engine of this tenant.
+fn engine_with_widgets() -> (Arc<Engine>, KindId) {
+    let engine = engine_of(tenant_with_widgets());
+    let widget = find_widget(&engine);
     (engine, widget)
+}
+
+fn find_widget(engine: &Engine) -> KindId {
+    engine.cache.find_kind_by_name("Widget.example.com").unwrap()
 }
 
 /// Lists everything but one kind in the tenant.
@@ -77,6 +89,76 @@ async fn the_start_waits_for_built_in_kinds_and_only_for_a_short_time_for_extens
     assert_eq!(engine.find_unavailable_side(widget), None);
     engine.publish_unlisted();
     assert_eq!(engine.metrics.unlisted_kinds.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_start_waits_for_is_named() {
+    let (engine, widget) = engine_with_widgets();
+    let many = engine.missing_lists();
+    assert_eq!(many.len(), MOST_NAMED + 1);
+    assert!(many.last().is_some_and(|last| last.ends_with(" more")), "{many:?}");
+    list_all_but(&engine, KindId::NetworkPolicy);
+    let reports = Mutex::new(Vec::new());
+    let reporting = engine.report_missing(|missing| reports.lock().unwrap().push(missing.to_vec()));
+    assert!(tokio::time::timeout(Duration::from_mins(1), reporting).await.is_err());
+    assert_eq!(*reports.lock().unwrap(), [["NetworkPolicy of the tenant"]]);
+
+    // Of an extension the start does not depend.
+    list_all_but(&engine, widget);
+    engine.cache.stores.tenant(KindId::NetworkPolicy).set_listed();
+    assert!(engine.missing_lists().is_empty());
+}
+
+/// Waits until a kind is off in the tenant for this reason, or for none.
+async fn until_unavailable(engine: &Engine, id: KindId, why: Option<Unavailable>) {
+    let expected = why.map(|why| (Side::Tenant, why));
+    let is_so = async {
+        while engine.find_unavailable_side(id) != expected {
+            tokio::time::sleep(LIST_POLL).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_hours(1), is_so).await;
+    assert!(waited.is_ok(), "{:?}", engine.find_unavailable_side(id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_had_too_much_is_synced_once_it_has_not() {
+    let metadata = json!({"name": "a", "namespace": "team", "uid": "w", "resourceVersion": "5"});
+    // More structure than the syncer has memory for.
+    let large = json!({"metadata": metadata, "spec": vec![json!({}); 100_000]});
+    let small = json!({"metadata": metadata, "spec": {"size": 1}});
+    let answers = [large, small].map(|object| fake_server::list(&[object]));
+    let engine = engine_reaching(tenant_with_widgets(), fake_server::watch_server(answers.into()));
+    let widget = find_widget(&engine);
+    list_all_but(&engine, widget);
+    let start = tokio::time::Instant::now();
+    let watching = tokio::spawn(Arc::clone(&engine).watch(Side::Tenant, widget));
+
+    until_unavailable(&engine, widget, Some(Unavailable::TooMuch)).await;
+    engine.listed().await;
+    assert!(start.elapsed() < EXTENSION_WAIT, "the syncer is ready without it");
+    assert_eq!(
+        engine.unavailable_kinds(),
+        ["Widget.example.com (the tenant has more or larger objects of it than the syncer keeps)"]
+    );
+    engine.publish_unlisted();
+    assert_eq!(engine.metrics.unlisted_kinds.get(), 1);
+    let key = widget.key(Name::new("team", "a"));
+    let outcome = engine.reconcile(&key, Instant::now(), true).await;
+    assert_eq!(outcome.unwrap().result, "unavailable", "nothing of it is changed");
+
+    until_unavailable(&engine, widget, None).await;
+    let waited = start.elapsed();
+    assert!(
+        (Duration::from_mins(5)..Duration::from_mins(6)).contains(&waited),
+        "{waited:?}"
+    );
+    assert!(engine.unavailable_kinds().is_empty());
+    assert_eq!(engine.queue_of(widget).len(), 1, "its object waits to be synced");
+    // No API server of the host answers.
+    let written = engine.reconcile(&key, Instant::now(), true).await;
+    assert!(matches!(written, Err(CallError::Unavailable(_))), "{written:?}");
+    watching.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,6 @@
 use super::*;
+use crate::store::fake_server::{list, watch_server};
+use berth_runtime::extension_answers::{limited, max_silence};
 use berth_sync_rules::model::{
     KindId,
     resource::{POD, SECRET},
@@ -176,7 +178,7 @@ async fn pages_without_end_make_the_kind_unlisted() {
         () = known() => {}
         () = tokio::time::sleep(Duration::from_mins(1)) => panic!("the list has no end"),
     }
-    assert_eq!(store.unavailable(), Some(Unavailable::NotListed));
+    assert_eq!(store.unavailable(), Some(Unavailable::TooMuch));
     assert!(store.is_empty() && !store.is_listed(), "nothing is kept of it");
     assert_eq!(*before.lock().unwrap(), [None]);
 
@@ -227,6 +229,31 @@ async fn a_line_without_end_makes_a_kind_unlisted() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_silent_watch_has_left_out_is_listed() {
+    let client = limited(watch_server(vec![list(&[pod(1)]), list(&[pod(2)])]));
+    let (store, changed) = (Store::default(), Mutex::new(Vec::new()));
+    let hooks = Hooks {
+        changed: &|name, _| changed.lock().unwrap().push(name),
+        ..OF_TENANT
+    };
+    let [first, second] = ["1", "2"].map(|name| Name::new("team", name));
+    let start = tokio::time::Instant::now();
+    let is_listed_again = async {
+        while store.is_empty() || store.contains(&first) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        () = run(client, WatchSpec::own(POD), "", &store, hooks) => panic!("the watch ended"),
+        () = is_listed_again => {}
+    }
+    let waited = start.elapsed();
+    assert!((max_silence()..max_silence() * 2).contains(&waited), "{waited:?}");
+    assert_eq!(store.names(), std::slice::from_ref(&second));
+    assert_eq!(*changed.lock().unwrap(), [first.clone(), second, first]);
+}
+
 #[tokio::test]
 async fn objects_without_end_after_the_list_make_a_kind_unlisted() {
     let (store, changed) = (Store::default(), Mutex::new(Vec::new()));
@@ -247,7 +274,7 @@ async fn objects_without_end_after_the_list_make_a_kind_unlisted() {
     let names = store.names();
     changed.lock().unwrap().clear();
     forget_all(WatchSpec::own(POD), &store, hooks);
-    assert_eq!(store.unavailable(), Some(Unavailable::NotListed));
+    assert_eq!(store.unavailable(), Some(Unavailable::TooMuch));
     assert!(store.is_empty());
     assert_eq!(
         *changed.lock().unwrap(),

@@ -15,7 +15,7 @@ use super::{
     Accepted,
 };
 use crate::{
-    apply::{Applier, optional},
+    apply::{Applier, is_too_large, optional},
     error::{ReconcileError, api},
 };
 use berth_api::system;
@@ -148,9 +148,21 @@ async fn load_inventory(context: &TenantContext, tenant: &Tenant) -> Result<Inve
     })
 }
 
-/// Records what is applied.
+/// Records what is applied. It grows with each version of the manifests as long as something in the tenant keeps what no manifest has any more.
 async fn store_inventory(tenant: &Tenant, inventory: &Inventory) -> Result<(), ReconcileError> {
     let text = serde_json::to_string(inventory).unwrap_or_default();
     let map = host_objects::config_map(&tenant.cluster, &tenant.id, RECORD, [(KEY.into(), text)].into());
-    Ok(tenant.memory.host.apply(&map).await?)
+    match tenant.memory.host.apply(&map).await {
+        Err(error) if is_too_large(&error.source) => Err(ReconcileError::Blocked {
+            reason: "InventoryTooLarge",
+            message: format!(
+                "ConfigMap {}/{RECORD} of the host has no room for the {} objects that were applied in the tenant: objects that no manifest \
+                 has any more are listed until they are deleted. Nothing is applied meanwhile. Look in the tenant for what keeps them, such as \
+                 finalizers and servers that do not delete",
+                tenant.id.control_plane_namespace(),
+                inventory.kept.len()
+            ),
+        }),
+        applied => Ok(applied?),
+    }
 }

@@ -13,8 +13,8 @@ use super::{
     Accepted,
 };
 use crate::{
-    apply::{is_status, optional},
-    error::{ReconcileError, api},
+    apply::{is_status, is_too_large, optional},
+    error::{FirstError, ReconcileError, api},
 };
 use berth_api::{NodeMode, NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus, labels};
 use berth_node_lifecycle::{
@@ -33,7 +33,7 @@ use std::{collections::BTreeMap, sync::Arc};
 /// longer the tenant's. Writes only what differs.
 ///
 /// # Errors
-/// The host refuses or does not answer.
+/// The host refuses or does not answer. A node that is too large to be published keeps no other one back.
 pub(super) async fn publish_nodes(
     context: &TenantContext,
     accepted: &Accepted,
@@ -47,11 +47,17 @@ pub(super) async fn publish_nodes(
         .filter(|node| node.namespace().as_deref() == Some(&namespace))
         .map(|node| (node.name_any(), node))
         .collect();
+    let mut too_large = FirstError::<ReconcileError>::default();
     for (node, source) in visible_nodes(context, accepted, nodes) {
         let name = node.name_any();
         let (spec, status) = build_view(context, &node, &source);
         let before = current.remove(&name);
-        apply_node(&published, tenant, &name, before.as_deref(), spec, &status).await?;
+        match apply_node(&published, tenant, &name, before.as_deref(), spec, &status).await {
+            Err(blocked @ ReconcileError::Blocked { .. }) => {
+                too_large.note(Err::<(), _>(blocked));
+            }
+            applied => applied?,
+        }
     }
     for name in current.keys() {
         match optional(published.delete(name, &DeleteParams::default()).await) {
@@ -59,7 +65,7 @@ pub(super) async fn publish_nodes(
             _ => {}
         }
     }
-    Ok(())
+    too_large.into_result()
 }
 
 /// The nodes that serve the tenant alone, and the shared ones of its groups.
@@ -102,7 +108,20 @@ fn build_view(context: &TenantContext, node: &Node, source: &Source) -> (TenantN
     (spec, status)
 }
 
-/// Applies spec and status of a `TenantNode` where they differ from `before`.
+/// Why the status of a node is not published. Drivers decide how many devices it has, in objects of 1.5 MiB each, which are one here.
+fn describe_too_large(name: &str, status: &TenantNodeStatus) -> ReconcileError {
+    ReconcileError::Blocked {
+        reason: "NodeTooLarge",
+        message: format!(
+            "the host's API server does not store what the tenant would see of node {name}, because it is too large: the status of the Node, \
+             and {} ResourceSlices that drivers publish for it. The tenant sees the node as it was published last. Let the drivers publish \
+             fewer devices or attributes of devices for it",
+            status.resource_slices.len()
+        ),
+    }
+}
+
+/// Applies spec and status of a `TenantNode` where they differ from `before`. The error is [`ReconcileError::Blocked`] if its status is too large.
 async fn apply_node(
     published: &Api<TenantNode>,
     tenant: &Tenant,
@@ -128,7 +147,13 @@ async fn apply_node(
         published
             .patch_status(name, &params, &Patch::Apply(&body))
             .await
-            .map_err(api("publish a node's status"))?;
+            .map_err(|error| {
+                if is_too_large(&error) {
+                    describe_too_large(name, status)
+                } else {
+                    api("publish a node's status")(error)
+                }
+            })?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use berth_api::{
     DatastoreUsage, TenantLimits,
     conditions::{ConditionUpdate, DATASTORE_WITHIN_LIMITS},
     names::TenantId,
+    text::printable_start,
 };
 use berth_sleep::activity::{ActivityLog, Count};
 use jiff::Timestamp;
@@ -33,6 +34,8 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(30);
 const WARM_UP_SECONDS: f64 = 60.0;
 /// Time without a measurement after which the usage is called unknown: upgrades and restarts are shorter.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(300);
+/// Bytes of a reason that are kept. An answer of the tenant's API server may be part of it, which has up to 16 MiB and is in the error twice.
+const MAX_REASON: usize = 1000;
 
 /// What is remembered of a tenant's usage between reconciles.
 #[derive(Clone, Debug, Default)]
@@ -57,9 +60,10 @@ impl UsageMemory {
         self.measured.is_none()
     }
 
-    fn fail(&mut self, now: Instant, why: String) {
+    /// Notes that nothing could be measured now, and of the reason as much as the condition shows.
+    fn fail(&mut self, now: Instant, why: &str) {
         let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
-        self.failing = Some((since, why));
+        self.failing = Some((since, printable_start(why, MAX_REASON)));
     }
 
     fn succeed(&mut self) {
@@ -175,7 +179,7 @@ async fn measure(
         Err(why) => why,
     };
     tracing::debug!(tenant = source.tenant.slug(), %why, "cannot measure what a tenant stores");
-    state.fail(Instant::now(), why);
+    state.fail(Instant::now(), &why);
     if !state.has_failed_for_long(Instant::now()) {
         return None;
     }
@@ -293,16 +297,33 @@ mod tests {
     fn a_usage_is_unknown_after_five_minutes_without_a_measurement() {
         let (start, mut memory) = (Instant::now(), UsageMemory::default());
         assert_eq!(memory.unknown(start), None);
-        memory.fail(start, "first".into());
+        memory.fail(start, "first");
         let late = start + UNKNOWN_AFTER;
-        memory.fail(late, "second".into());
+        memory.fail(late, "second");
         assert_eq!(memory.unknown(start + Duration::from_secs(299)), None);
         assert_eq!(memory.unknown(late).as_deref(), Some("second"));
         memory.is_known_from_etcd = true;
         assert_eq!(memory.unknown(late), None);
         memory.succeed();
-        memory.fail(late, "third".into());
+        memory.fail(late, "third");
         assert_eq!(memory.unknown(late + UNKNOWN_AFTER).as_deref(), Some("third"));
+    }
+
+    #[test]
+    fn of_a_long_reason_little_is_kept() {
+        let (start, mut memory) = (Instant::now(), UsageMemory::default());
+        for _ in 0..2 {
+            memory.fail(start, &format!("no\x1b{}", "ü".repeat(1 << 20)));
+        }
+        let kept = memory.unknown(start + UNKNOWN_AFTER).unwrap();
+        assert!(kept.starts_with("no\u{fffd}ü"), "{kept}");
+        assert!((MAX_REASON - 1..=MAX_REASON).contains(&kept.len()), "{kept}");
+        let unknown = ObservedUsage {
+            unknown: Some(kept),
+            ..ObservedUsage::default()
+        };
+        let message = condition(&unknown).unwrap().message;
+        assert!(message.ends_with("stays as it is"), "{message}");
     }
 
     #[test]

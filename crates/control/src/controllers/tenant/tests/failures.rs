@@ -79,6 +79,48 @@ async fn a_failed_step_is_reported_by_its_own_condition() {
     }
 }
 
+#[tokio::test]
+async fn a_node_that_is_too_large_is_named_and_keeps_no_other_back() {
+    let mut fixture = Fixture::new();
+    let node = fixture.host.get("/api/v1/nodes/gpu-1").unwrap();
+    for other in ["gpu-0", "gpu-2"] {
+        let mut node = node.clone();
+        node["metadata"]["name"] = other.into();
+        node["metadata"].as_object_mut().unwrap().remove("uid");
+        fixture.host.insert(&format!("/api/v1/nodes/{other}"), node);
+    }
+    let too_large = ("/tenantnodes/gpu-1/status", 500, "etcdserver: request is too large");
+    fixture.host.refuse_writes(Some(too_large));
+    let is_named = |fixture: &Fixture| {
+        let condition = fixture.condition("NodesReady");
+        condition.filter(|condition| condition["reason"] == "NodeTooLarge")
+    };
+    for _ in 0..20 {
+        let _ = fixture.reconcile().await;
+        if is_named(&fixture).is_some() {
+            break;
+        }
+    }
+    let condition = is_named(&fixture).expect("the condition names the node");
+    assert_eq!(condition["status"], "False");
+    assert!(
+        condition["message"].as_str().unwrap().contains("node gpu-1, because"),
+        "{condition}"
+    );
+    let namespace = fixture.id.control_plane_namespace();
+    for (name, is_published) in [("gpu-0", true), ("gpu-1", false), ("gpu-2", true)] {
+        let path = format!("/apis/berth.dev/v1alpha1/namespaces/{namespace}/tenantnodes/{name}");
+        let published = fixture.host.get(&path).unwrap();
+        assert_eq!(published["status"].is_object(), is_published, "{published}");
+    }
+
+    fixture.host.refuse_writes(None);
+    for _ in 0..20 {
+        let _ = fixture.reconcile().await;
+    }
+    assert!(is_named(&fixture).is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_tenant_whose_webhooks_never_answer_holds_no_slot_and_says_so() {
     const SECOND: Duration = Duration::from_secs(1);

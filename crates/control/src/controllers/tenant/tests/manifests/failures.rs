@@ -77,3 +77,28 @@ async fn nobody_knows_of_manifests_that_were_not_looked_at() {
     fixture.reconcile().await.unwrap();
     assert_eq!(applied(&fixture), ("True".into(), "Applied".into()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_too_large_is_named() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    let too_long = "ConfigMap \"manifests\" is invalid: []: Too long: may not be more than 1048576 bytes";
+    fixture
+        .host
+        .refuse_writes(Some(("/configmaps/manifests", 422, too_long)));
+    set_roles(&fixture, "base", &["writer"], "get");
+    fixture.reconcile().await.unwrap();
+    let condition = fixture.condition("ManifestsApplied").unwrap();
+    assert_eq!(applied(&fixture), ("False".into(), "InventoryTooLarge".into()));
+    assert!(
+        condition["message"].as_str().unwrap().contains("no room"),
+        "{condition}"
+    );
+    assert!(
+        fixture.tenant.get(OTHER_ROLE).is_none(),
+        "what is not recorded is not applied"
+    );
+
+    fixture.host.refuse_writes(None);
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.tenant.get(OTHER_ROLE).is_some() && fixture.tenant.get(ROLE).is_none());
+}
