@@ -11,12 +11,15 @@ pub mod extension_answers;
 pub mod http;
 pub mod lease;
 mod log_lines;
+pub mod long_answers;
 pub mod metrics;
 pub mod places;
 pub mod queue;
 pub mod shutdown;
 pub mod sockets;
 pub mod telemetry;
+#[cfg(test)]
+mod testing;
 pub mod thread;
 pub mod tree;
 pub mod watched;
