@@ -142,6 +142,11 @@ pub struct TenantLimits {
     /// the endpoints of all tenants' Services, would let those of others wait.
     #[schemars(range(min = 1, max = 1000))]
     pub endpoint_changes_per_second: u32,
+    /// Requests a second that the tenant's objects may cost controllers of the host, in the long run; those of ten minutes may be used at once. A pod
+    /// with `resourceClaims` takes one for each of them, and one more. A PersistentVolumeClaim or a VolumeSnapshot takes five each time that it is
+    /// made or changed there. What is above waits: these controllers make a few requests a second for all tenants together.
+    #[schemars(range(min = 1, max = 1000))]
+    pub controller_requests_per_second: u32,
     /// Number of all objects that the tenant's API server stores, or of the tenant's keys in etcd if these are more. etcd keeps
     /// all keys in memory.
     #[schemars(range(min = 1000, max = 100_000_000))]
@@ -201,6 +206,8 @@ impl Default for TenantLimits {
             host_write_bytes_per_second: "512Ki".into(),
             // A fifth of what controllers of the host write in a second by default.
             endpoint_changes_per_second: 4,
+            // A quarter of what each controller of the host makes in a second by default. 1,500 pods with a claim of devices at once.
+            controller_requests_per_second: 5,
             datastore_objects: 200_000,
             // As many as Kubernetes is tested with in one cluster.
             custom_resource_definitions: 500,

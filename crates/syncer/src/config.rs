@@ -81,6 +81,10 @@ pub struct Options {
     #[arg(long, env = "BERTH_ENDPOINT_CHANGES_PER_SECOND", value_name = "SERVICES", value_parser = clap::value_parser!(u32).range(1..),
         default_value_t = TenantLimits::default().endpoint_changes_per_second)]
     pub endpoint_changes_per_second: u32,
+    /// Requests a second that what is written on the host may cost controllers there, in the long run. What is above waits.
+    #[arg(long, env = "BERTH_CONTROLLER_REQUESTS_PER_SECOND", value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..),
+        default_value_t = TenantLimits::default().controller_requests_per_second)]
+    pub controller_requests_per_second: u32,
     /// Networks in which the tenant may choose no address for a Service, because the host keeps these addresses for its own.
     #[arg(
         long,
@@ -207,6 +211,7 @@ impl TryFrom<&Options> for Tenant {
                 bytes: options.host_bytes,
                 write_bytes_per_second: options.host_write_bytes_per_second,
                 endpoint_changes_per_second: options.endpoint_changes_per_second,
+                controller_requests_per_second: options.controller_requests_per_second,
             },
             reserved_service_addresses: options.reserved_service_addresses.clone(),
         })

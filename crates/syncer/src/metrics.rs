@@ -159,6 +159,10 @@ pub struct HostWriteMetrics {
     pub bytes: Family<SizeLabels, Counter>,
     /// Objects that wait for their turn.
     pub objects_waiting: Family<SizeLabels, Gauge>,
+    /// Requests that controllers of the host make because of what was written there.
+    pub controller_requests: Counter,
+    /// Objects that wait because these would be too many.
+    pub controller_requests_waiting: Gauge,
 }
 
 impl HostWriteMetrics {
@@ -177,6 +181,16 @@ impl HostWriteMetrics {
             "host_writes_waiting",
             "Objects that wait for their turn to be written to the host, by their size: large or small",
             self.objects_waiting.clone(),
+        );
+        registry.register(
+            "controller_requests",
+            "Requests that controllers of the host make because of claims, snapshots and claims of pods that were written there",
+            self.controller_requests.clone(),
+        );
+        registry.register(
+            "controller_requests_waiting",
+            "Objects that wait because controllers of the host would make too many requests for the tenant",
+            self.controller_requests_waiting.clone(),
         );
     }
 }

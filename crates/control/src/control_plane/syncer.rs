@@ -36,6 +36,17 @@ fn memory_limit(limits: &TenantLimits) -> u64 {
         .saturating_add(extension_bytes(limits.host_size()).saturating_mul(2))
 }
 
+/// What the class lets the tenant write, and its objects on the host.
+fn limit_flags(limits: &TenantLimits) -> [String; 5] {
+    [
+        flag("write-bytes-per-second", limits.write_rate()),
+        flag("host-bytes", limits.host_size()),
+        flag("host-write-bytes-per-second", limits.host_write_rate()),
+        flag("endpoint-changes-per-second", limits.endpoint_changes_per_second),
+        flag("controller-requests-per-second", limits.controller_requests_per_second),
+    ]
+}
+
 pub(super) fn render(
     input: &ControlPlaneInput<'_>,
     authorities: &Authorities,
@@ -88,11 +99,8 @@ pub(super) fn render(
         file_flag("admission-cert", &format!("{}.crt", admission::CERTIFICATE)),
         file_flag("admission-key", &format!("{}.key", admission::CERTIFICATE)),
         file_flag("admission-ca", admission::AUTHORITY),
-        flag("write-bytes-per-second", input.limits.write_rate()),
-        flag("host-bytes", input.limits.host_size()),
-        flag("host-write-bytes-per-second", input.limits.host_write_rate()),
-        flag("endpoint-changes-per-second", input.limits.endpoint_changes_per_second),
     ];
+    args.extend(limit_flags(input.limits));
     let users: Vec<&str> = [
         (features::static_admission_policies(input.version), "stamped"),
         (input.limits_users, "limited"),

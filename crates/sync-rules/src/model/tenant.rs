@@ -50,6 +50,8 @@ pub struct HostLimits {
     pub waiting_pods_of_user: u32,
     /// Services whose endpoints may change in a second, in the long run.
     pub endpoint_changes_per_second: u32,
+    /// Requests a second that controllers of the host make because of what is written, in the long run.
+    pub controller_requests_per_second: u32,
 }
 
 impl From<&TenantLimits> for HostLimits {
@@ -59,6 +61,7 @@ impl From<&TenantLimits> for HostLimits {
             write_bytes_per_second: limits.host_write_rate(),
             waiting_pods_of_user: limits.waiting_pods_of_user(),
             endpoint_changes_per_second: limits.endpoint_changes_per_second,
+            controller_requests_per_second: limits.controller_requests_per_second,
         }
     }
 }

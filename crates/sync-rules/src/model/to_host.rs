@@ -166,6 +166,12 @@ pub trait ToHost: Sync {
         desired.clone()
     }
 
+    /// How many requests controllers of the host make because a host object becomes `desired`. They make a few a second for all tenants together, so
+    /// writes wait if they are too many. `is_new` says whether the object is made, or one that exists is changed.
+    fn controller_requests(&self, _desired: &Value, _is_new: bool) -> u64 {
+        0
+    }
+
     /// Whether a field that is ignored is one that others set later, such as a scheduler. It is reported although nothing of the host
     /// object changes.
     fn is_decided_later(&self, _field: &str) -> bool {

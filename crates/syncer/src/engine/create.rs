@@ -102,7 +102,7 @@ impl ObjectSync<'_> {
         if let Some(waits) = self.wait_to_make_endpoints(&desired).await {
             return Ok(waits);
         }
-        if let Some(waits) = self.wait_for_turn(bytes).await {
+        if let Some(waits) = self.wait_to_write(&desired, true, bytes).await {
             return Ok(waits);
         }
         if let Some(waits) = self.wait_for_place(object).await {
@@ -117,6 +117,7 @@ impl ObjectSync<'_> {
             Err(CallError::Conflict(_)) => return self.taken(stored).await,
             Err(error) => return Err(error),
         };
+        self.count_requests();
         engine.set_applied(self.key(), &mutable);
         ignored.extend(dropped(&desired, &created));
         engine.store_created(Side::Host, *id, name, created);

@@ -1,7 +1,10 @@
 //! How many bytes the tenant's objects have on the host: no more than its class allows. Numbers of objects are limited by the host's
 //! ResourceQuota, which knows no bytes. The size of each object that the syncer made is in its store.
 
-use super::{Engine, lock, turns::Size};
+use super::{
+    Engine, lock,
+    turns::{Lane, Size},
+};
 use crate::metrics::SizeLabels;
 use berth_sync_rules::{
     model::{Direction, KindId, resource::Key},
@@ -108,14 +111,13 @@ impl Engine {
 
     /// Publishes how much the tenant has and may have, and what waits to be written.
     pub(super) fn publish_host_bytes(&self) {
+        let writes = &self.metrics.host_writes;
+        let waiting = |lane| i64::try_from(self.turns.waiting(lane)).unwrap_or(i64::MAX);
         for size in Size::ALL {
-            let waiting = self
-                .metrics
-                .host_writes
-                .objects_waiting
-                .get_or_create(&SizeLabels { size: size.label() });
-            waiting.set(i64::try_from(self.turns.waiting(size)).unwrap_or(i64::MAX));
+            let objects = writes.objects_waiting.get_or_create(&SizeLabels { size: size.label() });
+            objects.set(waiting(Lane::Bytes(size)));
         }
+        writes.controller_requests_waiting.set(waiting(Lane::Requests));
         let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.host_bytes.set(number(self.host_bytes()));
         self.metrics

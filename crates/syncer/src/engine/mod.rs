@@ -16,6 +16,7 @@
 mod admit;
 pub mod api;
 mod certificates;
+mod controller_requests;
 mod create;
 mod decide;
 mod delete;
@@ -192,7 +193,7 @@ impl Engine {
             group_sizes: Mutex::default(),
             demand,
             availability: Notify::new(),
-            turns: turns::Turns::new(cache.tenant.host_limits.write_bytes_per_second),
+            turns: turns::Turns::new(&cache.tenant.host_limits),
             cache,
             recorder: Recorder::new(tenant.clone(), metrics.clone()),
             extensions: extension_answers::limited(tenant.client()),
@@ -251,8 +252,8 @@ impl Engine {
         tasks.spawn(Arc::clone(&self).renew_leases());
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());
-        for size in turns::Size::ALL {
-            tasks.spawn(Arc::clone(&self).take_turns(size));
+        for lane in turns::Lane::ALL {
+            tasks.spawn(Arc::clone(&self).take_turns(lane));
         }
         for priority in PRIORITIES {
             tasks.spawn(Arc::clone(&self).run_queue(priority));

@@ -1,19 +1,25 @@
-//! Turns of writes to the host: how many bytes a second the syncer writes there for its tenant.
+//! Turns of writes to the host: how many bytes a second the syncer writes there for its tenant, and how many requests controllers of the host make
+//! because of that.
 //!
 //! A tenant can change many objects on the host at once, with little: one label of a namespace is on all of its pods. Each write makes the host's
 //! etcd keep another version of the whole object for minutes, and all tenants share it. So each creation and each update takes the bytes
 //! of the object, not of the change, from an allowance that grows again at the [pace](Pace) of the tenant's class.
 //!
+//! Controllers of the host make a few requests a second for all tenants together, and one small pod with claims can cost them dozens. So a write takes
+//! [these](berth_sync_rules::model::ToHost::controller_requests) from another allowance, before its bytes.
+//!
 //! | a write | waits for |
 //! |---|---|
 //! | of an object of more than [`LARGE`] bytes | earlier large ones |
 //! | of a smaller one | earlier small ones: large objects never delay small ones |
+//! | that makes controllers of the host work | earlier ones that do, in a line of their own. Then for its bytes, as above |
 //! | of an object that the tenant's API server waits for | nothing, and delays others |
 //! | that renews tokens, in a small Secret | nothing, and delays others |
 //! | that deletes, or that writes to the tenant | nothing |
 //!
 //! A key that has to wait is reconciled again when its turn has come. Until then it takes no place of others, and its status is synced. Namespaces of
-//! the tenant take turns.
+//! the tenant take turns. Requests that were taken are kept until the write has reached the host, however often it is tried: a pod that the host
+//! rejects again and again takes them once.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +28,7 @@ use super::{Engine, lock, queued_key::QueuedKey, recorder::Level};
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{
     admission::writes::{ALLOWANCE, LARGE, Pace},
-    model::resource::Key,
+    model::{HostLimits, resource::Key},
 };
 use std::{
     collections::HashMap,
@@ -37,6 +43,8 @@ pub(super) const WAITS: &str = "waiting for its turn";
 pub(super) const DELAYED: &str = "WriteDelayed";
 /// Bytes of small objects that may be written at once: those of some ten thousand pods.
 const SMALL_ALLOWANCE: u64 = 128 << 20;
+/// Seconds after which an empty allowance of requests is whole again: a team may start many pods with claims at once.
+const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
 /// An object that will wait for so long gets an Event.
 const LONG_WAIT: Duration = Duration::from_secs(30);
 
@@ -82,15 +90,32 @@ impl Size {
     }
 }
 
+/// A line in which keys wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// For bytes.
+    Bytes(Size),
+    /// For requests of the host's controllers.
+    Requests,
+}
+
+impl Lane {
+    /// All.
+    pub(super) const ALL: [Self; 3] = [Self::Bytes(Size::Large), Self::Bytes(Size::Small), Self::Requests];
+}
+
 /// The turns of all writes.
 pub(super) struct Turns {
     large: Line,
     small: Line,
+    requests: Line,
     /// Bytes that were taken for keys whose turn it is.
     granted: Mutex<HashMap<Key, u64>>,
+    /// Requests that were taken for keys which have not written yet.
+    granted_requests: Mutex<HashMap<Key, u64>>,
 }
 
-/// Writes of one size.
+/// Writes that wait for the same.
 struct Line {
     pace: Mutex<Pace>,
     /// Keys in the order of their turns. Some may not need theirs any more.
@@ -102,29 +127,29 @@ struct Line {
 #[derive(Debug, Default)]
 struct Waiting {
     keys: HashMap<Key, Asks>,
-    /// Bytes of all of them.
-    bytes: u64,
+    /// Bytes, or requests, of all of them.
+    amount: u64,
 }
 
 /// What a key asks for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asks {
-    bytes: u64,
+    amount: u64,
     /// How often it has asked.
     times: u32,
 }
 
 impl Waiting {
-    fn add(&mut self, key: &Key, bytes: u64) {
+    fn add(&mut self, key: &Key, amount: u64) {
         let asks = self.keys.entry(key.clone()).or_default();
-        self.bytes += bytes.saturating_sub(asks.bytes);
-        asks.bytes = asks.bytes.max(bytes);
+        self.amount += amount.saturating_sub(asks.amount);
+        asks.amount = asks.amount.max(amount);
         asks.times += 1;
     }
 
     fn remove(&mut self, key: &Key) -> Option<Asks> {
         let asks = self.keys.remove(key)?;
-        self.bytes -= asks.bytes;
+        self.amount -= asks.amount;
         Some(asks)
     }
 }
@@ -133,7 +158,19 @@ impl Waiting {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
     has_grant: bool,
-    asked: [u32; 2],
+    has_requests: bool,
+    asked: [u32; 3],
+}
+
+/// What a key keeps of its turns when a reconciliation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// All that it has: it was its turn, and it writes later for another reason.
+    All,
+    /// Requests: it has not written yet, because it waits or because that has failed.
+    Requests,
+    /// Nothing. It did not want to write, or it has written.
+    Nothing,
 }
 
 impl Line {
@@ -145,14 +182,14 @@ impl Line {
         }
     }
 
-    fn ask(&self, key: &Key, bytes: u64) -> Turn {
+    fn ask(&self, key: &Key, amount: u64) -> Turn {
         let mut waiting = lock(&self.waiting);
         let mut pace = lock(&self.pace);
-        if waiting.keys.is_empty() && pace.take_at_once(bytes, now()) {
+        if waiting.keys.is_empty() && pace.take_at_once(amount, now()) {
             return Turn::Now;
         }
-        let wait = Duration::from_secs(waiting.bytes / pace.rate());
-        waiting.add(key, bytes);
+        let wait = Duration::from_secs(waiting.amount / pace.rate());
+        waiting.add(key, amount);
         self.queue.add(QueuedKey(key.clone()));
         Turn::Later {
             takes_long: wait >= LONG_WAIT,
@@ -169,19 +206,36 @@ fn now() -> std::time::Instant {
 }
 
 impl Turns {
-    /// Turns for writes of `rate` bytes a second, in large objects and again in small ones.
-    pub(super) fn new(rate: u64) -> Self {
+    /// Turns for writes of so many bytes a second, in large objects and again in small ones, and for so many requests. What is on the host already has
+    /// taken nothing.
+    pub(super) fn new(limits: &HostLimits) -> Self {
+        let rate = limits.write_bytes_per_second;
+        let requests = u64::from(limits.controller_requests_per_second);
         Self {
             large: Line::new(ALLOWANCE, rate),
             small: Line::new(SMALL_ALLOWANCE, rate),
+            requests: Line::new(requests * REQUESTS_ALLOWANCE_SECONDS, requests),
             granted: Mutex::default(),
+            granted_requests: Mutex::default(),
         }
     }
 
-    fn line(&self, size: Size) -> &Line {
-        match size {
-            Size::Large => &self.large,
-            Size::Small => &self.small,
+    fn line(&self, lane: Lane) -> &Line {
+        match lane {
+            Lane::Bytes(Size::Large) => &self.large,
+            Lane::Bytes(Size::Small) => &self.small,
+            Lane::Requests => &self.requests,
+        }
+    }
+
+    fn line_of(&self, bytes: u64) -> &Line {
+        self.line(Lane::Bytes(Size::of(bytes)))
+    }
+
+    fn granted(&self, lane: Lane) -> &Mutex<HashMap<Key, u64>> {
+        match lane {
+            Lane::Bytes(_) => &self.granted,
+            Lane::Requests => &self.granted_requests,
         }
     }
 
@@ -193,14 +247,42 @@ impl Turns {
                 self.take(bytes.saturating_sub(granted));
                 Turn::Now
             }
-            None => self.line(Size::of(bytes)).ask(key, bytes),
+            None => self.line_of(bytes).ask(key, bytes),
         }
+    }
+
+    /// A key asks to write an object because of which controllers of the host make so many requests. If its turn comes later, it is reconciled again
+    /// then. What it has taken it keeps until the write is [done](Turns::spend).
+    pub(super) fn ask_for_requests(&self, key: &Key, requests: u64) -> Turn {
+        if requests == 0 {
+            return Turn::Now;
+        }
+        let mut granted = lock(&self.granted_requests);
+        if let Some(has) = granted.get_mut(key) {
+            // It may be another object of the name by now.
+            let more = requests.saturating_sub(*has);
+            if more > 0 {
+                lock(&self.requests.pace).reserve(more, now());
+                *has = requests;
+            }
+            return Turn::Now;
+        }
+        let turn = self.requests.ask(key, requests);
+        if turn == Turn::Now {
+            granted.insert(key.clone(), requests);
+        }
+        turn
+    }
+
+    /// A key has written what it asked for. Returns the requests that it had taken.
+    pub(super) fn spend(&self, key: &Key) -> u64 {
+        lock(&self.granted_requests).remove(key).unwrap_or_default()
     }
 
     /// Takes bytes for a write that does not wait.
     pub(super) fn take(&self, bytes: u64) {
         if bytes > 0 {
-            lock(&self.line(Size::of(bytes)).pace).reserve(bytes, now());
+            lock(&self.line_of(bytes).pace).reserve(bytes, now());
         }
     }
 
@@ -214,24 +296,28 @@ impl Turns {
     /// # Errors
     /// That would be too late. The error is the time after which the same write may be asked for again.
     pub(super) fn take_soon(&self, bytes: u64) -> Result<Duration, Duration> {
-        lock(&self.line(Size::of(bytes)).pace).take(bytes, now())
+        lock(&self.line_of(bytes).pace).take(bytes, now())
     }
 
     /// A reconciliation of a key begins.
     pub(super) fn begin(&self, key: &Key) -> Begun {
         Begun {
             has_grant: lock(&self.granted).contains_key(key),
-            asked: Size::ALL.map(|size| self.line(size).asked(key)),
+            has_requests: lock(&self.granted_requests).contains_key(key),
+            asked: Lane::ALL.map(|lane| self.line(lane).asked(key)),
         }
     }
 
-    /// The reconciliation has ended. What it did not ask for is not needed any more; `keeps` says whether it has [kept](Turns::keep) its turn.
-    pub(super) fn end(&self, key: &Key, begun: Begun, keeps: bool) {
-        if begun.has_grant && !keeps {
+    /// The reconciliation has ended. What it did not ask for is not needed any more.
+    pub(super) fn end(&self, key: &Key, begun: Begun, keeps: Keeps) {
+        if begun.has_grant && keeps != Keeps::All {
             lock(&self.granted).remove(key);
         }
-        for (size, asked) in Size::ALL.into_iter().zip(begun.asked) {
-            let line = self.line(size);
+        if begun.has_requests && keeps == Keeps::Nothing {
+            lock(&self.granted_requests).remove(key);
+        }
+        for (lane, asked) in Lane::ALL.into_iter().zip(begun.asked) {
+            let line = self.line(lane);
             if asked > 0 && line.asked(key) == asked {
                 lock(&line.waiting).remove(key);
             }
@@ -239,36 +325,36 @@ impl Turns {
     }
 
     /// Waits for the next turn. Returns the key whose turn it is.
-    async fn next(&self, size: Size) -> Key {
-        let line = self.line(size);
+    async fn next(&self, lane: Lane) -> Key {
+        let line = self.line(lane);
         loop {
             let Taken { key, .. } = line.queue.take().await;
-            let bytes = lock(&line.waiting).keys.get(&key.0).map(|asks| asks.bytes);
-            if let Some(bytes) = bytes {
-                let wait = lock(&line.pace).reserve(bytes, now());
+            let amount = lock(&line.waiting).keys.get(&key.0).map(|asks| asks.amount);
+            if let Some(amount) = amount {
+                let wait = lock(&line.pace).reserve(amount, now());
                 tokio::time::sleep(wait).await;
             }
             // It may not need its turn any more.
             let still_waits = lock(&line.waiting).remove(&key.0).is_some();
             line.queue.done(&key);
-            if let (Some(bytes), true) = (bytes, still_waits) {
-                lock(&self.granted).insert(key.0.clone(), bytes);
+            if let (Some(amount), true) = (amount, still_waits) {
+                lock(self.granted(lane)).insert(key.0.clone(), amount);
                 return key.0;
             }
         }
     }
 
     /// Number of keys that wait.
-    pub(super) fn waiting(&self, size: Size) -> usize {
-        lock(&self.line(size).waiting).keys.len()
+    pub(super) fn waiting(&self, lane: Lane) -> usize {
+        lock(&self.line(lane).waiting).keys.len()
     }
 }
 
 impl Engine {
     /// Lets keys write when it is their turn, for ever.
-    pub(super) async fn take_turns(self: Arc<Self>, size: Size) {
+    pub(super) async fn take_turns(self: Arc<Self>, lane: Lane) {
         loop {
-            let key = self.turns.next(size).await;
+            let key = self.turns.next(lane).await;
             self.add(key);
         }
     }

@@ -152,7 +152,7 @@ impl ObjectSync<'_> {
         if host.origin_uid.is_none() || kind.is_inert(host) || pending == Pending::Dropped {
             // It had its turn when it was reserved, and is opened seldom. What was reserved in vain is closed at once.
             engine.turns.take(bytes);
-        } else if let Some(waits) = self.wait_for_turn(bytes).await {
+        } else if let Some(waits) = self.wait_to_write(&desired, false, bytes).await {
             self.close_now(host, &desired, Part::Isolating).await;
             self.narrow_now(stored, host, &desired).await;
             return Ok(Compared::Later(waits));
@@ -190,6 +190,7 @@ impl ObjectSync<'_> {
             }
             return Err(error);
         }
+        self.count_requests();
         engine.set_applied(self.key(), &mutable);
         lock(&engine.narrowed).remove(&self.key());
         self.record_ignored(&ignored).await;

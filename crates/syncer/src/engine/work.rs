@@ -1,6 +1,8 @@
 //! The reconciliation of a key of a queue, and what follows from its result: when it is tried again, and what the tenant is told.
 
-use super::{Engine, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level};
+use super::{
+    Engine, Outcome, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level, turns::Keeps,
+};
 use crate::metrics::QueueLabels;
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{model::resource::Key, translation::host_text};
@@ -34,8 +36,7 @@ impl Engine {
         let compares = lock(&self.to_compare).remove(&key);
         let begun = self.turns.begin(&key);
         let result = self.reconcile(&key, observed_at, compares).await;
-        let keeps_turn = matches!(&result, Ok(outcome) if outcome.result == admit::NO_PLACE);
-        self.turns.end(&key, begun, keeps_turn);
+        self.turns.end(&key, begun, keeps(&result));
         let labels = QueueLabels {
             priority: self.cache.kind(key.kind).priority.label(),
             result: result.as_ref().map_or("error", |outcome| outcome.result),
@@ -98,6 +99,15 @@ impl Engine {
             _ => wait,
         };
         wait + wait.mul_f64(jitter(key))
+    }
+}
+
+/// What a key keeps of its turns after a reconciliation with this result.
+fn keeps(result: &Result<Outcome, CallError>) -> Keeps {
+    match result {
+        Ok(outcome) if outcome.result == admit::NO_PLACE => Keeps::All,
+        Ok(outcome) if !outcome.waits_for_turn() => Keeps::Nothing,
+        Ok(_) | Err(_) => Keeps::Requests,
     }
 }
 

@@ -66,6 +66,7 @@ async fn live(setup: Setup) {
     nodes::nodes_go(&clusters).await;
     syncer.stop().await;
     limits::bytes_on_the_host_are_limited(&mut clusters).await;
+    limits::pods_with_many_claims_wait_for_their_turn(&mut clusters).await;
     evictions::removals_are_noticed_after_a_restart(&clusters).await;
     restart::a_killed_syncer_goes_on(&clusters).await;
 }

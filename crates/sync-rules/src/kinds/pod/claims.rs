@@ -78,6 +78,15 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
         .collect()
 }
 
+/// Requests that controllers of the host make for the claims of a new host pod. kube-controller-manager makes a claim for each template, and names
+/// them in the pod's status; for a claim with a name of its own, the scheduler reserves it and kube-controller-manager frees it later.
+pub fn requests(pod: &Value) -> u64 {
+    match json::items(pod, &["spec", "resourceClaims"]).len() as u64 {
+        0 => 0,
+        claims => claims + 1,
+    }
+}
+
 /// The host's name of a claim or template. A claim that the host made itself has a name of its own there.
 fn on_host(cache: &Cache, kind: KindId, name: &Name) -> String {
     let mirrored = KindId::GeneratedClaim.key(name.clone());
@@ -190,6 +199,23 @@ mod tests {
             {"name": "b", "resourceClaimTemplateName": host(KindId::ResourceClaimTemplate, "of-the-host")},
             {"name": "c", "resourceClaimName": "other-abcdefghijklm-gpu-12345"}]);
         assert_eq!((Value::from(claims), denied), (wanted, Vec::new()));
+    }
+
+    #[test]
+    fn each_claim_of_a_new_pod_costs_a_request_and_the_status_one_more() {
+        let claims = |count: u32| -> Vec<Value> {
+            let names = (0..count).map(|number| format!("gpu-{number}"));
+            names
+                .map(|name| json!({"name": name, "resourceClaimTemplateName": "one-gpu"}))
+                .collect()
+        };
+        let costs = [0, 1, 32].map(|count| requests(&pod(&json!(claims(count)))));
+        assert_eq!(costs, [0, 2, 33]);
+        assert_eq!(requests(&json!({"spec": {}})), 0);
+        let rules = crate::kinds::pod::KIND.rules_to_host().unwrap();
+        let full = pod(&json!(claims(32)));
+        let costs = [true, false].map(|is_new| rules.controller_requests(&full, is_new));
+        assert_eq!(costs, [33, 0], "no claim is made when a pod changes");
     }
 
     #[test]

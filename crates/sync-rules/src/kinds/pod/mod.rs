@@ -12,7 +12,7 @@
 //! | claims of limited users | those that were counted | `devices::user_claims` |
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
-//! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status | `claims` |
+//! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status. Pods with many wait for their turn | `claims` |
 //! | status, node | from the host | `status` |
 //! | service-account tokens | minted in the tenant, a Secret on the host | `token` |
 //!
@@ -253,6 +253,11 @@ impl ToHost for Pods {
 
     fn mutable_part(&self, desired: &Value) -> Value {
         update::mutable_part(desired)
+    }
+
+    fn controller_requests(&self, desired: &Value, is_new: bool) -> u64 {
+        // They do not change later.
+        if is_new { claims::requests(desired) } else { 0 }
     }
 
     fn update_needs_live(&self) -> bool {

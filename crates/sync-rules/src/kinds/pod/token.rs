@@ -1,5 +1,5 @@
 //! Service-account tokens: the tenant's, minted for the pod, kept in one Secret on the host that lives as long as the
-//! host pod.
+//! host pod. The syncer deletes it then; the host pod owns it, so that it goes as well while no syncer runs.
 //!
 //! | of the tenant's pod | of the token |
 //! |---|---|
@@ -55,8 +55,11 @@ pub const KIND: Kind = Kind::new(Direction::Tokens)
             pods.map(|name| KindId::PodToken.key(name)).collect()
         }),
         Dependency::on_tenant(KindId::Pod, |cache, pod| {
-            let waits = waits_for_node(cache, pod);
-            waits.then(|| KindId::PodToken.key(pod.clone())).into_iter().collect()
+            let concerns = waits_for_node(cache, pod) || is_left_over(cache, pod);
+            concerns
+                .then(|| KindId::PodToken.key(pod.clone()))
+                .into_iter()
+                .collect()
         }),
         Dependency::on_tenant(KindId::PodCertificateRequest, |cache, name| {
             let request = cache.stores.tenant(KindId::PodCertificateRequest).get(name);
@@ -81,6 +84,15 @@ fn concerns_secret(cache: &Cache, name: &Name) -> bool {
     // With its node it gets tokens that name the node, and its owner in the same write. Until then there is nothing to do.
     let waits_for_binding = || stores.tenant(KindId::Pod).get(name).is_some_and(|pod| !pod.has_node);
     !host.has_node || !waits_for_binding()
+}
+
+/// Whether a Secret has no host pod, and will get none: its pod is gone in the tenant, or goes.
+fn is_left_over(cache: &Cache, name: &Name) -> bool {
+    let stores = &cache.stores;
+    let pod = stores.tenant(KindId::Pod).get(name);
+    pod.is_none_or(|pod| pod.deletion.is_some())
+        && stores.host(KindId::PodToken).contains(name)
+        && !stores.host(KindId::Pod).contains(name)
 }
 
 /// Whether something in a pod's Secret can be made only now that the pod has a node: tokens that name it, and certificates.
@@ -139,7 +151,7 @@ pub fn owner_references(pod: &str, uid: &str) -> Value {
 }
 
 /// When a Secret gets its host pod as its owner although nothing else of it changes; none if now. A pod that has no node yet is about to
-/// get tokens that name its node, and one write is less work than two. Until then it is the syncer that deletes the Secret of a pod that is gone.
+/// get tokens that name its node, and one write is less work than two. Until then only the syncer deletes the Secret of a pod that is gone.
 ///
 /// The store keeps no creation time of host pods that run. Such a pod has a node, and the binding in the tenant is the next that is written there.
 pub fn owned_alone_at(pod: &Value, host_pod: &Value, now: Timestamp) -> Option<Timestamp> {
@@ -279,6 +291,42 @@ mod tests {
         assert!(concerns_secret(&cache, &name), "its owner is an earlier host pod");
         cache.stores.host(KindId::Pod).forget(&name);
         assert!(concerns_secret(&cache, &name), "the host pod is gone");
+    }
+
+    #[test]
+    fn a_secret_without_a_host_pod_is_looked_at_when_its_pod_goes() {
+        let cache = crate::registry::new_cache(crate::model::tenant::test_tenant());
+        let name = Name::new("team", "train");
+        let put = |side: Side, kind: KindId, metadata: Value| {
+            let object = json!({ "metadata": metadata });
+            cache.stores.of(side, kind).watched(name.clone(), Stored::from(object));
+        };
+        let is_looked_at = || {
+            let keys = cache.update_dependents(Side::Tenant, KindId::Pod, &name);
+            keys.contains(&KindId::PodToken.key(name.clone()))
+        };
+        assert!(!is_looked_at(), "there is none");
+        put(
+            Side::Host,
+            KindId::PodToken,
+            json!({"name": "h", "uid": "s", "resourceVersion": "1"}),
+        );
+        let mut pod = json!({"name": "train", "uid": "p", "resourceVersion": "2"});
+        put(Side::Tenant, KindId::Pod, pod.clone());
+        assert!(!is_looked_at(), "its host pod may be on its way");
+        pod["resourceVersion"] = "3".into();
+        pod["deletionTimestamp"] = "2026-05-01T10:00:00Z".into();
+        put(Side::Tenant, KindId::Pod, pod);
+        assert!(is_looked_at());
+        put(
+            Side::Host,
+            KindId::Pod,
+            json!({"name": "h", "uid": "h", "resourceVersion": "4"}),
+        );
+        assert!(!is_looked_at(), "it has its host pod");
+        cache.stores.host(KindId::Pod).forget(&name);
+        cache.stores.tenant(KindId::Pod).forget(&name);
+        assert!(is_looked_at());
     }
 
     #[test]

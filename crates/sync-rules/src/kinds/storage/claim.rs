@@ -16,7 +16,7 @@
 //!
 //! A claim that was bound and is gone on the host is `Lost`: another volume would not have its data.
 
-use super::{classes::offered, filled, on_host};
+use super::{REQUESTS, classes::offered, filled, on_host};
 use crate::{
     kinds::node,
     model::{
@@ -193,6 +193,11 @@ impl ToHost for Claims {
             spec["resources"],
             spec["volumeAttributesClassName"]
         ])
+    }
+
+    fn controller_requests(&self, _desired: &Value, _is_new: bool) -> u64 {
+        // What changes is the size or the class of the volume, or the node for which it is made.
+        REQUESTS
     }
 
     fn is_decided_later(&self, field: &str) -> bool {

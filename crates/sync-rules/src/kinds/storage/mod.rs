@@ -18,6 +18,10 @@ use crate::model::{Cache, KindId, json, resource::Name};
 use serde_json::Value;
 use std::sync::Arc;
 
+/// Requests that a controller of the host makes for a claim or a snapshot that is made or changed. kube-controller-manager makes five until a claim
+/// has its volume: who provisions it, the volume's claim and phase, the claim's volume and status. Drivers and their snapshot controllers make about as many.
+const REQUESTS: u64 = 5;
+
 /// The host object that was made for this very object of the tenant.
 fn on_host(cache: &Cache, id: KindId, name: &Name, object: &Value) -> Option<Arc<Value>> {
     let stored = cache.stores.host(id).get(name)?;

@@ -13,7 +13,7 @@
 //! VolumeSnapshotContents that a team makes have no effect; an Event says so. A snapshot that was taken and is gone on
 //! the host gets an error in its status: a new one would have other content.
 
-use super::{classes::offered, filled, on_host};
+use super::{REQUESTS, classes::offered, filled, on_host};
 use crate::{
     model::{
         Cache, DeniedField, Dependency, DesiredState, Direction, Kind, KindId, Mirror, Observation, TenantWrite,
@@ -125,6 +125,10 @@ impl ToHost for Snapshots {
 
     fn mutable_part(&self, desired: &Value) -> Value {
         desired["metadata"].clone()
+    }
+
+    fn controller_requests(&self, _desired: &Value, _is_new: bool) -> u64 {
+        REQUESTS
     }
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {

@@ -7,6 +7,11 @@ use serde_json::json;
 
 const RATE: u64 = 1 << 20;
 const LARGEST: u64 = 1 << 20;
+const LARGE_LINE: Lane = Lane::Bytes(Size::Large);
+/// Requests of a pod with 32 claims.
+const FULL_POD: u64 = 33;
+/// Requests that may be taken at once.
+const REQUESTS: u64 = 3000;
 
 fn key(namespace: &str, name: &str) -> Key {
     KindId::Pod.key(Name::new(namespace, name))
@@ -16,21 +21,33 @@ fn is_now(turn: Turn) -> bool {
     turn == Turn::Now
 }
 
+/// Turns for [`RATE`] bytes and five requests a second.
+fn turns() -> Turns {
+    Turns::new(&HostLimits {
+        write_bytes_per_second: RATE,
+        controller_requests_per_second: 5,
+        ..HostLimits::default()
+    })
+}
+
 /// Turns without any allowance left for large objects.
 fn used_up() -> Turns {
-    let turns = Turns::new(RATE);
+    let turns = turns();
     turns.take(ALLOWANCE);
     turns
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_allowed_at_once_does_not_wait() {
-    let turns = Turns::new(RATE);
+    let turns = turns();
     for number in 0..32 {
         assert!(is_now(turns.ask(&key("a", &number.to_string()), LARGEST)));
     }
     assert!(!is_now(turns.ask(&key("a", "more"), LARGEST)));
-    assert_eq!((turns.waiting(Size::Large), turns.waiting(Size::Small)), (1, 0));
+    assert_eq!(
+        (turns.waiting(LARGE_LINE), turns.waiting(Lane::Bytes(Size::Small))),
+        (1, 0)
+    );
     assert!(
         is_now(turns.ask(&key("a", "small"), 1000)),
         "large objects never delay small ones"
@@ -46,25 +63,25 @@ async fn keys_get_their_turns_at_the_pace_and_namespaces_take_turns() {
     let other = key("quiet", "pod");
     assert!(!is_now(turns.ask(&other, LARGEST)));
     let start = Instant::now();
-    turns.next(Size::Large).await;
-    assert_eq!(turns.next(Size::Large).await, other);
+    turns.next(LARGE_LINE).await;
+    assert_eq!(turns.next(LARGE_LINE).await, other);
     assert_eq!(start.elapsed(), Duration::from_secs(2));
     let begun = turns.begin(&other);
     assert!(is_now(turns.ask(&other, LARGEST)));
-    turns.end(&other, begun, false);
+    turns.end(&other, begun, Keeps::Nothing);
     assert!(!is_now(turns.ask(&other, LARGEST)), "once for each turn");
     assert_eq!(start.elapsed(), Duration::from_secs(2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_more_is_written_than_the_pace_allows() {
-    let turns = Turns::new(RATE);
+    let turns = turns();
     let start = Instant::now();
     let mut written = 0;
     for number in 0..50_u64 {
         let (key, bytes) = (key("a", &number.to_string()), 20_000 + number * 30_000);
         if !is_now(turns.ask(&key, bytes)) {
-            assert_eq!(turns.next(Size::Large).await, key);
+            assert_eq!(turns.next(LARGE_LINE).await, key);
             assert!(is_now(turns.ask(&key, bytes)));
         }
         written += bytes;
@@ -83,27 +100,27 @@ async fn a_key_that_needs_its_turn_no_more_does_not_take_it() {
     }
     // Its object is deleted: the reconciliation does not ask.
     let begun = turns.begin(&gone);
-    turns.end(&gone, begun, false);
+    turns.end(&gone, begun, Keeps::Nothing);
     // This one is reconciled for another reason, and asks again.
     let begun = turns.begin(&next);
     assert!(!is_now(turns.ask(&next, LARGEST)));
-    turns.end(&next, begun, false);
-    assert_eq!(turns.next(Size::Large).await, next);
-    assert_eq!(turns.waiting(Size::Large), 0);
+    turns.end(&next, begun, Keeps::Nothing);
+    assert_eq!(turns.next(LARGE_LINE).await, next);
+    assert_eq!(turns.waiting(LARGE_LINE), 0);
     let begun = turns.begin(&next);
-    turns.end(&next, begun, false);
+    turns.end(&next, begun, Keeps::Nothing);
     assert!(!is_now(turns.ask(&next, LARGEST)), "what was not used is lost");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_waits_for_a_place_keeps_its_turn() {
-    let turns = Turns::new(RATE);
+    let turns = turns();
     let pod = key("a", "pod");
     for _ in 0..3 {
         let begun = turns.begin(&pod);
         assert!(is_now(turns.ask(&pod, LARGEST)));
         turns.keep(&pod, LARGEST);
-        turns.end(&pod, begun, true);
+        turns.end(&pod, begun, Keeps::All);
     }
     assert!(turns.take_soon(31 * LARGEST).unwrap().is_zero(), "it was taken once");
     assert!(!turns.take_soon(LARGEST).unwrap().is_zero());
@@ -115,11 +132,11 @@ async fn an_object_that_has_grown_takes_the_rest_as_well() {
     let turns = used_up();
     let pod = key("a", "pod");
     assert!(!is_now(turns.ask(&pod, 100_000)));
-    turns.next(Size::Large).await;
+    turns.next(LARGE_LINE).await;
     assert!(is_now(turns.ask(&pod, LARGEST)));
     let start = Instant::now();
     assert!(!is_now(turns.ask(&pod, LARGEST)));
-    turns.next(Size::Large).await;
+    turns.next(LARGE_LINE).await;
     assert!(start.elapsed() > Duration::from_millis(1800));
 }
 
@@ -168,10 +185,67 @@ async fn a_key_whose_turn_has_come_is_compared() {
     engine.turns.take(ALLOWANCE + LARGEST);
     let pod = key("a", "pod");
     assert!(!engine.may_write(&pod, LARGEST).await);
-    let turns = tokio::spawn(Arc::clone(&engine).take_turns(Size::Large));
+    let turns = tokio::spawn(Arc::clone(&engine).take_turns(LARGE_LINE));
     let taken = engine.queue_of(KindId::Pod).take().await;
     assert_eq!(taken.key, QueuedKey(pod.clone()));
     assert!(lock(&engine.to_compare).contains(&pod));
     assert!(engine.may_write(&pod, LARGEST).now_or_never() == Some(true));
     turns.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_have_an_allowance_and_then_a_pace_and_delay_nothing_else() {
+    let turns = turns();
+    for number in 0..90 {
+        assert!(is_now(turns.ask_for_requests(&key("a", &number.to_string()), FULL_POD)));
+    }
+    let (more, none) = (key("a", "more"), key("a", "none"));
+    assert!(!is_now(turns.ask_for_requests(&more, FULL_POD)));
+    assert!(
+        !is_now(turns.ask_for_requests(&key("a", "small"), 2)),
+        "it is after that"
+    );
+    assert!(is_now(turns.ask_for_requests(&none, 0)) && is_now(turns.ask(&none, 1000)));
+    assert_eq!((turns.waiting(Lane::Requests), turns.waiting(LARGE_LINE)), (2, 0));
+    let start = Instant::now();
+    assert_eq!(turns.next(Lane::Requests).await, more);
+    // 30 were left, and 3 are 0.6 s.
+    assert_eq!(start.elapsed(), Duration::from_millis(600));
+    assert_eq!(turns.spend(&more), FULL_POD);
+    assert_eq!(turns.next(Lane::Requests).await, key("a", "small"));
+    tokio::time::advance(Duration::from_secs(601)).await;
+    assert!(is_now(turns.ask_for_requests(&more, REQUESTS)), "it is whole again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_taken_once_for_each_object_that_is_made() {
+    let turns = turns();
+    let (pod, others) = (key("a", "pod"), key("a", "others"));
+    for _ in 0..1000 {
+        let begun = turns.begin(&pod);
+        assert!(is_now(turns.ask_for_requests(&pod, FULL_POD)));
+        turns.end(&pod, begun, Keeps::Requests);
+    }
+    assert_eq!(turns.spend(&pod), FULL_POD);
+    assert!(is_now(turns.ask_for_requests(&others, REQUESTS - 2 * FULL_POD)));
+    assert!(is_now(turns.ask_for_requests(&pod, FULL_POD)), "made again");
+    assert_eq!(turns.spend(&pod), FULL_POD);
+    assert!(!is_now(turns.ask_for_requests(&pod, 1)), "nothing is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_what_is_not_made_are_forgotten_and_more_are_taken_for_more_claims() {
+    let turns = turns();
+    let pod = key("a", "pod");
+    assert!(is_now(turns.ask_for_requests(&pod, 2)));
+    let begun = turns.begin(&pod);
+    assert!(is_now(turns.ask_for_requests(&pod, FULL_POD)));
+    turns.end(&pod, begun, Keeps::All);
+    let rest = REQUESTS - FULL_POD;
+    assert!(is_now(turns.ask_for_requests(&key("a", "others"), rest)));
+    assert!(!is_now(turns.ask_for_requests(&key("a", "more"), 1)));
+    // The pod was deleted meanwhile.
+    let begun = turns.begin(&pod);
+    turns.end(&pod, begun, Keeps::Nothing);
+    assert_eq!(turns.spend(&pod), 0);
 }

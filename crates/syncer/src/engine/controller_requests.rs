@@ -1,0 +1,138 @@
+//! Lets claims, snapshots and pods with claims wait for their turn: controllers of the host make requests because of them. How many is said by the
+//! [rules of the kind](berth_sync_rules::model::ToHost::controller_requests).
+
+use super::{
+    Outcome,
+    recorder::Level,
+    to_host::ObjectSync,
+    turns::{self, Turn},
+};
+use serde_json::Value;
+
+impl ObjectSync<'_> {
+    /// Asks whether it is the turn of a write of `bytes` that makes the host object, or changes it, to `desired`. Returns what to do if it is not.
+    pub(super) async fn wait_to_write(&self, desired: &Value, is_new: bool, bytes: u64) -> Option<Outcome> {
+        let requests = self.kind.controller_requests(desired, is_new);
+        if let Turn::Later { takes_long } = self.engine.turns.ask_for_requests(&self.key(), requests) {
+            if takes_long {
+                self.record_wait_for_controllers().await;
+            }
+            return Some(Outcome::new(turns::WAITS).comparing_again());
+        }
+        self.wait_for_turn(bytes).await
+    }
+
+    /// The write that asked for requests has reached the host.
+    pub(super) fn count_requests(&self) {
+        let requests = self.engine.turns.spend(&self.key());
+        self.engine.metrics.host_writes.controller_requests.inc_by(requests);
+    }
+
+    async fn record_wait_for_controllers(&self) {
+        let rate = self.engine.cache.tenant.host_limits.controller_requests_per_second;
+        let message = format!(
+            "The object waits for its turn to be written to the host cluster: controllers there make no more than {rate} requests a second for this \
+             cluster. Make fewer claims and pods with claims at a time, or ask the platform team to raise spec.limits.controllerRequestsPerSecond of the \
+             class."
+        );
+        self.engine
+            .record_event(&self.key(), Level::Normal, turns::DELAYED, &message)
+            .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::{
+        Engine, lock,
+        queued_key::QueuedKey,
+        test_engine::{engine_of, tenant},
+        turns::{Lane, Turn},
+    };
+    use berth_api::{SyncPolicy, labels};
+    use berth_runtime::queue::Taken;
+    use berth_sync_rules::model::{
+        KindId,
+        resource::{Key, Name},
+        store::Stored,
+    };
+    use serde_json::{Value, json};
+    use std::{sync::Arc, time::Duration};
+
+    /// An engine of a tenant of whose requests so many are left, and which gets one more each second.
+    fn engine_with(left: u64) -> Arc<Engine> {
+        let mut tenant = tenant(SyncPolicy::default());
+        tenant.host_limits.controller_requests_per_second = 1;
+        let engine = engine_of(tenant);
+        let others = KindId::Pod.key(Name::new("team", "others"));
+        let turn = engine.turns.ask_for_requests(&others, 600 - left);
+        assert_eq!((turn, engine.turns.spend(&others)), (Turn::Now, 600 - left));
+        engine
+    }
+
+    /// A pod of the tenant with so many claims, in its store.
+    fn put_pod(engine: &Engine, name: &str, claims: u32) -> Key {
+        let claims: Vec<Value> = (0..claims)
+            .map(|number| json!({"name": format!("gpu-{number}"), "resourceClaimTemplateName": "one-gpu"}))
+            .collect();
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": "1"},
+            "spec": {"containers": [{"name": "main", "image": "train:1"}], "resourceClaims": claims},
+        });
+        let name = Name::new("team", name);
+        let pods = engine.cache.stores.tenant(KindId::Pod);
+        pods.written(name.clone(), Stored::new(&pod));
+        KindId::Pod.key(name)
+    }
+
+    /// Reconciles an object. Returns whether that has failed: there is no API server, so what is written fails.
+    async fn tries_to_write(engine: &Arc<Engine>, key: &Key) -> bool {
+        engine.compare_later(key);
+        let taken = Taken {
+            key: QueuedKey(key.clone()),
+            queued_for: Duration::ZERO,
+        };
+        Arc::clone(engine).work(taken).await;
+        lock(&engine.failures).contains_key(key)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_with_many_claims_wait_and_others_do_not() {
+        let engine = engine_with(20);
+        let (full, plain) = (put_pod(&engine, "full", 32), put_pod(&engine, "plain", 0));
+        assert!(!tries_to_write(&engine, &full).await, "it costs 33 requests");
+        assert_eq!(engine.turns.waiting(Lane::Requests), 1);
+        assert!(tries_to_write(&engine, &plain).await, "it costs none");
+        engine.publish_host_bytes();
+        assert_eq!(engine.metrics.host_writes.controller_requests_waiting.get(), 1);
+        let turns = tokio::spawn(Arc::clone(&engine).take_turns(Lane::Requests));
+        let next = loop {
+            let taken = engine.queue_of(KindId::Pod).take().await;
+            if taken.key.0 == full {
+                break taken.key.0;
+            }
+        };
+        turns.abort();
+        // The host fails, and the pod is tried again and again.
+        for _ in 0..3 {
+            assert!(tries_to_write(&engine, &next).await);
+        }
+        assert_eq!(engine.turns.waiting(Lane::Requests), 0);
+        assert_eq!(engine.turns.spend(&next), 33, "they were taken once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_on_the_host_when_the_syncer_starts_takes_nothing() {
+        let engine = engine_with(0);
+        let pod = put_pod(&engine, "runs", 32);
+        let annotations = json!({labels::ORIGIN_UID: "runs"});
+        let host = json!({
+            "metadata": {"name": "runs-x", "uid": "h", "resourceVersion": "2", "annotations": annotations},
+            "spec": {"nodeName": "gpu-1"},
+        });
+        let on_host = engine.cache.stores.host(KindId::Pod);
+        on_host.watched(pod.name.clone(), Stored::new(&host));
+        assert!(tries_to_write(&engine, &pod).await, "it is changed");
+        assert_eq!((engine.turns.waiting(Lane::Requests), engine.turns.spend(&pod)), (0, 0));
+    }
+}
