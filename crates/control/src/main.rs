@@ -74,14 +74,16 @@ async fn run(args: Args) -> Result<(), AnyError> {
         stop.clone(),
     ));
 
-    let client = match &args.kubeconfig {
-        Some(file) => client::from_file(file).await?,
-        None => client::in_cluster()?,
+    let host = match &args.kubeconfig {
+        Some(file) => client::config_of(file).await?,
+        None => client::config_in_cluster()?,
     };
+    let client = client::limited_and_reading_all(host.clone())?;
     let lease = LeaseRequest {
         namespace: system::NAMESPACE.into(),
         name: system::CONTROL.into(),
         identity: args.identity(),
+        end_process: lease::exit,
     };
     let mut outcome = Ok(());
     // A replica that waits for the lease is ready: it could take over at any moment.
@@ -89,7 +91,7 @@ async fn run(args: Args) -> Result<(), AnyError> {
         readiness.remark(&["the lease, which another replica holds".into()]);
         readiness.set("host watches", true);
     };
-    let leading = lease::run_as_leader(client.clone(), &lease, &stop, on_waiting, async |stop| {
+    let leading = lease::run_as_leader(host, &lease, &stop, on_waiting, async |stop| {
         readiness.set("host watches", false);
         readiness.remark(&[]);
         outcome = lead(&args, client, metrics, stop.clone(), || {

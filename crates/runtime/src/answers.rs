@@ -3,7 +3,10 @@
 mod line;
 
 use self::line::{Line, MAX_AROUND};
-use crate::{extension_answers::TooSlow, tree::Tree};
+use crate::{
+    long_answers::{LongAnswers, Place, TooSlow},
+    tree::Tree,
+};
 use http::{Request, Response, Uri};
 use http_body_util::{LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Bytes, Frame};
@@ -27,6 +30,12 @@ pub const MAX_ANSWER: usize = 16 << 20;
 /// does a page of 100 objects with 700 maps and 700 fields each; pods have a third of that. Without it, 16 MiB of small objects would become more
 /// than control may have.
 pub const MAX_TREE: u64 = 64 << 20;
+
+/// Memory of an answer that needs no place among [`LongAnswers`]: what control reads of an object, and of a small page.
+const SHORT: u64 = 1 << 20;
+/// For how many milliseconds an answer of [`MAX_TREE`] keeps its place after its end, and others in proportion. The client parses it just then, which
+/// takes a tenth of this time.
+const PARSE_MILLISECONDS: u64 = 1000;
 
 /// How long a watch lasts at least: a client begins the next one at once.
 const MIN_WATCH: Duration = Duration::from_secs(1);
@@ -79,7 +88,19 @@ impl<S> Layer<S> for LimitAnswers {
     type Service = Limit<S>;
 
     fn layer(&self, inner: S) -> Limit<S> {
-        Limit { inner }
+        Limit { inner, long: None }
+    }
+}
+
+/// The same, and few of the answers are long at the same time, of all clients with the same places. Watches need no place: who shares places has none.
+impl<S> Layer<S> for LongAnswers {
+    type Service = Limit<S>;
+
+    fn layer(&self, inner: S) -> Limit<S> {
+        Limit {
+            inner,
+            long: Some(self.clone()),
+        }
     }
 }
 
@@ -87,6 +108,7 @@ impl<S> Layer<S> for LimitAnswers {
 #[derive(Clone, Debug)]
 pub struct Limit<S> {
     inner: S,
+    long: Option<LongAnswers>,
 }
 
 impl<S, B> Service<Request<Body>> for Limit<S>
@@ -106,6 +128,7 @@ where
         let is_json = request.uri().path() != METRICS;
         let is_watch = is_watch(request.uri());
         let is_further_page = parameters(request.uri()).any(|one| one.starts_with("continue="));
+        let place = self.long.as_ref().map(LongAnswers::place);
         let answer = self.inner.call(request);
         Box::pin(async move {
             if is_further_page {
@@ -115,7 +138,8 @@ where
             let (limit, content) = if is_watch && answer.status().is_success() {
                 (usize::MAX, Content::Watch(Box::new(Watch::begin())))
             } else if is_json {
-                (MAX_ANSWER, Content::Json(Tree::default()))
+                let tree = Tree::default();
+                (MAX_ANSWER, Content::Json(Json { tree, place }))
             } else {
                 (usize::MAX, Content::Text)
             };
@@ -138,7 +162,7 @@ pub struct LimitedAnswer<B> {
 #[derive(Debug)]
 enum Content {
     Text,
-    Json(Tree),
+    Json(Json),
     Watch(Box<Watch>),
 }
 
@@ -147,9 +171,9 @@ impl Content {
     fn read(&mut self, part: &[u8]) -> Result<(), BoxError> {
         match self {
             Self::Text => {}
-            Self::Json(tree) => {
-                tree.read(part);
-                if tree.bytes() > MAX_TREE {
+            Self::Json(json) => {
+                json.tree.read(part);
+                if json.tree.bytes() > MAX_TREE {
                     return Err(TooLarge.into());
                 }
             }
@@ -165,6 +189,33 @@ impl Content {
 
 /// A part of an answer; none at its end.
 type Part = Option<Result<Frame<Bytes>, BoxError>>;
+
+/// What was read of an answer that is no watch.
+#[derive(Debug)]
+struct Json {
+    tree: Tree,
+    /// Its place among those that are long, if these are few.
+    place: Option<Place>,
+}
+
+impl Json {
+    /// Waits until more of the answer may be read. An error if it is long and takes too long.
+    fn poll_place(&mut self, context: &mut Context<'_>) -> Poll<Result<(), TooSlow>> {
+        let is_long = self.tree.bytes() > SHORT;
+        match self.place.as_mut().filter(|_| is_long) {
+            Some(place) => place.poll(context).map_ok(|_| ()),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Leaves the place to others once the answer, which has ended, is parsed. It needs none any more, even if it is polled again.
+    fn end(&mut self) {
+        if let Some(mut place) = self.place.take() {
+            let milliseconds = self.tree.bytes() / (MAX_TREE / PARSE_MILLISECONDS);
+            place.give_back(Duration::from_millis(milliseconds));
+        }
+    }
+}
 
 /// What was read of a watch.
 #[derive(Debug)]
@@ -207,7 +258,11 @@ where
         let this = self.get_mut();
         let ended = match &mut this.content {
             Content::Watch(watch) => watch.end.take(),
-            Content::Text | Content::Json(_) => None,
+            Content::Json(json) => match ready!(json.poll_place(context)) {
+                Ok(()) => None,
+                Err(error) => Some(Some(Err(error.into()))),
+            },
+            Content::Text => None,
         };
         let part = match ended {
             Some(end) => end,
@@ -219,7 +274,13 @@ where
         }
         match &mut this.content {
             Content::Watch(watch) => watch.poll_end(part, context),
-            Content::Text | Content::Json(_) => Poll::Ready(part),
+            Content::Json(json) => {
+                if part.is_none() {
+                    json.end();
+                }
+                Poll::Ready(part)
+            }
+            Content::Text => Poll::Ready(part),
         }
     }
 }
@@ -266,7 +327,8 @@ mod tests {
     }
 
     async fn read(status: &'static str, byte: u8, path: &str) -> kube::Error {
-        let client = client::for_tenant(&endless(status, byte).await).await.unwrap();
+        let long = LongAnswers::new(1, Duration::from_mins(1));
+        let client = client::for_tenant(&endless(status, byte).await, &long).await.unwrap();
         let request = Request::get(path).body(Vec::new()).unwrap();
         let answer = tokio::time::timeout(Duration::from_mins(1), client.request_text(request)).await;
         answer.expect("reading ends").unwrap_err()

@@ -1,6 +1,6 @@
 //! Connections to API servers.
 
-use crate::{answers::LimitAnswers, corrected::CorrectAnswers};
+use crate::{answers::LimitAnswers, corrected::CorrectAnswers, long_answers::LongAnswers};
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
@@ -94,7 +94,15 @@ async fn config_from(read: Result<Kubeconfig, KubeconfigError>, path: &str) -> R
 /// # Errors
 /// The program does not run in a pod, or has no token.
 pub fn in_cluster() -> Result<Client, ConnectError> {
-    limited_and_reading_all(Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))?)
+    limited_and_reading_all(config_in_cluster()?)
+}
+
+/// The configuration of such a client.
+///
+/// # Errors
+/// As [`in_cluster`].
+pub fn config_in_cluster() -> Result<Config, ConnectError> {
+    Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))
 }
 
 /// A client that [reads all that Kubernetes stores](crate::corrected), with the time limits of the configuration.
@@ -108,7 +116,10 @@ pub fn reading_all(config: Config) -> kube::Result<Client> {
 }
 
 /// The same with Berth's time limits.
-fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
+///
+/// # Errors
+/// As [`reading_all`].
+pub fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
     reading_all(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
@@ -149,18 +160,15 @@ fn with_limits(mut config: Config) -> Config {
 }
 
 /// A client for a tenant's API server, from the text of a kubeconfig that Berth itself made. A tenant can serve a part of its API by a
-/// server of its own, so answers are [limited](LimitAnswers).
+/// server of its own, so answers are [limited](LimitAnswers), and few are long at the same time of all clients with the same places.
 ///
 /// # Errors
 /// As [`from_file`].
-pub async fn for_tenant(kubeconfig: &str) -> Result<Client, ConnectError> {
+pub async fn for_tenant(kubeconfig: &str, long: &LongAnswers) -> Result<Client, ConnectError> {
     let config = with_limits(config_from_text(kubeconfig).await?);
     let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
     // The limit counts what is received: of what is corrected nothing may be left.
-    Ok(builder
-        .with_layer(&LimitAnswers)
-        .with_layer(&CorrectAnswers::All)
-        .build())
+    Ok(builder.with_layer(long).with_layer(&CorrectAnswers::All).build())
 }
 
 /// A client for streams such as exec, port-forward and logs: connections may be silent for any time, as long as the other end

@@ -5,23 +5,21 @@
 //! answer that is no watch, that becomes long takes one of few places. The others are not read on until a place is free, and who has one must
 //! come to an end.
 
-use crate::answers;
+use crate::{
+    answers,
+    long_answers::{LongAnswers, Place, TooSlow},
+};
 use http::{Request, Response};
 use hyper::body::{Body as HttpBody, Bytes, Frame};
 use kube::{Client, client::Body};
 use std::{
     error::Error,
-    future::Future,
     iter,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
-use tokio::{
-    sync::{AcquireError, OwnedSemaphorePermit, Semaphore},
-    time::{Instant, Sleep, sleep, timeout},
-};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tower::BoxError;
 
 /// Bytes of an answer, or of a line of a watch, that need no place. Most objects have less.
@@ -48,11 +46,6 @@ pub fn max_silence() -> Duration {
 #[error("the watch has brought nothing for {} s, and has not ended", max_silence().as_secs())]
 struct Silent;
 
-/// An answer was ended because it is long and does not come to an end.
-#[derive(Debug, thiserror::Error)]
-#[error("more than {} KiB did not come to an end within {} s", SHORT >> 10, PLACE_TIME.as_secs())]
-pub(crate) struct TooSlow;
-
 /// Whether a watch was ended because it says nothing: what there is must be listed again.
 pub fn is_silent(error: &(dyn Error + 'static)) -> bool {
     iter::successors(Some(error), |&error| error.source()).any(<dyn Error>::is::<Silent>)
@@ -63,17 +56,13 @@ pub fn is_silent(error: &(dyn Error + 'static)) -> bool {
 /// which [`is_silent`] is.
 pub fn limited(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let places = Arc::new(Semaphore::new(PLACES));
-    let service = tower::service_fn(move |request: Request<Body>| ask(client.clone(), request, Arc::clone(&places)));
+    let long = LongAnswers::new(PLACES, PLACE_TIME);
+    let service = tower::service_fn(move |request: Request<Body>| ask(client.clone(), request, long.place()));
     Client::new(service, namespace)
 }
 
 /// Asks, and reads the answer within the limits. An error if there is no answer.
-async fn ask(
-    client: Client,
-    request: Request<Body>,
-    places: Arc<Semaphore>,
-) -> Result<Response<ExtensionAnswer>, BoxError> {
+async fn ask(client: Client, request: Request<Body>, place: Place) -> Result<Response<ExtensionAnswer>, BoxError> {
     let is_watch = answers::is_watch(request.uri());
     let answer = client.send(request);
     let answer = if is_watch {
@@ -85,8 +74,7 @@ async fn ask(
     let is_watch = is_watch && answer.status().is_success();
     Ok(answer.map(|inner| ExtensionAnswer {
         inner,
-        places,
-        place: Place::None,
+        place,
         bytes: 0,
         silence: is_watch.then(|| Box::pin(sleep(max_silence()))),
         has_failed: false,
@@ -96,27 +84,12 @@ async fn ask(
 /// The body of an answer.
 struct ExtensionAnswer {
     inner: Body,
-    places: Arc<Semaphore>,
     place: Place,
     /// Bytes of the line of a watch, or of the whole answer, so far.
     bytes: usize,
     /// When a watch has said nothing for too long; none for other answers.
     silence: Option<Pin<Box<Sleep>>>,
     has_failed: bool,
-}
-
-/// The place of an answer.
-enum Place {
-    /// It needs none.
-    None,
-    /// It waits for one.
-    Awaited(Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>),
-    /// It has one.
-    Taken {
-        _place: OwnedSemaphorePermit,
-        /// Until when at most.
-        until: Pin<Box<Sleep>>,
-    },
 }
 
 /// A part of an answer; none at its end.
@@ -128,30 +101,11 @@ impl ExtensionAnswer {
         if self.bytes <= SHORT {
             return Poll::Ready(Ok(()));
         }
-        loop {
-            match &mut self.place {
-                Place::None => {
-                    let place = Arc::clone(&self.places).acquire_owned();
-                    self.place = Place::Awaited(Box::pin(place));
-                }
-                Place::Awaited(place) => {
-                    // Nobody closes the semaphore.
-                    let Ok(place) = ready!(place.as_mut().poll(context)) else {
-                        return Poll::Ready(Err(TooSlow));
-                    };
-                    self.place = Place::Taken {
-                        _place: place,
-                        until: Box::pin(sleep(PLACE_TIME)),
-                    };
-                    // Nobody has listened meanwhile.
-                    self.renew();
-                }
-                Place::Taken { until, .. } => {
-                    let is_over = until.as_mut().poll(context).is_ready();
-                    return Poll::Ready(if is_over { Err(TooSlow) } else { Ok(()) });
-                }
-            }
+        if ready!(self.place.poll(context))? {
+            // Nobody has listened meanwhile.
+            self.renew();
         }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Part> {
@@ -184,7 +138,7 @@ impl ExtensionAnswer {
         match end.filter(|_| self.silence.is_some()) {
             Some(end) => {
                 self.bytes = data.len() - end - 1;
-                self.place = Place::None;
+                self.place.give_back(Duration::ZERO);
                 self.renew();
             }
             None => self.bytes += data.len(),
@@ -211,7 +165,7 @@ impl HttpBody for ExtensionAnswer {
         let part = ready!(this.poll_part(context));
         if matches!(part, Some(Err(_))) {
             this.has_failed = true;
-            this.place = Place::None;
+            this.place.give_back(Duration::ZERO);
         }
         Poll::Ready(part)
     }

@@ -1,5 +1,6 @@
 //! Code that Berth's long-running programs share: Kubernetes clients with time limits, whose answers are made readable, a keyed queue, a leader
-//! lease, objects of watches, the admin server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
+//! lease, threads with runtimes of their own, objects of watches, the admin server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common
+//! metrics, and logs.
 
 pub mod admin;
 pub mod answers;
@@ -10,12 +11,16 @@ pub mod extension_answers;
 pub mod http;
 pub mod lease;
 mod log_lines;
+pub mod long_answers;
 pub mod metrics;
 pub mod places;
 pub mod queue;
 pub mod shutdown;
 pub mod sockets;
 pub mod telemetry;
+#[cfg(test)]
+mod testing;
+pub mod thread;
 pub mod tree;
 pub mod watched;
 

@@ -22,7 +22,6 @@ pub mod metrics;
 pub mod serve;
 pub mod servers;
 pub mod store;
-pub mod thread;
 pub mod tls;
 pub mod usage;
 

@@ -16,10 +16,9 @@ use crate::{
     egress::Egress,
     engine::{Engine, api::Api, reserve::Connections},
     metrics::Metrics,
-    thread::Thread,
     usage,
 };
-use berth_runtime::client;
+use berth_runtime::{client, thread::Thread};
 use berth_sync_rules::{
     model::resource::Side,
     usage::{DNS_NAME, HOST},

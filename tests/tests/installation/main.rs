@@ -20,6 +20,7 @@ use k8s_openapi::{
         batch::v1::{CronJob, Job},
         coordination::v1::Lease,
         core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount},
+        flowcontrol::v1::FlowSchema,
         rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -123,6 +124,7 @@ async fn left(client: &Client) -> Vec<String> {
     named::<ValidatingAdmissionPolicyBinding>(Api::all(all.clone()), &mut left).await;
     named::<ClusterRole>(Api::all(all.clone()), &mut left).await;
     named::<ClusterRoleBinding>(Api::all(all.clone()), &mut left).await;
+    named::<FlowSchema>(Api::all(all.clone()), &mut left).await;
     named::<Deployment>(Api::namespaced(all.clone(), SYSTEM), &mut left).await;
     named::<Pod>(Api::namespaced(all.clone(), SYSTEM), &mut left).await;
     named::<Job>(Api::namespaced(all.clone(), SYSTEM), &mut left).await;
@@ -185,6 +187,7 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
     install.values = json!({"crds": {"keep": false}});
     host.install_chart(&install).await.unwrap();
     host.helm(&["test", "berth", "--timeout", "3m"]).await.unwrap();
+    until_requests_have_levels(&client).await;
 
     let pools: Api<HostNodePool> = Api::all(client.clone());
     for pool in example::<HostNodePool>("pools/gpu.yaml") {
@@ -257,6 +260,17 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
     })
     .await;
     // As long as nodes are cleaned it stays as well.
+    until_nodes_are_clean(&client).await;
+    host.helm(&uninstall).await.unwrap();
+    until("nothing of Berth is left", SOON, async || {
+        let mut left = left(&client).await;
+        left.retain(|one| !before.contains(one));
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+}
+
+async fn until_nodes_are_clean(client: &Client) {
     let nodes: Api<Node> = Api::all(client.clone());
     until("nodes are clean", SOON, async || {
         let returning = ListParams::default().labels(labels::NODE_STATE);
@@ -268,13 +282,26 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
         }
     })
     .await;
-    host.helm(&uninstall).await.unwrap();
-    until("nothing of Berth is left", SOON, async || {
-        let mut left = left(&client).await;
-        left.retain(|one| !before.contains(one));
-        if left.is_empty() { Ok(()) } else { Err(left) }
-    })
-    .await;
+}
+
+/// Waits until the host has found the priority levels that the FlowSchemas of control's requests name.
+async fn until_requests_have_levels(client: &Client) {
+    let schemas: Api<FlowSchema> = Api::all(client.clone());
+    for name in ["berth-leader-election", "berth-control"] {
+        until(&format!("{name} has its level"), SOON, async || {
+            let schema = schemas.get(name).await.map_err(|error| error.to_string())?;
+            let conditions = schema.status.and_then(|status| status.conditions).unwrap_or_default();
+            let is_found = conditions
+                .iter()
+                .any(|condition| condition.type_ == "Dangling" && condition.status.as_deref() == Some("False"));
+            if is_found {
+                Ok(())
+            } else {
+                Err(format!("{conditions:?}"))
+            }
+        })
+        .await;
+    }
 }
 
 /// Creates a Project with the tenants, and waits until it has the finalizer.

@@ -10,7 +10,7 @@ use berth_tests::{
     wait::{SOON, until_true},
 };
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::{Api, Client, api::DeleteParams};
+use kube::{Api, Config, api::DeleteParams};
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
@@ -20,6 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 const NAME: &str = "leadership";
 const NAMESPACE: &str = "default";
+
+/// How often a replica that had lost its lease would have ended its process.
+static ENDED: AtomicUsize = AtomicUsize::new(0);
 
 /// One that leads as long as it exists.
 struct Leading(Arc<AtomicUsize>);
@@ -45,11 +48,14 @@ struct Replica {
 }
 
 impl Replica {
-    fn start(client: Client, identity: &str, leaders: &Arc<AtomicUsize>) -> Self {
+    fn start(config: Config, identity: &str, leaders: &Arc<AtomicUsize>) -> Self {
         let request = LeaseRequest {
             namespace: NAMESPACE.into(),
             name: NAME.into(),
             identity: identity.into(),
+            end_process: || {
+                ENDED.fetch_add(1, Ordering::SeqCst);
+            },
         };
         let [stop, waits, leads] = std::array::from_fn(|_| CancellationToken::new());
         let (own_stop, own_waits, own_leads) = (stop.clone(), waits.clone(), leads.clone());
@@ -60,7 +66,7 @@ impl Replica {
                 own_leads.cancel();
                 stop.cancelled().await;
             };
-            run_as_leader(client, &request, &own_stop, || own_waits.cancel(), work).await
+            run_as_leader(config, &request, &own_stop, || own_waits.cancel(), work).await
         });
         Self {
             stop,
@@ -79,10 +85,9 @@ pub(crate) async fn a_leader_that_cannot_renew_its_lease_ends_before_another_one
     let kubeconfig = host.kubeconfig_for("replica", &["system:masters"]).unwrap();
     let server = host.server().trim_start_matches("https://").to_owned();
     let proxy = Proxy::to(server.clone()).await.unwrap();
-    let direct = client::from_text(&kubeconfig).await.unwrap();
-    let through_proxy = client::from_text(&kubeconfig.replace(&server, &proxy.address()))
-        .await
-        .unwrap();
+    let direct = client::config_from_text(&kubeconfig).await.unwrap();
+    let through_proxy = kubeconfig.replace(&server, &proxy.address());
+    let through_proxy = client::config_from_text(&through_proxy).await.unwrap();
     let leases: Api<Lease> = Api::namespaced(host.client.clone(), NAMESPACE);
     let leaders = Arc::new(AtomicUsize::new(0));
 
@@ -95,19 +100,24 @@ pub(crate) async fn a_leader_that_cannot_renew_its_lease_ends_before_another_one
     assert!(matches!(first.ended.await.unwrap(), Err(LeaseError::Lost)));
 
     // Who stops gives the lease back.
-    let third = Replica::start(direct, "third", &leaders);
+    let third = Replica::start(direct.clone(), "third", &leaders);
     second.stop.cancel();
     second.ended.await.unwrap().unwrap();
     third.until_it_leads().await;
     assert_eq!(leaders.load(Ordering::SeqCst), 1);
 
     // Nobody leads without a lease. Who waits makes it again.
-    let fourth = Replica::start(host.client.clone(), "fourth", &leaders);
+    let fourth = Replica::start(direct, "fourth", &leaders);
     fourth.waits.cancelled().await;
     leases.delete(NAME, &DeleteParams::default()).await.unwrap();
     fourth.until_it_leads().await;
     assert!(matches!(third.ended.await.unwrap(), Err(LeaseError::Lost)));
+    until_true("who lost the lease ends", SOON, async || {
+        ENDED.load(Ordering::SeqCst) == 2
+    })
+    .await;
     fourth.stop.cancel();
     fourth.ended.await.unwrap().unwrap();
+    assert_eq!(ENDED.load(Ordering::SeqCst), 2, "who gave it back did not");
     leases.delete(NAME, &DeleteParams::default()).await.unwrap();
 }

@@ -4,9 +4,8 @@ use http::Request;
 use kube::client::{Body, Client};
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
-use tokio::time::Instant;
 use tower::BoxError;
 
 /// Time for one request about the lease: after a request that hangs there must be time for another one.

@@ -38,7 +38,7 @@ pub use collect::{GpuMetricsSource, collect};
 use crate::{
     controllers::{nodes::clock::Clock, schedule_policy::Schedules, tenant::Tenants},
     events::EventRecorder,
-    metrics::{GpuActivityLabels, Metrics, ResultLabels, TenantLabels},
+    metrics::{GpuActivityLabels, Metrics, ResultLabels},
     stores::Stores,
 };
 use berth_api::{IdleReclaimMode, IdleStatus, IdleStep};
@@ -102,6 +102,10 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
     let all = tenants::observe(&context.stores);
     let mut pods = context.stores.gpu_pods.by_tenant();
     memory.retain(&all, &pods);
+    // A counter of a pass that was under way may come after the tenant's last reconcile: nobody else removes it.
+    for gone in memory.take_gone(&all) {
+        context.metrics.idle_gpu_seconds.remove(&gone);
+    }
     let (enabled, disabled): (Vec<_>, Vec<_>) = all
         .into_iter()
         .partition(|tenant| tenant.policy.mode != IdleReclaimMode::Off);
@@ -119,6 +123,7 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
     for (tenant, pods) in enabled {
         let decisions = moment.judge(memory, &tenant, pods, known.as_ref());
         activity.extend(count(&context.metrics, &tenant, &decisions, seconds));
+        memory.counted.insert(tenant.labels());
         evaluated.push((tenant, decisions));
     }
     context.metrics.gpus.set_all(activity);
@@ -257,21 +262,17 @@ fn count(
         let sum = gpus.entry(activity).or_default();
         *sum = sum.saturating_add(decision.gpus);
     }
-    let (tenant_namespace, name) = tenant.names();
+    let labels = tenant.labels();
     let values = gpus.iter().map(|(activity, sum)| {
         let labels = GpuActivityLabels {
-            tenant_namespace: tenant_namespace.clone(),
-            tenant: name.clone(),
+            tenant_namespace: labels.tenant_namespace.clone(),
+            tenant: labels.tenant.clone(),
             activity,
         };
         (labels, i64::from(*sum))
     });
     let values = values.collect();
     let idle = u64::from(gpus.get("idle").copied().unwrap_or_default());
-    let labels = TenantLabels {
-        tenant_namespace,
-        tenant: name,
-    };
     metrics
         .idle_gpu_seconds
         .get_or_create(&labels)

@@ -3,6 +3,7 @@
 use super::owners::OwnerKey;
 use crate::{
     controllers::{schedule_policy::RestrictedPods, tenant::running_class},
+    metrics::TenantLabels,
     stores::Stores,
 };
 use berth_api::{IdleReclaimMode, IdleStatus, IdleStep, StoppedOwner, TenantCluster, names::TenantId};
@@ -37,6 +38,15 @@ impl ObservedTenant {
     /// Namespace and name of its `TenantCluster`.
     pub(super) fn names(&self) -> (String, String) {
         (self.cluster.namespace().unwrap_or_default(), self.cluster.name_any())
+    }
+
+    /// The same in metrics.
+    pub(super) fn labels(&self) -> TenantLabels {
+        let (tenant_namespace, tenant) = self.names();
+        TenantLabels {
+            tenant_namespace,
+            tenant,
+        }
     }
 
     /// Whether it has nodes beyond the nominal quota of its class, as its status says.
@@ -126,6 +136,8 @@ pub(super) struct Memory {
     pub(super) slow: HashSet<String>,
     /// Pods whose series had no gaps.
     pub(super) gaps: GapMemory,
+    /// Tenants of which the seconds of idle GPUs are counted.
+    pub(super) counted: HashSet<TenantLabels>,
     /// Until when the seconds of idle GPUs are counted.
     counted_until: Option<Instant>,
     empty: States,
@@ -187,6 +199,14 @@ impl Memory {
             let marked = self.marked.entry(pod.uid.clone());
             marked.or_insert_with(|| was_warned.then_some(IdleStep::Warned));
         }
+    }
+
+    /// Tenants whose seconds were counted and that are gone, by name: one that was made again under its name goes on. They are forgotten.
+    pub(super) fn take_gone(&mut self, tenants: &[ObservedTenant]) -> Vec<TenantLabels> {
+        let known: HashSet<TenantLabels> = tenants.iter().map(ObservedTenant::labels).collect();
+        let gone: Vec<TenantLabels> = self.counted.difference(&known).cloned().collect();
+        self.counted.retain(|labels| known.contains(labels));
+        gone
     }
 
     /// What is known of the inside of a tenant. A new control reads from the status which owners were stopped.

@@ -9,7 +9,7 @@ use crate::{
     key::Key,
 };
 use async_trait::async_trait;
-use berth_runtime::{client, queue::Queue};
+use berth_runtime::{client, long_answers::LongAnswers, queue::Queue};
 use http::{Request, header::CONNECTION};
 use http_body_util::{BodyExt, Limited};
 use hyper_util::{
@@ -39,6 +39,12 @@ const SYNCER_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const LONGEST_ANSWER: usize = 64 << 10;
 /// Bytes of its metrics that are read.
 const LONGEST_METRICS: usize = 4 << 20;
+
+/// Answers of the API servers of all tenants that are long at the same time. While one is collected and parsed it is in memory several times: the
+/// longest take 112 MiB.
+const LONG_ANSWERS: usize = 3;
+/// How long one of them may take. The longest takes a second at 16 MiB/s.
+const LONG_ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// Why no connection can be made.
 #[derive(Debug, thiserror::Error)]
@@ -89,18 +95,25 @@ pub struct ProbeError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
 /// Connections over the network.
 #[derive(Clone, Debug)]
-pub struct NetworkRemote(HttpClient<HttpConnector, String>);
+pub struct NetworkRemote {
+    syncers: HttpClient<HttpConnector, String>,
+    /// Those of all tenants.
+    long_answers: LongAnswers,
+}
 
 impl Default for NetworkRemote {
     fn default() -> Self {
-        Self(HttpClient::builder(TokioExecutor::new()).build_http())
+        Self {
+            syncers: HttpClient::builder(TokioExecutor::new()).build_http(),
+            long_answers: LongAnswers::new(LONG_ANSWERS, LONG_ANSWER_TIME),
+        }
     }
 }
 
 #[async_trait]
 impl Remote for NetworkRemote {
     async fn connect(&self, kubeconfig: &str) -> Result<Client, client::ConnectError> {
-        client::for_tenant(kubeconfig).await
+        client::for_tenant(kubeconfig, &self.long_answers).await
     }
 
     async fn probe_syncer(&self, admin: &Endpoint) -> Result<ProbeAnswer, ProbeError> {
@@ -125,7 +138,7 @@ impl NetworkRemote {
         let url = format!("http://{}{path}", admin.authority());
         let read = async {
             let request = Request::get(url).header(CONNECTION, "close").body(String::new())?;
-            let answer = self.0.request(request).await?;
+            let answer = self.syncers.request(request).await?;
             let is_success = answer.status().is_success();
             let body = Limited::new(answer.into_body(), longest).collect().await?;
             Ok((is_success, String::from_utf8_lossy(&body.to_bytes()).into_owned()))

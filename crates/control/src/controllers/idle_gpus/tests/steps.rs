@@ -81,6 +81,25 @@ async fn idle_seconds_are_those_that_passed() {
 }
 
 #[tokio::test]
+async fn metrics_of_a_tenant_that_is_gone_are_removed() {
+    let mut fleet = Fleet::idle_for(2, IdleReclaimMode::Enforce).await;
+    let metrics = fleet.context.metrics.clone();
+    let labels = TenantLabels {
+        tenant_namespace: "team".into(),
+        tenant: "vision".into(),
+    };
+    fleet.set_mode(IdleReclaimMode::Off);
+    fleet.run(1).await;
+    assert!(metrics.idle_gpu_seconds.get(&labels).is_some(), "it still exists");
+    let mut cluster = fleet.host.get(CLUSTER).unwrap();
+    cluster["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    fleet.host.insert(CLUSTER, cluster);
+    fleet.run(1).await;
+    assert!(metrics.idle_gpu_seconds.get(&labels).is_none());
+    assert!(fleet.memory.counted.is_empty());
+}
+
+#[tokio::test]
 async fn activity_takes_the_warning_back() {
     let mut fleet = Fleet::idle_for(20, IdleReclaimMode::Enforce).await;
     fleet.gpu.set(Some(0.3));
