@@ -1,14 +1,16 @@
 //! The objects that the platform applies in tenants: `spec.manifests` of a class.
 //!
 //! [`desired`] are the manifests with their objects, [`inventory`] is what was applied, [`pass`] is a pass over the tenant,
-//! [`parts`] says in which order and for how long, [`live`] what is there, [`kinds`] where the objects of a kind are, and [`state`] what the status says of it. The objects of a manifest in mode Keep
-//! carry a label by which the tenant's API server knows them (`control_plane::platform_objects`).
+//! [`parts`] says in which order and for how long, [`live`] what is there, [`kinds`] where the objects of a kind are, [`messages`] what is
+//! wrong, and [`state`] what the status says of it. The objects of a manifest in mode Keep carry a label by which the tenant's API server
+//! knows them (`control_plane::platform_objects`).
 
 mod altered;
 mod desired;
 mod inventory;
 mod kinds;
 mod live;
+mod messages;
 mod objects;
 mod parts;
 mod pass;

@@ -10,13 +10,14 @@ use super::{
     inventory::{Entry, Inventory},
     kinds::{DefinedKinds, KindError, ServedKind},
     live::{Applied, Live, list_kind},
+    messages::{MAX_MESSAGE, message},
     objects::{ManifestObject, ObjectKey},
     parts::{Kind, Part, Turns},
 };
 use crate::apply::{only_this, optional};
 use berth_api::{labels, names, text::printable_start};
 use kube::{
-    Api, Client, Error,
+    Api, Client,
     api::{DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -24,9 +25,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Reason of a [`Problem`] of an object that is not in the tenant as the manifest says.
 const APPLY_FAILED: &str = "ApplyFailed";
-
-/// Bytes of a message that are kept.
-const MAX_MESSAGE: usize = 1000;
 
 /// What is remembered of a tenant's objects between passes.
 #[derive(Debug, Default)]
@@ -341,16 +339,6 @@ impl<'a> Pass<'a> {
         let deleted = optional(deleted).map_err(|error| message(&error))?;
         Ok(deleted.is_none_or(|answer| answer.is_right()))
     }
-}
-
-/// What an API server says, without the kind of the error. Webhooks of the team write such texts, and they end up in the status on the
-/// host: with one that is too long for it, nothing could be written there any more.
-pub(super) fn message(error: &Error) -> String {
-    let text = match error {
-        Error::Api(status) => status.message.clone(),
-        error => error.to_string(),
-    };
-    printable_start(&text, MAX_MESSAGE)
 }
 
 /// An object as it was applied, with nothing else. The API server rejects it if it was changed since.
