@@ -7,6 +7,13 @@ use kube::{Error, api::GroupVersionKind};
 /// Bytes of a message that are kept.
 pub(super) const MAX_MESSAGE: usize = 1000;
 
+/// What is wrong with a kind that is not waited for any longer.
+pub(super) const SLOW: &str = "the server of its API group in the tenant did not answer in time; look there for an APIService of the group, and for \
+                               webhooks, also of its CustomResourceDefinition, that do not answer. Berth tries again";
+/// What is wrong with a kind for which other kinds left no time.
+pub(super) const LATE: &str = "there was no time left for its kind, as other kinds took all of it. Berth tries again, and asks those last that \
+                               did not answer in time";
+
 /// What an API server says, without the kind of the error. Webhooks of the team write such texts, and they end up in the status on the
 /// host: with one that is too long for it, nothing could be written there any more.
 pub(super) fn message(error: &Error) -> String {

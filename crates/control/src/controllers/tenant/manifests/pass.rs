@@ -2,7 +2,7 @@
 //!
 //! A pass lists the metadata of the platform's objects, one request for each kind. An object whose resource version is that of the last
 //! apply is as the manifest says, and costs nothing more. An object that changes by being applied again had been changed by somebody else.
-//! Kinds that API servers serve themselves come first, and completely ([`super::parts`]).
+//! Kinds that API servers serve themselves come first ([`super::parts`]).
 
 use super::{
     altered::{find_addition, find_alteration},
@@ -12,7 +12,7 @@ use super::{
     live::{Applied, Live, list_kind},
     messages::{MAX_MESSAGE, message},
     objects::{ManifestObject, ObjectKey},
-    parts::{Kind, Part, Turns},
+    parts::{Kind, Part, Turns, by_kind},
 };
 use crate::apply::{only_this, optional};
 use berth_api::{labels, names, text::printable_start};
@@ -33,8 +33,8 @@ pub(crate) struct AppliedObjects {
     objects: BTreeMap<ObjectKey, Applied>,
     /// Objects of manifests that are applied once, by name and version, as long as others of the same manifest are missing.
     once: BTreeSet<(String, String, ObjectKey)>,
-    /// Kinds whose servers were too slow in the last pass.
-    slow: BTreeSet<Kind>,
+    /// Kinds that were too slow in the last pass and come last in the next, in this order.
+    slow: Vec<Kind>,
 }
 
 /// The result of a pass.
@@ -60,11 +60,21 @@ pub(crate) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// A pass that knows what earlier ones applied. `inventory` lists everything that it may apply.
-    pub(crate) fn new(client: &'a Client, known: &'a mut AppliedObjects, inventory: Inventory) -> Self {
+    /// A pass that knows what earlier ones applied. `inventory` lists everything that it may apply. `protects_own` says whether nobody in the
+    /// tenant can register another server for groups that API servers serve themselves.
+    pub(crate) fn new(
+        client: &'a Client,
+        known: &'a mut AppliedObjects,
+        inventory: Inventory,
+        protects_own: bool,
+    ) -> Self {
+        let mut turns = Turns::new(known.slow.clone());
+        if protects_own {
+            turns.trust_own_groups();
+        }
         Self {
             client,
-            turns: Turns::new(known.slow.clone()),
+            turns,
             known,
             defined: DefinedKinds::default(),
             done: Done {
@@ -83,13 +93,13 @@ impl<'a> Pass<'a> {
             .flat_map(|manifest| manifest.known().iter().map(move |object| (manifest, object)))
             .collect();
         kept.sort_by_key(|(_, object)| object.key.rank());
-        for part in Part::ALL {
-            Box::pin(self.run_part(part, manifests, &kept)).await;
+        for part in self.turns.parts() {
+            Box::pin(self.run_part(&part, manifests, &kept)).await;
         }
         for manifest in manifests.iter().filter(|manifest| !manifest.is_kept()) {
             self.finish_once(manifest);
         }
-        self.known.slow = std::mem::take(&mut self.turns.slow);
+        self.known.slow = self.turns.slow_kinds();
         let names: BTreeSet<&str> = manifests.iter().map(|manifest| manifest.spec.name.as_str()).collect();
         self.done.inventory.once.retain(|name, _| names.contains(name.as_str()));
         if !self.done.problems.is_empty() {
@@ -100,12 +110,16 @@ impl<'a> Pass<'a> {
     }
 
     /// Applies and deletes the objects whose turn it is. `kept` are all that are kept, in the order in which they are applied.
-    async fn run_part(&mut self, part: Part, manifests: &[Manifest], kept: &[(&Manifest, &ManifestObject)]) {
+    async fn run_part(&mut self, part: &Part, manifests: &[Manifest], kept: &[(&Manifest, &ManifestObject)]) {
+        self.turns.begin(part);
         let mut kept = kept.to_vec();
-        kept.retain(|(_, object)| self.turns.part_of(&object.key) == part);
-        let live = self.list_live(&kept).await;
-        for (manifest, object) in &kept {
-            self.keep(manifest, object, &live).await;
+        kept.retain(|(_, object)| self.turns.part_of(&object.key) == *part);
+        // A kind is done before the next one is asked for, which may take the time that is left.
+        for kept in by_kind(&kept, |(_, object)| object.key.group_and_kind()) {
+            let live = self.list_live(&kept).await;
+            for (manifest, object) in kept {
+                self.keep(manifest, object, &live).await;
+            }
         }
         for manifest in manifests.iter().filter(|manifest| !manifest.is_kept()) {
             self.apply_once(manifest, part).await;
@@ -126,7 +140,7 @@ impl<'a> Pass<'a> {
         if let Some(known) = known.filter(|known| self.defined.allow(&kind, &known.resource.plural)) {
             return Ok(known.clone());
         }
-        let found = self.turns.wait(key, self.defined.find(self.client, &kind)).await;
+        let found = self.turns.read(key, self.defined.find(self.client, &kind)).await;
         let served = found.map_err(KindError::Unclear)??;
         self.known.kinds.insert(kind, served.clone());
         Ok(served)
@@ -139,7 +153,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Lists the platform's objects of the kinds that are kept. Kinds that cannot be listed are left out.
+    /// Lists the platform's objects of a kind that are kept. A kind that cannot be listed is left out.
     async fn list_live(&mut self, kept: &[(&Manifest, &ManifestObject)]) -> Live {
         let wanted: BTreeSet<&ObjectKey> = kept.iter().map(|(_, object)| &object.key).collect();
         let (mut live, mut tried) = (Live::default(), BTreeSet::new());
@@ -154,7 +168,7 @@ impl<'a> Pass<'a> {
             };
             tried.insert(kind.clone());
             let api = self.api(&served, None);
-            let Ok(Some(found)) = self.turns.wait(key, list_kind(&api, &kind, &wanted)).await else {
+            let Ok(Some(found)) = self.turns.read(key, list_kind(&api, &kind, &wanted)).await else {
                 continue;
             };
             live.listed.insert(kind);
@@ -195,13 +209,13 @@ impl<'a> Pass<'a> {
     }
 
     /// Applies those objects of a part whose manifest's version was not applied yet. They are the team's from then on.
-    async fn apply_once(&mut self, manifest: &Manifest, part: Part) {
+    async fn apply_once(&mut self, manifest: &Manifest, part: &Part) {
         let (name, version) = (&manifest.spec.name, &manifest.spec.version);
         if self.done.inventory.once.get(name) == Some(version) {
             return;
         }
         let mut objects: Vec<&ManifestObject> = manifest.known().iter().collect();
-        objects.retain(|object| self.turns.part_of(&object.key) == part);
+        objects.retain(|object| self.turns.part_of(&object.key) == *part);
         objects.sort_by_key(|object| object.key.rank());
         for object in objects {
             let step = (name.clone(), version.clone(), object.key.clone());
@@ -258,7 +272,7 @@ impl<'a> Pass<'a> {
         };
         let api = self.api(&served, key.namespace.as_deref());
         let call = api.replace(&key.name, &params, &replacement);
-        let replaced = self.turns.wait(key, call).await?;
+        let replaced = self.turns.write(key, call).await?;
         replaced.map_err(|error| message(&error))
     }
 
@@ -272,13 +286,13 @@ impl<'a> Pass<'a> {
         let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
         let api = self.api(&served, key.namespace.as_deref());
         let patch = Patch::Apply(value);
-        let applied = self.turns.wait(key, api.patch(&key.name, &params, &patch)).await?;
+        let applied = self.turns.write(key, api.patch(&key.name, &params, &patch)).await?;
         applied.map_err(|error| message(&error))
     }
 
-    async fn delete_surplus(&mut self, manifests: &[Manifest], part: Part) {
+    async fn delete_surplus(&mut self, manifests: &[Manifest], part: &Part) {
         for entry in self.done.inventory.surplus(manifests) {
-            if self.turns.part_of_deletion(&entry.object) != part {
+            if self.turns.part_of_deletion(&entry.object) != *part {
                 continue;
             }
             let is_gone = match self.delete(&entry).await {
@@ -311,7 +325,7 @@ impl<'a> Pass<'a> {
             Err(KindError::Unclear(why)) => return Err(why),
         };
         let api = self.api(&served, object.namespace.as_deref());
-        let found = self.turns.wait(object, api.get_metadata(&object.name)).await?;
+        let found = self.turns.read(object, api.get_metadata(&object.name)).await?;
         let found = optional(found).map_err(|error| message(&error))?;
         let Some(found) = found else {
             return Ok(true);
@@ -331,11 +345,15 @@ impl<'a> Pass<'a> {
             // To apply no fields takes out those that were applied.
             let nothing = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": object.name}});
             let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
-            let applied = api.patch(&object.name, &params, &Patch::Apply(&nothing)).await;
+            let patch = Patch::Apply(&nothing);
+            let applied = self
+                .turns
+                .write(object, api.patch(&object.name, &params, &patch))
+                .await?;
             return applied.map(|_| true).map_err(|error| message(&error));
         }
         let params = DeleteParams::background().preconditions(only_this(found.metadata.uid.clone()));
-        let deleted = self.turns.wait(object, api.delete(&object.name, &params)).await?;
+        let deleted = self.turns.write(object, api.delete(&object.name, &params)).await?;
         let deleted = optional(deleted).map_err(|error| message(&error))?;
         Ok(deleted.is_none_or(|answer| answer.is_right()))
     }
