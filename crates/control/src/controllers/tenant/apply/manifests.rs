@@ -8,7 +8,7 @@ use super::{
         context::TenantContext,
         manifests::{
             Done, Inventory, LastPass, Manifest, ManifestMemory, ManifestsState, ObservedManifests, PASS_LIMIT, Pass,
-            Problem, digest, drift_events, resolve,
+            Problem, digest, drift_events, resolve, taken_back_event,
         },
         target::Tenant,
     },
@@ -63,10 +63,13 @@ pub(super) async fn keep_manifests(
         Ok(Some(done)) => done,
         Err(error) => failed(&error),
     };
-    for event in drift_events(&done.drift) {
+    let mut events = drift_events(&done.drift);
+    events.extend(taken_back_event(&done.taken_back));
+    for event in events {
         context.recorder.publish(&event, &tenant.cluster.object_ref(&())).await;
     }
-    let is_complete = done.problems.is_empty() && !done.is_deleting;
+    // API servers follow their APIServices a moment later.
+    let is_complete = done.problems.is_empty() && !done.is_deleting && done.taken_back.is_empty();
     let state = ManifestsState::new(&manifests, done, &before, Timestamp::now());
     if is_complete && state.is_applied() {
         memory.last = Some(LastPass {

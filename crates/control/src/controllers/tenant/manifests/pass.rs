@@ -13,6 +13,7 @@ use super::{
     messages::{MAX_MESSAGE, message},
     objects::{ManifestObject, ObjectKey},
     parts::{Kind, Part, Turns, by_kind},
+    registrations::Registrations,
 };
 use crate::apply::{only_this, optional};
 use berth_api::{labels, names, text::printable_start};
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Reason of a [`Problem`] of an object that is not in the tenant as the manifest says.
-const APPLY_FAILED: &str = "ApplyFailed";
+pub(super) const APPLY_FAILED: &str = "ApplyFailed";
 
 /// What is remembered of a tenant's objects between passes.
 #[derive(Debug, Default)]
@@ -35,6 +36,7 @@ pub(crate) struct AppliedObjects {
     once: BTreeSet<(String, String, ObjectKey)>,
     /// Kinds that were too slow in the last pass and come last in the next, in this order.
     slow: Vec<Kind>,
+    pub(super) registrations: Registrations,
 }
 
 /// The result of a pass.
@@ -47,16 +49,20 @@ pub(crate) struct Done {
     pub(crate) problems: Vec<(String, Problem)>,
     /// Whether objects are still being deleted.
     pub(crate) is_deleting: bool,
+    /// Names of APIServices of the API server's own groups that had led to a server of the tenant's.
+    pub(crate) taken_back: Vec<String>,
 }
 
 /// A pass over one tenant.
 pub(crate) struct Pass<'a> {
-    client: &'a Client,
-    known: &'a mut AppliedObjects,
+    pub(super) client: &'a Client,
+    pub(super) known: &'a mut AppliedObjects,
+    /// Whether nobody in the tenant can register another server for groups that API servers serve themselves.
+    pub(super) protects_own: bool,
     /// Kinds that the manifests of the class define.
     defined: DefinedKinds,
-    turns: Turns,
-    done: Done,
+    pub(super) turns: Turns,
+    pub(super) done: Done,
 }
 
 impl<'a> Pass<'a> {
@@ -68,14 +74,11 @@ impl<'a> Pass<'a> {
         inventory: Inventory,
         protects_own: bool,
     ) -> Self {
-        let mut turns = Turns::new(known.slow.clone());
-        if protects_own {
-            turns.trust_own_groups();
-        }
         Self {
             client,
-            turns,
+            turns: Turns::new(known.slow.clone()),
             known,
+            protects_own,
             defined: DefinedKinds::default(),
             done: Done {
                 inventory,
@@ -93,6 +96,7 @@ impl<'a> Pass<'a> {
             .flat_map(|manifest| manifest.known().iter().map(move |object| (manifest, object)))
             .collect();
         kept.sort_by_key(|(_, object)| object.key.rank());
+        self.keep_own_groups(manifests).await;
         for part in self.turns.parts() {
             Box::pin(self.run_part(&part, manifests, &kept)).await;
         }

@@ -137,3 +137,20 @@ fn set_documents(fixture: &Fixture, documents: &[&str]) {
     let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {"objects.yaml": data}});
     fixture.host.insert(&map_path("base"), map);
 }
+
+/// Path of the APIService of version `v1` of a group in the tenant.
+fn registration(group: &str) -> String {
+    format!("/apis/apiregistration.k8s.io/v1/apiservices/v1.{group}")
+}
+
+/// Sets this APIService, which leads to a server of the team's or to none.
+fn set_registration(fixture: &Fixture, group: &str, is_foreign: bool) {
+    let mut service = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": format!("v1.{group}")},
+        "spec": {"group": group, "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1}});
+    if is_foreign {
+        service["spec"]["insecureSkipTLSVerify"] = true.into();
+        service["spec"]["service"] = json!({"namespace": "default", "name": "evil", "port": 443});
+    }
+    fixture.tenant.insert(&registration(group), service);
+}
