@@ -42,6 +42,14 @@ pub(super) fn message_of_list(kind: &GroupVersionKind, error: &Error) -> String 
     )
 }
 
+/// Why it is not certain what the tenant has, by the name of an APIService.
+pub(super) fn foreign_server(name: &str) -> String {
+    format!(
+        "the APIService {name} in the tenant leads to another server, which may hide the object; delete the APIService: the API server makes \
+         its own"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

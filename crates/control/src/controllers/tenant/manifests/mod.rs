@@ -1,12 +1,14 @@
 //! The objects that the platform applies in tenants: `spec.manifests` of a class.
 //!
-//! [`desired`] are the manifests with their objects, [`inventory`] is what was applied, [`pass`] is a pass over the tenant,
-//! [`parts`] says in which order and for how long, [`live`] what is there, [`kinds`] where the objects of a kind are, [`registrations`] which
-//! servers answer for them, [`own_groups`] keeps those of Kubernetes the API server's own, [`messages`] is what is wrong, and [`state`] what the
-//! status says of it. The objects of a manifest in mode Keep carry a label by which the tenant's API server knows them
-//! (`control_plane::platform_objects`).
+//! [`desired`] are the manifests with their objects, [`inventory`] is what was applied, [`pass`] is a pass over the tenant, with [`deletion`] at
+//! its end. [`parts`] says in which order and for how long, [`live`] what is there, [`kinds`] and [`definitions`] where the objects of a kind
+//! are, and [`registrations`] which servers answer for them. [`own_groups`] keeps the groups of Kubernetes the API server's own. [`messages`] is
+//! what is wrong, and [`state`] what the status says of it. The objects of a manifest in mode Keep carry a label by which the tenant's API server
+//! knows them (`control_plane::platform_objects`).
 
 mod altered;
+mod definitions;
+mod deletion;
 mod desired;
 mod inventory;
 mod kinds;

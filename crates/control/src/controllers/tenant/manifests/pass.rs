@@ -1,4 +1,5 @@
-//! One pass over the objects of the manifests in a tenant: what differs is applied, what is no longer wanted is deleted.
+//! One pass over the objects of the manifests in a tenant: what differs is applied, what is no longer wanted is deleted
+//! ([`super::deletion`]).
 //!
 //! A pass lists the metadata of the platform's objects, one request for each kind. An object whose resource version is that of the last
 //! apply is as the manifest says, and costs nothing more. An object that changes by being applied again had been changed by somebody else.
@@ -6,8 +7,9 @@
 
 use super::{
     altered::{find_addition, find_alteration},
+    definitions::Definitions,
     desired::{Manifest, Problem},
-    inventory::{Entry, Inventory},
+    inventory::Inventory,
     kinds::{DefinedKinds, KindError, ServedKind},
     live::{Applied, Live, list_kind},
     messages::{MAX_MESSAGE, message},
@@ -15,11 +17,10 @@ use super::{
     parts::{Kind, Part, Turns, by_kind},
     registrations::Registrations,
 };
-use crate::apply::{only_this, optional};
 use berth_api::{labels, names, text::printable_start};
 use kube::{
     Api, Client,
-    api::{DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -31,7 +32,7 @@ pub(super) const APPLY_FAILED: &str = "ApplyFailed";
 #[derive(Debug, Default)]
 pub(crate) struct AppliedObjects {
     kinds: HashMap<GroupVersionKind, ServedKind>,
-    objects: BTreeMap<ObjectKey, Applied>,
+    pub(super) objects: BTreeMap<ObjectKey, Applied>,
     /// Objects of manifests that are applied once, by name and version, as long as others of the same manifest are missing.
     once: BTreeSet<(String, String, ObjectKey)>,
     /// Kinds that were too slow in the last pass and come last in the next, in this order.
@@ -61,6 +62,8 @@ pub(crate) struct Pass<'a> {
     pub(super) protects_own: bool,
     /// Kinds that the manifests of the class define.
     defined: DefinedKinds,
+    /// What the tenant defines.
+    pub(super) definitions: Definitions,
     pub(super) turns: Turns,
     pub(super) done: Done,
 }
@@ -80,6 +83,7 @@ impl<'a> Pass<'a> {
             known,
             protects_own,
             defined: DefinedKinds::default(),
+            definitions: Definitions::default(),
             done: Done {
                 inventory,
                 ..Done::default()
@@ -109,6 +113,8 @@ impl<'a> Pass<'a> {
         if !self.done.problems.is_empty() {
             // A kind may be served differently from now on.
             self.known.kinds.clear();
+        } else if !self.done.is_deleting {
+            self.known.registrations.forget();
         }
         self.done
     }
@@ -131,13 +137,13 @@ impl<'a> Pass<'a> {
         self.delete_surplus(manifests, part).await;
     }
 
-    fn fail(&mut self, manifest: &str, key: &ObjectKey, why: &str) {
+    pub(super) fn fail(&mut self, manifest: &str, key: &ObjectKey, why: &str) {
         let message = format!("manifest {manifest}: {key}: {}", printable_start(why, MAX_MESSAGE));
         let problem = Problem::new(APPLY_FAILED, message);
         self.done.problems.push((manifest.to_owned(), problem));
     }
 
-    async fn served_kind(&mut self, key: &ObjectKey, version: &str) -> Result<ServedKind, KindError> {
+    pub(super) async fn served_kind(&mut self, key: &ObjectKey, version: &str) -> Result<ServedKind, KindError> {
         let kind = GroupVersionKind::gvk(&key.group, version, &key.kind);
         // A manifest may define the kind now that did not before.
         let known = self.known.kinds.get(&kind);
@@ -150,10 +156,10 @@ impl<'a> Pass<'a> {
         Ok(served)
     }
 
-    fn api(&self, served: &ServedKind, namespace: Option<&str>) -> Api<DynamicObject> {
+    pub(super) fn api(&self, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
         match namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &served.resource),
-            None => Api::all_with(self.client.clone(), &served.resource),
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
+            None => Api::all_with(self.client.clone(), resource),
         }
     }
 
@@ -171,7 +177,7 @@ impl<'a> Pass<'a> {
                 continue;
             };
             tried.insert(kind.clone());
-            let api = self.api(&served, None);
+            let api = self.api(&served.resource, None);
             let Ok(Some(found)) = self.turns.read(key, list_kind(&api, &kind, &wanted)).await else {
                 continue;
             };
@@ -274,7 +280,7 @@ impl<'a> Pass<'a> {
             field_manager: Some(labels::PLATFORM_MANAGER.into()),
             ..PostParams::default()
         };
-        let api = self.api(&served, key.namespace.as_deref());
+        let api = self.api(&served.resource, key.namespace.as_deref());
         let call = api.replace(&key.name, &params, &replacement);
         let replaced = self.turns.write(key, call).await?;
         replaced.map_err(|error| message(&error))
@@ -288,78 +294,10 @@ impl<'a> Pass<'a> {
             (true, Some(_)) | (false, None) => {}
         }
         let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
-        let api = self.api(&served, key.namespace.as_deref());
+        let api = self.api(&served.resource, key.namespace.as_deref());
         let patch = Patch::Apply(value);
         let applied = self.turns.write(key, api.patch(&key.name, &params, &patch)).await?;
         applied.map_err(|error| message(&error))
-    }
-
-    async fn delete_surplus(&mut self, manifests: &[Manifest], part: &Part) {
-        for entry in self.done.inventory.surplus(manifests) {
-            if self.turns.part_of_deletion(&entry.object) != *part {
-                continue;
-            }
-            let is_gone = match self.delete(&entry).await {
-                Ok(is_gone) => is_gone,
-                Err(why) => {
-                    self.fail(&entry.manifest, &entry.object, &format!("cannot be deleted: {why}"));
-                    continue;
-                }
-            };
-            if is_gone {
-                self.known.objects.remove(&entry.object);
-                self.done.inventory.kept.retain(|kept| *kept != entry);
-            } else {
-                self.done.is_deleting = true;
-            }
-        }
-    }
-
-    /// Deletes an object, if it is still the manifest's. Returns whether it is gone.
-    async fn delete(&mut self, entry: &Entry) -> Result<bool, String> {
-        let Entry {
-            object,
-            version,
-            manifest,
-        } = entry;
-        let served = match self.served_kind(object, version).await {
-            Ok(served) => served,
-            // Its definition is gone, and the object with it.
-            Err(KindError::NotServed(_)) => return Ok(true),
-            Err(KindError::Unclear(why)) => return Err(why),
-        };
-        let api = self.api(&served, object.namespace.as_deref());
-        let found = self.turns.read(object, api.get_metadata(&object.name)).await?;
-        let found = optional(found).map_err(|error| message(&error))?;
-        let Some(found) = found else {
-            return Ok(true);
-        };
-        let has_label = |key: &str, value: &str| {
-            let labels = found.metadata.labels.as_ref();
-            labels.and_then(|labels| labels.get(key)).map(String::as_str) == Some(value)
-        };
-        if !has_label(labels::MANAGED_BY, labels::MANAGED_BY_PLATFORM) || !has_label(labels::MANIFEST, manifest) {
-            // Another one of this name.
-            return Ok(true);
-        }
-        if found.metadata.deletion_timestamp.is_some() {
-            return Ok(false);
-        }
-        if object.is_immortal() {
-            // To apply no fields takes out those that were applied.
-            let nothing = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": object.name}});
-            let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
-            let patch = Patch::Apply(&nothing);
-            let applied = self
-                .turns
-                .write(object, api.patch(&object.name, &params, &patch))
-                .await?;
-            return applied.map(|_| true).map_err(|error| message(&error));
-        }
-        let params = DeleteParams::background().preconditions(only_this(found.metadata.uid.clone()));
-        let deleted = self.turns.write(object, api.delete(&object.name, &params)).await?;
-        let deleted = optional(deleted).map_err(|error| message(&error))?;
-        Ok(deleted.is_none_or(|answer| answer.is_right()))
     }
 }
 

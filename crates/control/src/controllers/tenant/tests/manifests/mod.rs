@@ -2,6 +2,7 @@
 
 mod deleted;
 mod failures;
+mod gone;
 mod kept;
 mod kinds;
 mod once;
