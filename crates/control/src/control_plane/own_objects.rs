@@ -304,6 +304,6 @@ mod tests {
         assert_eq!(versions("autoscaling"), ["v1", "v2"]);
         assert_eq!(versions("scheduling.k8s.io"), ["v1", "v1beta1"]);
         assert!(versions("platform.example").is_empty());
-        assert!(served_groups().any(|group| group.is_empty()));
+        assert!(served_groups().any(str::is_empty));
     }
 }
