@@ -148,7 +148,13 @@ async fn until_the_kinds_are_named(host: &TestCluster, tenant: &Tenant) {
             Group::Silent,
             "the server of its API group in the tenant did not answer in time",
         ),
-        object(Group::Long, "ServiceError: length limit exceeded"),
+        object(
+            Group::Long,
+            &format!(
+                "the list of kinds of {} in the tenant is longer than Berth reads",
+                Group::Long.api_version()
+            ),
+        ),
     ];
     until("ManifestsApplied names these kinds only", SOON, async || {
         let cluster = tenants.get(&tenant.name).await.map_err(|error| error.to_string())?;

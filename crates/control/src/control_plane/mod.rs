@@ -40,7 +40,7 @@ pub use component::{
 pub use coredns::DNS_USER;
 pub use endpoints::{Endpoint, Endpoints, GatewayConfig, Ports, PublicEndpoint, authority};
 pub use input::{CLUSTER_DOMAIN, ControlPlaneInput, DatastoreInput, DnsInput, HostInput, ServiceRange};
-pub use own_objects::{OwnObject, api_server_objects, served_groups};
+pub use own_objects::{OwnObject, api_server_objects, served_groups, served_versions};
 pub use syncer::TENANT_USER;
 
 use berth_api::SchedulingMode;

@@ -65,10 +65,23 @@ pub(super) fn is_one_of(objects: impl Iterator<Item = &'static OwnObjects>, name
 
 /// API groups that an API server serves itself, each once. The core group is empty.
 pub fn served_groups() -> impl Iterator<Item = &'static str> {
-    let services = OWN.iter().filter(|own| own.resources.contains(&"apiservices"));
-    let names = services.flat_map(|own| own.names);
-    let groups: BTreeSet<&str> = names.filter_map(|name| Some(name.split_once('.')?.1)).collect();
+    let groups: BTreeSet<&str> = served().map(|(_, group)| group).collect();
     groups.into_iter()
+}
+
+/// Versions of an API group that an API server serves itself; none of another group.
+pub fn served_versions(group: &str) -> impl Iterator<Item = &'static str> {
+    served()
+        .filter(move |(_, served)| *served == group)
+        .map(|(version, _)| version)
+}
+
+/// Versions and groups that an API server serves itself, by the names of their APIServices.
+fn served() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let services = OWN.iter().filter(|own| own.resources.contains(&"apiservices"));
+    services
+        .flat_map(|own| own.names)
+        .filter_map(|name| name.split_once('.'))
 }
 
 /// Those of Kubernetes 1.37, with the flags of a tenant.
@@ -279,3 +292,18 @@ pub(super) static OWN: [OwnObjects; 13] = [
         names: &["kubernetes"],
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_of_a_group() {
+        let versions = |group: &str| served_versions(group).collect::<Vec<_>>();
+        assert_eq!(versions(""), ["v1"]);
+        assert_eq!(versions("autoscaling"), ["v1", "v2"]);
+        assert_eq!(versions("scheduling.k8s.io"), ["v1", "v1beta1"]);
+        assert!(versions("platform.example").is_empty());
+        assert!(served_groups().any(str::is_empty));
+    }
+}

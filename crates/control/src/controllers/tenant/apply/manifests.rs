@@ -8,7 +8,7 @@ use super::{
         context::TenantContext,
         manifests::{
             Done, Inventory, LastPass, Manifest, ManifestMemory, ManifestsState, ObservedManifests, PASS_LIMIT, Pass,
-            Problem, digest, drift_events, resolve,
+            Problem, digest, drift_events, resolve, taken_back_event,
         },
         target::Tenant,
     },
@@ -19,6 +19,7 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::system;
+use berth_kubernetes_versions::features;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Resource, runtime::reflector::ObjectRef};
@@ -57,15 +58,18 @@ pub(super) async fn keep_manifests(
     }
     let before = tenant.cluster.status.as_ref();
     let before = before.map(|status| status.manifests.clone()).unwrap_or_default();
-    let done = match make_match(context, tenant, applier, &manifests, &mut memory).await {
+    let done = match make_match(context, accepted, applier, &manifests, &mut memory).await {
         Ok(None) => return ObservedManifests::NoManifests,
         Ok(Some(done)) => done,
         Err(error) => failed(&error),
     };
-    for event in drift_events(&done.drift) {
+    let mut events = drift_events(&done.drift);
+    events.extend(taken_back_event(&done.taken_back));
+    for event in events {
         context.recorder.publish(&event, &tenant.cluster.object_ref(&())).await;
     }
-    let is_complete = done.problems.is_empty() && !done.is_deleting;
+    // API servers follow their APIServices a moment later.
+    let is_complete = done.problems.is_empty() && !done.is_deleting && done.taken_back.is_empty();
     let state = ManifestsState::new(&manifests, done, &before, Timestamp::now());
     if is_complete && state.is_applied() {
         memory.last = Some(LastPass {
@@ -78,6 +82,15 @@ pub(super) async fn keep_manifests(
         context.queue.add_after(tenant.key(), RETRY);
     }
     ObservedManifests::Observed(state)
+}
+
+/// Whether nobody in the tenant can register another server for groups that API servers serve themselves: all of its API servers have the
+/// policy (`control_plane::own_apis`).
+fn protects_own_groups(accepted: &Accepted) -> bool {
+    let status = accepted.tenant.cluster.status.as_ref();
+    let running = status.and_then(|status| status.version.as_deref());
+    let versions = [Some(accepted.settings.version.as_str()), running];
+    versions.into_iter().flatten().all(features::static_admission_policies)
 }
 
 /// A pass that could not be made.
@@ -95,11 +108,12 @@ fn failed(error: &ReconcileError) -> Done {
 /// One pass, with the record of what it applies before and after it. None: there is nothing to apply, nor to delete.
 async fn make_match(
     context: &TenantContext,
-    tenant: &Tenant,
+    accepted: &Accepted,
     applier: &Applier,
     manifests: &[Manifest],
     memory: &mut ManifestMemory,
 ) -> Result<Option<Done>, ReconcileError> {
+    let tenant = &accepted.tenant;
     let recorded = match memory.inventory.take() {
         Some(recorded) => recorded,
         None => load_inventory(context, tenant).await?,
@@ -112,7 +126,9 @@ async fn make_match(
     if planned != recorded {
         store_inventory(tenant, &planned).await?;
     }
-    let pass = Box::pin(Pass::new(applier.client(), &mut memory.applied, planned.clone()).run(manifests));
+    let protects_own = protects_own_groups(accepted);
+    let pass = Pass::new(applier.client(), &mut memory.applied, planned.clone(), protects_own);
+    let pass = Box::pin(pass.run(manifests));
     let Some(done) = tenant.slot.lend(PASS_LIMIT, pass).await else {
         memory.inventory = Some(planned);
         return Err(ReconcileError::Blocked {

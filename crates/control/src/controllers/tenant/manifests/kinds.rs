@@ -3,7 +3,7 @@
 //! Several definitions can have the same kind, and API servers serve the one that had its names first. The team's may be that one. So objects
 //! of a kind that the manifests define go to the resource of their definition, and wait until it is served.
 
-use super::{desired::Manifest, pass::message};
+use super::{desired::Manifest, messages::message_of_list};
 use crate::control_plane::served_groups;
 use berth_runtime::discovery;
 use kube::{Client, api::GroupVersionKind};
@@ -86,7 +86,7 @@ impl DefinedKinds {
         }
         match discovery::resources(client, &kind.group, &kind.version).await {
             Ok(served) => self.choose(kind, served),
-            Err(error) => Err(KindError::Unclear(message(&error))),
+            Err(error) => Err(KindError::Unclear(message_of_list(kind, &error))),
         }
     }
 

@@ -1,23 +1,30 @@
 //! The objects that the platform applies in tenants: `spec.manifests` of a class.
 //!
-//! [`desired`] are the manifests with their objects, [`inventory`] is what was applied, [`pass`] is a pass over the tenant,
-//! [`parts`] says in which order and for how long, [`live`] what is there, [`kinds`] where the objects of a kind are, and [`state`] what the status says of it. The objects of a manifest in mode Keep
-//! carry a label by which the tenant's API server knows them (`control_plane::platform_objects`).
+//! [`desired`] are the manifests with their objects, [`inventory`] is what was applied, [`pass`] is a pass over the tenant, with [`deletion`] at
+//! its end. [`parts`] says in which order and for how long, [`live`] what is there, [`kinds`] and [`definitions`] where the objects of a kind
+//! are, and [`registrations`] which servers answer for them. [`own_groups`] keeps the groups of Kubernetes the API server's own. [`messages`] is
+//! what is wrong, and [`state`] what the status says of it. The objects of a manifest in mode Keep carry a label by which the tenant's API server
+//! knows them (`control_plane::platform_objects`).
 
 mod altered;
+mod definitions;
+mod deletion;
 mod desired;
 mod inventory;
 mod kinds;
 mod live;
+mod messages;
 mod objects;
+mod own_groups;
 mod parts;
 mod pass;
+mod registrations;
 mod state;
 
 pub(super) use desired::{Manifest, ParsedManifests, Problem, digest, resolve};
 pub(super) use inventory::Inventory;
 pub(super) use pass::{Done, Pass};
-pub(super) use state::{ManifestsState, ObservedManifests, drift_events};
+pub(super) use state::{ManifestsState, ObservedManifests, drift_events, taken_back_event};
 
 use pass::AppliedObjects;
 use std::time::Duration;

@@ -1,42 +1,43 @@
-//! One pass over the objects of the manifests in a tenant: what differs is applied, what is no longer wanted is deleted.
+//! One pass over the objects of the manifests in a tenant: what differs is applied, what is no longer wanted is deleted
+//! ([`super::deletion`]).
 //!
 //! A pass lists the metadata of the platform's objects, one request for each kind. An object whose resource version is that of the last
 //! apply is as the manifest says, and costs nothing more. An object that changes by being applied again had been changed by somebody else.
-//! Kinds that API servers serve themselves come first, and completely ([`super::parts`]).
+//! Kinds that API servers serve themselves come first ([`super::parts`]).
 
 use super::{
     altered::{find_addition, find_alteration},
+    definitions::Definitions,
     desired::{Manifest, Problem},
-    inventory::{Entry, Inventory},
+    inventory::Inventory,
     kinds::{DefinedKinds, KindError, ServedKind},
     live::{Applied, Live, list_kind},
+    messages::{MAX_MESSAGE, message},
     objects::{ManifestObject, ObjectKey},
-    parts::{Kind, Part, Turns},
+    parts::{Kind, Part, Turns, by_kind},
+    registrations::Registrations,
 };
-use crate::apply::{only_this, optional};
 use berth_api::{labels, names, text::printable_start};
 use kube::{
-    Api, Client, Error,
-    api::{DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Reason of a [`Problem`] of an object that is not in the tenant as the manifest says.
-const APPLY_FAILED: &str = "ApplyFailed";
-
-/// Bytes of a message that are kept.
-const MAX_MESSAGE: usize = 1000;
+pub(super) const APPLY_FAILED: &str = "ApplyFailed";
 
 /// What is remembered of a tenant's objects between passes.
 #[derive(Debug, Default)]
 pub(crate) struct AppliedObjects {
     kinds: HashMap<GroupVersionKind, ServedKind>,
-    objects: BTreeMap<ObjectKey, Applied>,
+    pub(super) objects: BTreeMap<ObjectKey, Applied>,
     /// Objects of manifests that are applied once, by name and version, as long as others of the same manifest are missing.
     once: BTreeSet<(String, String, ObjectKey)>,
-    /// Kinds whose servers were too slow in the last pass.
-    slow: BTreeSet<Kind>,
+    /// Kinds that were too slow in the last pass and come last in the next, in this order.
+    slow: Vec<Kind>,
+    pub(super) registrations: Registrations,
 }
 
 /// The result of a pass.
@@ -49,26 +50,40 @@ pub(crate) struct Done {
     pub(crate) problems: Vec<(String, Problem)>,
     /// Whether objects are still being deleted.
     pub(crate) is_deleting: bool,
+    /// Names of APIServices of the API server's own groups that had led to a server of the tenant's.
+    pub(crate) taken_back: Vec<String>,
 }
 
 /// A pass over one tenant.
 pub(crate) struct Pass<'a> {
-    client: &'a Client,
-    known: &'a mut AppliedObjects,
+    pub(super) client: &'a Client,
+    pub(super) known: &'a mut AppliedObjects,
+    /// Whether nobody in the tenant can register another server for groups that API servers serve themselves.
+    pub(super) protects_own: bool,
     /// Kinds that the manifests of the class define.
     defined: DefinedKinds,
-    turns: Turns,
-    done: Done,
+    /// What the tenant defines.
+    pub(super) definitions: Definitions,
+    pub(super) turns: Turns,
+    pub(super) done: Done,
 }
 
 impl<'a> Pass<'a> {
-    /// A pass that knows what earlier ones applied. `inventory` lists everything that it may apply.
-    pub(crate) fn new(client: &'a Client, known: &'a mut AppliedObjects, inventory: Inventory) -> Self {
+    /// A pass that knows what earlier ones applied. `inventory` lists everything that it may apply. `protects_own` says whether nobody in the
+    /// tenant can register another server for groups that API servers serve themselves.
+    pub(crate) fn new(
+        client: &'a Client,
+        known: &'a mut AppliedObjects,
+        inventory: Inventory,
+        protects_own: bool,
+    ) -> Self {
         Self {
             client,
             turns: Turns::new(known.slow.clone()),
             known,
+            protects_own,
             defined: DefinedKinds::default(),
+            definitions: Definitions::default(),
             done: Done {
                 inventory,
                 ..Done::default()
@@ -85,29 +100,36 @@ impl<'a> Pass<'a> {
             .flat_map(|manifest| manifest.known().iter().map(move |object| (manifest, object)))
             .collect();
         kept.sort_by_key(|(_, object)| object.key.rank());
-        for part in Part::ALL {
-            Box::pin(self.run_part(part, manifests, &kept)).await;
+        self.keep_own_groups(manifests).await;
+        for part in self.turns.parts() {
+            Box::pin(self.run_part(&part, manifests, &kept)).await;
         }
         for manifest in manifests.iter().filter(|manifest| !manifest.is_kept()) {
             self.finish_once(manifest);
         }
-        self.known.slow = std::mem::take(&mut self.turns.slow);
+        self.known.slow = self.turns.slow_kinds();
         let names: BTreeSet<&str> = manifests.iter().map(|manifest| manifest.spec.name.as_str()).collect();
         self.done.inventory.once.retain(|name, _| names.contains(name.as_str()));
         if !self.done.problems.is_empty() {
             // A kind may be served differently from now on.
             self.known.kinds.clear();
+        } else if !self.done.is_deleting {
+            self.known.registrations.forget();
         }
         self.done
     }
 
     /// Applies and deletes the objects whose turn it is. `kept` are all that are kept, in the order in which they are applied.
-    async fn run_part(&mut self, part: Part, manifests: &[Manifest], kept: &[(&Manifest, &ManifestObject)]) {
+    async fn run_part(&mut self, part: &Part, manifests: &[Manifest], kept: &[(&Manifest, &ManifestObject)]) {
+        self.turns.begin(part);
         let mut kept = kept.to_vec();
-        kept.retain(|(_, object)| self.turns.part_of(&object.key) == part);
-        let live = self.list_live(&kept).await;
-        for (manifest, object) in &kept {
-            self.keep(manifest, object, &live).await;
+        kept.retain(|(_, object)| self.turns.part_of(&object.key) == *part);
+        // A kind is done before the next one is asked for, which may take the time that is left.
+        for kept in by_kind(&kept, |(_, object)| object.key.group_and_kind()) {
+            let live = self.list_live(&kept).await;
+            for (manifest, object) in kept {
+                self.keep(manifest, object, &live).await;
+            }
         }
         for manifest in manifests.iter().filter(|manifest| !manifest.is_kept()) {
             self.apply_once(manifest, part).await;
@@ -115,33 +137,33 @@ impl<'a> Pass<'a> {
         self.delete_surplus(manifests, part).await;
     }
 
-    fn fail(&mut self, manifest: &str, key: &ObjectKey, why: &str) {
+    pub(super) fn fail(&mut self, manifest: &str, key: &ObjectKey, why: &str) {
         let message = format!("manifest {manifest}: {key}: {}", printable_start(why, MAX_MESSAGE));
         let problem = Problem::new(APPLY_FAILED, message);
         self.done.problems.push((manifest.to_owned(), problem));
     }
 
-    async fn served_kind(&mut self, key: &ObjectKey, version: &str) -> Result<ServedKind, KindError> {
+    pub(super) async fn served_kind(&mut self, key: &ObjectKey, version: &str) -> Result<ServedKind, KindError> {
         let kind = GroupVersionKind::gvk(&key.group, version, &key.kind);
         // A manifest may define the kind now that did not before.
         let known = self.known.kinds.get(&kind);
         if let Some(known) = known.filter(|known| self.defined.allow(&kind, &known.resource.plural)) {
             return Ok(known.clone());
         }
-        let found = self.turns.wait(key, self.defined.find(self.client, &kind)).await;
+        let found = self.turns.read(key, self.defined.find(self.client, &kind)).await;
         let served = found.map_err(KindError::Unclear)??;
         self.known.kinds.insert(kind, served.clone());
         Ok(served)
     }
 
-    fn api(&self, served: &ServedKind, namespace: Option<&str>) -> Api<DynamicObject> {
+    pub(super) fn api(&self, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
         match namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &served.resource),
-            None => Api::all_with(self.client.clone(), &served.resource),
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
+            None => Api::all_with(self.client.clone(), resource),
         }
     }
 
-    /// Lists the platform's objects of the kinds that are kept. Kinds that cannot be listed are left out.
+    /// Lists the platform's objects of a kind that are kept. A kind that cannot be listed is left out.
     async fn list_live(&mut self, kept: &[(&Manifest, &ManifestObject)]) -> Live {
         let wanted: BTreeSet<&ObjectKey> = kept.iter().map(|(_, object)| &object.key).collect();
         let (mut live, mut tried) = (Live::default(), BTreeSet::new());
@@ -155,8 +177,8 @@ impl<'a> Pass<'a> {
                 continue;
             };
             tried.insert(kind.clone());
-            let api = self.api(&served, None);
-            let Ok(Some(found)) = self.turns.wait(key, list_kind(&api, &kind, &wanted)).await else {
+            let api = self.api(&served.resource, None);
+            let Ok(Some(found)) = self.turns.read(key, list_kind(&api, &kind, &wanted)).await else {
                 continue;
             };
             live.listed.insert(kind);
@@ -197,13 +219,13 @@ impl<'a> Pass<'a> {
     }
 
     /// Applies those objects of a part whose manifest's version was not applied yet. They are the team's from then on.
-    async fn apply_once(&mut self, manifest: &Manifest, part: Part) {
+    async fn apply_once(&mut self, manifest: &Manifest, part: &Part) {
         let (name, version) = (&manifest.spec.name, &manifest.spec.version);
         if self.done.inventory.once.get(name) == Some(version) {
             return;
         }
         let mut objects: Vec<&ManifestObject> = manifest.known().iter().collect();
-        objects.retain(|object| self.turns.part_of(&object.key) == part);
+        objects.retain(|object| self.turns.part_of(&object.key) == *part);
         objects.sort_by_key(|object| object.key.rank());
         for object in objects {
             let step = (name.clone(), version.clone(), object.key.clone());
@@ -258,9 +280,9 @@ impl<'a> Pass<'a> {
             field_manager: Some(labels::PLATFORM_MANAGER.into()),
             ..PostParams::default()
         };
-        let api = self.api(&served, key.namespace.as_deref());
+        let api = self.api(&served.resource, key.namespace.as_deref());
         let call = api.replace(&key.name, &params, &replacement);
-        let replaced = self.turns.wait(key, call).await?;
+        let replaced = self.turns.write(key, call).await?;
         replaced.map_err(|error| message(&error))
     }
 
@@ -272,85 +294,11 @@ impl<'a> Pass<'a> {
             (true, Some(_)) | (false, None) => {}
         }
         let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
-        let api = self.api(&served, key.namespace.as_deref());
+        let api = self.api(&served.resource, key.namespace.as_deref());
         let patch = Patch::Apply(value);
-        let applied = self.turns.wait(key, api.patch(&key.name, &params, &patch)).await?;
+        let applied = self.turns.write(key, api.patch(&key.name, &params, &patch)).await?;
         applied.map_err(|error| message(&error))
     }
-
-    async fn delete_surplus(&mut self, manifests: &[Manifest], part: Part) {
-        for entry in self.done.inventory.surplus(manifests) {
-            if self.turns.part_of_deletion(&entry.object) != part {
-                continue;
-            }
-            let is_gone = match self.delete(&entry).await {
-                Ok(is_gone) => is_gone,
-                Err(why) => {
-                    self.fail(&entry.manifest, &entry.object, &format!("cannot be deleted: {why}"));
-                    continue;
-                }
-            };
-            if is_gone {
-                self.known.objects.remove(&entry.object);
-                self.done.inventory.kept.retain(|kept| *kept != entry);
-            } else {
-                self.done.is_deleting = true;
-            }
-        }
-    }
-
-    /// Deletes an object, if it is still the manifest's. Returns whether it is gone.
-    async fn delete(&mut self, entry: &Entry) -> Result<bool, String> {
-        let Entry {
-            object,
-            version,
-            manifest,
-        } = entry;
-        let served = match self.served_kind(object, version).await {
-            Ok(served) => served,
-            // Its definition is gone, and the object with it.
-            Err(KindError::NotServed(_)) => return Ok(true),
-            Err(KindError::Unclear(why)) => return Err(why),
-        };
-        let api = self.api(&served, object.namespace.as_deref());
-        let found = self.turns.wait(object, api.get_metadata(&object.name)).await?;
-        let found = optional(found).map_err(|error| message(&error))?;
-        let Some(found) = found else {
-            return Ok(true);
-        };
-        let has_label = |key: &str, value: &str| {
-            let labels = found.metadata.labels.as_ref();
-            labels.and_then(|labels| labels.get(key)).map(String::as_str) == Some(value)
-        };
-        if !has_label(labels::MANAGED_BY, labels::MANAGED_BY_PLATFORM) || !has_label(labels::MANIFEST, manifest) {
-            // Another one of this name.
-            return Ok(true);
-        }
-        if found.metadata.deletion_timestamp.is_some() {
-            return Ok(false);
-        }
-        if object.is_immortal() {
-            // To apply no fields takes out those that were applied.
-            let nothing = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": object.name}});
-            let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
-            let applied = api.patch(&object.name, &params, &Patch::Apply(&nothing)).await;
-            return applied.map(|_| true).map_err(|error| message(&error));
-        }
-        let params = DeleteParams::background().preconditions(only_this(found.metadata.uid.clone()));
-        let deleted = self.turns.wait(object, api.delete(&object.name, &params)).await?;
-        let deleted = optional(deleted).map_err(|error| message(&error))?;
-        Ok(deleted.is_none_or(|answer| answer.is_right()))
-    }
-}
-
-/// What an API server says, without the kind of the error. Webhooks of the team write such texts, and they end up in the status on the
-/// host: with one that is too long for it, nothing could be written there any more.
-pub(super) fn message(error: &Error) -> String {
-    let text = match error {
-        Error::Api(status) => status.message.clone(),
-        error => error.to_string(),
-    };
-    printable_start(&text, MAX_MESSAGE)
 }
 
 /// An object as it was applied, with nothing else. The API server rejects it if it was changed since.

@@ -45,6 +45,7 @@ impl ManifestsState {
             drift,
             problems,
             is_deleting,
+            taken_back: _,
         } = done;
         let failed: BTreeSet<&str> = problems.iter().map(|(manifest, _)| manifest.as_str()).collect();
         // An error without a manifest concerns all of them.
@@ -159,6 +160,22 @@ pub(crate) fn drift_events(drift: &[(String, ObjectKey)]) -> Vec<Event> {
         }
     };
     objects.into_iter().map(event).collect()
+}
+
+/// The Event about API groups for which somebody had registered another server, by the names of their APIServices.
+pub(crate) fn taken_back_event(names: &[String]) -> Option<Event> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let note = format!(
+        "somebody in the tenant had registered another server for API groups that the API server serves itself: APIService {}",
+        shorten(&names, ", ")
+    );
+    (!names.is_empty()).then(|| Event {
+        type_: EventType::Warning,
+        reason: "DriftCorrected".into(),
+        note: Some(note),
+        action: MANIFESTS_APPLIED.into(),
+        secondary: None,
+    })
 }
 
 #[cfg(test)]

@@ -2,17 +2,23 @@
 
 mod deleted;
 mod failures;
+mod gone;
 mod kept;
 mod kinds;
 mod once;
+mod own_groups;
 mod servers;
 
 use super::fixture::Fixture;
+use crate::testing::{ScriptedRuntime, VERSION};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+use tokio::time::sleep;
 
 /// Time until what is in the tenant is compared again: a minute, and a bit. Time is paused in these tests.
 const NEXT_CHECK: Duration = Duration::from_secs(61);
+/// Time until a pass is repeated that failed or has not deleted everything.
+const RETRY: Duration = Duration::from_secs(10);
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/reader";
 const OTHER_ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/writer";
@@ -49,8 +55,19 @@ fn set_class(fixture: &Fixture, manifests: &Value) {
 
 /// A tenant of a class with one manifest, whose ConfigMap has the role `reader`.
 async fn with_manifest(mode: &str) -> Fixture {
+    Box::pin(with_manifest_in(VERSION, mode)).await
+}
+
+/// The same in a tenant of this version of Kubernetes.
+async fn with_manifest_in(version: &str, mode: &str) -> Fixture {
     let mut fixture = Fixture::new();
-    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+    let mut runtime = ScriptedRuntime::new(&fixture.script);
+    runtime.versions = vec![version.into()];
+    fixture.context.runtime = Arc::new(runtime);
+    fixture.change_tenant(|cluster| {
+        cluster["spec"]["className"] = "gold".into();
+        cluster["spec"]["version"] = version.into();
+    });
     let served = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "rbac.authorization.k8s.io/v1",
         "resources": [{"name": "clusterroles", "singularName": "", "namespaced": false, "kind": "ClusterRole",
             "verbs": ["get", "list", "patch"]}]});
@@ -72,25 +89,69 @@ fn applied(fixture: &Fixture) -> (Value, Value) {
     (condition["status"].clone(), condition["reason"].clone())
 }
 
+/// Reconciles until the manifests are applied and what is to be deleted is gone.
+async fn until_applied(fixture: &mut Fixture) {
+    for _ in 0..6 {
+        Box::pin(fixture.reconcile()).await.unwrap();
+        if applied(fixture) == ("True".into(), "Applied".into()) {
+            return;
+        }
+        sleep(RETRY).await;
+    }
+    panic!("not applied: {:#}", fixture.status());
+}
+
+/// What the condition says.
+fn message(fixture: &Fixture) -> String {
+    fixture.condition("ManifestsApplied").unwrap()["message"].to_string()
+}
+
+/// Serves a kind in a version of a group under these plural names.
+fn serve_kind(fixture: &Fixture, group_version: &str, kind: &str, is_namespaced: bool, plurals: &[&str]) {
+    let resource = |plural: &&str| {
+        json!({"name": plural, "singularName": "", "namespaced": is_namespaced, "kind": kind,
+            "verbs": ["get", "list", "patch"]})
+    };
+    let resources: Vec<Value> = plurals.iter().map(resource).collect();
+    let list =
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources});
+    fixture.tenant.serve(&format!("/apis/{group_version}"), list);
+}
+
 /// The manifest with these documents, in a tenant that serves the kind Guard under these plural names.
 fn set_guards(fixture: &Fixture, documents: &[&str], plurals: &[&str]) {
-    let serve = |group: &str, kind: &str, plurals: &[&str]| {
-        let resource = |plural: &&str| {
-            json!({"name": plural, "singularName": "", "namespaced": false, "kind": kind,
-                "verbs": ["get", "list", "patch"]})
-        };
-        let resources: Vec<Value> = plurals.iter().map(resource).collect();
-        let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{group}/v1"),
-            "resources": resources});
-        fixture.tenant.serve(&format!("/apis/{group}/v1"), list);
-    };
-    serve(
-        "apiextensions.k8s.io",
-        "CustomResourceDefinition",
+    let definition = "CustomResourceDefinition";
+    serve_kind(
+        fixture,
+        "apiextensions.k8s.io/v1",
+        definition,
+        false,
         &["customresourcedefinitions"],
     );
-    serve("platform.example", "Guard", plurals);
+    serve_kind(fixture, "platform.example/v1", "Guard", false, plurals);
+    set_documents(fixture, documents);
+}
+
+/// The manifest with these documents.
+fn set_documents(fixture: &Fixture, documents: &[&str]) {
     let data = documents.join("---\n");
     let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {"objects.yaml": data}});
     fixture.host.insert(&map_path("base"), map);
+}
+
+/// Path of the APIService of version `v1` of a group in the tenant.
+fn registration(group: &str) -> String {
+    format!("/apis/apiregistration.k8s.io/v1/apiservices/v1.{group}")
+}
+
+/// Sets this APIService, which leads to a server of the team's or to none.
+fn set_registration(fixture: &Fixture, group: &str, is_foreign: bool) {
+    let mut service = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": format!("v1.{group}")},
+        "spec": {"group": group, "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1}});
+    if is_foreign {
+        service["spec"]["insecureSkipTLSVerify"] = true.into();
+        service["spec"]["service"] = json!({"namespace": "default", "name": "evil", "port": 443});
+    }
+    fixture.tenant.insert(&registration(group), service);
 }

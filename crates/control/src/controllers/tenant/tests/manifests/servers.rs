@@ -86,3 +86,18 @@ async fn a_list_without_end_is_read_as_far_as_manifests_have_objects() {
         assert!(fixture.tenant.get(&format!("{LIST}/g1")).is_some());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_kinds_that_is_too_long_is_named() {
+    let mut fixture = Box::pin(with_manifest("Keep")).await;
+    set_guards(&fixture, &[GUARD, WRITER], &["guards"]);
+    let list =
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "platform.example/v1", "resources": []});
+    let long = format!("{list}{}", " ".repeat(1 << 20));
+    fixture.tenant.serve("/apis/platform.example/v1", long.into());
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.tenant.get(OTHER_ROLE).is_some());
+    let message = fixture.condition("ManifestsApplied").unwrap()["message"].to_string();
+    let expected = "Guard g1: the list of kinds of platform.example/v1 in the tenant is longer than Berth reads";
+    assert!(message.contains(expected), "{message}");
+}

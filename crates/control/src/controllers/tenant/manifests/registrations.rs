@@ -1,0 +1,173 @@
+//! Which server answers for a version of an API group in a tenant: its `APIService` says so.
+//!
+//! With a server of its own, a tenant answers itself for objects of the platform: it hides them, or says that they are gone. API servers serve
+//! `apiregistration.k8s.io` before they look at any APIService, so that nobody hides these.
+
+use super::objects::ObjectKey;
+use crate::apply::optional;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// How long an APIService must have been the same: API servers follow a change a moment later.
+const SETTLED: Duration = Duration::from_secs(5);
+/// Label of the APIServices that an API server makes and corrects, and its value for groups that it serves itself: it does so when it starts.
+const AUTOMANAGED: (&str, &str) = ("kube-aggregator.kubernetes.io/automanaged", "onstart");
+
+/// The name of the APIService of a version of a group.
+pub(super) fn name_of(group: &str, version: &str) -> String {
+    format!("{version}.{group}")
+}
+
+/// An APIService as an object that a pass asks for.
+pub(super) fn key_of(name: &str) -> ObjectKey {
+    ObjectKey {
+        group: "apiregistration.k8s.io".into(),
+        kind: "APIService".into(),
+        namespace: None,
+        name: name.into(),
+    }
+}
+
+/// An APIService as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Registration {
+    uid: String,
+    resource_version: String,
+    /// Whether it names a server of the tenant's.
+    pub(super) is_foreign: bool,
+}
+
+impl Registration {
+    fn of(service: &APIService) -> Self {
+        Self {
+            uid: service.uid().unwrap_or_default(),
+            resource_version: service.resource_version().unwrap_or_default(),
+            is_foreign: service.spec.as_ref().is_some_and(|spec| spec.service.is_some()),
+        }
+    }
+}
+
+/// What is remembered of APIServices between passes, by their names.
+#[derive(Debug, Default)]
+pub(super) struct Registrations {
+    /// Those that name no server, and that nobody in the tenant can change any more.
+    certain: BTreeSet<String>,
+    /// What they were when they were read last, and since when at least. None: there was none.
+    seen: BTreeMap<String, (Option<Registration>, Instant)>,
+}
+
+impl Registrations {
+    /// Notes that an APIService names no server and that nobody in the tenant can change it any more.
+    pub(super) fn trust(&mut self, name: &str) {
+        self.certain.insert(name.to_owned());
+    }
+
+    /// Whether nobody in the tenant can have another server there.
+    pub(super) fn is_certain(&self, name: &str) -> bool {
+        self.certain.contains(name)
+    }
+
+    /// Notes what was read.
+    pub(super) fn note(&mut self, name: &str, read: Option<&Registration>) {
+        let (known, since) = self
+            .seen
+            .entry(name.to_owned())
+            .or_insert_with(|| (read.cloned(), Instant::now()));
+        if known.as_ref() != read {
+            *known = read.cloned();
+            *since = Instant::now();
+        }
+    }
+
+    /// Whether an APIService has been as it was read last for so long that what the server answered in between was its answer.
+    pub(super) fn has_settled(&self, name: &str) -> bool {
+        let seen = self.seen.get(name);
+        seen.is_some_and(|(_, since)| since.elapsed() >= SETTLED)
+    }
+
+    /// Forgets what was read.
+    pub(super) fn forget(&mut self) {
+        self.seen.clear();
+    }
+}
+
+/// Reads an APIService.
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub(super) async fn read(client: &Client, name: &str) -> kube::Result<Option<Registration>> {
+    let services: Api<APIService> = Api::all(client.clone());
+    let found = optional(services.get(name).await)?;
+    Ok(found.as_ref().map(Registration::of))
+}
+
+/// Takes the server of the tenant's out of an APIService, so that the API server serves the group itself. Without an APIService it would do so,
+/// too, but clients would not find the group.
+///
+/// # Errors
+/// The API server refuses or does not answer, or the APIService was changed since it was read.
+pub(super) async fn take_back(client: &Client, name: &str, read: &Registration) -> kube::Result<Registration> {
+    let (label, value) = AUTOMANAGED;
+    let own = json!({
+        "metadata": {"resourceVersion": read.resource_version, "labels": {label: value}},
+        "spec": {"service": null, "caBundle": null, "insecureSkipTLSVerify": null},
+    });
+    let services: Api<APIService> = Api::all(client.clone());
+    let changed = services
+        .patch(name, &PatchParams::default(), &Patch::Merge(&own))
+        .await?;
+    Ok(Registration::of(&changed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use tokio::time::sleep;
+
+    fn registration(version: &str, service: &Value) -> Registration {
+        let service = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": "v1.platform.example", "uid": "u", "resourceVersion": version},
+            "spec": {"group": "platform.example", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
+                "service": service}});
+        Registration::of(&serde_json::from_value(service).unwrap())
+    }
+
+    #[test]
+    fn a_server_of_the_tenants_is_one_that_a_service_leads_to() {
+        assert!(!registration("1", &Value::Null).is_foreign);
+        assert!(registration("1", &json!({"namespace": "default", "name": "a"})).is_foreign);
+        assert_eq!(name_of("", "v1"), "v1.");
+        assert_eq!(name_of("platform.example", "v1"), "v1.platform.example");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_changes_all_the_time_never_settles() {
+        const NAME: &str = "v1.platform.example";
+        let mut registrations = Registrations::default();
+        assert!(!registrations.has_settled(NAME));
+        for version in ["1", "2", "3"] {
+            registrations.note(NAME, Some(&registration(version, &Value::Null)));
+            assert!(!registrations.has_settled(NAME), "{version}");
+            sleep(2 * SETTLED).await;
+        }
+        registrations.note(NAME, None);
+        assert!(!registrations.has_settled(NAME), "it is gone");
+        for is_settled in [false, true] {
+            registrations.note(NAME, Some(&registration("4", &Value::Null)));
+            assert_eq!(registrations.has_settled(NAME), is_settled);
+            sleep(SETTLED).await;
+        }
+        registrations.forget();
+        assert!(!registrations.has_settled(NAME));
+    }
+}
