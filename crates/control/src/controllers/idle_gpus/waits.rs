@@ -96,7 +96,6 @@ pub(super) struct Waits {
     webhooks: Duration,
     /// What is left for other kinds.
     kinds: Duration,
-    is_server_slow: bool,
     /// What was too slow in this pass. It is not asked any more.
     slow: BTreeSet<Source>,
     /// What was too slow when it was asked last, in an earlier pass.
@@ -111,7 +110,6 @@ impl Default for Waits {
             server: SERVER_LIMIT,
             webhooks: TEAM_LIMIT,
             kinds: TEAM_LIMIT,
-            is_server_slow: false,
             slow: BTreeSet::new(),
             before: BTreeSet::new(),
             asks_all: true,
@@ -147,7 +145,6 @@ impl Waits {
     pub(super) fn next_workload(self) -> Self {
         Self {
             server: SERVER_LIMIT,
-            is_server_slow: false,
             asks_all: true,
             ..self
         }
@@ -166,7 +163,7 @@ impl Waits {
 
     /// Whether the API server itself was too slow.
     pub(super) const fn is_server_slow(&self) -> bool {
-        self.is_server_slow
+        self.server.is_zero()
     }
 
     /// Whether there is time to ask.
@@ -174,15 +171,12 @@ impl Waits {
     /// # Errors
     /// There is none.
     pub(super) fn check(&self, source: &Source) -> Result<(), ObjectError> {
-        if self.is_server_slow {
+        if self.is_server_slow() {
             return Err(ObjectError::SlowServer);
         }
         let is_late = !self.asks_all && self.before.contains(source);
         if self.slow.contains(source) || is_late || self.left(source).is_zero() {
-            return Err(match source {
-                Source::Server => ObjectError::SlowServer,
-                Source::Webhooks(_) | Source::Kind(..) => ObjectError::SlowKind,
-            });
+            return Err(ObjectError::SlowKind);
         }
         Ok(())
     }
@@ -217,7 +211,6 @@ impl Waits {
             return answer.map_err(ObjectError::from);
         }
         if source == Source::Server {
-            self.is_server_slow = true;
             return Err(ObjectError::SlowServer);
         }
         // Others may have taken the time of this one.
@@ -350,6 +343,16 @@ mod tests {
             assert!(!answers(&mut waits, source).await);
         }
         assert!(waits.is_server_slow());
+        // Also of one each of whose answers comes in time.
+        waits = waits.next_workload();
+        while !waits.is_server_slow() {
+            let late = async {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                Ok(())
+            };
+            drop(waits.wait(Source::Server, late).await);
+        }
+        assert!(!answers(&mut waits, kind("Pool")).await);
     }
 
     #[tokio::test]
