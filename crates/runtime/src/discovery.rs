@@ -6,6 +6,7 @@
 
 use http::Request;
 use http_body_util::{BodyExt, Limited};
+use hyper::body::Bytes;
 use kube::{
     Client, Error,
     api::{ApiResource, GroupVersionKind},
@@ -16,12 +17,14 @@ use serde::{
     Deserialize, Deserializer,
     de::{self, SeqAccess, Visitor},
 };
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 /// Bytes of a list that are read. That of the core group, which has many subresources, has 15 KiB.
 const MAX_LIST: usize = 1 << 20;
 /// Resources of a list besides subresources. Providers of clouds have some hundreds in a group.
 const MAX_RESOURCES: usize = 2000;
+/// Versions of a group in which a kind is looked for, besides its own. CustomResourceDefinitions rarely have more than three.
+const MAX_VERSIONS: usize = 16;
 /// Bytes of a group, a version or the name of an object.
 const MAX_SEGMENT: usize = 253;
 
@@ -51,6 +54,20 @@ struct Entry {
     namespaced: bool,
 }
 
+/// A group of an API server.
+#[derive(Deserialize)]
+struct Group {
+    /// Go writes an empty list as null.
+    #[serde(default)]
+    versions: Option<Vec<Version>>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    #[serde(default)]
+    version: String,
+}
+
 /// Whether a text can be one segment of a path, as it is: others would be more segments, a query, or another place.
 pub fn is_segment(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
@@ -70,18 +87,9 @@ pub async fn resources(client: &Client, group: &str, version: &str) -> Result<Ve
     } else {
         format!("/apis/{group}/{version}")
     };
-    let request = Request::get(&path).body(Body::empty()).map_err(Error::HttpError)?;
-    let answer = client.send(request).await?;
-    let code = answer.status();
-    if code.as_u16() == 404 {
+    let Some(body) = get(client, &path).await? else {
         return Ok(Vec::new());
-    }
-    if !code.is_success() {
-        let status = Status::failure(&format!("the answer of {path} is {code}"), "").with_code(code.as_u16());
-        return Err(Error::Api(status.boxed()));
-    }
-    let body = Limited::new(answer.into_body(), MAX_LIST).collect().await;
-    let body = body.map_err(Error::Service)?.to_bytes();
+    };
     let list: List = serde_json::from_slice(&body).map_err(Error::SerdeError)?;
     let of_entry = |entry: Entry| Resource {
         // The list may say that a resource is of another group or version.
@@ -98,6 +106,67 @@ pub async fn resources(client: &Client, group: &str, version: &str) -> Result<Ve
 pub async fn find(client: &Client, kind: &GroupVersionKind) -> Result<Option<Resource>, Error> {
     let all = resources(client, &kind.group, &kind.version).await?;
     Ok(all.into_iter().find(|found| found.resource.kind == kind.kind))
+}
+
+/// The first resource of a kind in its version, or else in another one of its group, as API servers serve each object in all versions of its
+/// kind; none if the API server serves the kind in no version.
+///
+/// # Errors
+/// As [`resources`], for any of the versions, or there are more of them than are looked at.
+pub async fn find_in_any_version(client: &Client, kind: &GroupVersionKind) -> Result<Option<Resource>, Error> {
+    let own = find(client, kind).await?;
+    // The core group has one version.
+    if own.is_some() || !is_segment(&kind.group) || !is_segment(&kind.version) {
+        return Ok(own);
+    }
+    for version in versions(client, &kind.group).await? {
+        if version == kind.version {
+            continue;
+        }
+        let other = GroupVersionKind::gvk(&kind.group, &version, &kind.kind);
+        let found = find(client, &other).await?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// The versions of a group, the one that the API server prefers first. None if it does not serve the group.
+async fn versions(client: &Client, group: &str) -> Result<Vec<String>, Error> {
+    let Some(body) = get(client, &format!("/apis/{group}")).await? else {
+        return Ok(Vec::new());
+    };
+    let group: Group = serde_json::from_slice(&body).map_err(Error::SerdeError)?;
+    let mut seen = BTreeSet::new();
+    let mut versions: Vec<String> = group
+        .versions
+        .unwrap_or_default()
+        .into_iter()
+        .map(|version| version.version)
+        .collect();
+    versions.retain(|version| is_segment(version) && seen.insert(version.clone()));
+    if versions.len() > MAX_VERSIONS {
+        let message = format!("the group has more than {MAX_VERSIONS} versions");
+        return Err(Error::SerdeError(<serde_json::Error as de::Error>::custom(message)));
+    }
+    Ok(versions)
+}
+
+/// The answer of a path; none if the API server does not serve it.
+async fn get(client: &Client, path: &str) -> Result<Option<Bytes>, Error> {
+    let request = Request::get(path).body(Body::empty()).map_err(Error::HttpError)?;
+    let answer = client.send(request).await?;
+    let code = answer.status();
+    if code.as_u16() == 404 {
+        return Ok(None);
+    }
+    if !code.is_success() {
+        let status = Status::failure(&format!("the answer of {path} is {code}"), "").with_code(code.as_u16());
+        return Err(Error::Api(status.boxed()));
+    }
+    let body = Limited::new(answer.into_body(), MAX_LIST).collect().await;
+    Ok(Some(body.map_err(Error::Service)?.to_bytes()))
 }
 
 /// Reads the entries of a list that are no subresources, and not more of them than [`MAX_RESOURCES`].
@@ -234,6 +303,66 @@ mod tests {
         assert!(matches!(&error, Error::Api(status) if status.code == 503), "{error}");
     }
 
+    /// A client of an API server with these answers; it serves no other path.
+    fn server_of(answers: &Value) -> Client {
+        let answers = answers.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let found = &answers[request.uri().path()];
+            let code = match found {
+                Value::Null => 404,
+                Value::Number(code) => code.as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500),
+                _ => 200,
+            };
+            let answer = Response::builder()
+                .status(code)
+                .body(Body::from(found.to_string().into_bytes()));
+            async move { Ok::<_, Infallible>(answer.unwrap()) }
+        });
+        Client::new(service, "default")
+    }
+
+    fn group(versions: &[&str]) -> Value {
+        let version = |version: &&str| json!({"groupVersion": format!("a.example/{version}"), "version": version});
+        let versions: Vec<Value> = versions.iter().map(version).collect();
+        json!({"kind": "APIGroup", "apiVersion": "v1", "name": "a.example", "versions": versions})
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_found_in_another_version_of_its_group() {
+        let kind = GroupVersionKind::gvk("a.example", "v1alpha1", "A");
+        let resources = json!({"resources": [{"name": "as", "kind": "A", "namespaced": true}]});
+        let others = json!({"resources": [{"name": "bs", "kind": "B", "namespaced": true}]});
+        let version = async |answers: Value| {
+            let found = find_in_any_version(&server_of(&answers), &kind).await;
+            found.map(|found| found.map(|found| found.resource.api_version))
+        };
+        let found = version(
+            json!({"/apis/a.example": group(&["v2", "v1alpha1", "v1"]), "/apis/a.example/v2": others,
+            "/apis/a.example/v1": resources}),
+        );
+        assert_eq!(found.await.unwrap().as_deref(), Some("a.example/v1"));
+        let found = version(json!({"/apis/a.example/v1alpha1": resources}));
+        assert_eq!(found.await.unwrap().as_deref(), Some("a.example/v1alpha1"));
+        for gone in [
+            json!({}),
+            json!({"/apis/a.example": {"versions": null}}),
+            json!({"/apis/a.example": group(&["v2", "..", "v1?watch=true"]), "/apis/a.example/v2": others}),
+        ] {
+            assert_eq!(version(gone.clone()).await.unwrap(), None, "{gone}");
+        }
+        // It may be in the version that does not answer, or in one that is not looked at.
+        let many: Vec<String> = (0..=MAX_VERSIONS).map(|number| format!("v{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        for unknown in [
+            json!({"/apis/a.example": group(&["v1"]), "/apis/a.example/v1": 503}),
+            json!({"/apis/a.example": 503}),
+            json!({"/apis/a.example/v1alpha1": 503, "/apis/a.example": group(&[])}),
+            json!({"/apis/a.example": group(&many)}),
+        ] {
+            assert!(version(unknown.clone()).await.is_err(), "{unknown}");
+        }
+    }
+
     #[tokio::test]
     async fn nothing_is_asked_for_what_is_no_group() {
         let (client, asked) = server(200, list(&json!([{"name": "a", "kind": "A"}])));
@@ -249,6 +378,9 @@ mod tests {
         ] {
             let found = resources(&client, group, version).await.unwrap();
             assert!(found.is_empty(), "{group} {version}");
+            let kind = GroupVersionKind::gvk(group, version, "A");
+            let found = find_in_any_version(&client, &kind).await.unwrap();
+            assert_eq!(found, None, "{group} {version}");
         }
         assert!(asked.lock().unwrap().is_empty());
     }

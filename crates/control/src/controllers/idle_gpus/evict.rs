@@ -25,7 +25,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 /// Workloads about which Prometheus is asked again together, before the first of them is given back.
 const ASKED_TOGETHER: usize = 20;
 /// Age of what is known of a workload that is given back, and so the longest time for the answer of Prometheus. To stop its owner may take
-/// another 20 seconds before its pods are evicted.
+/// another 30 seconds before its pods are evicted.
 const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// A workload that is due, with its tenant.

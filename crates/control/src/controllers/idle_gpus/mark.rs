@@ -6,14 +6,15 @@ use super::{
     inside::Found,
     owners::{OwnerKey, TenantObjects, pod_key},
     tenants::{Memory, ObservedTenant},
+    waits::ObjectError,
     warn,
 };
-use crate::events::EventRecorder;
+use crate::error::FirstError;
 use berth_api::{IdleReclaimMode, IdleStep, labels::GPUS_IDLE_WARNING};
 use berth_idle_reclaim::{pass::Decision, pod::GpuPod, workload::WorkloadName};
 use kube::runtime::events::EventType;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Pods of one workload that are annotated, and whose owners are looked for. They rarely have more than one.
 const MAX_PODS: usize = 32;
@@ -57,14 +58,19 @@ pub(super) fn plan<'a>(memory: &mut Memory, tenant: &ObservedTenant, found: &Fou
         }
     }
     // Their pods are gone: the team scaled the owner down, or it was stopped.
-    let gone = memory
-        .inside(tenant)
-        .owners
-        .iter()
-        .filter(|(workload, _)| !seen.contains(*workload));
+    let inside = memory.inside(tenant);
+    let gone = inside.owners.iter().filter(|(workload, _)| !seen.contains(*workload));
     tasks.extend(gone.map(|(workload, (_, owners))| unmark(workload.clone(), owners.clone())));
+    put_failed_last(&mut tasks, &mut inside.failed);
     tasks.truncate(MAX_TASKS);
     tasks
+}
+
+/// Puts workloads last that could not be marked: a team may have more of them than there is room for.
+fn put_failed_last(tasks: &mut [MarkTask<'_>], failed: &mut HashSet<WorkloadName>) {
+    let planned: HashSet<&WorkloadName> = tasks.iter().map(|task| &task.workload).collect();
+    failed.retain(|workload| planned.contains(workload));
+    tasks.sort_by_key(|task| failed.contains(&task.workload));
 }
 
 fn unmark<'a>(workload: WorkloadName, known: Vec<OwnerKey>) -> MarkTask<'a> {
@@ -118,34 +124,38 @@ fn annotation(decision: &Decision) -> Option<String> {
     Some(value.to_string())
 }
 
-/// Sets or removes the annotations. Returns the owners that were found.
-///
-/// # Errors
-/// The tenant's API server does not answer, or is busy. What admission of the tenant rejects stays without annotation.
-pub(super) async fn carry_out(objects: &mut TenantObjects, task: &MarkTask<'_>) -> kube::Result<Vec<OwnerKey>> {
+/// Sets or removes the annotations. Returns the owners that were found, and the first failure: what comes after one is done nevertheless. What
+/// admission of the tenant rejects stays without annotation, and is no failure.
+pub(super) async fn carry_out(
+    objects: &mut TenantObjects,
+    task: &MarkTask<'_>,
+) -> (Vec<OwnerKey>, Result<(), ObjectError>) {
+    let mut failure = FirstError::<ObjectError>::default();
     let mut owners = BTreeSet::new();
     for pod in &task.pods {
-        let Some(found) = objects.find_owner(pod).await? else {
+        let Some(found) = failure.note(objects.find_owner(pod).await).flatten() else {
             continue;
         };
-        set_annotation(objects, &pod_key(pod), &found.pod, task.value.as_deref()).await?;
-        owners.extend(found.owner.map(|owner| owner.key));
+        let marked = set_annotation(objects, &pod_key(pod), &found.pod, task.value.as_deref()).await;
+        failure.note(marked);
+        let owner = failure.note(found.owner).flatten();
+        owners.extend(owner.map(|owner| owner.key));
     }
-    let recorder = EventRecorder::new(objects.client().clone());
-    for key in owners
+    let all = owners
         .iter()
-        .chain(task.known.iter().filter(|key| !owners.contains(key)))
-    {
-        let Some(object) = objects.get(key).await? else {
+        .chain(task.known.iter().filter(|key| !owners.contains(key)));
+    for key in all {
+        let Some(object) = failure.note(objects.get(key).await).flatten() else {
             continue;
         };
-        let has_changed = set_annotation(objects, key, &object, task.value.as_deref()).await?;
+        let marked = set_annotation(objects, key, &object, task.value.as_deref()).await;
+        let has_changed = failure.note(marked) == Some(true);
         if let Some(message) = task.message.as_ref().filter(|_| has_changed) {
             let event = warn::idle_event(EventType::Warning, warn::IDLE_EVENT, message);
-            recorder.publish(&event, &key.reference()).await;
+            objects.publish(&event, key).await;
         }
     }
-    Ok(owners.into_iter().collect())
+    (owners.into_iter().collect(), failure.into_result())
 }
 
 /// Returns whether the annotation was changed.
@@ -154,14 +164,14 @@ async fn set_annotation(
     key: &OwnerKey,
     object: &Value,
     value: Option<&str>,
-) -> kube::Result<bool> {
+) -> Result<bool, ObjectError> {
     if object["metadata"]["annotations"][GPUS_IDLE_WARNING].as_str() == value {
         return Ok(false);
     }
     let patch = json!({"metadata": {"uid": key.uid, "annotations": {GPUS_IDLE_WARNING: value}}});
     match objects.patch(key, &patch).await {
         Ok(_) => Ok(true),
-        Err(error) if is_rejected(&error) => {
+        Err(error) if error.is_rejected() => {
             tracing::debug!(object = %key, %error, "an object in a tenant cannot be annotated");
             Ok(false)
         }
@@ -169,10 +179,31 @@ async fn set_annotation(
     }
 }
 
-/// Whether the API server rejects one object, for example by admission of the tenant. It does so again in the next pass.
-pub(super) fn is_rejected(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::Api(status) => (400..500).contains(&status.code) && ![401, 408, 429].contains(&status.code),
-        _ => false,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: usize) -> WorkloadName {
+        WorkloadName {
+            name: number.to_string(),
+            ..WorkloadName::default()
+        }
+    }
+
+    #[test]
+    fn workloads_that_cannot_be_marked_leave_room_for_the_others() {
+        let mut failed: HashSet<WorkloadName> = (0..2 * MAX_TASKS).map(name).collect();
+        failed.insert(name(1000));
+        let mut tasks: Vec<MarkTask<'_>> = (0..=2 * MAX_TASKS)
+            .map(|number| unmark(name(number), Vec::new()))
+            .collect();
+        put_failed_last(&mut tasks, &mut failed);
+        assert_eq!(tasks[0].workload, name(2 * MAX_TASKS));
+        assert_eq!(tasks[1].workload, name(0), "the order of the others stays");
+        assert_eq!(
+            failed.len(),
+            2 * MAX_TASKS,
+            "nothing is kept of workloads that are gone"
+        );
     }
 }

@@ -9,6 +9,7 @@
 //! | `warn` | conditions and Events on host pods, which the syncers carry into the tenants |
 //! | `inside` | looks into tenants: `mark` annotates pods and owners, `restore` starts stopped owners again |
 //! | `owners` | finds and changes owners in a tenant |
+//! | `waits` | how long a pass waits for a tenant, and for what in it |
 //! | `stop` | stops the owners of workloads that are due, if the class says so |
 //! | `evict` | evicts pods that are due, once Prometheus was asked again about them |
 //!
@@ -31,6 +32,7 @@ mod suspend_tests;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod waits;
 mod warn;
 
 pub use collect::{GpuMetricsSource, collect};

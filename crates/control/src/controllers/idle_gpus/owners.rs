@@ -3,7 +3,11 @@
 //! The team writes owner references, so that nothing in them is believed: each owner is read, must have the UID that is named, and must
 //! be in the namespace of the pod. What is done to it happens in the tenant only.
 
-use crate::apply::{is_status, optional};
+use super::waits::{ObjectError, Source, Waits};
+use crate::{
+    apply::{is_status, optional},
+    events::EventRecorder,
+};
 use berth_api::{IdleOwner, OwnerSuspend, StoppedOwner};
 use berth_idle_reclaim::{
     owner::{Switch, group_of},
@@ -17,9 +21,10 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Error,
     api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    runtime::events::Event,
 };
 use serde_json::Value;
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 /// Owners of owners that are looked at: Pod, ReplicaSet, Deployment, and custom ones above.
 const MAX_DEPTH: usize = 5;
@@ -27,7 +32,7 @@ const MAX_DEPTH: usize = 5;
 const MAX_API_VERSION: usize = 2 * 253 + 1;
 /// Bytes of a UID. API servers take any text as that of an owner; their own have 36.
 const MAX_UID: usize = 128;
-/// Plurals of kinds of which no discovery is needed.
+/// Plurals of kinds of Kubernetes' own. No discovery is needed for them, and no team can serve or convert them by a server of its own.
 const BUILT_IN: [(&str, &str, &str); 7] = [
     ("v1", "Pod", "pods"),
     ("v1", "ReplicationController", "replicationcontrollers"),
@@ -75,6 +80,36 @@ impl OwnerKey {
 
     fn is_cron_job(&self) -> bool {
         self.kind == "CronJob" && group_of(&self.api_version) == "batch"
+    }
+
+    /// The plural of its kind, if that is one of Kubernetes' own.
+    fn built_in(&self) -> Option<&'static str> {
+        let known = BUILT_IN
+            .iter()
+            .find(|(api_version, kind, _)| *api_version == self.api_version && *kind == self.kind);
+        known.map(|(_, _, plural)| *plural)
+    }
+
+    /// Whether its kind is one of Kubernetes' own.
+    pub(super) fn is_built_in(&self) -> bool {
+        self.built_in().is_some()
+    }
+
+    /// On whom it depends when it is read.
+    fn read_from(&self) -> Source {
+        if self.is_built_in() {
+            Source::Server
+        } else {
+            Source::Kind(group_of(&self.api_version).to_owned(), self.kind.clone())
+        }
+    }
+
+    /// On whom it depends when it is changed.
+    fn written_to(&self) -> Source {
+        match self.read_from() {
+            Source::Server => Source::Webhooks(self.kind.clone()),
+            source => source,
+        }
     }
 
     /// As the status shows it.
@@ -134,90 +169,161 @@ pub(super) struct Owner {
 pub(super) struct PodAndOwner {
     /// The pod in the tenant.
     pub(super) pod: Value,
-    /// None: the pod has no owner, or none that can be trusted.
-    pub(super) owner: Option<Owner>,
+    /// None: the pod has no owner, or none that can be trusted. An error: it is not known.
+    pub(super) owner: Result<Option<Owner>, ObjectError>,
 }
 
-/// Reads and changes objects of one tenant. What it knows of kinds is for one pass.
+/// Reads and changes objects of one tenant, as long as there is time for them. What it knows of kinds is for one pass.
 pub(super) struct TenantObjects {
     client: Client,
-    /// Kinds that were looked up; none: the tenant does not serve them in namespaces.
-    served: HashMap<(String, String), Option<ApiResource>>,
+    waits: Waits,
+    /// Kinds that were looked up, by version and name; none: the tenant does not serve them in namespaces. An error: the API server says no
+    /// more than this text.
+    served: HashMap<(String, String), Result<Option<ApiResource>, String>>,
 }
 
 impl TenantObjects {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: Client, waits: Waits) -> Self {
         Self {
             client,
+            waits,
             served: HashMap::new(),
         }
     }
 
-    pub(super) fn client(&self) -> &Client {
-        &self.client
+    /// How long others still wait for the tenant in this pass.
+    pub(super) fn into_waits(self) -> Waits {
+        self.waits
     }
 
-    async fn resource(&mut self, api_version: &str, kind: &str) -> kube::Result<Option<ApiResource>> {
+    /// From now on also asks for kinds that were too slow in earlier passes. Returns whether there are any.
+    pub(super) fn ask_all(&mut self) -> bool {
+        self.waits.ask_all()
+    }
+
+    /// Whether the API server itself is too slow.
+    pub(super) const fn is_server_slow(&self) -> bool {
+        self.waits.is_server_slow()
+    }
+
+    /// The resource of an object's kind, in the version of the key or in another one that the tenant serves.
+    async fn resource(&mut self, key: &OwnerKey) -> Result<Option<ApiResource>, ObjectError> {
+        let OwnerKey { api_version, kind, .. } = key;
         let version = api_version.rsplit('/').next().unwrap_or_default();
         let gvk = GroupVersionKind::gvk(group_of(api_version), version, kind);
-        let built_in = BUILT_IN
-            .iter()
-            .find(|(known, name, _)| *known == api_version && *name == kind);
-        if let Some((_, _, plural)) = built_in {
+        if let Some(plural) = key.built_in() {
             return Ok(Some(ApiResource::from_gvk_with_plural(&gvk, plural)));
         }
-        let key = (api_version.to_owned(), kind.to_owned());
-        if let Some(known) = self.served.get(&key) {
-            return Ok(known.clone());
+        let of_kind = (api_version.clone(), kind.clone());
+        if let Some(known) = self.served.get(&of_kind) {
+            return known.clone().map_err(ObjectError::Kind);
         }
-        let found = discovery::find(&self.client, &gvk).await?;
-        let found = found.filter(|found| found.is_namespaced).map(|found| found.resource);
-        self.served.insert(key, found.clone());
-        Ok(found)
+        let call = discovery::find_in_any_version(&self.client, &gvk);
+        let found = match self.waits.wait(key.read_from(), call).await {
+            Ok(found) => Ok(found.filter(|found| found.is_namespaced).map(|found| found.resource)),
+            // It would be the same for each of its objects.
+            Err(error @ ObjectError::Api(_)) => Err(error.to_string()),
+            Err(error) => return Err(error),
+        };
+        self.served.insert(of_kind, found.clone());
+        found.map_err(ObjectError::Kind)
+    }
+
+    /// The same key in the version in which the tenant serves its kind; none if it serves the kind in no version.
+    pub(super) async fn in_served_version(&mut self, key: &OwnerKey) -> Result<Option<OwnerKey>, ObjectError> {
+        let resource = self.resource(key).await?;
+        Ok(resource.map(|resource| OwnerKey {
+            api_version: resource.api_version,
+            ..key.clone()
+        }))
     }
 
     /// Reads an object; none if it is gone, another one has its name, or its kind is not served.
-    pub(super) async fn get(&mut self, key: &OwnerKey) -> kube::Result<Option<Value>> {
+    pub(super) async fn get(&mut self, key: &OwnerKey) -> Result<Option<Value>, ObjectError> {
         if !key.can_exist() {
             return Ok(None);
         }
-        let Some(resource) = self.resource(&key.api_version, &key.kind).await? else {
+        let Some(resource) = self.resource(key).await? else {
             return Ok(None);
         };
         let objects: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
-        let Some(object) = optional(objects.get(&key.name).await)? else {
+        let call = async { optional(objects.get(&key.name).await) };
+        let Some(object) = self.waits.wait(key.read_from(), call).await? else {
             return Ok(None);
         };
         let object = serde_json::to_value(object).map_err(Error::SerdeError)?;
         Ok((object["metadata"]["uid"] == key.uid).then_some(object))
     }
 
+    /// Whether there is time to change an object.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn check_changes(&self, key: &OwnerKey) -> Result<(), ObjectError> {
+        self.waits.check(&key.written_to())
+    }
+
     /// Changes an object with a merge patch; the object afterwards. None if it is gone or was changed meanwhile.
-    pub(super) async fn patch(&mut self, key: &OwnerKey, patch: &Value) -> kube::Result<Option<Value>> {
-        let Some(resource) = self.resource(&key.api_version, &key.kind).await? else {
+    pub(super) async fn patch(&mut self, key: &OwnerKey, patch: &Value) -> Result<Option<Value>, ObjectError> {
+        let Some(resource) = self.resource(key).await? else {
             return Ok(None);
         };
         let objects: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
-        match objects
-            .patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
-        {
-            Ok(object) => serde_json::to_value(object).map(Some).map_err(Error::SerdeError),
-            Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(None),
-            Err(error) => Err(error),
+        let patch = Patch::Merge(patch);
+        let call = async {
+            match objects.patch(&key.name, &PatchParams::default(), &patch).await {
+                Ok(object) => Ok(Some(object)),
+                Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let Some(object) = self.waits.wait(key.written_to(), call).await? else {
+            return Ok(None);
+        };
+        Ok(Some(serde_json::to_value(object).map_err(Error::SerdeError)?))
+    }
+
+    /// Pauses before an object is changed again. It takes of the time for changes: who changes it all the time holds up nothing else.
+    ///
+    /// # Errors
+    /// There is no time.
+    pub(super) async fn pause(&mut self, key: &OwnerKey, pause: Duration) -> Result<(), ObjectError> {
+        let call = async {
+            tokio::time::sleep(pause).await;
+            Ok(())
+        };
+        self.waits.wait(key.written_to(), call).await
+    }
+
+    /// Publishes an Event about an object, if there is time. A failure is only logged: what an Event says is also on the object.
+    pub(super) async fn publish(&mut self, event: &Event, key: &OwnerKey) {
+        let recorder = EventRecorder::new(self.client.clone());
+        let reference = key.reference();
+        let call = async {
+            recorder.publish(event, &reference).await;
+            Ok(())
+        };
+        if let Err(error) = self.waits.wait(Source::Webhooks("Event".into()), call).await {
+            tracing::debug!(owner = %key, %error, "Event in a tenant not written");
         }
     }
 
     /// The pod in the tenant that a host pod stands for, with what owns it; none if it is gone.
-    pub(super) async fn find_owner(&mut self, pod: &GpuPod) -> kube::Result<Option<PodAndOwner>> {
-        let Some(object) = self.get(&pod_key(pod)).await? else {
+    pub(super) async fn find_owner(&mut self, pod: &GpuPod) -> Result<Option<PodAndOwner>, ObjectError> {
+        let Some(pod) = self.get(&pod_key(pod)).await? else {
             return Ok(None);
         };
+        let owner = self.follow(&pod).await;
+        Ok(Some(PodAndOwner { pod, owner }))
+    }
+
+    /// The owner of a pod that no other object controls.
+    async fn follow(&mut self, pod: &Value) -> Result<Option<Owner>, ObjectError> {
         let mut owner: Option<Owner> = None;
-        let mut controller = OwnerKey::controller_of(&object);
+        let mut controller = OwnerKey::controller_of(pod);
         for _ in 0..MAX_DEPTH {
             let Some(next) = controller else {
-                return Ok(Some(PodAndOwner { pod: object, owner }));
+                return Ok(owner);
             };
             let found = self.get(&next).await?;
             // A CronJob does not change the Jobs that it has made.
@@ -225,19 +331,19 @@ impl TenantObjects {
                 if let Some(owner) = &mut owner {
                     owner.is_awaited = found.is_some_and(|found| found["spec"]["concurrencyPolicy"] == "Forbid");
                 }
-                return Ok(Some(PodAndOwner { pod: object, owner }));
+                return Ok(owner);
             }
-            let Some(found) = found else { break };
+            let Some(found) = found else {
+                return Ok(None);
+            };
             controller = OwnerKey::controller_of(&found);
-            owner = Some(Owner {
-                key: next,
-                is_awaited: false,
-            });
+            // One owner has one key, whatever version a reference to it names.
+            owner = self
+                .in_served_version(&next)
+                .await?
+                .map(|key| Owner { key, is_awaited: false });
         }
-        Ok(Some(PodAndOwner {
-            pod: object,
-            owner: None,
-        }))
+        Ok(None)
     }
 
     /// How an owner of this kind is stopped, if its class says what suspends it, or by itself; none if it cannot be.
@@ -245,7 +351,7 @@ impl TenantObjects {
         &mut self,
         key: &OwnerKey,
         suspend: Option<&OwnerSuspend>,
-    ) -> kube::Result<Option<Switch>> {
+    ) -> Result<Option<Switch>, ObjectError> {
         if let Some(suspend) = suspend {
             return Ok(Switch::of_suspend(suspend));
         }
@@ -253,12 +359,13 @@ impl TenantObjects {
         if let Some(switch) = Switch::of_built_in(group, &key.kind) {
             return Ok(Some(switch));
         }
-        let Some(resource) = self.resource(&key.api_version, &key.kind).await? else {
+        let Some(resource) = self.resource(key).await? else {
             return Ok(None);
         };
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let name = format!("{}.{}", resource.plural, resource.group);
-        let definition = optional(definitions.get(&name).await)?;
+        let call = async { optional(definitions.get(&name).await) };
+        let definition = self.waits.wait(Source::Server, call).await?;
         Ok(definition.and_then(|definition| switch_of_definition(&definition, &resource.version)))
     }
 }

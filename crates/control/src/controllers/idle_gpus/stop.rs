@@ -2,16 +2,19 @@
 //!
 //! Before an owner is stopped it is listed in the status of the `TenantCluster`. A process that dies in between leaves an owner that is
 //! listed and was not stopped, which the next pass removes from the list.
+//!
+//! Each owner is stopped for itself: one of a kind that does not answer, or answers with an error, loses its pods by eviction, and the others
+//! are stopped.
 
 use super::{
     IdleGpusContext,
-    inside::TENANT_LIMIT,
-    owners::{OwnerKey, TenantObjects},
+    owners::{Owner, OwnerKey, PodAndOwner, TenantObjects},
     status,
     tenants::{Memory, ObservedTenant},
+    waits::ObjectError,
     warn,
 };
-use crate::{error::ReconcileError, events::EventRecorder};
+use crate::error::{FirstError, ReconcileError};
 use berth_api::{MOST_STOPPED_OWNERS, OwnerKind, OwnerSuspend, StoppedOwner};
 use berth_idle_reclaim::{
     owner::{self, CannotStop, OwnedPods, Switch, group_of},
@@ -23,6 +26,7 @@ use kube::{Resource, runtime::events::EventType};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -52,6 +56,22 @@ struct Stop {
     pods: Vec<String>,
 }
 
+impl Stop {
+    /// As the status lists it.
+    fn listed(&self, now: Time) -> StoppedOwner {
+        StoppedOwner {
+            api_version: self.key.api_version.clone(),
+            kind: self.key.kind.clone(),
+            namespace: self.key.namespace.clone(),
+            name: self.key.name.clone(),
+            uid: self.key.uid.clone(),
+            gpus: self.gpus,
+            stopped_at: now,
+            suspend: self.suspend.clone(),
+        }
+    }
+}
+
 /// Stops the owners of a workload as far as the class allows it. Returns the UIDs of the host pods whose owners were stopped; the others
 /// are to be evicted, also if the tenant does not answer.
 pub(super) async fn stop_owners(
@@ -60,26 +80,38 @@ pub(super) async fn stop_owners(
     tenant: &ObservedTenant,
     decision: &Decision,
 ) -> HashSet<String> {
-    let inside = memory.inside(tenant);
-    // A request that is still there could start what is stopped now.
-    if inside.is_restore_pending || decision.pods.len() > MAX_PODS || memory.slow.contains(&tenant.uid) {
+    if decision.pods.len() > MAX_PODS || memory.slow.contains(&tenant.uid) {
         return HashSet::new();
     }
     let Some(client) = context.tenants.client(&tenant.uid) else {
         return HashSet::new();
     };
-    let mut objects = TenantObjects::new(client);
-    let planned = match tokio::time::timeout(TENANT_LIMIT, plan(context, &mut objects, tenant, decision)).await {
-        Ok(Ok(planned)) => planned,
-        Ok(Err(error)) => {
-            tracing::warn!(tenant = tenant.id.slug(), %error, "cannot find the owners of pods whose GPUs are idle; evicting the pods");
-            return HashSet::new();
-        }
-        Err(_) => {
-            memory.slow.insert(tenant.uid.clone());
-            return HashSet::new();
-        }
-    };
+    let waits = mem::take(&mut memory.inside(tenant).waits).next_workload();
+    let mut objects = TenantObjects::new(client, waits);
+    let stopped = plan_and_stop(context, memory, &mut objects, tenant, decision).await;
+    if objects.is_server_slow() {
+        memory.slow.insert(tenant.uid.clone());
+    }
+    memory.inside(tenant).waits = objects.into_waits();
+    stopped
+}
+
+async fn plan_and_stop(
+    context: &IdleGpusContext,
+    memory: &mut Memory,
+    objects: &mut TenantObjects,
+    tenant: &ObservedTenant,
+    decision: &Decision,
+) -> HashSet<String> {
+    let mut planned = plan(context, objects, tenant, decision).await;
+    if objects.is_server_slow() {
+        return HashSet::new();
+    }
+    // A request that is still there could start what is stopped now.
+    if let Some(request) = &memory.inside(tenant).request {
+        let now = Time(context.clock.now());
+        planned.retain(|stop| !stop.listed(now.clone()).is_named_by(request));
+    }
     let planned = match list(context, memory, tenant, planned).await {
         Ok(planned) => planned,
         Err(error) => {
@@ -88,18 +120,16 @@ pub(super) async fn stop_owners(
         }
     };
     let mut stopped = HashSet::new();
-    let carried_out = tokio::time::timeout(TENANT_LIMIT, async {
-        for stop in &planned {
-            if carry_out(context, &mut objects, tenant, stop).await {
-                stopped.extend(stop.pods.iter().cloned());
-            }
+    for stop in &planned {
+        if carry_out(context, objects, tenant, stop).await {
+            stopped.extend(stop.pods.iter().cloned());
         }
-    });
-    if carried_out.await.is_err() {
-        memory.slow.insert(tenant.uid.clone());
     }
     stopped
 }
+
+/// What the class says of the kind of an owner, and its idle pods.
+type PodsOfOwner<'a> = (Option<OwnerSuspend>, Vec<&'a Arc<GpuPod>>);
 
 /// The owners of the workload that may be stopped, and can be.
 async fn plan(
@@ -107,11 +137,14 @@ async fn plan(
     objects: &mut TenantObjects,
     tenant: &ObservedTenant,
     decision: &Decision,
-) -> kube::Result<Vec<Stop>> {
-    let mut owners: BTreeMap<OwnerKey, (Option<OwnerSuspend>, Vec<&Arc<GpuPod>>)> = BTreeMap::new();
+) -> Vec<Stop> {
+    let mut failure = FirstError::<ObjectError>::default();
+    let mut owners: BTreeMap<OwnerKey, PodsOfOwner<'_>> = BTreeMap::new();
     for pod in decision.pods.iter().filter(|pod| !pod.is_ending) {
-        let found = objects.find_owner(pod).await?.and_then(|found| found.owner);
-        let Some(owner) = found else { continue };
+        let found = find_owner(objects, pod).await;
+        let Some(owner) = failure.note(found).flatten() else {
+            continue;
+        };
         if owner.is_awaited {
             tracing::info!(owner = %owner.key, "a CronJob waits until this Job ends, and a Job that is suspended does not; evicting its pods");
             continue;
@@ -125,28 +158,56 @@ async fn plan(
         let of_owner = owners.entry(owner.key).or_insert_with(|| (suspend.clone(), Vec::new()));
         of_owner.1.push(pod);
     }
-    let resources = super::tenants::gpu_resources(&context.stores);
     let mut planned = Vec::new();
-    for (key, (suspend, pods)) in owners {
-        let Some(switch) = objects.switch(&key, suspend.as_ref()).await? else {
-            tracing::debug!(owner = %key, "the kind of an owner has no subresource scale; evicting its pods");
-            continue;
-        };
-        let owned = OwnedPods {
-            idle: pods.len(),
-            others: if switch.counts_pods() {
-                0
-            } else {
-                count_others(context, objects, tenant, decision, &key).await?
-            },
-        };
-        // Read again, so that only one of them is in memory at a time.
-        let Some(object) = objects.get(&key).await? else {
-            continue;
-        };
-        let class = tenant.class.as_deref();
-        match owner::stop(&object, &switch, owned, class, context.clock.now()) {
-            Ok(patch) => planned.push(Stop {
+    for (key, of_owner) in owners {
+        let stop = plan_owner(context, objects, tenant, decision, key, of_owner).await;
+        planned.extend(failure.note(stop).flatten());
+    }
+    if let Err(error) = failure.into_result() {
+        tracing::warn!(tenant = tenant.id.slug(), %error, "cannot look at owners of pods whose GPUs are idle; evicting their pods");
+    }
+    planned
+}
+
+/// The owner of a pod; none if it has none that can be trusted, or is gone.
+async fn find_owner(objects: &mut TenantObjects, pod: &GpuPod) -> Result<Option<Owner>, ObjectError> {
+    match objects.find_owner(pod).await? {
+        Some(PodAndOwner { owner, .. }) => owner,
+        None => Ok(None),
+    }
+}
+
+/// How an owner of these pods is stopped; none if it cannot be.
+async fn plan_owner(
+    context: &IdleGpusContext,
+    objects: &mut TenantObjects,
+    tenant: &ObservedTenant,
+    decision: &Decision,
+    key: OwnerKey,
+    (suspend, pods): PodsOfOwner<'_>,
+) -> Result<Option<Stop>, ObjectError> {
+    objects.check_changes(&key)?;
+    let Some(switch) = objects.switch(&key, suspend.as_ref()).await? else {
+        tracing::debug!(owner = %key, "the kind of an owner has no subresource scale; evicting its pods");
+        return Ok(None);
+    };
+    let owned = OwnedPods {
+        idle: pods.len(),
+        others: if switch.counts_pods() {
+            0
+        } else {
+            count_others(context, objects, tenant, decision, &key).await
+        },
+    };
+    // Read again, so that only one of them is in memory at a time.
+    let Some(object) = objects.get(&key).await? else {
+        return Ok(None);
+    };
+    let class = tenant.class.as_deref();
+    match owner::stop(&object, &switch, owned, class, context.clock.now()) {
+        Ok(patch) => {
+            let resources = super::tenants::gpu_resources(&context.stores);
+            Ok(Some(Stop {
                 gpus: pods.iter().map(|pod| pod.gpus(&resources)).fold(0, u32::saturating_add),
                 pods: pods.iter().map(|pod| pod.uid.clone()).collect(),
                 suspend,
@@ -154,25 +215,25 @@ async fn plan(
                 switch,
                 patch,
                 owned,
-            }),
-            Err(CannotStop::HasStopped) => {}
-            Err(why) => {
-                tracing::info!(owner = %key, ?why, "cannot stop the owner of idle GPUs; evicting its idle pods");
-            }
+            }))
+        }
+        Err(CannotStop::HasStopped) => Ok(None),
+        Err(why) => {
+            tracing::info!(owner = %key, ?why, "cannot stop the owner of idle GPUs; evicting its idle pods");
+            Ok(None)
         }
     }
-    Ok(planned)
 }
 
-/// How many pods with GPUs an owner has that were not judged with the idle ones: nothing in its status counts them. As many as there are in
-/// the namespace, if these are too many to look at.
+/// How many pods with GPUs an owner has that were not judged with the idle ones: nothing in its status counts them. A pod whose owner is not
+/// known may be one of them. As many as there are in the namespace, if these are too many to look at.
 async fn count_others(
     context: &IdleGpusContext,
     objects: &mut TenantObjects,
     tenant: &ObservedTenant,
     decision: &Decision,
     key: &OwnerKey,
-) -> kube::Result<usize> {
+) -> usize {
     let judged: HashSet<&str> = decision.pods.iter().map(|pod| pod.uid.as_str()).collect();
     let mut pods = context.stores.gpu_pods.by_tenant();
     let mut others = pods.remove(tenant.id.slug()).unwrap_or_default();
@@ -181,14 +242,17 @@ async fn count_others(
         pod.origin_namespace == key.namespace && !has_ended && !judged.contains(pod.uid.as_str())
     });
     if others.len() > MAX_PODS {
-        return Ok(others.len());
+        return others.len();
     }
     let mut count = 0;
     for pod in others {
-        let found = objects.find_owner(&pod).await?.and_then(|found| found.owner);
-        count += usize::from(found.is_some_and(|owner| owner.key == *key));
+        let may_be_of_owner = match find_owner(objects, &pod).await {
+            Ok(found) => found.is_some_and(|owner| owner.key == *key),
+            Err(_) => true,
+        };
+        count += usize::from(may_be_of_owner);
     }
-    Ok(count)
+    count
 }
 
 /// Lists owners in the status as stopped. Returns those that have room there.
@@ -207,16 +271,7 @@ async fn list(
         return Ok(planned);
     }
     let now = Time(context.clock.now());
-    stopped.extend(planned.iter().map(|stop| StoppedOwner {
-        api_version: stop.key.api_version.clone(),
-        kind: stop.key.kind.clone(),
-        namespace: stop.key.namespace.clone(),
-        name: stop.key.name.clone(),
-        uid: stop.key.uid.clone(),
-        gpus: stop.gpus,
-        stopped_at: now.clone(),
-        suspend: stop.suspend.clone(),
-    }));
+    stopped.extend(planned.iter().map(|stop| stop.listed(now.clone())));
     inside.stopped.clone_from(&stopped);
     inside.report.stopped_owners = stopped;
     let report = inside.report.clone();
@@ -251,8 +306,7 @@ async fn carry_out(
          berth.dev/restore to \"true\", or start it yourself"
     );
     let event = warn::idle_event(EventType::Warning, STOPPED, &message);
-    let recorder = EventRecorder::new(objects.client().clone());
-    recorder.publish(&event, &key.reference()).await;
+    objects.publish(&event, key).await;
     let event = warn::idle_event(EventType::Normal, STOPPED, &message);
     context.recorder.publish(&event, &tenant.cluster.object_ref(&())).await;
     true
@@ -264,13 +318,13 @@ async fn patch_owner(
     objects: &mut TenantObjects,
     tenant: &ObservedTenant,
     stop: &Stop,
-) -> kube::Result<bool> {
+) -> Result<bool, ObjectError> {
     let mut patch = stop.patch.clone();
     for _ in 0..TRIES {
         if let Some(after) = objects.patch(&stop.key, &patch).await? {
             return Ok(owner::is_stopped(&after, &stop.switch));
         }
-        tokio::time::sleep(PAUSE).await;
+        objects.pause(&stop.key, PAUSE).await?;
         let Some(object) = objects.get(&stop.key).await? else {
             return Ok(false);
         };

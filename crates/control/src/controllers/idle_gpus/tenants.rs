@@ -1,6 +1,6 @@
 //! The tenants, the rules of their classes, and where their workloads are.
 
-use super::owners::OwnerKey;
+use super::{owners::OwnerKey, waits::Waits};
 use crate::{
     controllers::{schedule_policy::RestrictedPods, tenant::running_class},
     metrics::TenantLabels,
@@ -22,6 +22,9 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+
+/// Owners of a workload that are noted while not all of them can be warned.
+const MAX_OWNERS: usize = 64;
 
 /// A tenant that exists.
 pub(super) struct ObservedTenant {
@@ -148,15 +151,41 @@ pub(super) struct Memory {
 pub(super) struct InTenant {
     /// Owners that carry a warning, with the step that it names, by workload.
     pub(super) owners: HashMap<WorkloadName, (Option<IdleStep>, Vec<OwnerKey>)>,
+    /// Workloads whose warnings could not be written. They come last.
+    pub(super) failed: HashSet<WorkloadName>,
     /// Owners that were stopped: a copy of what the status lists.
     pub(super) stopped: Vec<StoppedOwner>,
-    /// Whether somebody asked on the host to start owners, and that is not done yet.
-    pub(super) is_restore_pending: bool,
+    /// UIDs of those whose kind the tenant did not serve when it was looked for last.
+    pub(super) not_served: HashSet<String>,
+    /// Which owners somebody asked on the host to start, if that is not done yet.
+    pub(super) request: Option<String>,
+    /// How long this pass still waits for the tenant, and what was too slow in it.
+    pub(super) waits: Waits,
     /// What the status says, or is about to.
     pub(super) report: IdleStatus,
 }
 
 impl InTenant {
+    /// Notes the owners of a workload that carry a warning. If that is not true of all of them, those that may carry an earlier one stay noted.
+    pub(super) fn note_owners(
+        &mut self,
+        workload: WorkloadName,
+        step: Option<IdleStep>,
+        owners: Vec<OwnerKey>,
+        is_complete: bool,
+    ) {
+        if is_complete {
+            self.owners.insert(workload, (step, owners));
+            return;
+        }
+        let (_, noted) = self.owners.entry(workload).or_default();
+        for owner in owners {
+            if noted.len() < MAX_OWNERS && !noted.contains(&owner) {
+                noted.push(owner);
+            }
+        }
+    }
+
     /// Adds to a report what is known of owners. `published` is what the status says.
     pub(super) fn complete(&mut self, mut report: IdleStatus, published: Option<&IdleStatus>) -> IdleStatus {
         let before = published.map(|status| status.workloads.as_slice()).unwrap_or_default();
@@ -263,6 +292,32 @@ impl Memory {
 mod tests {
     use super::*;
     use berth_api::{NodeGroupStatus, TenantClusterSpec, TenantClusterStatus};
+
+    #[test]
+    fn owners_stay_noted_until_all_of_a_workload_are_warned() {
+        let owner = |number: usize| OwnerKey {
+            api_version: "apps/v1".into(),
+            kind: "Deployment".into(),
+            namespace: "ml".into(),
+            name: format!("web-{number}"),
+            uid: number.to_string(),
+        };
+        let mut inside = InTenant::default();
+        let name = WorkloadName::default();
+        let step = Some(IdleStep::Warned);
+        for number in [0, 1, 1] {
+            inside.note_owners(name.clone(), step, vec![owner(number)], false);
+        }
+        assert_eq!(
+            inside.owners[&name],
+            (None, vec![owner(0), owner(1)]),
+            "they are warned again"
+        );
+        inside.note_owners(name.clone(), step, (0..1000).map(owner).collect(), false);
+        assert_eq!(inside.owners[&name].1.len(), MAX_OWNERS);
+        inside.note_owners(name.clone(), step, vec![owner(1)], true);
+        assert_eq!(inside.owners[&name], (step, vec![owner(1)]));
+    }
 
     #[test]
     fn a_tenant_with_borrowed_nodes_is_over_its_quota() {

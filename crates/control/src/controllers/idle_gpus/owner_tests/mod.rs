@@ -2,7 +2,9 @@
 
 mod cron_jobs;
 mod restored;
+mod unanswered;
 mod untrusted;
+mod versions;
 mod warned_and_stopped;
 
 use super::{
@@ -99,6 +101,25 @@ impl World {
         cluster["status"]["idle"]["stoppedOwners"]
             .as_array()
             .map_or(0, Vec::len)
+    }
+
+    /// Asks on the host to start owners.
+    fn ask(&self, request: &str) {
+        let mut cluster = self.fleet.host.get(CLUSTER).unwrap();
+        cluster["metadata"]["annotations"]["berth.dev/restore"] = request.into();
+        self.fleet.host.insert(CLUSTER, cluster);
+    }
+
+    /// What is left of that.
+    fn request(&self) -> Value {
+        let cluster = self.fleet.host.get(CLUSTER).unwrap();
+        cluster["metadata"]["annotations"]["berth.dev/restore"].clone()
+    }
+
+    /// Reasons of the Events on the TenantCluster.
+    fn reasons(&self) -> Vec<Value> {
+        let events = self.fleet.host.find("/namespaces/team/events/");
+        events.iter().map(|event| event["reason"].clone()).collect()
     }
 
     fn patches_of_deployment(&self) -> usize {

@@ -21,13 +21,10 @@ async fn the_team_restores_with_an_annotation() {
 #[tokio::test]
 async fn a_request_on_the_host_restores_once() {
     let mut world = Box::pin(World::stopped()).await;
-    let mut cluster = world.fleet.host.get(CLUSTER).unwrap();
-    cluster["metadata"]["annotations"] = json!({"berth.dev/restore": "deployment/ml/web"});
-    world.fleet.host.insert(CLUSTER, cluster);
+    world.ask("deployment/ml/web");
     world.fleet.run(1).await;
     assert_eq!((world.replicas(), world.listed()), (1, 1));
-    let cluster = world.fleet.host.get(CLUSTER).unwrap();
-    assert!(cluster["metadata"]["annotations"]["berth.dev/restore"].is_null());
+    assert_eq!(world.request(), Value::Null);
     world.change(DEPLOYMENT, |object| object["spec"]["replicas"] = 0.into());
     world.fleet.memory = Memory::default();
     world.fleet.run(3).await;

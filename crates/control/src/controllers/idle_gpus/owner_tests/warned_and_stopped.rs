@@ -36,13 +36,7 @@ async fn an_owner_is_warned_and_stopped_in_the_end() {
         (&Value::Null, &json!("own"))
     );
     assert_eq!(world.listed(), 1);
-    let reasons: Vec<Value> = world
-        .fleet
-        .host
-        .find("/namespaces/team/events/")
-        .iter()
-        .map(|event| event["reason"].clone())
-        .collect();
+    let reasons = world.reasons();
     assert!(reasons.contains(&json!("OwnerStopped")), "{reasons:?}");
 }
 
