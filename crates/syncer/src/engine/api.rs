@@ -100,6 +100,11 @@ impl CallError {
         }
     }
 
+    /// Whether the API server has not said what it does with the request: it is silent, fails, or has no time.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::Unavailable(_))
+    }
+
     /// The object, or `None` if there is none.
     ///
     /// # Errors

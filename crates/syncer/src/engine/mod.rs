@@ -34,6 +34,8 @@ mod recorder;
 mod removal;
 pub(crate) mod reserve;
 mod schedule;
+#[cfg(test)]
+mod scripted;
 mod status_sync;
 #[cfg(test)]
 pub(crate) mod test_engine;

@@ -124,10 +124,14 @@ impl ObjectSync<'_> {
                 {
                     return Ok(Outcome::requeue("reserved", left));
                 }
+                let deleted = self.delete(host, grace_seconds).await;
+                // After it, and whatever becomes of it: the tenant may refuse the status, or not answer.
                 if let Some((stored, object)) = tenant.filter(|_| report) {
-                    self.sync_status(stored, object, &host.object(), false, &[]).await?;
+                    let reported = self.sync_status(stored, object, &host.object(), false, &[]).await;
+                    let deleted = deleted?;
+                    return reported.map(|_| deleted);
                 }
-                self.delete(host, grace_seconds).await
+                deleted
             }
             (Action::Wait(left), ..) => Ok(Outcome::requeue("reserved", left)),
             (Action::Sweep, _, Some(host)) => self.sweep(host).await,

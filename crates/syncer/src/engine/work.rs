@@ -83,7 +83,7 @@ impl Engine {
     }
 
     /// How long a failed key waits: longer each time, and differently for each key.
-    fn wait_after(&self, key: &Key, error: &CallError) -> Duration {
+    pub(super) fn wait_after(&self, key: &Key, error: &CallError) -> Duration {
         let mut failures = lock(&self.failures);
         let count = failures.entry(key.clone()).or_default();
         *count = count.saturating_add(1);
