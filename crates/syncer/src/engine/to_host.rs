@@ -95,7 +95,7 @@ pub(super) async fn reconcile(
     if let Some(tombstone) = tombstone.filter(|_| is_unfinished || result.is_err()) {
         stores.host(id).restore_tombstone(name, tombstone);
     }
-    sync.follow_schedule(tenant, host.as_deref(), result?).await
+    sync.follow_schedule(tenant, host.as_deref(), result).await
 }
 
 impl ObjectSync<'_> {

@@ -1,6 +1,6 @@
 //! The reconciliation of a key of a queue, and what follows from its result: when it is tried again, and what the tenant is told.
 
-use super::{Engine, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level};
+use super::{Engine, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level, schedule};
 use crate::metrics::QueueLabels;
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{model::resource::Key, translation::host_text};
@@ -97,7 +97,8 @@ impl Engine {
             CallError::Unavailable(_) => wait.min(UNAVAILABLE),
             _ => wait,
         };
-        wait + wait.mul_f64(jitter(key))
+        let wait = wait + wait.mul_f64(jitter(key));
+        schedule::longest_wait(self, key).map_or(wait, |longest| wait.min(longest))
     }
 }
 
