@@ -75,6 +75,8 @@ use tokio_util::sync::CancellationToken;
 const RESYNC: Duration = Duration::from_mins(5);
 /// Time between two looks for objects to pack.
 const PACK: Duration = Duration::from_secs(1);
+/// Time between two looks at what cannot be enforced: it changes with what is on the host as well.
+const LOOK: Duration = Duration::from_secs(5);
 /// Reason of the Event and of the condition of objects beyond a limit of the tenant.
 const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 
@@ -250,7 +252,11 @@ impl Engine {
             tasks.spawn(Arc::clone(&self).run_queue(priority));
         }
         loop {
-            tokio::select! { () = stop.cancelled() => return, () = self.availability.notified() => {} }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.availability.notified() => {}
+                () = tokio::time::sleep(LOOK) => {}
+            }
             self.publish_unlisted();
             let now = self.unavailable_kinds();
             if now != without {
