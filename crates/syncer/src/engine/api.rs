@@ -29,6 +29,8 @@ use std::{
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Wait after "too many requests" without a time of its own.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait that the tenant's API server can ask for: a webhook of the tenant can name a hundred years.
+const LONGEST_TENANT_WAIT: Duration = Duration::from_secs(15);
 
 /// Reason of the cause of an eviction that is refused: `policyv1.DisruptionBudgetCause` of Kubernetes.
 const BUDGET: &str = "DisruptionBudget";
@@ -88,9 +90,11 @@ impl CallError {
         }
     }
 
-    /// What a rejection by the host means: its quotas are limits of the tenant. Those in the tenant are its own.
+    /// What a failure means on a side. The host's quotas are limits of the tenant; those in the tenant are its own. The host says itself when to come
+    /// back; the tenant only within limits.
     fn of_side(self, side: Side) -> Self {
         match (self, side) {
+            (Self::Busy(wait), Side::Tenant) => Self::Busy(wait.min(LONGEST_TENANT_WAIT)),
             (Self::Rejected(message), Side::Host) if quota::is_unknown(&message) => Self::Busy(BUSY_WAIT),
             (Self::Rejected(message), Side::Host) => match QuotaExceeded::parse(&message) {
                 Some(exceeded) => Self::QuotaExceeded(exceeded),
@@ -442,6 +446,21 @@ mod tests {
         assert_eq!(wait(error(429, 0, "")), Some(BUSY_WAIT.as_secs()));
         assert_eq!(wait(error(503, 3, "")), Some(3));
         assert_eq!(wait(error(503, 0, "")), None);
+    }
+
+    #[test]
+    fn the_tenant_cannot_put_a_call_off_for_long() {
+        let wait = |side| match error(429, u32::MAX, "").of_side(side) {
+            CallError::Busy(wait) => wait,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(wait(Side::Tenant), LONGEST_TENANT_WAIT);
+        assert_eq!(wait(Side::Host), Duration::from_secs(u64::from(u32::MAX)));
+        let short = error(503, 3, "").of_side(Side::Tenant);
+        assert!(
+            matches!(short, CallError::Busy(wait) if wait == Duration::from_secs(3)),
+            "{short:?}"
+        );
     }
 
     #[test]
