@@ -42,6 +42,7 @@ pub(crate) mod test_engine;
 mod to_host;
 mod tokens;
 mod turns;
+mod unenforced;
 mod update;
 mod user_places;
 mod user_waits;
@@ -92,8 +93,8 @@ pub struct Engine {
     queues: [Queue<QueuedKey>; 3],
     recorder: Recorder,
     metrics: Metrics,
-    /// Failures in a row.
-    failures: Mutex<HashMap<Key, u32>>,
+    /// Keys that have failed since they last succeeded.
+    failures: Mutex<HashMap<Key, work::Failures>>,
     /// Kinds of groups of pods that start together.
     groups: Vec<KindId>,
     /// How many pods of each group must start together.
@@ -238,7 +239,7 @@ impl Engine {
         tokio::select! { () = stop.cancelled() => return, () = self.begin_with_nodes() => {} }
         // Control reads them as soon as it knows that the syncer is ready.
         self.publish_host_bytes();
-        self.publish_unlisted();
+        self.publish_unenforced();
         let mut without = self.unavailable_kinds();
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
@@ -257,7 +258,7 @@ impl Engine {
                 () = self.availability.notified() => {}
                 () = tokio::time::sleep(LOOK) => {}
             }
-            self.publish_unlisted();
+            self.publish_unenforced();
             let now = self.unavailable_kinds();
             if now != without {
                 ready(&now);

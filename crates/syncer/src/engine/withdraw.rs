@@ -28,7 +28,7 @@ impl ObjectSync<'_> {
     /// How often the object has failed in a row.
     fn failures(&self) -> u32 {
         let failures = lock(&self.engine.failures).get(&self.key()).copied();
-        failures.unwrap_or_default()
+        failures.unwrap_or_default().count
     }
 
     /// Deletes or ends the host object, or reduces it to what is harmless, as the kind says. `content` is the tenant's object in full, `denied` what

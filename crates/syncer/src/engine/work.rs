@@ -19,6 +19,27 @@ const QUOTA_WAIT: Duration = Duration::from_secs(5);
 /// more.
 const PERSISTENT: u32 = 10;
 
+/// Failures of a key in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Failures {
+    /// How many.
+    pub(super) count: u32,
+    /// Whether the last one was that a limit of the tenant is reached: its objects then say so.
+    is_limit: bool,
+}
+
+impl Failures {
+    fn note(&mut self, error: &CallError) {
+        self.count = self.count.saturating_add(1);
+        self.is_limit = matches!(error, CallError::QuotaExceeded(_));
+    }
+
+    /// Whether something is wrong that does not pass.
+    pub(super) fn are_persistent(self) -> bool {
+        self.count >= PERSISTENT && !self.is_limit
+    }
+}
+
 impl Engine {
     /// Reconciles one key, and handles the result.
     pub(super) async fn work(self: Arc<Self>, taken: Taken<QueuedKey>) {
@@ -84,13 +105,16 @@ impl Engine {
 
     /// How long a failed key waits: longer each time, and differently for each key.
     pub(super) fn wait_after(&self, key: &Key, error: &CallError) -> Duration {
-        let mut failures = lock(&self.failures);
-        let count = failures.entry(key.clone()).or_default();
-        *count = count.saturating_add(1);
+        let count = {
+            let mut failures = lock(&self.failures);
+            let of_key = failures.entry(key.clone()).or_default();
+            of_key.note(error);
+            of_key.count
+        };
         if count.is_multiple_of(PERSISTENT) {
             tracing::warn!(%key, %error, "reconciling keeps failing");
         }
-        let wait = BACKOFF.0.saturating_mul(1 << (*count - 1).min(11)).min(BACKOFF.1);
+        let wait = BACKOFF.0.saturating_mul(1 << (count - 1).min(11)).min(BACKOFF.1);
         let wait = match error {
             CallError::Busy(at_least) => wait.max(*at_least),
             CallError::QuotaExceeded(_) => wait.max(QUOTA_WAIT),
