@@ -1,6 +1,7 @@
 //! Calls to one API server: every call has a time limit and is measured, and every failure is sorted by what to do
 //! about it.
 
+use super::tenant_waits;
 use crate::{
     metrics::{CallLabels, Metrics},
     store::Content,
@@ -21,10 +22,8 @@ use kube::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use std::{
-    fmt::Debug,
-    time::{Duration, Instant},
-};
+use std::{fmt::Debug, time::Duration};
+use tokio::time::Instant;
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Wait after "too many requests" without a time of its own.
@@ -393,6 +392,9 @@ impl Api {
         let request = request.map_err(|error| CallError::Rejected(error.to_string()))?;
         let start = Instant::now();
         let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<T>(request)).await;
+        if self.side == Side::Tenant {
+            tenant_waits::count(start.elapsed());
+        }
         self.metrics.api_call(
             &CallLabels {
                 side: self.side.name(),

@@ -37,6 +37,7 @@ mod schedule;
 #[cfg(test)]
 mod scripted;
 mod status_sync;
+mod tenant_waits;
 #[cfg(test)]
 pub(crate) mod test_engine;
 mod to_host;
@@ -61,7 +62,7 @@ use berth_sync_rules::{
         resource::{Key, Name, Side},
     },
 };
-use queued_key::QueuedKey;
+use queued_key::{QueuedKey, SlowKey};
 use queues::PRIORITIES;
 use recorder::{Level, Recorder, Subject};
 use std::{
@@ -91,6 +92,10 @@ pub struct Engine {
     host: Api,
     /// A queue for each of [`PRIORITIES`].
     queues: [Queue<QueuedKey>; 3],
+    /// A second one for each, of keys that were taken from the first and whose kind is slow.
+    slow_queues: [Queue<SlowKey>; 3],
+    /// Kinds for which the tenant's API server takes long.
+    slow_kinds: tenant_waits::SlowKinds,
     recorder: Recorder,
     metrics: Metrics,
     /// Keys that have failed since they last succeeded.
@@ -198,6 +203,8 @@ impl Engine {
             tenant,
             host,
             queues: Default::default(),
+            slow_queues: Default::default(),
+            slow_kinds: tenant_waits::SlowKinds::default(),
             metrics,
             failures: Mutex::default(),
             to_compare: Mutex::default(),

@@ -82,6 +82,9 @@ pub(super) async fn reconcile(
         compares,
         schedule,
     };
+    if let Some(ended) = sync.end_at_once(tenant, host.as_deref()).await {
+        return ended;
+    }
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
     let tombstone = stores.host(id).take_tombstone(name);
     let mut result = sync.act(action, tenant, host.as_deref(), tombstone.as_deref()).await;

@@ -2,7 +2,7 @@
 
 use super::{Engine, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level, schedule};
 use crate::metrics::QueueLabels;
-use berth_runtime::queue::{Queue, Taken};
+use berth_runtime::queue::Taken;
 use berth_sync_rules::{model::resource::Key, translation::host_text};
 use std::{
     sync::Arc,
@@ -48,8 +48,9 @@ impl Engine {
             queued_for,
         } = taken;
         let queue = self.queue_of(key.kind);
-        let waiting: usize = self.queues.iter().map(Queue::len).sum();
-        self.metrics.queue_depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.metrics
+            .queue_depth
+            .set(i64::try_from(self.waiting()).unwrap_or(i64::MAX));
         let observed_at = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
         // Before anything is read: what changes from now on is compared by the next reconciliation.
         let compares = lock(&self.to_compare).remove(&key);
@@ -84,6 +85,8 @@ impl Engine {
                 queue.add_after(QueuedKey(key.clone()), wait);
             }
         }
+        // Before it can be taken again.
+        self.slow_kinds.note(key.kind);
         queue.done(&QueuedKey(key));
     }
 

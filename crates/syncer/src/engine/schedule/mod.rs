@@ -163,6 +163,24 @@ impl ObjectSync<'_> {
         result
     }
 
+    /// Ends a pod whose time is over on the host alone, if the tenant's API server takes long for pods: it would be asked about each for half a minute,
+    /// and about few at a time. Returns what has come of it.
+    pub(super) async fn end_at_once(
+        &self,
+        tenant: Option<(&Stored, &Value)>,
+        host: Option<&Stored>,
+    ) -> Option<Result<Outcome, CallError>> {
+        let Self { engine, id, name, .. } = self;
+        let ((stored, _), host) = tenant.zip(host)?;
+        let limit = self.schedule.restriction.as_ref()?.budgets_hold_until?;
+        if limit > Timestamp::now() || !engine.slow_kinds.contain(*id) || !runs(stored, host) {
+            return None;
+        }
+        tracing::warn!(pod = %name, "the tenant's API server takes long; ending a pod on the host that a schedule stops");
+        self.count_stop("ended_on_host");
+        Some(self.delete(host, None).await)
+    }
+
     /// Ends a pod that may not run: by an eviction in the tenant, which respects its budgets, and after `limit` by a deletion. If the tenant
     /// does not let it be deleted then, it is ended on the host.
     async fn end(
