@@ -210,6 +210,10 @@ pub struct Metrics {
     pub watches: Family<SideLabels, Gauge>,
     /// Kinds whose objects in the tenant could not be listed, and without which the syncer goes on.
     pub unlisted_kinds: Gauge,
+    /// Objects on the host whose keys keep failing.
+    pub failing_keys: Family<KindLabels, Gauge>,
+    /// Objects that are nested too deep to be read.
+    pub unreadable_objects: Family<KindLabels, Gauge>,
     /// Seconds of API calls.
     pub api_calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     /// Host objects without a tenant origin that the periodic scan found. Should stay 0.
@@ -253,6 +257,8 @@ impl Default for Metrics {
             scheduling_window: SchedulingWindowMetrics::default(),
             watches: Family::default(),
             unlisted_kinds: Gauge::default(),
+            failing_keys: Family::default(),
+            unreadable_objects: Family::default(),
             api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             orphans: Family::default(),
             schedule_stops: Family::default(),
@@ -292,8 +298,18 @@ impl Metrics {
         registry.register("watches", "Watches kept open", self.watches.clone());
         registry.register(
             "unlisted_kinds",
-            "Kinds whose objects in the tenant could not be listed, so that they are not synced until they can",
+            "Kinds whose objects in the tenant could not be listed, so that they are not synced until they can, and kinds with objects on the host that the tenant does not serve any more",
             self.unlisted_kinds.clone(),
+        );
+        registry.register(
+            "failing_keys",
+            "Objects on the host whose reconciles have failed ten times in a row or more, by kind; not because of a limit of the tenant",
+            self.failing_keys.clone(),
+        );
+        registry.register(
+            "unreadable_objects",
+            "Objects that are nested too deep to be read, so that the host has their earlier state, by kind",
+            self.unreadable_objects.clone(),
         );
         registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
         registry.register(

@@ -1,6 +1,9 @@
 //! Texts of the chart: its README lists every value, alerts and dashboards use only metrics that exist.
 
-use berth_control::metrics::{ActionLabels, Metrics, ReconcileLabels, TenantLabels};
+use berth_control::{
+    controllers::tenant::SyncerReport,
+    metrics::{ActionLabels, Metrics, ReconcileLabels, TenantLabels},
+};
 use berth_tests::helm::chart;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::Value;
@@ -99,6 +102,11 @@ fn alerts_and_dashboards_use_metrics_that_exist() {
     };
     metrics_of_control.datastore_used.get_or_create(&labels).set(1);
     metrics_of_control.host_used.get_or_create(&labels).set(1);
+    let report = SyncerReport {
+        is_ready: true,
+        ..SyncerReport::default()
+    };
+    metrics_of_control.syncers.record(&labels, Some(report));
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     let declared: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();

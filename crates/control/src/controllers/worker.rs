@@ -11,7 +11,7 @@ use super::{
     schedule_policy::{self, SchedulePolicyContext},
     shared_nodes::{self, SharedNodesContext},
     slots::{Slot, Slots},
-    tenant::{self, TenantContext, TenantError},
+    tenant::{self, TenantContext, TenantError, Tenants},
     tenant_class::{self, TenantClassContext, TenantClassError},
     user_quotas::{self, UserQuotasContext},
 };
@@ -21,7 +21,7 @@ use crate::{
     metrics::{Metrics, ReconcileLabels, SleepStateLabels, TenantLabels},
     stores::Stores,
 };
-use berth_api::SleepState;
+use berth_api::{SleepState, TenantCluster, conditions::SYNCER_READY};
 use berth_runtime::queue::{Queue, Taken};
 use futures::FutureExt;
 use kube::runtime::reflector::ObjectRef;
@@ -193,6 +193,7 @@ async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: S
     metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
     if let Key::Tenant { namespace, name } = &key {
         record_usage(metrics, stores, namespace, name);
+        record_syncer(metrics, stores, &controllers.tenant.tenants, (namespace, name));
     }
     if key == Key::Fleet {
         record_sleep(metrics, stores);
@@ -240,6 +241,30 @@ fn record_usage(metrics: &Metrics, stores: &Stores, namespace: &str, name: &str)
     }
 }
 
+/// Sets what is known of the syncer of a tenant that has been started and does not sleep, or forgets one that is gone or sleeps.
+fn record_syncer(metrics: &Metrics, stores: &Stores, tenants: &Tenants, (namespace, name): (&str, &str)) {
+    let labels = TenantLabels {
+        tenant_namespace: namespace.to_owned(),
+        tenant: name.to_owned(),
+    };
+    let cluster = stores.tenants.get(&ObjectRef::new(name).within(namespace));
+    let report = cluster
+        .filter(|cluster| should_be_enforced(cluster))
+        .and_then(|cluster| {
+            let uid = cluster.metadata.uid.as_deref()?;
+            Some(tenants.syncer(uid).unwrap_or_default())
+        });
+    metrics.syncers.record(&labels, report);
+}
+
+/// Whether a syncer should enforce the class of a tenant now.
+fn should_be_enforced(cluster: &TenantCluster) -> bool {
+    let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    cluster.metadata.deletion_timestamp.is_none()
+        && cluster.sleep_state() != SleepState::Sleeping
+        && conditions.any(|condition| condition.type_ == SYNCER_READY)
+}
+
 /// Counts the tenants by their state of sleep.
 fn record_sleep(metrics: &Metrics, stores: &Stores) {
     let tenants = stores.tenants.state();
@@ -273,6 +298,8 @@ fn kind_label(key: &Key) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_api::TenantClusterSpec;
+    use serde_json::{Value, json};
 
     #[tokio::test(start_paused = true)]
     async fn a_reconcile_that_panics_or_hangs_is_tried_again() {
@@ -283,6 +310,27 @@ mod tests {
             "Timeout"
         );
         assert_eq!(limit(async { Ok(7) }).await.unwrap(), 7);
+    }
+
+    #[test]
+    fn classes_are_to_be_enforced_from_the_first_start_on_and_not_while_tenants_sleep() {
+        let is_enforced = |conditions: &Value, state: &str| {
+            let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+            let status = json!({"conditions": conditions, "sleep": {"state": state}});
+            cluster.status = Some(serde_json::from_value(status).unwrap());
+            should_be_enforced(&cluster)
+        };
+        let started = json!([{"type": SYNCER_READY, "status": "False", "reason": "Starting", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        assert!(!is_enforced(&json!([]), "Awake"), "it was never started");
+        for (state, expected) in [
+            ("Awake", true),
+            ("FallingAsleep", true),
+            ("Sleeping", false),
+            ("Waking", true),
+        ] {
+            assert_eq!(is_enforced(&started, state), expected, "{state}");
+        }
     }
 
     #[test]

@@ -107,11 +107,23 @@ impl Cache {
             .is_some_and(Unavailable::is_unlisted)
     }
 
-    /// Whether every object that may use another one is known. Of a kind that the tenant's API server has not listed nobody knows what its
+    /// Whether the tenant may have objects of a kind that are not known: its API server has not listed them in time, or it does not give them any
+    /// more although some are on the host. A server of the tenant's own can say that it does not serve a kind.
+    pub fn may_have_unknown(&self, id: KindId) -> bool {
+        match self.stores.tenant(id).unavailable() {
+            None => false,
+            Some(Unavailable::NotListed | Unavailable::TooMuch) => true,
+            Some(Unavailable::NotServed | Unavailable::Forbidden) => {
+                self.rules_to_host(id).is_some() && !self.stores.host(id).is_empty()
+            }
+        }
+    }
+
+    /// Whether every object that may use another one is known. Of a kind that the tenant's API server does not list nobody knows what its
     /// objects use.
     pub fn knows_all_users(&self) -> bool {
         let mut kinds = self.kinds.iter().copied();
-        !kinds.any(|id| self.rules_to_host(id).is_some() && self.is_unlisted(id))
+        !kinds.any(|id| self.rules_to_host(id).is_some() && self.may_have_unknown(id))
     }
 
     /// The kind of a host object, and what it is in the tenant, if the kind is synced to the host.

@@ -14,12 +14,16 @@ use crate::model::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
 };
+
+/// Objects that cannot be read are remembered up to this number: a server of the tenant's own may name any number.
+const MOST_UNREADABLE: usize = 10_000;
 
 /// The objects of one kind on one side, by their name in the tenant.
 #[derive(Debug, Default)]
@@ -70,6 +74,8 @@ struct Inner {
     state: u64,
     /// Bytes of all `objects` before they were trimmed.
     bytes: u64,
+    /// Objects whose present state cannot be read, as hashes of their UIDs.
+    unreadable: HashSet<u64>,
     /// While a list runs: versions of what was known when it began, without what the list has named since.
     unlisted: Option<HashMap<Name, u64>>,
 }
@@ -136,6 +142,22 @@ impl Store {
     /// Puts the last state of a host object back, for a later step.
     pub fn restore_tombstone(&self, name: &Name, last: Arc<Stored>) {
         self.inner().tombstones.entry(name.clone()).or_insert(last);
+    }
+
+    /// Notes that the present state of an object cannot be read: what is known of it is an earlier one. Returns whether that is new.
+    pub fn note_unreadable(&self, uid: &str) -> bool {
+        let mut inner = self.inner();
+        inner.unreadable.len() < MOST_UNREADABLE && inner.unreadable.insert(hash_of(uid))
+    }
+
+    /// Notes that an object is gone that perhaps could not be read.
+    pub fn note_gone(&self, uid: &str) {
+        self.inner().unreadable.remove(&hash_of(uid));
+    }
+
+    /// Number of objects that cannot be read.
+    pub fn unreadable(&self) -> usize {
+        self.inner().unreadable.len()
     }
 
     /// Whether the first list is complete.
@@ -230,6 +252,9 @@ impl Store {
         if known.is_some_and(|known| known.version > stored.version) {
             return;
         }
+        if !inner.unreadable.is_empty() {
+            inner.unreadable.remove(&hash_of(&stored.uid));
+        }
         if *stored.name != *name.name {
             inner.by_own_name.insert(stored.name.clone(), name.clone());
         }
@@ -276,6 +301,8 @@ impl Store {
     /// Begins a list.
     pub fn list_begins(&self) {
         let mut inner = self.inner();
+        // It names them again.
+        inner.unreadable.clear();
         inner.unlisted = Some(
             inner
                 .objects
@@ -314,6 +341,12 @@ impl Inner {
             self.bytes -= u64::from(old.bytes);
         }
     }
+}
+
+fn hash_of(uid: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    uid.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// All stores.
@@ -363,6 +396,11 @@ impl Stores {
     /// The host's objects of a kind.
     pub fn host(&self, kind: KindId) -> &Store {
         self.of(Side::Host, kind)
+    }
+
+    /// Number of objects of a kind that cannot be read, on both sides.
+    pub fn unreadable(&self, kind: KindId) -> usize {
+        self.tenant(kind).unreadable() + self.host(kind).unreadable()
     }
 
     /// Every key of a kind that either side knows.
@@ -466,6 +504,23 @@ mod tests {
         assert!(store.take_tombstone(&name).is_none(), "whatever annotations it had");
         store.written(name.clone(), stored("b", 11));
         assert!(!store.contains(&name));
+    }
+
+    #[test]
+    fn objects_that_cannot_be_read_count_until_they_can_or_are_gone() {
+        let store = Store::default();
+        assert!(store.note_unreadable("u") && store.note_unreadable("v"));
+        assert!(!store.note_unreadable("u"), "that is known");
+        store.watched(Name::new("a", "b"), stored("b", 5));
+        assert_eq!(store.unreadable(), 1, "u can be read");
+        store.note_gone("v");
+        assert_eq!(store.unreadable(), 0);
+        for number in 0..=MOST_UNREADABLE {
+            store.note_unreadable(&number.to_string());
+        }
+        assert_eq!(store.unreadable(), MOST_UNREADABLE);
+        store.list_begins();
+        assert_eq!(store.unreadable(), 0);
     }
 
     #[test]

@@ -257,18 +257,19 @@ mod tests {
         let pod = put_pod(&engine, "rejected", &json!({}));
         assert!(!waits(&engine, "other", &pod), "the only place is taken");
         let key = KindId::Pod.key(name("rejected"));
-        lock(&engine.failures).insert(key.clone(), 3);
+        lock(&engine.failures).entry(key.clone()).or_default().count = 3;
         let taken = || Taken {
             key: QueuedKey(key.clone()),
             queued_for: Duration::ZERO,
         };
         Arc::clone(&engine).work(taken()).await;
         assert_eq!(lock(&engine.windows).waiting(), 1);
-        assert_eq!(lock(&engine.failures).get(&key), Some(&3));
+        let failures = || lock(&engine.failures).get(&key).map(|failures| failures.count);
+        assert_eq!(failures(), Some(3));
         assert!(lock(&engine.to_compare).contains(&key), "nothing of it was compared");
         engine.cache.stores.tenant(KindId::Pod).forget(&name("rejected"));
         Arc::clone(&engine).work(taken()).await;
-        assert_eq!(lock(&engine.failures).get(&key), None, "nothing is left to do");
+        assert_eq!(failures(), None, "nothing is left to do");
     }
 
     #[tokio::test]

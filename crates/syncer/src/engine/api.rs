@@ -1,6 +1,7 @@
 //! Calls to one API server: every call has a time limit and is measured, and every failure is sorted by what to do
 //! about it.
 
+use super::tenant_waits;
 use crate::{
     metrics::{CallLabels, Metrics},
     store::Content,
@@ -21,14 +22,14 @@ use kube::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use std::{
-    fmt::Debug,
-    time::{Duration, Instant},
-};
+use std::{fmt::Debug, time::Duration};
+use tokio::time::Instant;
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Wait after "too many requests" without a time of its own.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait that the tenant's API server can ask for: a webhook of the tenant can name a hundred years.
+const LONGEST_TENANT_WAIT: Duration = Duration::from_secs(15);
 
 /// Reason of the cause of an eviction that is refused: `policyv1.DisruptionBudgetCause` of Kubernetes.
 const BUDGET: &str = "DisruptionBudget";
@@ -94,10 +95,11 @@ impl CallError {
         }
     }
 
-    /// What a rejection by the host means: its quotas are limits of the tenant. Those in the tenant are its own. The host's namespace is control's,
-    /// and what ends with it is not decided here.
+    /// What a failure means on a side. The host's quotas are limits of the tenant; those in the tenant are its own. The host says itself when to come
+    /// back; the tenant only within limits. The host's namespace is control's, and what ends with it is not decided here.
     fn of_side(self, side: Side) -> Self {
         match (self, side) {
+            (Self::Busy(wait), Side::Tenant) => Self::Busy(wait.min(LONGEST_TENANT_WAIT)),
             (Self::Terminating(message), Side::Host) => Self::Rejected(message),
             (Self::Rejected(message), Side::Host) if quota::is_unknown(&message) => Self::Busy(BUSY_WAIT),
             (Self::Rejected(message), Side::Host) => match QuotaExceeded::parse(&message) {
@@ -106,6 +108,11 @@ impl CallError {
             },
             (error, _) => error,
         }
+    }
+
+    /// Whether the API server has not said what it does with the request: it is silent, fails, or has no time.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::Unavailable(_))
     }
 
     /// The object, or `None` if there is none.
@@ -392,6 +399,9 @@ impl Api {
         let request = request.map_err(|error| CallError::Rejected(error.to_string()))?;
         let start = Instant::now();
         let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<T>(request)).await;
+        if self.side == Side::Tenant {
+            tenant_waits::count(start.elapsed());
+        }
         self.metrics.api_call(
             &CallLabels {
                 side: self.side.name(),
@@ -445,6 +455,21 @@ mod tests {
         assert_eq!(wait(error(429, 0, "")), Some(BUSY_WAIT.as_secs()));
         assert_eq!(wait(error(503, 3, "")), Some(3));
         assert_eq!(wait(error(503, 0, "")), None);
+    }
+
+    #[test]
+    fn the_tenant_cannot_put_a_call_off_for_long() {
+        let wait = |side| match error(429, u32::MAX, "").of_side(side) {
+            CallError::Busy(wait) => wait,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(wait(Side::Tenant), LONGEST_TENANT_WAIT);
+        assert_eq!(wait(Side::Host), Duration::from_secs(u64::from(u32::MAX)));
+        let short = error(503, 3, "").of_side(Side::Tenant);
+        assert!(
+            matches!(short, CallError::Busy(wait) if wait == Duration::from_secs(3)),
+            "{short:?}"
+        );
     }
 
     #[test]

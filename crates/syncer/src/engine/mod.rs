@@ -35,12 +35,16 @@ mod recorder;
 mod removal;
 pub(crate) mod reserve;
 mod schedule;
+#[cfg(test)]
+mod scripted;
 mod status_sync;
+mod tenant_waits;
 #[cfg(test)]
 pub(crate) mod test_engine;
 mod to_host;
 mod tokens;
 mod turns;
+mod unenforced;
 mod update;
 mod user_places;
 mod user_waits;
@@ -62,7 +66,7 @@ use berth_sync_rules::{
     },
 };
 use kube::Client;
-use queued_key::QueuedKey;
+use queued_key::{QueuedKey, SlowKey};
 use queues::PRIORITIES;
 use recorder::{Level, Recorder, Subject};
 use std::{
@@ -77,6 +81,8 @@ use tokio_util::sync::CancellationToken;
 const RESYNC: Duration = Duration::from_mins(5);
 /// Time between two looks for objects to pack.
 const PACK: Duration = Duration::from_secs(1);
+/// Time between two looks at what cannot be enforced: it changes with what is on the host as well.
+const LOOK: Duration = Duration::from_secs(5);
 /// Reason of the Event and of the condition of objects beyond a limit of the tenant.
 const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 
@@ -92,10 +98,14 @@ pub struct Engine {
     extensions: Client,
     /// A queue for each of [`PRIORITIES`].
     queues: [Queue<QueuedKey>; 3],
+    /// A second one for each, of keys that were taken from the first and whose kind is slow.
+    slow_queues: [Queue<SlowKey>; 3],
+    /// Kinds for which the tenant's API server takes long.
+    slow_kinds: tenant_waits::SlowKinds,
     recorder: Recorder,
     metrics: Metrics,
-    /// Failures in a row.
-    failures: Mutex<HashMap<Key, u32>>,
+    /// Keys that have failed since they last succeeded.
+    failures: Mutex<HashMap<Key, work::Failures>>,
     /// Kinds of groups of pods that start together.
     groups: Vec<KindId>,
     /// How many pods of each group must start together.
@@ -200,6 +210,8 @@ impl Engine {
             tenant,
             host,
             queues: Default::default(),
+            slow_queues: Default::default(),
+            slow_kinds: tenant_waits::SlowKinds::default(),
             metrics,
             failures: Mutex::default(),
             to_compare: Mutex::default(),
@@ -245,7 +257,7 @@ impl Engine {
         tokio::select! { () = stop.cancelled() => return, () = self.begin_with_nodes() => {} }
         // Control reads them as soon as it knows that the syncer is ready.
         self.publish_host_bytes();
-        self.publish_unlisted();
+        self.publish_unenforced();
         let mut without = self.unavailable_kinds();
         report(Lists::Complete { without: &without });
         tasks.spawn(Arc::clone(&self).resync());
@@ -259,8 +271,12 @@ impl Engine {
             tasks.spawn(Arc::clone(&self).run_queue(priority));
         }
         loop {
-            tokio::select! { () = stop.cancelled() => return, () = self.availability.notified() => {} }
-            self.publish_unlisted();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.availability.notified() => {}
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            self.publish_unenforced();
             let now = self.unavailable_kinds();
             if now != without {
                 report(Lists::Complete { without: &now });

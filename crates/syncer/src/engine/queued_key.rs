@@ -16,3 +16,16 @@ impl QueueKey for QueuedKey {
         hasher.finish()
     }
 }
+
+/// A key of a kind that [waits long](super::tenant_waits) for the tenant's API server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SlowKey(pub Key);
+
+impl QueueKey for SlowKey {
+    /// Kinds take turns as well: the tenant decides which of them are slow, and how many objects they have.
+    fn group(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.0.name.namespace, self.0.kind).hash(&mut hasher);
+        hasher.finish()
+    }
+}

@@ -82,6 +82,9 @@ pub(super) async fn reconcile(
         compares,
         schedule,
     };
+    if let Some(ended) = sync.end_at_once(tenant, host.as_deref()).await {
+        return ended;
+    }
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
     let tombstone = stores.host(id).take_tombstone(name);
     let mut result = sync.act(action, tenant, host.as_deref(), tombstone.as_deref()).await;
@@ -95,7 +98,7 @@ pub(super) async fn reconcile(
     if let Some(tombstone) = tombstone.filter(|_| is_unfinished || result.is_err()) {
         stores.host(id).restore_tombstone(name, tombstone);
     }
-    sync.follow_schedule(tenant, host.as_deref(), result?).await
+    sync.follow_schedule(tenant, host.as_deref(), result).await
 }
 
 impl ObjectSync<'_> {
@@ -124,10 +127,14 @@ impl ObjectSync<'_> {
                 {
                     return Ok(Outcome::requeue("reserved", left));
                 }
+                let deleted = self.delete(host, grace_seconds).await;
+                // After it, and whatever becomes of it: the tenant may refuse the status, or not answer.
                 if let Some((stored, object)) = tenant.filter(|_| report) {
-                    self.sync_status(stored, object, &host.object(), false, &[]).await?;
+                    let reported = self.sync_status(stored, object, &host.object(), false, &[]).await;
+                    let deleted = deleted?;
+                    return reported.map(|_| deleted);
                 }
-                self.delete(host, grace_seconds).await
+                deleted
             }
             (Action::Wait(left), ..) => Ok(Outcome::requeue("reserved", left)),
             (Action::Sweep, _, Some(host)) => self.sweep(host).await,

@@ -121,9 +121,10 @@ impl ObjectSync<'_> {
                 if let Pending::Wait(left) = self.pending(stored, object, host).await {
                     return Ok(Compared::Done(Outcome::requeue("reserved", left)));
                 }
+                let withdrawn = self.withdraw(stored, (object, content), host, &denied).await;
+                // After what happens on the host: the tenant's API server may not answer.
                 self.record_denied(&denied).await;
-                let withdrawn = self.withdraw(stored, (object, content), host, &denied).await?;
-                return Ok(withdrawn.map_or(Compared::Denied(denied), Compared::Done));
+                return Ok(withdrawn?.map_or(Compared::Denied(denied), Compared::Done));
             }
         };
         let Translated {
@@ -161,12 +162,12 @@ impl ObjectSync<'_> {
         let _in_flight = match engine.reserve_growth(host.bytes.into(), growth) {
             Ok(in_flight) => in_flight,
             Err(exceeded) => {
+                self.close_now(host, &desired, Part::Closing).await;
+                self.narrow_now(stored, host, &desired).await;
                 let message = exceeded.to_string();
                 engine
                     .record_event(&self.key(), Level::Warning, QUOTA_EXCEEDED, &message)
                     .await;
-                self.close_now(host, &desired, Part::Closing).await;
-                self.narrow_now(stored, host, &desired).await;
                 return Ok(Compared::Later(Outcome::requeue("refused", FULL_WAIT)));
             }
         };

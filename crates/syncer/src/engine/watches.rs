@@ -7,7 +7,8 @@
 //! A kind that a tenant may serve by a definition of its own (`Kind::is_extension`) holds nothing else up: with a conversion webhook that never
 //! answers, its list would never end, and an administrator of the tenant could so keep the syncer from enforcing anything. If it is not listed
 //! soon after the others, it is off until its list has succeeded, and so it is if the syncer has no memory for its objects. What the tenant has of
-//! it is not known till then, so nothing of it, and nothing that it may use, is changed or deleted on the host.
+//! it is not known till then, so nothing of it, and nothing that it may use, is changed or deleted on the host. A kind that has objects on the host and
+//! that the tenant's API server does not serve any more counts in the same way: a server of the tenant's own can say so.
 
 use super::{Engine, api::CallError};
 use crate::{
@@ -126,7 +127,9 @@ impl Engine {
                 }
             },
             availability: &|before| {
-                if before.is_some_and(Unavailable::is_unlisted) {
+                let was_unknown = before.is_some_and(Unavailable::is_unlisted)
+                    || before.is_some() && !self.cache.stores.host(id).is_empty();
+                if was_unknown {
                     // What its objects use, and what depends on them, was left as it was.
                     self.add_all();
                 } else {
@@ -275,44 +278,51 @@ impl Engine {
         kind.is_extension && needed.any(|on| self.cache.is_unlisted(on.kind))
     }
 
-    /// Publishes how many kinds are not listed in the tenant.
+    /// Publishes of how many kinds the tenant may have objects that are not known.
     pub(super) fn publish_unlisted(&self) {
         let kinds = self.cache.kinds.iter().copied();
-        let unlisted = kinds.filter(|id| self.cache.is_unlisted(*id)).count();
+        let unlisted = kinds.filter(|id| self.cache.may_have_unknown(*id)).count();
         self.metrics
             .unlisted_kinds
             .set(i64::try_from(unlisted).unwrap_or(i64::MAX));
     }
 
-    /// The kinds that cannot be synced because of the host, or because the tenant serves and does not list them. Kinds that
-    /// a tenant does not serve are not included: it may install them or not.
+    /// The kinds that cannot be synced because of the host, or because the tenant does not list them although it serves them or some are on the
+    /// host. Other kinds that a tenant does not serve are not included: it may install them or not.
     pub(super) fn unavailable_kinds(&self) -> Vec<String> {
         let kinds = self.cache.kinds.iter().copied();
-        kinds
-            .filter_map(|id| {
-                let (side, why) = self.find_unavailable_side(id)?;
-                let is_named = side == Side::Host || why.is_unlisted();
-                is_named.then(|| format!("{} ({})", id.label(), describe_unavailable(why)))
-            })
+        let unavailable = kinds.filter_map(|id| Some((id, self.find_unavailable_side(id)?)));
+        let to_name = unavailable
+            .filter(|(id, (side, why))| *side == Side::Host || why.is_unlisted() || self.cache.may_have_unknown(*id));
+        to_name
+            .map(|(id, (side, why))| format!("{} ({})", id.label(), describe_unavailable(side, why)))
             .collect()
     }
 
-    /// The message about an object whose kind is unavailable.
+    /// The message about an object whose kind is unavailable on the host.
     pub(super) fn unavailable_message(key: &Key, why: Unavailable) -> String {
         format!(
             "{} objects have no effect here: {}. The platform team can change that.",
             key.kind.label(),
-            describe_unavailable(why)
+            describe_unavailable(Side::Host, why)
         )
     }
 }
 
-fn describe_unavailable(why: Unavailable) -> &'static str {
-    match why {
-        Unavailable::NotServed => "the host cluster does not serve this kind",
-        Unavailable::Forbidden => "the host cluster does not allow this kind",
-        Unavailable::NotListed => "the tenant's API server has not listed its objects yet",
-        Unavailable::TooMuch => "the tenant has more or larger objects of it than the syncer keeps",
+fn describe_unavailable(side: Side, why: Unavailable) -> &'static str {
+    match (side, why) {
+        (Side::Host, Unavailable::NotServed) => "the host cluster does not serve this kind",
+        (Side::Host, Unavailable::Forbidden) => "the host cluster does not allow this kind",
+        (Side::Host, Unavailable::NotListed) => "the host cluster has not listed its objects yet",
+        (Side::Tenant, Unavailable::NotServed) => {
+            "the tenant's API server does not serve this kind, and its objects on the host stay as they are"
+        }
+        (Side::Tenant, Unavailable::Forbidden) => {
+            "the tenant's API server does not let this kind be read, and its objects on the host stay as they are"
+        }
+        (Side::Host, Unavailable::TooMuch) => "the host has more or larger objects of it than the syncer keeps",
+        (Side::Tenant, Unavailable::TooMuch) => "the tenant has more or larger objects of it than the syncer keeps",
+        (Side::Tenant, Unavailable::NotListed) => "the tenant's API server has not listed its objects yet",
     }
 }
 

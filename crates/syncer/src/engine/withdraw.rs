@@ -1,5 +1,8 @@
 //! Takes back what a host object does when the present state of the tenant's object is denied. Left as it was, the host object would go on
 //! working with what its neighbours have become meanwhile.
+//!
+//! What happens on the host depends on nothing that the tenant's API server answers: an administrator of the tenant can have every write of a status
+//! refused, by a policy or a full datastore, or never answered, by a webhook. Such a write is tried again later.
 
 use super::{Outcome, api::CallError, lock, to_host::ObjectSync, update::Part};
 use berth_sync_rules::{
@@ -12,12 +15,20 @@ use serde_json::Value;
 
 /// Failures in a row, about ten seconds of them, after which a rejection by the host is no passing one, as of an API server that starts.
 const LASTING: u32 = 8;
+/// Failures in a row after which a pod ends although its status does not say why. Each takes ten seconds at most, and fifteen if the API server says
+/// that it is busy: within a minute the pod ends.
+const TRIES: u32 = 3;
 
 impl ObjectSync<'_> {
     /// Whether the object has failed so often that the host's rejection is taken for its answer.
     pub(super) fn keeps_failing(&self) -> bool {
+        self.failures() >= LASTING
+    }
+
+    /// How often the object has failed in a row.
+    fn failures(&self) -> u32 {
         let failures = lock(&self.engine.failures).get(&self.key()).copied();
-        failures.unwrap_or_default() >= LASTING
+        failures.unwrap_or_default().count
     }
 
     /// Deletes or ends the host object, or reduces it to what is harmless, as the kind says. `content` is the tenant's object in full, `denied` what
@@ -38,17 +49,27 @@ impl ObjectSync<'_> {
         match what {
             WhenDenied::Keep => Ok(None),
             WhenDenied::Withdraw => {
-                if !denied.is_empty() {
-                    self.write_denied(stored, object, denied).await?;
-                }
-                self.withdrawn(host, kind.orphan_grace()).await
+                let withdrawn = self.withdrawn(host, kind.orphan_grace()).await;
+                let reported = if denied.is_empty() {
+                    Ok(())
+                } else {
+                    self.write_denied(stored, object, denied).await
+                };
+                let withdrawn = withdrawn?;
+                reported.map(|()| withdrawn)
             }
             WhenDenied::End { reason, message } => {
                 // First, so that the pod's end has this reason whatever happens next.
                 let status = disrupted_status(object, reason, &message, Timestamp::now());
-                self.write_status(stored, object, &status).await?;
-                // Without a grace period of Berth's, the pod has its own.
-                self.withdrawn(host, None).await
+                match self.write_status(stored, object, &status).await {
+                    // It may be about to start. A refusal stays one.
+                    Err(error) if error.is_unanswered() && self.failures() < TRIES => Err(error),
+                    reported => {
+                        // Without a grace period of Berth's, the pod has its own.
+                        let ended = self.withdrawn(host, None).await?;
+                        reported.map(|_| ended)
+                    }
+                }
             }
             WhenDenied::Reduce(reduced) => {
                 let mutable = kind.mutable_part(&reduced);
@@ -85,3 +106,6 @@ impl ObjectSync<'_> {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,11 @@
 //! The reconciliation of a key of a queue, and what follows from its result: when it is tried again, and what the tenant is told.
 
 use super::{
-    Engine, Outcome, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level, turns::Keeps,
+    Engine, Outcome, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level, schedule,
+    turns::Keeps,
 };
 use crate::metrics::QueueLabels;
-use berth_runtime::queue::{Queue, Taken};
+use berth_runtime::queue::Taken;
 use berth_sync_rules::{model::resource::Key, translation::host_text};
 use std::{
     sync::Arc,
@@ -21,6 +22,27 @@ const QUOTA_WAIT: Duration = Duration::from_secs(5);
 /// more.
 const PERSISTENT: u32 = 10;
 
+/// Failures of a key in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Failures {
+    /// How many.
+    pub(super) count: u32,
+    /// Whether the last one was that a limit of the tenant is reached: its objects then say so.
+    is_limit: bool,
+}
+
+impl Failures {
+    fn note(&mut self, error: &CallError) {
+        self.count = self.count.saturating_add(1);
+        self.is_limit = matches!(error, CallError::QuotaExceeded(_));
+    }
+
+    /// Whether something is wrong that does not pass.
+    pub(super) fn are_persistent(self) -> bool {
+        self.count >= PERSISTENT && !self.is_limit
+    }
+}
+
 impl Engine {
     /// Reconciles one key, and handles the result.
     pub(super) async fn work(self: Arc<Self>, taken: Taken<QueuedKey>) {
@@ -29,8 +51,9 @@ impl Engine {
             queued_for,
         } = taken;
         let queue = self.queue_of(key.kind);
-        let waiting: usize = self.queues.iter().map(Queue::len).sum();
-        self.metrics.queue_depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.metrics
+            .queue_depth
+            .set(i64::try_from(self.waiting()).unwrap_or(i64::MAX));
         let observed_at = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
         // Before anything is read: what changes from now on is compared by the next reconciliation.
         let compares = lock(&self.to_compare).remove(&key);
@@ -64,6 +87,8 @@ impl Engine {
                 queue.add_after(QueuedKey(key.clone()), wait);
             }
         }
+        // Before it can be taken again.
+        self.slow_kinds.note(key.kind);
         queue.done(&QueuedKey(key));
     }
 
@@ -84,21 +109,25 @@ impl Engine {
     }
 
     /// How long a failed key waits: longer each time, and differently for each key.
-    fn wait_after(&self, key: &Key, error: &CallError) -> Duration {
-        let mut failures = lock(&self.failures);
-        let count = failures.entry(key.clone()).or_default();
-        *count = count.saturating_add(1);
+    pub(super) fn wait_after(&self, key: &Key, error: &CallError) -> Duration {
+        let count = {
+            let mut failures = lock(&self.failures);
+            let of_key = failures.entry(key.clone()).or_default();
+            of_key.note(error);
+            of_key.count
+        };
         if count.is_multiple_of(PERSISTENT) {
             tracing::warn!(%key, %error, "reconciling keeps failing");
         }
-        let wait = BACKOFF.0.saturating_mul(1 << (*count - 1).min(11)).min(BACKOFF.1);
+        let wait = BACKOFF.0.saturating_mul(1 << (count - 1).min(11)).min(BACKOFF.1);
         let wait = match error {
             CallError::Busy(at_least) => wait.max(*at_least),
             CallError::QuotaExceeded(_) => wait.max(QUOTA_WAIT),
             CallError::Unavailable(_) => wait.min(UNAVAILABLE),
             _ => wait,
         };
-        wait + wait.mul_f64(jitter(key))
+        let wait = wait + wait.mul_f64(jitter(key));
+        schedule::longest_wait(self, key).map_or(wait, |longest| wait.min(longest))
     }
 }
 

@@ -163,9 +163,12 @@ async fn follow<const METADATA_ONLY: bool>(
                         .is_some_and(|(differs_in_status, known)| differs_in_status(&known, &stored));
                     store.watched(name.clone(), stored);
                     (hooks.changed)(name, only_status);
+                } else if object.parse(parts).is_null() {
+                    report_unreadable(spec, &object, store);
                 }
             }
             Ok(Event::Delete(object)) => {
+                store.note_gone(object.uid());
                 // Tenants' objects have their own names, so that nothing else of them is needed.
                 let parts = match hooks.side {
                     Side::Tenant => Parts::Metadata,
@@ -215,6 +218,19 @@ async fn follow<const METADATA_ONLY: bool>(
         }
     }
     Ended::Stream
+}
+
+/// Logs once that an object cannot be read. It is not forgotten: what it was before is at work.
+fn report_unreadable<const METADATA_ONLY: bool>(spec: WatchSpec, object: &Object<METADATA_ONLY>, store: &Store) {
+    if store.note_unreadable(object.uid()) {
+        let name = (spec.name)(&object.parse(Parts::Metadata)).map(|name| name.to_string());
+        let name: String = name.unwrap_or_default().chars().take(MAX_MESSAGE).collect();
+        tracing::warn!(
+            resource = spec.resource.plural,
+            ?name,
+            "an object is nested too deep to be read: what it was before stays on the host"
+        );
+    }
 }
 
 /// The beginning of an error.

@@ -3,6 +3,7 @@
 use crate::{
     limits::{count_on_host, until_beyond},
     objects::{Objects, both, create, events, eventually},
+    refusals,
     setup::{Clusters, Syncer},
 };
 use berth_api::{TenantLimits, names::host_name};
@@ -303,7 +304,8 @@ pub async fn routes_are_counted_on_the_host(clusters: &Clusters) {
     routes.delete("beyond").await;
 }
 
-/// The class offers other host names, and no Gateway any more: what leads traffic leaves the host, and is back with the offer.
+/// The class offers other host names, and no Gateway any more: what leads traffic leaves the host, also if the tenant refuses the status that says so,
+/// and is back with the offer.
 pub async fn what_the_class_takes_away_is_withdrawn(clusters: &mut Clusters, syncer: Syncer) -> Syncer {
     let (ingresses, host_ingresses) = both(clusters, NETWORKING, "v1", "Ingress");
     let (routes, host_routes) = both(clusters, GATEWAY, "v1", "HTTPRoute");
@@ -327,6 +329,12 @@ pub async fn what_the_class_takes_away_is_withdrawn(clusters: &mut Clusters, syn
     );
     host_ingresses.until(&ingress, "it is on the host", |_| true).await;
     host_routes.until(&route, "it is on the host", |_| true).await;
+    let balancer = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.81"}]}});
+    host_ingresses.patch_status(&ingress, balancer.clone()).await;
+    ingresses
+        .until("later", "the address is known", |ingress| ingress["status"] == balancer)
+        .await;
+    refusals::refuse_edge(clusters, "later").await;
 
     syncer.stop().await;
     let offered = clusters.policy.clone();
@@ -342,6 +350,9 @@ pub async fn what_the_class_takes_away_is_withdrawn(clusters: &mut Clusters, syn
             .all(|field| messages.iter().any(|message| message.contains(field)))
     })
     .await;
+    let kept = ingresses.get("later").await.unwrap();
+    assert_eq!(kept["status"], balancer, "the tenant has refused another one");
+    refusals::accept(clusters).await;
 
     syncer.stop().await;
     clusters.policy = offered;

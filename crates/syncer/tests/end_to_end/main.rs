@@ -10,6 +10,7 @@ mod ingress;
 mod limits;
 mod network;
 mod objects;
+mod refusals;
 mod refused;
 mod resilience;
 mod setup;

@@ -2,6 +2,7 @@
 
 use crate::{
     objects::{create, events, eventually, is_phase, origin, pod},
+    refusals,
     setup::{CONTROL_PLANE, Clusters, WORKLOADS},
 };
 use berth_api::{TENANT_SCHEDULE, TenantSchedule};
@@ -91,6 +92,7 @@ pub async fn schedules_hold_and_end_pods(clusters: &Clusters) {
     pods_are_warned_and_run_again(clusters, &pods, &published).await;
     budgets_hold_until_their_time_is_over(clusters, &pods, &published).await;
     replacements_wait_and_do_not_spin(clusters, &pods, &published).await;
+    a_tenant_that_refuses_everything_keeps_no_pod(clusters, &pods, &published).await;
     a_stop_of_the_tenant_comes_by_the_clock(clusters, &pods, &published).await;
     assert!(published.0.list(&ListParams::default()).await.unwrap().items.is_empty());
     pods.delete("web", &DeleteParams::default()).await.unwrap();
@@ -246,6 +248,39 @@ async fn replacements_wait_and_do_not_spin(clusters: &Clusters, pods: &Api<Pod>,
         .await
         .unwrap();
     eventually("it is gone", async || of_deployment().await.is_empty()).await;
+}
+
+/// The tenant refuses the syncer the status, evictions and deletions of pods. One of the pods cannot be reconciled because of that, and another one has
+/// finished as its status in the tenant says.
+async fn a_tenant_that_refuses_everything_keeps_no_pod(clusters: &Clusters, pods: &Api<Pod>, published: &Published) {
+    let statuses = [
+        ("refused", json!({"message": "of the team"})),
+        ("posed", json!({"phase": "Succeeded"})),
+    ];
+    for (name, _) in &statuses {
+        create(pods, labelled(name, "batch")).await;
+    }
+    for (name, _) in &statuses {
+        eventually("it runs", async || is_phase(pods, name, "Running").await).await;
+    }
+    refusals::refuse_pods(clusters, "refused").await;
+    for (name, status) in &statuses {
+        let change = Patch::Merge(json!({ "status": status }));
+        pods.patch_status(name, &PatchParams::default(), &change).await.unwrap();
+    }
+    let stop = period(-10, "Stopped", &json!({"evictionTimeoutSeconds": 0}));
+    published.set(&[], &[stop, period(3600, "Running", &json!({}))]).await;
+    eventually("both end on the host", async || {
+        !is_on_host(clusters, "refused").await && !is_on_host(clusters, "posed").await
+    })
+    .await;
+    refusals::accept(clusters).await;
+    published.delete().await;
+    for (name, _) in &statuses {
+        // The syncer may have deleted it by now, as the host has removed it.
+        drop(pods.delete(name, &DeleteParams::default()).await);
+        eventually("it is gone", async || pods.get_opt(name).await.unwrap().is_none()).await;
+    }
 }
 
 /// Control is down: what was published is followed at its time. The host refuses pods as well, as control has it do.

@@ -39,7 +39,7 @@ pub const SLUG: &str = "vision-aaaaaaaaaaaaa";
 pub const WORKLOADS: &str = "berth-vision-aaaaaaaaaaaaa";
 pub const CONTROL_PLANE: &str = "berth-vision-aaaaaaaaaaaaa-cp";
 /// User of the syncer on both sides.
-const USER: &str = "berth:syncer";
+pub const USER: &str = "berth:syncer";
 /// Controllers whose work is done on the host: tenants run without them.
 const NOT_IN_TENANTS: [&str; 2] = ["resourceclaim-controller", "device-taint-eviction-controller"];
 /// Cluster pairs at a time. Tests run in threads of their own, and a small machine can run two pairs.

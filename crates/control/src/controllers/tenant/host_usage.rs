@@ -6,6 +6,7 @@
 
 use super::{
     connection::Remote,
+    memory::TenantMemory,
     percent::{STEP_PERCENT, WARNING_PERCENT, magnitude, mebibytes, percent},
 };
 use crate::{control_plane::Endpoint, controllers::slots::Slot};
@@ -13,10 +14,7 @@ use berth_api::{
     HostUsage, TenantLimits,
     conditions::{ConditionUpdate, HOST_WITHIN_LIMITS},
 };
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::PoisonError, time::Duration};
 use tokio::time::Instant;
 
 /// Time between two measurements.
@@ -30,17 +28,19 @@ const METRIC: &str = "berth_syncer_host_bytes ";
 /// What the syncer publishes right after that number. Until then both are 0.
 const LIMIT_METRIC: &str = "berth_syncer_host_bytes_limit ";
 
-/// What a tenant has on the host: read if that is due and its syncer answers. `published` is what its status says.
+/// What a tenant has on the host: read if that is due and its syncer answers. `published` is what its status says. What else the metrics say is
+/// remembered.
 pub(super) async fn observe(
     remote: &dyn Remote,
     slot: &Slot,
     syncer: &Endpoint,
-    read_at: &Mutex<Option<Instant>>,
+    memory: &TenantMemory,
     published: Option<HostUsage>,
     limits: &TenantLimits,
 ) -> Option<HostUsage> {
     // The class may have changed since it was read.
     let known = published.map(|usage| judge(usage.bytes, limits));
+    let read_at = &memory.host_usage_read_at;
     let last = *read_at.lock().unwrap_or_else(PoisonError::into_inner);
     if known.is_some() && last.is_some_and(|at| at.elapsed() < INTERVAL) {
         return known;
@@ -53,6 +53,7 @@ pub(super) async fn observe(
         }
         None => return known,
     };
+    memory.note_syncer_metrics(&metrics);
     let Some(bytes) = read_bytes(&metrics) else {
         return known;
     };

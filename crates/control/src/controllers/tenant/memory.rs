@@ -7,6 +7,7 @@ use super::{
     datastore_usage::UsageMemory,
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
+    syncer_report::SyncerReport,
 };
 use crate::{
     apply::Applier,
@@ -39,6 +40,8 @@ pub struct TenantMemory {
     pub datastore_usage: Mutex<UsageMemory>,
     /// When its syncer said last how many bytes it has on the host.
     pub(super) host_usage_read_at: Mutex<Option<Instant>>,
+    /// What is known of its syncer.
+    pub(super) syncer: Mutex<SyncerReport>,
     /// How often it was used, as far as that was counted.
     pub activity: Mutex<ActivityLog>,
     /// Since when its limits are lower than what is reserved for it.
@@ -55,6 +58,18 @@ pub struct TenantMemory {
     pub(super) is_without_project: AtomicBool,
     /// Whether its components have run after everything that they need was applied.
     pub have_components_run: AtomicBool,
+}
+
+impl TenantMemory {
+    /// Notes whether the tenant's syncer is ready.
+    pub(super) fn note_syncer(&self, is_ready: bool) {
+        lock(&self.syncer).is_ready = is_ready;
+    }
+
+    /// Notes what the metrics of the tenant's syncer say.
+    pub(super) fn note_syncer_metrics(&self, metrics: &str) {
+        lock(&self.syncer).read(metrics);
+    }
 }
 
 /// Limits that are lower than what is reserved for a tenant.
@@ -101,6 +116,7 @@ impl Tenants {
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
                 host_usage_read_at: Mutex::default(),
+                syncer: Mutex::default(),
                 activity: Mutex::default(),
                 lowered: Mutex::default(),
                 published_use: AtomicU64::new(0),
@@ -117,6 +133,13 @@ impl Tenants {
     pub fn client(&self, uid: &str) -> Option<Client> {
         let known = lock(&self.memory).get(uid).map(Arc::clone)?;
         known.connection.client()
+    }
+
+    /// What is known of the syncer of a tenant.
+    pub fn syncer(&self, uid: &str) -> Option<SyncerReport> {
+        let known = lock(&self.memory).get(uid).map(Arc::clone)?;
+        let report = *lock(&known.syncer);
+        Some(report)
     }
 
     /// Forgets a tenant that is gone.

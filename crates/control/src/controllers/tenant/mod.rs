@@ -33,6 +33,7 @@ mod schedule;
 mod settings;
 mod sleep;
 mod status;
+mod syncer_report;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,7 @@ pub use context::TenantContext;
 pub use error::TenantError;
 pub use memory::{TenantMemory, Tenants};
 pub use settings::Settings;
+pub use syncer_report::SyncerReport;
 pub use validate::{AvailableCapacity, Validator, validate};
 
 use super::slots::Slot;

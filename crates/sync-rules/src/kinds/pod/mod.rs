@@ -194,7 +194,10 @@ impl ToHost for Pods {
     }
 
     fn desired_state(&self, cache: &Cache, name: &Name, pod: &Value) -> DesiredState {
-        if is_finished(&pod["status"]) {
+        let host = cache.stores.host(KindId::Pod).get(name);
+        let runs_on_host = || host.as_ref().is_some_and(|host| !is_finished(&host.object()["status"]));
+        // Administrators of the tenant can write the phase. What runs even so must still follow policies, schedules and the class.
+        if is_finished(&pod["status"]) && !runs_on_host() {
             return DesiredState::Leave;
         }
         if status::has_run(cache, pod, &pod["status"]) {
@@ -202,7 +205,6 @@ impl ToHost for Pods {
         }
         let is_placed = token::node_of(pod).is_some();
         let mode = placement::mode(cache, &pod["spec"]);
-        let host = cache.stores.host(KindId::Pod).get(name);
         let waiting = host.filter(|host| placement::waits(host));
         match (mode, waiting) {
             // Schedulers in the tenant decide first. A host pod that is not placed was created when the host's

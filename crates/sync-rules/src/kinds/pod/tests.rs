@@ -252,6 +252,26 @@ fn a_bound_pod_may_have_a_node_name() {
 }
 
 #[test]
+fn a_pod_that_has_finished_in_the_tenant_alone_is_still_followed() {
+    let cache = cache();
+    let state = |phase: &str, conditions: &Value| {
+        let mut pod = pod();
+        pod["spec"]["nodeName"] = "gpu-1".into();
+        pod["status"] = json!({"phase": phase, "conditions": conditions});
+        Pods.desired_state(&cache, &name(), &pod)
+    };
+    let bound = json!([{"type": "PodScheduled", "status": "True"}]);
+    assert_eq!(state("Succeeded", &bound), DesiredState::Leave, "it is not on the host");
+    put_host(&cache, &json!({"nodeName": "gpu-1"}), &json!({}));
+    assert_eq!(state("Succeeded", &bound), DesiredState::Once);
+    assert_eq!(state("Failed", &json!([])), DesiredState::Sync);
+    let finished = json!({"metadata": {"name": "p", "resourceVersion": "2"}, "spec": {"nodeName": "gpu-1"}, "status": {"phase": "Failed"}});
+    let store = cache.stores.host(KindId::Pod);
+    store.written(name(), Stored::new(&finished));
+    assert_eq!(state("Succeeded", &bound), DesiredState::Leave);
+}
+
+#[test]
 fn status_comes_back_with_the_tenants_names_and_generation() {
     let cache = cache();
     let host_name = resource::host_name(KindId::Pod, &name());

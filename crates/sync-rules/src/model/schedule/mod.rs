@@ -4,7 +4,6 @@ use crate::model::{
     cache::Cache,
     json,
     kind_id::KindId,
-    pod_addresses::is_finished,
     resource::{Key, Name},
 };
 use berth_api::{SchedulePeriod, ScheduleState, TENANT_SCHEDULE, TenantScheduleSpec, WorkloadSchedule};
@@ -237,11 +236,6 @@ impl Warning {
             self.cause, self.at
         )
     }
-}
-
-/// Whether a pod of the tenant is one that a stop ends: it has neither ended nor is being deleted.
-pub fn can_be_ended(pod: &Value) -> bool {
-    !is_finished(&pod["status"]) && pod["metadata"].get("deletionTimestamp").is_none()
 }
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //! What is published has the present state and the next changes, with their times. It is evaluated by the clock of the syncer, whenever a
 //! pod is reconciled, and all pods that a change concerns are reconciled when it comes. So a syncer that was killed goes on, and a control
 //! that is down over a change is not needed for it.
+//!
+//! Pods end on time whatever the tenant's API server answers, and whatever its administrators write into the status of a pod: see
+//! [`ObjectSync::follow_schedule`].
 
 use super::{Engine, Outcome, api::CallError, lock, recorder::Level, status_sync::status_patch, to_host::ObjectSync};
 use crate::metrics::StopLabels;
@@ -12,8 +15,8 @@ use berth_sync_rules::{
     model::{
         DesiredState, KindId,
         pod_addresses::is_finished,
-        resource::Name,
-        schedule::{Phase, PodSchedule, PublishedSchedule, Restriction, can_be_ended},
+        resource::{Key, Name},
+        schedule::{Phase, PodSchedule, PublishedSchedule, Restriction},
         store::{Stored, is_origin},
     },
 };
@@ -66,6 +69,24 @@ pub(super) fn of_pod(engine: &Engine, name: &Name, pod: &Value) -> PodSchedule {
     PublishedSchedule::of(&engine.cache).of_pod(&name.namespace, pod, Timestamp::now())
 }
 
+/// How long the key of a pod may wait after a failure: one that must end is looked at again in time, whatever fails.
+pub(super) fn longest_wait(engine: &Engine, key: &Key) -> Option<Duration> {
+    if key.kind != KindId::Pod {
+        return None;
+    }
+    let stores = &engine.cache.stores;
+    let host = stores.host(KindId::Pod).get(&key.name)?;
+    let stored = stores.tenant(KindId::Pod).get(&key.name)?;
+    let pod = stored.object();
+    let limit = of_pod(engine, &key.name, &pod).restriction?.budgets_hold_until?;
+    runs(&stored, &host).then(|| pause_until(limit))
+}
+
+/// Pause before a pod that still runs is looked at again: its limit is kept, however long the back-off is.
+fn pause_until(limit: Timestamp) -> Duration {
+    pause(Timestamp::now(), Some(limit)).min(RETRY)
+}
+
 /// What should be on the host for a pod: while it may not start, no host pod waits for a node, because it would start as soon as it got one.
 pub(super) fn desired_state(desired: DesiredState, schedule: &PodSchedule, host: Option<&Stored>) -> DesiredState {
     let is_restricted = schedule.restriction.is_some();
@@ -112,31 +133,52 @@ impl ObjectSync<'_> {
         Ok(())
     }
 
-    /// Warns a pod that runs of a stop, or ends it. `outcome` is that of its reconciliation.
+    /// Warns a pod that runs of a stop, or ends it. `result` is that of its reconciliation: also a pod that cannot be reconciled must end, as
+    /// one whose tenant takes no status of the syncer.
     pub(super) async fn follow_schedule(
         &self,
         tenant: Option<(&Stored, &Value)>,
         host: Option<&Stored>,
-        outcome: Outcome,
+        result: Result<Outcome, CallError>,
     ) -> Result<Outcome, CallError> {
         let PodSchedule { restriction, warning } = &self.schedule;
-        let (Some((stored, pod)), Some(host)) = (tenant, host) else {
-            return Ok(outcome);
+        let (Some((stored, _)), Some(host)) = (tenant, host) else {
+            return result;
         };
-        if (restriction.is_none() && warning.is_none()) || !runs(stored, pod, host) {
-            return Ok(outcome);
+        if (restriction.is_none() && warning.is_none()) || !runs(stored, host) {
+            return result;
         }
         if let Some(restriction) = restriction
             && let Some(limit) = restriction.budgets_hold_until
         {
-            return self.end(stored, host, (restriction, limit)).await;
+            let ended = self.end(stored, host, (restriction, limit)).await;
+            // The failure counts, and its wait is not longer than `longest_wait`.
+            return result.and(ended);
         }
         // Also while nothing starts.
         if let Some(warning) = warning {
             self.record_schedule(Level::Warning, STOPS_SOON, &warning.message())
                 .await;
         }
-        Ok(outcome)
+        result
+    }
+
+    /// Ends a pod whose time is over on the host alone, if the tenant's API server takes long for pods: it would be asked about each for half a minute,
+    /// and about few at a time. Returns what has come of it.
+    pub(super) async fn end_at_once(
+        &self,
+        tenant: Option<(&Stored, &Value)>,
+        host: Option<&Stored>,
+    ) -> Option<Result<Outcome, CallError>> {
+        let Self { engine, id, name, .. } = self;
+        let ((stored, _), host) = tenant.zip(host)?;
+        let limit = self.schedule.restriction.as_ref()?.budgets_hold_until?;
+        if limit > Timestamp::now() || !engine.slow_kinds.contain(*id) || !runs(stored, host) {
+            return None;
+        }
+        tracing::warn!(pod = %name, "the tenant's API server takes long; ending a pod on the host that a schedule stops");
+        self.count_stop("ended_on_host");
+        Some(self.delete(host, None).await)
     }
 
     /// Ends a pod that may not run: by an eviction in the tenant, which respects its budgets, and after `limit` by a deletion. If the tenant
@@ -152,31 +194,35 @@ impl ObjectSync<'_> {
         if now < limit {
             match engine.tenant.evict(&name.namespace, &name.name, &stored.uid).await {
                 Ok(_) => self.report_ended(stored, "evicted", &why).await,
-                Err(CallError::NotFound | CallError::Conflict(_)) => Ok(Outcome::new("vanished").comparing_again()),
+                // The watch will report that, unless a webhook of the tenant has said it.
+                Err(CallError::NotFound | CallError::Conflict(_)) => {
+                    Ok(Outcome::requeue("vanished", pause_until(limit)))
+                }
                 Err(CallError::Protected(_)) => {
                     let message = format!("{why}. A PodDisruptionBudget keeps it, until {limit} at most.");
                     self.record_schedule(Level::Warning, STOP_DELAYED, &message).await;
                     self.count_stop("delayed");
-                    Ok(Outcome::requeue("stop delayed", pause(now, Some(limit)).min(RETRY)))
+                    Ok(Outcome::requeue("stop delayed", pause_until(limit)))
                 }
-                // The limit is kept, however long the back-off is.
                 Err(error) => {
                     tracing::info!(pod = %name, %error, "cannot evict a pod that a schedule stops");
-                    Ok(Outcome::requeue("not evicted", pause(now, Some(limit)).min(RETRY)))
+                    Ok(Outcome::requeue("not evicted", pause_until(limit)))
                 }
             }
         } else {
             match self.delete_in_tenant(stored, None).await {
+                // It is gone, or another one: then the host pod has to go as well. A webhook of the tenant may have said it.
+                Ok(Value::Null) | Err(CallError::Conflict(_)) => self.delete(host, None).await,
                 Ok(_) => self.report_ended(stored, "deleted", &why).await,
-                Err(CallError::Conflict(_)) => Ok(Outcome::new("vanished").comparing_again()),
                 Err(error) => {
                     tracing::warn!(pod = %name, %error, "the tenant does not let a pod be deleted that a schedule stops; ending it on the host");
-                    self.record_schedule(Level::Warning, OUTSIDE_SCHEDULE, &why).await;
                     self.count_stop("ended_on_host");
                     if let Err(error) = self.write_disruption(stored, &why).await {
                         tracing::info!(pod = %name, %error, "the status of a pod does not say why it is ended");
                     }
-                    self.delete(host, None).await
+                    let ended = self.delete(host, None).await;
+                    self.record_schedule(Level::Warning, OUTSIDE_SCHEDULE, &why).await;
+                    ended
                 }
             }
         }
@@ -213,12 +259,11 @@ impl ObjectSync<'_> {
     }
 }
 
-/// Whether a pod has a node on the host and is neither ended nor about to be.
-fn runs(stored: &Stored, pod: &Value, host: &Stored) -> bool {
+/// Whether a pod has a node on the host and is neither ended nor about to be. The phase in the tenant says nothing: its administrators can write it.
+fn runs(stored: &Stored, host: &Stored) -> bool {
     is_origin(stored, host)
         && !placement::waits(host)
-        && host.deletion.is_none()
-        && can_be_ended(pod)
+        && [stored, host].iter().all(|pod| pod.deletion.is_none())
         && !is_finished(&host.object()["status"])
 }
 

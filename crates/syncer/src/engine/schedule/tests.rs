@@ -1,11 +1,16 @@
 //! What a schedule does to the keys and objects of an engine that reaches no API server.
 
 use super::*;
-use crate::engine::test_engine::{engine, sync_of};
-use berth_api::TENANT_SCHEDULE;
+use crate::engine::{
+    scripted::{Failure, Scripted},
+    tenant_waits,
+    test_engine::{engine, sync_of, tenant},
+};
+use berth_api::{SyncPolicy, TENANT_SCHEDULE};
 use berth_sync_rules::model::resource::Side;
 use jiff::SignedDuration;
 use serde_json::json;
+use std::time::Instant;
 
 fn name(of: &str) -> Name {
     Name::new("team", of)
@@ -135,17 +140,27 @@ async fn only_pods_that_run_are_ended() {
     let placed = put_pod(&engine, Side::Host, "a", Some("gpu-1"));
     let waiting = put_pod(&engine, Side::Host, "b", None);
     let tenant = put_pod(&engine, Side::Tenant, "a", Some("gpu-1"));
-    let pod = tenant.object();
-    assert!(runs(&tenant, &pod, &placed));
-    assert!(!runs(&tenant, &pod, &waiting), "it is for another pod");
+    assert!(runs(&tenant, &placed));
+    assert!(!runs(&tenant, &waiting), "it is for another pod");
     let other = put_pod(&engine, Side::Tenant, "b", None);
-    assert!(!runs(&other, &other.object(), &waiting), "it has no node");
-    let mut finished = (*pod).clone();
-    finished["status"] = json!({"phase": "Succeeded"});
-    assert!(!runs(&tenant, &finished, &placed));
-    let mut ending = (*pod).clone();
-    ending["metadata"]["deletionTimestamp"] = "2026-05-05T22:00:00Z".into();
-    assert!(!runs(&tenant, &ending, &placed));
+    assert!(!runs(&other, &waiting), "it has no node");
+    let finished = |pod: &Stored| {
+        let mut finished = (*pod.object()).clone();
+        finished["status"] = json!({"phase": "Succeeded"});
+        Stored::from(finished)
+    };
+    assert!(!runs(&tenant, &finished(&placed)));
+    assert!(
+        runs(&finished(&tenant), &placed),
+        "an administrator of the tenant has written that"
+    );
+    let ending = |pod: &Stored| {
+        let mut ending = (*pod.object()).clone();
+        ending["metadata"]["deletionTimestamp"] = "2026-05-05T22:00:00Z".into();
+        Stored::from(ending)
+    };
+    assert!(!runs(&ending(&tenant), &placed));
+    assert!(!runs(&tenant, &ending(&placed)));
 }
 
 #[tokio::test]
@@ -157,7 +172,7 @@ async fn a_pod_that_cannot_be_evicted_now_is_tried_again_before_its_limit() {
     let (name, pod) = (name("a"), tenant.object());
     let sync = sync(&engine, &name);
     let outcome = sync
-        .follow_schedule(Some((&tenant, &pod)), Some(&host), Outcome::new("nothing"))
+        .follow_schedule(Some((&tenant, &pod)), Some(&host), Ok(Outcome::new("nothing")))
         .await
         .unwrap();
     assert_eq!(outcome.requeue_after, Some(RETRY));
@@ -173,6 +188,99 @@ async fn a_pod_that_runs_goes_on_while_starts_are_forbidden() {
     let (name, pod) = (name("a"), tenant.object());
     let sync = sync(&engine, &name);
     let before = Outcome::new("nothing");
-    let after = sync.follow_schedule(Some((&tenant, &pod)), Some(&host), before).await;
+    let after = sync
+        .follow_schedule(Some((&tenant, &pod)), Some(&host), Ok(before))
+        .await;
     assert_eq!(after.unwrap(), before);
+}
+
+/// A pod that runs, and that the schedule has stopped so many seconds ago, in a tenant of which every request fails. Its status differs, so that
+/// it cannot be reconciled.
+fn stopped_pod(failure: Failure, seconds_ago: i64) -> (Scripted, Key) {
+    let scripted = Scripted::new(tenant(SyncPolicy::default()), move |call| {
+        call.starts_with("tenant").then_some(failure)
+    });
+    let spec = json!({"nodeName": "gpu-1", "containers": [{"name": "main", "image": "train:1"}]});
+    for (side, message) in [(Side::Tenant, "of the team"), (Side::Host, "of the host")] {
+        let pod = json!({"spec": spec, "status": {"phase": "Running", "message": message}});
+        scripted.put(side, KindId::Pod, &name("a"), pod);
+    }
+    publish(&scripted.engine, 1, &[(-seconds_ago, "Stopped")]);
+    (scripted, KindId::Pod.key(name("a")))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_ends_on_the_host_after_its_limit_whatever_the_tenant_answers() {
+    let codes = [400, 403, 404, 409, 422, 429, 500];
+    for failure in codes.map(Failure::Refused).into_iter().chain([Failure::Silence]) {
+        let (scripted, key) = stopped_pod(failure, 7200);
+        let result = scripted.engine.reconcile(&key, Instant::now(), false).await;
+        assert_eq!(
+            scripted.calls("host DELETE", "/pods/a").len(),
+            1,
+            "{failure:?}: {result:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_be_reconciled_is_evicted_and_tried_again_before_its_limit() {
+    for failure in [Failure::Refused(403), Failure::Silence] {
+        let (scripted, key) = stopped_pod(failure, 60);
+        for _ in 0..12 {
+            let result = scripted.engine.reconcile(&key, Instant::now(), false).await;
+            let error = result.expect_err("the failure counts");
+            let wait = scripted.engine.wait_after(&key, &error);
+            assert!(wait <= RETRY, "{failure:?}: {wait:?}");
+        }
+        assert_eq!(
+            scripted.calls("tenant POST", "/pods/a/eviction").len(),
+            12,
+            "{failure:?}"
+        );
+        assert!(scripted.calls("host DELETE", "").is_empty(), "{failure:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_of_a_pod_that_the_tenant_calls_gone_is_tried_again() {
+    for code in [404, 409] {
+        let (scripted, key) = stopped_pod(Failure::Refused(code), 60);
+        let outcome = scripted.engine.reconcile(&key, Instant::now(), false).await.unwrap();
+        assert_eq!(outcome.requeue_after, Some(RETRY), "{code}");
+        assert!(scripted.calls("host DELETE", "").is_empty(), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn only_pods_that_a_schedule_stops_are_looked_at_so_often() {
+    let engine = engine();
+    let wait = |of: &str| {
+        let key = KindId::Pod.key(name(of));
+        let error = CallError::Rejected("no".into());
+        let waits: Vec<_> = (0..12).map(|_| engine.wait_after(&key, &error)).collect();
+        waits[11]
+    };
+    put_pod(&engine, Side::Tenant, "a", Some("gpu-1"));
+    put_pod(&engine, Side::Host, "a", Some("gpu-1"));
+    publish(&engine, 1, &[(-60, "StartsForbidden")]);
+    assert!(wait("a") > RETRY, "it may run");
+    publish(&engine, 2, &[(-60, "Stopped")]);
+    assert!(wait("a") <= RETRY);
+    assert!(wait("b") > RETRY, "it is not there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_takes_long_is_not_asked_about_pods_whose_time_is_over() {
+    for (seconds_ago, ended) in [(60, 0), (7200, 1)] {
+        let (scripted, key) = stopped_pod(Failure::Silence, seconds_ago);
+        let slow = async {
+            tenant_waits::count(Duration::from_secs(10));
+            scripted.engine.slow_kinds.note(KindId::Pod);
+        };
+        tenant_waits::counted(slow).await;
+        let result = scripted.engine.reconcile(&key, Instant::now(), false).await;
+        assert_eq!(scripted.calls("host DELETE", "/pods/a").len(), ended, "{result:?}");
+        assert_eq!(scripted.calls("tenant", "").is_empty(), ended == 1);
+    }
 }

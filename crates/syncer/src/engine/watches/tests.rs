@@ -214,6 +214,44 @@ async fn nothing_of_a_kind_that_is_not_listed_is_deleted_on_the_host() {
 }
 
 #[tokio::test]
+async fn a_kind_that_the_tenant_stops_serving_counts_while_the_host_has_objects_of_it() {
+    let (engine, widget) = engine_with_widgets();
+    let stores = &engine.cache.stores;
+    let name = Name::new("team", "a");
+    // What the host offers is in its stores as well, whether or not the tenant serves it.
+    for id in [widget, KindId::GatewayClass] {
+        stores.tenant(id).set_unavailable(Some(Unavailable::NotServed));
+    }
+    let class = json!({"metadata": {"name": "shared", "uid": "c", "resourceVersion": "3"}});
+    stores
+        .host(KindId::GatewayClass)
+        .watched(Name::new("", "shared"), Stored::from(class));
+    let unlisted = || {
+        engine.publish_unlisted();
+        engine.metrics.unlisted_kinds.get()
+    };
+    assert_eq!((unlisted(), engine.cache.knows_all_users()), (0, true));
+    assert!(engine.unavailable_kinds().is_empty(), "the team may install it or not");
+
+    stores
+        .host(widget)
+        .watched(name.clone(), Stored::from(host_object("h1", "w")));
+    for (why, said) in [
+        (Unavailable::NotServed, "does not serve this kind"),
+        (Unavailable::Forbidden, "does not let this kind be read"),
+    ] {
+        stores.tenant(widget).set_unavailable(Some(why));
+        assert_eq!((unlisted(), engine.cache.knows_all_users()), (1, false), "{why:?}");
+        let expected = format!(
+            "Widget.example.com (the tenant's API server {said}, and its objects on the host stay as they are)"
+        );
+        assert_eq!(engine.unavailable_kinds(), [expected]);
+    }
+    stores.host(widget).gone(&name, 9);
+    assert_eq!((unlisted(), engine.cache.knows_all_users()), (0, true));
+}
+
+#[tokio::test]
 async fn only_extensions_wait_for_what_they_depend_on() {
     let (engine, widget) = engine_with_widgets();
     engine.go_on_without(&[(Side::Tenant, KindId::ReferenceGrant), (Side::Tenant, widget)]);

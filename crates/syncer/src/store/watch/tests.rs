@@ -283,6 +283,26 @@ async fn objects_without_end_after_the_list_make_a_kind_unlisted() {
     );
 }
 
+#[tokio::test]
+async fn an_object_that_is_nested_too_deep_stays_as_it_was_and_counts() {
+    let (store, name, spec) = (Store::default(), Name::new("team", "a"), WatchSpec::own(POD));
+    let nested = |version: &str, depth: usize| {
+        let parameters = (0..depth).fold(json!({}), |inner, _| json!({"a": inner}));
+        let metadata = json!({"name": "a", "namespace": "team", "uid": "t", "resourceVersion": version});
+        object(&json!({"metadata": metadata, "spec": {"parameters": parameters}}))
+    };
+    let follow = async |events: Vec<Event<Object<false>>>| {
+        let seen = changes(spec, &store, Side::Tenant, false, events).await;
+        let version = store.get(&name).map(|stored| stored.version);
+        (seen.len(), version, store.unreadable())
+    };
+    let deeper = vec![Event::Apply(nested("5", 1)), Event::Apply(nested("7", 200))];
+    assert_eq!(follow(deeper).await, (1, Some(5), 1));
+    assert_eq!(follow(vec![Event::Apply(nested("9", 1))]).await, (1, Some(9), 0));
+    let gone = vec![Event::Apply(nested("11", 200)), Event::Delete(nested("13", 200))];
+    assert_eq!(follow(gone).await, (1, None, 0));
+}
+
 #[test]
 fn bytes_are_those_of_the_whole_object() {
     let text = json!({"metadata": {"name": "a", "annotations": {labels::BYTES: "5000"}, "managedFields": [{}]}, "data": {"x": "y"}}).to_string();

@@ -231,6 +231,8 @@ pub(super) async fn serve(
         ApiServer::Answers(applier) => run_with_objects(context, prepared, started, applier, &mut failed).await,
         ApiServer::Bootstrapping(applier) => {
             let serving = bootstrapping::begin(context, prepared, started, applier).await;
+            let is_ready = |serving: &Serving| serving.syncer == SyncerState::Ready;
+            tenant.memory.note_syncer(serving.as_ref().is_ok_and(is_ready));
             return (serving, observed);
         }
         ApiServer::Starting | ApiServer::Down(_) => None,
@@ -252,6 +254,7 @@ pub(super) async fn serve(
         None if !have_run(tenant) => SyncerState::Starting("the API server does not answer yet".into()),
         _ => probe_syncer(context, tenant, &prepared.endpoints).await,
     };
+    tenant.memory.note_syncer(syncer == SyncerState::Ready);
     // An API that is registered and does not answer keeps namespaces from being deleted. Services need the syncer.
     if let (ApiServer::Answers(applier), SyncerState::Ready) = (&started.api_server, &syncer) {
         let authority = prepared.authorities.kubelet.cert_pem();

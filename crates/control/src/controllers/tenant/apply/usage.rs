@@ -71,7 +71,7 @@ pub(super) async fn observe_host_usage(context: &TenantContext, prepared: &Prepa
         context.remote.as_ref(),
         &tenant.slot,
         &prepared.endpoints.syncer_admin,
-        &tenant.memory.host_usage_read_at,
+        &tenant.memory,
         published,
         limits,
     )

@@ -363,7 +363,7 @@ impl Remote for ScriptedRemote {
         }
         let bytes = self.stored.host_bytes.load(Ordering::SeqCst);
         Ok(format!(
-            "berth_syncer_host_bytes {bytes}\nberth_syncer_host_bytes_limit 536870912\n"
+            "berth_syncer_host_bytes {bytes}\nberth_syncer_host_bytes_limit 536870912\nberth_syncer_unlisted_kinds 1\n"
         ))
     }
 }

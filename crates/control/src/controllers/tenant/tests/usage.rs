@@ -1,6 +1,9 @@
 //! What a tenant stores and has on the host is measured, and compared with its limits.
 
-use super::fixture::Fixture;
+use super::{
+    super::SyncerReport,
+    fixture::{Fixture, UID},
+};
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -39,6 +42,21 @@ async fn a_tenant_that_has_nearly_as_much_on_the_host_as_it_may_is_ready_and_say
     );
     assert_eq!(fixture.status()["hostUsage"]["percent"], 83);
     assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
+}
+
+#[tokio::test]
+async fn what_the_syncer_says_is_known_for_alerts() {
+    let mut fixture = Fixture::new();
+    let _ = fixture.reconcile().await;
+    let report = |fixture: &Fixture| fixture.context.tenants.syncer(UID).unwrap_or_default();
+    assert!(!report(&fixture).is_ready, "nothing has been started");
+    fixture.reconcile_until_ready().await;
+    let expected = SyncerReport {
+        is_ready: true,
+        unlisted_kinds: 1,
+        failing_keys: 0,
+    };
+    assert_eq!(report(&fixture), expected);
 }
 
 /// Metrics of an API server that has measured ten objects of ten bytes.

@@ -1,0 +1,65 @@
+//! What control knows of the syncer of a tenant: whether the class of the tenant is enforced on the host.
+//!
+//! Nobody but control reaches syncers, so it says this in its own metrics, for alerts. The conditions are not enough: a team can make another step
+//! fail, and then they stay as they were. A syncer that has been taken over can say anything; it is said of its own tenant only.
+
+/// The names of the numbers in the metrics of a syncer.
+const UNLISTED: &str = "berth_syncer_unlisted_kinds";
+const FAILING: &str = "berth_syncer_failing_keys";
+
+/// What was read last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyncerReport {
+    /// Whether the syncer was ready in the last reconcile of the tenant.
+    pub is_ready: bool,
+    /// Kinds of which the tenant may have objects that its syncer does not know.
+    pub unlisted_kinds: i64,
+    /// Objects on the host that its syncer cannot bring up to date.
+    pub failing_keys: i64,
+}
+
+impl SyncerReport {
+    /// Reads the numbers in the metrics of the syncer.
+    pub(super) fn read(&mut self, metrics: &str) {
+        self.unlisted_kinds = sum(metrics, UNLISTED);
+        self.failing_keys = sum(metrics, FAILING);
+    }
+}
+
+/// The sum of all series of a gauge. What no gauge of a syncer can have counts nothing.
+fn sum(metrics: &str, gauge: &str) -> i64 {
+    let series = metrics.lines().filter_map(|line| line.strip_prefix(gauge));
+    let series = series.filter(|rest| rest.starts_with([' ', '{']));
+    let values = series.filter_map(|rest| rest.rsplit(' ').next()?.parse::<i64>().ok());
+    values.filter(|value| *value > 0).fold(0, i64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_all_kinds() {
+        let metrics = "# TYPE berth_syncer_unlisted_kinds gauge\nberth_syncer_unlisted_kinds 2\n\
+                       berth_syncer_failing_keys{kind=\"Pod\"} 3\nberth_syncer_failing_keys{kind=\"Ingress\"} 4\n\
+                       berth_syncer_failing_keys_of_others 7\n# EOF\n";
+        let mut report = SyncerReport::default();
+        report.read(metrics);
+        assert_eq!((report.unlisted_kinds, report.failing_keys), (2, 7));
+        report.read("");
+        assert_eq!(report, SyncerReport::default(), "an older syncer does not say it");
+    }
+
+    #[test]
+    fn a_syncer_that_was_taken_over_can_say_no_number_that_there_is_not() {
+        let of = |values: &[&str]| {
+            let lines: Vec<_> = values
+                .iter()
+                .map(|value| format!("{FAILING}{{kind=\"Pod\"}} {value}"))
+                .collect();
+            sum(&lines.join("\n"), FAILING)
+        };
+        assert_eq!(of(&["-1", "1.5", "x", "", "9223372036854775808", "5"]), 5);
+        assert_eq!(of(&["9223372036854775807", "9223372036854775807"]), i64::MAX);
+    }
+}

@@ -1,0 +1,115 @@
+//! An engine between two API servers in memory, for unit tests: what they are asked is recorded, and a script says what they do not do.
+
+use super::{Engine, api::Api, lock};
+use crate::metrics::Metrics;
+use berth_sync_rules::{
+    model::{
+        KindId, Tenant,
+        resource::{Name, Side},
+        store::Stored,
+    },
+    registry,
+};
+use http::{Request, Response, StatusCode};
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+};
+
+/// What becomes of a request that an API server does not carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// It is refused with this code.
+    Refused(u16),
+    /// It is never answered.
+    Silence,
+}
+
+/// Which requests fail: of texts such as `tenant PATCH /api/v1/namespaces/team/pods/a/status`.
+type Script = Arc<dyn Fn(&str) -> Option<Failure> + Send + Sync>;
+
+/// An engine, and what its API servers were asked.
+pub(super) struct Scripted {
+    pub(super) engine: Arc<Engine>,
+    calls: Arc<Mutex<Vec<String>>>,
+}
+
+impl Scripted {
+    /// API servers that carry out every request for which `script` has no failure. They answer with what was sent to them.
+    pub(super) fn new(tenant: Tenant, script: impl Fn(&str) -> Option<Failure> + Send + Sync + 'static) -> Self {
+        let script: Script = Arc::new(script);
+        let (calls, metrics) = (Arc::default(), Metrics::default());
+        let api = |side| Api::new(client(side, &script, &calls), side, metrics.clone());
+        let (tenant_api, host_api) = (api(Side::Tenant), api(Side::Host));
+        Self {
+            engine: Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics),
+            calls,
+        }
+    }
+
+    /// Puts an object into a store, as a watch does. The host's was made for the tenant's.
+    pub(super) fn put(&self, side: Side, id: KindId, name: &Name, mut object: Value) -> Arc<Stored> {
+        let metadata = &mut object["metadata"];
+        metadata["name"] = (*name.name).into();
+        metadata["namespace"] = (*name.namespace).into();
+        metadata["resourceVersion"] = "7".into();
+        metadata["uid"] = format!("{}-uid", side.name()).into();
+        if side == Side::Host {
+            metadata["annotations"] = json!({"berth.dev/origin-namespace": &*name.namespace, "berth.dev/origin-name": &*name.name,
+                "berth.dev/origin-uid": "tenant-uid"});
+        }
+        let store = self.engine.cache.stores.of(side, id);
+        store.watched(name.clone(), Stored::from(object));
+        store.get(name).unwrap()
+    }
+
+    /// The calls that begin and end like that.
+    pub(super) fn calls(&self, begin: &str, end: &str) -> Vec<String> {
+        let calls = lock(&self.calls);
+        let found = calls
+            .iter()
+            .filter(|call| call.starts_with(begin) && call.ends_with(end));
+        found.cloned().collect()
+    }
+
+    /// The number of the first call that begins and ends like that.
+    pub(super) fn first(&self, begin: &str, end: &str) -> Option<usize> {
+        let calls = lock(&self.calls);
+        calls
+            .iter()
+            .position(|call| call.starts_with(begin) && call.ends_with(end))
+    }
+}
+
+fn client(side: Side, script: &Script, calls: &Arc<Mutex<Vec<String>>>) -> Client {
+    let (script, calls) = (Arc::clone(script), Arc::clone(calls));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let call = format!("{} {} {}", side.name(), request.method(), request.uri().path());
+        let failure = script(&call);
+        lock(&calls).push(call);
+        async move {
+            Ok::<_, Infallible>(match failure {
+                Some(Failure::Silence) => std::future::pending().await,
+                Some(Failure::Refused(code)) => refuse(code),
+                None => accept(request.into_body()).await,
+            })
+        }
+    });
+    Client::new(service, "default")
+}
+
+fn refuse(code: u16) -> Response<Body> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "the script says so", "code": code});
+    let mut response = Response::new(Body::from(status.to_string().into_bytes()));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap();
+    response
+}
+
+async fn accept(body: Body) -> Response<Body> {
+    let bytes = body.collect_bytes().await.unwrap_or_default();
+    let mut object: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    object["metadata"]["resourceVersion"] = "100".into();
+    Response::new(Body::from(object.to_string().into_bytes()))
+}

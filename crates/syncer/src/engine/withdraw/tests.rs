@@ -1,0 +1,156 @@
+//! What ends on the host although the tenant's API server does not take the status that says so.
+
+use super::*;
+use crate::engine::{
+    scripted::{Failure, Scripted},
+    test_engine::tenant,
+};
+use berth_api::SyncPolicy;
+use berth_sync_rules::model::{
+    KindId, Tenant,
+    resource::{Key, Name, Side},
+};
+use serde_json::json;
+use std::time::Instant;
+
+/// All that can become of a status that the tenant does not take.
+const FAILURES: [Failure; 4] = [
+    Failure::Refused(422),
+    Failure::Refused(403),
+    Failure::Refused(500),
+    Failure::Silence,
+];
+
+/// API servers of which the tenant's takes no status.
+fn without_statuses(tenant: Tenant, failure: Failure) -> Scripted {
+    Scripted::new(tenant, move |call| {
+        (call.starts_with("tenant PATCH") && call.ends_with("/status")).then_some(failure)
+    })
+}
+
+fn name() -> Name {
+    Name::new("team", "a")
+}
+
+/// Puts the two objects of a key into the stores.
+fn put(scripted: &Scripted, id: KindId, tenant: Value, host: Value) -> Key {
+    scripted.put(Side::Tenant, id, &name(), tenant);
+    scripted.put(Side::Host, id, &name(), host);
+    id.key(name())
+}
+
+async fn reconcile(scripted: &Scripted, key: &Key) -> Result<Outcome, CallError> {
+    scripted.engine.reconcile(key, Instant::now(), true).await
+}
+
+/// A pod of the tenant, with more in its spec, and the host's, which runs on a node unless it waits.
+fn pods(more: &Value, node: Option<&str>) -> (Value, Value) {
+    let mut tenant =
+        json!({"spec": {"containers": [{"name": "main", "image": "train:1"}]}, "status": {"phase": "Pending"}});
+    let mut host = json!({"spec": {}, "status": {"phase": "Pending", "message": "of the host"}});
+    for (field, value) in more.as_object().unwrap() {
+        tenant["spec"][field] = value.clone();
+    }
+    if let Some(node) = node {
+        for pod in [&mut tenant, &mut host] {
+            pod["spec"]["nodeName"] = node.into();
+            pod["status"]["phase"] = "Running".into();
+        }
+    }
+    (tenant, host)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ingress_that_is_denied_leaves_the_host_before_its_status_says_so() {
+    let status = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+    let ingress =
+        json!({"spec": {"ingressClassName": "nginx", "rules": [{"host": "a.example.com"}]}, "status": status});
+    for failure in FAILURES {
+        let scripted = without_statuses(tenant(SyncPolicy::default()), failure);
+        let key = put(&scripted, KindId::Ingress, ingress.clone(), json!({"spec": {}}));
+        let result = reconcile(&scripted, &key).await;
+        assert!(result.is_err(), "{failure:?}: the status is written later");
+        let deleted = scripted.first("host DELETE", "/ingresses/a").unwrap();
+        let reported = scripted.first("tenant PATCH", "/ingresses/a/status").unwrap();
+        assert!(deleted < reported, "{failure:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_and_is_denied_leaves_the_host() {
+    let (pod, host) = pods(&json!({"hostNetwork": true}), None);
+    for failure in FAILURES {
+        let scripted = without_statuses(tenant(SyncPolicy::default()), failure);
+        let key = put(&scripted, KindId::Pod, pod.clone(), host.clone());
+        assert!(reconcile(&scripted, &key).await.is_err(), "{failure:?}");
+        assert_eq!(scripted.calls("host DELETE", "/pods/a").len(), 1, "{failure:?}");
+    }
+}
+
+/// A pod that runs with storage which was withdrawn.
+fn pod_with_withdrawn_storage(failure: Failure) -> (Scripted, Key) {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.withdrawn_storage = ["CSIDriver/csi.example.com".parse().unwrap()].into();
+    let scripted = without_statuses(tenant, failure);
+    let volumes = json!([{"name": "data", "csi": {"driver": "csi.example.com"}}]);
+    let (pod, host) = pods(&json!({"volumes": volumes}), Some("gpu-1"));
+    let key = put(&scripted, KindId::Pod, pod, host);
+    (scripted, key)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_ends_although_its_status_is_refused() {
+    for code in [403, 422] {
+        let (scripted, key) = pod_with_withdrawn_storage(Failure::Refused(code));
+        let result = reconcile(&scripted, &key).await;
+        assert!(matches!(result, Err(CallError::Rejected(_))), "{code}: {result:?}");
+        let reported = scripted.first("tenant PATCH", "/pods/a/status").unwrap();
+        let deleted = scripted.first("host DELETE", "/pods/a").unwrap();
+        assert!(reported < deleted, "{code}: with the reason, if there is a way");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_ends_after_a_few_statuses_that_nobody_answered() {
+    for failure in [Failure::Refused(500), Failure::Refused(429), Failure::Silence] {
+        let (scripted, key) = pod_with_withdrawn_storage(failure);
+        for tries in 1..=TRIES {
+            let error = reconcile(&scripted, &key).await.unwrap_err();
+            assert!(error.is_unanswered(), "{failure:?}: {error}");
+            scripted.engine.wait_after(&key, &error);
+            assert!(scripted.calls("host DELETE", "").is_empty(), "{failure:?}, {tries}");
+        }
+        assert!(reconcile(&scripted, &key).await.is_err(), "{failure:?}");
+        assert_eq!(scripted.calls("host DELETE", "/pods/a").len(), 1, "{failure:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_the_team_deletes_ends_on_the_host() {
+    let (mut pod, host) = pods(&json!({}), Some("gpu-1"));
+    pod["metadata"] = json!({"deletionTimestamp": "2026-05-05T22:00:00Z", "deletionGracePeriodSeconds": 30});
+    for failure in FAILURES {
+        let scripted = without_statuses(tenant(SyncPolicy::default()), failure);
+        let key = put(&scripted, KindId::Pod, pod.clone(), host.clone());
+        assert!(reconcile(&scripted, &key).await.is_err(), "{failure:?}");
+        let deleted = scripted.first("host DELETE", "/pods/a").unwrap();
+        let reported = scripted.first("tenant PATCH", "/pods/a/status").unwrap();
+        assert!(deleted < reported, "{failure:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_host_comes_before_that_of_the_tenant() {
+    let (mut pod, host) = pods(&json!({}), Some("gpu-1"));
+    pod["metadata"] = json!({"deletionTimestamp": "2026-05-05T22:00:00Z", "deletionGracePeriodSeconds": 30});
+    let scripted = Scripted::new(tenant(SyncPolicy::default()), |call| {
+        if call.starts_with("host DELETE") {
+            return Some(Failure::Refused(500));
+        }
+        call.ends_with("/status").then_some(Failure::Refused(422))
+    });
+    let key = put(&scripted, KindId::Pod, pod, host);
+    let result = reconcile(&scripted, &key).await;
+    assert!(matches!(result, Err(CallError::Unavailable(_))), "{result:?}");
+    assert!(scripted.first("tenant PATCH", "/pods/a/status").is_some());
+}
