@@ -23,6 +23,7 @@ pub mod quota_ledger;
 pub mod runtime;
 pub mod storage_uses;
 pub mod stores;
+pub mod syncer_report;
 #[cfg(test)]
 mod testing;
 pub mod user_pods;

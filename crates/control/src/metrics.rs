@@ -1,6 +1,6 @@
 //! Counters of control.
 
-use crate::{controllers::tenant::SyncerReport, gauges::Gauges};
+use crate::{gauges::Gauges, syncer_report::SyncerReport};
 use berth_runtime::metrics::{QueueMetrics, duration_histogram};
 use prometheus_client::{
     encoding::EncodeLabelSet,

@@ -1,8 +1,8 @@
 //! Texts of the chart: its README lists every value, alerts and dashboards use only metrics that exist.
 
 use berth_control::{
-    controllers::tenant::SyncerReport,
     metrics::{ActionLabels, Metrics, ReconcileLabels, TenantLabels},
+    syncer_report::SyncerReport,
 };
 use berth_tests::helm::chart;
 use prometheus_client::{encoding::text::encode, registry::Registry};

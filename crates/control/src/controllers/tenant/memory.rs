@@ -7,11 +7,11 @@ use super::{
     datastore_usage::UsageMemory,
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
-    syncer_report::SyncerReport,
 };
 use crate::{
     apply::Applier,
     control_plane::{Authorities, LeafStore},
+    syncer_report::SyncerReport,
 };
 use berth_planner::NodeGroupPlan;
 use berth_quota::Amounts;

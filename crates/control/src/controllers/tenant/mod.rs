@@ -33,7 +33,6 @@ mod schedule;
 mod settings;
 mod sleep;
 mod status;
-mod syncer_report;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -49,7 +48,6 @@ pub use context::TenantContext;
 pub use error::TenantError;
 pub use memory::{TenantMemory, Tenants};
 pub use settings::Settings;
-pub use syncer_report::SyncerReport;
 pub use validate::{AvailableCapacity, Validator, validate};
 
 use super::slots::Slot;

@@ -1,9 +1,7 @@
 //! What a tenant stores and has on the host is measured, and compared with its limits.
 
-use super::{
-    super::SyncerReport,
-    fixture::{Fixture, UID},
-};
+use super::fixture::{Fixture, UID};
+use crate::syncer_report::SyncerReport;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,

@@ -20,7 +20,7 @@ pub struct SyncerReport {
 
 impl SyncerReport {
     /// Reads the numbers in the metrics of the syncer.
-    pub(super) fn read(&mut self, metrics: &str) {
+    pub(crate) fn read(&mut self, metrics: &str) {
         self.unlisted_kinds = sum(metrics, UNLISTED);
         self.failing_keys = sum(metrics, FAILING);
     }
