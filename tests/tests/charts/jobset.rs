@@ -5,6 +5,7 @@ use crate::{
     host_objects,
     team::{accepted, container, refused, team},
 };
+use berth_api::pod_labels::host_key;
 use berth_tests::{
     kubectl::Kubectl,
     objects::{dynamic, phase},
@@ -116,7 +117,10 @@ pub(crate) async fn replicated_jobs_of_a_training_run(host: Arc<TestCluster>) {
         Some("None"),
         "the names are those of a headless Service"
     );
-    assert_eq!(service.selector.unwrap()["jobset.sigs.k8s.io/jobset-name"], "run");
+    assert_eq!(
+        service.selector.unwrap()[&host_key("jobset.sigs.k8s.io/jobset-name")],
+        "run"
+    );
 
     for name in pods.keys() {
         end(&host, tenant, name).await;
