@@ -9,17 +9,37 @@ use super::{
 };
 use serde_json::Value;
 
+/// What a write waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wait {
+    /// Requests of the host's controllers.
+    Requests(Turn),
+    /// Bytes.
+    Bytes(Turn),
+}
+
 impl ObjectSync<'_> {
-    /// Asks whether it is the turn of a write of `bytes` that makes the host object, or changes it, to `desired`. Returns what to do if it is not.
-    pub(super) async fn wait_to_write(&self, desired: &Value, is_new: bool, bytes: u64) -> Option<Outcome> {
+    /// Asks whether it is the turn of a write of `bytes` that makes the host object, or changes it, to `desired`. Returns what it waits for if it
+    /// is not.
+    pub(super) fn ask_to_write(&self, desired: &Value, is_new: bool, bytes: u64) -> Option<Wait> {
         let requests = self.kind.controller_requests(desired, is_new);
-        if let Turn::Later { takes_long } = self.engine.turns.ask_for_requests(&self.key(), requests) {
-            if takes_long {
-                self.record_wait_for_controllers().await;
-            }
-            return Some(Outcome::new(turns::WAITS).comparing_again());
+        let turn = self.engine.turns.ask_for_requests(&self.key(), requests);
+        if turn != Turn::Now {
+            return Some(Wait::Requests(turn));
         }
-        self.wait_for_turn(bytes).await
+        let turn = self.engine.ask_to_write(&self.key(), bytes);
+        (turn != Turn::Now).then_some(Wait::Bytes(turn))
+    }
+
+    /// Says in the tenant that an object waits, if it does for long, and returns what to do. What happens on the host comes before: the tenant's
+    /// API server may not answer.
+    pub(super) async fn report_wait(&self, wait: Wait) -> Outcome {
+        match wait {
+            Wait::Requests(Turn::Later { takes_long: true }) => self.record_wait_for_controllers().await,
+            Wait::Requests(_) => {}
+            Wait::Bytes(turn) => self.engine.report_wait(&self.key(), turn).await,
+        }
+        Outcome::new(turns::WAITS).comparing_again()
     }
 
     /// The write that asked for requests has reached the host.

@@ -102,7 +102,8 @@ impl ObjectSync<'_> {
         if let Some(waits) = self.wait_to_make_endpoints(&desired).await {
             return Ok(waits);
         }
-        if let Some(waits) = self.wait_to_write(&desired, true, bytes).await {
+        if let Some(wait) = self.ask_to_write(&desired, true, bytes) {
+            let waits = self.report_wait(wait).await;
             return Ok(waits);
         }
         if let Some(waits) = self.wait_for_place(object).await {

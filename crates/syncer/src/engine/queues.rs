@@ -86,7 +86,9 @@ impl Engine {
         for _ in 0..IDLE_CHECKS {
             let idle = [QueuePriority::High, QueuePriority::Normal];
             let is_idle = idle.into_iter().all(|priority| self.queue(priority).is_empty());
-            if is_idle || self.queue(QueuePriority::Low).len() > MANY {
+            let low = QueuePriority::Low;
+            let events = self.queue(low).len() + self.slow_queues[low as usize].len();
+            if is_idle || events > MANY {
                 return;
             }
             tokio::time::sleep(IDLE_CHECK).await;

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Wait of an object that may not grow because the tenant has as many bytes on the host as it may have.
 const FULL_WAIT: Duration = Duration::from_mins(1);
+/// The result of a change for which the host has no room.
+pub(super) const REFUSED: &str = "refused";
 /// Rounds of subresource writes and a fresh read before an update gives up for now.
 const UPDATE_ROUNDS: usize = 4;
 
@@ -153,10 +155,10 @@ impl ObjectSync<'_> {
         if host.origin_uid.is_none() || kind.is_inert(host) || pending == Pending::Dropped {
             // It had its turn when it was reserved, and is opened seldom. What was reserved in vain is closed at once.
             engine.turns.take(bytes);
-        } else if let Some(waits) = self.wait_to_write(&desired, false, bytes).await {
+        } else if let Some(wait) = self.ask_to_write(&desired, false, bytes) {
             self.close_now(host, &desired, Part::Isolating).await;
             self.narrow_now(stored, host, &desired).await;
-            return Ok(Compared::Later(waits));
+            return Ok(Compared::Later(self.report_wait(wait).await));
         }
         let growth = engine.growth(&self.key(), host.bytes.into(), &desired, &mutable);
         let _in_flight = match engine.reserve_growth(host.bytes.into(), growth) {
@@ -168,7 +170,7 @@ impl ObjectSync<'_> {
                 engine
                     .record_event(&self.key(), Level::Warning, QUOTA_EXCEEDED, &message)
                     .await;
-                return Ok(Compared::Later(Outcome::requeue("refused", FULL_WAIT)));
+                return Ok(Compared::Later(Outcome::requeue(REFUSED, FULL_WAIT)));
             }
         };
         if let Some(waits) = self.wait_to_open_gates(object, host).await {

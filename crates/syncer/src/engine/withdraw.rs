@@ -4,7 +4,7 @@
 //! What happens on the host depends on nothing that the tenant's API server answers: an administrator of the tenant can have every write of a status
 //! refused, by a policy or a full datastore, or never answered, by a webhook. Such a write is tried again later.
 
-use super::{Outcome, api::CallError, lock, to_host::ObjectSync, update::Part};
+use super::{Outcome, api::CallError, lock, to_host::ObjectSync, turns::Turn, update::Part};
 use berth_sync_rules::{
     kinds::pod::status::disrupted_status,
     model::{DeniedField, WhenDenied, json, store::Stored},
@@ -79,10 +79,13 @@ impl ObjectSync<'_> {
                     let bytes = u64::from(host.bytes).max(count_bytes(&reduced) as u64);
                     let reduced = self.with_metadata(stored, reduced, &hash);
                     let at_once = kind.reduces_at_once(&engine.cache, name);
-                    if at_once {
+                    let turn = if at_once {
                         engine.turns.take(bytes);
-                    }
-                    if at_once || engine.may_write(&self.key(), bytes).await {
+                        Turn::Now
+                    } else {
+                        engine.ask_to_write(&self.key(), bytes)
+                    };
+                    if turn == Turn::Now {
                         self.bring_up_to_date(host, &reduced).await?;
                         engine.set_applied(self.key(), &mutable);
                     } else {
@@ -90,6 +93,7 @@ impl ObjectSync<'_> {
                         if let Some(reduced) = narrows {
                             self.narrow_now(stored, host, &reduced).await;
                         }
+                        engine.report_wait(&self.key(), turn).await;
                     }
                 }
                 Ok(None)

@@ -2,7 +2,7 @@
 
 use super::{
     Engine, Outcome, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level, schedule,
-    turns::Keeps,
+    turns::Keeps, update::REFUSED,
 };
 use crate::metrics::QueueLabels;
 use berth_runtime::queue::Taken;
@@ -135,6 +135,8 @@ impl Engine {
 fn keeps(result: &Result<Outcome, CallError>) -> Keeps {
     match result {
         Ok(outcome) if outcome.result == admit::NO_PLACE => Keeps::All,
+        // Nothing was written, and it is tried again.
+        Ok(outcome) if [REFUSED, schedule::HELD].contains(&outcome.result) => Keeps::Requests,
         Ok(outcome) if !outcome.waits_for_turn() => Keeps::Nothing,
         Ok(_) | Err(_) => Keeps::Requests,
     }

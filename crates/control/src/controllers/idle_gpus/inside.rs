@@ -98,6 +98,8 @@ fn plan<'a>(
     let tasks = mark::plan(memory, tenant, found);
     let inside = memory.inside(tenant);
     if tasks.is_empty() && inside.stopped.is_empty() && request.is_none() {
+        // Nothing else finds out that it is not slow any more.
+        memory.slow.remove(&tenant.uid);
         return None;
     }
     Some(Work {

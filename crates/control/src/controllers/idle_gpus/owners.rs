@@ -180,6 +180,8 @@ pub(super) struct TenantObjects {
     /// Kinds that were looked up, by version and name; none: the tenant does not serve them in namespaces. An error: the API server says no
     /// more than this text.
     served: HashMap<(String, String), Result<Option<ApiResource>, String>>,
+    /// How owners of kinds with a definition are stopped, by the name of the definition and the version: it is long, and is read once.
+    switches: HashMap<(String, String), Option<Switch>>,
 }
 
 impl TenantObjects {
@@ -188,6 +190,7 @@ impl TenantObjects {
             client,
             waits,
             served: HashMap::new(),
+            switches: HashMap::new(),
         }
     }
 
@@ -364,9 +367,15 @@ impl TenantObjects {
         };
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let name = format!("{}.{}", resource.plural, resource.group);
-        let call = async { optional(definitions.get(&name).await) };
+        let of_version = (name, resource.version);
+        if let Some(known) = self.switches.get(&of_version) {
+            return Ok(known.clone());
+        }
+        let call = async { optional(definitions.get(&of_version.0).await) };
         let definition = self.waits.wait(Source::Server, call).await?;
-        Ok(definition.and_then(|definition| switch_of_definition(&definition, &resource.version)))
+        let switch = definition.and_then(|definition| switch_of_definition(&definition, &of_version.1));
+        self.switches.insert(of_version, switch.clone());
+        Ok(switch)
     }
 }
 

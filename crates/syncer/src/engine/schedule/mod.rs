@@ -31,7 +31,7 @@ const STOPS_SOON: &str = "StopsSoon";
 /// Reason of the Event of a pod that a budget keeps after a stop.
 const STOP_DELAYED: &str = "StopDelayed";
 /// Result of a reconciliation of a pod that is held back.
-const HELD: &str = "outside schedule";
+pub(super) const HELD: &str = "outside schedule";
 /// Longest pause between two evaluations: so late it is noticed that the clock was set.
 const LONGEST: Duration = Duration::from_mins(1);
 /// Shortest one.

@@ -154,3 +154,20 @@ async fn an_error_of_the_host_comes_before_that_of_the_tenant() {
     assert!(matches!(result, Err(CallError::Unavailable(_))), "{result:?}");
     assert!(scripted.first("tenant PATCH", "/pods/a/status").is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_waits_is_narrowed_before_the_tenant_reads_that_it_waits() {
+    let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+    let policy = json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress"]}});
+    let key = put(&scripted, KindId::NetworkPolicy, policy, json!({"spec": {}}));
+    let others = (0..).map(|number: u32| KindId::Pod.key(Name::new("team", &number.to_string())));
+    for other in others {
+        if scripted.engine.turns.ask(&other, 8 << 10) == (Turn::Later { takes_long: true }) {
+            break;
+        }
+    }
+    reconcile(&scripted, &key).await.unwrap();
+    let narrowed = scripted.first("host GET", "/networkpolicies/a").unwrap();
+    let reported = scripted.first("tenant", "").unwrap();
+    assert!(narrowed < reported, "{:?}", scripted.calls("", ""));
+}

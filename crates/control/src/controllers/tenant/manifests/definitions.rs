@@ -7,7 +7,7 @@ use super::{
     parts::{Kind, Turns},
 };
 use crate::apply::optional;
-use berth_runtime::discovery::is_segment;
+use berth_runtime::{answers::is_too_long, discovery::is_segment};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 pub(super) const MAX_DEFINITIONS: usize = 500;
 /// Versions of a definition that are asked.
 const MAX_VERSIONS: usize = 8;
-/// Definitions in an answer to a list.
-const PAGE: u32 = 500;
-/// Answers of a list.
-const MAX_PAGES: usize = 20;
+/// Definitions in an answer to a list, and how many are asked for when that is too long: annotations have up to 256 KiB.
+const PAGES: [u32; 3] = [500, 50, 5];
+/// Definitions that are listed.
+const MAX_LISTED: usize = 10_000;
 
 /// A definition of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,11 +133,22 @@ fn definitions(client: &Client) -> Api<DynamicObject> {
 async fn list_names(client: &Client, group: &str) -> Result<Vec<String>, String> {
     let is_of_group = |name: &String| name.split_once('.').is_some_and(|(_, of)| of == group) && is_segment(name);
     let definitions = definitions(client);
-    let mut params = ListParams::default().limit(PAGE);
-    let mut names = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let page = definitions.list_metadata(&params).await;
-        let page = page.map_err(|error| message(&error))?;
+    let mut smaller = PAGES.into_iter();
+    let mut params = ListParams {
+        limit: smaller.next(),
+        ..ListParams::default()
+    };
+    let (mut names, mut listed) = (Vec::new(), 0);
+    while listed < MAX_LISTED {
+        let page = match definitions.list_metadata(&params).await {
+            Ok(page) => page,
+            Err(error) if is_too_long(&error) => {
+                params.limit = Some(smaller.next().ok_or_else(|| message(&error))?);
+                continue;
+            }
+            Err(error) => return Err(message(&error)),
+        };
+        listed += page.items.len();
         let found = page.items.into_iter().filter_map(|found| found.metadata.name);
         names.extend(found.filter(&is_of_group));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -146,8 +157,7 @@ async fn list_names(client: &Client, group: &str) -> Result<Vec<String>, String>
         }
     }
     Err(format!(
-        "the tenant has more than {} CustomResourceDefinitions, which are not all read",
-        MAX_PAGES * PAGE as usize
+        "the tenant has more than {MAX_LISTED} CustomResourceDefinitions, which are not all read"
     ))
 }
 

@@ -92,11 +92,16 @@ impl Pass<'_> {
         let (mut waiting, mut problem) = (None, None);
         // A tenant can have several that API servers serve, by a changed status.
         for name in names.iter().take(MAX_DEFINITIONS) {
-            let read = self
-                .definitions
-                .read(self.client, &mut self.turns, object, name)
-                .await?;
-            let Some(definition) = read else { continue };
+            let read = self.definitions.read(self.client, &mut self.turns, object, name);
+            let definition = match read.await {
+                Ok(Some(definition)) => definition,
+                Ok(None) => continue,
+                // It may be one of the kind. Even so it keeps back no deletion by another one.
+                Err(why) => {
+                    problem = Some(why);
+                    continue;
+                }
+            };
             if !definition.is_accepted {
                 waiting = Some(definition.name);
                 continue;
@@ -222,7 +227,8 @@ impl Pass<'_> {
             None if !is_own => Err(format!(
                 "there is no APIService {name} in the tenant now, so that it is not certain who answers for the object; Berth tries again"
             )),
-            _ => Ok(self.known.registrations.has_settled(name)),
+            // What was asked in this pass was asked after it had begun.
+            _ => Ok(self.known.registrations.has_settled(name, self.turns.begun())),
         }
     }
 }

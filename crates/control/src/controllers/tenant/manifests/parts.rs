@@ -1,9 +1,9 @@
 //! In which order a pass works, and how long it waits for servers that are not the platform's.
 //!
 //! A tenant can serve API groups by servers of its own, and convert objects of its kinds by webhooks. One that does not answer takes the
-//! time of its own kinds, and of nothing else: the groups that API servers serve themselves come first, and completely where nobody in the
-//! tenant can register another server for them. Elsewhere they have time limits, too. Kinds that were too slow come last in the next pass,
-//! one by one, and those first that had no turn.
+//! time of its own kinds, and of nothing else: the groups that API servers serve themselves come first, and their answers have no time limit
+//! where nobody in the tenant can register another server for them. Changes have time limits anywhere, as webhooks see them. Kinds that were
+//! too slow come last in the next pass, one by one, and those first that had no turn.
 
 use super::{
     PASS_LIMIT,
@@ -19,8 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// Time for one answer about kinds that a server of the tenant's may serve.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-/// The same for changes in groups that API servers serve themselves: where these have a time limit, webhooks of the tenant see the changes.
-/// An API server waits ten seconds for a webhook, unless it says otherwise, and may go on without its answer.
+/// The same for changes in groups that API servers serve themselves, which webhooks of the tenant see. An API server waits ten seconds for a webhook, unless it says otherwise, and may go on without its answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(12);
 /// A kind that had less time than this before the end of the pass is not called too slow: others may have taken the time.
 const LEAST_LIMIT: Duration = Duration::from_secs(2);
@@ -75,9 +74,15 @@ impl Turns {
         }
     }
 
-    /// From now on there is no time limit for groups that API servers serve themselves: nobody in the tenant has another server for them.
+    /// From now on answers about groups that API servers serve themselves have no time limit: nobody in the tenant has another server for them.
+    /// Changes have one anywhere: webhooks with match conditions of their own see those of the platform in any tenant.
     pub(super) fn trust_own_groups(&mut self) {
         self.are_own_certain = true;
+    }
+
+    /// When the pass began.
+    pub(super) const fn begun(&self) -> Instant {
+        self.begun
     }
 
     /// All parts of the pass, in order.
@@ -91,8 +96,13 @@ impl Turns {
     /// Begins a part.
     pub(super) fn begin(&mut self, part: &Part) {
         if *part == Part::Containers {
-            self.until = self.begun + PASS_LIMIT.saturating_sub(LAST_RESERVE);
+            self.until = self.end();
         }
+    }
+
+    /// When the pass has to be done, so that it is not cut off.
+    fn end(&self) -> Instant {
+        self.begun + PASS_LIMIT.saturating_sub(LAST_RESERVE)
     }
 
     /// Whether API servers serve a group themselves.
@@ -100,7 +110,7 @@ impl Turns {
         self.own_groups.contains(group)
     }
 
-    /// Whether there is no time limit for a kind.
+    /// Whether there is no time limit for answers about a kind.
     fn is_certain(&self, key: &ObjectKey) -> bool {
         self.are_own_certain && self.is_own_group(&key.group)
     }
@@ -108,7 +118,7 @@ impl Turns {
     /// When an object is applied.
     pub(super) fn part_of(&self, key: &ObjectKey) -> Part {
         let kind = key.group_and_kind();
-        if !self.is_certain(key) && self.slow_before.contains(&kind) {
+        if self.slow_before.contains(&kind) {
             Part::Slow(kind)
         } else if self.is_own_group(&key.group) {
             Part::Own
@@ -131,6 +141,9 @@ impl Turns {
     /// # Errors
     /// The kind is too slow, or there is no time left for it.
     pub(super) async fn read<T>(&mut self, key: &ObjectKey, call: impl Future<Output = T>) -> Result<T, String> {
+        if self.is_certain(key) {
+            return Ok(Box::pin(call).await);
+        }
         self.wait(key, ANSWER_LIMIT, call).await
     }
 
@@ -146,14 +159,12 @@ impl Turns {
 
     async fn wait<T>(&mut self, key: &ObjectKey, limit: Duration, call: impl Future<Output = T>) -> Result<T, String> {
         let call = Box::pin(call);
-        if self.is_certain(key) {
-            return Ok(call.await);
-        }
         let kind = key.group_and_kind();
         if self.slow.contains(&kind) {
             return Err(SLOW.into());
         }
-        let left = self.until.saturating_duration_since(Instant::now());
+        let until = if self.is_certain(key) { self.end() } else { self.until };
+        let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             self.late.insert(kind);
             return Err(LATE.into());
@@ -259,8 +270,10 @@ mod tests {
         turns.trust_own_groups();
         // A large first pass over kinds of Kubernetes.
         let role = key("rbac.authorization.k8s.io", "ClusterRole");
-        let all = sleep(PASS_LIMIT.saturating_sub(RESERVE + Duration::from_secs(1)));
-        assert_eq!(turns.write(&role, all).await, Ok(()));
+        let half = PASS_LIMIT.saturating_sub(RESERVE + Duration::from_secs(1)) / 2;
+        for _ in 0..2 {
+            assert_eq!(turns.write(&role, sleep(half)).await, Ok(()));
+        }
         for guard in [guard(1), guard(2)] {
             assert_eq!(turns.read(&guard, pending::<()>()).await, Err(LATE.into()));
             assert_eq!(
@@ -273,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn groups_that_api_servers_serve_themselves_have_no_limit_where_that_is_certain() {
+    async fn answers_of_groups_that_api_servers_serve_themselves_have_no_limit_where_that_is_certain() {
         let mut turns = Turns::new(Vec::new());
         turns.trust_own_groups();
         for group in ["", "rbac.authorization.k8s.io", "admissionregistration.k8s.io"] {
@@ -295,11 +308,27 @@ mod tests {
         assert_eq!(turns.read(&hidden, pending::<()>()).await, Err(SLOW.into()));
         // A webhook that is ignored in the end.
         assert_eq!(turns.write(&other, sleep(Duration::from_secs(10))).await, Ok(()));
-        let mut next = Turns::new(turns.slow_kinds());
+        let next = Turns::new(turns.slow_kinds());
         assert_eq!(next.part_of(&hidden), Part::Slow(hidden.group_and_kind()));
         assert_eq!(next.part_of(&other), Part::Own);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_webhook_takes_the_time_of_the_kind_whose_changes_it_sees_in_any_tenant() {
+        let (hidden, other) = (key("", "Namespace"), key("", "ConfigMap"));
+        let mut turns = Turns::new(Vec::new());
+        turns.trust_own_groups();
+        for _ in 0..3 {
+            assert_eq!(turns.write(&hidden, pending::<()>()).await, Err(SLOW.into()));
+        }
+        assert_eq!(turns.read(&hidden, async { 1 }).await, Ok(1), "no webhook sees it");
+        for key in [&other, &guard(1)] {
+            assert_eq!(turns.write(key, async { 1 }).await, Ok(1));
+        }
+        let mut next = Turns::new(turns.slow_kinds());
         next.trust_own_groups();
-        assert_eq!(next.part_of(&hidden), Part::Own, "as soon as it is certain");
+        assert_eq!(next.part_of(&hidden), Part::Slow(hidden.group_and_kind()));
+        assert_eq!(next.part_of(&other), Part::Own);
     }
 
     #[test]

@@ -88,10 +88,10 @@ impl Registrations {
         }
     }
 
-    /// Whether an APIService has been as it was read last for so long that what the server answered in between was its answer.
-    pub(super) fn has_settled(&self, name: &str) -> bool {
+    /// Whether an APIService had been as it was read last for so long, when something was asked, that its server answered.
+    pub(super) fn has_settled(&self, name: &str, asked: Instant) -> bool {
         let seen = self.seen.get(name);
-        seen.is_some_and(|(_, since)| since.elapsed() >= SETTLED)
+        seen.is_some_and(|(_, since)| asked.saturating_duration_since(*since) >= SETTLED)
     }
 
     /// Forgets what was read.
@@ -154,20 +154,20 @@ mod tests {
     async fn what_changes_all_the_time_never_settles() {
         const NAME: &str = "v1.platform.example";
         let mut registrations = Registrations::default();
-        assert!(!registrations.has_settled(NAME));
+        assert!(!registrations.has_settled(NAME, Instant::now()));
         for version in ["1", "2", "3"] {
             registrations.note(NAME, Some(&registration(version, &Value::Null)));
-            assert!(!registrations.has_settled(NAME), "{version}");
+            assert!(!registrations.has_settled(NAME, Instant::now()), "{version}");
             sleep(2 * SETTLED).await;
         }
         registrations.note(NAME, None);
-        assert!(!registrations.has_settled(NAME), "it is gone");
+        assert!(!registrations.has_settled(NAME, Instant::now()), "it is gone");
         for is_settled in [false, true] {
             registrations.note(NAME, Some(&registration("4", &Value::Null)));
-            assert_eq!(registrations.has_settled(NAME), is_settled);
+            assert_eq!(registrations.has_settled(NAME, Instant::now()), is_settled);
             sleep(SETTLED).await;
         }
         registrations.forget();
-        assert!(!registrations.has_settled(NAME));
+        assert!(!registrations.has_settled(NAME, Instant::now()));
     }
 }
