@@ -24,6 +24,7 @@ pub mod runtime;
 pub mod storage_uses;
 pub mod stores;
 pub mod syncer_report;
+mod tenant_errors;
 #[cfg(test)]
 mod testing;
 pub mod user_pods;

@@ -103,8 +103,7 @@ impl ObjectSync<'_> {
             return Ok(waits);
         }
         if let Some(wait) = self.ask_to_write(&desired, true, bytes) {
-            let waits = self.report_wait(wait).await;
-            return Ok(waits);
+            return Ok(self.report_wait(wait).await);
         }
         if let Some(waits) = self.wait_for_place(object).await {
             engine.turns.keep(&self.key(), bytes);

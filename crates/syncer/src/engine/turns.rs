@@ -380,7 +380,7 @@ impl Engine {
         }
     }
 
-    /// The same for what is not on the host yet, so that nothing there comes before the report.
+    /// Asks, and reports a long wait at once: for writes before which nothing has to be closed on the host. Returns whether the key may write.
     pub(super) async fn may_write(&self, key: &Key, bytes: u64) -> bool {
         let turn = self.ask_to_write(key, bytes);
         self.report_wait(key, turn).await;

@@ -4,8 +4,7 @@
 //! servers and by webhooks that convert objects. What does not answer takes the time of its own kind, and of nothing else. It is not asked again
 //! in the same pass, and in the next one after all others.
 
-use berth_api::text::printable_start;
-use berth_runtime::answers::{MAX_ANSWER, MAX_TREE, is_too_long};
+use crate::tenant_errors::message;
 use kube::Error;
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::{Instant, timeout};
@@ -19,14 +18,12 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 const TEAM_LIMIT: Duration = Duration::from_secs(8);
 /// Kinds that are remembered as slow. With more, none is: they are found again.
 const MAX_SLOW: usize = 100;
-/// Bytes of a message that are kept.
-const MAX_MESSAGE: usize = 1000;
 
 /// Why an object of a tenant could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ObjectError {
     /// The API server refuses, or its answer cannot be read.
-    #[error("{}", describe(.0))]
+    #[error("{}", message(.0))]
     Api(#[source] Box<Error>),
     /// It was the same when something of the kind was read before in this pass. The text says what.
     #[error("{0}")]
@@ -59,21 +56,6 @@ impl ObjectError {
             _ => false,
         }
     }
-}
-
-/// What an API server says, without the kind of the error. Servers and webhooks of the team write such texts.
-fn describe(error: &Error) -> String {
-    let text = match error {
-        Error::Api(status) => status.message.clone(),
-        error if is_too_long(error) => format!(
-            "what the tenant's API server answers is longer than Berth reads ({} MiB, or {} MiB of memory; 1 MiB for the list of kinds); look \
-             there at the object, and at the server of its API group if the group has an APIService",
-            MAX_ANSWER >> 20,
-            MAX_TREE >> 20
-        ),
-        error => error.to_string(),
-    };
-    printable_start(&text, MAX_MESSAGE)
 }
 
 /// On whom an answer depends.

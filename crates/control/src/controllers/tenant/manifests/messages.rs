@@ -1,11 +1,8 @@
 //! What the condition says of objects that are not in the tenant as the manifests say. Servers and webhooks of the team write parts of it.
 
-use berth_api::text::printable_start;
-use berth_runtime::answers::{MAX_ANSWER, MAX_TREE, is_too_long};
+pub(super) use crate::tenant_errors::{MAX_MESSAGE, message};
+use berth_runtime::answers::is_too_long;
 use kube::{Error, api::GroupVersionKind};
-
-/// Bytes of a message that are kept.
-pub(super) const MAX_MESSAGE: usize = 1000;
 
 /// What is wrong with a kind that is not waited for any longer.
 pub(super) const SLOW: &str = "the server of its API group in the tenant did not answer in time; look there for an APIService of the group, and for \
@@ -14,23 +11,7 @@ pub(super) const SLOW: &str = "the server of its API group in the tenant did not
 pub(super) const LATE: &str = "there was no time left for its kind, as other kinds took all of it. Berth tries again, and asks those last that \
                                did not answer in time";
 
-/// What an API server says, without the kind of the error. Webhooks of the team write such texts, and they end up in the status on the
-/// host: with one that is too long for it, nothing could be written there any more.
-pub(super) fn message(error: &Error) -> String {
-    let text = match error {
-        Error::Api(status) => status.message.clone(),
-        error if is_too_long(error) => format!(
-            "what the tenant's API server answers is longer than Berth reads ({} MiB, or {} MiB of memory); look at the object in the \
-             tenant, and at the server of its API group if the group has an APIService there",
-            MAX_ANSWER >> 20,
-            MAX_TREE >> 20
-        ),
-        error => error.to_string(),
-    };
-    printable_start(&text, MAX_MESSAGE)
-}
-
-/// The same of a request for the kinds of a group.
+/// [`message`] of a request for the kinds of a group.
 pub(super) fn message_of_list(kind: &GroupVersionKind, error: &Error) -> String {
     if !is_too_long(error) {
         return message(error);
