@@ -25,6 +25,7 @@ pub mod storage_uses;
 pub mod stores;
 pub mod syncer_report;
 mod tenant_errors;
+mod tenant_lists;
 #[cfg(test)]
 mod testing;
 pub mod user_pods;

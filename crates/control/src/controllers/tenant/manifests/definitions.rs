@@ -6,12 +6,13 @@ use super::{
     objects::ObjectKey,
     parts::{Kind, Turns},
 };
-use crate::apply::optional;
-use berth_runtime::{answers::is_too_long, discovery::is_segment};
+use crate::{apply::optional, tenant_lists::Pages};
+use berth_runtime::discovery::is_segment;
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind},
 };
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -19,8 +20,8 @@ use std::collections::BTreeMap;
 pub(super) const MAX_DEFINITIONS: usize = 500;
 /// Versions of a definition that are asked.
 const MAX_VERSIONS: usize = 8;
-/// Definitions in an answer to a list, and how many are asked for when that is too long: annotations have up to 256 KiB.
-const PAGES: [u32; 3] = [500, 50, 5];
+/// Where all definitions are.
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// Definitions that are listed.
 const MAX_LISTED: usize = 10_000;
 
@@ -129,32 +130,30 @@ fn definitions(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &resource)
 }
 
+/// What is read of a definition in a list.
+#[derive(Deserialize)]
+struct Listed {
+    metadata: ListedMetadata,
+}
+
+#[derive(Deserialize)]
+struct ListedMetadata {
+    #[serde(default)]
+    name: String,
+}
+
 /// Names of all definitions of a group: that of a definition is its plural name, a dot, and its group.
 async fn list_names(client: &Client, group: &str) -> Result<Vec<String>, String> {
     let is_of_group = |name: &String| name.split_once('.').is_some_and(|(_, of)| of == group) && is_segment(name);
-    let definitions = definitions(client);
-    let mut smaller = PAGES.into_iter();
-    let mut params = ListParams {
-        limit: smaller.next(),
-        ..ListParams::default()
-    };
+    // Their annotations alone have up to 256 KiB each, so some pages may be too long.
+    let mut pages = Pages::of_metadata(client, DEFINITIONS);
     let (mut names, mut listed) = (Vec::new(), 0);
-    while listed < MAX_LISTED {
-        let page = match definitions.list_metadata(&params).await {
-            Ok(page) => page,
-            Err(error) if is_too_long(&error) => {
-                params.limit = Some(smaller.next().ok_or_else(|| message(&error))?);
-                continue;
-            }
-            Err(error) => return Err(message(&error)),
+    while listed <= MAX_LISTED {
+        let Some(page) = pages.next::<Listed>().await? else {
+            return Ok(names);
         };
-        listed += page.items.len();
-        let found = page.items.into_iter().filter_map(|found| found.metadata.name);
-        names.extend(found.filter(&is_of_group));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(names),
-        }
+        listed += page.len();
+        names.extend(page.into_iter().map(|found| found.metadata.name).filter(is_of_group));
     }
     Err(format!(
         "the tenant has more than {MAX_LISTED} CustomResourceDefinitions, which are not all read"

@@ -1,14 +1,12 @@
 //! What only the tenant's API server knows before the tenant falls asleep: its pods, Jobs and CronJobs, and whether it was used just now.
 
 use super::super::{datastore_usage, target::Tenant};
-use crate::apply::Applier;
-use berth_runtime::answers::is_too_long;
+use crate::{apply::Applier, tenant_lists::Pages};
 use berth_schedules::cron_jobs;
 use berth_sleep::Inside;
-use http_body_util::{BodyExt, Limited};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
-use kube::{Api, Client, api::ListParams, client::Body};
+use kube::{Api, Client, api::ListParams};
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{
     sync::{Arc, PoisonError},
@@ -18,19 +16,15 @@ use std::{
 /// Time for all that is read.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Where all CronJobs are.
-const CRON_JOBS: &str = "/apis/batch/v1/cronjobs?";
+const CRON_JOBS: &str = "/apis/batch/v1/cronjobs";
 /// Where all Jobs are.
-const JOBS: &str = "/apis/batch/v1/jobs?";
+const JOBS: &str = "/apis/batch/v1/jobs";
+/// Where all pods are.
+const PODS: &str = "/api/v1/pods";
 /// Pods that have not ended.
 const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
-/// Where all pods are that have not ended and have a node. The selector is encoded.
-const PLACED_PODS: &str =
-    "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed%2Cspec.nodeName%21%3D&";
-/// Objects that are listed at a time: many, so that thousands are read in [`LIMIT`]; fewer from there on where they are more than
-/// [`MAX_PAGE`]. The tenant decides on their size: one has up to 1.5 MiB in etcd, and as text several times that.
-const PAGES: [u32; 3] = [500, 50, 5];
-/// Bytes of such a page that are read. Control serves all tenants with little memory.
-const MAX_PAGE: usize = 16 << 20;
+/// Pods that have not ended and have a node.
+const PLACED: &str = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!=";
 /// How long a run of a CronJob that is due may wait for its Job. The controller creates it within seconds, if it does at all: one whose
 /// deadline has passed, or that must not run beside the one before, gets none.
 const JOB_WITHIN: SignedDuration = SignedDuration::from_mins(2);
@@ -41,10 +35,10 @@ pub(super) async fn read(tenant: &Tenant, now: Timestamp) -> Result<Inside, Stri
     let client = api_server.client().clone();
     let reading = async {
         let next_job = find_next_job(&client, now).await?;
-        let has_jobs = any(&client, JOBS, may_create_pods).await?;
+        let has_jobs = any(Pages::new(&client, JOBS), may_create_pods).await?;
         Ok::<_, String>(Inside {
             has_pods: has_pods(&client).await.map_err(|error| error.to_string())?,
-            has_started_pods: any(&client, PLACED_PODS, is_started).await?,
+            has_started_pods: any(Pages::new(&client, PODS).fields(PLACED), is_started).await?,
             has_jobs,
             next_job,
         })
@@ -77,20 +71,6 @@ async fn has_pods(client: &Client) -> kube::Result<bool> {
     let pods: Api<Pod> = Api::all(client.clone());
     let first = ListParams::default().fields(UNFINISHED).limit(1);
     Ok(!pods.list_metadata(&first).await?.items.is_empty())
-}
-
-/// What is read of a list.
-#[derive(Deserialize)]
-struct Page<Item> {
-    #[serde(default)]
-    metadata: PageMetadata,
-    items: Vec<Item>,
-}
-
-#[derive(Default, Deserialize)]
-struct PageMetadata {
-    #[serde(rename = "continue")]
-    next: Option<String>,
 }
 
 /// What is read of an object's metadata.
@@ -170,77 +150,8 @@ struct PodStatus {
     start_time: Option<Time>,
 }
 
-/// Reads a list page by page.
-struct Pages<'a> {
-    client: &'a Client,
-    /// Path and query of the list, to which more is added.
-    from: &'a str,
-    /// Where the next page begins; none after the last one.
-    token: Option<String>,
-    /// Objects of the next page, and of the smaller ones that are left to try.
-    sizes: &'static [u32],
-}
-
-impl<'a> Pages<'a> {
-    fn new(client: &'a Client, from: &'a str) -> Self {
-        let token = Some(String::new());
-        Self {
-            client,
-            from,
-            token,
-            sizes: &PAGES,
-        }
-    }
-
-    /// The objects of the next page; none after the last one.
-    async fn next<Item: DeserializeOwned>(&mut self) -> Result<Option<Vec<Item>>, String> {
-        let Some(token) = &self.token else { return Ok(None) };
-        let page: Page<Item> = loop {
-            let &[size, ref smaller @ ..] = self.sizes else {
-                let smallest = PAGES[PAGES.len() - 1];
-                return Err(format!("{smallest} objects are more than {} MiB", MAX_PAGE >> 20));
-            };
-            match get_page(self.client, self.from, token, size).await? {
-                Some(page) => break page,
-                None => self.sizes = smaller,
-            }
-        };
-        self.token = page.metadata.next.filter(|token| !token.is_empty());
-        Ok(Some(page.items))
-    }
-}
-
-/// A page of so many objects, after the one that gave the token; none if it is longer than [`MAX_PAGE`].
-async fn get_page<Item: DeserializeOwned>(
-    client: &Client,
-    from: &str,
-    token: &str,
-    size: u32,
-) -> Result<Option<Page<Item>>, String> {
-    let mut path = format!("{from}limit={size}");
-    if !token.is_empty() {
-        // API servers write it in the alphabet of base64 for URLs.
-        path.push_str("&continue=");
-        path.push_str(token);
-    }
-    let request = http::Request::get(path).body(Body::empty());
-    let request = request.map_err(|error| error.to_string())?;
-    let answer = client.send(request).await.map_err(|error| error.to_string())?;
-    if !answer.status().is_success() {
-        return Err(format!("the answer is {}", answer.status()));
-    }
-    match Limited::new(answer.into_body(), MAX_PAGE).collect().await {
-        Ok(body) => serde_json::from_slice(&body.to_bytes())
-            .map(Some)
-            .map_err(|error| error.to_string()),
-        Err(error) if is_too_long(error.as_ref()) => Ok(None),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
 /// Whether one of the objects in a list is like that. It is read until one is found.
-async fn any<Item: DeserializeOwned>(client: &Client, from: &str, is: fn(&Item) -> bool) -> Result<bool, String> {
-    let mut pages = Pages::new(client, from);
+async fn any<Item: DeserializeOwned>(mut pages: Pages<'_>, is: fn(&Item) -> bool) -> Result<bool, String> {
     while let Some(items) = pages.next().await? {
         if items.iter().any(is) {
             return Ok(true);
@@ -306,15 +217,11 @@ fn next_run(job: &CronJob, now: Timestamp) -> Result<Option<Timestamp>, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::LATE;
-    use berth_runtime::{answers::LimitAnswers, corrected::CorrectAnswers};
+    use crate::testing::{LATE, client_of};
     use http::{Request, Response};
-    use kube::client::ClientBuilder;
+    use kube::client::Body;
     use serde_json::{Value, json};
-    use std::{
-        convert::Infallible,
-        sync::atomic::{AtomicUsize, Ordering},
-    };
+    use std::convert::Infallible;
 
     fn run(spec: Value) -> Result<Option<String>, String> {
         let mut job = json!({"metadata": {"namespace": "team", "name": "report"}, "spec": {"jobTemplate": {}}});
@@ -325,76 +232,19 @@ mod tests {
         next_run(&job, now).map(|next| next.map(|next| next.to_string()))
     }
 
-    /// A client as that of a tenant, whose API server answers like this.
-    fn client_of(answer: impl Fn(&Request<Body>) -> Value + Send + 'static) -> Client {
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let answer = Response::new(Body::from(answer(&request).to_string().into_bytes()));
-            async move { Ok::<_, Infallible>(answer) }
-        });
-        let builder = ClientBuilder::new(service, "default").with_layer(&LimitAnswers);
-        builder.with_layer(&CorrectAnswers::All).build()
-    }
-
-    /// A client whose API server has CronJobs of these sizes, and gives the rest of a list for the number of those before it. It counts the requests.
-    fn client(sizes: Vec<usize>) -> (Client, Arc<AtomicUsize>) {
-        let requests = Arc::new(AtomicUsize::default());
-        let counted = Arc::clone(&requests);
-        let client = client_of(move |request| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            let number = |name: &str| {
-                let query = request.uri().query().unwrap_or_default();
-                let value = query.split('&').find_map(|pair| pair.strip_prefix(name));
-                value.map_or(0, |value| value.parse().unwrap())
-            };
-            let (start, limit): (usize, usize) = (number("continue="), number("limit="));
-            let end = sizes.len().min(start + limit);
-            let jobs = sizes[start..end].iter().map(
-                |size| json!({"metadata": {"name": "a"}, "spec": {"schedule": "0 8 * * *", "x": "x".repeat(*size)}}),
-            );
-            let token = if end < sizes.len() {
-                end.to_string()
-            } else {
-                String::new()
-            };
-            json!({"metadata": {"continue": token}, "items": jobs.collect::<Vec<_>>()})
-        });
-        (client, requests)
-    }
-
-    #[tokio::test]
-    async fn many_jobs_are_read_in_few_requests_and_large_ones_in_small_pages() {
-        const MIB: usize = 1 << 20;
-        let now: Timestamp = "2026-05-05T12:00:00Z".parse().unwrap();
-        for (sizes, requests) in [
-            (vec![], 1),
-            (vec![1000; 3000], 6),
-            // 500 and 50 are too many; then five at a time.
-            (vec![MIB; 60], 2 + 12),
-            // Large ones after the first page: 50 are too many there.
-            ([vec![10; 500], vec![3 * MIB; 6]].concat(), 1 + 2 + 2),
-        ] {
-            let count = sizes.len();
-            let (client, counted) = client(sizes);
-            let next = find_next_job(&client, now).await.unwrap().unwrap();
-            let expected = (count > 0).then(|| "2026-05-06T08:00:00Z".parse().unwrap());
-            assert_eq!((next, counted.load(Ordering::Relaxed)), (expected, requests), "{count}");
-        }
-        let (client, _) = client(vec![MAX_PAGE]);
-        let error = find_next_job(&client, now).await.unwrap_err();
-        assert_eq!(error, "5 objects are more than 16 MiB");
-    }
-
     #[tokio::test]
     async fn times_that_no_type_holds_are_those_of_runs_so_far() {
-        let client = client_of(|_| {
-            json!({"items": [{
-                "metadata": {"name": "a", "managedFields": [{"time": LATE}]}, "spec": {"schedule": "0 8 * * *"},
-                "status": {"lastScheduleTime": LATE, "startTime": LATE},
-            }]})
-        });
+        let list = json!({"items": [{
+            "metadata": {"name": "a", "managedFields": [{"time": LATE}]}, "spec": {"schedule": "0 8 * * *"},
+            "status": {"lastScheduleTime": LATE, "startTime": LATE},
+        }]});
+        let client = client_of(tower::service_fn(move |_: Request<Body>| {
+            let answer = Response::new(Body::from(list.to_string().into_bytes()));
+            async move { Ok::<_, Infallible>(answer) }
+        }));
         let next = find_next_job(&client, "2026-05-05T12:00:00Z".parse().unwrap()).await;
         assert_eq!(next, Ok(Ok(Some("2026-05-06T08:00:00Z".parse().unwrap()))));
-        assert_eq!(any(&client, PLACED_PODS, is_started).await, Ok(true));
+        assert_eq!(any(Pages::new(&client, PODS), is_started).await, Ok(true));
     }
 
     #[test]
