@@ -13,7 +13,7 @@ use kube::{
 use serde::{Deserialize, de::DeserializeOwned};
 
 /// Objects in a page. The first page has many, so that a few requests read thousands. After a page that is too long, all pages are smaller.
-const PAGES: [u32; 3] = [500, 50, 5];
+const PAGES: [u32; 4] = [500, 50, 5, 1];
 
 /// What is read of a page.
 #[derive(Deserialize)]
@@ -80,8 +80,7 @@ impl<'a> Pages<'a> {
     /// The objects in the next page. None: there are no more pages.
     ///
     /// # Errors
-    /// The API server refuses or does not answer, the list has changed too much to be continued, or a page of the smallest size is too long. The
-    /// text says which.
+    /// The API server refuses or does not answer, the token has expired, or a page of one object is too long. The text says which.
     pub(crate) async fn next<Item: DeserializeOwned>(&mut self) -> Result<Option<Vec<Item>>, String> {
         if self.is_at_end {
             return Ok(None);
@@ -109,12 +108,11 @@ impl<'a> Pages<'a> {
         serde_json::from_str(&text).map_err(Error::SerdeError)
     }
 
-    /// What to do about objects that are too large even for the smallest page.
+    /// What to do about an object that is too large even for a page of its own.
     fn too_long(&self) -> String {
-        let smallest = PAGES[PAGES.len() - 1];
         format!(
-            "{smallest} objects of {} in the tenant are longer than Berth reads ({} MiB, or {} MiB of memory), or their API server sends them too \
-             slowly; make the largest objects of this list smaller, or delete them",
+            "an object of {} in the tenant is longer than Berth reads ({} MiB, or {} MiB of memory), or the API server sends it too slowly; make \
+             the largest objects of this list smaller, or delete them",
             self.list.url_path,
             MAX_ANSWER >> 20,
             MAX_TREE >> 20
@@ -201,11 +199,14 @@ mod tests {
         for (sizes, expected) in [
             (vec![], vec![500]),
             (vec![1000; 1500], vec![500; 3]),
-            (vec![MIB; 20], vec![500, 50, 5, 5, 5, 5]),
-            // Large objects after the first page.
-            ([vec![10; 500], vec![3 * MIB; 6]].concat(), vec![500, 500, 50, 5, 5]),
-            // The size stays small after the large ones.
-            ([vec![3 * MIB; 6], vec![10; 10]].concat(), vec![500, 50, 5, 5, 5, 5]),
+            (vec![MIB; 17], vec![500, 50, 5, 5, 5, 5]),
+            // Large objects after the first page. The pages stay small after them.
+            (
+                [vec![10; 500], vec![3 * MIB; 6], vec![10; 10]].concat(),
+                vec![500, 500, 50, 5, 5, 5, 5],
+            ),
+            // Each needs a page of its own.
+            (vec![6 * MIB; 3], vec![500, 50, 5, 1, 1, 1]),
         ] {
             let count = sizes.len();
             let (client, asked) = client_with(sizes);
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn objects_that_are_too_large_for_the_smallest_page_are_an_error_that_says_what_to_do() {
+    async fn an_object_that_is_too_large_for_a_page_of_its_own_is_an_error_that_says_what_to_do() {
         let (client, asked) = client_with(vec![MAX_ANSWER]);
         let mut pages = Pages::new(&client, PATH);
         for _ in 0..2 {
@@ -225,7 +226,7 @@ mod tests {
                 assert!(why.contains(part), "{part}: {why}");
             }
         }
-        assert_eq!(*asked.lock().unwrap(), [500, 50, 5], "no page is asked for twice");
+        assert_eq!(*asked.lock().unwrap(), [500, 50, 5, 1], "no page is asked for twice");
     }
 
     #[tokio::test]
