@@ -1,6 +1,12 @@
 //! Counters of control.
 
-use crate::{gauges::Gauges, syncer_report::SyncerReport};
+mod sleep;
+mod syncers;
+
+pub use sleep::{SleepMetrics, SleepStateLabels, WakeLabels};
+pub use syncers::SyncerMetrics;
+
+use crate::gauges::Gauges;
 use berth_runtime::metrics::{QueueMetrics, duration_histogram};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -113,114 +119,6 @@ pub struct GpuActivityLabels {
     pub tenant: String,
     /// active, idle or unknown.
     pub activity: &'static str,
-}
-
-/// Tenants by their state of sleep.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct SleepStateLabels {
-    /// Awake, `FallingAsleep`, Sleeping or Waking.
-    pub state: &'static str,
-}
-
-/// Why tenants wake.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct WakeLabels {
-    /// Requested, Mode or Scheduled.
-    pub cause: &'static str,
-}
-
-/// How tenants sleep and wake.
-#[derive(Clone, Debug)]
-pub struct SleepMetrics {
-    /// Tenants by state.
-    pub tenants: Family<SleepStateLabels, Gauge>,
-    /// Wakes by cause.
-    pub wakes: Family<WakeLabels, Counter>,
-    /// Seconds from the decision to wake until the API server and the syncer are ready.
-    pub wake_seconds: Histogram,
-}
-
-impl Default for SleepMetrics {
-    fn default() -> Self {
-        Self {
-            tenants: Family::default(),
-            wakes: Family::default(),
-            wake_seconds: Histogram::new([1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0]),
-        }
-    }
-}
-
-impl SleepMetrics {
-    fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "tenants_by_sleep_state",
-            "TenantClusters by their state of sleep: Awake, FallingAsleep, Sleeping or Waking",
-            self.tenants.clone(),
-        );
-        registry.register(
-            "tenant_wakes",
-            "How often tenants that slept were woken, by cause: Requested, Mode (spec.sleep.mode) or Scheduled (a CronJob or a SchedulePolicy)",
-            self.wakes.clone(),
-        );
-        registry.register(
-            "tenant_wake_seconds",
-            "Time from the decision to wake a tenant until its API server and its syncer are ready",
-            self.wake_seconds.clone(),
-        );
-    }
-}
-
-/// What is known of the syncers of tenants that have been started and do not sleep.
-#[derive(Clone, Debug, Default)]
-pub struct SyncerMetrics {
-    /// Whether the syncer of each is ready.
-    pub syncer_ready: Family<TenantLabels, Gauge>,
-    /// Kinds of which each may have objects that its syncer does not know.
-    pub syncer_unlisted_kinds: Family<TenantLabels, Gauge>,
-    /// Objects of each on the host that its syncer cannot bring up to date.
-    pub syncer_failing_keys: Family<TenantLabels, Gauge>,
-}
-
-impl SyncerMetrics {
-    /// Sets what is known of the syncer of a tenant. Without a report the tenant has none. What one says that is not ready is of the past.
-    pub fn record(&self, labels: &TenantLabels, report: Option<SyncerReport>) {
-        let of_ready = report.filter(|report| report.is_ready);
-        for (family, value) in [
-            (&self.syncer_ready, report.map(|report| i64::from(report.is_ready))),
-            (
-                &self.syncer_unlisted_kinds,
-                of_ready.map(|report| report.unlisted_kinds),
-            ),
-            (&self.syncer_failing_keys, of_ready.map(|report| report.failing_keys)),
-        ] {
-            match value {
-                Some(value) => {
-                    family.get_or_create(labels).set(value);
-                }
-                None => {
-                    family.remove(labels);
-                }
-            }
-        }
-    }
-
-    fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "syncer_ready",
-            "Whether the syncer of a tenant has listed both sides, so that its class is enforced on the host: 1 or 0; of tenants that do not sleep",
-            self.syncer_ready.clone(),
-        );
-        registry.register(
-            "syncer_unlisted_kinds",
-            "Kinds of which a tenant may have objects that its syncer does not know: berth_syncer_unlisted_kinds, of syncers that are ready",
-            self.syncer_unlisted_kinds.clone(),
-        );
-        registry.register(
-            "syncer_failing_keys",
-            "Objects of a tenant on the host that its syncer cannot bring up to date: the sum of berth_syncer_failing_keys, of syncers that are ready",
-            self.syncer_failing_keys.clone(),
-        );
-    }
 }
 
 /// How something ended.
@@ -510,37 +408,5 @@ impl Metrics {
             "Pods whose GPUs were idle and that were to leave, by result: ok (evicted), stopped (their owner was scaled to zero or suspended), kept (no longer known to be idle right before), blocked by a disruption budget, gone, or failed",
             self.idle_evictions.clone(),
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_a_syncer_are_there_while_it_is_ready_and_all_go_with_its_tenant() {
-        let metrics = SyncerMetrics::default();
-        let labels = TenantLabels {
-            tenant_namespace: "team".into(),
-            tenant: "vision".into(),
-        };
-        let families = [
-            &metrics.syncer_ready,
-            &metrics.syncer_unlisted_kinds,
-            &metrics.syncer_failing_keys,
-        ];
-        let record = |report| {
-            metrics.record(&labels, report);
-            families.map(|family| family.get(&labels).map(|gauge| gauge.get()))
-        };
-        let mut report = SyncerReport {
-            is_ready: true,
-            unlisted_kinds: 2,
-            failing_keys: 3,
-        };
-        assert_eq!(record(Some(report)), [Some(1), Some(2), Some(3)]);
-        report.is_ready = false;
-        assert_eq!(record(Some(report)), [Some(0), None, None]);
-        assert_eq!(record(None), [None, None, None]);
     }
 }
