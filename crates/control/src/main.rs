@@ -84,6 +84,7 @@ async fn run(args: Args) -> Result<(), AnyError> {
         name: system::CONTROL.into(),
         identity: args.identity(),
         end_process: lease::exit,
+        times: lease::Times::default(),
     };
     let mut outcome = Ok(());
     // A replica that waits for the lease is ready: it could take over at any moment.

@@ -31,7 +31,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Times of the election.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+pub struct Times {
     /// Seconds that a lease is valid after its last renewal. A leader that was killed is replaced after this time.
     duration: u64,
     /// Seconds before its end at which the holder begins to renew its lease.
@@ -48,16 +48,20 @@ struct Times {
     orderly_end: Duration,
 }
 
-/// The times of all programs. `renewed_within` is client-go's default: others may take the lease five seconds later, by their own clocks.
-const TIMES: Times = Times {
-    duration: 15,
-    grace: 12,
-    renewed_within: Duration::from_secs(10),
-    check: Duration::from_millis(500),
-    beat: Duration::from_secs(1),
-    stands_still: Duration::from_secs(60),
-    orderly_end: Duration::from_secs(2),
-};
+impl Default for Times {
+    /// The times of all programs. `renewed_within` is client-go's default: others may take the lease five seconds later, by their own clocks.
+    fn default() -> Self {
+        Self {
+            duration: 15,
+            grace: 12,
+            renewed_within: Duration::from_secs(10),
+            check: Duration::from_millis(500),
+            beat: Duration::from_secs(1),
+            stands_still: Duration::from_secs(60),
+            orderly_end: Duration::from_secs(2),
+        }
+    }
+}
 
 /// The lease, and the replica that requests it.
 #[derive(Clone, Debug)]
@@ -71,6 +75,8 @@ pub struct LeaseRequest {
     pub identity: String,
     /// Ends this process, from a thread without a runtime: [`exit`], unless replicas of a test share a process.
     pub end_process: fn(),
+    /// The default, unless a test cannot wait for so long.
+    pub times: Times,
 }
 
 /// Ends the process as one that has failed.
@@ -106,29 +112,12 @@ where
     F: FnOnce(CancellationToken) -> Fut,
     Fut: Future<Output = ()>,
 {
-    elect(config, request, TIMES, stop, on_waiting, work).await
-}
-
-/// The same with other times.
-async fn elect<F, Fut>(
-    config: Config,
-    request: &LeaseRequest,
-    times: Times,
-    stop: &CancellationToken,
-    on_waiting: impl FnOnce(),
-    work: F,
-) -> Result<(), LeaseError>
-where
-    F: FnOnce(CancellationToken) -> Fut,
-    Fut: Future<Output = ()>,
-{
-    let (heartbeat, _task) = Heartbeat::start(times.beat);
+    let (heartbeat, _task) = Heartbeat::start(request.times.beat);
     let (phases, mut phase) = watch::channel(Phase::Starting);
     let finish = CancellationToken::new();
     let candidate = Candidate {
         config,
         request: request.clone(),
-        times,
         heartbeat,
         phases,
         finish: finish.clone(),
@@ -181,7 +170,6 @@ async fn reach(phase: &mut watch::Receiver<Phase>, awaited: Phase) -> bool {
 struct Candidate {
     config: Config,
     request: LeaseRequest,
-    times: Times,
     /// Of the runtime of the work.
     heartbeat: Heartbeat,
     phases: watch::Sender<Phase>,
@@ -207,13 +195,13 @@ impl Candidate {
         self.phases.send_replace(Phase::Waiting);
         while let Err(error) = acquire(&manager).await {
             tracing::warn!(%error, "the lease is gone, and is created again once no other replica can lead any more");
-            tokio::time::sleep(Duration::from_secs(self.times.duration)).await;
+            tokio::time::sleep(Duration::from_secs(self.request.times.duration)).await;
             manager = self.manage(&client).await?;
         }
         // Before the work knows that it may begin.
-        let end_process = self.request.end_process;
+        let LeaseRequest { times, end_process, .. } = self.request;
         let mut fence =
-            Fence::raise(renewals, self.heartbeat.clone(), self.times, end_process).map_err(LeaseError::Thread)?;
+            Fence::raise(renewals, self.heartbeat.clone(), times, end_process).map_err(LeaseError::Thread)?;
         tracing::info!(lease = self.request.name, identity = self.request.identity, "leading");
         self.phases.send_replace(Phase::Leading);
         let lost = tokio::select! {
@@ -248,8 +236,8 @@ impl Candidate {
             .with_namespace(&request.namespace)
             .with_identity(&request.identity)
             .with_field_manager(berth_field_manager(&request.identity))
-            .with_duration(self.times.duration)
-            .with_grace(self.times.grace)
+            .with_duration(request.times.duration)
+            .with_grace(request.times.grace)
             .build()
             .await
     }

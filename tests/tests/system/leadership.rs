@@ -3,7 +3,7 @@
 use berth_local::proxy::Proxy;
 use berth_runtime::{
     client,
-    lease::{LeaseError, LeaseRequest, run_as_leader},
+    lease::{LeaseError, LeaseRequest, Times, run_as_leader},
 };
 use berth_tests::{
     test_cluster::TestCluster,
@@ -56,6 +56,7 @@ impl Replica {
             end_process: || {
                 ENDED.fetch_add(1, Ordering::SeqCst);
             },
+            times: Times::default(),
         };
         let [stop, waits, leads] = std::array::from_fn(|_| CancellationToken::new());
         let (own_stop, own_waits, own_leads) = (stop.clone(), waits.clone(), leads.clone());

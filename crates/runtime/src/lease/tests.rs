@@ -93,9 +93,9 @@ impl Server {
 
     /// Runs for the lease in a runtime with one worker.
     fn elect(&self, times: Times, end_process: fn(), work: impl FnOnce()) -> Result<(), LeaseError> {
-        let (config, request, stop) = (config(&self.url()), request(end_process), CancellationToken::new());
+        let (request, stop) = (request(times, end_process), CancellationToken::new());
         let work = async |_: CancellationToken| work();
-        one_worker().block_on(elect(config, &request, times, &stop, || {}, work))
+        one_worker().block_on(run_as_leader(config(&self.url()), &request, &stop, || {}, work))
     }
 }
 
@@ -108,12 +108,13 @@ fn config(url: &str) -> Config {
     Config::new(url.parse::<Uri>().unwrap())
 }
 
-fn request(end_process: fn()) -> LeaseRequest {
+fn request(times: Times, end_process: fn()) -> LeaseRequest {
     LeaseRequest {
         namespace: "berth-system".into(),
         name: "control".into(),
         identity: "replica".into(),
         end_process,
+        times,
     }
 }
 
@@ -217,7 +218,7 @@ impl Process {
 fn lead_and_block(server: &str) {
     let say = || std::io::stdout().write_all(ASLEEP).unwrap();
     let work = async |_: CancellationToken| block_all(600, say);
-    let request = request(exit);
+    let request = request(Times::default(), exit);
     let stop = CancellationToken::new();
     let led = one_worker().block_on(run_as_leader(config(server), &request, &stop, || {}, work));
     panic!("its threads were not blocked: {led:?}");
