@@ -310,7 +310,8 @@ pub enum LeaseError {
     /// There is no thread for the lease.
     #[error("leader election: no thread can be started: {0}")]
     Thread(#[source] io::Error),
-    /// Its thread has panicked.
+    /// Its thread has panicked. Releases abort the whole process then, and never return this. Builds that unwind, as those of tests do, must not go on
+    /// as if the thread had given the lease back.
     #[error("leader election: the thread that holds the lease has ended")]
     Panicked,
     /// Another replica is the leader, or the lease could not be renewed in time.
