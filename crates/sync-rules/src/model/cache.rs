@@ -10,7 +10,8 @@ use super::{
     references::References,
     resource::{Key, Name, Resource, Side},
     schedule::PublishedSchedule,
-    store::{Stores, Unavailable},
+    store::Unavailable,
+    stores::Stores,
     tenant::Tenant,
     to_host::ToHost,
 };

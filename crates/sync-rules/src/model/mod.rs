@@ -19,6 +19,7 @@ pub mod schedule;
 mod selectors;
 pub mod store;
 pub mod stored;
+pub mod stores;
 pub mod taint;
 pub mod tenant;
 pub mod to_host;

@@ -7,11 +7,7 @@
 pub use super::stored::{Deletion, Stored, is_origin};
 pub use super::watch_spec::{Detail, WatchSpec, origin_name, own_name};
 
-use crate::model::{
-    KindId,
-    fresh::Fresh,
-    resource::{Name, Side},
-};
+use super::{fresh::Fresh, resource::Name};
 use std::{
     collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
@@ -19,7 +15,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
 };
 
 /// Objects that cannot be read are remembered up to this number: a server of the tenant's own may name any number.
@@ -81,6 +76,14 @@ struct Inner {
 }
 
 impl Store {
+    /// An empty store that shares with others which objects are to be packed.
+    pub(super) fn new(fresh: Fresh) -> Self {
+        Self {
+            fresh,
+            ..Self::default()
+        }
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -349,218 +352,5 @@ fn hash_of(uid: &str) -> u64 {
     hasher.finish()
 }
 
-/// All stores.
-#[derive(Debug)]
-pub struct Stores {
-    by_kind: HashMap<(Side, KindId), Store>,
-    fresh: Fresh,
-}
-
-impl Stores {
-    /// Empty stores for these kinds.
-    pub fn new(kinds: &[KindId]) -> Self {
-        let fresh = Fresh::default();
-        let empty = || Store {
-            fresh: fresh.clone(),
-            ..Store::default()
-        };
-        let all = kinds
-            .iter()
-            .flat_map(|kind| [Side::Tenant, Side::Host].map(|side| ((side, *kind), empty())));
-        Self {
-            by_kind: all.collect(),
-            fresh,
-        }
-    }
-
-    /// Packs the objects that have not changed for some time.
-    pub fn pack_old(&self) {
-        self.fresh.pack_old(Instant::now());
-    }
-
-    /// The store of a side and kind. Kinds that are not watched on a side have an empty store there.
-    pub fn of(&self, side: Side, kind: KindId) -> &Store {
-        &self.by_kind[&(side, kind)]
-    }
-
-    /// Bytes of the host's objects of these kinds.
-    pub fn host_bytes(&self, kinds: impl IntoIterator<Item = KindId>) -> u64 {
-        kinds.into_iter().map(|kind| self.host(kind).bytes()).sum()
-    }
-
-    /// The tenant's objects of a kind.
-    pub fn tenant(&self, kind: KindId) -> &Store {
-        self.of(Side::Tenant, kind)
-    }
-
-    /// The host's objects of a kind.
-    pub fn host(&self, kind: KindId) -> &Store {
-        self.of(Side::Host, kind)
-    }
-
-    /// Number of objects of a kind that cannot be read, on both sides.
-    pub fn unreadable(&self, kind: KindId) -> usize {
-        self.tenant(kind).unreadable() + self.host(kind).unreadable()
-    }
-
-    /// Every key of a kind that either side knows.
-    pub fn names(&self, kind: KindId) -> HashSet<Name> {
-        self.tenant(kind)
-            .names()
-            .into_iter()
-            .chain(self.host(kind).names())
-            .collect()
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn stored(name: &str, version: u64) -> Stored {
-        let annotations = json!({"berth.dev/origin-uid": "t"});
-        let version = version.to_string();
-        Stored::new(
-            &json!({"metadata": {"name": name, "uid": "u", "resourceVersion": version, "annotations": annotations}}),
-        )
-    }
-
-    #[test]
-    fn older_states_never_replace_newer_ones() {
-        let store = Store::default();
-        let name = Name::new("a", "b");
-        store.watched(name.clone(), stored("b", 5));
-        store.written(name.clone(), stored("b", 9));
-        store.watched(name.clone(), stored("b", 7));
-        assert_eq!(store.get(&name).unwrap().version, 9);
-    }
-
-    #[test]
-    fn bytes_are_those_of_the_objects_that_exist() {
-        let store = Store::default();
-        let (one, other) = (Name::new("a", "b"), Name::new("a", "c"));
-        store.watched(one.clone(), stored("b", 5).of_bytes(100));
-        store.watched(other.clone(), stored("c", 6).of_bytes(1000));
-        assert_eq!(store.bytes(), 1100);
-        store.written(one.clone(), stored("b", 7).of_bytes(300));
-        store.watched(one.clone(), stored("b", 6).of_bytes(200));
-        assert_eq!(store.bytes(), 1300, "an older state does not count");
-        store.gone(&other, 8);
-        assert_eq!(store.bytes(), 300);
-        store.list_begins();
-        store.list_ends();
-        assert_eq!(store.bytes(), 0);
-    }
-
-    #[test]
-    fn only_versions_that_are_still_to_come_are_expected() {
-        let store = Store::default();
-        let name = Name::new("a", "b");
-        store.watched(name.clone(), stored("b", 5));
-        store.expect("u", 4, 5);
-        assert!(!store.is_expected("u", 5), "it was reported before it was expected");
-        store.expect("u", 5, 7);
-        store.expect("u", 7, 9);
-        assert!(!store.is_expected("v", 6), "that is another object");
-        assert!(store.is_expected("u", 6) && store.is_expected("u", 9));
-        assert!(!store.is_expected("u", 9), "once only");
-        store.written(name.clone(), stored("b", 8));
-        assert_eq!(store.get(&name).unwrap().version, 5, "what is expected counts as seen");
-        store.expect("u", 9, 11);
-        store.expect("u", 12, 14);
-        assert!(!store.is_expected("u", 12), "12 came from somebody else");
-        assert!(store.is_expected("u", 14) && !store.is_expected("u", 15));
-    }
-
-    #[test]
-    fn an_object_that_a_list_did_not_know_comes_back() {
-        let store = Store::default();
-        let name = Name::new("a", "b");
-        store.written(name.clone(), stored("b", 7));
-        store.expect("u", 0, 7);
-        store.list_begins();
-        assert_eq!(store.list_ends(), [name]);
-        assert!(!store.is_expected("u", 7));
-    }
-
-    #[test]
-    fn a_late_response_does_not_bring_back_what_was_deleted() {
-        let store = Store::default();
-        let name = Name::new("a", "b");
-        store.deleted(&name, stored("b", 12));
-        store.written(name.clone(), stored("b", 11));
-        assert!(!store.contains(&name));
-        store.written(name.clone(), stored("b", 13));
-        assert!(store.contains(&name));
-    }
-
-    #[test]
-    fn an_object_that_is_gone_leaves_no_last_state() {
-        let store = Store::default();
-        let name = Name::new("a", "b");
-        store.watched(name.clone(), stored("b", 5));
-        store.gone(&name, 12);
-        assert!(store.take_tombstone(&name).is_none(), "whatever annotations it had");
-        store.written(name.clone(), stored("b", 11));
-        assert!(!store.contains(&name));
-    }
-
-    #[test]
-    fn objects_that_cannot_be_read_count_until_they_can_or_are_gone() {
-        let store = Store::default();
-        assert!(store.note_unreadable("u") && store.note_unreadable("v"));
-        assert!(!store.note_unreadable("u"), "that is known");
-        store.watched(Name::new("a", "b"), stored("b", 5));
-        assert_eq!(store.unreadable(), 1, "u can be read");
-        store.note_gone("v");
-        assert_eq!(store.unreadable(), 0);
-        for number in 0..=MOST_UNREADABLE {
-            store.note_unreadable(&number.to_string());
-        }
-        assert_eq!(store.unreadable(), MOST_UNREADABLE);
-        store.list_begins();
-        assert_eq!(store.unreadable(), 0);
-    }
-
-    #[test]
-    fn a_list_removes_what_it_does_not_name_except_what_was_written_meanwhile() {
-        let store = Store::default();
-        let (kept, gone, fresh) = (Name::new("a", "kept"), Name::new("a", "gone"), Name::new("a", "fresh"));
-        store.watched(kept.clone(), stored("kept", 1));
-        store.watched(gone.clone(), stored("gone", 2));
-        store.list_begins();
-        store.written(fresh.clone(), stored("fresh", 8));
-        store.watched(kept.clone(), stored("kept", 1));
-        assert!(!store.is_listed());
-        assert_eq!(store.list_ends(), [gone]);
-        assert!(store.is_listed() && store.contains(&kept) && store.contains(&fresh));
-    }
-
-    #[test]
-    fn nobody_waits_for_a_list_that_does_not_end() {
-        let store = Store::default();
-        assert!(store.stop_waiting_for_list());
-        assert_eq!(store.unavailable(), Some(Unavailable::NotListed));
-        assert!(!store.stop_waiting_for_list(), "once");
-        for (is_listed, unavailable) in [(true, None), (false, Some(Unavailable::NotServed))] {
-            let store = Store::default();
-            store.set_unavailable(unavailable);
-            if is_listed {
-                store.set_listed();
-            }
-            assert!(!store.stop_waiting_for_list());
-            assert_eq!(store.unavailable(), unavailable);
-        }
-    }
-
-    #[test]
-    fn host_objects_are_found_by_their_own_name() {
-        let store = Store::default();
-        store.watched(Name::new("a", "b"), stored("b-xyz", 1));
-        assert_eq!(store.tenant_name("b-xyz"), Some(Name::new("a", "b")));
-        store.deleted(&Name::new("a", "b"), stored("b-xyz", 2));
-        assert_eq!(store.tenant_name("b-xyz"), None);
-        assert_eq!(store.take_tombstone(&Name::new("a", "b")).unwrap().version, 2);
-    }
-}
+mod tests;
