@@ -15,6 +15,7 @@
 
 mod admit;
 pub mod api;
+mod call_error;
 mod certificates;
 mod controller_requests;
 mod create;
