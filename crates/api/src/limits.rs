@@ -191,8 +191,9 @@ impl Default for TenantLimits {
             network_policies: 1000,
             secrets: 10_000,
             config_maps: 10_000,
-            // One for each fifth Service. Whenever a pod of the tenant changes, one thread that works for all tenants goes through them.
-            pod_disruption_budgets: 200,
+            // One for each twelfth Service. Whenever a pod of the tenant changes, one thread that works for all tenants goes through them:
+            // 2 ms if their selectors are as large as they may be.
+            pod_disruption_budgets: 80,
             resource_claims: 15_000,
             resources: Vec::new(),
             default_request: DefaultRequest::default(),

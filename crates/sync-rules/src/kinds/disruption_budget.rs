@@ -192,17 +192,46 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_of_more_than_twenty_entries_is_denied() {
-        for (most, more) in [(labels(20), labels(21)), (values(19), values(20))] {
+    fn a_selector_of_more_than_ten_entries_is_denied() {
+        // Six labels, an expression and its values.
+        let both = |count: usize| {
+            let mut selector = labels(6);
+            selector["matchExpressions"] = values(count - 7)["matchExpressions"].take();
+            selector
+        };
+        for (most, more) in [(labels(10), labels(11)), (values(9), values(10)), (both(10), both(11))] {
             assert!(translate(&with_selector_of(&most)).is_ok(), "{most}");
             let denied = translate(&with_selector_of(&more)).unwrap_err();
-            assert_eq!(denied[0].field, "spec.selector");
+            assert_eq!((denied.len(), &*denied[0].field), (1, "spec.selector"));
+            let why = &denied[0].why;
             assert!(
-                denied[0]
-                    .why
-                    .starts_with("there are 21, and one object may have at most 20: "),
-                "{denied:?}"
+                why.starts_with("there are 11, and one object may have at most 10: "),
+                "{why}"
             );
+            assert!(why.ends_with(". Select the pods by a label of their own"), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_largest_selector_becomes_one_that_is_as_large_as_the_host_takes() {
+        let limit = sizes::DISRUPTION_BUDGET[0];
+        for most in [labels(limit.in_tenant), values(limit.in_tenant - 1)] {
+            let host = translate(&with_selector_of(&most)).unwrap();
+            assert_eq!(limit.measure.count(&host), limit.on_host, "{host}");
+        }
+    }
+
+    /// docs/guides/quotas.md names both.
+    #[test]
+    fn selectors_of_charts_and_operators_fit() {
+        let chart = json!({"matchLabels": {"app.kubernetes.io/name": "a", "app.kubernetes.io/instance": "b",
+            "app.kubernetes.io/component": "c", "app.kubernetes.io/part-of": "d", "app.kubernetes.io/version": "1"}});
+        let names: Vec<String> = (0..7).map(|number| format!("logs-es-data-{number}")).collect();
+        let elasticsearch = json!({"matchExpressions": [
+            {"key": "elasticsearch.k8s.elastic.co/cluster-name", "operator": "In", "values": ["logs"]},
+            {"key": "elasticsearch.k8s.elastic.co/statefulset-name", "operator": "In", "values": names}]});
+        for selector in [chart, elasticsearch] {
+            assert!(translate(&with_selector_of(&selector)).is_ok(), "{selector}");
         }
     }
 
@@ -212,13 +241,13 @@ mod tests {
             let key = format!("{}/{number:0>63}", "d".repeat(253));
             (key, Value::from("v".repeat(63)))
         };
-        let labels: Map<String, Value> = (0..20).map(label).collect();
+        let labels: Map<String, Value> = (0..10).map(label).collect();
         let host = translate(&with_selector_of(&json!({"matchLabels": labels}))).unwrap();
         assert_eq!(
             host["spec"]["selector"]["matchLabels"].as_object().map(Map::len),
-            Some(22)
+            Some(12)
         );
-        assert!(count_bytes(&host) < 4096, "{host}");
+        assert!(count_bytes(&host) < 2048, "{host}");
     }
 
     #[test]
@@ -230,7 +259,7 @@ mod tests {
             with_selector(&mut host);
             Budgets.when_denied(&cache, &name, &denied, &host)
         };
-        for (most, more) in [(labels(30), labels(31)), (values(29), values(30))] {
+        for (most, more) in [(labels(12), labels(13)), (values(11), values(12))] {
             assert_eq!(when_denied(with_selector_of(&most)), WhenDenied::Keep, "{most}");
             assert_eq!(when_denied(with_selector_of(&more)), WhenDenied::Withdraw, "{more}");
         }

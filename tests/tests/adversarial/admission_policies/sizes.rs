@@ -247,8 +247,8 @@ async fn disruption_budgets(credential: &StolenCredential) {
     };
     let both = |count: usize| with(&labels_selector(10), &values_selector(count - 10));
     let most = DISRUPTION_BUDGET[0].on_host;
-    assert_eq!(most, 30);
-    let message = "spec.selector: one object may have at most 30";
+    assert_eq!(most, 12);
+    let message = "spec.selector: one object may have at most 12";
     for selector in [&labels_selector as &dyn Fn(usize) -> Value, &values_selector, &both] {
         credential.expect_allowed(&budget(credential, &selector(most))).await;
         credential
@@ -276,7 +276,7 @@ async fn budgets_from_before_the_limits(credential: &StolenCredential, admin: &C
         .await
         .unwrap();
     expect_denied(
-        "spec.selector: one object may have at most 30",
+        "spec.selector: one object may have at most 12",
         change(&json!({"spec": {"selector": {"matchLabels": {"more": "a"}}}})).await,
     );
     as_admin.delete("large", &DeleteParams::default()).await.unwrap();
