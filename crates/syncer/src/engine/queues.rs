@@ -1,5 +1,5 @@
-//! The queues of an engine. A burst in one does not delay the others, and Events wait for everything else. Keys of kinds for which the tenant's API
-//! server takes long have a second queue, and at most half of the places.
+//! The queues of an engine. A burst in one does not delay the others, and Events wait for everything else. Keys for which the tenant's API server
+//! takes long have a second queue, and at most half of the places.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -60,7 +60,7 @@ impl Engine {
                     }));
                 }
                 taken = queue.take(), if has_place => {
-                    if self.slow_kinds.contain(taken.key.0.kind) {
+                    if self.slow_keys.contain(&taken.key.0) {
                         let key = SlowKey(taken.key.0);
                         queued_before.insert(key.clone(), taken.queued_for);
                         slow.add(key);

@@ -88,7 +88,7 @@ impl Engine {
             }
         }
         // Before it can be taken again.
-        self.slow_kinds.note(key.kind);
+        self.slow_keys.note(&key);
         queue.done(&QueuedKey(key));
     }
 

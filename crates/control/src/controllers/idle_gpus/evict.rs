@@ -5,17 +5,20 @@ use super::{
     IdleGpusContext,
     judge::{self, Confirmed},
     stop,
-    tenants::{Memory, ObservedTenant},
+    tenants::{InTenant, Memory, ObservedTenant},
+    turns::{PATIENCE, Turns},
 };
 use crate::{apply::is_status, controllers::pod_deletion::evict_only_this, metrics::ResultLabels};
 use berth_api::IdleLastStep;
 use berth_idle_reclaim::{order::ReclaimOrder, pass::Decision, pod::GpuPod, workload::WorkloadName};
+use berth_prometheus::QueryError;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, iter, mem, time::Duration};
 use tokio::time::Instant;
 
-/// Workloads that are given back in one pass at most: wrong metrics must not empty a fleet before somebody sees it.
+/// Workloads that are given back in one pass at most: wrong metrics must not empty a fleet before somebody sees it. As many tenants are waited
+/// for side by side.
 const MAX_RECLAIMED: usize = 10;
 /// Workloads that are tried in one pass at most. Those that a budget keeps do not count as given back, so that they keep no others.
 const MAX_TRIED: usize = 200;
@@ -31,40 +34,123 @@ const MAX_AGE: Duration = Duration::from_secs(30);
 /// A workload that is due, with its tenant.
 pub(super) type Due<'a> = (&'a ObservedTenant, &'a Decision);
 
+/// What Prometheus said right before.
+struct Answer<'a> {
+    asked: Instant,
+    about: Vec<Due<'a>>,
+    confirmed: Confirmed,
+}
+
+impl Answer<'_> {
+    /// Whether it counts for a workload.
+    fn is_fresh(&self, decision: &Decision) -> bool {
+        let is_asked = self.about.iter().any(|(_, asked)| std::ptr::eq(*asked, decision));
+        is_asked && self.asked.elapsed() < MAX_AGE
+    }
+}
+
+/// What became of a workload.
+struct Ended<'a> {
+    tenant: &'a ObservedTenant,
+    inside: InTenant,
+    /// Whether at least one pod leaves.
+    leaves: bool,
+}
+
 /// Gives back the workloads that come first, if they are still idle. Those that a budget keeps are tried again in the next pass.
-pub(super) async fn reclaim(context: &IdleGpusContext, memory: &mut Memory, mut due: Vec<Due<'_>>) {
+///
+/// One comes after the other, except for tenants that take long: the others go on beside them, and they are asked after all others once that is
+/// known. So they delay nobody but themselves.
+pub(super) async fn reclaim<'a>(context: &'a IdleGpusContext, memory: &mut Memory, mut due: Vec<Due<'a>>) {
     due.sort_by_cached_key(|(tenant, decision)| ReclaimOrder::new(decision, tenant.is_over_quota()));
     due.truncate(MAX_TRIED);
     let started = Instant::now();
+    let mut turns: Turns<'a, Ended<'a>> = Turns::new();
     let mut reclaimed = 0;
-    for together in due.chunks(ASKED_TOGETHER) {
-        let mut confirmed: Option<(Instant, Confirmed)> = None;
-        for (tenant, decision) in together {
-            if reclaimed == MAX_RECLAIMED || started.elapsed() > TIME_LIMIT {
-                return;
+    let mut answer: Option<Answer<'a>> = None;
+    loop {
+        for ended in turns.take_ended() {
+            reclaimed += usize::from(remember(memory, ended));
+        }
+        let has_room = reclaimed + turns.count_busy() < MAX_RECLAIMED && started.elapsed() <= TIME_LIMIT;
+        let Some(next) = find_next(memory, &turns, &due).filter(|_| has_room) else {
+            if turns.wait().await {
+                continue;
             }
-            let is_fresh = |(asked, _): &(Instant, Confirmed)| asked.elapsed() < MAX_AGE;
-            let known = if let Some(known) = confirmed.take_if(|known| is_fresh(known)) {
-                known
-            } else {
-                let asked = Instant::now();
-                match judge::confirm(context, memory, together, MAX_AGE).await {
-                    Ok(answer) => (asked, answer),
+            return;
+        };
+        let (tenant, decision) = due.remove(next);
+        let known = match answer.take() {
+            Some(known) if known.is_fresh(decision) => known,
+            _ => {
+                let about = iter::once((tenant, decision)).chain(due.iter().copied());
+                let about = about.take(ASKED_TOGETHER).collect();
+                match turns.beside(ask(context, memory, about)).await {
+                    Ok(known) => known,
                     Err(error) => {
                         tracing::warn!(%error, "cannot ask again about GPUs that are due: nothing more is given back in this pass");
-                        return;
+                        due.clear();
+                        continue;
                     }
                 }
-            };
-            let (_, answer) = confirmed.insert(known);
-            if let Some(decision) = judge::find_due(answer, tenant, decision) {
-                let leaves = reclaim_workload(context, memory, tenant, decision).await;
-                reclaimed += usize::from(leaves);
-            } else {
-                keep(context, decision);
             }
+        };
+        if let Some(confirmed) = judge::find_due(&known.confirmed, tenant, decision) {
+            let patience = if memory.inside(tenant).pace.is_late() {
+                Duration::ZERO
+            } else {
+                PATIENCE
+            };
+            let inside = mem::take(memory.inside(tenant));
+            let work = give_back(context, tenant, inside, confirmed.clone());
+            turns.begin(&tenant.uid, patience, work).await;
+        } else {
+            keep(context, decision);
         }
+        answer = Some(known);
     }
+}
+
+/// The place of the workload that is tried next: of a tenant that is not busy, and if there is one, of a tenant that does not take long.
+fn find_next<'a>(memory: &mut Memory, turns: &Turns<'a, Ended<'a>>, due: &[Due<'a>]) -> Option<usize> {
+    let all = due.iter().enumerate();
+    let free: Vec<(usize, &Due<'a>)> = all.filter(|(_, (tenant, _))| !turns.is_busy(&tenant.uid)).collect();
+    let quick = free
+        .iter()
+        .find(|(_, (tenant, _))| !memory.inside(tenant).pace.is_late());
+    quick.or(free.first()).map(|(place, _)| *place)
+}
+
+/// Asks Prometheus once more about workloads.
+async fn ask<'a>(
+    context: &IdleGpusContext,
+    memory: &mut Memory,
+    about: Vec<Due<'a>>,
+) -> Result<Answer<'a>, QueryError> {
+    let asked = Instant::now();
+    let confirmed = judge::confirm(context, memory, &about, MAX_AGE).await?;
+    Ok(Answer {
+        asked,
+        about,
+        confirmed,
+    })
+}
+
+/// Gives back a workload of a tenant.
+async fn give_back<'a>(
+    context: &IdleGpusContext,
+    tenant: &'a ObservedTenant,
+    mut inside: InTenant,
+    decision: Decision,
+) -> Ended<'a> {
+    let leaves = reclaim_workload(context, &mut inside, tenant, &decision).await;
+    Ended { tenant, inside, leaves }
+}
+
+/// Remembers what became of a workload. Returns whether it was given back.
+fn remember(memory: &mut Memory, ended: Ended<'_>) -> bool {
+    *memory.inside(ended.tenant) = ended.inside;
+    ended.leaves
 }
 
 /// Notes that a workload is no longer idle, or that this is not known any more. The next pass says so to its team.
@@ -84,13 +170,13 @@ fn keep(context: &IdleGpusContext, decision: &Decision) {
 /// Stops the owners of a workload, and evicts the pods of others. Returns whether at least one pod leaves.
 async fn reclaim_workload(
     context: &IdleGpusContext,
-    memory: &mut Memory,
+    inside: &mut InTenant,
     tenant: &ObservedTenant,
     decision: &Decision,
 ) -> bool {
     let stopped = match tenant.policy.last_step {
         IdleLastStep::EvictPods => HashSet::new(),
-        IdleLastStep::StopOwner => stop::stop_owners(context, memory, tenant, decision).await,
+        IdleLastStep::StopOwner => stop::stop_owners(context, inside, tenant, decision).await,
     };
     let mut leaves = !stopped.is_empty();
     for pod in decision.pods.iter().filter(|pod| !pod.is_ending) {

@@ -163,7 +163,7 @@ impl ObjectSync<'_> {
         result
     }
 
-    /// Ends a pod whose time is over on the host alone, if the tenant's API server takes long for pods: it would be asked about each for half a minute,
+    /// Ends a pod whose time is over on the host alone, if the tenant's API server takes long for it or for several: it would be asked about each for half a minute,
     /// and about few at a time. Returns what has come of it.
     pub(super) async fn end_at_once(
         &self,
@@ -173,7 +173,7 @@ impl ObjectSync<'_> {
         let Self { engine, id, name, .. } = self;
         let ((stored, _), host) = tenant.zip(host)?;
         let limit = self.schedule.restriction.as_ref()?.budgets_hold_until?;
-        if limit > Timestamp::now() || !engine.slow_kinds.contain(*id) || !runs(stored, host) {
+        if limit > Timestamp::now() || !engine.slow_keys.contain(&id.key(Name::clone(name))) || !runs(stored, host) {
             return None;
         }
         tracing::warn!(pod = %name, "the tenant's API server takes long; ending a pod on the host that a schedule stops");

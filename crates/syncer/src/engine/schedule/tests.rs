@@ -276,7 +276,7 @@ async fn a_tenant_that_takes_long_is_not_asked_about_pods_whose_time_is_over() {
         let (scripted, key) = stopped_pod(Failure::Silence, seconds_ago);
         let slow = async {
             tenant_waits::count(Duration::from_secs(10));
-            scripted.engine.slow_kinds.note(KindId::Pod);
+            scripted.engine.slow_keys.note(&key);
         };
         tenant_waits::counted(slow).await;
         let result = scripted.engine.reconcile(&key, Instant::now(), false).await;
