@@ -8,17 +8,18 @@ use super::{
     tenants::{Memory, ObservedTenant},
 };
 use crate::{apply::is_status, controllers::pod_deletion::evict_only_this, metrics::ResultLabels};
-use berth_api::IdleLastStep;
-use berth_idle_reclaim::{order::ReclaimOrder, pass::Decision, pod::GpuPod, workload::WorkloadName};
+use berth_idle_reclaim::{
+    attempts::PodStep,
+    order::{self, MAX_RECLAIMED, ReclaimOrder},
+    pass::Decision,
+    pod::GpuPod,
+    workload::WorkloadName,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Workloads that are given back in one pass at most: wrong metrics must not empty a fleet before somebody sees it.
-const MAX_RECLAIMED: usize = 10;
-/// Workloads that are tried in one pass at most. Those that a budget keeps do not count as given back, so that they keep no others.
-const MAX_TRIED: usize = 200;
 /// Time after which no further workload is tried in a pass: tenants decide how long it takes to stop an owner.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
@@ -31,10 +32,13 @@ const MAX_AGE: Duration = Duration::from_secs(30);
 /// A workload that is due, with its tenant.
 pub(super) type Due<'a> = (&'a ObservedTenant, &'a Decision);
 
-/// Gives back the workloads that come first, if they are still idle. Those that a budget keeps are tried again in the next pass.
-pub(super) async fn reclaim(context: &IdleGpusContext, memory: &mut Memory, mut due: Vec<Due<'_>>) {
-    due.sort_by_cached_key(|(tenant, decision)| ReclaimOrder::new(decision, tenant.is_over_quota()));
-    due.truncate(MAX_TRIED);
+/// Gives back the workloads that come first, if they are still idle. Those that a budget keeps are tried again in the next pass, after all others.
+pub(super) async fn reclaim(context: &IdleGpusContext, memory: &mut Memory, due: Vec<Due<'_>>) {
+    let due = order::take_turns(
+        due,
+        |(tenant, _)| tenant.uid.clone(),
+        |(tenant, decision)| ReclaimOrder::new(decision, tenant.is_over_quota(), memory.attempts.last_try(decision)),
+    );
     let started = Instant::now();
     let mut reclaimed = 0;
     for together in due.chunks(ASKED_TOGETHER) {
@@ -57,9 +61,10 @@ pub(super) async fn reclaim(context: &IdleGpusContext, memory: &mut Memory, mut 
                 }
             };
             let (_, answer) = confirmed.insert(known);
+            memory.attempts.note_tried(decision, context.clock.now().as_second());
             if let Some(decision) = judge::find_due(answer, tenant, decision) {
-                let leaves = reclaim_workload(context, memory, tenant, decision).await;
-                reclaimed += usize::from(leaves);
+                let is_reclaimed = reclaim_workload(context, memory, tenant, decision).await;
+                reclaimed += usize::from(is_reclaimed);
             } else {
                 keep(context, decision);
             }
@@ -81,29 +86,47 @@ fn keep(context: &IdleGpusContext, decision: &Decision) {
     context.metrics.idle_evictions.get_or_create(&labels).inc_by(pods);
 }
 
-/// Stops the owners of a workload, and evicts the pods of others. Returns whether at least one pod leaves.
+/// Stops the owners of a workload, and evicts the pods of others. Returns whether at least one owner was stopped or one pod leaves.
 async fn reclaim_workload(
     context: &IdleGpusContext,
     memory: &mut Memory,
     tenant: &ObservedTenant,
     decision: &Decision,
 ) -> bool {
-    let stopped = match tenant.policy.last_step {
-        IdleLastStep::EvictPods => HashSet::new(),
-        IdleLastStep::StopOwner => stop::stop_owners(context, memory, tenant, decision).await,
-    };
-    let mut leaves = !stopped.is_empty();
-    for pod in decision.pods.iter().filter(|pod| !pod.is_ending) {
-        let result = if stopped.contains(&pod.uid) {
-            STOPPED
-        } else {
-            evict_pod(context, pod).await
+    let now = context.clock.now().as_second();
+    let steps = decision.pods.iter().filter(|pod| !pod.is_ending).map(|pod| {
+        let step = memory.attempts.next_step(pod, tenant.policy.last_step, now);
+        (Arc::clone(pod), step)
+    });
+    let steps: Vec<(Arc<GpuPod>, PodStep)> = steps.collect();
+    let of_owners = steps.iter().filter(|(_, step)| *step == PodStep::StopOwner);
+    let of_owners: Vec<Arc<GpuPod>> = of_owners.map(|(pod, _)| Arc::clone(pod)).collect();
+    let stopped = if of_owners.is_empty() {
+        HashSet::new()
+    } else {
+        // Pods that stayed although their owner was stopped count as others that it has: it is not stopped again for these.
+        let decision = Decision {
+            pods: of_owners,
+            ..decision.clone()
         };
-        leaves |= result == EVICTED;
+        stop::stop_owners(context, memory, tenant, &decision).await
+    };
+    let mut evicted = 0;
+    for (pod, step) in steps {
+        let result = if stopped.contains(&pod.uid) {
+            memory.attempts.note_stopped(&pod, context.clock.now().as_second());
+            STOPPED
+        } else if step == PodStep::Wait {
+            continue;
+        } else {
+            evict_pod(context, &pod).await
+        };
+        evicted += usize::from(result == EVICTED);
         let labels = ResultLabels { result };
         context.metrics.idle_evictions.get_or_create(&labels).inc();
     }
-    if leaves {
+    let is_reclaimed = evicted > 0 || !stopped.is_empty();
+    if is_reclaimed {
         let workload = &decision.workload;
         tracing::info!(
             kind = workload.kind,
@@ -111,10 +134,11 @@ async fn reclaim_workload(
             name = workload.name,
             gpus = decision.gpus,
             stopped = stopped.len(),
-            "gave back GPUs that are idle: stopped owners of pods or evicted the pods"
+            evicted,
+            "gives back GPUs that are idle: stopped owners of so many pods, and evicted so many pods"
         );
     }
-    leaves
+    is_reclaimed
 }
 
 /// The result for a pod whose owner was stopped.
