@@ -9,19 +9,19 @@ use super::{
     turns::{PATIENCE, Turns},
 };
 use crate::{apply::is_status, controllers::pod_deletion::evict_only_this, metrics::ResultLabels};
-use berth_api::IdleLastStep;
-use berth_idle_reclaim::{order::ReclaimOrder, pass::Decision, pod::GpuPod, workload::WorkloadName};
+use berth_idle_reclaim::{
+    attempts::PodStep,
+    order::{self, MAX_RECLAIMED, ReclaimOrder},
+    pass::Decision,
+    pod::GpuPod,
+    workload::WorkloadName,
+};
 use berth_prometheus::QueryError;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use std::{collections::HashSet, iter, mem, time::Duration};
+use std::{collections::HashSet, iter, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Workloads that are given back in one pass at most: wrong metrics must not empty a fleet before somebody sees it. As many tenants are waited
-/// for side by side.
-const MAX_RECLAIMED: usize = 10;
-/// Workloads that are tried in one pass at most. Those that a budget keeps do not count as given back, so that they keep no others.
-const MAX_TRIED: usize = 200;
 /// Time after which no further workload is tried in a pass: tenants decide how long it takes to stop an owner.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
@@ -53,24 +53,42 @@ impl Answer<'_> {
 struct Ended<'a> {
     tenant: &'a ObservedTenant,
     inside: InTenant,
-    /// Whether at least one pod leaves.
-    leaves: bool,
+    gave: Gave,
 }
 
-/// Gives back the workloads that come first, if they are still idle. Those that a budget keeps are tried again in the next pass.
+/// How a workload was given back.
+#[derive(Default)]
+struct Gave {
+    /// Pods whose owner was stopped.
+    stopped: Vec<Arc<GpuPod>>,
+    /// How many pods were evicted.
+    evicted: usize,
+}
+
+impl Gave {
+    /// Whether at least one owner was stopped or one pod leaves.
+    fn is_reclaimed(&self) -> bool {
+        self.evicted > 0 || !self.stopped.is_empty()
+    }
+}
+
+/// Gives back the workloads that come first, if they are still idle. Those that a budget keeps are tried again in the next pass, after all others.
 ///
 /// One comes after the other, except for tenants that take long: the others go on beside them, and they are asked after all others once that is
-/// known. So they delay nobody but themselves.
-pub(super) async fn reclaim<'a>(context: &'a IdleGpusContext, memory: &mut Memory, mut due: Vec<Due<'a>>) {
-    due.sort_by_cached_key(|(tenant, decision)| ReclaimOrder::new(decision, tenant.is_over_quota()));
-    due.truncate(MAX_TRIED);
+/// known. So they delay nobody but themselves. As many tenants are waited for side by side as workloads may be given back.
+pub(super) async fn reclaim<'a>(context: &'a IdleGpusContext, memory: &mut Memory, due: Vec<Due<'a>>) {
+    let mut due = order::take_turns(
+        due,
+        |(tenant, _)| tenant.uid.clone(),
+        |(tenant, decision)| ReclaimOrder::new(decision, tenant.is_over_quota(), memory.attempts.last_try(decision)),
+    );
     let started = Instant::now();
     let mut turns: Turns<'a, Ended<'a>> = Turns::new();
     let mut reclaimed = 0;
     let mut answer: Option<Answer<'a>> = None;
     loop {
         for ended in turns.take_ended() {
-            reclaimed += usize::from(remember(memory, ended));
+            reclaimed += usize::from(remember(context, memory, ended));
         }
         let has_room = reclaimed + turns.count_busy() < MAX_RECLAIMED && started.elapsed() <= TIME_LIMIT;
         let Some(next) = find_next(memory, &turns, &due).filter(|_| has_room) else {
@@ -95,14 +113,16 @@ pub(super) async fn reclaim<'a>(context: &'a IdleGpusContext, memory: &mut Memor
                 }
             }
         };
+        memory.attempts.note_tried(decision, context.clock.now().as_second());
         if let Some(confirmed) = judge::find_due(&known.confirmed, tenant, decision) {
             let patience = if memory.inside(tenant).pace.is_late() {
                 Duration::ZERO
             } else {
                 PATIENCE
             };
+            let steps = plan(context, memory, tenant, confirmed);
             let inside = mem::take(memory.inside(tenant));
-            let work = give_back(context, tenant, inside, confirmed.clone());
+            let work = give_back(context, tenant, inside, confirmed.clone(), steps);
             turns.begin(&tenant.uid, patience, work).await;
         } else {
             keep(context, decision);
@@ -136,21 +156,44 @@ async fn ask<'a>(
     })
 }
 
+/// What is to be done about each pod of a workload.
+fn plan(
+    context: &IdleGpusContext,
+    memory: &Memory,
+    tenant: &ObservedTenant,
+    decision: &Decision,
+) -> Vec<(Arc<GpuPod>, PodStep)> {
+    let now = context.clock.now().as_second();
+    let pods = decision.pods.iter().filter(|pod| !pod.is_ending);
+    pods.map(|pod| {
+        (
+            Arc::clone(pod),
+            memory.attempts.next_step(pod, tenant.policy.last_step, now),
+        )
+    })
+    .collect()
+}
+
 /// Gives back a workload of a tenant.
 async fn give_back<'a>(
     context: &IdleGpusContext,
     tenant: &'a ObservedTenant,
     mut inside: InTenant,
     decision: Decision,
+    steps: Vec<(Arc<GpuPod>, PodStep)>,
 ) -> Ended<'a> {
-    let leaves = reclaim_workload(context, &mut inside, tenant, &decision).await;
-    Ended { tenant, inside, leaves }
+    let gave = reclaim_workload(context, &mut inside, tenant, &decision, steps).await;
+    Ended { tenant, inside, gave }
 }
 
 /// Remembers what became of a workload. Returns whether it was given back.
-fn remember(memory: &mut Memory, ended: Ended<'_>) -> bool {
+fn remember(context: &IdleGpusContext, memory: &mut Memory, ended: Ended<'_>) -> bool {
     *memory.inside(ended.tenant) = ended.inside;
-    ended.leaves
+    let now = context.clock.now().as_second();
+    for pod in &ended.gave.stopped {
+        memory.attempts.note_stopped(pod, now);
+    }
+    ended.gave.is_reclaimed()
 }
 
 /// Notes that a workload is no longer idle, or that this is not known any more. The next pass says so to its team.
@@ -167,29 +210,41 @@ fn keep(context: &IdleGpusContext, decision: &Decision) {
     context.metrics.idle_evictions.get_or_create(&labels).inc_by(pods);
 }
 
-/// Stops the owners of a workload, and evicts the pods of others. Returns whether at least one pod leaves.
+/// Stops the owners of a workload, and evicts the pods of others.
 async fn reclaim_workload(
     context: &IdleGpusContext,
     inside: &mut InTenant,
     tenant: &ObservedTenant,
     decision: &Decision,
-) -> bool {
-    let stopped = match tenant.policy.last_step {
-        IdleLastStep::EvictPods => HashSet::new(),
-        IdleLastStep::StopOwner => stop::stop_owners(context, inside, tenant, decision).await,
-    };
-    let mut leaves = !stopped.is_empty();
-    for pod in decision.pods.iter().filter(|pod| !pod.is_ending) {
-        let result = if stopped.contains(&pod.uid) {
-            STOPPED
-        } else {
-            evict_pod(context, pod).await
+    steps: Vec<(Arc<GpuPod>, PodStep)>,
+) -> Gave {
+    let of_owners = steps.iter().filter(|(_, step)| *step == PodStep::StopOwner);
+    let of_owners: Vec<Arc<GpuPod>> = of_owners.map(|(pod, _)| Arc::clone(pod)).collect();
+    let stopped = if of_owners.is_empty() {
+        HashSet::new()
+    } else {
+        // Pods that stayed although their owner was stopped count as others that it has: it is not stopped again for these.
+        let decision = Decision {
+            pods: of_owners,
+            ..decision.clone()
         };
-        leaves |= result == EVICTED;
+        stop::stop_owners(context, inside, tenant, &decision).await
+    };
+    let mut gave = Gave::default();
+    for (pod, step) in steps {
+        let result = if stopped.contains(&pod.uid) {
+            gave.stopped.push(pod);
+            STOPPED
+        } else if step == PodStep::Wait {
+            continue;
+        } else {
+            evict_pod(context, &pod).await
+        };
+        gave.evicted += usize::from(result == EVICTED);
         let labels = ResultLabels { result };
         context.metrics.idle_evictions.get_or_create(&labels).inc();
     }
-    if leaves {
+    if gave.is_reclaimed() {
         let workload = &decision.workload;
         tracing::info!(
             kind = workload.kind,
@@ -197,10 +252,11 @@ async fn reclaim_workload(
             name = workload.name,
             gpus = decision.gpus,
             stopped = stopped.len(),
-            "gave back GPUs that are idle: stopped owners of pods or evicted the pods"
+            evicted = gave.evicted,
+            "gives back GPUs that are idle: stopped owners of so many pods, and evicted so many pods"
         );
     }
-    leaves
+    gave
 }
 
 /// The result for a pod whose owner was stopped.

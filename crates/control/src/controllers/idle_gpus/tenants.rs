@@ -8,6 +8,7 @@ use crate::{
 };
 use berth_api::{IdleReclaimMode, IdleStatus, IdleStep, StoppedOwner, TenantCluster, names::TenantId};
 use berth_idle_reclaim::{
+    attempts::Attempts,
     gaps::GapMemory,
     ladder::LadderState,
     pass::{self, States},
@@ -135,6 +136,8 @@ pub(super) struct Memory {
     pub(super) marked: HashMap<String, Option<IdleStep>>,
     /// What is known of the inside of tenants, by UID of the `TenantCluster`.
     pub(super) inside: HashMap<String, InTenant>,
+    /// What was tried with pods that were due.
+    pub(super) attempts: Attempts,
     /// Pods whose series had no gaps.
     pub(super) gaps: GapMemory,
     /// Tenants of which the seconds of idle GPUs are counted.
@@ -221,6 +224,7 @@ impl Memory {
         let known: HashSet<&str> = pods.values().flatten().map(|pod| pod.uid.as_str()).collect();
         self.published.retain(|uid, _| known.contains(uid.as_str()));
         self.marked.retain(|uid, _| known.contains(uid.as_str()));
+        self.attempts.retain(|uid| known.contains(uid));
         for pod in pods.values().flatten() {
             // What an earlier control warned of carries an annotation, too.
             let was_warned = pod.condition.as_ref().is_some_and(|condition| condition.is_true);
