@@ -58,7 +58,7 @@ impl Definition {
         });
         Some(Self {
             name: object.metadata.name.clone()?,
-            kind: spec["names"]["kind"].as_str().unwrap_or_default().to_owned(),
+            kind: text(&spec["names"]["kind"]).unwrap_or_default(),
             plural: text(&spec["names"]["plural"])?,
             versions: versions.take(MAX_VERSIONS).collect(),
             is_accepted,
