@@ -85,6 +85,9 @@ pub struct Options {
     #[arg(long, env = "BERTH_CONTROLLER_REQUESTS_PER_SECOND", value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..),
         default_value_t = TenantLimits::default().controller_requests_per_second)]
     pub controller_requests_per_second: u32,
+    /// Claims of devices that the tenant may have on the host, with those that are made there from templates. Pods that need more wait in the tenant.
+    #[arg(long, env = "BERTH_RESOURCE_CLAIMS", value_name = "CLAIMS", default_value_t = TenantLimits::default().resource_claims)]
+    pub resource_claims: u32,
     /// Networks in which the tenant may choose no address for a Service, because the host keeps these addresses for its own.
     #[arg(
         long,
@@ -212,6 +215,7 @@ impl TryFrom<&Options> for Tenant {
                 write_bytes_per_second: options.host_write_bytes_per_second,
                 endpoint_changes_per_second: options.endpoint_changes_per_second,
                 controller_requests_per_second: options.controller_requests_per_second,
+                resource_claims: options.resource_claims,
             },
             reserved_service_addresses: options.reserved_service_addresses.clone(),
         })

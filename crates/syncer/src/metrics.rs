@@ -159,7 +159,7 @@ pub struct HostWriteMetrics {
     pub bytes: Family<SizeLabels, Counter>,
     /// Objects that wait for their turn.
     pub objects_waiting: Family<SizeLabels, Gauge>,
-    /// Requests that controllers of the host make because of what was written there.
+    /// Requests that controllers of the host make because of what was written there, and of what waits.
     pub controller_requests: Counter,
     /// Objects that wait because these would be too many.
     pub controller_requests_waiting: Gauge,
@@ -184,7 +184,7 @@ impl HostWriteMetrics {
         );
         registry.register(
             "controller_requests",
-            "Requests that controllers of the host make because of claims, snapshots and claims of pods that were written there",
+            "Requests that controllers of the host make because of claims, snapshots and claims of pods that were written there, and of claims that wait for their volume",
             self.controller_requests.clone(),
         );
         registry.register(

@@ -52,6 +52,8 @@ pub struct HostLimits {
     pub endpoint_changes_per_second: u32,
     /// Requests a second that controllers of the host make because of what is written, in the long run.
     pub controller_requests_per_second: u32,
+    /// Claims of devices, with those that are made there from templates.
+    pub resource_claims: u32,
 }
 
 impl From<&TenantLimits> for HostLimits {
@@ -62,6 +64,7 @@ impl From<&TenantLimits> for HostLimits {
             waiting_pods_of_user: limits.waiting_pods_of_user(),
             endpoint_changes_per_second: limits.endpoint_changes_per_second,
             controller_requests_per_second: limits.controller_requests_per_second,
+            resource_claims: limits.resource_claims,
         }
     }
 }

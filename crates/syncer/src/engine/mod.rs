@@ -17,10 +17,12 @@ mod admit;
 pub mod api;
 mod call_error;
 mod certificates;
+mod claims_without_volume;
 mod controller_requests;
 mod create;
 mod decide;
 mod delete;
+mod device_claims;
 mod dropped;
 pub(crate) mod endpoint_changes;
 mod host_bytes;
@@ -34,6 +36,7 @@ mod queues;
 mod quota;
 mod recorder;
 mod removal;
+mod request_grants;
 pub(crate) mod reserve;
 mod schedule;
 #[cfg(test)]
@@ -134,6 +137,8 @@ pub struct Engine {
     schedule_phase: Mutex<schedule::AppliedPhase>,
     /// When which object may be written to the host.
     turns: turns::Turns,
+    /// Claims of devices that are made for pods on the host.
+    device_claims: Mutex<device_claims::DeviceClaims>,
     /// Kinds of which the tenant has as many objects as it may have.
     refused_kinds: quota::RefusedKinds,
     /// What decides about each Node which pods may run on it, as hashes.
@@ -222,6 +227,7 @@ impl Engine {
             pending: pending::PendingReservations::default(),
             bytes_in_flight: Mutex::default(),
             schedule_phase: Mutex::default(),
+            device_claims: Mutex::default(),
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
             certificates: Mutex::default(),
@@ -265,6 +271,7 @@ impl Engine {
         tasks.spawn(Arc::clone(&self).renew_leases());
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());
+        tasks.spawn(Arc::clone(&self).charge_claims_that_wait());
         for lane in turns::Lane::ALL {
             tasks.spawn(Arc::clone(&self).take_turns(lane));
         }
@@ -348,6 +355,7 @@ impl Engine {
         if id == KindId::Pod {
             self.update_windows(side, name);
             self.update_user_places(side, name);
+            self.update_device_claims(name);
         }
         if side == Side::Tenant {
             self.compare_members(id, name);

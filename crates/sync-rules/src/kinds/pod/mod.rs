@@ -13,6 +13,7 @@
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status. Pods with many wait for their turn | `claims` |
+//! | templates of claims | must be on the host before the pod | `devices::claims_of_pods` |
 //! | status, node | from the host | `status` |
 //! | service-account tokens | minted in the tenant, a Secret on the host | `token` |
 //!
@@ -259,7 +260,11 @@ impl ToHost for Pods {
 
     fn controller_requests(&self, desired: &Value, is_new: bool) -> u64 {
         // They do not change later.
-        if is_new { claims::requests(desired) } else { 0 }
+        if is_new {
+            claims::requests(desired) + volume_claims::requests(desired)
+        } else {
+            0
+        }
     }
 
     fn update_needs_live(&self) -> bool {
