@@ -55,6 +55,12 @@ pub struct TenantLimits {
     /// once there are more than half as many (or 12,500, the default of Kubernetes, if that is less).
     #[schemars(range(min = 1, max = 1_000_000))]
     pub pods: u32,
+    /// Pods on the host that have no node, because none has room for them or for another reason. Half of them may ask the scheduler for the
+    /// same. Others wait in the tenant until one of these has a node or is gone; a gang starts together, also beyond the limit, if it has no
+    /// more pods. Whenever something changes, the host's scheduler, which has one queue for all tenants, tries pods without a node again before
+    /// new ones.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub waiting_pods: u32,
     /// Services. Each has an address of the host's Service range, which all tenants share.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub services: u32,
@@ -177,6 +183,8 @@ impl Default for TenantLimits {
         Self {
             // A tenth of what one Kubernetes cluster is tested with.
             pods: 15_000,
+            // Some seconds of the scheduler, if all of them are tried again at once.
+            waiting_pods: 1000,
             services: 1000,
             node_ports: 200,
             load_balancers: 50,

@@ -73,6 +73,10 @@ pub struct Options {
     /// Bytes a second that are written on the host in large objects, and as much in small ones. More wait.
     #[arg(long, env = "BERTH_HOST_WRITE_BYTES_PER_SECOND", value_name = "BYTES", default_value_t = TenantLimits::default().host_write_rate())]
     pub host_write_bytes_per_second: u64,
+    /// Pods without a node that are on the host. More wait in the tenant.
+    #[arg(long, env = "BERTH_WAITING_PODS", value_name = "PODS", value_parser = clap::value_parser!(u32).range(1..),
+        default_value_t = TenantLimits::default().waiting_pods)]
+    pub waiting_pods: u32,
     /// Pods of one user with limits that are on the host until control lets them start. More wait in the tenant.
     #[arg(long, env = "BERTH_WAITING_PODS_OF_USER", value_name = "PODS", value_parser = clap::value_parser!(u32).range(1..),
         default_value_t = TenantLimits::default().waiting_pods_of_user())]
@@ -210,6 +214,7 @@ impl TryFrom<&Options> for Tenant {
             },
             withdrawn_storage: options.withdrawn_storage.iter().cloned().collect(),
             host_limits: HostLimits {
+                waiting_pods: options.waiting_pods,
                 waiting_pods_of_user: options.waiting_pods_of_user,
                 bytes: options.host_bytes,
                 write_bytes_per_second: options.host_write_bytes_per_second,

@@ -46,6 +46,8 @@ pub struct HostLimits {
     pub bytes: u64,
     /// Bytes a second that are written in large objects, and in small ones.
     pub write_bytes_per_second: u64,
+    /// Pods that are there without a node.
+    pub waiting_pods: u32,
     /// Pods of one user with limits that are there until control lets them start.
     pub waiting_pods_of_user: u32,
     /// Services whose endpoints may change in a second, in the long run.
@@ -61,6 +63,7 @@ impl From<&TenantLimits> for HostLimits {
         Self {
             bytes: limits.host_size(),
             write_bytes_per_second: limits.host_write_rate(),
+            waiting_pods: limits.waiting_pods,
             waiting_pods_of_user: limits.waiting_pods_of_user(),
             endpoint_changes_per_second: limits.endpoint_changes_per_second,
             controller_requests_per_second: limits.controller_requests_per_second,

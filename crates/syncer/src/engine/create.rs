@@ -38,6 +38,7 @@ impl ObjectSync<'_> {
             Some(exceeded) => {
                 self.give_place_back();
                 self.settle_user_place();
+                self.settle_room();
                 exceeded
             }
             None => match self.create_if_admitted(stored, object).await {
@@ -67,6 +68,7 @@ impl ObjectSync<'_> {
         }
         if !matches!(&result, Ok(outcome) if outcome.waits_for_turn()) {
             self.settle_user_place();
+            self.settle_room();
         }
         result
     }
@@ -98,6 +100,9 @@ impl ObjectSync<'_> {
             return Ok(held);
         }
         if let Some(waits) = self.wait_for_user(stored, object).await? {
+            return Ok(waits);
+        }
+        if let Some(waits) = self.wait_for_room(stored, object).await? {
             return Ok(waits);
         }
         let bytes = self.bytes_on_host(object, &desired);

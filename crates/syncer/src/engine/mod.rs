@@ -38,6 +38,7 @@ mod recorder;
 mod removal;
 mod request_grants;
 pub(crate) mod reserve;
+mod room_waits;
 mod schedule;
 #[cfg(test)]
 mod scripted;
@@ -52,6 +53,7 @@ mod unenforced;
 mod update;
 mod user_places;
 mod user_waits;
+mod waiting_room;
 mod watches;
 mod window;
 mod withdraw;
@@ -131,6 +133,8 @@ pub struct Engine {
     windows: Mutex<window::SchedulingWindows>,
     /// One of them rests, and must be looked after when the rest is over.
     rest_begins: Notify,
+    /// Which pods may be on the host without a node.
+    waiting_room: Mutex<waiting_room::WaitingRoom>,
     /// Which pods of users with limits may wait on the host.
     user_places: Mutex<user_places::UserPlaces>,
     /// The schedule for which pods were reconciled last.
@@ -193,7 +197,13 @@ impl Outcome {
 
     /// Whether the object waits for its place or turn, and is reconciled again when it has come.
     fn waits_for_turn(&self) -> bool {
-        [admit::NO_PLACE, user_waits::NO_PLACE, turns::WAITS].contains(&self.result)
+        let waits = [
+            admit::NO_PLACE,
+            room_waits::NO_PLACE,
+            user_waits::NO_PLACE,
+            turns::WAITS,
+        ];
+        waits.contains(&self.result)
     }
 }
 
@@ -204,6 +214,7 @@ impl Engine {
         Arc::new(Self {
             windows: admit::new_windows(&cache),
             rest_begins: Notify::new(),
+            waiting_room: room_waits::new_waiting_room(&cache),
             user_places: user_waits::new_user_places(&cache),
             groups: gang::groups(&cache),
             group_sizes: Mutex::default(),
@@ -261,6 +272,7 @@ impl Engine {
         }
         self.restore_windows();
         self.restore_user_places();
+        self.restore_waiting_room();
         tokio::select! { () = stop.cancelled() => return, () = self.begin_with_nodes() => {} }
         // Control reads them as soon as it knows that the syncer is ready.
         self.publish_host_bytes();
@@ -356,6 +368,7 @@ impl Engine {
             self.update_windows(side, name);
             self.update_user_places(side, name);
             self.update_device_claims(name);
+            self.update_waiting_room(side, name);
         }
         if side == Side::Tenant {
             self.compare_members(id, name);

@@ -170,10 +170,10 @@ pub async fn what_services_add_to_a_pod_is_limited(clusters: &Clusters) {
         json!({"metadata": {"name": "small"}, "spec": {"ports": [{"port": 80}]}}),
     )
     .await;
-    let gated = json!({"schedulingGates": [{"name": "example.com/wait"}], "containers": [
+    let pending = json!({"nodeSelector": no_node(), "containers": [
         {"name": "main", "image": "app:1"}, {"name": "other", "image": "app:1"}]});
     let pods: Api<Pod> = Api::namespaced(clusters.tenant_admin.clone(), NAMESPACE);
-    create(&pods, pod("crowded", &gated)).await;
+    create(&pods, pod("crowded", &pending)).await;
     let on_host = async || {
         clusters
             .host_pods()
@@ -222,15 +222,20 @@ fn large_config_map(name: &str) -> Value {
     json!({"metadata": {"name": name}, "data": {"value": "x".repeat(900_000)}})
 }
 
+/// What no node has, so that a pod never starts.
+fn no_node() -> Value {
+    json!({"example.com/none": "x"})
+}
+
 /// A pod that uses ConfigMaps, and never starts.
-fn gated_pod_with(name: &str, config_maps: &[String]) -> Value {
+fn pending_pod_with(name: &str, config_maps: &[String]) -> Value {
     let sources: Vec<Value> = config_maps
         .iter()
         .map(|name| json!({"configMapRef": {"name": name}}))
         .collect();
     pod(
         name,
-        &json!({"schedulingGates": [{"name": "example.com/wait"}], "containers": [{"name": "main", "image": "app:1", "envFrom": sources}]}),
+        &json!({"nodeSelector": no_node(), "containers": [{"name": "main", "image": "app:1", "envFrom": sources}]}),
     )
 }
 
@@ -307,7 +312,7 @@ async fn large_writes_wait_and_small_ones_do_not(clusters: &Clusters, syncer: &S
     for name in &names {
         create(&maps, large_config_map(name)).await;
     }
-    create(&pods, gated_pod_with("heavy", &names)).await;
+    create(&pods, pending_pod_with("heavy", &names)).await;
     eventually("large objects wait", async || large_writes_that_wait(syncer) > 1).await;
     eventually("one of them says why", async || {
         for name in &names {
@@ -354,7 +359,7 @@ async fn large_writes_wait_and_small_ones_do_not(clusters: &Clusters, syncer: &S
 async fn what_has_no_room_says_why(clusters: &Clusters) {
     let (pods, maps) = (clusters.tenant_api::<Pod>(), clusters.tenant_api::<ConfigMap>());
     create(&maps, large_config_map("no-room")).await;
-    create(&pods, gated_pod_with("large", &["no-room".to_owned()])).await;
+    create(&pods, pending_pod_with("large", &["no-room".to_owned()])).await;
     eventually("the Event names the limit", async || {
         let messages = events(clusters, "no-room", "QuotaExceeded").await;
         messages.iter().any(|message| message.contains("spec.limits.hostBytes"))
