@@ -37,7 +37,7 @@ fn memory_limit(limits: &TenantLimits) -> u64 {
 }
 
 /// What the class lets the tenant write, and its objects on the host.
-fn limit_flags(limits: &TenantLimits) -> [String; 6] {
+fn limit_flags(limits: &TenantLimits) -> [String; 7] {
     [
         flag("waiting-pods", limits.waiting_pods),
         flag("write-bytes-per-second", limits.write_rate()),
