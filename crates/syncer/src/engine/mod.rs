@@ -25,6 +25,7 @@ mod dropped;
 pub(crate) mod endpoint_changes;
 mod host_bytes;
 mod host_events;
+mod host_first;
 mod mirror;
 mod nodes;
 mod own_writes;
@@ -38,6 +39,7 @@ pub(crate) mod reserve;
 mod schedule;
 #[cfg(test)]
 mod scripted;
+mod slow_queue;
 mod status_sync;
 mod tenant_waits;
 #[cfg(test)]
@@ -67,9 +69,10 @@ use berth_sync_rules::{
     },
 };
 use kube::Client;
-use queued_key::{QueuedKey, SlowKey};
+use queued_key::QueuedKey;
 use queues::PRIORITIES;
 use recorder::{Level, Recorder, Subject};
+use slow_queue::SlowQueue;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -99,8 +102,8 @@ pub struct Engine {
     extensions: Client,
     /// A queue for each of [`PRIORITIES`].
     queues: [Queue<QueuedKey>; 3],
-    /// A second one for each, of keys that were taken from the first and whose kind is slow.
-    slow_queues: [Queue<SlowKey>; 3],
+    /// A second one for each, of keys that were taken from the first, whose kind is slow, and that have something to ask the tenant's API server.
+    slow_queues: [SlowQueue; 3],
     /// Kinds for which the tenant's API server takes long.
     slow_kinds: tenant_waits::SlowKinds,
     recorder: Recorder,

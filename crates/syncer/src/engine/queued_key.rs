@@ -17,7 +17,7 @@ impl QueueKey for QueuedKey {
     }
 }
 
-/// A key of a kind that [waits long](super::tenant_waits) for the tenant's API server.
+/// A key of a kind that [waits long](super::tenant_waits) for the tenant's API server, as its [queue](super::slow_queue) takes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SlowKey(pub Key);
 

@@ -69,7 +69,7 @@ pub(super) fn of_pod(engine: &Engine, name: &Name, pod: &Value) -> PodSchedule {
     PublishedSchedule::of(&engine.cache).of_pod(&name.namespace, pod, Timestamp::now())
 }
 
-/// How long the key of a pod may wait after a failure: one that must end is looked at again in time, whatever fails.
+/// How long the key of a pod may wait after a failure, or for the tenant's API server: one that must end is looked at again in time, whatever fails.
 pub(super) fn longest_wait(engine: &Engine, key: &Key) -> Option<Duration> {
     if key.kind != KindId::Pod {
         return None;
@@ -173,7 +173,7 @@ impl ObjectSync<'_> {
         let Self { engine, id, name, .. } = self;
         let ((stored, _), host) = tenant.zip(host)?;
         let limit = self.schedule.restriction.as_ref()?.budgets_hold_until?;
-        if limit > Timestamp::now() || !engine.slow_kinds.contain(*id) || !runs(stored, host) {
+        if limit > Timestamp::now() || !engine.is_slow(*id) || !runs(stored, host) {
             return None;
         }
         tracing::warn!(pod = %name, "the tenant's API server takes long; ending a pod on the host that a schedule stops");
@@ -204,6 +204,8 @@ impl ObjectSync<'_> {
                     self.count_stop("delayed");
                     Ok(Outcome::requeue("stop delayed", pause_until(limit)))
                 }
+                // Until then the pod is looked at again and again, see `longest_wait`.
+                Err(CallError::Deferred) => Err(CallError::Deferred),
                 Err(error) => {
                     tracing::info!(pod = %name, %error, "cannot evict a pod that a schedule stops");
                     Ok(Outcome::requeue("not evicted", pause_until(limit)))

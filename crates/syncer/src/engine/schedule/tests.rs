@@ -284,3 +284,19 @@ async fn a_tenant_that_takes_long_is_not_asked_about_pods_whose_time_is_over() {
         assert_eq!(scripted.calls("tenant", "").is_empty(), ended == 1);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_no_other_pods_of_a_tenant_that_is_silent() {
+    let (scripted, key) = stopped_pod(Failure::Silence, 60);
+    let denied = json!({"spec": {"hostNetwork": true, "containers": [{"name": "main", "image": "train:1"}]}});
+    let working = scripted.flood(KindId::Pod, &denied).await;
+    // Its status differs: it waits among the others.
+    scripted.engine.add_for_status(key);
+    tokio::time::sleep(RETRY).await;
+    assert!(scripted.calls("host DELETE", "").is_empty(), "budgets may keep it");
+    // Its time is over. Nothing else happens to it.
+    publish(&scripted.engine, 2, &[(-7200, "Stopped")]);
+    scripted.expect_soon("host DELETE", "/pods/a").await;
+    assert!(scripted.calls("tenant", "/pods/a/eviction").is_empty());
+    working.abort();
+}
