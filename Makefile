@@ -145,8 +145,9 @@ check-versions: ## Do hack/kubernetes/versions and the Go modules agree
 	@hack/check-versions
 
 .PHONY: check-scripts
-check-scripts: ## Lint the shell scripts
+check-scripts: ## Lint the shell scripts, and test how hack/test chooses tests
 	@git ls-files --cached --others --exclude-standard -z -- hack .ci | xargs -0 grep -lE '^#!.*\b(ba)?sh$$' | xargs shellcheck
+	@hack/test-turns
 
 .PHONY: check-downloads
 check-downloads: ## Are releases downloaded safely (with a server on this machine)

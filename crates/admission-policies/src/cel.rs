@@ -1,7 +1,7 @@
 //! Pieces of expressions that several policies use.
 
 use super::{BYPASS, RESOURCE};
-use berth_api::{GROUP, labels, system};
+use berth_api::{GROUP, labels, names, system};
 
 /// Reference to the variable [`tenant_slug_variable`].
 pub const TENANT_SLUG: &str = "variables.slug";
@@ -58,6 +58,12 @@ pub fn authorizer_of(resource: &str) -> String {
 /// ([`berth_sync_rules::permissions::host_node_metrics_rule`]).
 pub fn is_own_node(name: &str) -> String {
     format!("authorizer.group('metrics.k8s.io').resource('nodes').name({name}).check('get').allowed()")
+}
+
+/// Whether a name has the form of the workload namespace of a tenant ([`names::is_like_tenant_namespace`]). Those of control-plane namespaces do
+/// not match.
+pub fn is_like_workload_namespace(name: &str) -> String {
+    format!("{name}.matches('{}')", names::WORKLOAD_NAMESPACE_PATTERN)
 }
 
 /// Whether an object carries the label of what a syncer writes.

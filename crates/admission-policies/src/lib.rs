@@ -22,6 +22,7 @@ mod events;
 mod field_checks;
 mod gateway;
 mod ingresses_and_routes;
+mod kubelet_sizes;
 mod kubelets;
 mod metadata;
 mod namespaces;
@@ -78,6 +79,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies.extend(allowed_namespaces::build_policies());
     policies.extend(kubelets::build_policies());
     policies.extend([
+        kubelet_sizes::build_policy(),
         namespaces::build_policy(),
         network_policies::build_policy(),
         nodes::build_policy(),

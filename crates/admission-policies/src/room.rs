@@ -14,34 +14,23 @@ const TENANT_CLUSTER: u32 = 160 * 1024;
 const WRITERS: u32 = 48 * 1024;
 /// Bytes of a pod without its status and its writers: more than translation makes of the largest.
 const POD: u32 = 1024 * 1024;
-/// Bytes of a pod with everything, as a syncer may leave it.
-const WHOLE_POD: u32 = 1408 * 1024;
-/// The same, as a kubelet may leave it: what is stored, less what a deletion writes.
-const REPORTED_POD: u32 = 1440 * 1024;
+/// Bytes of a pod with everything, as a syncer may leave it. Kubelets may leave more ([`super::kubelet_sizes`]).
+pub(super) const WHOLE_POD: u32 = 1408 * 1024;
 /// Bytes of an object of most other kinds without its status and its writers: less than a sixth of what is stored.
 const OBJECT: u32 = 240 * 1024;
 /// Bytes that API servers keep of the writers of an object of most kinds on the host. Those of large pods are larger.
 const WRITERS_ON_HOST: u32 = 256 * 1024;
-/// Bytes of a claim with everything, as a kubelet may leave it.
-const REPORTED_CLAIM: u32 = 768 * 1024;
-/// Bytes of a Node, of which the platform changes labels, annotations and taints. Kubelets report 50 images by default, each with names of a few
-/// hundred bytes.
-const NODE: u32 = 768 * 1024;
 /// Labels of one object: those of a pod and of its namespace, and Berth's.
 const LABELS: u32 = 400;
 
 /// Kinds that are larger. No controller gives them finalizers, so that they are deleted at once.
 const WITHOUT_END: [&str; 3] = ["configmaps", "networkpolicies", "secrets"];
-/// What kubelets are denied.
-const TOO_LARGE: &str = "the object would be too large for what others write into it";
+/// What an etcd of the default size stores of one object, in bytes.
+#[cfg(test)]
+pub(super) const STORED: u32 = 1536 * 1024;
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
-    vec![
-        build_tenant_cluster_policy(),
-        build_object_policy(),
-        build_node_policy(),
-        build_status_policy(),
-    ]
+    vec![build_tenant_cluster_policy(), build_object_policy()]
 }
 
 /// Whoever may change a TenantCluster could make it so large that its class, its schedule and its deletion have no effect.
@@ -134,56 +123,6 @@ fn build_object_policy() -> AdmissionPolicy {
     }
 }
 
-/// Policies on cluster-scoped objects have no condition on the user.
-fn build_node_policy() -> AdmissionPolicy {
-    let Validation { expression, message } = at_most(whole, NODE, TOO_LARGE);
-    AdmissionPolicy {
-        name: "berth-node-room",
-        description: "Kubelets leave room in their Nodes for what the platform writes into them.",
-        scope: Scope::Cluster,
-        subjects: Subjects::Kubelets,
-        parameters: None,
-        conditions: Vec::new(),
-        resource_rules: vec![ResourceRule {
-            group: "",
-            version: "v1",
-            resources: &["nodes", "nodes/status"],
-            operations: WRITES,
-        }],
-        variables: Vec::new(),
-        validations: vec![validation(
-            format!(
-                "!{} || {expression} || {}",
-                cel::is_kubelet(),
-                cel::may_bypass_policies()
-            ),
-            message,
-        )],
-    }
-}
-
-fn build_status_policy() -> AdmissionPolicy {
-    AdmissionPolicy {
-        name: "berth-status-room",
-        description: "Kubelets leave room in the pods and claims of tenants, so that these can be deleted.",
-        scope: Scope::WorkloadNamespaces,
-        subjects: Subjects::Kubelets,
-        parameters: None,
-        conditions: Vec::new(),
-        resource_rules: vec![ResourceRule {
-            group: "",
-            version: "v1",
-            resources: &["persistentvolumeclaims/status", "pods/status"],
-            operations: WRITES,
-        }],
-        variables: vec![(
-            "most",
-            format!("request.resource.resource == 'pods' ? {REPORTED_POD} : {REPORTED_CLAIM}"),
-        )],
-        validations: vec![at_most(whole, "variables.most", TOO_LARGE)],
-    }
-}
-
 /// The text of an object without its status and its writers.
 fn own(object: &str) -> String {
     format!(
@@ -217,8 +156,6 @@ mod tests {
     use super::*;
     use berth_sync_rules::translation::sizes;
 
-    /// What an etcd of the default size stores of one object, in bytes.
-    const STORED: u32 = 1536 * 1024;
     /// Most bytes that JSON needs for a character.
     const ESCAPED: u32 = 6;
 
@@ -226,10 +163,8 @@ mod tests {
     const _: () = {
         let rest = 256 * 1024;
         assert!((TENANT_CLUSTER + WRITERS) * ESCAPED + rest <= STORED);
-        assert!(POD + rest <= WHOLE_POD && WHOLE_POD < REPORTED_POD);
-        assert!(REPORTED_POD + 64 * 1024 <= STORED);
+        assert!(POD + rest <= WHOLE_POD && WHOLE_POD < STORED);
         assert!(OBJECT * ESCAPED < STORED && OBJECT + WRITERS_ON_HOST + rest <= STORED);
-        assert!(REPORTED_CLAIM + rest <= STORED && NODE + rest <= STORED);
     };
 
     /// Objects of intact syncers fit, with names, labels and annotations that Berth adds.

@@ -1,14 +1,14 @@
 //! PersistentVolumeClaims and VolumeSnapshots: only classes that the tenant's class lists, and no volume or snapshot that
-//! exists already.
+//! exists already. Nor may the host's controllers choose one for a claim.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
-use berth_api::policy_annotations;
+use berth_api::{labels, policy_annotations};
 
 /// The annotation by which schedulers choose the node that a volume is made for.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
-    vec![build_claim_policy(), build_snapshot_policy()]
+    vec![build_claim_policy(), build_snapshot_policy(), build_volume_policy()]
 }
 
 fn build_claim_policy() -> AdmissionPolicy {
@@ -144,6 +144,39 @@ fn build_snapshot_policy() -> AdmissionPolicy {
     }
 }
 
+/// Before a volume is made for a claim, kube-controller-manager and schedulers look for one of the class that no claim has: one that the platform
+/// restores, with the data of another tenant, matches as well. They write into the volume first which claim gets it. A driver that makes a volume
+/// creates it with its claim.
+fn build_volume_policy() -> AdmissionPolicy {
+    let namespace = |volume: &str| format!("{volume}.spec.?claimRef.?namespace.orValue('')");
+    AdmissionPolicy {
+        name: "berth-volume-bindings",
+        description: "Claims of tenants get no volumes that were not made for them.",
+        scope: Scope::Cluster,
+        subjects: Subjects::EveryoneAskedLast,
+        parameters: None,
+        conditions: Vec::new(),
+        resource_rules: vec![ResourceRule {
+            group: "",
+            version: "v1",
+            resources: &["persistentvolumes"],
+            operations: &["UPDATE"],
+        }],
+        variables: Vec::new(),
+        validations: vec![validation(
+            format!(
+                "{} != '' || !{} || object.metadata.?labels[?'{}'].orValue('') == 'true' || {}",
+                namespace("oldObject"),
+                cel::is_like_workload_namespace(&namespace("object")),
+                labels::ALLOW_ANY_CLAIM,
+                cel::may_bypass_policies()
+            ),
+            "no claim of a tenant may get a volume that was not made for it: set spec.claimRef of the volume to its claim, or the label \
+             berth.dev/allow-any-claim to true",
+        )],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,5 +195,16 @@ mod tests {
         let policy = build_claim_policy();
         let asks = |validation: &super::super::Validation| validation.expression.ends_with(&asked);
         assert!(policy.validations.iter().any(asks), "{asked}");
+    }
+    #[test]
+    fn volumes_that_had_a_claim_or_go_to_claims_of_the_platform_are_bound() {
+        let policy = build_volume_policy();
+        let expression = &policy.validations[0].expression;
+        let start = "oldObject.spec.?claimRef.?namespace.orValue('') != '' || \
+                     !object.spec.?claimRef.?namespace.orValue('').matches('^berth-.+-[a-z2-7]{13}$') || \
+                     object.metadata.?labels[?'berth.dev/allow-any-claim'].orValue('') == 'true' || ";
+        assert!(expression.starts_with(start), "{expression}");
+        // Drivers create volumes with their claims.
+        assert_eq!(policy.resource_rules[0].operations, ["UPDATE"]);
     }
 }

@@ -41,6 +41,9 @@ pub const QUARANTINE: &str = "berth.dev/quarantine";
 pub const RELEASE_QUARANTINE: &str = "berth.dev/release-quarantine";
 /// Annotation on a Service of the platform that may select static pods of every node: `true`. Without it, those of the host's control plane only.
 pub const ALLOW_STATIC_PODS: &str = "berth.dev/allow-static-pods";
+/// Label of a volume of the host that may be bound to any claim of a tenant that it fits: `true`. Without it, claims get only volumes that were made
+/// for them.
+pub const ALLOW_ANY_CLAIM: &str = "berth.dev/allow-any-claim";
 /// Annotation on a node that Berth cordoned: whether it was `people`'s cordon before, which stays, or is `berth`'s own.
 pub const CORDON: &str = "berth.dev/cordon";
 /// Label of the Jobs that clean and check nodes, and of their pods; the value is `scrub` or `validate`.

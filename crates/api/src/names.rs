@@ -156,6 +156,8 @@ fn is_hash(text: &str) -> bool {
 
 /// Before the slug in the name of a workload namespace.
 const WORKLOADS_PREFIX: &str = "berth-";
+/// Regular expression (RE2) for what [`is_like_tenant_namespace`] takes for a workload namespace.
+pub const WORKLOAD_NAMESPACE_PATTERN: &str = "^berth-.+-[a-z2-7]{13}$";
 /// After the name of the workload namespace in that of the control-plane namespace.
 const CONTROL_PLANE_SUFFIX: &str = "-cp";
 
@@ -233,6 +235,13 @@ mod tests {
         ] {
             assert!(!is_like_tenant_namespace(other), "{other}");
         }
+    }
+
+    #[test]
+    fn the_pattern_of_workload_namespaces_has_their_parts() {
+        let pattern = format!("^{WORKLOADS_PREFIX}.+-[a-z2-7]{{{HASH_LENGTH}}}$");
+        assert_eq!(WORKLOAD_NAMESPACE_PATTERN, pattern);
+        assert!(BASE32.iter().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7')));
     }
 
     #[test]

@@ -132,6 +132,7 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         return None;
     }
     let phase = status.and_then(|status| status.phase.as_deref());
+    let created = read_creation(pod);
     let has_node = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
     Some(GpuPod {
         tenant,
@@ -160,27 +161,36 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         is_ending: pod.metadata.deletion_timestamp.is_some(),
         // What schedules say changes with time: the passes ask for it.
         is_restricted: false,
+        scheduled_at: status
+            .and_then(|status| read_transition(status, "PodScheduled"))
+            .max(created)
+            .filter(|_| has_node),
         started_at: status
             .and_then(read_start)
-            .map(|started| started.max(read_creation(pod))),
+            .and_then(|started| Some(started).max(created)),
         priority: spec.priority.unwrap_or_default(),
         condition: status.and_then(read_condition),
     })
 }
 
 /// When the API server created the pod. The clock of a node may be behind: metrics of an earlier pod with the same name must not count.
-fn read_creation(pod: &Pod) -> i64 {
-    let created = pod.metadata.creation_timestamp.as_ref();
-    created.map_or(i64::MIN, |time| time.0.as_second())
+fn read_creation(pod: &Pod) -> Option<i64> {
+    let created = pod.metadata.creation_timestamp.as_ref()?;
+    Some(created.0.as_second())
+}
+
+/// Since when a condition is True. The API server sets the time of `PodScheduled` when it binds the pod.
+fn read_transition(status: &PodStatus, type_: &str) -> Option<i64> {
+    let mut conditions = status.conditions.iter().flatten();
+    let condition = conditions.find(|condition| condition.type_ == type_ && condition.status == "True")?;
+    Some(condition.last_transition_time.as_ref()?.0.as_second())
 }
 
 /// When the last of its running containers started for the first time; none as long as none runs. Init containers may prepare data for hours.
 /// A container that has started again was started first when these had ended: one that ends every hour would keep its pod young for ever.
 fn read_start(status: &PodStatus) -> Option<i64> {
     let running = |state: &ContainerState| Some(state.running.as_ref()?.started_at.as_ref()?.0.as_second());
-    let mut conditions = status.conditions.iter().flatten();
-    let initialized = conditions.find(|condition| condition.type_ == "Initialized" && condition.status == "True");
-    let initialized = initialized.and_then(|condition| Some(condition.last_transition_time.as_ref()?.0.as_second()));
+    let initialized = read_transition(status, "Initialized");
     let starts = status.container_statuses.iter().flatten();
     starts
         .filter_map(|container| {
@@ -352,6 +362,33 @@ mod tests {
         });
         let read = read_pod(&serde_json::from_value(pod).unwrap()).unwrap();
         assert_eq!(read.started_at, Some(3600));
+    }
+
+    #[test]
+    fn a_pod_has_its_node_since_it_was_scheduled() {
+        let scheduled = |status: &str, hour: u32| {
+            let time = format!("1970-01-01T0{hour}:00:00Z");
+            json!([{"type": "PodScheduled", "status": status, "lastTransitionTime": time}])
+        };
+        let read = |spec: &Value, conditions: Value| {
+            let pod = json!({
+                "metadata": {"name": "x-123", "labels": {"berth.dev/tenant": "vision-abc"}, "creationTimestamp": "1970-01-01T02:00:00Z"},
+                "spec": spec, "status": {"phase": "Pending", "conditions": conditions},
+            });
+            let pod = read_pod(&serde_json::from_value(pod).unwrap()).unwrap();
+            (pod.scheduled_at, pod.started_at)
+        };
+        let hours = |hours: i64| (Some(hours * 3600), None::<i64>);
+        assert_eq!(read(&with_gpus("1"), scheduled("True", 3)), hours(3));
+        assert_eq!(read(&with_gpus("1"), json!([])), hours(2), "it was created with a node");
+        assert_eq!(
+            read(&with_gpus("1"), scheduled("True", 1)),
+            hours(2),
+            "a clock that is behind"
+        );
+        let mut waiting = with_gpus("1");
+        waiting["nodeName"] = Value::Null;
+        assert_eq!(read(&waiting, scheduled("False", 3)), (None, None));
     }
 
     #[test]

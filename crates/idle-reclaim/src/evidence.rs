@@ -26,7 +26,7 @@ pub struct Metrics {
 pub enum Unknown {
     /// Prometheus did not answer.
     NoMetrics,
-    /// Its kubelet has not accepted it yet.
+    /// None of its containers runs.
     NotStarted,
     /// A schedule of the platform restricts it: what it waits for may not start, or it is being stopped.
     OutsideSchedule,
@@ -72,7 +72,23 @@ pub enum Verdict {
     Active,
 }
 
-/// Judges one pod with at least one GPU. Without metrics nothing is known.
+/// When a pod started: when its containers did, or when it got its node, if none of them runs after the longest start-up. None before that.
+pub fn start_of(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Seconds> {
+    let late = pod.scheduled_at.filter(|_| has_overrun(pod, timings, now));
+    pod.started_at.or(late)
+}
+
+/// Whether none of its containers runs although it has had its node for the longest start-up and the window.
+fn has_overrun(pod: &GpuPod, timings: Timings, now: Seconds) -> bool {
+    let longest = timings.max_startup.max(timings.window);
+    let is_late = |scheduled_at: Seconds| now >= scheduled_at.saturating_add(longest);
+    pod.started_at.is_none() && pod.scheduled_at.is_some_and(is_late)
+}
+
+/// Judges one pod with at least one GPU. Without an answer of Prometheus nothing is known.
+///
+/// Of a pod that has overrun its start-up only the metrics count that there are: GPUs without any do nothing, because no container runs. An
+/// init container may use them.
 pub fn judge(
     pod: &GpuPod,
     policy: &Policy,
@@ -89,12 +105,15 @@ pub fn judge(
     if series.iter().any(|device| is_active(device, policy)) {
         return Verdict::Active;
     }
-    let unknown = find_unknown_age(pod, timings, now)
-        .or_else(|| find_unknown_devices(pod, gpu_resources, series))
-        .or_else(|| {
-            let required = Required::new(metrics.sample_interval, timings.window, now);
-            series.iter().find_map(|device| required.find_unknown(device, policy))
-        });
+    let unknown = if has_overrun(pod, timings, now) {
+        None
+    } else {
+        find_unknown_age(pod, timings, now).or_else(|| find_unknown_devices(pod, gpu_resources, series))
+    };
+    let unknown = unknown.or_else(|| {
+        let required = Required::new(metrics.sample_interval, timings.window, now);
+        series.iter().find_map(|device| required.find_unknown(device, policy))
+    });
     unknown.map_or(Verdict::Idle, Verdict::Unknown)
 }
 
@@ -279,6 +298,82 @@ mod tests {
         assert_eq!(judge_with(&pod, table()), Verdict::Idle);
         pod.started_at = None;
         assert_eq!(judge_with(&pod, table()), unknown(Unknown::NotStarted));
+    }
+
+    /// A pod with a node since then, none of whose containers runs: its image cannot be pulled, or an init container does not end.
+    fn waiting_pod(scheduled_at: Seconds, gpus: u32) -> GpuPod {
+        GpuPod {
+            scheduled_at: Some(scheduled_at),
+            started_at: None,
+            ..testing::pod("train", gpus)
+        }
+    }
+
+    #[test]
+    fn a_pod_whose_containers_never_run_is_idle_after_the_longest_startup() {
+        let late = waiting_pod(NOW - 6 * 3600, 8);
+        let early = waiting_pod(NOW - 6 * 3600 + 1, 8);
+        for table in [SeriesTable::default(), testing::idle_table(&[&late])] {
+            assert_eq!(judge_with(&early, table.clone()), unknown(Unknown::NotStarted));
+            assert_eq!(judge_with(&late, table), Verdict::Idle);
+        }
+        let by_claims = GpuPod {
+            claims: vec!["claim".into()],
+            claimed_gpus: ClaimedGpus::Unknown,
+            ..late.clone()
+        };
+        assert_eq!(judge_with(&by_claims, SeriesTable::default()), Verdict::Idle);
+        let without_node = GpuPod {
+            scheduled_at: None,
+            ..late
+        };
+        assert_eq!(
+            judge_with(&without_node, SeriesTable::default()),
+            unknown(Unknown::NotStarted)
+        );
+    }
+
+    #[test]
+    fn a_pod_whose_init_container_uses_the_gpu_is_not_idle() {
+        let pod = waiting_pod(NOW - 7 * 86_400, 1);
+        let mut busy = testing::idle_table(&[&pod]);
+        busy.record(&testing::row(&pod, 0), Signal::Engine, Aggregation::Peak, 0.001);
+        assert_eq!(judge_with(&pod, busy), Verdict::Active);
+        let mut partial = testing::idle_table(&[&pod]);
+        partial.record(&testing::row(&pod, 0), Signal::Power, Aggregation::Coverage, 56.0);
+        assert_eq!(
+            judge_with(&pod, partial),
+            unknown(Unknown::PartialSeries),
+            "what it did in the gap is not known"
+        );
+        let policy = Policy::new(&IdleReclaim::default());
+        let (_, timings) = policy.timings_of(&pod.labels);
+        let verdict = judge(&pod, &policy, timings, &BTreeSet::new(), None, NOW);
+        assert_eq!(verdict, unknown(Unknown::NoMetrics));
+    }
+
+    #[test]
+    fn a_pod_that_runs_late_started_with_its_node() {
+        let timings = Timings {
+            window: 3600,
+            max_startup: 7200,
+            ..Timings::default()
+        };
+        let start = |pod: &GpuPod, timings| start_of(pod, timings, NOW);
+        assert_eq!(start(&waiting_pod(NOW - 7199, 1), timings), None);
+        assert_eq!(start(&waiting_pod(NOW - 7200, 1), timings), Some(NOW - 7200));
+        // It began before the window did: else what is held against it would be forgotten in each pass.
+        let long = Timings {
+            window: 10_000,
+            ..timings
+        };
+        assert_eq!(start(&waiting_pod(NOW - 9999, 1), long), None);
+        assert_eq!(start(&waiting_pod(NOW - 10_000, 1), long), Some(NOW - 10_000));
+        let started = GpuPod {
+            started_at: Some(NOW - 60),
+            ..waiting_pod(NOW - 86_400, 1)
+        };
+        assert_eq!(start(&started, timings), Some(NOW - 60));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct LadderState {
 pub struct Observation {
     /// What is known of its GPUs.
     pub verdict: Verdict,
-    /// When the last of its pods started; none if one has not started.
+    /// When the last of its pods [started](crate::evidence::start_of); none if one has not started.
     pub last_start: Option<Seconds>,
     /// Its times.
     pub timings: Timings,
@@ -103,6 +103,7 @@ mod tests {
         grace_period: 1800,
         checkpoint_period: 600,
         startup_grace_period: 1800,
+        max_startup: 6 * 3600,
         minimum_runtime: 0,
     };
 

@@ -14,14 +14,17 @@
 //! | [`workload`] | pods that are judged as one: of one owner or of one gang |
 //! | [`opt_out`] | pods that teams excepted |
 //! | [`ladder`] | the steps from the first warning to the last one |
-//! | [`order`] | which workloads that are due come first |
+//! | [`attempts`] | what was tried to give back the GPUs of pods, and what to do if that had no effect |
+//! | [`order`] | which workloads that are due come first, and how tenants take turns |
 //! | [`owner`] | the object in the tenant that owns idle pods: how it is stopped at the last step, and started again, once |
 //! | [`pass`] | all of it for one tenant, and the status to report |
 //!
-//! The rule behind all: what is not known is never idle.
+//! The rule behind all: what is not known is never idle. There is one exception: a pod whose containers do not run for a long time, and of whose
+//! GPUs there are no metrics ([`evidence::judge`]).
 
 #![warn(missing_docs)]
 
+pub mod attempts;
 pub mod evidence;
 pub mod gaps;
 pub mod ladder;

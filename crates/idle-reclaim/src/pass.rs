@@ -109,12 +109,15 @@ fn decide(
     let mut profile = None;
     let mut longest = Timings::default();
     let mut verdict = Verdict::Idle;
+    let mut last_start = Some(Seconds::MIN);
     for pod in &pods {
         let (of_pod, timings) = input.policy.timings_of(&pod.labels);
         profile = profile.or(of_pod);
         longest = longest.longest(timings);
         let known = evidence::judge(pod, input.policy, timings, input.gpu_resources, metrics, now);
         verdict = verdict.max(known);
+        let started = evidence::start_of(pod, timings, now);
+        last_start = last_start.and_then(|last| Some(last.max(started?)));
         if pod.is_ending {
             // The others may be waiting for it.
             verdict = verdict.max(Verdict::Unknown(Unknown::NotStarted));
@@ -124,10 +127,9 @@ fn decide(
             verdict = verdict.max(Verdict::Unknown(Unknown::OutsideSchedule));
         }
     }
-    let starts: Option<Vec<Seconds>> = pods.iter().map(|pod| pod.started_at).collect();
     let observation = Observation {
         verdict,
-        last_start: starts.and_then(|starts| starts.into_iter().max()),
+        last_start,
         timings: longest,
     };
     let before = input.states.get(&name).copied();

@@ -78,7 +78,9 @@ pub struct GpuPod {
     pub is_ending: bool,
     /// Whether a schedule of the platform restricts it now.
     pub is_restricted: bool,
-    /// When its kubelet accepted it.
+    /// When it got its node.
+    pub scheduled_at: Option<Seconds>,
+    /// When its containers started; none as long as none runs.
     pub started_at: Option<Seconds>,
     /// Its priority on the host.
     pub priority: i32,

@@ -21,6 +21,8 @@ pub struct Timings {
     pub checkpoint_period: Seconds,
     /// Time after the start that is not evaluated.
     pub startup_grace_period: Seconds,
+    /// Time with a node after which a pod whose containers do not run is judged by its metrics alone.
+    pub max_startup: Seconds,
     /// Time that a pod may run at least.
     pub minimum_runtime: Seconds,
 }
@@ -34,6 +36,7 @@ impl Timings {
             grace_period: self.grace_period.max(other.grace_period),
             checkpoint_period: self.checkpoint_period.max(other.checkpoint_period),
             startup_grace_period: self.startup_grace_period.max(other.startup_grace_period),
+            max_startup: self.max_startup.max(other.max_startup),
             minimum_runtime: self.minimum_runtime.max(other.minimum_runtime),
         }
     }
@@ -116,6 +119,7 @@ impl Policy {
             last_step,
             owner_kinds,
             startup_grace_period,
+            max_startup,
             minimum_runtime,
             max_activity_permille,
             max_traffic_bytes_per_second,
@@ -131,6 +135,7 @@ impl Policy {
             grace_period: grace_period.seconds(),
             checkpoint_period: checkpoint_period.seconds(),
             startup_grace_period: startup_grace_period.seconds(),
+            max_startup: max_startup.seconds(),
             minimum_runtime: minimum_runtime.seconds(),
         };
         let mut signals = ALWAYS.to_vec();
@@ -188,6 +193,7 @@ fn read_profile(profile: &IdleProfile, base: Timings, shortest_window: Seconds) 
         grace_period,
         checkpoint_period,
         startup_grace_period,
+        max_startup,
         minimum_runtime,
     } = profile;
     let or = |own: &Option<KubeDuration>, base: Seconds| own.as_ref().map_or(base, KubeDuration::seconds);
@@ -199,6 +205,7 @@ fn read_profile(profile: &IdleProfile, base: Timings, shortest_window: Seconds) 
             grace_period: or(grace_period, base.grace_period),
             checkpoint_period: or(checkpoint_period, base.checkpoint_period),
             startup_grace_period: or(startup_grace_period, base.startup_grace_period),
+            max_startup: or(max_startup, base.max_startup),
             minimum_runtime: or(minimum_runtime, base.minimum_runtime),
         },
     }
@@ -243,7 +250,11 @@ mod tests {
         let policy = Policy::new(&notebooks());
         let (profile, timings) = policy.timings_of(&labels(&[("notebook-name", "anna")]));
         assert_eq!((profile, timings.window), (Some("notebooks"), 3 * 3600));
-        assert_eq!(timings.grace_period, 1800, "from the class");
+        assert_eq!(
+            (timings.grace_period, timings.max_startup),
+            (1800, 6 * 3600),
+            "from the class"
+        );
         let (profile, timings) = policy.timings_of(&labels(&[("app", "train")]));
         assert_eq!((profile, timings.window), (None, 3600));
     }

@@ -2,11 +2,17 @@
 
 use crate::{
     Seconds,
+    evidence::Verdict,
+    ladder::LadderState,
+    pass::Decision,
     pod::{DevicesHeld, GpuPod},
     query::Aggregation,
     series::{RowLabels, SeriesTable},
     signal::Signal,
+    workload::WorkloadName,
 };
+use berth_api::IdleStep;
+use std::sync::Arc;
 
 /// The time of tests.
 pub(crate) const NOW: Seconds = 1_000_000;
@@ -24,6 +30,28 @@ pub(crate) fn pod(name: &str, gpus: u32) -> GpuPod {
         devices_held: DevicesHeld::Now,
         started_at: Some(NOW - 7 * 86_400),
         ..GpuPod::default()
+    }
+}
+
+/// What was decided about a workload with one pod that is due.
+pub(crate) fn due(name: &str, gpus: u32) -> Decision {
+    Decision {
+        workload: WorkloadName {
+            name: name.into(),
+            ..WorkloadName::default()
+        },
+        pods: vec![Arc::new(pod(name, gpus))],
+        gpus,
+        profile: None,
+        verdict: Verdict::Idle,
+        is_opted_out: false,
+        state: Some(LadderState {
+            idle_since: NOW - 7200,
+            step: IdleStep::Reclaimable,
+            step_since: NOW,
+            paused: false,
+        }),
+        next_step_at: None,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     pod::{DevicesHeld, GpuPod},
     policy::Policy,
     query::Aggregation,
-    series::SeriesTable,
+    series::{RowLabels, SeriesTable},
     signal::Signal,
     testing::{self, NOW},
 };
@@ -42,6 +42,16 @@ fn evaluate(policy: &Policy, pods: &[GpuPod], table: SeriesTable, states: &State
         states,
     };
     pass::evaluate(&input, Some(&metrics(table)), now)
+}
+
+/// Records that a GPU did nothing in the hour until now.
+fn record_idle_at(table: &mut SeriesTable, labels: &RowLabels<'_>, now: Seconds) {
+    let last = f64::from(u32::try_from(now).unwrap());
+    for signal in SIGNALS {
+        table.record(labels, signal, Aggregation::Peak, 0.0);
+        table.record(labels, signal, Aggregation::Coverage, 60.0);
+        table.record(labels, signal, Aggregation::LastSample, last);
+    }
 }
 
 /// What a GPU does in each minute: its peak in the last hour decides.
@@ -109,6 +119,41 @@ fn a_forgotten_notebook_is_given_back() {
             IdleStep::Reclaimable
         ]
     );
+}
+
+#[test]
+fn pods_that_wait_for_one_whose_containers_never_run_are_given_back() {
+    // The image of one of two pods cannot be pulled. It has had its node since minute 0, and no series name it.
+    let mut pods = [testing::pod("runs", 8), testing::pod("waits", 8)];
+    for pod in &mut pods {
+        pod.gang = Some("train".into());
+    }
+    pods[1].started_at = None;
+    pods[1].scheduled_at = Some(NOW);
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let mut states = States::new();
+    let mut taken = Vec::new();
+    for minute in 0..420 {
+        let now = NOW + minute * 60;
+        let mut table = SeriesTable::default();
+        for index in 0..8 {
+            record_idle_at(&mut table, &testing::row(&pods[0], index), now);
+        }
+        let decisions = evaluate(&enforce, &pods, table, &states, now);
+        states = pass::states_after(&decisions);
+        if let Some(step) = decisions[0].step()
+            && taken.last().is_none_or(|(_, last)| *last != step)
+        {
+            taken.push((minute, step));
+        }
+    }
+    let expected = [
+        (360, IdleStep::Warned),
+        (375, IdleStep::WarnedAgain),
+        (390, IdleStep::CheckpointRequested),
+        (400, IdleStep::Reclaimable),
+    ];
+    assert_eq!(taken, expected);
 }
 
 #[test]
@@ -193,12 +238,7 @@ fn a_dry_run_evicts_nothing_and_its_steps_do_not_count_later() {
     for minute in 0..60 {
         let now = NOW + minute * 60;
         let mut table = SeriesTable::default();
-        for signal in [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power] {
-            table.record(&testing::row(&pod, 0), signal, Aggregation::Peak, 0.0);
-            table.record(&testing::row(&pod, 0), signal, Aggregation::Coverage, 60.0);
-            let last = f64::from(u32::try_from(now).unwrap());
-            table.record(&testing::row(&pod, 0), signal, Aggregation::LastSample, last);
-        }
+        record_idle_at(&mut table, &testing::row(&pod, 0), now);
         decisions = evaluate(&dry_run, std::slice::from_ref(&pod), table, &states, now);
         states = pass::states_after(&decisions);
     }

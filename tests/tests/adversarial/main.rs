@@ -32,6 +32,8 @@ fn main() -> ExitCode {
             admission_policies::a_stolen_kubelet_credential_reaches_no_other_tenant,
             admission_policies::a_stolen_token_of_a_node_agent_offers_no_devices_of_others,
             admission_policies::events_about_pods_of_tenants_are_small,
+            admission_policies::a_stolen_kubelet_credential_writes_no_large_objects,
+            admission_policies::a_volume_that_no_claim_has_goes_to_no_tenant,
             admission_policies::an_agent_with_rights_on_the_status_of_pods_redirects_no_traffic,
             admission_policies::people_of_a_team_run_no_pods_on_nodes_of_tenants,
             admission_policies::the_host_reports_no_type_errors_in_the_policies,

@@ -2,7 +2,7 @@
 //! window is at least half an hour, so the clock of control is ahead, and Prometheus is one in this process, whose samples follow
 //! that clock.
 
-use crate::hostile_owners::pods_are_evicted;
+use crate::hostile_owners::{a_pod_of_a_fake_owner_is_evicted, pods_are_evicted};
 use berth_api::{
     IdleLastStep, IdleReclaim, IdleReclaimMode, TenantClass, TenantClassSpec, labels,
     network::{ApiServerEgress, ClassNetwork},
@@ -150,7 +150,9 @@ async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
     let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     // All pods have run for longer than the window, by the clock of control.
     clock.set_ahead(7200);
-    pods_are_evicted(&host.tenants(NAMESPACE), &tenant, &pods, &idle, &hostile).await;
+    let tenants = host.tenants(NAMESPACE);
+    pods_are_evicted(&tenants, &tenant, &pods, &idle, &hostile).await;
+    a_pod_of_a_fake_owner_is_evicted(&tenants, &tenant, &pods, &idle, (&clock, 7200)).await;
 
     let deployments: Api<Deployment> = Api::namespaced(tenant.client.clone(), "default");
     deployments.create(&params, &deployment()).await.unwrap();
@@ -168,7 +170,6 @@ async fn an_idle_owner_is_stopped_and_restored_once_in_a_real_tenant() {
         pod.map_or(Ok(()), |_| Err("it is there".to_owned()))
     })
     .await;
-    let tenants = host.tenants(NAMESPACE);
     let idle_status = tenants.get(NAME).await.unwrap().status.unwrap().idle.unwrap();
     assert_eq!(idle_status.stopped_owners[0].path(), "Deployment/default/web");
 

@@ -376,7 +376,8 @@ async fn offer_volumes(host: &TestCluster) {
         "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"});
     apply(&host.client, "", &class).await.unwrap();
     for number in 0..MEMBERS {
-        let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume_name(number)},
+        let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", 
+            "metadata": {"name": volume_name(number), "labels": {labels::ALLOW_ANY_CLAIM: "true"}},
             "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": NAME,
                 "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": format!("/tmp/{}", volume_name(number))}}});
         apply(&host.client, "", &volume).await.unwrap();

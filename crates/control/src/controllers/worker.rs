@@ -313,13 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_to_be_enforced_from_the_first_start_on_and_not_while_tenants_sleep() {
-        let is_enforced = |conditions: &Value, state: &str| {
+    fn classes_are_to_be_enforced_from_the_first_start_on_and_not_of_tenants_that_sleep_or_end() {
+        let cluster = |conditions: &Value, state: &str| {
             let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
             let status = json!({"conditions": conditions, "sleep": {"state": state}});
             cluster.status = Some(serde_json::from_value(status).unwrap());
-            should_be_enforced(&cluster)
+            cluster
         };
+        let is_enforced = |conditions: &Value, state: &str| should_be_enforced(&cluster(conditions, state));
         let started = json!([{"type": SYNCER_READY, "status": "False", "reason": "Starting", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
         assert!(!is_enforced(&json!([]), "Awake"), "it was never started");
@@ -331,6 +332,9 @@ mod tests {
         ] {
             assert_eq!(is_enforced(&started, state), expected, "{state}");
         }
+        let mut deleted = cluster(&started, "Awake");
+        deleted.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        assert!(!should_be_enforced(&deleted), "it is being deleted");
     }
 
     #[test]

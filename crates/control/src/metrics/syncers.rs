@@ -44,7 +44,7 @@ impl SyncerMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "syncer_ready",
-            "Whether the syncer of a tenant has listed both sides, so that its class is enforced on the host: 1 or 0; of tenants that do not sleep",
+            "Whether the syncer of a tenant has listed both sides, so that its class is enforced on the host: 1, or 0 if it has not or if control could not ask it; of tenants that do not sleep",
             self.syncer_ready.clone(),
         );
         registry.register(

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 /// Annotation of pods that do not end: only a deletion without a grace period removes them.
@@ -29,6 +30,8 @@ struct Objects {
     silent: Option<&'static str>,
     /// Part of the paths about which nothing is ever answered.
     mute: Option<&'static str>,
+    /// How long each answer takes.
+    delay: Duration,
     /// Part of the paths to which writes are refused, with which code and message.
     refused: Option<(&'static str, u16, &'static str)>,
     /// Part of paths, and before how many patches somebody else changes the object.
@@ -92,6 +95,11 @@ impl ScriptedApi {
         self.objects().mute = part;
     }
 
+    /// Lets each answer take a while.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.objects().delay = delay;
+    }
+
     /// Before each of the next patches to paths that contain `part`, somebody else changes the object.
     pub(crate) fn change_before_patches(&self, part: &'static str, patches: usize) {
         self.objects().contended = Some((part, patches));
@@ -148,10 +156,13 @@ impl ScriptedApi {
         if !self.script.record(format!("{} {} {path}", self.name, parts.method)) {
             return refuse(500, "the script says so");
         }
-        let (mute, silent, refused) = {
+        let (mute, silent, refused, delay) = {
             let objects = self.objects();
-            (objects.mute, objects.silent, objects.refused)
+            (objects.mute, objects.silent, objects.refused, objects.delay)
         };
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         let is_about = |part: Option<&str>| part.is_some_and(|part| path.contains(part));
         if is_about(mute) || (parts.method != Method::GET && is_about(silent)) {
             std::future::pending::<()>().await;

@@ -129,6 +129,8 @@ pub fn generated_claim_name(cache: &Cache, host_name: &str) -> Option<Name> {
 
 /// How the scheduler's messages begin about a pod that fits nowhere.
 const UNSCHEDULABLE: &str = "0/";
+/// What nodes of the tenant do not match of which nothing else is said.
+const UNMATCHED: &str = "the pod's node selector, affinity and tolerations";
 
 /// The scheduler counts all nodes of the host and names taints of other tenants. A tenant sees its own nodes only.
 fn scheduling(text: &str, own_nodes: usize) -> String {
@@ -143,29 +145,41 @@ fn scheduling(text: &str, own_nodes: usize) -> String {
         .next()
         .unwrap_or_default()
         .trim_end_matches(['.', ' ']);
-    let reasons: Vec<String> = list
-        .split(", ")
-        .filter(|reason| {
-            // Other tenants' nodes do not match the forced selector.
-            !reason.contains("berth.dev/")
-                && !reason.contains("untolerated taint")
-                && !reason.contains("node affinity/selector")
-                // What preemption says of the same nodes.
-                && !reason.contains("plugin(s) [NodeAffinity]")
-        })
-        .map(|reason| match reason.split_once(' ') {
-            Some((count, reason)) if count.parse::<usize>().is_ok_and(|count| count > own_nodes) => {
-                format!("{own_nodes} {reason}")
-            }
-            _ => reason.to_owned(),
-        })
+    let reasons = list.split(", ").filter(|reason| {
+        // Other tenants' nodes do not match the forced selector.
+        !reason.contains("berth.dev/")
+            && !reason.contains("untolerated taint")
+            && !reason.contains("node affinity/selector")
+            // What preemption says of the same nodes.
+            && !reason.contains("plugin(s) [NodeAffinity]")
+    });
+    let reasons: Vec<(Option<usize>, &str)> = reasons.map(|reason| count_of(reason, own_nodes)).collect();
+    // A reason without a number is about all nodes.
+    let counts: Option<Vec<usize>> = reasons.iter().map(|(count, _)| *count).collect();
+    let counted = counts.map_or(own_nodes, |counts| counts.into_iter().fold(0, usize::saturating_add));
+    let mut texts: Vec<String> = reasons
+        .into_iter()
+        .map(|(count, reason)| count.map_or_else(|| reason.to_owned(), |count| format!("{count} {reason}")))
         .collect();
-    if reasons.is_empty() {
-        return format!(
-            "0/{own_nodes} nodes are available: no node matches the pod's node selector, affinity and tolerations."
-        );
+    // The host says of nodes that the tenant has tainted or cordoned that the affinity excludes them, as of those of others.
+    match own_nodes.saturating_sub(counted) {
+        _ if texts.is_empty() => texts.push(format!("no node matches {UNMATCHED}")),
+        0 => {}
+        left => texts.push(format!("{left} node(s) didn't match {UNMATCHED}")),
     }
-    format!("0/{own_nodes} nodes are available: {}.", reasons.join(", "))
+    format!("0/{own_nodes} nodes are available: {}.", texts.join(", "))
+}
+
+/// A reason of the scheduler's without its number of nodes, and that number, or that of the tenant's nodes if there are fewer. None: the reason
+/// has no number.
+fn count_of(reason: &str, own_nodes: usize) -> (Option<usize>, &str) {
+    let counted = reason
+        .split_once(' ')
+        .and_then(|(count, rest)| Some((count.parse::<usize>().ok()?, rest)));
+    match counted {
+        Some((count, rest)) => (Some(count.min(own_nodes)), rest),
+        None => (None, reason),
+    }
 }
 
 /// Maps host names in every text below `value`. For statuses of kinds whose texts are messages or names.
@@ -386,13 +400,26 @@ mod tests {
         let text = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity].";
         assert_eq!(
             to_tenant_names(&cache, &name, text),
-            "0/2 nodes are available: 1 Insufficient cpu."
+            "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match the pod's node selector, affinity and tolerations."
         );
         let text = "0/40 nodes are available: 40 node(s) didn't match Pod's node affinity/selector.";
         assert_eq!(
             to_tenant_names(&cache, &name, text),
             "0/2 nodes are available: no node matches the pod's node selector, affinity and tolerations."
         );
+    }
+
+    #[test]
+    fn reasons_about_all_nodes_leave_none() {
+        let cache = cache();
+        let name = Name::new("research", "train-0");
+        for text in [
+            "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+            "0/2 nodes are available: 1 Insufficient cpu, 2 Insufficient memory.",
+        ] {
+            let host = text.replace("0/2", "0/40");
+            assert_eq!(to_tenant_names(&cache, &name, &host), text);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What must happen on the host comes before anything that the tenant's API server takes long for.
 //!
-//! Keys of a kind for which it takes long have a [second queue](super::slow_queue), in which ten thousand others may be ahead of one. Before a key
+//! Keys for which it takes long have a [second queue](super::slow_queue), in which ten thousand others may be ahead of one. Before a key
 //! goes there it is reconciled as always, but without the tenant: each call to the tenant's API server fails at once, with
 //! [`CallError::Deferred`](super::api::CallError::Deferred). As nothing on the host depends on what the tenant answers, this deletes, ends, withdraws
 //! and narrows all that it should. Only if there was a call does the key wait for a place in which the tenant is asked.
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(scripted.calls("host DELETE", "/ingresses/a").len(), 1);
         assert!(scripted.calls("tenant", "").is_empty());
         assert!(lock(&engine.failures).is_empty(), "nothing has failed");
-        assert!(queue.is_empty() && slow.has(key.kind));
+        assert!(queue.is_empty() && slow.has(&key));
 
         let rest = slow.take().await;
         assert!(queue.claim(&rest.key));
@@ -88,7 +88,7 @@ mod tests {
         assert!(scripted.first("tenant PATCH", "/ingresses/a/status").is_some());
         let event = scripted.first("tenant PATCH /api/v1/namespaces/team/events/", "");
         assert!(event.is_some(), "it was not taken for written before");
-        assert!(!slow.has(key.kind));
+        assert!(!slow.has(&key));
     }
 
     #[tokio::test]

@@ -102,10 +102,10 @@ pub struct Engine {
     extensions: Client,
     /// A queue for each of [`PRIORITIES`].
     queues: [Queue<QueuedKey>; 3],
-    /// A second one for each, of keys that were taken from the first, whose kind is slow, and that have something to ask the tenant's API server.
+    /// A second one for each, of keys that were taken from the first, are slow, and have something to ask the tenant's API server.
     slow_queues: [SlowQueue; 3],
-    /// Kinds for which the tenant's API server takes long.
-    slow_kinds: tenant_waits::SlowKinds,
+    /// Keys for which the tenant's API server takes long.
+    slow_keys: tenant_waits::SlowKeys,
     recorder: Recorder,
     metrics: Metrics,
     /// Keys that have failed since they last succeeded.
@@ -215,7 +215,7 @@ impl Engine {
             host,
             queues: Default::default(),
             slow_queues: Default::default(),
-            slow_kinds: tenant_waits::SlowKinds::default(),
+            slow_keys: tenant_waits::SlowKeys::default(),
             metrics,
             failures: Mutex::default(),
             to_compare: Mutex::default(),

@@ -1,11 +1,11 @@
-//! The queues of an engine. A burst in one does not delay the others, and Events wait for everything else. Keys of kinds for which the tenant's API
-//! server takes long have a [second queue](super::slow_queue), and at most half of the places. What must happen on the host for them comes
+//! The queues of an engine. A burst in one does not delay the others, and Events wait for everything else. Keys for which the tenant's API server
+//! takes long have a [second queue](super::slow_queue), and at most half of the places. What must happen on the host for them comes
 //! [first](super::host_first), in the other places.
 
 use std::{sync::Arc, time::Duration};
 
 use berth_runtime::queue::{Queue, Taken};
-use berth_sync_rules::model::{KindId, QueuePriority};
+use berth_sync_rules::model::{KindId, QueuePriority, resource::Key};
 use tokio::task::JoinSet;
 
 use super::{Engine, host_first, queued_key::QueuedKey, slow_queue::SlowQueue, tenant_waits};
@@ -53,7 +53,7 @@ impl Engine {
                 }
                 taken = queue.take(), if has_place => {
                     let key = &taken.key.0;
-                    if !self.is_slow(key.kind) {
+                    if !self.is_slow(key) {
                         running.spawn(run(taken));
                     } else if self.may_close(key) {
                         running.spawn(host_first::without_tenant(Arc::clone(&self).work(taken)));
@@ -109,12 +109,13 @@ impl Engine {
         &self.slow_queues[self.cache.kind(kind).priority as usize]
     }
 
-    /// Whether the tenant's API server takes long for a kind. As long as it does for any kind, that holds for all kinds of which keys wait in the second
-    /// queue: they may wait there for so long that none of them has shown it a short while ago. Otherwise each of these kinds would get all places
-    /// again and again, until it is known anew.
-    pub(super) fn is_slow(&self, kind: KindId) -> bool {
-        let is_known = |kind: &KindId| self.slow_kinds.contain(*kind);
-        is_known(&kind) || (self.slow_queue_of(kind).has(kind) && self.cache.kinds.iter().any(is_known))
+    /// Whether the tenant's API server takes long for a key, or for several, some of which are of its kind. As long as it does for any key, that
+    /// holds for those that wait in the second queue as well: they may wait there for so long that none of them has shown it a short while ago.
+    /// Otherwise each of several slow kinds would get all places again and again, until it is known anew.
+    pub(super) fn is_slow(&self, key: &Key) -> bool {
+        let slow = self.slow_queue_of(key.kind);
+        self.slow_keys.contain(key)
+            || ((slow.has(key) || slow.has_a_few_with(key.kind)) && self.slow_keys.are_remembered())
     }
 }
 
@@ -122,6 +123,7 @@ impl Engine {
 mod tests {
     use super::super::{
         scripted::{Failure, Scripted},
+        tenant_waits::FEW,
         test_engine::{engine, tenant},
     };
     use super::*;
@@ -163,10 +165,14 @@ mod tests {
         assert_eq!(engine.queue_of(KindId::Pod).len(), 1, "the pod still waits");
     }
 
-    /// A thousand pods with a status for a tenant that does not answer.
-    fn pods_of_a_silent_tenant() -> Scripted {
-        let scripted = Scripted::new(tenant(SyncPolicy::default()), |call| {
-            call.starts_with("tenant").then_some(Failure::Silence)
+    fn key(kind: KindId, name: &str) -> Key {
+        kind.key(Name::new("team", name))
+    }
+
+    /// A thousand pods with a status for a tenant that does not answer these calls.
+    fn pods_of_a_silent_tenant(is_silent: fn(&str) -> bool) -> Scripted {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), move |call| {
+            is_silent(call).then_some(Failure::Silence)
         });
         for number in 0..1000 {
             let name = Name::new("team", &number.to_string());
@@ -181,7 +187,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn keys_that_wait_for_the_tenant_leave_places_for_others() {
-        let scripted = pods_of_a_silent_tenant();
+        let scripted = pods_of_a_silent_tenant(|call| call.starts_with("tenant"));
         let engine = &scripted.engine;
         let working = tokio::spawn(Arc::clone(engine).run_queue(QueuePriority::Normal));
         tokio::time::sleep(Duration::from_secs(15)).await;
@@ -206,28 +212,59 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn one_object_about_which_nobody_answers_is_slow_alone() {
+        let scripted = pods_of_a_silent_tenant(|call| call.starts_with("tenant") && call.ends_with("/pods/0/status"));
+        let engine = &scripted.engine;
+        let working = tokio::spawn(Arc::clone(engine).run_queue(QueuePriority::Normal));
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        assert!(engine.is_slow(&key(KindId::Pod, "0")) && !engine.is_slow(&key(KindId::Pod, "1")));
+        let asked = scripted.calls("tenant", "/status").len();
+        assert!(asked >= 1000, "the others had their places: {asked}");
+        working.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_is_slow_while_a_few_keys_wait_for_a_tenant_that_takes_long() {
+        let engine = engine();
+        let slow = engine.slow_queue_of(KindId::Pod);
+        let pod = |number: usize| key(KindId::Pod, &number.to_string());
+        slow.add(pod(0));
+        assert!(!engine.is_slow(&pod(0)), "nothing takes long");
+        engine.slow_keys.note_long(&key(KindId::Ingress, "a"));
+        for number in 1..FEW {
+            assert!(engine.is_slow(&pod(number - 1)), "it waits");
+            assert!(!engine.is_slow(&pod(number)), "{number} do not count for their kind");
+            slow.add(pod(number));
+        }
+        assert!(engine.is_slow(&pod(FEW)) && !engine.is_slow(&key(KindId::Service, "a")));
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert!(!engine.is_slow(&pod(0)) && !engine.is_slow(&pod(FEW)));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_kind_whose_keys_wait_for_the_tenant_is_slow_as_long_as_another_one_is() {
         let scripted = Scripted::new(tenant(SyncPolicy::default()), |call| {
             call.starts_with("tenant").then_some(Failure::Silence)
         });
         let engine = &scripted.engine;
         let slow = engine.slow_queue_of(KindId::Ingress);
-        slow.add(KindId::Ingress.key(Name::new("team", "a")));
-        assert!(!engine.is_slow(KindId::Ingress), "nothing takes long");
+        let [ingress, pod, service] = [KindId::Ingress, KindId::Pod, KindId::Service].map(|kind| key(kind, "other"));
+        slow.add(key(KindId::Ingress, "a"));
+        assert!(!engine.is_slow(&ingress), "nothing takes long");
         let denied = json!({"spec": {"hostNetwork": true}});
         let working = scripted.flood(KindId::Pod, &denied).await;
-        assert!(engine.is_slow(KindId::Pod) && !engine.is_slow(KindId::Service));
-        slow.add(KindId::Ingress.key(Name::new("team", "b")));
-        assert!(engine.is_slow(KindId::Ingress));
+        assert!(engine.is_slow(&pod) && !engine.is_slow(&service));
+        slow.add(key(KindId::Ingress, "b"));
+        assert!(engine.is_slow(&ingress));
         working.abort();
         tokio::time::sleep(Duration::from_mins(1)).await;
-        assert!(!engine.is_slow(KindId::Ingress) && !engine.is_slow(KindId::Pod));
+        assert!(!engine.is_slow(&ingress) && !engine.is_slow(&pod));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_that_two_queues_have_is_reconciled_once_at_a_time() {
         let engine = engine();
-        let key = KindId::Pod.key(Name::new("team", "a"));
+        let key = key(KindId::Pod, "a");
         let (queue, slow) = (engine.queue_of(KindId::Pod), engine.slow_queue_of(KindId::Pod));
         slow.add(key.clone());
         slow.add(key.clone());
@@ -238,8 +275,8 @@ mod tests {
         let first = queue.take().await;
         assert!(!queue.claim(&first.key), "it is being reconciled");
         queue.done(&first.key);
-        slow.add(key);
+        slow.add(key.clone());
         let taken = slow.take().await;
-        assert!(queue.claim(&taken.key) && !slow.has(KindId::Pod));
+        assert!(queue.claim(&taken.key) && !slow.has(&key));
     }
 }

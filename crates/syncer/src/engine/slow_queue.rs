@@ -1,4 +1,4 @@
-//! The second queue of a priority: keys that have something to ask the tenant's API server, which takes long for their kind.
+//! The second queue of a priority: keys that have something to ask the tenant's API server, which takes long for them or for their kind.
 //!
 //! Such a key is not being processed in the first queue meanwhile, and may wait there as well: what happens to it, or a time that comes, lets its
 //! [host's part](super::host_first) run again.
@@ -6,6 +6,7 @@
 use super::{
     lock,
     queued_key::{QueuedKey, SlowKey},
+    tenant_waits::FEW,
 };
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::model::{
@@ -46,9 +47,16 @@ impl SlowQueue {
         }
     }
 
-    /// Whether keys of a kind wait.
-    pub(super) fn has(&self, kind: KindId) -> bool {
-        lock(&self.names).get(&kind).is_some_and(|names| !names.is_empty())
+    /// Whether a key waits.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        lock(&self.names)
+            .get(&key.kind)
+            .is_some_and(|names| names.contains(&key.name))
+    }
+
+    /// Whether a [few](FEW) keys wait, with one of a kind. Fewer do not count for their kind.
+    pub(super) fn has_a_few_with(&self, kind: KindId) -> bool {
+        self.len() >= FEW && lock(&self.names).get(&kind).is_some_and(|names| !names.is_empty())
     }
 
     /// Number of keys that wait.

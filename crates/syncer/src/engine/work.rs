@@ -102,7 +102,7 @@ impl Engine {
             self.compare_later(&key);
         }
         // Before it can be taken again.
-        self.slow_kinds.note(key.kind);
+        self.slow_keys.note(&key);
         queue.done(&QueuedKey(key.clone()));
         // After that: the second queue leaves keys that have a place here to this one.
         if is_deferred {

@@ -33,7 +33,7 @@ pub(crate) async fn events_about_pods_of_tenants_are_small(host: Arc<TestCluster
         the_rest(&kubelet, namespace).await;
     }
     repeated_event(&host, &kubelet, &namespaces[0]).await;
-    // The platform's own are as they were written.
+    // The platform's own are as they were written, up to a size (see `kubelet_sizes`).
     let long = "a".repeat(5000);
     let events: Api<Event> = Api::namespaced(kubelet.clone(), "default");
     let created = events.create(&dry_run(), &event("default", &long)).await.unwrap();

@@ -144,7 +144,7 @@ async fn room_in_objects(host: &TestCluster, kubelet: &Client, (node, namespace)
         dry_run: true,
         ..PatchParams::default()
     };
-    let too_large = "would be too large for what others write into it";
+    let too_large = "may not write an object of this size";
     let images = |count: usize| {
         let all = (0..count).map(|n| json!({"names": [format!("{n}{}", "a".repeat(1000))], "sizeBytes": 1}));
         Patch::Merge(json!({"status": {"images": all.collect::<Vec<_>>()}}))
@@ -269,7 +269,7 @@ async fn token_of(host: &Client, pod: &Pod) -> String {
 }
 
 /// A static pod that takes the place of a tenant's DNS, as the kubelet of a node shows it.
-fn mirror_pod(node: &Node) -> Pod {
+pub(super) fn mirror_pod(node: &Node) -> Pod {
     let name = node.name_any();
     let pod: Value = json!({
         "metadata": {
@@ -291,7 +291,7 @@ fn mirror_pod(node: &Node) -> Pod {
 }
 
 /// The same pod in the network of its node.
-fn on_network_of_node(pod: &Pod) -> Pod {
+pub(super) fn on_network_of_node(pod: &Pod) -> Pod {
     let mut pod = pod.clone();
     if let Some(spec) = &mut pod.spec {
         spec.host_network = Some(true);

@@ -9,6 +9,7 @@ mod events;
 mod gateway;
 mod host_users;
 mod ingresses_and_routes;
+mod kubelet_sizes;
 mod kubelets;
 mod network;
 mod network_cost;
@@ -20,6 +21,7 @@ mod shared_nodes;
 mod sizes;
 mod snapshots;
 mod tenant_clusters;
+mod volumes;
 
 pub(crate) use allowed_namespaces::classes_and_pools_are_named_only_in_namespaces_that_they_allow;
 pub(crate) use events::events_about_pods_of_tenants_are_small;
@@ -27,6 +29,7 @@ pub(crate) use gateway::a_stolen_gateway_token_sets_one_annotation;
 pub(crate) use host_users::{
     an_agent_with_rights_on_the_status_of_pods_redirects_no_traffic, people_of_a_team_run_no_pods_on_nodes_of_tenants,
 };
+pub(crate) use kubelet_sizes::a_stolen_kubelet_credential_writes_no_large_objects;
 pub(crate) use kubelets::{
     a_stolen_kubelet_credential_reaches_no_other_tenant, a_stolen_token_of_a_node_agent_offers_no_devices_of_others,
 };
@@ -36,6 +39,7 @@ pub(crate) use platform::{
 pub(crate) use tenant_clusters::{
     a_user_gives_its_tenant_no_quota, a_user_names_only_classes_and_pools_that_rbac_lets_it_use,
 };
+pub(crate) use volumes::a_volume_that_no_claim_has_goes_to_no_tenant;
 
 use crate::syncer::as_syncer;
 use berth_api::{HostNodePool, TenantClass, labels};

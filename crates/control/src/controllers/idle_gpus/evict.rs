@@ -5,20 +5,23 @@ use super::{
     IdleGpusContext,
     judge::{self, Confirmed},
     stop,
-    tenants::{Memory, ObservedTenant},
+    tenants::{InTenant, Memory, ObservedTenant},
+    turns::{PATIENCE, Turns},
 };
 use crate::{apply::is_status, controllers::pod_deletion::evict_only_this, metrics::ResultLabels};
-use berth_api::IdleLastStep;
-use berth_idle_reclaim::{order::ReclaimOrder, pass::Decision, pod::GpuPod, workload::WorkloadName};
+use berth_idle_reclaim::{
+    attempts::PodStep,
+    order::{self, MAX_RECLAIMED, ReclaimOrder},
+    pass::Decision,
+    pod::GpuPod,
+    workload::WorkloadName,
+};
+use berth_prometheus::QueryError;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, iter, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Workloads that are given back in one pass at most: wrong metrics must not empty a fleet before somebody sees it.
-const MAX_RECLAIMED: usize = 10;
-/// Workloads that are tried in one pass at most. Those that a budget keeps do not count as given back, so that they keep no others.
-const MAX_TRIED: usize = 200;
 /// Time after which no further workload is tried in a pass: tenants decide how long it takes to stop an owner.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
@@ -31,40 +34,166 @@ const MAX_AGE: Duration = Duration::from_secs(30);
 /// A workload that is due, with its tenant.
 pub(super) type Due<'a> = (&'a ObservedTenant, &'a Decision);
 
-/// Gives back the workloads that come first, if they are still idle. Those that a budget keeps are tried again in the next pass.
-pub(super) async fn reclaim(context: &IdleGpusContext, memory: &mut Memory, mut due: Vec<Due<'_>>) {
-    due.sort_by_cached_key(|(tenant, decision)| ReclaimOrder::new(decision, tenant.is_over_quota()));
-    due.truncate(MAX_TRIED);
+/// What Prometheus said right before.
+struct Answer<'a> {
+    asked: Instant,
+    about: Vec<Due<'a>>,
+    confirmed: Confirmed,
+}
+
+impl Answer<'_> {
+    /// Whether it counts for a workload.
+    fn is_fresh(&self, decision: &Decision) -> bool {
+        let is_asked = self.about.iter().any(|(_, asked)| std::ptr::eq(*asked, decision));
+        is_asked && self.asked.elapsed() < MAX_AGE
+    }
+}
+
+/// What became of a workload.
+struct Ended<'a> {
+    tenant: &'a ObservedTenant,
+    inside: InTenant,
+    gave: Gave,
+}
+
+/// How a workload was given back.
+#[derive(Default)]
+struct Gave {
+    /// Pods whose owner was stopped.
+    stopped: Vec<Arc<GpuPod>>,
+    /// How many pods were evicted.
+    evicted: usize,
+}
+
+impl Gave {
+    /// Whether at least one owner was stopped or one pod leaves.
+    fn is_reclaimed(&self) -> bool {
+        self.evicted > 0 || !self.stopped.is_empty()
+    }
+}
+
+/// Gives back the workloads that come first, if they are still idle. Those that a budget keeps are tried again in the next pass, after all others.
+///
+/// One comes after the other, except for tenants that take long: the others go on beside them, and they are asked after all others once that is
+/// known. So they delay nobody but themselves. As many tenants are waited for side by side as workloads may be given back.
+pub(super) async fn reclaim<'a>(context: &'a IdleGpusContext, memory: &mut Memory, due: Vec<Due<'a>>) {
+    let mut due = order::take_turns(
+        due,
+        |(tenant, _)| tenant.uid.clone(),
+        |(tenant, decision)| ReclaimOrder::new(decision, tenant.is_over_quota(), memory.attempts.last_try(decision)),
+    );
     let started = Instant::now();
+    let mut turns: Turns<'a, Ended<'a>> = Turns::new();
     let mut reclaimed = 0;
-    for together in due.chunks(ASKED_TOGETHER) {
-        let mut confirmed: Option<(Instant, Confirmed)> = None;
-        for (tenant, decision) in together {
-            if reclaimed == MAX_RECLAIMED || started.elapsed() > TIME_LIMIT {
-                return;
+    let mut answer: Option<Answer<'a>> = None;
+    loop {
+        for ended in turns.take_ended() {
+            reclaimed += usize::from(remember(context, memory, ended));
+        }
+        let has_room = reclaimed + turns.count_busy() < MAX_RECLAIMED && started.elapsed() <= TIME_LIMIT;
+        let Some(next) = find_next(memory, &turns, &due).filter(|_| has_room) else {
+            if turns.wait().await {
+                continue;
             }
-            let is_fresh = |(asked, _): &(Instant, Confirmed)| asked.elapsed() < MAX_AGE;
-            let known = if let Some(known) = confirmed.take_if(|known| is_fresh(known)) {
-                known
-            } else {
-                let asked = Instant::now();
-                match judge::confirm(context, memory, together, MAX_AGE).await {
-                    Ok(answer) => (asked, answer),
+            return;
+        };
+        let (tenant, decision) = due.remove(next);
+        let known = match answer.take() {
+            Some(known) if known.is_fresh(decision) => known,
+            _ => {
+                let about = iter::once((tenant, decision)).chain(due.iter().copied());
+                let about = about.take(ASKED_TOGETHER).collect();
+                match turns.beside(ask(context, memory, about)).await {
+                    Ok(known) => known,
                     Err(error) => {
                         tracing::warn!(%error, "cannot ask again about GPUs that are due: nothing more is given back in this pass");
-                        return;
+                        due.clear();
+                        continue;
                     }
                 }
-            };
-            let (_, answer) = confirmed.insert(known);
-            if let Some(decision) = judge::find_due(answer, tenant, decision) {
-                let leaves = reclaim_workload(context, memory, tenant, decision).await;
-                reclaimed += usize::from(leaves);
-            } else {
-                keep(context, decision);
             }
+        };
+        memory.attempts.note_tried(decision, context.clock.now().as_second());
+        if let Some(confirmed) = judge::find_due(&known.confirmed, tenant, decision) {
+            let patience = if memory.inside(tenant).pace.is_late() {
+                Duration::ZERO
+            } else {
+                PATIENCE
+            };
+            let steps = plan(context, memory, tenant, confirmed);
+            let inside = mem::take(memory.inside(tenant));
+            let work = give_back(context, tenant, inside, confirmed.clone(), steps);
+            turns.begin(&tenant.uid, patience, work).await;
+        } else {
+            keep(context, decision);
         }
+        answer = Some(known);
     }
+}
+
+/// The place of the workload that is tried next: of a tenant that is not busy, and if there is one, of a tenant that does not take long.
+fn find_next<'a>(memory: &mut Memory, turns: &Turns<'a, Ended<'a>>, due: &[Due<'a>]) -> Option<usize> {
+    let all = due.iter().enumerate();
+    let free: Vec<(usize, &Due<'a>)> = all.filter(|(_, (tenant, _))| !turns.is_busy(&tenant.uid)).collect();
+    let quick = free
+        .iter()
+        .find(|(_, (tenant, _))| !memory.inside(tenant).pace.is_late());
+    quick.or(free.first()).map(|(place, _)| *place)
+}
+
+/// Asks Prometheus once more about workloads.
+async fn ask<'a>(
+    context: &IdleGpusContext,
+    memory: &mut Memory,
+    about: Vec<Due<'a>>,
+) -> Result<Answer<'a>, QueryError> {
+    let asked = Instant::now();
+    let confirmed = judge::confirm(context, memory, &about, MAX_AGE).await?;
+    Ok(Answer {
+        asked,
+        about,
+        confirmed,
+    })
+}
+
+/// What is to be done about each pod of a workload.
+fn plan(
+    context: &IdleGpusContext,
+    memory: &Memory,
+    tenant: &ObservedTenant,
+    decision: &Decision,
+) -> Vec<(Arc<GpuPod>, PodStep)> {
+    let now = context.clock.now().as_second();
+    let pods = decision.pods.iter().filter(|pod| !pod.is_ending);
+    pods.map(|pod| {
+        (
+            Arc::clone(pod),
+            memory.attempts.next_step(pod, tenant.policy.last_step, now),
+        )
+    })
+    .collect()
+}
+
+/// Gives back a workload of a tenant.
+async fn give_back<'a>(
+    context: &IdleGpusContext,
+    tenant: &'a ObservedTenant,
+    mut inside: InTenant,
+    decision: Decision,
+    steps: Vec<(Arc<GpuPod>, PodStep)>,
+) -> Ended<'a> {
+    let gave = reclaim_workload(context, &mut inside, tenant, &decision, steps).await;
+    Ended { tenant, inside, gave }
+}
+
+/// Remembers what became of a workload. Returns whether it was given back.
+fn remember(context: &IdleGpusContext, memory: &mut Memory, ended: Ended<'_>) -> bool {
+    *memory.inside(ended.tenant) = ended.inside;
+    let now = context.clock.now().as_second();
+    for pod in &ended.gave.stopped {
+        memory.attempts.note_stopped(pod, now);
+    }
+    ended.gave.is_reclaimed()
 }
 
 /// Notes that a workload is no longer idle, or that this is not known any more. The next pass says so to its team.
@@ -81,29 +210,41 @@ fn keep(context: &IdleGpusContext, decision: &Decision) {
     context.metrics.idle_evictions.get_or_create(&labels).inc_by(pods);
 }
 
-/// Stops the owners of a workload, and evicts the pods of others. Returns whether at least one pod leaves.
+/// Stops the owners of a workload, and evicts the pods of others.
 async fn reclaim_workload(
     context: &IdleGpusContext,
-    memory: &mut Memory,
+    inside: &mut InTenant,
     tenant: &ObservedTenant,
     decision: &Decision,
-) -> bool {
-    let stopped = match tenant.policy.last_step {
-        IdleLastStep::EvictPods => HashSet::new(),
-        IdleLastStep::StopOwner => stop::stop_owners(context, memory, tenant, decision).await,
-    };
-    let mut leaves = !stopped.is_empty();
-    for pod in decision.pods.iter().filter(|pod| !pod.is_ending) {
-        let result = if stopped.contains(&pod.uid) {
-            STOPPED
-        } else {
-            evict_pod(context, pod).await
+    steps: Vec<(Arc<GpuPod>, PodStep)>,
+) -> Gave {
+    let of_owners = steps.iter().filter(|(_, step)| *step == PodStep::StopOwner);
+    let of_owners: Vec<Arc<GpuPod>> = of_owners.map(|(pod, _)| Arc::clone(pod)).collect();
+    let stopped = if of_owners.is_empty() {
+        HashSet::new()
+    } else {
+        // Pods that stayed although their owner was stopped count as others that it has: it is not stopped again for these.
+        let decision = Decision {
+            pods: of_owners,
+            ..decision.clone()
         };
-        leaves |= result == EVICTED;
+        stop::stop_owners(context, inside, tenant, &decision).await
+    };
+    let mut gave = Gave::default();
+    for (pod, step) in steps {
+        let result = if stopped.contains(&pod.uid) {
+            gave.stopped.push(pod);
+            STOPPED
+        } else if step == PodStep::Wait {
+            continue;
+        } else {
+            evict_pod(context, &pod).await
+        };
+        gave.evicted += usize::from(result == EVICTED);
         let labels = ResultLabels { result };
         context.metrics.idle_evictions.get_or_create(&labels).inc();
     }
-    if leaves {
+    if gave.is_reclaimed() {
         let workload = &decision.workload;
         tracing::info!(
             kind = workload.kind,
@@ -111,10 +252,11 @@ async fn reclaim_workload(
             name = workload.name,
             gpus = decision.gpus,
             stopped = stopped.len(),
-            "gave back GPUs that are idle: stopped owners of pods or evicted the pods"
+            evicted = gave.evicted,
+            "gives back GPUs that are idle: stopped owners of so many pods, and evicted so many pods"
         );
     }
-    leaves
+    gave
 }
 
 /// The result for a pod whose owner was stopped.

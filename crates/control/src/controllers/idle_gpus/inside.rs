@@ -1,7 +1,7 @@
 //! What a pass does in tenants before anything is reclaimed: warnings on pods and their owners, and what became of stopped owners.
 //!
 //! Tenants decide how long their API servers take. So all are looked at side by side, within [limits](super::waits), and those that were slow
-//! come last. What fails is tried again in the next pass; no step depends on it, and nothing else waits for it.
+//! or took long come last. What fails is tried again in the next pass; no step depends on it, and nothing else waits for it.
 
 use super::{
     IdleGpusContext,
@@ -48,6 +48,8 @@ struct Work<'a> {
 struct Done<'a> {
     uid: String,
     waits: Waits,
+    /// How long it took.
+    took: Duration,
     /// None: the tenant was not looked at.
     found: Option<FoundInside<'a>>,
 }
@@ -73,7 +75,7 @@ pub(super) async fn update(context: &IdleGpusContext, memory: &mut Memory, found
         .iter()
         .filter_map(|(tenant, found)| plan(context, memory, tenant, found))
         .collect();
-    work.sort_by_key(|work| (memory.slow.contains(&work.tenant.uid), work.waits.has_slow()));
+    work.sort_by_cached_key(|work| memory.inside(work.tenant).pace.place(work.waits.has_slow()));
     let begin_until = started + BEGIN_LIMIT;
     let work: Vec<_> = work
         .into_iter()
@@ -81,7 +83,7 @@ pub(super) async fn update(context: &IdleGpusContext, memory: &mut Memory, found
         .collect();
     let mut all = std::pin::pin!(stream::iter(work).buffer_unordered(CONCURRENCY));
     while let Ok(Some(done)) = tokio::time::timeout_at(started + PASS_LIMIT, all.next()).await {
-        remember(memory, done);
+        remember(memory, started, done);
     }
 }
 
@@ -95,11 +97,12 @@ fn plan<'a>(
     let inside = memory.inside(tenant);
     inside.request = request.map(ToOwned::to_owned);
     inside.waits = mem::take(&mut inside.waits).next_pass();
+    inside.pace.begin_pass();
     let tasks = mark::plan(memory, tenant, found);
     let inside = memory.inside(tenant);
     if tasks.is_empty() && inside.stopped.is_empty() && request.is_none() {
         // Nothing else finds out that it is not slow any more.
-        memory.slow.remove(&tenant.uid);
+        inside.pace.is_slow = false;
         return None;
     }
     Some(Work {
@@ -124,10 +127,12 @@ async fn carry_out<'a>(context: &IdleGpusContext, work: Work<'a>, begin_until: I
         tasks,
     } = work;
     let uid = tenant.uid.clone();
-    if Instant::now() > begin_until {
+    let begun = Instant::now();
+    if begun > begin_until {
         return Done {
             uid,
             waits,
+            took: Duration::ZERO,
             found: None,
         };
     }
@@ -150,6 +155,7 @@ async fn carry_out<'a>(context: &IdleGpusContext, work: Work<'a>, begin_until: I
     Done {
         uid,
         waits: objects.into_waits(),
+        took: begun.elapsed(),
         found: Some(FoundInside {
             reviewed,
             marked,
@@ -185,18 +191,27 @@ async fn mark_all(objects: &mut TenantObjects, all: &mut [Marked<'_>], tenant: &
     }
 }
 
-fn remember(memory: &mut Memory, done: Done<'_>) {
-    let Done { uid, waits, found } = done;
-    if waits.is_server_slow() {
-        tracing::debug!(tenant_uid = uid, "the API server of a tenant is too slow; trying again");
-        memory.slow.insert(uid.clone());
-    } else if found.is_some() {
-        memory.slow.remove(&uid);
-    }
+/// Remembers what was done in the pass that began then.
+fn remember(memory: &mut Memory, pass: Instant, done: Done<'_>) {
+    let Done {
+        uid,
+        waits,
+        took,
+        found,
+    } = done;
     let Memory {
         inside, marked: pods, ..
     } = memory;
     let Some(inside) = inside.get_mut(&uid) else { return };
+    if waits.is_server_slow() {
+        tracing::debug!(tenant_uid = uid, "the API server of a tenant is too slow; trying again");
+        inside.pace.is_slow = true;
+    } else if found.is_some() {
+        inside.pace.is_slow = false;
+    }
+    if found.is_some() {
+        inside.pace.look(pass, took);
+    }
     inside.waits = waits.last_steps();
     let Some(FoundInside {
         reviewed,

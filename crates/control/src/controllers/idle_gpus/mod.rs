@@ -10,6 +10,7 @@
 //! | `inside` | looks into tenants: `mark` annotates pods and owners, `restore` starts stopped owners again |
 //! | `owners` | finds and changes owners in a tenant |
 //! | `waits` | how long a pass waits for a tenant, and for what in it |
+//! | `turns` | whose turn it is, and what goes on beside a tenant that takes long |
 //! | `stop` | stops the owners of workloads that are due, if the class says so |
 //! | `evict` | evicts pods that are due, once Prometheus was asked again about them |
 //!
@@ -32,6 +33,7 @@ mod suspend_tests;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod waits;
 mod warn;
 

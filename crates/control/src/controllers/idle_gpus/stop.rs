@@ -10,7 +10,7 @@ use super::{
     IdleGpusContext,
     owners::{Owner, OwnerKey, PodAndOwner, TenantObjects},
     status,
-    tenants::{Memory, ObservedTenant},
+    tenants::{InTenant, ObservedTenant},
     waits::ObjectError,
     warn,
 };
@@ -30,6 +30,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tokio::time::Instant;
 
 /// Pods of a workload whose owners are looked for. The pods of larger ones are evicted.
 const MAX_PODS: usize = 256;
@@ -76,29 +77,29 @@ impl Stop {
 /// are to be evicted, also if the tenant does not answer.
 pub(super) async fn stop_owners(
     context: &IdleGpusContext,
-    memory: &mut Memory,
+    inside: &mut InTenant,
     tenant: &ObservedTenant,
     decision: &Decision,
 ) -> HashSet<String> {
-    if decision.pods.len() > MAX_PODS || memory.slow.contains(&tenant.uid) {
+    if decision.pods.len() > MAX_PODS || inside.pace.is_slow {
         return HashSet::new();
     }
     let Some(client) = context.tenants.client(&tenant.uid) else {
         return HashSet::new();
     };
-    let waits = mem::take(&mut memory.inside(tenant).waits).next_workload();
+    let begun = Instant::now();
+    let waits = mem::take(&mut inside.waits).next_workload();
     let mut objects = TenantObjects::new(client, waits);
-    let stopped = plan_and_stop(context, memory, &mut objects, tenant, decision).await;
-    if objects.is_server_slow() {
-        memory.slow.insert(tenant.uid.clone());
-    }
-    memory.inside(tenant).waits = objects.into_waits();
+    let stopped = plan_and_stop(context, inside, &mut objects, tenant, decision).await;
+    inside.pace.note(begun.elapsed());
+    inside.pace.is_slow = objects.is_server_slow();
+    inside.waits = objects.into_waits();
     stopped
 }
 
 async fn plan_and_stop(
     context: &IdleGpusContext,
-    memory: &mut Memory,
+    inside: &mut InTenant,
     objects: &mut TenantObjects,
     tenant: &ObservedTenant,
     decision: &Decision,
@@ -108,11 +109,11 @@ async fn plan_and_stop(
         return HashSet::new();
     }
     // A request that is still there could start what is stopped now.
-    if let Some(request) = &memory.inside(tenant).request {
+    if let Some(request) = &inside.request {
         let now = Time(context.clock.now());
         planned.retain(|stop| !stop.listed(now.clone()).is_named_by(request));
     }
-    let planned = match list(context, memory, tenant, planned).await {
+    let planned = match list(context, inside, tenant, planned).await {
         Ok(planned) => planned,
         Err(error) => {
             tracing::warn!(tenant = tenant.id.slug(), %error, "cannot list owners as stopped; evicting their pods");
@@ -258,11 +259,10 @@ async fn count_others(
 /// Lists owners in the status as stopped. Returns those that have room there.
 async fn list(
     context: &IdleGpusContext,
-    memory: &mut Memory,
+    inside: &mut InTenant,
     tenant: &ObservedTenant,
     mut planned: Vec<Stop>,
 ) -> Result<Vec<Stop>, ReconcileError> {
-    let inside = memory.inside(tenant);
     let uids: BTreeSet<&str> = planned.iter().map(|stop| stop.key.uid.as_str()).collect();
     let mut stopped: Vec<StoppedOwner> = inside.stopped.clone();
     stopped.retain(|owner| !uids.contains(owner.uid.as_str()));

@@ -1,6 +1,6 @@
 //! The tenants, the rules of their classes, and where their workloads are.
 
-use super::{owners::OwnerKey, waits::Waits};
+use super::{owners::OwnerKey, turns::Pace, waits::Waits};
 use crate::{
     controllers::{schedule_policy::RestrictedPods, tenant::running_class},
     metrics::TenantLabels,
@@ -8,6 +8,7 @@ use crate::{
 };
 use berth_api::{IdleReclaimMode, IdleStatus, IdleStep, StoppedOwner, TenantCluster, names::TenantId};
 use berth_idle_reclaim::{
+    attempts::Attempts,
     gaps::GapMemory,
     ladder::LadderState,
     pass::{self, States},
@@ -135,8 +136,8 @@ pub(super) struct Memory {
     pub(super) marked: HashMap<String, Option<IdleStep>>,
     /// What is known of the inside of tenants, by UID of the `TenantCluster`.
     pub(super) inside: HashMap<String, InTenant>,
-    /// Tenants whose API server was too slow in the pass before: they come last.
-    pub(super) slow: HashSet<String>,
+    /// What was tried with pods that were due.
+    pub(super) attempts: Attempts,
     /// Pods whose series had no gaps.
     pub(super) gaps: GapMemory,
     /// Tenants of which the seconds of idle GPUs are counted.
@@ -161,6 +162,8 @@ pub(super) struct InTenant {
     pub(super) request: Option<String>,
     /// How long this pass still waits for the tenant, and what was too slow in it.
     pub(super) waits: Waits,
+    /// How long its API server takes.
+    pub(super) pace: Pace,
     /// What the status says, or is about to.
     pub(super) report: IdleStatus,
 }
@@ -218,10 +221,10 @@ impl Memory {
         let known: HashSet<&str> = tenants.iter().map(|tenant| tenant.uid.as_str()).collect();
         self.by_tenant.retain(|uid, _| known.contains(uid.as_str()));
         self.inside.retain(|uid, _| known.contains(uid.as_str()));
-        self.slow.retain(|uid| known.contains(uid.as_str()));
         let known: HashSet<&str> = pods.values().flatten().map(|pod| pod.uid.as_str()).collect();
         self.published.retain(|uid, _| known.contains(uid.as_str()));
         self.marked.retain(|uid, _| known.contains(uid.as_str()));
+        self.attempts.retain(|uid| known.contains(uid));
         for pod in pods.values().flatten() {
             // What an earlier control warned of carries an annotation, too.
             let was_warned = pod.condition.as_ref().is_some_and(|condition| condition.is_true);

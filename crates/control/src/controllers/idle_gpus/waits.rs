@@ -11,6 +11,8 @@ use tokio::time::{Instant, timeout};
 
 /// Time for what the API server answers alone.
 const SERVER_LIMIT: Duration = Duration::from_secs(10);
+/// Time for that in the last steps of a pass, of all workloads of a tenant together. A server that is always just in time uses it up as well.
+const LAST_LIMIT: Duration = Duration::from_secs(30);
 /// Time for one answer on which the team decides.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Time for all of them in the warnings of a pass, and again in its last steps: for those about kinds that are none of Kubernetes' own, and
@@ -74,6 +76,8 @@ pub(super) enum Source {
 pub(super) struct Waits {
     /// What is left for the API server alone.
     server: Duration,
+    /// What is left for it in the last steps of all workloads.
+    last: Duration,
     /// What is left for writes of Kubernetes' own kinds.
     webhooks: Duration,
     /// What is left for other kinds.
@@ -90,6 +94,7 @@ impl Default for Waits {
     fn default() -> Self {
         Self {
             server: SERVER_LIMIT,
+            last: LAST_LIMIT,
             webhooks: TEAM_LIMIT,
             kinds: TEAM_LIMIT,
             slow: BTreeSet::new(),
@@ -123,10 +128,10 @@ impl Waits {
         }
     }
 
-    /// Those of the next workload in the last steps: each has the time of the API server for itself.
+    /// Those of the next workload in the last steps: each has the time of the API server for itself, as long as there is some for all of them.
     pub(super) fn next_workload(self) -> Self {
         Self {
-            server: SERVER_LIMIT,
+            server: SERVER_LIMIT.min(self.last),
             asks_all: true,
             ..self
         }
@@ -182,9 +187,13 @@ impl Waits {
         };
         let started = Instant::now();
         let answer = timeout(limit, call).await;
-        let left = left.saturating_sub(started.elapsed());
+        let took = started.elapsed();
+        let left = left.saturating_sub(took);
         match source {
-            Source::Server => self.server = left,
+            Source::Server => {
+                self.server = left;
+                self.last = self.last.saturating_sub(took);
+            }
             Source::Webhooks(_) => self.webhooks = left,
             Source::Kind(..) => self.kinds = left,
         }
@@ -335,6 +344,26 @@ mod tests {
             drop(waits.wait(Source::Server, late).await);
         }
         assert!(!answers(&mut waits, kind("Pool")).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_always_just_in_time_has_no_more_time_for_all_workloads() {
+        let mut waits = Waits::default().last_steps();
+        let started = Instant::now();
+        for _ in 0..100 {
+            waits = waits.next_workload();
+            for _ in 0..3 {
+                let late = async {
+                    tokio::time::sleep(Duration::from_secs(3)).await;
+                    Ok(())
+                };
+                drop(waits.wait(Source::Server, late).await);
+            }
+        }
+        assert_eq!(started.elapsed().as_secs(), LAST_LIMIT.as_secs());
+        assert!(waits.is_server_slow(), "its pods are evicted");
+        waits = waits.next_pass();
+        assert!(answers(&mut waits, Source::Server).await);
     }
 
     #[tokio::test]

@@ -84,6 +84,8 @@ pub async fn reconcile(
     };
     let Some(uid) = cluster.uid() else { return Ok(None) };
     let tenant = Tenant::new(context, cluster, &uid, slot);
+    // Until it has been asked. What fails or ends before that keeps it from being asked, and nobody knows then whether it is ready.
+    tenant.memory.note_syncer(false);
     if tenant.cluster.meta().deletion_timestamp.is_some() {
         return Box::pin(cleanup::delete_tenant(context, &tenant)).await;
     }

@@ -163,17 +163,17 @@ impl ObjectSync<'_> {
         result
     }
 
-    /// Ends a pod whose time is over on the host alone, if the tenant's API server takes long for pods: it would be asked about each for half a minute,
-    /// and about few at a time. Returns what has come of it.
+    /// Ends a pod whose time is over on the host alone, if the tenant's API server takes long for it or for several: it would be asked about each for
+    /// half a minute, and about few at a time. Returns what has come of it.
     pub(super) async fn end_at_once(
         &self,
         tenant: Option<(&Stored, &Value)>,
         host: Option<&Stored>,
     ) -> Option<Result<Outcome, CallError>> {
-        let Self { engine, id, name, .. } = self;
+        let Self { engine, name, .. } = self;
         let ((stored, _), host) = tenant.zip(host)?;
         let limit = self.schedule.restriction.as_ref()?.budgets_hold_until?;
-        if limit > Timestamp::now() || !engine.is_slow(*id) || !runs(stored, host) {
+        if limit > Timestamp::now() || !engine.is_slow(&self.key()) || !runs(stored, host) {
             return None;
         }
         tracing::warn!(pod = %name, "the tenant's API server takes long; ending a pod on the host that a schedule stops");

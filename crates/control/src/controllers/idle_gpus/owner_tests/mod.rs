@@ -1,6 +1,7 @@
 //! Passes with a tenant in memory: warnings on owners, owners that are stopped, and owners that are restored, once.
 
 mod cron_jobs;
+mod just_in_time;
 mod restored;
 mod unanswered;
 mod untrusted;

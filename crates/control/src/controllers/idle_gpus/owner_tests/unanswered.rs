@@ -91,7 +91,8 @@ async fn write_warnings(world: &mut World, decisions: &[Decision]) {
 /// The UIDs of host pods whose owners were stopped.
 async fn stop_owners(world: &mut World, decision: &Decision) -> HashSet<String> {
     let tenants = tenants::observe(&world.fleet.context.stores);
-    stop::stop_owners(&world.fleet.context, &mut world.fleet.memory, &tenants[0], decision).await
+    let inside = world.fleet.memory.inside(&tenants[0]);
+    stop::stop_owners(&world.fleet.context, inside, &tenants[0], decision).await
 }
 
 fn is_warned(world: &World, path: &str) -> bool {

@@ -85,7 +85,8 @@ async fn pods_of_many_owners_that_the_class_does_not_list_are_evicted() {
     let before = world.script.calls().len();
     let tenants = tenants::observe(&world.fleet.context.stores);
     let fleet = &mut world.fleet;
-    let stopped = stop::stop_owners(&fleet.context, &mut fleet.memory, &tenants[0], &decision).await;
+    let inside = fleet.memory.inside(&tenants[0]);
+    let stopped = stop::stop_owners(&fleet.context, inside, &tenants[0], &decision).await;
     assert!(stopped.is_empty(), "they are evicted: {stopped:?}");
     let calls = world.script.calls().split_off(before);
     let reads = calls.iter().filter(|call| call.text.contains("/replicasets/owner-"));

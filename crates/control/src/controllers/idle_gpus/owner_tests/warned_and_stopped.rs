@@ -62,6 +62,21 @@ async fn pods_that_stay_although_their_owner_was_stopped_are_evicted() {
 }
 
 #[tokio::test]
+async fn pods_whose_owner_is_started_again_after_each_pass_are_evicted() {
+    let mut world = World::new();
+    world.fleet.run(UNTIL_DUE - 1).await;
+    assert_eq!((world.replicas(), world.fleet.evictions()), (0, 0));
+    // It is paused, and deletes no pod. The next pass starts it before it comes to the pod.
+    world.change(DEPLOYMENT, |object| {
+        object["spec"]["paused"] = true.into();
+        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
+    });
+    world.fleet.run(1).await;
+    assert_eq!((world.replicas(), world.fleet.evictions()), (1, 1));
+    assert_eq!(world.results("stopped"), 1, "once for each pod");
+}
+
+#[tokio::test]
 async fn an_owner_that_is_not_listed_or_has_other_pods_is_not_stopped() {
     let mut world = World::new();
     world.set_rules(vec![OwnerKind {

@@ -38,6 +38,8 @@ struct Known {
     later: Option<(usize, Option<f64>)>,
     /// How long each answer takes from then on.
     slow: Option<(usize, Duration)>,
+    /// Namespaces and names of further pods, each with a GPU that is as active.
+    others: Vec<(String, String)>,
 }
 
 impl Gpu {
@@ -106,12 +108,18 @@ impl Gpu {
         } else {
             activity.to_string()
         };
-        let labels = json!({"UUID": "GPU-1", "modelName": "NVIDIA H100", "exported_namespace": "berth-w",
-            "exported_pod": "train-host", "namespace": "gpu-operator", "pod": "dcgm-exporter-1"});
-        let row = json!({"metric": labels, "value": [0, value]});
+        let row = |number: usize, namespace: &str, pod: &str| {
+            let labels = json!({"UUID": format!("GPU-{number}"), "modelName": "NVIDIA H100", "exported_namespace": namespace,
+                "exported_pod": pod, "namespace": "gpu-operator", "pod": "dcgm-exporter-1"});
+            json!({"metric": labels, "value": [0, value]})
+        };
+        let mut rows = vec![row(1, "berth-w", "train-host")];
+        for (number, (namespace, pod)) in self.known().others.iter().enumerate() {
+            rows.push(row(number + 2, namespace, pod));
+        }
         (
             StatusCode::OK,
-            json!({"status": "success", "data": {"resultType": "vector", "result": [row]}}),
+            json!({"status": "success", "data": {"resultType": "vector", "result": rows}}),
         )
     }
 
@@ -236,33 +244,58 @@ impl Fleet {
         let cluster: TenantCluster = serde_json::from_value(self.host.get(CLUSTER).unwrap()).unwrap();
         let uid = cluster.metadata.uid.clone().unwrap();
         let slug = berth_api::names::TenantId::new("vision", &uid).slug().to_owned();
+        let metadata = json!({"name": "train-host", "namespace": "berth-w", "uid": "pod-uid", "labels": {"berth.dev/tenant": slug},
+            "annotations": {"berth.dev/origin-namespace": "ml", "berth.dev/origin-name": "train", "berth.dev/origin-uid": "train-uid"}});
+        self.run_pod("berth-w/train-host", POD, &metadata);
+    }
+
+    /// Another tenant of the class, with such a pod as the first one has, of this name. Nothing is known of what the host pod says.
+    pub(super) fn add_tenant(&self, name: &str) {
+        let uid = format!("{name}-uid");
+        let slug = berth_api::names::TenantId::new(name, &uid).slug().to_owned();
+        let mut cluster = self.host.get(CLUSTER).unwrap();
+        cluster["metadata"]["name"] = name.into();
+        cluster["metadata"]["uid"] = uid.clone().into();
+        let path = format!("/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/{name}");
+        self.host.insert(&path, cluster);
+        let (namespace, host_name) = ("berth-others".to_owned(), format!("{name}-host"));
+        let metadata = json!({"name": host_name, "namespace": namespace, "uid": format!("{name}-pod"),
+            "labels": {"berth.dev/tenant": slug}, "annotations": {"berth.dev/origin-namespace": "ml", "berth.dev/origin-name": name,
+                "berth.dev/origin-uid": uid}});
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{host_name}");
+        self.run_pod(&format!("{namespace}/{host_name}"), &path, &metadata);
+        self.gpu.known().others.push((namespace, host_name));
+    }
+
+    /// A pod that has run for a day.
+    fn run_pod(&self, name: &str, path: &str, metadata: &Value) {
         let started = Timestamp::now() - jiff::SignedDuration::from_hours(24);
         let pod = json!({
-            "metadata": {
-                "name": "train-host", "namespace": "berth-w", "uid": "pod-uid", "labels": {"berth.dev/tenant": slug},
-                "annotations": {"berth.dev/origin-namespace": "ml", "berth.dev/origin-name": "train",
-                    "berth.dev/origin-uid": "train-uid"},
-            },
+            "metadata": metadata,
             "spec": {"nodeName": "n1", "containers": [
                 {"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}},
             ]},
             "status": {"phase": "Running", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
                 "ready": true, "restartCount": 0, "state": {"running": {"startedAt": started.to_string()}}}]},
         });
-        self.host.insert(POD, pod.clone());
+        self.host.insert(path, pod.clone());
         let read = crate::gpu_pods::read_pod(&serde_json::from_value(pod).unwrap());
-        self.context.stores.gpu_pods.put("berth-w/train-host", read);
+        self.context.stores.gpu_pods.put(name, read);
     }
 
     /// What the controller of tenants and watches do between two passes.
     fn update_views(&mut self) {
-        let mut cluster = self.host.get(CLUSTER).unwrap();
-        cluster["status"]["className"] = json!("gold");
-        self.host.insert(CLUSTER, cluster);
+        for path in self.host.paths() {
+            if path.contains("/tenantclusters/") {
+                let mut cluster = self.host.get(&path).unwrap();
+                cluster["status"]["className"] = json!("gold");
+                self.host.insert(&path, cluster);
+            }
+        }
         self.writers.update(&self.host);
         let conditions = self.host.get(POD).map(|pod| pod["status"]["conditions"].clone());
         let pods = self.context.stores.gpu_pods.by_tenant();
-        let Some(pod) = pods.values().flatten().next() else {
+        let Some(pod) = pods.values().flatten().find(|pod| pod.name == "train-host") else {
             return;
         };
         let mut pod = GpuPod::clone(pod);

@@ -172,8 +172,6 @@ async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nod
     if prepared.accepted.tenant.cluster.sleep_state() == SleepState::Sleeping {
         return control_plane::keep_asleep(context, prepared).await;
     }
-    // Until it has been asked. What fails before that keeps it from being asked.
-    prepared.accepted.tenant.memory.note_syncer(false);
     match control_plane::start(context, prepared, nodes).await {
         Ok(mut started) => {
             let (serving, observed) = control_plane::serve(context, prepared, &started).await;

@@ -5,6 +5,7 @@ use super::{
     messages::message,
     objects::ObjectKey,
     parts::{Kind, Turns},
+    registrations::Registration,
 };
 use crate::{apply::optional, tenant_lists::Pages};
 use berth_runtime::discovery::is_segment;
@@ -29,6 +30,7 @@ const MAX_LISTED: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Definition {
     pub(super) name: String,
+    kind: String,
     plural: String,
     /// Versions that it serves. The one in which objects are stored, which needs no webhook for conversion, comes first.
     pub(super) versions: Vec<String>,
@@ -37,10 +39,10 @@ pub(super) struct Definition {
 }
 
 impl Definition {
-    /// What a definition says. None: it is one of another kind.
-    fn of(object: &DynamicObject, (group, kind): &Kind) -> Option<Self> {
+    /// What a definition says. None: it is of another group.
+    fn of(object: &DynamicObject, group: &str) -> Option<Self> {
         let spec = &object.data["spec"];
-        if spec["group"] != group.as_str() || spec["names"]["kind"] != kind.as_str() {
+        if spec["group"] != group {
             return None;
         }
         let text = |value: &Value| value.as_str().filter(|text| is_segment(text)).map(ToOwned::to_owned);
@@ -56,10 +58,17 @@ impl Definition {
         });
         Some(Self {
             name: object.metadata.name.clone()?,
+            kind: text(&spec["names"]["kind"]).unwrap_or_default(),
             plural: text(&spec["names"]["plural"])?,
             versions: versions.take(MAX_VERSIONS).collect(),
             is_accepted,
         })
+    }
+
+    /// Whether it may have an object that was applied in the resource of this plural name, if that is known. The team can change the kind of its
+    /// definitions for a while, but not their plural names, which are parts of their names.
+    pub(super) fn may_have(&self, key: &ObjectKey, resource: &str) -> bool {
+        self.kind == key.kind || self.plural == resource
     }
 
     /// Where objects of a kind are in a version of the definition.
@@ -74,8 +83,8 @@ impl Definition {
 pub(super) struct Definitions {
     /// Their names, by the kind for which they were listed.
     names: BTreeMap<Kind, Vec<String>>,
-    /// What they say of the kind; None if there is no such definition, or it is of another kind.
-    read: BTreeMap<(Kind, String), Option<Definition>>,
+    /// What they say; None if there is no such definition, or it is of another group.
+    read: BTreeMap<String, Option<Definition>>,
 }
 
 impl Definitions {
@@ -101,7 +110,7 @@ impl Definitions {
         Ok(names)
     }
 
-    /// What a definition says of the kind of an object, if it is a definition of it.
+    /// What a definition says that [`Self::list`] names, if it is there.
     ///
     /// # Errors
     /// The API server refuses or does not answer in time.
@@ -112,16 +121,24 @@ impl Definitions {
         key: &ObjectKey,
         name: &str,
     ) -> Result<Option<Definition>, String> {
-        let place = (key.group_and_kind(), name.to_owned());
-        if let Some(known) = self.read.get(&place) {
+        if let Some(known) = self.read.get(name) {
             return Ok(known.clone());
         }
         let found = turns.read(key, definitions(client).get(name)).await?;
         let found = optional(found).map_err(|error| message(&error))?;
-        let definition = found.and_then(|found| Definition::of(&found, &place.0));
-        self.read.insert(place, definition.clone());
+        let definition = found.and_then(|found| Definition::of(&found, &key.group));
+        self.read.insert(name.to_owned(), definition.clone());
         Ok(definition)
     }
+}
+
+/// Reads which revision of a definition there is.
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub(super) async fn read_revision(client: &Client, name: &str) -> kube::Result<Option<Registration>> {
+    let found = optional(definitions(client).get_metadata(name).await)?;
+    Ok(found.map(|found| Registration::of_own(&found.metadata)))
 }
 
 fn definitions(client: &Client) -> Api<DynamicObject> {
@@ -173,9 +190,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn kind() -> Kind {
-        ("platform.example".into(), "Guard".into())
-    }
+    const GROUP: &str = "platform.example";
 
     fn object(versions: &Value, condition: &str) -> DynamicObject {
         let object = json!({
@@ -193,7 +208,7 @@ mod tests {
             {"name": "v1beta1", "served": true, "storage": false},
             {"name": "v1", "served": true, "storage": true},
         ]);
-        let definition = Definition::of(&object(&versions, "Established"), &kind()).unwrap();
+        let definition = Definition::of(&object(&versions, "Established"), GROUP).unwrap();
         assert_eq!(definition.versions, ["v1", "v1beta1"]);
         assert!(definition.is_accepted);
         let key = ObjectKey {
@@ -207,21 +222,27 @@ mod tests {
             (resource.api_version.as_str(), resource.plural.as_str()),
             ("platform.example/v1", "guards")
         );
-        let other = ("platform.example".into(), "Other".into());
-        assert_eq!(Definition::of(&object(&versions, "Established"), &other), None);
+        assert_eq!(Definition::of(&object(&versions, "Established"), "other.example"), None);
+        assert!(definition.may_have(&key, "") && definition.may_have(&key, "guards"));
+        let other = ObjectKey {
+            kind: "Other".into(),
+            ..key
+        };
+        assert!(!definition.may_have(&other, "") && !definition.may_have(&other, "others"));
+        assert!(definition.may_have(&other, "guards"), "it was of the kind before");
     }
 
     #[test]
     fn a_definition_whose_names_another_one_has_is_not_accepted() {
         let versions = json!([{"name": "v1", "served": true, "storage": true}]);
-        let definition = Definition::of(&object(&versions, "Terminating"), &kind()).unwrap();
+        let definition = Definition::of(&object(&versions, "Terminating"), GROUP).unwrap();
         assert!(!definition.is_accepted);
     }
 
     #[test]
     fn little_is_kept_of_a_definition() {
         let version = json!({"name": "v1", "served": true, "schema": "x".repeat(1000)});
-        let definition = Definition::of(&object(&vec![version; 100].into(), "Established"), &kind()).unwrap();
+        let definition = Definition::of(&object(&vec![version; 100].into(), "Established"), GROUP).unwrap();
         assert_eq!(definition.versions.len(), MAX_VERSIONS);
     }
 

@@ -3,11 +3,12 @@
 //! An answer alone does not say so. The version in which an object was applied may not be served any more, and an admin of the tenant can
 //! register another server for a group for a while, also for no longer than control asks. So an answer counts if the APIService of the version
 //! has been the same since a while before it was asked for and until after the answer, and names no server. Where that is depends on the
-//! CustomResourceDefinitions of the kind. Without any, nobody but a server of the tenant's has the object. For groups that API servers serve
+//! CustomResourceDefinitions of the kind, and on the one in whose resource the object was applied, of whatever kind that is by now: an answer
+//! counts if it has been the same for as long. Without any, nobody but a server of the tenant's has the object. For groups that API servers serve
 //! themselves, nothing of that has to be asked where nobody can register another server.
 
 use super::{
-    definitions::{Definition, MAX_DEFINITIONS},
+    definitions::{Definition, MAX_DEFINITIONS, read_revision},
     desired::Manifest,
     inventory::Entry,
     kinds::KindError,
@@ -16,7 +17,7 @@ use super::{
     own_groups::DEFINITIONS,
     parts::Part,
     pass::Pass,
-    registrations::{self, Registration, name_of},
+    registrations::{self, Registration, name_of, name_of_definition},
 };
 use crate::{
     apply::{only_this, optional},
@@ -87,6 +88,7 @@ impl Pass<'_> {
     /// Deletes an object of another group.
     async fn delete_custom(&mut self, entry: &Entry) -> Result<Found, String> {
         let Entry { object, version, .. } = entry;
+        let resource = self.done.inventory.resource_of(entry);
         let names = self.definitions.list(self.client, &mut self.turns, object).await?;
         let (mut is_defined, mut is_gone) = (false, true);
         let (mut waiting, mut problem) = (None, None);
@@ -94,8 +96,8 @@ impl Pass<'_> {
         for name in names.iter().take(MAX_DEFINITIONS) {
             let read = self.definitions.read(self.client, &mut self.turns, object, name);
             let definition = match read.await {
-                Ok(Some(definition)) => definition,
-                Ok(None) => continue,
+                Ok(Some(definition)) if definition.may_have(object, resource) => definition,
+                Ok(_) => continue,
                 // It may be one of the kind. Even so it keeps back no deletion by another one.
                 Err(why) => {
                     problem = Some(why);
@@ -152,7 +154,7 @@ impl Pass<'_> {
                 continue;
             }
             let looks_gone = self.delete_at(entry, &definition.resource(object, version)).await?;
-            let is_certain = self.is_settled(object, &name).await?;
+            let is_certain = self.is_settled(object, &name).await? && self.is_same(object, &definition.name).await?;
             return Ok(verdict(looks_gone, is_certain));
         }
         Err(foreign.map_or_else(
@@ -208,6 +210,15 @@ impl Pass<'_> {
         let found = found.map_err(|error| message(&error))?;
         self.known.registrations.note(name, found.as_ref());
         Ok(found)
+    }
+
+    /// Whether a definition has been the same since a while before the pass: while the team changes it, the API server may not serve what it has.
+    async fn is_same(&mut self, key: &ObjectKey, definition: &str) -> Result<bool, String> {
+        let found = self.turns.read(key, read_revision(self.client, definition)).await?;
+        let found = found.map_err(|error| message(&error))?;
+        let name = name_of_definition(definition);
+        self.known.registrations.note(&name, found.as_ref());
+        Ok(self.known.registrations.has_settled(&name, self.turns.begun()))
     }
 
     /// Whether what was answered before is the API server's own answer, as an APIService says.

@@ -15,6 +15,9 @@ pub(crate) struct Entry {
     pub(crate) version: String,
     /// The manifest that it comes from.
     pub(crate) manifest: String,
+    /// Plural name of the resource in which it was applied; empty if it is not known, and for groups that API servers serve themselves.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) resource: String,
 }
 
 /// What Berth has applied in a tenant.
@@ -35,6 +38,12 @@ impl Inventory {
 
     /// With the objects that are to be kept.
     pub(crate) fn with(&self, manifests: &[Manifest]) -> Self {
+        let resources: BTreeMap<&ObjectKey, &String> =
+            self.kept.iter().map(|entry| (&entry.object, &entry.resource)).collect();
+        let resource_of = |object: &ObjectKey| {
+            let resource = resources.get(object);
+            resource.map(|resource| (*resource).clone()).unwrap_or_default()
+        };
         let wanted: Vec<Entry> = manifests
             .iter()
             .filter(|manifest| manifest.is_kept())
@@ -43,6 +52,7 @@ impl Inventory {
                     object: object.key.clone(),
                     version: object.version.clone(),
                     manifest: manifest.spec.name.clone(),
+                    resource: resource_of(&object.key),
                 })
             })
             .collect();
@@ -55,6 +65,24 @@ impl Inventory {
             kept,
             once: self.once.clone(),
         }
+    }
+
+    /// Notes in which resource an object that is kept is applied: the definition of its kind may be one of another kind later.
+    pub(super) fn note_resource(&mut self, object: &ObjectKey, plural: &str) {
+        for entry in self.kept.iter_mut().filter(|entry| entry.object == *object) {
+            plural.clone_into(&mut entry.resource);
+        }
+    }
+
+    /// The resource in which an object was applied, unless that has an object of another kind and the same name by now, which is kept as well.
+    pub(super) fn resource_of<'a>(&self, entry: &'a Entry) -> &'a str {
+        let place = |key: &ObjectKey| (key.group.clone(), key.namespace.clone(), key.name.clone());
+        let is_taken = self.kept.iter().any(|other| {
+            other.resource == entry.resource
+                && other.object.kind != entry.object.kind
+                && place(&other.object) == place(&entry.object)
+        });
+        if is_taken { "" } else { &entry.resource }
     }
 
     /// Objects that no manifest has any more, in the order in which they are deleted. Objects of manifests that cannot be read stay.
@@ -141,8 +169,50 @@ mod tests {
     }
 
     #[test]
+    fn where_an_object_was_applied_stays_known() {
+        let manifests = [manifest("base", ManifestMode::Keep, &["a", "b"])];
+        let mut inventory = Inventory::default().with(&manifests);
+        let object = inventory.kept[1].object.clone();
+        inventory.note_resource(&object, "limitranges");
+        let resources = |inventory: &Inventory| -> Vec<String> {
+            let entries = inventory.kept.iter();
+            entries.map(|entry| entry.resource.clone()).collect()
+        };
+        assert_eq!(resources(&inventory), ["", "limitranges"]);
+        assert_eq!(resources(&inventory.with(&manifests)), ["", "limitranges"]);
+        assert_eq!(
+            resources(&inventory.with(&[])),
+            ["", "limitranges"],
+            "as long as it is to be deleted"
+        );
+    }
+
+    #[test]
+    fn a_resource_that_has_another_kind_by_now_is_that_of_the_other() {
+        let mut inventory = Inventory::default().with(&[manifest("base", ManifestMode::Keep, &["a", "b"])]);
+        for entry in &mut inventory.kept {
+            entry.resource = "guards".into();
+        }
+        let mut entry = inventory.kept[0].clone();
+        assert_eq!(inventory.resource_of(&entry), "guards");
+        entry.object.kind = "Other".into();
+        assert_eq!(inventory.resource_of(&entry), "");
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_release_is_read() {
+        let entry =
+            r#"{"object":{"group":"x.example","kind":"X","namespace":null,"name":"a"},"version":"v1","manifest":"m"}"#;
+        let entry: Entry = serde_json::from_str(entry).unwrap();
+        assert_eq!(entry.resource, "");
+        assert!(!serde_json::to_string(&entry).unwrap().contains("resource"));
+    }
+
+    #[test]
     fn the_record_survives_being_written() {
         let mut inventory = Inventory::default().with(&[manifest("base", ManifestMode::Keep, &["ns-a", "b"])]);
+        let object = inventory.kept[0].object.clone();
+        inventory.note_resource(&object, "as");
         inventory.once.insert("start".into(), "v1".into());
         let text = serde_json::to_string(&inventory).unwrap();
         assert_eq!(serde_json::from_str::<Inventory>(&text).unwrap(), inventory);

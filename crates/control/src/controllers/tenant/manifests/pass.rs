@@ -293,6 +293,9 @@ impl<'a> Pass<'a> {
             (false, Some(_)) => return Err("its kind has no namespaces; remove metadata.namespace".into()),
             (true, Some(_)) | (false, None) => {}
         }
+        if !self.turns.is_own_group(&key.group) {
+            self.done.inventory.note_resource(key, &served.resource.plural);
+        }
         let params = PatchParams::apply(labels::PLATFORM_MANAGER).force();
         let api = self.api(&served.resource, key.namespace.as_deref());
         let patch = Patch::Apply(value);

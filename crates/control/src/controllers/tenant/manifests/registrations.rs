@@ -5,7 +5,9 @@
 
 use super::objects::ObjectKey;
 use crate::apply::optional;
-use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::ObjectMeta, kube_aggregator::pkg::apis::apiregistration::v1::APIService,
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams},
@@ -27,6 +29,11 @@ pub(super) fn name_of(group: &str, version: &str) -> String {
     format!("{version}.{group}")
 }
 
+/// The name under which a definition is remembered. No APIService has such a name.
+pub(super) fn name_of_definition(name: &str) -> String {
+    format!("customresourcedefinitions/{name}")
+}
+
 /// An APIService as an object that a pass asks for.
 pub(super) fn key_of(name: &str) -> ObjectKey {
     ObjectKey {
@@ -37,7 +44,7 @@ pub(super) fn key_of(name: &str) -> ObjectKey {
     }
 }
 
-/// An APIService as it was read.
+/// An APIService, or a definition, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Registration {
     uid: String,
@@ -54,9 +61,18 @@ impl Registration {
             is_foreign: service.spec.as_ref().is_some_and(|spec| spec.service.is_some()),
         }
     }
+
+    /// That of an object which names no server, such as a definition.
+    pub(super) fn of_own(metadata: &ObjectMeta) -> Self {
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            is_foreign: false,
+        }
+    }
 }
 
-/// What is remembered of APIServices between passes, by their names.
+/// What is remembered of APIServices between passes, by their names, and of definitions, by [`name_of_definition`].
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
     /// Those that name no server, and that nobody in the tenant can change any more.

@@ -57,6 +57,45 @@ async fn what_the_syncer_says_is_known_for_alerts() {
     assert_eq!(report(&fixture), expected);
 }
 
+#[tokio::test]
+async fn a_syncer_that_was_not_asked_in_the_last_reconcile_is_not_known_to_be_ready() {
+    // Steps before the control plane, and one before the spec is looked at.
+    let namespaces: fn(&Fixture) = |fixture| {
+        let memory = fixture.context.tenants.of(UID, &fixture.host.client());
+        memory.host.forget();
+        fixture
+            .host
+            .refuse_writes(Some(("/api/v1/namespaces/", 500, "the host fails")));
+    };
+    let settings: fn(&Fixture) = |fixture| {
+        let namespace = fixture.id.control_plane_namespace();
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps/settings");
+        let mut map = fixture.host.get(&path).unwrap();
+        map["data"] = serde_json::json!({"settings.json": "?"});
+        fixture.host.insert(&path, map);
+        fixture.change_tenant(|cluster| cluster["spec"]["version"] = "v1.99.0".into());
+    };
+    for (number, fail) in [namespaces, settings].into_iter().enumerate() {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        let is_ready = |fixture: &Fixture| {
+            fixture
+                .context
+                .tenants
+                .syncer(UID)
+                .is_some_and(|report| report.is_ready)
+        };
+        assert!(is_ready(&fixture), "{number}");
+        fail(&fixture);
+        fixture.reconcile().await.unwrap_err();
+        assert_eq!(fixture.condition("SyncerReady").unwrap()["status"], "True", "{number}");
+        assert!(
+            !is_ready(&fixture),
+            "{number}: the condition stays, and nobody has asked"
+        );
+    }
+}
+
 /// Metrics of an API server that has measured ten objects of ten bytes.
 const SMALL: &str = "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 10\n\
                      apiserver_resource_size_estimate_bytes{group=\"\",resource=\"configmaps\"} 100\n";

@@ -17,9 +17,14 @@ fn definition(plural: &str) -> String {
 
 /// Defines the kind Guard under a plural name, served in version `v1`; also whether it is established.
 fn define(fixture: &Fixture, plural: &str, is_established: &str) {
+    define_kind(fixture, "Guard", plural, is_established);
+}
+
+/// The same of any kind.
+fn define_kind(fixture: &Fixture, kind: &str, plural: &str, is_established: &str) {
     let object = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{plural}.{GROUP}")},
-        "spec": {"group": GROUP, "names": {"kind": "Guard", "plural": plural}, "versions": [
+        "spec": {"group": GROUP, "names": {"kind": kind, "plural": plural}, "versions": [
             {"name": "v1alpha1", "served": false, "storage": false},
             {"name": "v1", "served": true, "storage": true}]},
         "status": {"conditions": [{"type": "Established", "status": is_established}]}});
@@ -128,6 +133,37 @@ async fn an_object_of_a_definition_that_is_not_served_waits_until_the_definition
     // Its objects went with it.
     fixture.tenant.remove(&definition("guards"));
     until_applied(&mut fixture).await;
+}
+
+/// Who makes a definition not established may give it another kind, and its kind back later.
+#[tokio::test(start_paused = true)]
+async fn an_object_whose_definition_gets_another_kind_is_not_forgotten() {
+    let (mut fixture, hidden) = Box::pin(with_hidden_guard()).await;
+    serve_kind(&fixture, "platform.example/v1", "Other", false, &["guards"]);
+    define_kind(&fixture, "Other", "guards", "False");
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+        assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
+        sleep(RETRY).await;
+    }
+    fixture.tenant.insert(OBJECT, hidden);
+    define_kind(&fixture, "Other", "guards", "True");
+    until_applied(&mut fixture).await;
+    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_whose_definition_changes_all_the_time_is_not_forgotten() {
+    let (mut fixture, hidden) = Box::pin(with_hidden_guard()).await;
+    for _ in 0..4 {
+        define(&fixture, "guards", "True");
+        fixture.reconcile().await.unwrap();
+        assert_eq!(applied(&fixture), ("False".into(), "Pruning".into()));
+        sleep(RETRY).await;
+    }
+    fixture.tenant.insert(OBJECT, hidden);
+    until_applied(&mut fixture).await;
+    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
 }
 
 #[tokio::test(start_paused = true)]
