@@ -118,7 +118,7 @@ fn common_field(measure: &Measure) -> Option<String> {
     let field_of = |path: String| {
         let below = path.strip_prefix("spec.")?;
         let field = below.split('.').next()?;
-        Some(field.trim_end_matches(['[', ']', '{', '}']).to_owned())
+        Some(field.trim_end_matches(['[', ']', '{', '}', '?']).to_owned())
     };
     let paths = parents
         .iter()
@@ -159,6 +159,9 @@ fn count(object: &str, measure: &Measure) -> String {
 fn count_entries(value: &str, path: &str, depth: usize) -> String {
     let (parent, last) = path.rsplit_once('.').unwrap_or(("", path));
     walk(value, parent, depth, &|parent, _| {
+        if let Some(field) = last.strip_suffix('?') {
+            return format!("({parent}.?{field}.hasValue() ? 1 : 0)");
+        }
         let (field, empty) = match last.strip_suffix("{}") {
             Some(field) => (field, "{}"),
             None => (last.trim_end_matches("[]"), "[]"),
@@ -205,6 +208,7 @@ mod tests {
         let affinity: Vec<_> = affinity.map(|limit| expected(limit.field, "affinity")).collect();
         let mut of_pod = vec![
             expected("spec.volumes", "volumes"),
+            expected("spec.volumes: claims", "volumes"),
             expected("spec.hostAliases", "hostAliases"),
         ];
         of_pod.extend(affinity);
@@ -212,7 +216,7 @@ mod tests {
             "spec.topologySpreadConstraints: selectors",
             "topologySpreadConstraints",
         ));
-        assert_eq!((fields(POD), of_pod.len()), (of_pod.clone(), 9));
+        assert_eq!((fields(POD), of_pod.len()), (of_pod.clone(), 10));
         assert!(fields(RUNNING_POD).is_empty(), "one path is counted at once");
         let terms = expression(POD, "spec.affinity.nodeAffinity: terms");
         let counted = "object.?spec.?affinity.?nodeAffinity.?requiredDuringSchedulingIgnoredDuringExecution.";
@@ -259,6 +263,12 @@ mod tests {
             expression(POD, "spec.volumes"),
             "!object.?spec.?volumes.hasValue() || object.?spec.?volumes.orValue([]).size() + \
              object.?spec.?volumes.orValue([]).map(a, a.?projected.?sources.orValue([]).size()).sum() <= 600"
+        );
+        assert_eq!(
+            expression(POD, "spec.volumes: claims"),
+            "!object.?spec.?volumes.hasValue() || \
+             object.?spec.?volumes.orValue([]).map(a, (a.?persistentVolumeClaim.hasValue() ? 1 : 0)).sum() + \
+             object.?spec.?volumes.orValue([]).map(a, (a.?ephemeral.hasValue() ? 1 : 0)).sum() <= 40"
         );
         assert_eq!(
             expression(NETWORK_POLICY_SELECTOR, "spec.podSelector"),

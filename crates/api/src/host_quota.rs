@@ -80,6 +80,7 @@ impl TenantLimits {
     pub fn quota(&self, kinds: &[SyncedKind]) -> BTreeMap<String, String> {
         let Self {
             pods,
+            waiting_pods: _,
             services,
             node_ports,
             load_balancers,
@@ -214,6 +215,7 @@ mod tests {
         };
         let elsewhere = [
             "volumeSize",
+            "waitingPods",
             "datastoreBytes",
             "datastoreWriteBytesPerSecond",
             "hostBytes",

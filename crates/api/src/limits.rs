@@ -55,6 +55,12 @@ pub struct TenantLimits {
     /// once there are more than half as many (or 12,500, the default of Kubernetes, if that is less).
     #[schemars(range(min = 1, max = 1_000_000))]
     pub pods: u32,
+    /// Pods on the host that have no node, because none has room for them or for another reason. Half of them may ask the scheduler for the
+    /// same. Others wait in the tenant until one of these has a node or is gone; a gang starts together, also beyond the limit, if it has no
+    /// more pods. Whenever something changes, the host's scheduler, which has one queue for all tenants, tries pods without a node again before
+    /// new ones.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub waiting_pods: u32,
     /// Services. Each has an address of the host's Service range, which all tenants share.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub services: u32,
@@ -143,8 +149,9 @@ pub struct TenantLimits {
     #[schemars(range(min = 1, max = 1000))]
     pub endpoint_changes_per_second: u32,
     /// Requests a second that the tenant's objects may cost controllers of the host, in the long run; those of ten minutes may be used at once. A pod
-    /// with `resourceClaims` takes one for each of them, and one more. A PersistentVolumeClaim or a VolumeSnapshot takes five each time that it is
-    /// made or changed there. What is above waits: these controllers make a few requests a second for all tenants together.
+    /// with `resourceClaims` takes one for each of them, and one more, and two for each PersistentVolumeClaim that it mounts. A PersistentVolumeClaim takes
+    /// seven when it is made there and five when it changes, a VolumeSnapshot five. What is above waits: these controllers make a few requests a second
+    /// for all tenants together. 40 times this limit is also how many claims without a volume may be on the host.
     #[schemars(range(min = 1, max = 1000))]
     pub controller_requests_per_second: u32,
     /// Number of all objects that the tenant's API server stores, or of the tenant's keys in etcd if these are more. etcd keeps
@@ -176,6 +183,8 @@ impl Default for TenantLimits {
         Self {
             // A tenth of what one Kubernetes cluster is tested with.
             pods: 15_000,
+            // Some seconds of the scheduler, if all of them are tried again at once.
+            waiting_pods: 1000,
             services: 1000,
             node_ports: 200,
             load_balancers: 50,

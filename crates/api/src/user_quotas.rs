@@ -89,10 +89,10 @@ pub struct UserResourceStatus {
 const MOST_WAITING_PODS: u32 = 100;
 
 impl TenantLimits {
-    /// Pods of one user with limits that are on the host until control lets them start. They count there towards `pods`, so a tenth of these
-    /// at most, to leave room for those of others. More than a hundred give no better choice of the pod that starts next.
+    /// Pods of one user with limits that are on the host until control lets them start. They count there towards `pods` and `waitingPods`, so a
+    /// tenth of these at most, to leave room for those of others. More than a hundred give no better choice of the pod that starts next.
     pub fn waiting_pods_of_user(&self) -> u32 {
-        (self.pods / 10).clamp(1, MOST_WAITING_PODS)
+        (self.pods.min(self.waiting_pods) / 10).clamp(1, MOST_WAITING_PODS)
     }
 }
 
@@ -117,5 +117,10 @@ mod tests {
             limits.waiting_pods_of_user()
         };
         assert_eq!([1, 20, 999, 15_000].map(waiting), [1, 2, 99, 100]);
+        let limits = TenantLimits {
+            waiting_pods: 50,
+            ..TenantLimits::default()
+        };
+        assert_eq!(limits.waiting_pods_of_user(), 5);
     }
 }

@@ -73,6 +73,10 @@ pub struct Options {
     /// Bytes a second that are written on the host in large objects, and as much in small ones. More wait.
     #[arg(long, env = "BERTH_HOST_WRITE_BYTES_PER_SECOND", value_name = "BYTES", default_value_t = TenantLimits::default().host_write_rate())]
     pub host_write_bytes_per_second: u64,
+    /// Pods without a node that are on the host. More wait in the tenant.
+    #[arg(long, env = "BERTH_WAITING_PODS", value_name = "PODS", value_parser = clap::value_parser!(u32).range(1..),
+        default_value_t = TenantLimits::default().waiting_pods)]
+    pub waiting_pods: u32,
     /// Pods of one user with limits that are on the host until control lets them start. More wait in the tenant.
     #[arg(long, env = "BERTH_WAITING_PODS_OF_USER", value_name = "PODS", value_parser = clap::value_parser!(u32).range(1..),
         default_value_t = TenantLimits::default().waiting_pods_of_user())]
@@ -85,6 +89,9 @@ pub struct Options {
     #[arg(long, env = "BERTH_CONTROLLER_REQUESTS_PER_SECOND", value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..),
         default_value_t = TenantLimits::default().controller_requests_per_second)]
     pub controller_requests_per_second: u32,
+    /// Claims of devices that the tenant may have on the host, with those that are made there from templates. Pods that need more wait in the tenant.
+    #[arg(long, env = "BERTH_RESOURCE_CLAIMS", value_name = "CLAIMS", default_value_t = TenantLimits::default().resource_claims)]
+    pub resource_claims: u32,
     /// Networks in which the tenant may choose no address for a Service, because the host keeps these addresses for its own.
     #[arg(
         long,
@@ -207,11 +214,13 @@ impl TryFrom<&Options> for Tenant {
             },
             withdrawn_storage: options.withdrawn_storage.iter().cloned().collect(),
             host_limits: HostLimits {
+                waiting_pods: options.waiting_pods,
                 waiting_pods_of_user: options.waiting_pods_of_user,
                 bytes: options.host_bytes,
                 write_bytes_per_second: options.host_write_bytes_per_second,
                 endpoint_changes_per_second: options.endpoint_changes_per_second,
                 controller_requests_per_second: options.controller_requests_per_second,
+                resource_claims: options.resource_claims,
             },
             reserved_service_addresses: options.reserved_service_addresses.clone(),
         })

@@ -152,6 +152,30 @@ impl SchedulingWindowMetrics {
     }
 }
 
+/// Metrics of the pods that have no node. Clones share values.
+#[derive(Clone, Debug, Default)]
+pub struct WaitingRoomMetrics {
+    /// Pods on the host without a node, and those that are to be created there next.
+    pub placed: Gauge,
+    /// Pods that are not created on the host because of those.
+    pub held: Gauge,
+}
+
+impl WaitingRoomMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "waiting_pods",
+            "Pods on the host that have no node, and those that are to be created there next",
+            self.placed.clone(),
+        );
+        registry.register(
+            "held_pods",
+            "Pods that are not created on the host because of limits.waitingPods of the class",
+            self.held.clone(),
+        );
+    }
+}
+
 /// Metrics of writes to the host. Clones share values.
 #[derive(Clone, Debug, Default)]
 pub struct HostWriteMetrics {
@@ -159,7 +183,7 @@ pub struct HostWriteMetrics {
     pub bytes: Family<SizeLabels, Counter>,
     /// Objects that wait for their turn.
     pub objects_waiting: Family<SizeLabels, Gauge>,
-    /// Requests that controllers of the host make because of what was written there.
+    /// Requests that controllers of the host make because of what was written there, and of what waits.
     pub controller_requests: Counter,
     /// Objects that wait because these would be too many.
     pub controller_requests_waiting: Gauge,
@@ -184,7 +208,7 @@ impl HostWriteMetrics {
         );
         registry.register(
             "controller_requests",
-            "Requests that controllers of the host make because of claims, snapshots and claims of pods that were written there",
+            "Requests that controllers of the host make because of claims, snapshots and claims of pods that were written there, and of claims that wait for their volume",
             self.controller_requests.clone(),
         );
         registry.register(
@@ -206,6 +230,8 @@ pub struct Metrics {
     pub queue_depth: Gauge,
     /// The pods that the host's scheduler has not tried yet.
     pub scheduling_window: SchedulingWindowMetrics,
+    /// The pods that have no node.
+    pub waiting_room: WaitingRoomMetrics,
     /// Watches that are kept open.
     pub watches: Family<SideLabels, Gauge>,
     /// Kinds whose objects in the tenant could not be listed, and without which the syncer goes on.
@@ -255,6 +281,7 @@ impl Default for Metrics {
             queue_seconds: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             queue_depth: Gauge::default(),
             scheduling_window: SchedulingWindowMetrics::default(),
+            waiting_room: WaitingRoomMetrics::default(),
             watches: Family::default(),
             unlisted_kinds: Gauge::default(),
             failing_keys: Family::default(),
@@ -295,6 +322,7 @@ impl Metrics {
         );
         registry.register("queue_depth", "Keys waiting in the queues", self.queue_depth.clone());
         self.scheduling_window.register(registry);
+        self.waiting_room.register(registry);
         registry.register("watches", "Watches kept open", self.watches.clone());
         registry.register(
             "unlisted_kinds",

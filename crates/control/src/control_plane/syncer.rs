@@ -37,13 +37,15 @@ fn memory_limit(limits: &TenantLimits) -> u64 {
 }
 
 /// What the class lets the tenant write, and its objects on the host.
-fn limit_flags(limits: &TenantLimits) -> [String; 5] {
+fn limit_flags(limits: &TenantLimits) -> [String; 6] {
     [
+        flag("waiting-pods", limits.waiting_pods),
         flag("write-bytes-per-second", limits.write_rate()),
         flag("host-bytes", limits.host_size()),
         flag("host-write-bytes-per-second", limits.host_write_rate()),
         flag("endpoint-changes-per-second", limits.endpoint_changes_per_second),
         flag("controller-requests-per-second", limits.controller_requests_per_second),
+        flag("resource-claims", limits.resource_claims),
     ]
 }
 

@@ -159,13 +159,18 @@ impl Cache {
         for dependency in self.dependencies.get(&(side, id)).into_iter().flatten() {
             keys.extend((dependency.find_dependents)(self, name));
         }
-        // Objects that wait until this one is on the host.
-        let users = self.references().users(&id.key(name.clone()));
-        keys.extend(
-            users
-                .into_iter()
-                .filter(|user| !self.stores.host(user.kind).contains(&user.name)),
-        );
+        // Objects that wait until this one is on the host, or until a controller there has made a template for it.
+        let mut waited_for = vec![id.key(name.clone())];
+        if let (Side::Host, KindId::Custom(_)) = (side, id) {
+            let mut made = self.references().targets(&waited_for[0]);
+            made.retain(|target| target.kind == KindId::ResourceClaimTemplate);
+            waited_for.append(&mut made);
+        }
+        for target in waited_for {
+            let mut users = self.references().users(&target);
+            users.retain(|user| !self.stores.host(user.kind).contains(&user.name));
+            keys.append(&mut users);
+        }
         keys
     }
 

@@ -60,6 +60,8 @@ pub struct Stored {
     pub taints: Box<[Taint]>,
     /// On pods: whether they have a node.
     pub has_node: bool,
+    /// On claims of volumes: whether they have one.
+    pub has_volume: bool,
     /// Bytes of the whole object as JSON; 0 if that is not known.
     pub bytes: u32,
     content: Content,
@@ -171,6 +173,7 @@ impl From<Value> for Stored {
             unschedulable: json::at(&object, &["spec", "unschedulable"]) == Some(&Value::Bool(true)),
             taints: Taint::all_of(&object),
             has_node: json::text(&object, &["spec", "nodeName"]).is_some_and(|node| !node.is_empty()),
+            has_volume: json::text(&object, &["spec", "volumeName"]).is_some_and(|volume| !volume.is_empty()),
             bytes: 0,
             content: Content::new(object),
         }

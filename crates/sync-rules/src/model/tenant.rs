@@ -46,12 +46,16 @@ pub struct HostLimits {
     pub bytes: u64,
     /// Bytes a second that are written in large objects, and in small ones.
     pub write_bytes_per_second: u64,
+    /// Pods that are there without a node.
+    pub waiting_pods: u32,
     /// Pods of one user with limits that are there until control lets them start.
     pub waiting_pods_of_user: u32,
     /// Services whose endpoints may change in a second, in the long run.
     pub endpoint_changes_per_second: u32,
     /// Requests a second that controllers of the host make because of what is written, in the long run.
     pub controller_requests_per_second: u32,
+    /// Claims of devices, with those that are made there from templates.
+    pub resource_claims: u32,
 }
 
 impl From<&TenantLimits> for HostLimits {
@@ -59,9 +63,11 @@ impl From<&TenantLimits> for HostLimits {
         Self {
             bytes: limits.host_size(),
             write_bytes_per_second: limits.host_write_rate(),
+            waiting_pods: limits.waiting_pods,
             waiting_pods_of_user: limits.waiting_pods_of_user(),
             endpoint_changes_per_second: limits.endpoint_changes_per_second,
             controller_requests_per_second: limits.controller_requests_per_second,
+            resource_claims: limits.resource_claims,
         }
     }
 }

@@ -320,6 +320,11 @@ pub trait ToHost: Sync {
         false
     }
 
+    /// Whether the host object must not be deleted yet, whatever becomes of the tenant's: another one on the host needs it.
+    fn is_needed_on_host(&self, _cache: &Cache, _name: &Name) -> bool {
+        false
+    }
+
     /// Whether a deletion in the tenant waits for the syncer, as a pod's waits for its kubelet.
     fn finishes_deletion(&self) -> bool {
         false

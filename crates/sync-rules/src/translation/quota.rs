@@ -51,12 +51,35 @@ impl QuotaExceeded {
 
     /// The objects of a tenant would have more bytes on the host than its class allows.
     pub fn of_host_bytes(limit: u64) -> Self {
+        Self::of_class(limit, "bytes of objects on the host", "hostBytes")
+    }
+
+    /// The tenant would have more claims of devices on the host than its class allows.
+    pub fn of_device_claims(limit: u32) -> Self {
+        Self::of_class(
+            limit.into(),
+            "claims of devices, with those that are made from templates",
+            "resourceClaims",
+        )
+    }
+
+    /// More claims of volumes would wait on the host than its class allows.
+    pub fn of_claims_without_volume(limit: u64) -> Self {
+        Self::of_class(
+            limit,
+            "claims on the host that have no volume yet",
+            "controllerRequestsPerSecond",
+        )
+    }
+
+    /// A limit that the syncer enforces: how many of what, and its field in the tenant's class.
+    fn of_class(limit: u64, counts: &'static str, field: &'static str) -> Self {
         Self(vec![ExceededLimit {
             resource: String::new(),
             requested: String::new(),
             used: String::new(),
             limit: limit.to_string(),
-            of_class: Some(("bytes of objects on the host".into(), "hostBytes".into())),
+            of_class: Some((counts.into(), field.into())),
         }])
     }
 

@@ -40,7 +40,7 @@ pub struct SizeLimit {
 }
 
 /// What a [`SizeLimit`] counts. Paths are those of [`json::each`]. The last step names what is counted: `[]` stands for the items of a
-/// list, `{}` for the entries of a map.
+/// list, `{}` for the entries of a map, and `?` for an object that may be there.
 #[derive(Clone, Copy, Debug)]
 pub enum Measure {
     /// All `entries` below all `parents`.
@@ -85,6 +85,10 @@ fn count_entries(object: &Value, path: &str) -> usize {
     let field = last.trim_end_matches("[]").trim_end_matches("{}");
     let mut total = 0;
     json::each(object, parent, &mut |parent| {
+        if let Some(field) = last.strip_suffix('?') {
+            total += usize::from(parent.get(field).is_some_and(|value| !value.is_null()));
+            return;
+        }
         total += match parent.get(field) {
             Some(Value::Array(items)) => items.len(),
             Some(Value::Object(entries)) => entries.len(),

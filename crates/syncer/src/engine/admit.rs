@@ -51,7 +51,7 @@ impl Engine {
         self.with_windows(|windows| {
             for (name, _) in pods {
                 let pod = stores.tenant(KindId::Pod).get(&name).map(|pod| pod.object());
-                let (scheduler, request) = self.request(&name, &pod.unwrap_or_default(), false);
+                let (scheduler, request) = self.request(&name, &pod.unwrap_or_default());
                 windows.restore(scheduler, request, now);
             }
         });
@@ -73,6 +73,7 @@ impl Engine {
             if now >= due {
                 due = now + CHECK_INTERVAL;
                 self.check_user_places();
+                self.check_waiting_room();
             }
             // They ask again, and get an Event.
             for name in late {
@@ -123,14 +124,13 @@ impl Engine {
     }
 
     /// A pod's request for a place, and the scheduler in whose window.
-    fn request(&self, name: &Name, pod: &Value, opens_gates: bool) -> (&str, Request) {
+    pub(super) fn request(&self, name: &Name, pod: &Value) -> (&str, Request) {
         let request = Request {
             name: name.clone(),
             priority: json::at(pod, &["spec", "priority"])
                 .and_then(Value::as_i64)
                 .unwrap_or_default(),
             gang: self.find_gang(name, pod),
-            opens_gates,
         };
         (placement::host_scheduler(&self.cache, &pod["spec"]), request)
     }
@@ -154,23 +154,11 @@ impl Engine {
 impl ObjectSync<'_> {
     /// Asks for a place for a pod that is to be created. Returns what to do if there is none.
     pub(super) async fn wait_for_place(&self, pod: &Value) -> Option<Outcome> {
-        if self.id != KindId::Pod || has_gates(pod) {
+        let Self { engine, id, name, .. } = self;
+        if *id != KindId::Pod {
             return None;
         }
-        self.ask_for_place(pod, false).await
-    }
-
-    /// The same for a pod on the host that is to lose its last scheduling gate.
-    pub(super) async fn wait_to_open_gates(&self, pod: &Value, host: &Stored) -> Option<Outcome> {
-        if self.id != KindId::Pod || !placement::opens_gates(pod, host) {
-            return None;
-        }
-        self.ask_for_place(pod, true).await
-    }
-
-    async fn ask_for_place(&self, pod: &Value, opens_gates: bool) -> Option<Outcome> {
-        let Self { engine, name, .. } = self;
-        let (scheduler, request) = engine.request(name, pod, opens_gates);
+        let (scheduler, request) = engine.request(name, pod);
         let answer = engine.with_windows(|windows| windows.ask(scheduler, request, Instant::now()));
         let (own, others): (Vec<_>, Vec<_>) = answer.admitted.into_iter().partition(|pod| pod.name == **name);
         for Admitted { waited, .. } in own {
@@ -179,7 +167,7 @@ impl ObjectSync<'_> {
         engine.admit(others);
         let waits = answer.waits?;
         // It may have come to the host before it asked: the answer to an earlier creation was lost.
-        if !opens_gates && engine.cache.stores.host(KindId::Pod).contains(name) {
+        if engine.cache.stores.host(KindId::Pod).contains(name) {
             engine.update_windows(Side::Host, name);
         }
         if waits >= LONG_WAIT {
@@ -202,11 +190,8 @@ fn exists(pod: &Stored) -> bool {
     pod.deletion.is_none()
 }
 
-fn has_gates(pod: &Value) -> bool {
-    !json::items(pod, &["spec", "schedulingGates"]).is_empty()
-}
-
-fn set(gauge: &Gauge, number: usize) {
+/// Sets a gauge to a number.
+pub(super) fn set(gauge: &Gauge, number: usize) {
     gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
 }
 
@@ -246,7 +231,7 @@ mod tests {
 
     /// Whether a pod that asks for a place waits.
     fn waits(engine: &Engine, of: &str, pod: &Value) -> bool {
-        let (scheduler, request) = engine.request(&name(of), pod, false);
+        let (scheduler, request) = engine.request(&name(of), pod);
         let answer = engine.with_windows(|windows| windows.ask(scheduler, request, Instant::now()));
         answer.waits.is_some()
     }

@@ -80,10 +80,11 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     /// An engine of a tenant of whose requests so many are left, and which gets one more each second.
-    fn engine_with(left: u64) -> Arc<Engine> {
+    async fn engine_with(left: u64) -> Arc<Engine> {
         let mut tenant = tenant(SyncPolicy::default());
         tenant.host_limits.controller_requests_per_second = 1;
         let engine = engine_of(tenant);
+        tokio::time::advance(Duration::from_mins(10)).await;
         let others = KindId::Pod.key(Name::new("team", "others"));
         let turn = engine.turns.ask_for_requests(&others, 600 - left);
         assert_eq!((turn, engine.turns.spend(&others)), (Turn::Now, 600 - left));
@@ -93,7 +94,7 @@ mod tests {
     /// A pod of the tenant with so many claims, in its store.
     fn put_pod(engine: &Engine, name: &str, claims: u32) -> Key {
         let claims: Vec<Value> = (0..claims)
-            .map(|number| json!({"name": format!("gpu-{number}"), "resourceClaimTemplateName": "one-gpu"}))
+            .map(|number| json!({"name": format!("gpu-{number}"), "resourceClaimName": "shared"}))
             .collect();
         let pod = json!({
             "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": "1"},
@@ -118,7 +119,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pods_with_many_claims_wait_and_others_do_not() {
-        let engine = engine_with(20);
+        let engine = engine_with(20).await;
         let (full, plain) = (put_pod(&engine, "full", 32), put_pod(&engine, "plain", 0));
         assert!(!tries_to_write(&engine, &full).await, "it costs 33 requests");
         assert_eq!(engine.turns.waiting(Lane::Requests), 1);
@@ -143,7 +144,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_on_the_host_when_the_syncer_starts_takes_nothing() {
-        let engine = engine_with(0);
+        let engine = engine_with(0).await;
         let pod = put_pod(&engine, "runs", 32);
         let annotations = json!({labels::ORIGIN_UID: "runs"});
         let host = json!({

@@ -25,16 +25,20 @@ use std::time::Duration;
 pub(super) const NOTHING_YET: &str = "1";
 /// How long to wait for something that should be announced by a watch.
 const SAFETY: Duration = Duration::from_secs(5);
+/// The same for something that the tenant may never make.
+const LONG_SAFETY: Duration = Duration::from_mins(1);
 
 impl ObjectSync<'_> {
     /// Creates the host object, unless the tenant has as many of its kind as it may have.
     pub(super) async fn create(&self, stored: &Stored, object: &Value) -> Result<Outcome, CallError> {
         let refused = &self.engine.refused_kinds;
         let refusal = refused.refusal(self.id).or_else(|| self.engine.refuse_if_full());
+        let refusal = refusal.or_else(|| self.engine.refuse_claim(self.id));
         let exceeded = match refusal {
             Some(exceeded) => {
                 self.give_place_back();
                 self.settle_user_place();
+                self.settle_room();
                 exceeded
             }
             None => match self.create_if_admitted(stored, object).await {
@@ -64,6 +68,7 @@ impl ObjectSync<'_> {
         }
         if !matches!(&result, Ok(outcome) if outcome.waits_for_turn()) {
             self.settle_user_place();
+            self.settle_room();
         }
         result
     }
@@ -97,8 +102,14 @@ impl ObjectSync<'_> {
         if let Some(waits) = self.wait_for_user(stored, object).await? {
             return Ok(waits);
         }
+        if let Some(waits) = self.wait_for_room(stored, object).await? {
+            return Ok(waits);
+        }
         let bytes = self.bytes_on_host(object, &desired);
         let in_flight = engine.reserve_growth(0, bytes).map_err(CallError::QuotaExceeded)?;
+        let claims = engine
+            .reserve_device_claims(*id, object)
+            .map_err(CallError::QuotaExceeded)?;
         if let Some(waits) = self.wait_to_make_endpoints(&desired).await {
             return Ok(waits);
         }
@@ -122,7 +133,7 @@ impl ObjectSync<'_> {
         ignored.extend(dropped(&desired, &created));
         engine.store_created(Side::Host, *id, name, created);
         // From now on the store has it.
-        drop(in_flight);
+        drop((in_flight, claims));
         self.record_ignored(&ignored).await;
         let requeue_after = match engine.cache.stores.host(*id).get(name) {
             Some(host) => {
@@ -150,10 +161,28 @@ impl ObjectSync<'_> {
         if !denied.is_empty() {
             self.deny(stored, object, &denied).await?;
         }
+        let is_absent = |key: &&Key| !engine.cache.stores.tenant(key.kind).contains(&key.name);
+        let mut templates = missing.iter().filter(|key| key.kind == KindId::ResourceClaimTemplate);
+        if let Some(absent) = templates.find(is_absent) {
+            let message = format!(
+                "resource claim template \"{}\" not found: the pod waits for it.",
+                absent.name.name
+            );
+            engine
+                .record_event(&self.key(), Level::Warning, "FailedResourceClaimCreation", &message)
+                .await;
+        }
+        // Nobody says when there will be one, and then all pods that name it are reconciled.
+        let may_never_be = |key: &Key| key.kind == KindId::ResourceClaimTemplate && is_absent(&key);
+        let wait = if missing.iter().all(may_never_be) {
+            LONG_SAFETY
+        } else {
+            SAFETY
+        };
         for key in missing {
             engine.add(key);
         }
-        Ok(Some(Outcome::requeue("waiting", SAFETY)))
+        Ok(Some(Outcome::requeue("waiting", wait)))
     }
 
     /// Bytes of the host object, and of the Secret with the tokens of a pod.
@@ -263,11 +292,12 @@ impl ObjectSync<'_> {
     }
 }
 /// Whether the host has what another object needs. Of a claim of devices that the tenant has deleted and made again it must be the new one: a
-/// host pod with the one before would be replaced again and again.
+/// host pod with the one before would be replaced again and again. So must a template of claims: the one before is about to go.
 fn is_on_host(cache: &Cache, key: &Key) -> bool {
     let tenant = cache.stores.tenant(key.kind).get(&key.name);
     let is_this = |host: &Stored| {
-        key.kind != KindId::ResourceClaim || tenant.as_ref().is_none_or(|tenant| is_origin(tenant, host))
+        let must_be_new = matches!(key.kind, KindId::ResourceClaim | KindId::ResourceClaimTemplate);
+        !must_be_new || tenant.as_ref().is_none_or(|tenant| is_origin(tenant, host))
     };
     cache
         .stores

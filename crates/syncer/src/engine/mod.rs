@@ -17,10 +17,12 @@ mod admit;
 pub mod api;
 mod call_error;
 mod certificates;
+mod claims_without_volume;
 mod controller_requests;
 mod create;
 mod decide;
 mod delete;
+mod device_claims;
 mod dropped;
 pub(crate) mod endpoint_changes;
 mod host_bytes;
@@ -35,7 +37,9 @@ mod queues;
 mod quota;
 mod recorder;
 mod removal;
+mod request_grants;
 pub(crate) mod reserve;
+mod room_waits;
 mod schedule;
 #[cfg(test)]
 mod scripted;
@@ -51,6 +55,7 @@ mod unenforced;
 mod update;
 mod user_places;
 mod user_waits;
+mod waiting_room;
 mod watches;
 mod window;
 mod withdraw;
@@ -131,12 +136,16 @@ pub struct Engine {
     windows: Mutex<window::SchedulingWindows>,
     /// One of them rests, and must be looked after when the rest is over.
     rest_begins: Notify,
+    /// Which pods may be on the host without a node.
+    waiting_room: Mutex<waiting_room::WaitingRoom>,
     /// Which pods of users with limits may wait on the host.
     user_places: Mutex<user_places::UserPlaces>,
     /// The schedule for which pods were reconciled last.
     schedule_phase: Mutex<schedule::AppliedPhase>,
     /// When which object may be written to the host.
     turns: turns::Turns,
+    /// Claims of devices that are made for pods on the host.
+    device_claims: Mutex<device_claims::DeviceClaims>,
     /// Kinds of which the tenant has as many objects as it may have.
     refused_kinds: quota::RefusedKinds,
     /// What decides about each Node which pods may run on it, as hashes.
@@ -191,7 +200,13 @@ impl Outcome {
 
     /// Whether the object waits for its place or turn, and is reconciled again when it has come.
     fn waits_for_turn(&self) -> bool {
-        [admit::NO_PLACE, user_waits::NO_PLACE, turns::WAITS].contains(&self.result)
+        let waits = [
+            admit::NO_PLACE,
+            room_waits::NO_PLACE,
+            user_waits::NO_PLACE,
+            turns::WAITS,
+        ];
+        waits.contains(&self.result)
     }
 }
 
@@ -202,6 +217,7 @@ impl Engine {
         Arc::new(Self {
             windows: admit::new_windows(&cache),
             rest_begins: Notify::new(),
+            waiting_room: room_waits::new_waiting_room(&cache),
             user_places: user_waits::new_user_places(&cache),
             groups: gang::groups(&cache),
             group_sizes: Mutex::default(),
@@ -225,6 +241,7 @@ impl Engine {
             pending: pending::PendingReservations::default(),
             bytes_in_flight: Mutex::default(),
             schedule_phase: Mutex::default(),
+            device_claims: Mutex::default(),
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
             certificates: Mutex::default(),
@@ -258,6 +275,7 @@ impl Engine {
         }
         self.restore_windows();
         self.restore_user_places();
+        self.restore_waiting_room();
         tokio::select! { () = stop.cancelled() => return, () = self.begin_with_nodes() => {} }
         // Control reads them as soon as it knows that the syncer is ready.
         self.publish_host_bytes();
@@ -268,6 +286,7 @@ impl Engine {
         tasks.spawn(Arc::clone(&self).renew_leases());
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());
+        tasks.spawn(Arc::clone(&self).charge_claims_that_wait());
         for lane in turns::Lane::ALL {
             tasks.spawn(Arc::clone(&self).take_turns(lane));
         }
@@ -351,6 +370,8 @@ impl Engine {
         if id == KindId::Pod {
             self.update_windows(side, name);
             self.update_user_places(side, name);
+            self.update_device_claims(name);
+            self.update_waiting_room(side, name);
         }
         if side == Side::Tenant {
             self.compare_members(id, name);

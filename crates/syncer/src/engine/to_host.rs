@@ -22,7 +22,15 @@ use berth_sync_rules::{
 };
 use jiff::Timestamp;
 use serde_json::Value;
-use std::{borrow::Cow, time::Instant};
+use std::{
+    borrow::Cow,
+    time::{Duration, Instant},
+};
+
+/// Result of a reconciliation of a host object that stays for a while because another one needs it.
+const NEEDED: &str = "needed on the host";
+/// Time after which it is looked at again.
+const NEEDED_WAIT: Duration = Duration::from_secs(5);
 
 /// One reconciliation of one object.
 pub(super) struct ObjectSync<'a> {
@@ -118,6 +126,9 @@ impl ObjectSync<'_> {
             (Action::Update, Some((stored, object)), Some(host)) => self.update(stored, object, host).await,
             (Action::SyncStatus, Some((stored, object)), Some(host)) => {
                 self.sync_status(stored, object, &host.object(), false, &[]).await
+            }
+            (Action::Delete { .. }, _, Some(_)) if self.kind.is_needed_on_host(&self.engine.cache, self.name) => {
+                Ok(Outcome::requeue(NEEDED, NEEDED_WAIT))
             }
             (Action::Delete { grace_seconds, report }, tenant, Some(host)) => {
                 // What the tenant deletes has no use for an allocation that is under way.

@@ -8,6 +8,8 @@
 //! Controllers of the host make a few requests a second for all tenants together, and one small pod with claims can cost them dozens. So a write takes
 //! [these](berth_sync_rules::model::ToHost::controller_requests) from another allowance, before its bytes.
 //!
+//! A syncer starts with the whole allowance of bytes, and with a tenth of that of requests.
+//!
 //! | a write | waits for |
 //! |---|---|
 //! | of an object of more than [`LARGE`] bytes | earlier large ones |
@@ -18,13 +20,13 @@
 //! | that deletes, or that writes to the tenant | nothing |
 //!
 //! A key that has to wait is reconciled again when its turn has come. Until then it takes no place of others, and its status is synced. Namespaces of
-//! the tenant take turns. Requests that were taken are kept until the write has reached the host, however often it is tried: a pod that the host
-//! rejects again and again takes them once.
+//! the tenant take turns. Requests that were taken are [kept](super::request_grants) for ten minutes until the write has reached the host, however often it is tried: a
+//! pod that the host rejects again and again takes them once in this time.
 
 #[cfg(test)]
 mod tests;
 
-use super::{Engine, lock, queued_key::QueuedKey, recorder::Level};
+use super::{Engine, lock, queued_key::QueuedKey, recorder::Level, request_grants::Grants};
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{
     admission::writes::{ALLOWANCE, LARGE, Pace},
@@ -45,6 +47,10 @@ pub(super) const DELAYED: &str = "WriteDelayed";
 const SMALL_ALLOWANCE: u64 = 128 << 20;
 /// Seconds after which an empty allowance of requests is whole again: a team may start many pods with claims at once.
 const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
+/// The part of that allowance, one in so many, that a syncer starts with: what was taken before is forgotten then, and teams can cause restarts.
+const PART_AT_START: u64 = 10;
+/// Interval at which the next key looks for room among what others have taken and not used.
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// An object that will wait for so long gets an Event.
 const LONG_WAIT: Duration = Duration::from_secs(30);
 
@@ -112,7 +118,7 @@ pub(super) struct Turns {
     /// Bytes that were taken for keys whose turn it is.
     granted: Mutex<HashMap<Key, u64>>,
     /// Requests that were taken for keys which have not written yet.
-    granted_requests: Mutex<HashMap<Key, u64>>,
+    granted_requests: Mutex<Grants>,
 }
 
 /// Writes that wait for the same.
@@ -182,10 +188,11 @@ impl Line {
         }
     }
 
-    fn ask(&self, key: &Key, amount: u64) -> Turn {
+    /// A key asks for an amount. It waits in any case unless `has_room`.
+    fn ask(&self, key: &Key, amount: u64, has_room: bool) -> Turn {
         let mut waiting = lock(&self.waiting);
         let mut pace = lock(&self.pace);
-        if waiting.keys.is_empty() && pace.take_at_once(amount, now()) {
+        if has_room && waiting.keys.is_empty() && pace.take_at_once(amount, now()) {
             return Turn::Now;
         }
         let wait = Duration::from_secs(waiting.amount / pace.rate());
@@ -211,13 +218,16 @@ impl Turns {
     pub(super) fn new(limits: &HostLimits) -> Self {
         let rate = limits.write_bytes_per_second;
         let requests = u64::from(limits.controller_requests_per_second);
-        Self {
+        let allowance = requests * REQUESTS_ALLOWANCE_SECONDS;
+        let turns = Self {
             large: Line::new(ALLOWANCE, rate),
             small: Line::new(SMALL_ALLOWANCE, rate),
-            requests: Line::new(requests * REQUESTS_ALLOWANCE_SECONDS, requests),
+            requests: Line::new(allowance, requests),
             granted: Mutex::default(),
-            granted_requests: Mutex::default(),
-        }
+            granted_requests: Mutex::new(Grants::new(allowance)),
+        };
+        turns.take_requests(allowance - allowance / PART_AT_START);
+        turns
     }
 
     fn line(&self, lane: Lane) -> &Line {
@@ -232,10 +242,12 @@ impl Turns {
         self.line(Lane::Bytes(Size::of(bytes)))
     }
 
-    fn granted(&self, lane: Lane) -> &Mutex<HashMap<Key, u64>> {
+    fn grant(&self, lane: Lane, key: &Key, amount: u64) {
         match lane {
-            Lane::Bytes(_) => &self.granted,
-            Lane::Requests => &self.granted_requests,
+            Lane::Bytes(_) => {
+                lock(&self.granted).insert(key.clone(), amount);
+            }
+            Lane::Requests => lock(&self.granted_requests).add(key, amount, now()),
         }
     }
 
@@ -247,36 +259,40 @@ impl Turns {
                 self.take(bytes.saturating_sub(granted));
                 Turn::Now
             }
-            None => self.line_of(bytes).ask(key, bytes),
+            None => self.line_of(bytes).ask(key, bytes, true),
         }
     }
 
     /// A key asks to write an object because of which controllers of the host make so many requests. If its turn comes later, it is reconciled again
-    /// then. What it has taken it keeps until the write is [done](Turns::spend).
+    /// then. What it has taken it keeps until the write is [done](Turns::spend), for ten minutes at most.
     pub(super) fn ask_for_requests(&self, key: &Key, requests: u64) -> Turn {
         if requests == 0 {
             return Turn::Now;
         }
         let mut granted = lock(&self.granted_requests);
-        if let Some(has) = granted.get_mut(key) {
-            // It may be another object of the name by now.
-            let more = requests.saturating_sub(*has);
-            if more > 0 {
-                lock(&self.requests.pace).reserve(more, now());
-                *has = requests;
-            }
+        // It may be another object of the name by now, and need more.
+        let more = requests.saturating_sub(granted.get(key, now()));
+        if more == 0 {
             return Turn::Now;
         }
-        let turn = self.requests.ask(key, requests);
+        let has_room = granted.has_room(more, now());
+        let turn = self.requests.ask(key, more, has_room);
         if turn == Turn::Now {
-            granted.insert(key.clone(), requests);
+            granted.add(key, more, now());
         }
         turn
     }
 
     /// A key has written what it asked for. Returns the requests that it had taken.
     pub(super) fn spend(&self, key: &Key) -> u64 {
-        lock(&self.granted_requests).remove(key).unwrap_or_default()
+        lock(&self.granted_requests).remove(key)
+    }
+
+    /// Takes requests that controllers of the host make whether or not anything is written. What is written next waits longer.
+    pub(super) fn take_requests(&self, requests: u64) {
+        if requests > 0 {
+            lock(&self.requests.pace).reserve(requests, now());
+        }
     }
 
     /// Takes bytes for a write that does not wait.
@@ -303,7 +319,7 @@ impl Turns {
     pub(super) fn begin(&self, key: &Key) -> Begun {
         Begun {
             has_grant: lock(&self.granted).contains_key(key),
-            has_requests: lock(&self.granted_requests).contains_key(key),
+            has_requests: lock(&self.granted_requests).contains(key),
             asked: Lane::ALL.map(|lane| self.line(lane).asked(key)),
         }
     }
@@ -331,6 +347,9 @@ impl Turns {
             let Taken { key, .. } = line.queue.take().await;
             let amount = lock(&line.waiting).keys.get(&key.0).map(|asks| asks.amount);
             if let Some(amount) = amount {
+                if lane == Lane::Requests {
+                    self.wait_for_room(&key.0, amount).await;
+                }
                 let wait = lock(&line.pace).reserve(amount, now());
                 tokio::time::sleep(wait).await;
             }
@@ -338,9 +357,16 @@ impl Turns {
             let still_waits = lock(&line.waiting).remove(&key.0).is_some();
             line.queue.done(&key);
             if let (Some(amount), true) = (amount, still_waits) {
-                lock(self.granted(lane)).insert(key.0.clone(), amount);
+                self.grant(lane, &key.0, amount);
                 return key.0;
             }
+        }
+    }
+
+    /// Waits until others have used enough of the requests that they have taken, or have lost them, or until the key does not wait any more.
+    async fn wait_for_room(&self, key: &Key, requests: u64) {
+        while self.requests.asked(key) > 0 && !lock(&self.granted_requests).has_room(requests, now()) {
+            tokio::time::sleep(ROOM_INTERVAL).await;
         }
     }
 

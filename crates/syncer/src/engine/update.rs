@@ -173,10 +173,6 @@ impl ObjectSync<'_> {
                 return Ok(Compared::Later(Outcome::requeue(REFUSED, FULL_WAIT)));
             }
         };
-        if let Some(waits) = self.wait_to_open_gates(object, host).await {
-            engine.turns.keep(&self.key(), bytes);
-            return Ok(Compared::Done(waits));
-        }
         engine.pending.end(&self.key());
         let narrows = kind.narrows_at_once().then(|| desired.clone());
         let desired = self.with_metadata(stored, desired, &hash);

@@ -107,7 +107,7 @@ impl Engine {
     }
 
     /// Puts pods into their queue.
-    fn let_in(&self, pods: Vec<Name>) {
+    pub(super) fn let_in(&self, pods: Vec<Name>) {
         for name in pods {
             self.add(KindId::Pod.key(name));
         }

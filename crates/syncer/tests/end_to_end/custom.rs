@@ -23,7 +23,8 @@ use std::{net::TcpListener, time::Duration};
 /// After so long, an API server that answers has answered.
 const SOON: Duration = Duration::from_secs(5);
 
-fn kind() -> SyncedKind {
+/// A kind that a class can name.
+pub fn kind() -> SyncedKind {
     let reference = |path: &str, kind: &str| FieldReference {
         path: path.into(),
         kind: kind.into(),
@@ -38,6 +39,7 @@ fn kind() -> SyncedKind {
         references: vec![
             reference("spec.secretName", "Secret"),
             reference("spec.others[].name", "Widget.example.com"),
+            reference("spec.claimTemplateName", "ResourceClaimTemplate"),
             reference("status.leader", "Widget.example.com"),
         ],
         selectors: vec!["spec.selector".into()],
@@ -47,7 +49,8 @@ fn kind() -> SyncedKind {
     }
 }
 
-async fn define(client: &Client) {
+/// Serves the kind.
+pub async fn define(client: &Client) {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     create(
@@ -82,7 +85,8 @@ async fn store_as_v2(client: &Client, conversion: &Value) {
         .unwrap();
 }
 
-fn widgets(client: &Client, namespace: &str) -> Api<DynamicObject> {
+/// The objects of the kind in a namespace.
+pub fn widgets(client: &Client, namespace: &str) -> Api<DynamicObject> {
     widgets_as(client, namespace, "v1")
 }
 
@@ -98,7 +102,8 @@ async fn find_on_host(there: &Api<DynamicObject>, name: &str) -> Option<DynamicO
         .find(|widget| widget.annotations().get(labels::ORIGIN_NAME).map(String::as_str) == Some(name))
 }
 
-async fn make(api: &Api<DynamicObject>, name: &str, spec: &Value) {
+/// Creates an object of the kind.
+pub async fn make(api: &Api<DynamicObject>, name: &str, spec: &Value) {
     let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name,
         "annotations": {"example.com/size": "large", "note": "mine"}}, "spec": spec});
     let object: DynamicObject = serde_json::from_value(object).unwrap();

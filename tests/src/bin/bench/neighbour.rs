@@ -104,7 +104,7 @@ async fn beside_pods_that_grow() {
     let scene = Scene::start().await;
     let begun = scene.begin().await;
     let until = Instant::now() + 3 * duration();
-    growth::create(&scene.greedy.client, number("BENCH_GATED_PODS", 7_000)).await;
+    growth::create(&scene.greedy.client, number("BENCH_LARGE_PODS", 7_000)).await;
     scene.until_quiet(until).await;
     let report = Report::new("neighbour-of-pods-that-grow");
     scene.finish(begun, report).await;

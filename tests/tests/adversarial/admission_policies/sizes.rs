@@ -107,7 +107,7 @@ async fn pods(credential: &StolenCredential) {
     };
     let selector = json!({"matchLabels": {"app": "a"}});
     // Each makes what is added to a pod for it to hold that many.
-    let limited: [(&str, &dyn Fn(usize) -> Value); 10] = [
+    let limited: [(&str, &dyn Fn(usize) -> Value); 11] = [
         // The API server adds two itself.
         (
             "spec.tolerations",
@@ -143,6 +143,11 @@ async fn pods(credential: &StolenCredential) {
             "spec.volumes",
             &|count| json!({"volumes": repeated(count, |n| json!({"name": format!("v{n}"), "emptyDir": {}}))}),
         ),
+        // They may all name the same claim.
+        ("spec.volumes: claims", &|count| {
+            let claim = json!({"claimName": "data"});
+            json!({"volumes": repeated(count, |n| json!({"name": format!("v{n}"), "persistentVolumeClaim": claim}))})
+        }),
         // The address counts like a name.
         (
             "spec.hostAliases",

@@ -7,12 +7,13 @@
 //! | ResourceSlice | mirrored: of the tenant's nodes, as control publishes them | `slice` |
 //! | ResourceClaim | to the host | `claim`, `spec`, `status` |
 //! | ResourceClaimTemplate | to the host | `template`, `spec` |
-//! | ResourceClaims that the host makes, of templates and for extended resources | mirrored, as the pod's own | `generated` |
+//! | ResourceClaims that the host makes, of templates and for extended resources | mirrored, as the pod's own | `generated`, `claims_of_pods` |
 //!
 //! Isolation: claims are satisfied by devices that the pod's node can reach, and a tenant's pods run on its own nodes
 //! only. Devices that several nodes can reach are isolated only by the device classes that each tenant's class lists.
 
 pub mod claim;
+pub mod claims_of_pods;
 pub mod class;
 pub mod generated;
 pub mod slice;

@@ -8,11 +8,13 @@
 //!
 //! A controller of the host may create a template itself, under the name that the tenant's template would have there.
 //! Pods that name it then use that one.
+//!
+//! The host's template stays until the pods there that name it have their claims: see `claims_of_pods`.
 
-use super::{claim, resource, spec};
+use super::{claim, claims_of_pods, resource, spec};
 use crate::{
     model::{
-        Cache, DeniedField, DesiredState, HostNamespace, HostWrite, Kind, ToHost, Translated, WhenDenied,
+        Cache, DeniedField, DesiredState, HostNamespace, HostWrite, Kind, KindId, ToHost, Translated, WhenDenied,
         resource::{Name, Resource},
         store::WatchSpec,
     },
@@ -79,6 +81,12 @@ impl ToHost for Templates {
 
     fn mutable_part(&self, desired: &Value) -> Value {
         desired["metadata"].clone()
+    }
+
+    fn is_needed_on_host(&self, cache: &Cache, name: &Name) -> bool {
+        let pods = cache.keys_that_reference(KindId::Pod, &KindId::ResourceClaimTemplate.key(name.clone()));
+        pods.iter()
+            .any(|pod| claims_of_pods::lacks_claim(cache, &pod.name, name))
     }
 
     fn update_needs_live(&self) -> bool {

@@ -12,7 +12,9 @@
 //! | claims of limited users | those that were counted | `devices::user_claims` |
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
+//! | scheduling gates | while there are any, the pod is not on the host | `placement` |
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status. Pods with many wait for their turn | `claims` |
+//! | templates of claims | must be on the host before the pod | `devices::claims_of_pods` |
 //! | status, node | from the host | `status` |
 //! | service-account tokens | minted in the tenant, a Secret on the host | `token` |
 //!
@@ -34,6 +36,7 @@ pub mod placement;
 mod removal;
 mod scheduling;
 mod security;
+pub mod shape;
 mod shared;
 mod spec;
 pub mod status;
@@ -172,7 +175,7 @@ fn trim_host(pod: &mut Value) {
     if let Some(spec) = pod["spec"].as_object_mut() {
         spec.retain(|field, _| HOST_SPEC.contains(&field.as_str()));
     }
-    // It says which gates are the tenant's, and is long.
+    // It says which gates are the tenant's, which host pods of earlier releases have, and is long.
     let has_gates = pod["spec"].get("schedulingGates").is_some();
     if let Some(metadata) = pod["metadata"].as_object_mut() {
         metadata.remove("labels");
@@ -207,6 +210,9 @@ impl ToHost for Pods {
         let mode = placement::mode(cache, &pod["spec"]);
         let waiting = host.filter(|host| placement::waits(host));
         match (mode, waiting) {
+            // One that is on the host came there with an earlier release.
+            (_, Some(_)) if placement::has_gates(pod) => DesiredState::Absent,
+            (_, None) if placement::has_gates(pod) => DesiredState::Leave,
             // Schedulers in the tenant decide first. A host pod that is not placed was created when the host's
             // scheduler still decided, and might be placed on another node.
             (SchedulingMode::Tenant, Some(_)) if !is_placed => DesiredState::Absent,
@@ -259,7 +265,11 @@ impl ToHost for Pods {
 
     fn controller_requests(&self, desired: &Value, is_new: bool) -> u64 {
         // They do not change later.
-        if is_new { claims::requests(desired) } else { 0 }
+        if is_new {
+            claims::requests(desired) + volume_claims::requests(desired)
+        } else {
+            0
+        }
     }
 
     fn update_needs_live(&self) -> bool {

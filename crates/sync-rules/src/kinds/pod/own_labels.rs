@@ -17,9 +17,8 @@ use berth_api::labels::is_reserved;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Replaces requirements on the tenant's own labels in a host pod's `selector` and in the node affinity of its spec. A pod with
-/// scheduling gates is left alone: its affinity could then only become narrower, never wider again.
-pub fn resolve(cache: &Cache, source: &Value, selector: &mut Map<String, Value>, spec: &mut Map<String, Value>) {
+/// Replaces requirements on the tenant's own labels in a host pod's `selector` and in the node affinity of its spec.
+pub fn resolve(cache: &Cache, selector: &mut Map<String, Value>, spec: &mut Map<String, Value>) {
     let terms = spec
         .get("affinity")
         .map(|affinity| json::items(affinity, &NODE_TERMS).to_vec());
@@ -28,8 +27,7 @@ pub fn resolve(cache: &Cache, source: &Value, selector: &mut Map<String, Value>,
         .get("affinity")
         .map(|affinity| json::items(affinity, &NODE_PREFERENCES).to_vec());
     let preferences = preferences.unwrap_or_default();
-    let is_gated = !json::items(source, &["schedulingGates"]).is_empty();
-    if is_gated || selector.is_empty() && terms.is_empty() && preferences.is_empty() {
+    if selector.is_empty() && terms.is_empty() && preferences.is_empty() {
         return;
     }
     let nodes = own_labels(cache);

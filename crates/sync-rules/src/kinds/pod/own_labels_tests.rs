@@ -45,7 +45,7 @@ fn resolved(selector: &Value, terms: &[Value]) -> (Value, Value) {
         json::set(&mut affinity, &NODE_TERMS, terms.to_vec());
         spec.insert("affinity".into(), affinity);
     }
-    resolve(&cache(), &json!({}), &mut selector, &mut spec);
+    resolve(&cache(), &mut selector, &mut spec);
     let affinity = spec.remove("affinity").unwrap_or_default();
     (selector.into(), json::items(&affinity, &NODE_TERMS).to_vec().into())
 }
@@ -112,7 +112,7 @@ fn preferred_of(cache: &Cache, preferences: &[Value]) -> Value {
     let mut affinity = json!({});
     json::set(&mut affinity, &NODE_PREFERENCES, preferences.to_vec());
     let mut spec = Map::from_iter([("affinity".to_owned(), affinity)]);
-    resolve(cache, &json!({}), &mut Map::new(), &mut spec);
+    resolve(cache, &mut Map::new(), &mut spec);
     json::items(&spec["affinity"], &NODE_PREFERENCES).to_vec().into()
 }
 
@@ -180,6 +180,6 @@ fn a_node_that_leaves_captures_no_pods() {
     let asked = json!({"kubernetes.io/os": "linux", "gpu": "h100"});
     let mut selector = asked.as_object().unwrap().clone();
     let mut spec = Map::new();
-    resolve(&cache, &json!({}), &mut selector, &mut spec);
+    resolve(&cache, &mut selector, &mut spec);
     assert_eq!(Value::from(selector), asked);
 }

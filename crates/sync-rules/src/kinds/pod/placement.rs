@@ -5,8 +5,10 @@
 //! | no scheduler, the default one, or one that the class lists | the host's schedulers, unless `schedulingMode` is `Tenant` |
 //! | any other scheduler | that scheduler, in the tenant: the host pod is created when it has bound the pod, and may run on that node only |
 //!
-//! Where a host pod may run is fixed when it is created. While it waits for a node, the tenant can cordon, taint or label its Nodes, or
-//! change the pod's gates. So the host pod records what it was created with, and is replaced if that would be different now.
+//! Where a host pod may run is fixed when it is created. While it waits for a node, the tenant can cordon, taint or label its Nodes. So the
+//! host pod records what it was created with, and is replaced if that would be different now.
+//!
+//! A pod with scheduling gates has no host pod: there it would cost the scheduler nothing, but controllers of the host as much as any other pod that waits.
 
 use super::{scheduling, update};
 use crate::{
@@ -59,7 +61,7 @@ pub fn waits(host: &Stored) -> bool {
 pub enum SchedulingStage {
     /// It has not tried the pod yet.
     Untried,
-    /// It does not try the pod, which has scheduling gates, or had them until now.
+    /// It does not try the pod, which has scheduling gates of the platform, or had them until now.
     Gated,
     /// It has chosen a node for the pod, or found none.
     Tried,
@@ -83,9 +85,9 @@ pub fn stage(host: &Stored) -> SchedulingStage {
     }
 }
 
-/// Whether an update makes a host pod, which has scheduling gates, known to the scheduler: the platform may have put further gates on it.
-pub fn opens_gates(pod: &Value, host: &Stored) -> bool {
-    waits(host) && update::opens_gates(pod, &host.object())
+/// Whether a pod of the tenant has scheduling gates: it comes to the host when the last one is gone. None can be added to a pod.
+pub fn has_gates(pod: &Value) -> bool {
+    !json::items(pod, &["spec", "schedulingGates"]).is_empty()
 }
 
 /// What a pod that is created now would have on record: none if it may run on each node of the tenant.
@@ -99,11 +101,11 @@ pub fn record(cache: &Cache, name: &Name, pod: &Value) -> Option<String> {
     (!is_plain).then(|| json::hash(&json!([selector, node_affinity])))
 }
 
-/// Whether a host pod that waits for a node would be created with something else now.
+/// Whether a host pod that waits for a node would be created with something else now. Those of earlier releases may have gates of the tenant.
 pub fn is_outdated(cache: &Cache, name: &Name, pod: &Value, host: &Stored) -> bool {
     let host = host.object();
     let recorded = json::text(&host, &["metadata", "annotations", labels::PLACEMENT]);
-    recorded != record(cache, name, pod).as_deref()
+    recorded != record(cache, name, pod).as_deref() || update::has_gates_of_tenant(&host)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    model::{KindId, tenant::test_tenant},
+    model::{DesiredState, KindId, tenant::test_tenant},
     registry,
 };
 use std::sync::Arc;
@@ -75,14 +75,53 @@ fn labels_that_come_later_are_noticed() {
     assert!(is_outdated(&cache, &name(), &blue, &host(before.as_deref())));
 }
 
+/// A host pod with these gates, of which these came from the tenant.
+fn gated_host(on_host: &[&str], applied: &[&str]) -> Value {
+    let gates: Vec<Value> = on_host.iter().map(|name| json!({"name": name})).collect();
+    let applied = format!("labels=app;annotations=;gates={}", applied.join(","));
+    let mut host = json!({
+        "metadata": {"name": "h", "resourceVersion": "1", "annotations": {update::APPLIED_KEYS: applied}},
+        "spec": {"schedulingGates": gates},
+        "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]},
+    });
+    super::super::trim_host(&mut host);
+    host
+}
+
 #[test]
-fn gates_keep_a_pod_as_it_is_and_their_end_counts() {
+fn a_pod_with_gates_is_not_on_the_host() {
     let cache = cache();
-    let gated = pod(&json!({"schedulingGates": [{"name": "quota"}]}));
-    put_node(&cache, &json!({}), true);
-    let before = record(&cache, &name(), &gated);
-    assert_eq!(before, None);
-    assert!(is_outdated(&cache, &name(), &pod(&json!({})), &host(before.as_deref())));
+    let desired = |gates: Value| {
+        let rules = cache.rules_to_host(KindId::Pod).unwrap();
+        rules.desired_state(&cache, &name(), &pod(&json!({"schedulingGates": gates})))
+    };
+    let gated = || json!([{"name": "quota"}]);
+    assert_eq!(
+        (desired(gated()), desired(json!([]))),
+        (DesiredState::Leave, DesiredState::Sync)
+    );
+    let put_host = |host: &Value| cache.stores.host(KindId::Pod).written(name(), Stored::new(host));
+    put_host(&gated_host(&["quota"], &["quota"]));
+    assert_eq!(desired(gated()), DesiredState::Absent, "an earlier release created it");
+    assert_eq!(
+        desired(json!([])),
+        DesiredState::Absent,
+        "it is created again without them"
+    );
+    put_host(&gated_host(&["kueue"], &[]));
+    assert_eq!(desired(json!([])), DesiredState::Sync, "the gate is the platform's");
+}
+
+#[test]
+fn only_gates_that_came_from_the_tenant_make_a_host_pod_outdated() {
+    let is_outdated = |on_host: &[&str], applied: &[&str]| {
+        let host = Stored::new(&gated_host(on_host, applied));
+        is_outdated(&cache(), &name(), &pod(&json!({})), &host)
+    };
+    assert!(is_outdated(&["quota"], &["quota"]));
+    assert!(is_outdated(&["quota", "kueue"], &["quota"]));
+    assert!(!is_outdated(&["kueue"], &["quota"]), "it is gone");
+    assert!(!is_outdated(&[labels::USER_QUOTA_GATE], &[]));
 }
 
 #[test]
@@ -152,28 +191,6 @@ fn a_pod_that_waits_for_its_binding_has_been_tried() {
         "the condition of the time before stays"
     );
     assert_eq!(stage_of(json!({"nominatedNodeName": ""})), SchedulingStage::Untried);
-}
-
-#[test]
-fn only_an_update_that_removes_the_last_gate_opens_a_pod() {
-    let gates = |names: &[&str]| -> Vec<Value> { names.iter().map(|name| json!({"name": name})).collect() };
-    let opens = |tenants: &[&str], applied: &[&str], on_host: &[&str]| {
-        let applied = format!("labels=app;annotations=;gates={}", applied.join(","));
-        let mut host = json!({
-            "metadata": {"name": "h", "resourceVersion": "1", "annotations": {update::APPLIED_KEYS: applied}},
-            "spec": {"schedulingGates": gates(on_host)},
-            "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]},
-        });
-        super::super::trim_host(&mut host);
-        opens_gates(&pod(&json!({"schedulingGates": gates(tenants)})), &Stored::new(&host))
-    };
-    assert!(opens(&[], &["quota"], &["quota"]));
-    assert!(opens(&[], &["quota", "data"], &["data"]));
-    assert!(!opens(&["quota"], &["quota"], &["quota"]), "nothing is removed");
-    assert!(!opens(&["data"], &["quota", "data"], &["quota", "data"]), "one is left");
-    assert!(!opens(&[], &[], &["kueue"]), "it is the platform's");
-    assert!(!opens(&[], &["quota"], &["quota", "kueue"]), "the platform's is left");
-    assert!(!opens(&[], &["quota"], &[]), "it is open already");
 }
 
 #[test]

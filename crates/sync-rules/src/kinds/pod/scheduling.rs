@@ -14,7 +14,7 @@
 //! |---|---|
 //! | tolerations | the tenant's, and the tenant's own taint; one for every taint becomes one for each taint the tenant can see, because it would also tolerate the platform's |
 //! | priorityClassName, priority, preemptionPolicy | the step of the class's band that the priority falls on; none without a band |
-//! | schedulingGates | copied; those of the host's own queues stay |
+//! | schedulingGates | a pod with any is not on the host, see [`placement`]; those of the host's own queues stay |
 
 use super::{affinity, own_labels, placement, tables::TOLERATION};
 use crate::{
@@ -104,7 +104,7 @@ pub fn place(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, 
                 selector.insert(key, value.into());
             }
             affinity::translate(cache, name, source, spec, issues);
-            own_labels::resolve(cache, source, &mut selector, spec);
+            own_labels::resolve(cache, &mut selector, spec);
             avoid_repelling_nodes(cache, source, spec);
             prefer_other_nodes(cache, source, spec);
         }
@@ -229,12 +229,8 @@ fn visible_taints(cache: &Cache) -> BTreeSet<String> {
     keys
 }
 
-/// Keeps a new pod off nodes that the tenant has cordoned or tainted, unless it tolerates that. A pod with scheduling gates is
-/// left alone: its affinity could then only become narrower, never wider again.
+/// Keeps a new pod off nodes that the tenant has cordoned or tainted, unless it tolerates that.
 fn avoid_repelling_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) {
-    if !json::items(source, &["schedulingGates"]).is_empty() {
-        return;
-    }
     let tolerates_cordon = Taint::of_cordon().is_tolerated(json::items(source, &["tolerations"]));
     let mut repelling: Vec<Value> = Vec::new();
     for (name, node) in cache.stores.tenant(KindId::Node).all() {
@@ -261,11 +257,8 @@ fn avoid_repelling_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, V
 }
 
 /// Lets a new pod prefer nodes with fewer of the tenant's taints `PreferNoSchedule` that it does not tolerate. The host's scheduler sees
-/// only the host's taints, so they become preferences. A pod with scheduling gates is left alone, as above.
+/// only the host's taints, so they become preferences.
 fn prefer_other_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) {
-    if !json::items(source, &["schedulingGates"]).is_empty() {
-        return;
-    }
     let mut tainted: Vec<(Name, usize)> = Vec::new();
     for (name, node) in cache.stores.tenant(KindId::Node).all() {
         let count = own_taints(cache, &name, &node, source)

@@ -117,8 +117,7 @@ fn never_pulls(source: &Value) -> bool {
 }
 
 /// The node selector terms: each of the pod's own terms once for the tenant's nodes and once for shared nodes. `None`
-/// if none of the pod's own terms can match. Added expressions come first: a pod with scheduling gates may get more at
-/// the end.
+/// if none of the pod's own terms can match.
 fn terms(slug: &str, pools: &[String], spec: &Map<String, Value>) -> Option<Vec<Value>> {
     let own = spec
         .get("affinity")

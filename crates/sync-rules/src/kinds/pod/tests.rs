@@ -164,7 +164,7 @@ fn a_pod_that_has_a_node_keeps_what_is_beyond_the_limits() {
     assert_eq!(denied(&large), [field]);
     let host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"nodeName": "n"}});
     cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
-    assert_eq!(denied(&large), [field], "its scheduling gates may still let it change");
+    assert_eq!(denied(&large), [field], "it may still be created again");
     large["spec"]["nodeName"] = "n".into();
     assert!(denied(&large).is_empty());
     // What can be added is limited still.

@@ -3,8 +3,7 @@
 //! | field | way |
 //! |---|---|
 //! | labels, annotations | patch, before everything else: policies reach the pod by its labels. Those that came from the tenant are removed when they go there |
-//! | images, activeDeadlineSeconds, tolerations (added only), schedulingGates (the tenant's, removed only) | patch |
-//! | nodeSelector, affinity | patch, while there are scheduling gates |
+//! | images, activeDeadlineSeconds, tolerations (added only) | patch |
 //! | resources of containers and of the pod | the `resize` subresource |
 //! | ephemeral containers | the `ephemeralcontainers` subresource |
 //! | everything else | cannot change; whatever the host has there stays |
@@ -35,14 +34,8 @@ pub fn mutable_part(pod: &Value) -> Value {
         annotations.remove(labels::PLACEMENT);
         annotations.remove(labels::CREATED_BY);
     }
-    let gates: Vec<Value> = json::items(spec, &["schedulingGates"])
-        .iter()
-        .filter(|gate| gate["name"] != labels::USER_QUOTA_GATE)
-        .cloned()
-        .collect();
-    let has_gates = !gates.is_empty();
     let cloned = |field: &str| spec.get(field).cloned().unwrap_or_default();
-    let mut part = json::object([
+    json::object([
         ("labels", pod["metadata"].get("labels").cloned().unwrap_or_default()),
         ("annotations", annotations.unwrap_or_default()),
         (
@@ -66,14 +59,10 @@ pub fn mutable_part(pod: &Value) -> Value {
         ),
         ("activeDeadlineSeconds", cloned("activeDeadlineSeconds")),
         ("tolerations", cloned("tolerations")),
-        ("schedulingGates", if has_gates { gates.into() } else { Value::Null }),
+        // It is in the hashes of host pods that exist.
+        ("schedulingGates", Value::Null),
         ("ephemeralContainers", cloned("ephemeralContainers")),
-    ]);
-    if has_gates {
-        part["nodeSelector"] = spec["nodeSelector"].clone();
-        part["affinity"] = spec.get("affinity").cloned().unwrap_or_default();
-    }
-    part
+    ])
 }
 
 /// Ephemeral containers can only be added to a pod that exists.
@@ -122,19 +111,6 @@ pub fn update(desired: &Value, live: &Value) -> Vec<HostWrite> {
     if all.len() > tolerations.len() {
         patch["spec"]["tolerations"] = all.into();
     }
-    if !json::items(now, &["schedulingGates"]).is_empty() {
-        let removed = removed(desired, live, "gates");
-        let name = |gate: &Value| json::text(gate, &["name"]).unwrap_or_default().to_owned();
-        let left = json::items(now, &["schedulingGates"])
-            .iter()
-            .filter(|gate| !removed.contains(&name(gate)));
-        patch["spec"]["schedulingGates"] = left.cloned().collect::<Vec<_>>().into();
-        for field in ["nodeSelector", "affinity"] {
-            if wanted.get(field) != now.get(field) {
-                patch["spec"][field] = wanted.get(field).cloned().unwrap_or_default();
-            }
-        }
-    }
     vec![HostWrite::Merge(patch)]
 }
 
@@ -176,11 +152,12 @@ pub fn isolating_patch(desired: &Value, live: &Value) -> Option<Value> {
     (!changes.is_empty()).then(|| json!({"metadata": {"labels": changes}}))
 }
 
-/// Annotation of host pods: the labels, annotations and scheduling gates that came from the tenant. Only those are ever
-/// taken away again; what webhooks of the host have added stays. Labels with a key of [`pod_labels`] are always the tenant's.
+/// Annotation of host pods: the labels and annotations that came from the tenant. Only those are ever
+/// taken away again; what webhooks of the host have added stays. Labels with a key of [`pod_labels`] are always the tenant's. Host pods that
+/// were created by earlier releases may have scheduling gates of the tenant.
 pub const APPLIED_KEYS: &str = "berth.dev/applied-keys";
 
-/// The value of [`APPLIED_KEYS`] for a host pod: `labels=a,b;annotations=c;gates=d`.
+/// The value of [`APPLIED_KEYS`] for a host pod: `labels=a,b;annotations=c;gates=`.
 pub fn applied_keys(pod: &Value) -> String {
     let keys = |map: &str| {
         json::strings(&pod["metadata"], &[map])
@@ -189,32 +166,14 @@ pub fn applied_keys(pod: &Value) -> String {
             .collect::<Vec<_>>()
             .join(",")
     };
-    let gates: Vec<_> = json::items(pod, &["spec", "schedulingGates"])
-        .iter()
-        .filter_map(|gate| json::text(gate, &["name"]))
-        // Only control takes this one off.
-        .filter(|gate| *gate != labels::USER_QUOTA_GATE)
-        .collect();
-    format!(
-        "labels={};annotations={};gates={}",
-        keys("labels"),
-        keys("annotations"),
-        gates.join(",")
-    )
+    format!("labels={};annotations={};gates=", keys("labels"), keys("annotations"))
 }
 
-/// Whether a host pod that has gates loses all of them when it is brought up to date with the tenant's pod: each of them came from the
-/// tenant, and is gone there.
-pub fn opens_gates(tenant: &Value, host: &Value) -> bool {
-    let name = |gate: &Value| json::text(gate, &["name"]).unwrap_or_default().to_owned();
-    let names = |pod: &Value| -> BTreeSet<String> {
-        json::items(pod, &["spec", "schedulingGates"])
-            .iter()
-            .map(name)
-            .collect()
-    };
-    let (on_host, kept, applied) = (names(host), names(tenant), applied(host, "gates"));
-    !on_host.is_empty() && on_host.is_subset(&applied) && on_host.is_disjoint(&kept)
+/// Whether a host pod has a scheduling gate that came from the tenant.
+pub fn has_gates_of_tenant(host: &Value) -> bool {
+    let applied = applied(host, "gates");
+    let mut gates = json::items(host, &["spec", "schedulingGates"]).iter();
+    gates.any(|gate| json::text(gate, &["name"]).is_some_and(|name| applied.contains(name)))
 }
 
 /// Keys of one sort that came from the tenant earlier and no longer do. Values of the downward API are never removed: the fields that need them
@@ -351,7 +310,6 @@ mod tests {
     fn updates_remove_only_what_came_from_the_tenant() {
         let mut old = host("old", "1");
         old["metadata"]["labels"] = json!({"app": "a", "kept": "k"});
-        old["spec"]["schedulingGates"] = json!([{"name": "mine"}]);
         let mut live = old.clone();
         live["metadata"]["annotations"] = json!({APPLIED_KEYS: applied_keys(&old), "sidecar": "injected"});
         live["metadata"]["labels"]["injected"] = "by-webhook".into();
@@ -363,10 +321,7 @@ mod tests {
             .as_array_mut()
             .unwrap()
             .push(json!({"key": "host-added"}));
-        live["spec"]["schedulingGates"]
-            .as_array_mut()
-            .unwrap()
-            .push(json!({"name": "kueue"}));
+        live["spec"]["schedulingGates"] = json!([{"name": "kueue"}]);
         let mut desired = host("new", "1");
         desired["metadata"]["labels"] = json!({"kept": "k", "new": "n"});
         desired["metadata"]["annotations"] = json!({APPLIED_KEYS: applied_keys(&desired)});

@@ -65,10 +65,7 @@ pub(super) fn stamp(rules: UserRules, pod: &Value, desired: &mut Value) {
         desired["metadata"]["annotations"][labels::CREATED_BY] = user.into();
     }
     if rules.are_limited {
-        let mut gates = json::items(desired, &["spec", "schedulingGates"]).to_vec();
-        gates.retain(|gate| gate["name"] != labels::USER_QUOTA_GATE);
-        gates.push(json!({"name": labels::USER_QUOTA_GATE}));
-        desired["spec"]["schedulingGates"] = gates.into();
+        desired["spec"]["schedulingGates"] = json!([{"name": labels::USER_QUOTA_GATE}]);
     }
 }
 
@@ -77,10 +74,9 @@ mod tests {
     use super::*;
     use crate::kinds::pod::update;
 
-    fn created(rules: UserRules, gates: &[&str]) -> Value {
-        let gates: Vec<Value> = gates.iter().map(|name| json!({"name": name})).collect();
+    fn created(rules: UserRules) -> Value {
         let pod = json!({"metadata": {"annotations": {(labels::CREATED_BY): "alice"}}});
-        let mut desired = json!({"metadata": {"annotations": {}}, "spec": {"schedulingGates": gates}});
+        let mut desired = json!({"metadata": {"annotations": {}}, "spec": {}});
         desired["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&desired).into();
         stamp(rules, &pod, &mut desired);
         desired
@@ -93,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_user_is_believed_only_if_the_api_server_stamps_it() {
-        let user = |rules: UserRules| created(rules, &[])["metadata"]["annotations"][labels::CREATED_BY].clone();
+        let user = |rules: UserRules| created(rules)["metadata"]["annotations"][labels::CREATED_BY].clone();
         assert_eq!(user(LIMITED), "alice");
         assert_eq!(
             user(UserRules {
@@ -106,15 +102,9 @@ mod tests {
 
     #[test]
     fn only_pods_of_limited_users_get_a_gate() {
-        let gates = |rules: UserRules, own: &[&str]| created(rules, own)["spec"]["schedulingGates"].clone();
-        assert_eq!(gates(UserRules::default(), &["own"]), json!([{"name": "own"}]));
-        let both = json!([{"name": "own"}, {"name": labels::USER_QUOTA_GATE}]);
-        assert_eq!(gates(LIMITED, &["own"]), both);
-        assert_eq!(
-            gates(LIMITED, &["own", labels::USER_QUOTA_GATE]),
-            both,
-            "a tenant's gate of that name is one"
-        );
+        let gates = |rules: UserRules| created(rules)["spec"]["schedulingGates"].clone();
+        assert_eq!(gates(UserRules::default()), Value::Null);
+        assert_eq!(gates(LIMITED), json!([{"name": labels::USER_QUOTA_GATE}]));
     }
 
     #[test]
@@ -148,30 +138,23 @@ mod tests {
         assert_eq!(status["phase"], "Pending");
         let again = waiting_status(&json!({"status": status}), &message, Timestamp::now());
         assert_eq!(again, status, "it is said once");
-        assert!(is_gated(&created(LIMITED, &["own"])) && !is_gated(&created(UserRules::default(), &["own"])));
+        assert!(is_gated(&created(LIMITED)) && !is_gated(&created(UserRules::default())));
     }
 
     #[test]
     fn updates_leave_user_and_gate_alone() {
-        let live = created(LIMITED, &["own"]);
+        let live = created(LIMITED);
         let mut desired = json!({"metadata": {"annotations": {}}, "spec": {}});
         desired["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&desired).into();
         let patches = update::update(&desired, &live);
         let [crate::model::HostWrite::Merge(patch)] = patches.as_slice() else {
             panic!("one patch")
         };
-        assert_eq!(
-            patch["spec"]["schedulingGates"],
-            json!([{"name": labels::USER_QUOTA_GATE}])
-        );
+        assert_eq!(patch["spec"].get("schedulingGates"), None);
         assert_eq!(patch["metadata"]["annotations"].get(labels::CREATED_BY), None);
-        let host = json!({"metadata": live["metadata"], "spec": live["spec"]});
-        assert!(
-            !update::opens_gates(&desired, &host),
-            "the scheduler does not try it yet"
-        );
+        assert!(!update::has_gates_of_tenant(&live), "control takes it off");
         let mut plain = live.clone();
-        plain["spec"]["schedulingGates"] = json!([{"name": "own"}]);
+        plain["spec"] = json!({});
         plain["metadata"]["annotations"]
             .as_object_mut()
             .unwrap()

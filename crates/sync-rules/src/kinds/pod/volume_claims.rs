@@ -11,7 +11,10 @@
 
 use super::placement;
 use crate::{
-    kinds::storage::{classes::offered, filled},
+    kinds::{
+        devices::claims_of_pods,
+        storage::{classes::offered, filled},
+    },
     model::{
         Cache, KindId, json,
         references::Target,
@@ -55,8 +58,8 @@ pub fn ephemeral(pod: &Value, volume: &Value) -> Option<String> {
     ))
 }
 
-/// What must be on the host before the pod: existing objects that it references, and claims that the tenant's
-/// controllers are about to make.
+/// What must be on the host before the pod: existing objects that it references, claims that the tenant's controllers are about to make, and
+/// templates of claims of devices.
 pub fn prerequisites(cache: &Cache, pod: &Value, references: BTreeSet<Target>) -> Vec<Key> {
     let made: Vec<String> = json::items(pod, &["spec", "volumes"])
         .iter()
@@ -67,9 +70,23 @@ pub fn prerequisites(cache: &Cache, pod: &Value, references: BTreeSet<Target>) -
     };
     references
         .into_iter()
-        .filter(|target| is_made(target) || cache.stores.tenant(target.kind).contains(&target.name))
+        .filter(|target| {
+            is_made(target)
+                || cache.stores.tenant(target.kind).contains(&target.name)
+                || claims_of_pods::must_exist(cache, target)
+        })
         .map(|target| target.kind.key(target.name))
         .collect()
+}
+
+/// Requests that controllers of the host make for the claims of volumes that a new host pod names: from 1.37 on, one into the status of each claim when
+/// its first pod is there, and one when its last pod has ended.
+pub fn requests(pod: &Value) -> u64 {
+    let volumes = json::items(pod, &["spec", "volumes"]).iter();
+    let claims: BTreeSet<&str> = volumes
+        .filter_map(|volume| json::text(volume, &["persistentVolumeClaim", "claimName"]))
+        .collect();
+    2 * claims.len() as u64
 }
 
 fn claim_on_host(pod: &Name, claim: &str) -> String {

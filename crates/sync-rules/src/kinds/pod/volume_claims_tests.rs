@@ -232,6 +232,18 @@ fn pods_wait_for_claims_that_exist_or_are_about_to() {
 }
 
 #[test]
+fn each_claim_of_a_new_pod_costs_two_requests_however_often_it_is_mounted() {
+    let volume = |name: &str, claim: &str| json!({"name": name, "persistentVolumeClaim": {"claimName": claim}});
+    let volumes =
+        json!([volume("a", "data"), volume("b", "data"), volume("c", "scratch"), {"name": "d", "emptyDir": {}}]);
+    let pod = json!({"spec": {"volumes": volumes, "resourceClaims": [{"name": "gpu"}]}});
+    assert_eq!((requests(&pod), requests(&json!({"spec": {}}))), (4, 0));
+    let rules = kind(KindId::Pod).rules_to_host().unwrap();
+    let costs = [true, false].map(|is_new| rules.controller_requests(&pod, is_new));
+    assert_eq!(costs, [6, 0], "with those of its claim of a device");
+}
+
+#[test]
 fn inline_volumes_are_those_of_drivers_that_are_offered() {
     let cache = fixtures::cache();
     let mut issues = FieldIssues::default();

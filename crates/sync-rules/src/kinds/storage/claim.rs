@@ -16,7 +16,7 @@
 //!
 //! A claim that was bound and is gone on the host is `Lost`: another volume would not have its data.
 
-use super::{REQUESTS, classes::offered, filled, on_host};
+use super::{REQUESTS, REQUESTS_OF_NEW_CLAIM, classes::offered, filled, on_host};
 use crate::{
     kinds::node,
     model::{
@@ -195,9 +195,9 @@ impl ToHost for Claims {
         ])
     }
 
-    fn controller_requests(&self, _desired: &Value, _is_new: bool) -> u64 {
+    fn controller_requests(&self, _desired: &Value, is_new: bool) -> u64 {
         // What changes is the size or the class of the volume, or the node for which it is made.
-        REQUESTS
+        REQUESTS + if is_new { REQUESTS_OF_NEW_CLAIM } else { 0 }
     }
 
     fn is_decided_later(&self, field: &str) -> bool {

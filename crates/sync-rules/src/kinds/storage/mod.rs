@@ -13,6 +13,7 @@ pub mod classes;
 pub mod driver;
 pub mod snapshot;
 pub mod volume;
+pub mod without_volume;
 
 use crate::model::{Cache, KindId, json, resource::Name};
 use serde_json::Value;
@@ -21,6 +22,9 @@ use std::sync::Arc;
 /// Requests that a controller of the host makes for a claim or a snapshot that is made or changed. kube-controller-manager makes five until a claim
 /// has its volume: who provisions it, the volume's claim and phase, the claim's volume and status. Drivers and their snapshot controllers make about as many.
 const REQUESTS: u64 = 5;
+/// Further requests that kube-controller-manager makes for a claim: from 1.37 on it says that no pod uses the claim once that has its volume, and it
+/// takes a finalizer off when the claim is deleted.
+const REQUESTS_OF_NEW_CLAIM: u64 = 2;
 
 /// The host object that was made for this very object of the tenant.
 fn on_host(cache: &Cache, id: KindId, name: &Name, object: &Value) -> Option<Arc<Value>> {

@@ -29,7 +29,7 @@ const SCHEDULER: &str = "the host's scheduler, which all tenants share, compares
 const PODS_AND_NODES: &str = "the host's scheduler, which all tenants share, compares each with the pods of every node";
 const NODE: &str = "nodes and API servers keep them in memory and go through all of them";
 
-/// Limits of a pod: of what cannot change once it has a node. Before that, a pod with scheduling gates may still change.
+/// Limits of a pod: of what cannot change once it has a node.
 pub const POD: &[SizeLimit] = &[
     // Pods of a dozen containers are large. Webhooks add a few.
     SizeLimit {
@@ -83,6 +83,17 @@ pub const POD: &[SizeLimit] = &[
         in_tenant: 500,
         on_host: 600,
         why: "the node fetches and mounts each",
+    },
+    // The scheduler does not look whether several name the same claim.
+    SizeLimit {
+        field: "spec.volumes: claims",
+        measure: Measure::Total {
+            parents: &["spec"],
+            entries: &["volumes[].persistentVolumeClaim?", "volumes[].ephemeral?"],
+        },
+        in_tenant: 32,
+        on_host: 40,
+        why: "the host's scheduler, which all tenants share, looks for a volume for each on every node. Mount one claim several times by volumeMounts",
     },
     SizeLimit {
         field: "spec.hostAliases",

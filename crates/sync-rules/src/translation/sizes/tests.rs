@@ -58,7 +58,8 @@ fn lists_and_maps_are_counted_wherever_they_are() {
     let pod = json!({"spec": {
         "nodeSelector": {"a": "b", "c": "d"},
         "containers": [{"env": [{}, {}], "envFrom": [{}]}, {}], "initContainers": [{"env": [{}]}],
-        "volumes": [{"projected": {"sources": [{}, {}]}}, {}],
+        "volumes": [{"projected": {"sources": [{}, {}]}}, {"persistentVolumeClaim": {"claimName": "a", "readOnly": true}},
+            {"persistentVolumeClaim": {"claimName": "a"}}, {"ephemeral": {}}, {"emptyDir": {}}],
         "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term],
             "preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": term}]}},
     }});
@@ -66,7 +67,8 @@ fn lists_and_maps_are_counted_wherever_they_are() {
         ("spec.nodeSelector", 2),
         ("spec.containers and spec.initContainers", 3),
         ("spec.containers[].env", 4),
-        ("spec.volumes", 4),
+        ("spec.volumes", 7),
+        ("spec.volumes: claims", 3),
         ("spec.affinity.podAffinity and spec.affinity.podAntiAffinity: terms", 2),
         (
             "spec.affinity.podAffinity and spec.affinity.podAntiAffinity: selectors",

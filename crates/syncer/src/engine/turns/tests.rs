@@ -30,6 +30,13 @@ fn turns() -> Turns {
     })
 }
 
+/// The same ten minutes after the start: all that may be taken at once is there.
+async fn whole_turns() -> Turns {
+    let turns = turns();
+    tokio::time::advance(Duration::from_mins(10)).await;
+    turns
+}
+
 /// Turns without any allowance left for large objects.
 fn used_up() -> Turns {
     let turns = turns();
@@ -195,9 +202,11 @@ async fn a_key_whose_turn_has_come_is_compared() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_have_an_allowance_and_then_a_pace_and_delay_nothing_else() {
-    let turns = turns();
+    let turns = whole_turns().await;
     for number in 0..90 {
-        assert!(is_now(turns.ask_for_requests(&key("a", &number.to_string()), FULL_POD)));
+        let pod = key("a", &number.to_string());
+        assert!(is_now(turns.ask_for_requests(&pod, FULL_POD)));
+        assert_eq!(turns.spend(&pod), FULL_POD);
     }
     let (more, none) = (key("a", "more"), key("a", "none"));
     assert!(!is_now(turns.ask_for_requests(&more, FULL_POD)));
@@ -219,7 +228,7 @@ async fn requests_have_an_allowance_and_then_a_pace_and_delay_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_are_taken_once_for_each_object_that_is_made() {
-    let turns = turns();
+    let turns = whole_turns().await;
     let (pod, others) = (key("a", "pod"), key("a", "others"));
     for _ in 0..1000 {
         let begun = turns.begin(&pod);
@@ -235,7 +244,7 @@ async fn requests_are_taken_once_for_each_object_that_is_made() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_of_what_is_not_made_are_forgotten_and_more_are_taken_for_more_claims() {
-    let turns = turns();
+    let turns = whole_turns().await;
     let pod = key("a", "pod");
     assert!(is_now(turns.ask_for_requests(&pod, 2)));
     let begun = turns.begin(&pod);
@@ -248,4 +257,71 @@ async fn requests_of_what_is_not_made_are_forgotten_and_more_are_taken_for_more_
     let begun = turns.begin(&pod);
     turns.end(&pod, begun, Keeps::Nothing);
     assert_eq!(turns.spend(&pod), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_syncer_that_starts_has_a_tenth_of_the_requests() {
+    let turns = turns();
+    assert!(!is_now(turns.ask_for_requests(&key("a", "many"), REQUESTS / 10 + 1)));
+    let turns = self::turns();
+    assert!(is_now(turns.ask_for_requests(&key("a", "some"), REQUESTS / 10)));
+    assert!(!is_now(turns.ask_for_requests(&key("a", "more"), 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_not_used_are_bounded_and_keep_others_waiting_for_minutes_at_most() {
+    let turns = Arc::new(whole_turns().await);
+    let stuck: Vec<Key> = (0..500).map(|number| key("stuck", &number.to_string())).collect();
+    let other = key("quiet", "pod");
+    let (mut waited, start) = (None, Instant::now());
+    let line = tokio::spawn({
+        let turns = Arc::clone(&turns);
+        async move {
+            loop {
+                turns.next(Lane::Requests).await;
+            }
+        }
+    });
+    while start.elapsed() < Duration::from_hours(1) {
+        // They fail, and are tried again and again.
+        for key in &stuck {
+            let begun = turns.begin(key);
+            turns.ask_for_requests(key, FULL_POD);
+            turns.end(key, begun, Keeps::Requests);
+        }
+        assert!(lock(&turns.granted_requests).total() <= REQUESTS);
+        if waited.is_none() && is_now(turns.ask_for_requests(&other, 2)) {
+            waited = Some(start.elapsed());
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
+    line.abort();
+    assert!(
+        waited.is_some_and(|waited| waited <= Duration::from_mins(11)),
+        "{waited:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_made_again_with_more_claims_waits_for_them() {
+    let turns = whole_turns().await;
+    let small: Vec<Key> = (0..500).map(|number| key("a", &number.to_string())).collect();
+    assert!(small.iter().all(|key| is_now(turns.ask_for_requests(key, 2))));
+    let large = small.iter().filter(|key| is_now(turns.ask_for_requests(key, FULL_POD)));
+    // 2,000 were left, and each needs 31 more.
+    assert_eq!(large.count(), 64);
+    assert_eq!(turns.spend(&small[0]), FULL_POD);
+    assert_eq!(turns.next(Lane::Requests).await, small[64]);
+    assert_eq!(turns.spend(&small[64]), FULL_POD, "it has got the rest");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_hosts_controllers_do_anyway_delays_what_is_written_next() {
+    let turns = whole_turns().await;
+    turns.take_requests(REQUESTS + 50);
+    let pod = key("a", "pod");
+    assert!(!is_now(turns.ask_for_requests(&pod, 5)));
+    let start = Instant::now();
+    assert_eq!(turns.next(Lane::Requests).await, pod);
+    assert_eq!(start.elapsed(), Duration::from_secs(11));
 }

@@ -113,7 +113,6 @@ mod tests {
             name: name(of),
             priority: 0,
             gang: None,
-            opens_gates: false,
         }
     }
 

@@ -6,7 +6,8 @@
 //! equal shares of a link of which none knows how fast it is and how many others use it.
 //!
 //! Even one pod at a time from each of many tenants can be more than the host carries. So a tenant at the least limit rests between two pods
-//! if they take long: twice as long each time, up to a bound, and by a quarter less when a pod is quick.
+//! if they take long: twice as long each time, up to a bound. While pods are quick it starts more pods a second again, by a fixed step for each second.
+//! The step is not for each pod: a tenant that rests for long has few pods to learn from, and would stay behind others and leave the host idle.
 //!
 //! A host can also be slow by itself, because of its webhooks for example. Then nobody is helped by fewer pods. So "long" is in proportion to the
 //! quickest pod of late, once that is not quick any more.
@@ -32,7 +33,9 @@ const FORGETTING: Duration = Duration::from_mins(10);
 /// The first rest.
 const SHORTEST_REST: Duration = Duration::from_millis(50);
 /// The longest rest: how slow a flood can get because of others.
-const LONGEST_REST: Duration = Duration::from_secs(1);
+const LONGEST_REST: Duration = Duration::from_millis(500);
+/// By how many pods a second a tenant that rests becomes quicker, for each second in which pods are quick.
+const RECOVERY: f64 = 20.0;
 /// Shortest time between two changes, by direction: what was changed must have had an effect.
 const PAUSE_GROWING: Duration = Duration::from_millis(50);
 const PAUSE_SHRINKING: Duration = Duration::from_millis(100);
@@ -92,8 +95,12 @@ impl Limit {
         let pause = if is_slow { PAUSE_SHRINKING } else { PAUSE_GROWING };
         let is_due = |at: Instant| now.saturating_duration_since(at) >= pause;
         if self.changed_at.is_none_or(is_due) {
-            self.changed_at = Some(now);
-            if is_slow { self.shrink() } else { self.grow() }
+            let changed_at = self.changed_at.replace(now).unwrap_or(now);
+            if is_slow {
+                self.shrink();
+            } else {
+                self.grow(now.saturating_duration_since(changed_at));
+            }
         }
     }
 
@@ -121,14 +128,14 @@ impl Limit {
         }
     }
 
-    fn grow(&mut self) {
+    fn grow(&mut self, elapsed: Duration) {
         if self.rest.is_zero() {
             self.current = (self.current + STEP).min(self.maximum);
-        } else if self.rest > SHORTEST_REST {
-            self.rest = self.rest * 3 / 4;
-        } else {
-            self.rest = Duration::ZERO;
+            return;
         }
+        let recovered = RECOVERY * elapsed.as_secs_f64();
+        let rest = Duration::from_secs_f64(1.0 / (1.0 / self.rest.as_secs_f64() + recovered));
+        self.rest = if rest < SHORTEST_REST { Duration::ZERO } else { rest };
     }
 }
 
@@ -168,22 +175,42 @@ mod tests {
     #[test]
     fn at_the_minimum_it_rests_longer_and_longer_until_pods_are_quick() {
         let mut limit = Limit::new(64);
-        let rests = |limit: &mut Limit, delay: u64| {
-            limit.changed_at = None;
-            after(limit, &[delay]);
+        limit.current = 2;
+        let mut now = Instant::now();
+        let mut rests = |delay: u64, pause: u64| {
+            now += Duration::from_millis(pause);
+            limit.measure(Duration::from_millis(delay), true, now);
+            (limit.current(), limit.rest().as_millis())
+        };
+        assert_eq!(
+            [2000; 6].map(|delay| rests(delay, 100)),
+            [0, 50, 100, 200, 400, 500].map(|rest| (MINIMUM, rest))
+        );
+        // Two pods a second, and two more for each tenth of a second; half a second of quick pods, and it does not rest.
+        assert_eq!(
+            [20; 3].map(|delay| rests(delay, 100)).map(|(_, rest)| rest),
+            [250, 166, 125]
+        );
+        assert_eq!(
+            [200, 200, 300].map(|pause| rests(20, pause)).map(|(_, rest)| rest),
+            [83, 62, 0]
+        );
+        assert_eq!(rests(20, 100), (MINIMUM + STEP, 0), "it grows once there is no rest");
+    }
+
+    #[test]
+    fn tenants_that_rest_recover_at_the_same_time_however_many_pods_they_have() {
+        let start = Instant::now();
+        let recovered = |pauses: u32| {
+            let mut limit = Limit::new(64);
+            (limit.current, limit.rest, limit.changed_at) = (MINIMUM, LONGEST_REST, Some(start));
+            for index in 1..=pauses {
+                let now = start + Duration::from_millis(800) * index / pauses;
+                limit.measure(Duration::from_millis(20), true, now);
+            }
             limit.rest().as_millis()
         };
-        limit.current = 2;
-        assert_eq!(
-            [2000; 7].map(|delay| rests(&mut limit, delay)),
-            [0, 50, 100, 200, 400, 800, 1000]
-        );
-        assert_eq!(limit.current(), MINIMUM);
-        assert_eq!([20; 2].map(|delay| rests(&mut limit, delay)), [750, 562]);
-        assert_eq!([20; 9].map(|delay| rests(&mut limit, delay))[7..], [56, 42]);
-        assert_eq!(rests(&mut limit, 20), 0, "no rest is shorter than the first one");
-        assert_eq!(limit.current(), MINIMUM, "it grows once there is no rest");
-        assert_eq!((rests(&mut limit, 20), limit.current()), (0, MINIMUM + STEP));
+        assert_eq!([1, 2, 8].map(recovered), [55; 3]);
     }
 
     #[test]

@@ -28,8 +28,6 @@ pub(in crate::engine) struct Request {
     pub(in crate::engine) priority: i64,
     /// The gang that it belongs to.
     pub(in crate::engine) gang: Option<Gang>,
-    /// Whether the pod is on the host, and is to lose its last scheduling gate there.
-    pub(in crate::engine) opens_gates: bool,
 }
 
 /// A pod that waits.
@@ -47,7 +45,7 @@ type Position = (Reverse<i64>, u64, u64);
 
 /// The pods that wait.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(in crate::engine) struct Line {
     order: BTreeMap<Position, Name>,
     waiting: HashMap<Name, Waiting>,
     /// Positions of the members of a gang.
@@ -99,12 +97,12 @@ impl Rounds {
 
 impl Line {
     /// Number of pods that wait.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::engine) fn len(&self) -> usize {
         self.waiting.len()
     }
 
     /// Whether no pod waits.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::engine) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
@@ -114,12 +112,12 @@ impl Line {
     }
 
     /// Since when a pod waits.
-    pub(super) fn since(&self, name: &Name) -> Option<Instant> {
+    pub(in crate::engine) fn since(&self, name: &Name) -> Option<Instant> {
         self.waiting.get(name).map(|waiting| waiting.since)
     }
 
     /// Adds a pod at the end of those of its priority and namespace, unless it waits already.
-    pub(super) fn add(&mut self, request: Request, now: Instant) {
+    pub(in crate::engine) fn add(&mut self, request: Request, now: Instant) {
         if self.waiting.contains_key(&request.name) {
             return;
         }
@@ -163,7 +161,7 @@ impl Line {
     }
 
     /// The pods that have waited for [`LONG_WAIT`], each of them once.
-    pub(super) fn take_late(&mut self, now: Instant) -> Vec<Name> {
+    pub(in crate::engine) fn take_late(&mut self, now: Instant) -> Vec<Name> {
         let is_due = |pod: &Waiting| !pod.is_late && now.saturating_duration_since(pod.since) >= LONG_WAIT;
         let due = self.waiting.values_mut().filter(|pod| is_due(pod));
         due.map(|pod| {
@@ -183,6 +181,21 @@ impl Line {
         self.remove(&name)
     }
 
+    /// The request of the first pod.
+    pub(in crate::engine) fn first(&self) -> Option<&Request> {
+        let (_, name) = self.order.first_key_value()?;
+        self.get(name)
+    }
+
+    /// Takes a pod, which may be the first one: then it was the turn of its namespace.
+    pub(in crate::engine) fn take(&mut self, name: &Name) {
+        if self.first().is_some_and(|first| first.name == *name) {
+            self.take_first();
+        } else {
+            self.remove(name);
+        }
+    }
+
     /// Takes the first member of a gang.
     pub(super) fn take_member(&mut self, gang: &Name) -> Option<Waiting> {
         let position = self.gangs.get(gang)?.first()?;
@@ -200,7 +213,6 @@ mod tests {
             name: Name::new(namespace, name),
             priority,
             gang: None,
-            opens_gates: false,
         };
         line.add(request, Instant::now());
     }
@@ -296,7 +308,6 @@ mod tests {
                 name: Name::new("a", name),
                 priority: 0,
                 gang: Some(gang.clone()),
-                opens_gates: false,
             };
             line.add(request, Instant::now());
         }

@@ -6,10 +6,10 @@
 //!
 //! | a pod | has a place |
 //! |---|---|
-//! | is to be created on the host, or to lose its last scheduling gate there | from then on, if there is one; else it waits |
+//! | is to be created on the host | from then on, if there is one; else it waits |
 //! | is a member of a gang that has fewer pods with a place than its size | at once: the gang starts together or not at all |
 //! | has a node, bound or nominated, was found unschedulable, or is gone | no more |
-//! | has scheduling gates | none: the scheduler does not try it |
+//! | has scheduling gates of the platform | none: the scheduler does not try it |
 //! | was rejected by the host | no more: it asks again after its back-off |
 //! | was not tried for [`TIMEOUT`] | none any more: it waits for something else, such as further pods of its group |
 //!
@@ -21,6 +21,8 @@
 //!
 //! If no pod at all was tried for [`TIMEOUT`], there is no scheduler, or one that does not say what it tried. Then every pod gets a place,
 //! so that the demand for nodes is seen, until a pod is tried again.
+//!
+//! Pods that were tried and have no node are limited as well: see [`waiting_room`](super::waiting_room).
 
 mod by_scheduler;
 mod limit;
@@ -29,8 +31,8 @@ mod line;
 use berth_sync_rules::{kinds::pod::placement::SchedulingStage, model::resource::Name};
 pub(super) use by_scheduler::SchedulingWindows;
 use limit::Limit;
-pub(super) use line::{Gang, Request};
-use line::{Line, Waiting};
+use line::Waiting;
+pub(super) use line::{Gang, Line, Request};
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
@@ -65,7 +67,6 @@ struct Placed {
     /// When it was first seen on the host.
     on_host: Option<Instant>,
     counts: bool,
-    opens_gates: bool,
     /// The time until it is tried says how long the queue is: it waits for nothing else, such as its gang or the end of a back-off.
     is_measured: bool,
     gang: Option<Name>,
@@ -190,9 +191,8 @@ impl SchedulingWindow {
                 tried_after = Some(pod.on_host.map_or(Duration::ZERO, elapsed));
                 true
             }
-            // A pod that loses its gates has the condition until the scheduler tries it.
-            (Some(SchedulingStage::Gated), Some(pod)) if !pod.opens_gates => true,
-            (Some(SchedulingStage::Gated | SchedulingStage::Untried), Some(pod)) => {
+            (Some(SchedulingStage::Gated), Some(_)) => true,
+            (Some(SchedulingStage::Untried), Some(pod)) => {
                 pod.on_host.get_or_insert(now);
                 false
             }
@@ -212,19 +212,10 @@ impl SchedulingWindow {
         }
     }
 
-    /// The same for a pod that waits. It does not if it is on the host already: the answer to an earlier creation was lost. One that
-    /// is to lose its gates does not if it has none, or is gone.
+    /// The same for a pod that waits. It does not if it is on the host already: the answer to an earlier creation was lost.
     fn observe_waiting(&mut self, name: &Name, stage: Option<SchedulingStage>, now: Instant) {
-        let still_waits = match (stage, self.line.get(name)) {
-            (_, None) => true,
-            (None, Some(request)) => !request.opens_gates,
-            (Some(SchedulingStage::Gated), Some(request)) => request.opens_gates,
-            (Some(SchedulingStage::Untried | SchedulingStage::Tried), Some(_)) => false,
-        };
-        if still_waits {
-            return;
-        }
-        if let Some(Waiting { request, .. }) = self.line.remove(name)
+        if stage.is_some()
+            && let Some(Waiting { request, .. }) = self.line.remove(name)
             && stage == Some(SchedulingStage::Untried)
         {
             self.place(request, Some(now), now);
@@ -297,10 +288,9 @@ impl SchedulingWindow {
         let Request {
             name,
             gang,
-            opens_gates,
             priority: _,
         } = request;
-        let is_measured = !opens_gates && gang.as_ref().is_none_or(|gang| gang.size <= 1);
+        let is_measured = gang.as_ref().is_none_or(|gang| gang.size <= 1);
         let gang = gang.map(|gang| gang.name);
         if let Some(gang) = &gang {
             *self.members.entry(gang.clone()).or_default() += 1;
@@ -310,7 +300,6 @@ impl SchedulingWindow {
             since: now,
             on_host,
             counts: true,
-            opens_gates,
             is_measured,
             gang,
         };

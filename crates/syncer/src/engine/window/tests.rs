@@ -11,7 +11,6 @@ fn request(of: &str) -> Request {
         name: name(of),
         priority: 0,
         gang: None,
-        opens_gates: false,
     }
 }
 
@@ -98,15 +97,11 @@ fn a_flood_with_one_place_rests_while_pods_take_long() {
 }
 
 #[test]
-fn gangs_and_opened_gates_begin_no_rest_that_they_could_not_end() {
+fn gangs_begin_no_rest_that_they_could_not_end() {
     let slow = Duration::from_millis(500);
     let start = Instant::now();
     let mut window = SchedulingWindow::new(1);
-    let opening = |of: &str| Request {
-        opens_gates: true,
-        ..request(of)
-    };
-    for request in [request("p0"), opening("p1"), request("p2")] {
+    for request in [request("p0"), member("p1", "train", 2), request("p2")] {
         window.ask(request, start);
     }
     try_slowly(&mut window, start, slow);
@@ -201,12 +196,6 @@ fn a_pod_whose_creation_had_no_answer_waits_no_more_once_it_is_on_the_host() {
         (1, 0),
         "an earlier pod of the name is gone"
     );
-    let opening = || Request {
-        opens_gates: true,
-        ..request("late")
-    };
-    assert_eq!(waits_after(opening(), Some(SchedulingStage::Gated)), (1, 0));
-    assert_eq!(waits_after(opening(), None), (0, 0));
 }
 
 #[test]
@@ -227,11 +216,6 @@ fn only_delays_of_the_queue_change_the_limit() {
     };
     let before = SchedulingWindow::new(MAXIMUM).limit();
     assert_eq!(limit_after(member("a", "train", 8)), before, "it waited for its gang");
-    let opening = Request {
-        opens_gates: true,
-        ..request("a")
-    };
-    assert_eq!(limit_after(opening), before, "it waited for the end of its back-off");
     assert!(limit_after(request("a")) < before);
     assert!(limit_after(member("a", "alone", 1)) < before);
 }
@@ -261,24 +245,12 @@ fn pods_that_are_gone_leave_the_window() {
 }
 
 #[test]
-fn gated_pods_need_no_place_until_their_gates_open() {
+fn pods_with_gates_of_the_platform_need_no_place() {
     let now = Instant::now();
     let mut window = SchedulingWindow::new(MAXIMUM);
-    // The platform has put a gate on it.
     window.ask(request("gated"), now);
     let progress = window.observe(&name("gated"), Some(SchedulingStage::Gated), now);
     assert_eq!((window.used(), progress.tried_after), (0, None));
-    let opening = Request {
-        opens_gates: true,
-        ..request("gated")
-    };
-    window.ask(opening, now);
-    window.observe(&name("gated"), Some(SchedulingStage::Gated), now);
-    assert_eq!(window.used(), 1, "the condition stays until the scheduler tries it");
-    let later = now + Duration::from_millis(20);
-    let progress = window.observe(&name("gated"), Some(SchedulingStage::Tried), later);
-    assert_eq!(progress.tried_after, Some(Duration::from_millis(20)));
-    assert_eq!(window.used(), 0);
 }
 
 #[test]

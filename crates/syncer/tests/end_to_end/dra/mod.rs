@@ -4,7 +4,8 @@
 mod driver;
 
 use crate::{
-    objects::{create, events, eventually, is_phase, pod, settled},
+    custom,
+    objects::{create, events, eventually, is_phase, origin, pod, settled},
     setup::{CONTROL_PLANE, Clusters, Setup, WORKLOADS},
 };
 use berth_api::TenantNode;
@@ -47,9 +48,13 @@ async fn devices_with_older_versions() {
 async fn devices(mut setup: Setup) {
     setup.policy.devices.classes = vec![CLASS.into()];
     setup.policy.devices.config_drivers = vec![CLASS.into()];
+    setup.policy.kinds = vec![custom::kind()];
     // Before 1.36, pods have no field for the claim of an extended resource.
     let pods_say_claim = setup.emulated.is_none();
     let mut clusters = Clusters::start_as(setup).await;
+    for client in [&clusters.tenant_admin, &clusters.host_admin] {
+        custom::define(client).await;
+    }
     install_driver(&clusters).await;
     let syncer = clusters.syncer().await;
     classes_and_slices_are_mirrored(&clusters).await;
@@ -180,7 +185,7 @@ async fn a_template_makes_a_claim_for_each_pod(clusters: &Clusters) {
 async fn the_claim_of_a_finished_pod_goes(clusters: &Clusters) {
     let templates = clusters.tenant_api::<ResourceClaimTemplate>();
     let pods = clusters.tenant_api::<Pod>();
-    // Created before its template: the pod waits on the host, as on any cluster.
+    // Created before its template: the pod waits in the tenant.
     let mut early = with_claim("early", &json!({"resourceClaimTemplateName": "later"}));
     early["metadata"]["annotations"] = json!({"simulation.berth.dev/run-for": "1s"});
     early["spec"]["restartPolicy"] = "Never".into();
@@ -190,6 +195,7 @@ async fn the_claim_of_a_finished_pod_goes(clusters: &Clusters) {
         messages.iter().any(|message| message.contains("\"later\""))
     })
     .await;
+    assert!(clusters.host_pods().await.iter().all(|pod| origin(pod) != "early"));
     create(
         &templates,
         json!({"metadata": {"name": "later"}, "spec": {"spec": {"devices": request(CLASS)}}}),
@@ -300,6 +306,8 @@ async fn a_template_of_the_hosts_own(clusters: &Clusters) {
         json!({"metadata": {"name": name}, "spec": {"spec": {"devices": request(CLASS)}}}),
     )
     .await;
+    let domain = json!({"claimTemplateName": "from-host"});
+    custom::make(&custom::widgets(&clusters.tenant_admin, "default"), "domain", &domain).await;
     let pods = clusters.tenant_api::<Pod>();
     create(
         &pods,

@@ -19,7 +19,7 @@ const SERVICES: usize = 10;
 /// Time between two changes of the label.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Creates the Services and a Deployment of pods with a scheduling gate: they never wait for the scheduler.
+/// Creates the Services and a Deployment of pods for which the tenant has no node.
 pub(super) async fn create(client: &Client, pods: usize) {
     let services: Api<Service> = Api::namespaced(client.clone(), NAMESPACE);
     let ports: Vec<Value> = (1..=100)
@@ -31,10 +31,10 @@ pub(super) async fn create(client: &Client, pods: usize) {
         let service: Service = serde_json::from_value(service).unwrap();
         services.create(&PostParams::default(), &service).await.unwrap();
     }
-    let labels = json!({"app": "gated"});
-    let deployment = json!({"metadata": {"name": "gated"}, "spec": {"replicas": pods, "selector": {"matchLabels": labels}, "template": {
+    let labels = json!({"app": "large"});
+    let deployment = json!({"metadata": {"name": "large"}, "spec": {"replicas": pods, "selector": {"matchLabels": labels}, "template": {
         "metadata": {"labels": labels},
-        "spec": {"schedulingGates": [{"name": "example.com/wait"}], "containers": [{"name": "main", "image": "app:1"}]}}}});
+        "spec": {"containers": [{"name": "main", "image": "app:1"}]}}}});
     let deployment: Deployment = serde_json::from_value(deployment).unwrap();
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     deployments.create(&PostParams::default(), &deployment).await.unwrap();

@@ -1,0 +1,75 @@
+//! Claims on the host that have no volume yet.
+//!
+//! Every 15 seconds kube-controller-manager looks at each of them, and writes an Event about why it has none: nobody uses it, its pod has no node, or a driver has not made
+//! the volume. Of the Events about one claim the first 25 are written, and one every five minutes after that, as long as no more than 4,096 objects of
+//! the whole host have Events of this controller.
+
+use crate::model::{Cache, KindId, json, resource::Name, store::Stored};
+use jiff::{SignedDuration, Timestamp};
+use std::{sync::Arc, time::Duration};
+
+/// Time between two looks at a claim.
+pub const LOOKS_EVERY: Duration = Duration::from_secs(15);
+/// Age of a claim of whose Events hardly any are written: it had 25.
+const YOUNG: SignedDuration = SignedDuration::from_secs(25 * 15);
+/// Claims without a volume that a tenant may have on the host for each request a second that its objects may cost.
+const MOST_PER_REQUEST: u64 = 40;
+
+/// How many claims without a volume a tenant may have on the host.
+pub fn most(cache: &Cache) -> u64 {
+    MOST_PER_REQUEST * u64::from(cache.tenant.host_limits.controller_requests_per_second)
+}
+
+fn all(cache: &Cache) -> impl Iterator<Item = (Name, Arc<Stored>)> {
+    let claims = cache.stores.host(KindId::PersistentVolumeClaim).all();
+    claims.into_iter().filter(|(_, claim)| !claim.has_volume)
+}
+
+/// How many there are.
+pub fn count(cache: &Cache) -> u64 {
+    all(cache).count() as u64
+}
+
+/// About how many of them Events are written when kube-controller-manager looks at them next.
+pub fn count_events(cache: &Cache, now: Timestamp) -> u64 {
+    let is_young = |claim: &Stored| {
+        let object = claim.object();
+        let made =
+            json::text(&object, &["metadata", "creationTimestamp"]).and_then(|time| time.parse::<Timestamp>().ok());
+        // One without a time that can be read costs as much as a new one.
+        made.is_none_or(|made| now.duration_since(made) < YOUNG)
+    };
+    all(cache).filter(|(_, claim)| is_young(claim)).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::storage::{claim, fixtures};
+    use serde_json::{Value, json};
+
+    fn put(cache: &Cache, name: &str, made: &str, volume: &Value) {
+        let mut host = json!({"metadata": {"name": name, "resourceVersion": "1", "creationTimestamp": made},
+            "spec": {"storageClassName": "fast", "volumeName": volume}});
+        let (_, watched) = claim::KIND.host.unwrap();
+        (watched.trim)(&mut host);
+        fixtures::put_host(
+            cache,
+            KindId::PersistentVolumeClaim,
+            &Name::new("research", name),
+            &host,
+        );
+    }
+
+    #[test]
+    fn claims_cost_events_until_they_have_their_volume_or_had_their_events() {
+        let cache = fixtures::cache();
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        put(&cache, "new", "2026-01-01T11:54:00Z", &Value::Null);
+        put(&cache, "old", "2026-01-01T11:53:00Z", &json!(""));
+        put(&cache, "odd", "once", &Value::Null);
+        put(&cache, "bound", "2026-01-01T11:59:00Z", &json!("pvc-1"));
+        assert_eq!((count(&cache), count_events(&cache, now)), (3, 2));
+        assert_eq!(most(&cache), 200);
+    }
+}
