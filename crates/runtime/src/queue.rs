@@ -164,6 +164,15 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
+    /// Takes this very key, unless it waits or is being processed. Returns whether it did; then it is given back as others are.
+    pub fn claim(&self, key: &K) -> bool {
+        let mut state = self.state();
+        let place = state.keys.entry(key.clone()).or_default();
+        let is_free = !place.waiting && !place.working;
+        place.working |= is_free;
+        is_free
+    }
+
     /// Gives a key back. If it was added meanwhile, it waits again.
     pub fn done(&self, key: &K) {
         let mut state = self.state();
@@ -327,6 +336,26 @@ mod tests {
         let start = Instant::now();
         assert_eq!(queue.take().await.key, "a");
         assert_eq!(start.elapsed().as_secs(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_key_that_neither_waits_nor_is_processed_is_claimed() {
+        let queue = Queue::new();
+        assert!(queue.claim(&"a"));
+        assert!(!queue.claim(&"a"), "it is being processed");
+        queue.add("a");
+        queue.done(&"a");
+        assert!(!queue.claim(&"a"), "it waits again");
+        assert_eq!(queue.take().await.key, "a");
+        queue.done(&"a");
+        queue.add_after("a", Duration::from_secs(1));
+        assert!(queue.claim(&"a"), "it is not due");
+        let early = tokio::time::timeout(Duration::from_secs(5), queue.take()).await;
+        assert!(early.is_err(), "it is still being processed");
+        queue.done(&"a");
+        assert_eq!(queue.take().await.key, "a");
+        queue.done(&"a");
+        assert!(queue.state().keys.is_empty());
     }
 
     #[tokio::test]

@@ -137,9 +137,9 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
         ReserveError::Call(CallError::Conflict(_) | CallError::NotFound) => {
             Denial::unavailable("the Service is being changed by others; try again")
         }
-        ReserveError::Call(CallError::Busy(_) | CallError::Unavailable(_) | CallError::Protected(_)) => {
-            Denial::unavailable(LATER)
-        }
+        ReserveError::Call(
+            CallError::Busy(_) | CallError::Unavailable(_) | CallError::Protected(_) | CallError::Deferred,
+        ) => Denial::unavailable(LATER),
     }
 }
 

@@ -3,7 +3,7 @@
 
 pub use super::call_error::CallError;
 
-use super::tenant_waits;
+use super::{host_first, tenant_waits};
 use crate::{
     metrics::{CallLabels, Metrics},
     store::Content,
@@ -295,6 +295,9 @@ impl Api {
         request: Result<http::Request<Vec<u8>>, E>,
     ) -> Result<T, CallError> {
         let request = request.map_err(|error| CallError::Rejected(error.to_string()))?;
+        if self.side == Side::Tenant && host_first::defers() {
+            return Err(CallError::Deferred);
+        }
         let start = Instant::now();
         let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<T>(request)).await;
         if self.side == Side::Tenant {

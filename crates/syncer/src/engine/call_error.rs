@@ -45,6 +45,9 @@ pub enum CallError {
     /// The API server could not be reached, did not answer in time, or failed.
     #[error("no answer: {0}")]
     Unavailable(String),
+    /// The tenant's API server was not asked: what happens on the host comes [first](super::host_first).
+    #[error("the tenant's API server is asked later")]
+    Deferred,
 }
 
 impl CallError {

@@ -27,6 +27,7 @@ mod dropped;
 pub(crate) mod endpoint_changes;
 mod host_bytes;
 mod host_events;
+mod host_first;
 mod mirror;
 mod nodes;
 mod own_writes;
@@ -42,6 +43,7 @@ mod room_waits;
 mod schedule;
 #[cfg(test)]
 mod scripted;
+mod slow_queue;
 mod status_sync;
 mod tenant_waits;
 #[cfg(test)]
@@ -72,9 +74,10 @@ use berth_sync_rules::{
     },
 };
 use kube::Client;
-use queued_key::{QueuedKey, SlowKey};
+use queued_key::QueuedKey;
 use queues::PRIORITIES;
 use recorder::{Level, Recorder, Subject};
+use slow_queue::SlowQueue;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -104,8 +107,8 @@ pub struct Engine {
     extensions: Client,
     /// A queue for each of [`PRIORITIES`].
     queues: [Queue<QueuedKey>; 3],
-    /// A second one for each, of keys that were taken from the first and are slow.
-    slow_queues: [Queue<SlowKey>; 3],
+    /// A second one for each, of keys that were taken from the first, are slow, and have something to ask the tenant's API server.
+    slow_queues: [SlowQueue; 3],
     /// Keys for which the tenant's API server takes long.
     slow_keys: tenant_waits::SlowKeys,
     recorder: Recorder,

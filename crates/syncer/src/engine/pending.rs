@@ -1,7 +1,7 @@
 //! Host objects that are ahead of the tenant's: they are left alone until the tenant's object arrives, or until it is known that its API server has
 //! not stored it. A plug-in of the tenant may have rejected it, and what it opens on the host must not stay open.
 
-use super::{Engine, api::CallError, lock, queued_key::QueuedKey, to_host::ObjectSync};
+use super::{Engine, api::CallError, host_first, lock, queued_key::QueuedKey, to_host::ObjectSync};
 use berth_sync_rules::model::{
     json,
     resource::{Key, Name},
@@ -215,6 +215,8 @@ impl ObjectSync<'_> {
             State::Settled => Pending::Settled,
             State::Wait(left) => Pending::Wait(left),
             State::Dropped => Pending::Dropped,
+            // It stays due until the tenant's API server is asked.
+            State::Look(_) if host_first::defers() => Pending::Wait(FIRST_LOOK),
             State::Look(number) if self.is_stored_with(stored, &allocated).await => {
                 if engine.pending.end_one(&key, number) {
                     Pending::Dropped

@@ -17,7 +17,7 @@ impl QueueKey for QueuedKey {
     }
 }
 
-/// A key that [waits long](super::tenant_waits) for the tenant's API server, or of a kind that does.
+/// A key that [waits long](super::tenant_waits) for the tenant's API server, or of a kind that does, as its [queue](super::slow_queue) takes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SlowKey(pub Key);
 

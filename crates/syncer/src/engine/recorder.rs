@@ -1,7 +1,7 @@
 //! Events of the syncer itself, in the tenant: which fields are denied, what failed. The same message about the same
 //! object counts up instead of repeating, and each object has a budget of Events.
 
-use super::api::Api;
+use super::{api::Api, host_first};
 use crate::metrics::Metrics;
 use berth_api::text::event_note;
 use berth_sync_rules::{
@@ -92,6 +92,10 @@ impl Recorder {
 
     /// Records an Event about an object. Failures are logged only: an Event must never hold up the work it is about.
     pub(super) async fn record(&self, about: Subject<'_>, level: Level, reason: &'static str, message: &str) {
+        // Before it counts as written.
+        if host_first::defers() {
+            return;
+        }
         let Subject { key, resource, uid } = about;
         let Key { kind, name } = key;
         let message = event_note(message);

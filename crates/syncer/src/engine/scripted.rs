@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
+    time::Duration,
 };
+use tokio::{task::JoinHandle, time::Instant};
 
 /// What becomes of a request that an API server does not carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,31 @@ impl Scripted {
         let store = self.engine.cache.stores.of(side, id);
         store.watched(name.clone(), Stored::from(object));
         store.get(name).unwrap()
+    }
+
+    /// Works on objects of a kind in a thousand namespaces, none of which is on the host, until the tenant's API server is known to take long for
+    /// them, and goes on.
+    pub(super) async fn flood(&self, id: KindId, object: &Value) -> JoinHandle<()> {
+        let engine = &self.engine;
+        for number in 0..1000 {
+            let name = Name::new(&format!("flood-{number}"), "a");
+            self.put(Side::Tenant, id, &name, object.clone());
+            engine.add(id.key(name));
+        }
+        let working = tokio::spawn(Arc::clone(engine).run_queue(engine.cache.kind(id).priority));
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let other = id.key(Name::new("other", "a"));
+        assert!(engine.is_slow(&other) && engine.waiting() > 900, "{}", engine.waiting());
+        working
+    }
+
+    /// Waits for a call that begins and ends like that.
+    pub(super) async fn expect_soon(&self, begin: &str, end: &str) {
+        let start = Instant::now();
+        while self.first(begin, end).is_none() {
+            assert!(start.elapsed() < Duration::from_secs(10), "{begin} {end}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// The calls that begin and end like that.

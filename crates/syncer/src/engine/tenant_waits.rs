@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(2);
 const REMEMBERED: Duration = Duration::from_secs(30);
 /// So many slow keys, of all kinds together, make the kinds of these slow: half of the places of the smallest queue that has several kinds. Fewer
 /// leave as many places to others by themselves. Of a kind that answers nothing as many keys wait at the same time, so that the first wait is enough.
-const FEW: usize = 4;
+pub(super) const FEW: usize = 4;
 
 tokio::task_local! {
     /// How long the task has waited for the tenant's API server.
@@ -44,6 +44,18 @@ impl SlowKeys {
         if WAITED.try_with(Cell::get).is_ok_and(|waited| waited >= LONG) {
             lock(&self.0).note(key, Instant::now());
         }
+    }
+
+    /// As if this task had waited long.
+    #[cfg(test)]
+    pub(super) fn note_long(&self, key: &Key) {
+        lock(&self.0).note(key, Instant::now());
+    }
+
+    /// Whether there are any.
+    pub(super) fn are_remembered(&self) -> bool {
+        let now = Instant::now();
+        lock(&self.0).0.values().any(|at| is_remembered(*at, now))
     }
 
     /// Whether a key is one of them, or of a kind of which, with others, a few are.
@@ -102,11 +114,13 @@ mod tests {
         };
         reconcile(&[1000, 500]).await;
         assert!(!keys.contain(&pod(0)), "others' waits do not count");
+        assert!(!keys.are_remembered());
         reconcile(&[1000, 500, 500]).await;
         assert!(keys.contain(&pod(0)) && !keys.contain(&ingress(0)));
         assert!(!keys.contain(&pod(1)), "one object does not count for its kind");
+        assert!(keys.are_remembered());
         tokio::time::sleep(REMEMBERED).await;
-        assert!(!keys.contain(&pod(0)));
+        assert!(!keys.contain(&pod(0)) && !keys.are_remembered());
         count(LONG);
         keys.note(&pod(0));
         assert!(!keys.contain(&pod(0)), "that was no task of a queue");

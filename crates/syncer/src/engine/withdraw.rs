@@ -62,7 +62,7 @@ impl ObjectSync<'_> {
                 // First, so that the pod's end has this reason whatever happens next.
                 let status = disrupted_status(object, reason, &message, Timestamp::now());
                 match self.write_status(stored, object, &status).await {
-                    // It may be about to start. A refusal stays one.
+                    // It may be about to start. A refusal stays one. One that takes long was not asked, and the pod does not wait for it.
                     Err(error) if error.is_unanswered() && self.failures() < TRIES => Err(error),
                     reported => {
                         // Without a grace period of Berth's, the pod has its own.

@@ -1,8 +1,8 @@
 //! The reconciliation of a key of a queue, and what follows from its result: when it is tried again, and what the tenant is told.
 
 use super::{
-    Engine, Outcome, QUOTA_EXCEEDED, admit, api::CallError, lock, queued_key::QueuedKey, recorder::Level, schedule,
-    turns::Keeps, update::REFUSED,
+    Engine, Outcome, QUOTA_EXCEEDED, admit, api::CallError, host_first, lock, queued_key::QueuedKey, recorder::Level,
+    schedule, turns::Keeps, update::REFUSED,
 };
 use crate::metrics::QueueLabels;
 use berth_runtime::queue::Taken;
@@ -62,7 +62,11 @@ impl Engine {
         self.turns.end(&key, begun, keeps(&result));
         let labels = QueueLabels {
             priority: self.cache.kind(key.kind).priority.label(),
-            result: result.as_ref().map_or("error", |outcome| outcome.result),
+            result: match &result {
+                Ok(outcome) => outcome.result,
+                Err(CallError::Deferred) => "deferred",
+                Err(_) => "error",
+            },
         };
         self.metrics.reconciled(key.kind.label(), &labels, queued_for);
         match result {
@@ -79,6 +83,12 @@ impl Engine {
                     queue.add_after(QueuedKey(key.clone()), after);
                 }
             }
+            // It has neither failed nor succeeded.
+            Err(CallError::Deferred) => {
+                if let Some(wait) = schedule::longest_wait(&self, &key) {
+                    queue.add_after(QueuedKey(key.clone()), wait);
+                }
+            }
             Err(error) => {
                 let wait = self.wait_after(&key, &error);
                 tracing::debug!(%key, %error, ?wait, "reconciling failed");
@@ -87,9 +97,17 @@ impl Engine {
                 queue.add_after(QueuedKey(key.clone()), wait);
             }
         }
+        let is_deferred = host_first::has_deferred();
+        if is_deferred && compares {
+            self.compare_later(&key);
+        }
         // Before it can be taken again.
         self.slow_keys.note(&key);
-        queue.done(&QueuedKey(key));
+        queue.done(&QueuedKey(key.clone()));
+        // After that: the second queue leaves keys that have a place here to this one.
+        if is_deferred {
+            self.slow_queue_of(key.kind).add(key);
+        }
     }
 
     /// Says in the tenant why an object is not synced, if that does not pass by itself.

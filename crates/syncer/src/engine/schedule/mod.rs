@@ -69,7 +69,7 @@ pub(super) fn of_pod(engine: &Engine, name: &Name, pod: &Value) -> PodSchedule {
     PublishedSchedule::of(&engine.cache).of_pod(&name.namespace, pod, Timestamp::now())
 }
 
-/// How long the key of a pod may wait after a failure: one that must end is looked at again in time, whatever fails.
+/// How long the key of a pod may wait after a failure, or for the tenant's API server: one that must end is looked at again in time, whatever fails.
 pub(super) fn longest_wait(engine: &Engine, key: &Key) -> Option<Duration> {
     if key.kind != KindId::Pod {
         return None;
@@ -163,17 +163,17 @@ impl ObjectSync<'_> {
         result
     }
 
-    /// Ends a pod whose time is over on the host alone, if the tenant's API server takes long for it or for several: it would be asked about each for half a minute,
-    /// and about few at a time. Returns what has come of it.
+    /// Ends a pod whose time is over on the host alone, if the tenant's API server takes long for it or for several: it would be asked about each for
+    /// half a minute, and about few at a time. Returns what has come of it.
     pub(super) async fn end_at_once(
         &self,
         tenant: Option<(&Stored, &Value)>,
         host: Option<&Stored>,
     ) -> Option<Result<Outcome, CallError>> {
-        let Self { engine, id, name, .. } = self;
+        let Self { engine, name, .. } = self;
         let ((stored, _), host) = tenant.zip(host)?;
         let limit = self.schedule.restriction.as_ref()?.budgets_hold_until?;
-        if limit > Timestamp::now() || !engine.slow_keys.contain(&id.key(Name::clone(name))) || !runs(stored, host) {
+        if limit > Timestamp::now() || !engine.is_slow(&self.key()) || !runs(stored, host) {
             return None;
         }
         tracing::warn!(pod = %name, "the tenant's API server takes long; ending a pod on the host that a schedule stops");
@@ -204,6 +204,8 @@ impl ObjectSync<'_> {
                     self.count_stop("delayed");
                     Ok(Outcome::requeue("stop delayed", pause_until(limit)))
                 }
+                // Until then the pod is looked at again and again, see `longest_wait`.
+                Err(CallError::Deferred) => Err(CallError::Deferred),
                 Err(error) => {
                     tracing::info!(pod = %name, %error, "cannot evict a pod that a schedule stops");
                     Ok(Outcome::requeue("not evicted", pause_until(limit)))

@@ -3,7 +3,6 @@
 use super::*;
 use crate::engine::{
     scripted::{Failure, Scripted},
-    tenant_waits,
     test_engine::{engine, sync_of, tenant},
 };
 use berth_api::{SyncPolicy, TENANT_SCHEDULE};
@@ -274,13 +273,25 @@ async fn only_pods_that_a_schedule_stops_are_looked_at_so_often() {
 async fn a_tenant_that_takes_long_is_not_asked_about_pods_whose_time_is_over() {
     for (seconds_ago, ended) in [(60, 0), (7200, 1)] {
         let (scripted, key) = stopped_pod(Failure::Silence, seconds_ago);
-        let slow = async {
-            tenant_waits::count(Duration::from_secs(10));
-            scripted.engine.slow_keys.note(&key);
-        };
-        tenant_waits::counted(slow).await;
+        scripted.engine.slow_keys.note_long(&key);
         let result = scripted.engine.reconcile(&key, Instant::now(), false).await;
         assert_eq!(scripted.calls("host DELETE", "/pods/a").len(), ended, "{result:?}");
         assert_eq!(scripted.calls("tenant", "").is_empty(), ended == 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_no_other_pods_of_a_tenant_that_is_silent() {
+    let (scripted, key) = stopped_pod(Failure::Silence, 60);
+    let denied = json!({"spec": {"hostNetwork": true, "containers": [{"name": "main", "image": "train:1"}]}});
+    let working = scripted.flood(KindId::Pod, &denied).await;
+    // Its status differs: it waits among the others.
+    scripted.engine.add_for_status(key);
+    tokio::time::sleep(RETRY).await;
+    assert!(scripted.calls("host DELETE", "").is_empty(), "budgets may keep it");
+    // Its time is over. Nothing else happens to it.
+    publish(&scripted.engine, 2, &[(-7200, "Stopped")]);
+    scripted.expect_soon("host DELETE", "/pods/a").await;
+    assert!(scripted.calls("tenant", "/pods/a/eviction").is_empty());
+    working.abort();
 }

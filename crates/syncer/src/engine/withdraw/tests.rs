@@ -171,3 +171,29 @@ async fn a_policy_that_waits_is_narrowed_before_the_tenant_reads_that_it_waits()
     let reported = scripted.first("tenant", "").unwrap();
     assert!(narrowed < reported, "{:?}", scripted.calls("", ""));
 }
+
+/// What leaves the host although a thousand other objects of its kind wait for the tenant.
+async fn leaves_soon(scripted: Scripted, key: Key, others: Value, call: &str) {
+    let working = scripted.flood(key.kind, &others).await;
+    scripted.engine.add(key);
+    scripted.expect_soon("host DELETE", call).await;
+    working.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_ends_before_a_thousand_others_whose_statuses_nobody_answers() {
+    let (scripted, key) = pod_with_withdrawn_storage(Failure::Silence);
+    let (denied, _) = pods(&json!({"hostNetwork": true}), None);
+    leaves_soon(scripted, key, denied, "/pods/a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ingress_is_withdrawn_before_a_thousand_others_whose_statuses_nobody_answers() {
+    let ingress = json!({
+        "spec": {"ingressClassName": "nginx", "rules": [{"host": "a.example.com"}]},
+        "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
+    });
+    let scripted = without_statuses(tenant(SyncPolicy::default()), Failure::Silence);
+    let key = put(&scripted, KindId::Ingress, ingress.clone(), json!({"spec": {}}));
+    leaves_soon(scripted, key, ingress, "/ingresses/a").await;
+}
