@@ -8,7 +8,7 @@
 //!   some are spared.
 //!
 //! The memory is by tenant and pool, not by request: who deletes a pod and creates it again, or renames a node group, has the same
-//! tenant. It ends when the tenant uses as many new nodes as it left unused. docs/adr/0049 says why.
+//! tenant. It ends when the tenant uses as many new nodes as it left unused. docs/adr/0051 says why.
 
 use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::placement::Placement;
