@@ -29,6 +29,7 @@ mod limits;
 mod manifests;
 pub mod names;
 pub mod network;
+mod node_group_status;
 mod organization;
 pub mod pod_labels;
 pub mod policy_annotations;
@@ -91,6 +92,7 @@ pub use kubeconfig::{KubeconfigSignIn, KubeconfigStatus, LoopbackUrl, is_plain_h
 pub use limits::{DefaultRequest, LIMITS_NAME, ResourceLimit, TenantLimits, extension_bytes};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};
+pub use node_group_status::{NodeGroupStatus, UnusedNodesStatus};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
 pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
 pub use quotas::{Amount, PoolUsage, QuotaReservation, TenantUsage, TreeQuota, TreeQuotaStatus};
@@ -103,8 +105,8 @@ pub use storage_offer::{StorageOffer, UnknownStorageOffer};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, DatastoreUsage, HostUsage, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode,
-    SecretReference, TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
+    DEFAULT_VERSION, DatastoreUsage, HostUsage, NodeGroup, NodeMode, Phase, SchedulingMode, SecretReference,
+    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use tenant_schedule::{

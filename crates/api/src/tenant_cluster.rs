@@ -2,8 +2,8 @@
 
 use crate::{
     ControlPlaneService, ControlPlaneSpec, CredentialsStatus, ExpirationLimits, IdleStatus, KubeDuration,
-    KubeconfigStatus, ManifestStatus, QuotaReservation, SleepSpec, SleepStatus, TenantAccess, TenantAuthentication,
-    TenantIntegrations, TenantNetwork, TenantUsage,
+    KubeconfigStatus, ManifestStatus, NodeGroupStatus, QuotaReservation, SleepSpec, SleepStatus, TenantAccess,
+    TenantAuthentication, TenantIntegrations, TenantNetwork, TenantUsage, UnusedNodesStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -336,6 +336,10 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub node_groups: Vec<NodeGroupStatus>,
+    /// Nodes that the tenant got for its pods and that none of them used, by pool. Empty once it uses as many others, and after a day.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["poolName"]))]
+    pub unused_nodes: Vec<UnusedNodesStatus>,
     /// GPUs of the tenant's pods that do nothing, if its class reclaims such GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleStatus>,
@@ -439,39 +443,6 @@ pub struct TenantNodeCounts {
     pub assigned: u32,
     /// Assigned nodes whose condition Ready is True.
     pub ready: u32,
-}
-
-/// Status of a node group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeGroupStatus {
-    /// Name of the group. A group that was removed from the spec is listed until its last node is released.
-    pub name: String,
-    /// Name of the HostNodePool that its nodes come from.
-    pub pool_name: String,
-    /// How Berth assigns its nodes.
-    pub mode: NodeMode,
-    /// Nodes that it should have now.
-    #[serde(default)]
-    pub desired: u32,
-    /// Nodes that are assigned to it and ready for its pods.
-    #[serde(default)]
-    pub assigned: u32,
-    /// Nodes that are reserved for it or being prepared.
-    #[serde(default)]
-    pub joining: u32,
-    /// Nodes that are being released: cordoned, draining or being scrubbed.
-    #[serde(default)]
-    pub releasing: u32,
-    /// Nodes that its pods need and that it does not have yet.
-    #[serde(default)]
-    pub pending: u32,
-    /// Nodes beyond the nominal quota of its class. Berth may reclaim them for others.
-    #[serde(default)]
-    pub borrowed: u32,
-    /// Why the group has these nodes, and why it waits for more.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
 }
 
 #[cfg(test)]

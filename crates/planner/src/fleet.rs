@@ -1,5 +1,6 @@
 //! What goes into the planner: a snapshot of the fleet.
 
+use crate::UnusedNodes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -251,6 +252,8 @@ pub struct Tenant {
     pub node_groups: Vec<NodeGroup>,
     /// It is being deleted and none of its pods run: its nodes can be released at once.
     pub terminated: bool,
+    /// What the last plan said of nodes that it did not use, by pool.
+    pub unused: BTreeMap<String, UnusedNodes>,
 }
 
 /// Most GPUs of one node, shares of them included. A kubelet can report any number, and who is root on a node of a tenant can be its kubelet.

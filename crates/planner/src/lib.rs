@@ -4,7 +4,8 @@
 //! Pools are planned one by one, in the order of their names. A limit of several pools together counts what the other pools have
 //! at that moment. Each pool is planned in these steps; the first of all pools comes before the others:
 //! 1. Nodes without a node group are released ([`release`]), and those over a limit ([`over_limit`]).
-//! 2. Waiting pods are placed on nodes that their groups have already ([`placement`]).
+//! 2. Waiting pods are placed on nodes that their groups have already ([`placement`]). Nodes that pods keep for too long without using
+//!    them are released, and their tenant gets no more for a while ([`unused`]).
 //! 3. Private groups, and minimums of others, get the nodes that they lack ([`minimum`]).
 //! 4. Requests are served, by nominal quota, priority and fair share ([`serve`], [`serve_pods`], [`serve_gang`]). They wait for
 //!    nodes that are not free yet ([`wait_for_gang`], [`starvation`]); borrowed ones are reclaimed where allowed ([`reclaim`]).
@@ -41,6 +42,8 @@ mod several_pools_tests;
 mod stage;
 mod starvation;
 mod tree;
+mod unused;
+mod unused_nodes;
 mod view;
 mod wait_for_gang;
 
@@ -49,6 +52,7 @@ pub use fleet::*;
 pub use plan::*;
 pub use reason::*;
 pub use selection::pool_of;
+pub use unused_nodes::UnusedNodes;
 
 use pass::PlanningPass;
 use std::borrow::Cow;
@@ -58,7 +62,10 @@ use view::Catalog;
 /// Decides what to change. Once the plan is applied, the next plan has no actions, or one of the next few: a plan can change
 /// which request is next for incoming nodes, and what a quota of several pools has left in another pool.
 pub fn plan(fleet: &Fleet) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan {
+        unused_nodes: unused::carry_over(fleet),
+        ..Plan::default()
+    };
     let catalog = Catalog::new(&fleet.tenants, &fleet.nodes);
     let pools: Vec<Cow<'_, Pool>> = catalog.pools().into_iter().map(|name| find_pool(fleet, name)).collect();
     let mut passes: Vec<PlanningPass<'_>> = pools
@@ -82,7 +89,10 @@ pub fn plan(fleet: &Fleet) -> Plan {
         let pass = count_elsewhere(&mut passes, at, &[]);
         pass.reject_impossible_requests();
         pass.place_on_held_nodes();
+        pass.release_unused();
+        pass.pause_requests();
         pass.release_idle_of_satisfied_groups();
+        pass.pause_requests();
         pass.fill_minimums();
         pass.serve_requests();
         pass.release_idle();
@@ -98,6 +108,7 @@ pub fn plan(fleet: &Fleet) -> Plan {
         let pass = passes.remove(0);
         published.push(pass.publish(&mut plan));
     }
+    unused::remove_empty(&mut plan);
     plan.actions.sort_by(|a, b| a.node.cmp(&b.node));
     plan
 }

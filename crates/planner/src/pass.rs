@@ -4,7 +4,7 @@ use crate::available::AvailableNodes;
 use crate::load::Load;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::view::View;
-use crate::{ActionReason, Impossible, Seconds};
+use crate::{ActionReason, Impossible, Seconds, UnusedNodes};
 use std::collections::{BTreeSet, HashMap};
 
 /// What happens to a node.
@@ -48,6 +48,8 @@ pub(crate) enum Blocked<'a> {
     },
     NoFreeNodes,
     NodesComing,
+    /// Its tenant did not use the nodes that it got before.
+    Unused(UnusedNodes),
 }
 
 /// How far a request has come.
@@ -117,6 +119,10 @@ pub(crate) struct PlanningPass<'a> {
     pub reachable: Option<AvailableNodes>,
     /// Listed on first use.
     pub victims: Option<Victims>,
+    /// What is known of nodes that tenants did not use, by tenant.
+    pub unused: HashMap<usize, UnusedNodes>,
+    /// Nodes whose request also waits for a node that is not ready.
+    pub awaited: Vec<bool>,
 }
 
 impl<'a> PlanningPass<'a> {
@@ -141,9 +147,12 @@ impl<'a> PlanningPass<'a> {
             searches_left: 8,
             reachable: None,
             victims: None,
+            unused: HashMap::new(),
+            awaited: vec![false; view.nodes.len()],
             view,
         };
         pass.count_held_nodes();
+        pass.recall_unused_nodes();
         pass.list_incoming();
         pass
     }
@@ -344,6 +353,7 @@ impl<'a> PlanningPass<'a> {
                 max_nodes: of_group.spec.max_nodes,
             });
         }
+        self.check_pause(of_group.tenant, nodes as usize)?;
         self.check_quota_limits(of_group.tenant, gpus)
     }
 

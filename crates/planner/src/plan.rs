@@ -1,6 +1,6 @@
 //! The output of the planner.
 
-use crate::{ActionReason, PodSet, ScaleUpLimited, Seconds, Unplanned, Wait};
+use crate::{ActionReason, PodSet, ScaleUpLimited, Seconds, Unplanned, UnusedNodes, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,10 @@ pub struct Plan {
     /// Nodes that an autoscaler is to add, by pool.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub scale_ups: BTreeMap<String, ScaleUp>,
+    /// What is known of nodes that tenants did not use, by tenant UID and pool. The next plan needs it, see
+    /// [`Tenant::unused`](crate::Tenant::unused).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unused_nodes: BTreeMap<String, BTreeMap<String, UnusedNodes>>,
 }
 
 /// One change of one node, and why.

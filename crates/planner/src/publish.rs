@@ -46,6 +46,7 @@ impl<'a> PlanningPass<'a> {
                 });
             }
         }
+        self.publish_unused(plan);
         plan.replan_at = [plan.replan_at, self.replan_at].into_iter().flatten().min();
         self.tree
     }
@@ -197,6 +198,10 @@ impl<'a> PlanningPass<'a> {
             Blocked::NotLent { gpus } => WaitReason::NotLent { gpus: *gpus },
             Blocked::NoFreeNodes => WaitReason::NoFreeNodes(self.describe_capacity(earmarked, unassigned)),
             Blocked::NodesComing => WaitReason::NodesComing(self.describe_capacity(earmarked, unassigned)),
+            Blocked::Unused(unused) => WaitReason::Unused {
+                nodes: unused.nodes,
+                until: unused.paused_until().unwrap_or(self.view.now),
+            },
         }
     }
 

@@ -85,6 +85,11 @@ pub enum ActionReason {
         /// How long.
         idle: Seconds,
     },
+    /// Released: idle for too long, although pods wait for which it has room. They cannot start for another reason.
+    Unused {
+        /// How long it is idle.
+        idle: Seconds,
+    },
     /// Released: its tenant borrowed it, and a request of another tenant is served first.
     Reclaimed {
         /// The request.
@@ -169,6 +174,13 @@ pub enum WaitReason {
     NoFreeNodes(Capacity),
     /// It is next: nodes are on their way.
     NodesComing(Capacity),
+    /// The tenant did not use the nodes that it got before.
+    Unused {
+        /// How many.
+        nodes: u32,
+        /// Until when it gets no more for requests that waited then.
+        until: Seconds,
+    },
 }
 
 /// Why a request can never be served as the fleet is.

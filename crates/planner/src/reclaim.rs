@@ -183,6 +183,10 @@ impl<'a> PlanningPass<'a> {
         if claimant == holder || !self.tree.is_borrowed(claimant, holder, held_gpus) {
             return false;
         }
+        // Others stop no work for pods that may never start.
+        if self.find_pause(claimant).is_some() {
+            return false;
+        }
         // Nodes that requests of the holder count on are reclaimed for nominal quotas only: otherwise gangs would take nodes
         // from each other in turn, and none would start.
         let counted_on = matches!(

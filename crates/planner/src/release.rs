@@ -30,8 +30,8 @@ impl PlanningPass<'_> {
     pub fn release_idle_of_satisfied_groups(&mut self) {
         let mut lacking = vec![false; self.view.node_groups.len()];
         for (request, progress) in self.view.requests.iter().zip(&self.progress) {
-            let impossible = matches!(progress.blocked_by, Some(Blocked::Impossible(_)));
-            lacking[request.group] |= !progress.unplaced.is_empty() && !impossible;
+            let gets_none = matches!(progress.blocked_by, Some(Blocked::Impossible(_) | Blocked::Unused(_)));
+            lacking[request.group] |= !progress.unplaced.is_empty() && !gets_none;
         }
         for (group, _) in lacking.iter().enumerate().filter(|(_, lacking)| !**lacking) {
             self.release_idle_of(group);
@@ -69,15 +69,20 @@ impl PlanningPass<'_> {
                 Reverse(*at),
             )
         });
+        let (tenant, mut never_used) = (of.tenant, 0);
         for at in idle {
             match self.idle_until(at) {
                 Some(until) if until > self.view.now => self.replan_by(until),
                 Some(_) if spare > 0 => {
                     spare -= 1;
+                    never_used += usize::from(self.is_never_used(at));
                     self.release_as_idle(at);
                 }
                 _ => {}
             }
+        }
+        if never_used > 0 {
+            self.remember_never_used(tenant, never_used);
         }
     }
 

@@ -44,6 +44,7 @@ impl Display for ActionReason {
                 write_drain(f, *drain_at)
             }
             Self::Idle { idle } => write!(f, "idle for {}", duration(*idle)),
+            Self::Unused { idle } => write!(f, "idle for {}, although pods wait for it", duration(*idle)),
             Self::Reclaimed {
                 request,
                 tenant,
@@ -137,6 +138,11 @@ impl WaitReason {
             }
             Self::NotLent { gpus } => format!("{gpus} free GPUs of pool {pool} are nominal quota that is not lent"),
             Self::NoFreeNodes(capacity) | Self::NodesComing(capacity) => capacity.message(pool),
+            Self::Unused { nodes: unused, until } => format!(
+                "the tenant left {} of pool {pool} unused; until {} it gets few, one by one, for pods that are created later",
+                nodes(*unused),
+                time_of_day(*until)
+            ),
         }
     }
 }

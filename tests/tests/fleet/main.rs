@@ -14,6 +14,7 @@ mod recorded_gpus;
 mod rejected;
 mod schedules;
 mod setup;
+mod unused;
 
 use berth_tests::{
     suite::{Group, Suite, Test},
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         demand::a_pending_pod_brings_a_node_and_an_idle_one_goes_back,
         demand::nominal_quota_is_reclaimed_from_borrowers,
         demand::gang_gets_all_its_nodes_or_waits,
+        unused::a_pod_that_never_starts_does_not_keep_its_node,
         devices::claims_of_devices_bring_nodes,
         devices::pool_learns_gpu_products_from_devices,
         autoscaling::missing_nodes_are_requested_from_an_autoscaler,

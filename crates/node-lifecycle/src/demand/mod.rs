@@ -9,7 +9,7 @@
 //! | required anti-affinity to pods like itself, by host name | one unit of a resource; each node has one |
 //! | spread constraint by host name | one unit of a resource; each node has as many units as it may have of these pods |
 //! | required affinity to pods like itself | nodes of the domain where those run; else one node, or one domain, for all of them |
-//! | the gang that the syncer recorded | one demand for all its pods, those not created yet included |
+//! | the gang that the syncer recorded | one demand for all its pods, those not created yet included if half of them exist |
 //! | scheduling gates, deletion, a node name | no demand |
 //! | no request for devices, in a pool that has them | no demand, unless it selects the pool or the group |
 
@@ -21,6 +21,7 @@ mod read_pod;
 mod share;
 mod topology_spread;
 mod translate;
+mod units;
 mod workload;
 mod workload_index;
 

@@ -5,7 +5,7 @@
 //! for others. So each group has a share. What is beyond it waits, as pods do that wait for the nodes of others, until those before it
 //! have their nodes.
 
-use super::{translate::SchedulingUnit, workload::Workload};
+use super::{units::SchedulingUnit, workload::Workload};
 use berth_api::labels;
 use berth_planner::Unplanned;
 use std::{

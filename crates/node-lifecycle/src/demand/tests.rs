@@ -3,6 +3,9 @@ use berth_planner::{Amounts, Demand, Topology, Unplanned};
 use serde_json::json;
 use std::collections::BTreeMap;
 
+/// When the tenant left nodes of pool `h100` unused.
+const LEFT_UNUSED: i64 = 50;
+
 fn gpus(count: u64) -> Amounts {
     [("nvidia.com/gpu".to_owned(), count)].into()
 }
@@ -72,6 +75,8 @@ fn demand_with(pods: &[Workload], used: u64) -> TenantDemand {
         own: vec![("fix", &own, gpus(used))],
         coming: Vec::new(),
         share: Share::of_one(1),
+        now: 100,
+        left_unused: BTreeMap::from([("h100", LEFT_UNUSED)]),
     };
     translate_demand(&tenant, &pools)
 }
@@ -151,6 +156,36 @@ fn a_gang_is_one_demand_with_the_pods_that_are_to_come() {
     let gang = &demand["burst"][0];
     assert!(gang.gang && gang.topology == Topology::SingleDomain);
     assert_eq!((gang.pod_sets[0].count, gang.name.as_str()), (4, "train"));
+}
+
+#[test]
+fn one_pod_does_not_bring_the_nodes_of_a_whole_gang() {
+    let of = |pods: u32, size| {
+        let pods = (0..pods).map(|number| member(&format!("p{number}"), size, SchedulingState::Pending));
+        demand_with(&pods.collect::<Vec<_>>(), 8)
+    };
+    for (pods, size) in [(1, 64), (31, 64), (1, 3)] {
+        let count = of(pods, size).demand["burst"][0].pod_sets[0].count;
+        assert_eq!(count, pods, "those that exist, of {size}");
+    }
+    for (pods, size) in [(32, 64), (2, 3), (1, 2)] {
+        assert_eq!(of(pods, size).demand["burst"][0].pod_sets[0].count, size);
+    }
+    let mut young = member("a", 64, SchedulingState::Pending);
+    young.since = 41;
+    let being_created = demand_with(&[young], 8);
+    assert!(being_created.demand.is_empty(), "more may come at any moment");
+    assert_eq!(being_created.again_at, Some(101));
+}
+
+#[test]
+fn pods_that_had_their_chance_do_not_keep_later_ones_that_are_alike() {
+    let pods = [10, LEFT_UNUSED, LEFT_UNUSED + 1, 90].map(|since| Workload {
+        since,
+        ..pod(&format!("p{since}"), 8)
+    });
+    let counts: Vec<u32> = demand(&pods)["burst"].iter().map(|one| one.pod_sets[0].count).collect();
+    assert_eq!(counts, [2, 2]);
 }
 
 #[test]
@@ -240,6 +275,8 @@ fn overflow(pods: &[Workload], left: u32) -> Vec<(String, Vec<String>)> {
         own: Vec::new(),
         coming: vec![("first", &coming)],
         share: Share::of_one(1),
+        now: 100,
+        left_unused: BTreeMap::from([("h100", LEFT_UNUSED)]),
     };
     let names = |demand: Vec<Demand>| {
         let pods = |one: Demand| (0..one.pod_sets.iter().map(|pods| pods.count).sum()).map(move |_| one.name.clone());

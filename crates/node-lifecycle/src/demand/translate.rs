@@ -7,12 +7,12 @@ use super::{
     pod_affinity,
     share::{Constraints, Share, UsedShare},
     topology_spread::SpreadLimits,
-    workload::{ANTI_AFFINITY_PREFIX, SchedulingState, Workload, is_device, shorten},
+    units::{DomainRule, SchedulingUnit, group_into_units},
+    workload::{ANTI_AFFINITY_PREFIX, Workload, is_device, shorten},
 };
 use berth_api::labels;
 use berth_planner::{Amounts, Demand, PodSet, Seconds, Topology, Unplanned};
 use std::{
-    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::{BuildHasher, RandomState},
 };
@@ -62,6 +62,9 @@ pub struct Tenant<'a> {
     pub coming: Vec<(&'a str, &'a HostNode<'a>)>,
     /// What each of its groups may cause.
     pub share: Share,
+    pub now: Seconds,
+    /// When nodes were released that none of its pods used, by pool.
+    pub left_unused: BTreeMap<&'a str, Seconds>,
 }
 
 /// The demand of a tenant, and how nodes represent its constraints.
@@ -75,6 +78,8 @@ pub struct TenantDemand {
     pub limits: BTreeMap<String, u64>,
     /// Pods that are no part of the demand, by group.
     pub unplanned: BTreeMap<String, BTreeSet<Unplanned>>,
+    /// When there is more demand although nothing changes.
+    pub again_at: Option<Seconds>,
 }
 
 /// Label that names one node.
@@ -93,28 +98,6 @@ struct EligibilityCache<'a> {
 
 /// Comparisons of pods of one tenant with nodes: some tenths of a second. What is left then waits until pods before it have their nodes.
 const MAX_COMPARISONS: usize = 5_000_000;
-
-/// One pod, or a gang.
-pub(super) struct SchedulingUnit<'a> {
-    name: String,
-    priority: i32,
-    since: Seconds,
-    pub(super) pods: Vec<&'a Workload>,
-    /// Pods of the gang that are not created yet.
-    missing: u32,
-    is_gang: bool,
-    one_domain: DomainRule<'a>,
-}
-
-/// Whether nodes must be of one topology domain.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DomainRule<'a> {
-    No,
-    /// Of the pool's topology key.
-    Yes,
-    /// Of this label.
-    By(&'a str),
-}
 
 /// Whether a pod needs a node of a pool. In a pool with devices, only pods that request a device, or select the pool or the group,
 /// need one.
@@ -144,7 +127,7 @@ pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_
     let dynamic: Vec<&NodeGroupDemand<'_>> = groups.iter().filter(|group| group.is_dynamic).collect();
     let nodes: Vec<&HostNode<'_>> = pools.values().flat_map(|pool| &pool.nodes).collect();
     let workloads = pod_affinity::resolve_affinity(&tenant.workloads, &tenant.own, &nodes);
-    for unit in group_into_units(workloads.iter().map(AsRef::as_ref)) {
+    for unit in group_into_units(workloads.iter().map(AsRef::as_ref), tenant.now) {
         let mut could = dynamic.iter().filter_map(|group| {
             let pool = pools.get(group.pool)?;
             let mut pods = unit.pods.iter();
@@ -158,6 +141,10 @@ pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_
             }
             continue;
         };
+        if let Some(until) = unit.is_created_until {
+            demand.again_at = [demand.again_at, Some(until)].into_iter().flatten().min();
+            continue;
+        }
         let others: Vec<_> = could.collect();
         if unit.missing == 0 && simulation.place_in_other_groups(&unit.pods, first.name, groups) {
             continue;
@@ -176,7 +163,8 @@ pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_
             demand.leave_out(group, why);
             continue;
         }
-        if demand.add(group, pool, &unit, &mut spread) {
+        let left_unused = tenant.left_unused.get(group.pool).copied();
+        if demand.add(group, pool, &unit, &mut spread, left_unused) {
             used.add_request();
         }
     }
@@ -195,93 +183,6 @@ fn group_of_large_rules<'a>(
         pool.is_some_and(|pool| needs_node_of(pod, pool.has_devices))
     };
     groups.iter().find(waits_for).copied()
-}
-
-/// Pending pods one by one, those with an affinity to each other, and gangs: higher priority first, then by age.
-fn group_into_units<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<SchedulingUnit<'a>> {
-    let mut units = Vec::new();
-    let mut gangs: BTreeMap<&str, Vec<&'a Workload>> = BTreeMap::new();
-    let mut companions: BTreeMap<_, SchedulingUnit<'a>> = BTreeMap::new();
-    for workload in workloads {
-        match (&workload.gang, &workload.affinity) {
-            (Some(gang), _) if gang.size > 1 => gangs.entry(&gang.name).or_default().push(workload),
-            _ if workload.scheduling != SchedulingState::Pending => {}
-            (_, Some(affinity)) => {
-                if let Some(unit) = companions.get_mut(affinity) {
-                    unit.priority = unit.priority.max(workload.priority);
-                    unit.pods.push(workload);
-                } else {
-                    let mut unit = single_pod(workload);
-                    unit.one_domain = DomainRule::By(&affinity.topology);
-                    companions.insert(affinity, unit);
-                }
-            }
-            (_, None) => units.push(single_pod(workload)),
-        }
-    }
-    units.extend(companions.into_values());
-    for (name, mut members) in gangs {
-        members.sort_by_key(|pod| (pod.since, pod.name.clone()));
-        let Some(gang) = members.iter().find_map(|pod| pod.gang.as_ref()) else {
-            continue;
-        };
-        let has_started = members
-            .iter()
-            .any(|pod| matches!(pod.scheduling, SchedulingState::Bound(_) | SchedulingState::Finished));
-        let running = members
-            .iter()
-            .filter(|pod| matches!(pod.scheduling, SchedulingState::Bound(_)))
-            .count();
-        let still = usize::try_from(gang.size).unwrap_or(usize::MAX).saturating_sub(running);
-        let mut waiting: Vec<&Workload> = members
-            .into_iter()
-            .filter(|pod| pod.scheduling == SchedulingState::Pending)
-            .collect();
-        // Pods beyond the gang's size are served one by one.
-        let more = waiting.split_off(still.min(waiting.len()));
-        units.extend(more.into_iter().map(single_pod));
-        let Some(first) = waiting.first() else { continue };
-        // Before the gang starts, pods that are not created yet are taken to be like the others. Afterwards the missing pods
-        // have finished.
-        let missing = if has_started { 0 } else { still - waiting.len() };
-        units.push(SchedulingUnit {
-            name: name.to_owned(),
-            priority: waiting.iter().map(|pod| pod.priority).max().unwrap_or_default(),
-            since: first.since,
-            missing: u32::try_from(missing).unwrap_or(u32::MAX),
-            is_gang: true,
-            one_domain: if gang.one_domain {
-                DomainRule::Yes
-            } else {
-                DomainRule::No
-            },
-            pods: waiting,
-        });
-    }
-    let rank = |unit: &SchedulingUnit<'_>| (Reverse(unit.priority), unit.since, unit.name.clone());
-    units.sort_by_cached_key(rank);
-    units
-}
-
-fn single_pod(workload: &Workload) -> SchedulingUnit<'_> {
-    SchedulingUnit {
-        name: workload.name.clone(),
-        priority: workload.priority,
-        since: workload.since,
-        pods: vec![workload],
-        missing: 0,
-        is_gang: false,
-        one_domain: DomainRule::No,
-    }
-}
-
-impl<'a> SchedulingUnit<'a> {
-    /// Its pods, those that are not created yet included.
-    fn all(&self) -> Vec<&'a Workload> {
-        let missing = usize::try_from(self.missing).unwrap_or_default();
-        let more = self.pods.last().into_iter().cycle().take(missing);
-        self.pods.iter().chain(more).copied().collect()
-    }
 }
 
 impl Default for EligibilityCache<'_> {
@@ -374,13 +275,15 @@ impl TenantDemand {
         self.unplanned.entry(group.name.to_owned()).or_default().insert(why);
     }
 
-    /// Adds a demand. Returns whether it is one of its own: it may be like the last.
+    /// Adds a demand. Returns whether it is one of its own: it may be like the last. Pods that were created before the tenant left nodes
+    /// unused and later ones are not alike.
     fn add(
         &mut self,
         group: &NodeGroupDemand<'_>,
         pool: &PoolNodes<'_>,
         unit: &SchedulingUnit<'_>,
         spread: &mut SpreadLimits<'_>,
+        left_unused: Option<Seconds>,
     ) -> bool {
         let mut kinds: Vec<PodSet> = Vec::new();
         for pod in &unit.pods {
@@ -419,7 +322,7 @@ impl TenantDemand {
         };
         let list = self.demand.entry(group.name.to_owned()).or_default();
         match list.last_mut() {
-            Some(last) if can_merge(last, &demand) => {
+            Some(last) if can_merge(last, &demand, left_unused) => {
                 last.pod_sets[0].count += 1;
                 false
             }
@@ -477,8 +380,10 @@ fn raise_last(kinds: &mut [PodSet], requests: &Amounts) {
 pub const SATISFIED: &str = "true";
 
 /// Whether two demands can be one with a higher count.
-fn can_merge(a: &Demand, b: &Demand) -> bool {
-    !a.gang
+fn can_merge(a: &Demand, b: &Demand, left_unused: Option<Seconds>) -> bool {
+    let is_later = |one: &Demand| left_unused.is_some_and(|at| one.waiting_since > at);
+    is_later(a) == is_later(b)
+        && !a.gang
         && !b.gang
         && a.priority == b.priority
         && a.selector == b.selector

@@ -18,13 +18,13 @@ use berth_api::{
     HostNodePool, Organization, PoolOrder, PoolReclaim, Project, ScheduleState, TenantClass, TenantCluster,
     names::TenantId,
 };
-use berth_planner::{Fleet, Order, Pool, Reclaim, Tenant};
+use berth_planner::{Fleet, Order, Pool, Reclaim, Tenant, UnusedNodes};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
 use nodes::{group_by_pool, observe_nodes, planner_node, pools_with_devices};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 use tenants::{DemandCollector, count_groups_with_demand, planner_groups};
@@ -62,6 +62,8 @@ pub struct TenantInput {
     pub project: Option<String>,
     /// What its schedules let it do now.
     pub schedule: ScheduleState,
+    /// What the last plan said of nodes that it did not use, by pool.
+    pub unused: BTreeMap<String, UnusedNodes>,
 }
 
 #[cfg(test)]
@@ -76,6 +78,7 @@ impl TenantInput {
             class: None,
             project: None,
             schedule: ScheduleState::Running,
+            unused: BTreeMap::new(),
         }
     }
 }
@@ -119,7 +122,7 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
         by_tenant.get(id.slug()).map(Vec::as_slice).unwrap_or_default()
     };
     let groups = { input.tenants.iter() }.map(|tenant| count_groups_with_demand(tenant, workloads_of(tenant)));
-    let mut collected = DemandCollector::new(groups.sum());
+    let mut collected = DemandCollector::new(groups.sum(), now);
     let mut tenants: Vec<Tenant> = input
         .tenants
         .iter()
@@ -141,6 +144,7 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
                 weight: 1,
                 node_groups: groups,
                 terminated: tenant.gone,
+                unused: tenant.unused.clone(),
                 uid,
             })
         })
@@ -186,3 +190,5 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
 
 #[cfg(test)]
 mod crowd_tests;
+#[cfg(test)]
+mod unused_tests;

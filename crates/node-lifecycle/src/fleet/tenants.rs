@@ -10,7 +10,7 @@ use crate::{
     node::is_available,
 };
 use berth_api::{NodeGroup, NodeMode, ScheduleState};
-use berth_planner::{self as planner, Amounts};
+use berth_planner::{self as planner, Amounts, Seconds};
 use berth_schedules::groups::scheduled_group;
 use kube_core::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,6 +96,7 @@ pub(super) fn count_groups_with_demand(tenant: &TenantInput, workloads: &[&Workl
 /// The demand of all tenants, and the labels and resources of nodes that it mentions, by pool.
 pub(super) struct DemandCollector {
     share: Share,
+    now: Seconds,
     /// Labels that are selected by value.
     labels: BTreeMap<String, BTreeSet<String>>,
     /// Labels that represent affinities.
@@ -107,9 +108,10 @@ pub(super) struct DemandCollector {
 
 impl DemandCollector {
     /// A collector without demand yet, of tenants that have so many groups whose nodes follow it.
-    pub(super) fn new(groups: usize) -> Self {
+    pub(super) fn new(groups: usize, now: Seconds) -> Self {
         Self {
             share: Share::of_one(groups),
+            now,
             labels: BTreeMap::new(),
             affinities: BTreeMap::new(),
             needs: TenantDemand::default(),
@@ -177,6 +179,10 @@ impl DemandCollector {
                     .collect(),
                 coming: coming.iter().map(|(group, node)| (*group, node)).collect(),
                 share: self.share,
+                now: self.now,
+                left_unused: { tenant.unused.iter() }
+                    .map(|(pool, unused)| (pool.as_str(), unused.released_at))
+                    .collect(),
             },
             nodes,
         );
@@ -185,7 +191,9 @@ impl DemandCollector {
             affinities,
             limits,
             unplanned,
+            again_at,
         } = needs;
+        self.needs.again_at = [self.needs.again_at, again_at].into_iter().flatten().min();
         for group in groups.iter_mut() {
             group.unplanned = unplanned.get(&group.name).cloned().unwrap_or_default();
         }

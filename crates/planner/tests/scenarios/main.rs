@@ -41,3 +41,4 @@ mod quotas;
 mod reclaim;
 mod release;
 mod scale_up;
+mod unused;

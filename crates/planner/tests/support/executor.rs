@@ -2,8 +2,11 @@
 
 use berth_planner::{ActionKind, Fleet, NodeState, Owner, Phase, Plan};
 
-/// Carries out the part of a plan that takes no time: reserves and cordons nodes.
+/// Carries out the part of a plan that takes no time: reserves and cordons nodes, and keeps what the next plan needs.
 pub fn apply(fleet: &mut Fleet, plan: &Plan) {
+    for tenant in &mut fleet.tenants {
+        tenant.unused = plan.unused_nodes.get(&tenant.uid).cloned().unwrap_or_default();
+    }
     for action in &plan.actions {
         let now = fleet.now;
         let node = fleet

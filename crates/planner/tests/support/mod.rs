@@ -3,7 +3,7 @@
 //! ```text
 //! pool h100 gpus=8 domains hold=600 idle=300 grace=300 order=fifo reclaim=fair-share starvation=600 scaled max-nodes=9 max-pods=99 node-gpus=8
 //! quota vision weight=2 nominal=16 lending=8 limit=32 parent=org
-//! tenant a quota=vision weight=2 deleted
+//! tenant a quota=vision weight=2 deleted unused=h100:8
 //! group a/train h100 0..8
 //! demand a/train train-8 8x8 gang single-domain since=60 prio=5 zone=a
 //! node n1..n4 rack=r1 free
@@ -27,7 +27,7 @@ pub mod world;
 
 use berth_planner::{
     ActionKind, Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, Plan, PodSet, Pool, Quota,
-    Reclaim, Seconds, Tenant, Topology,
+    Reclaim, Seconds, Tenant, Topology, UnusedNodes,
 };
 use std::fmt::Write;
 
@@ -138,6 +138,17 @@ fn tenant(words: &[&str], age: usize) -> Tenant {
         match split(word) {
             ("quota", value) => tenant.quota = Some(value.into()),
             ("weight", value) => tenant.weight = number(value),
+            // unused=POOL:NODES, released now.
+            ("unused", value) => {
+                let (pool, nodes) = value.split_once(':').expect("unused=POOL:NODES");
+                let unused = UnusedNodes {
+                    released_at: NOW,
+                    nodes: number(nodes),
+                    times: 3,
+                    kept_since: None,
+                };
+                tenant.unused.insert(pool.into(), unused);
+            }
             ("deleted", _) => tenant.terminated = true,
             other => panic!("unknown option of a tenant: {other:?}"),
         }

@@ -95,7 +95,7 @@ fn tenant(number: usize) -> impl Strategy<Value = Tenant> {
             max_nodes: min + more,
             ..NodeGroup::default()
         }],
-        terminated: false,
+        ..Tenant::default()
     })
 }
 

@@ -11,6 +11,9 @@ pub const RECYCLING: Seconds = 180;
 /// How long pods stay on a node that is being drained, where budgets hold up its drain.
 pub const DRAIN: Seconds = 240;
 
+/// Demand with this name fits on nodes, and its pods never start: an affinity to pods that do not exist, for example.
+pub const STUCK: &str = "stuck";
+
 /// Demand that arrives at some step.
 #[derive(Clone, Debug)]
 pub struct Arrival {
@@ -179,7 +182,7 @@ impl World {
             let uid = self.fleet.tenants[tenant].uid.clone();
             let mut waiting = std::mem::take(&mut self.fleet.tenants[tenant].node_groups[0].demand);
             waiting.sort_by_key(|demand| (-demand.priority, demand.waiting_since));
-            for demand in &mut waiting {
+            for demand in waiting.iter_mut().filter(|demand| demand.name != STUCK) {
                 let (count, each) = (demand.pod_sets[0].count, demand.pod_sets[0].requests[GPU]);
                 let mut free: Vec<(usize, u64)> = Vec::new();
                 for (at, node) in self.fleet.nodes.iter().enumerate() {

@@ -121,6 +121,7 @@ impl Decisions {
         self.fleet.now = now;
         self.asked = Some(now);
         self.plans += 1;
+        // Jobs start as soon as their nodes are there: what the plan says of unused nodes is not kept.
         self.last = plan(&self.fleet);
         if let Some(violation) = check(&self.fleet, &self.last).into_iter().next() {
             return Err(violation);

@@ -47,6 +47,7 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     let control_plane = control_plane_nodes::reconcile(context).await;
     recorded?;
     let plan_again = plan.replan_at.map(|at| seconds(at - fleet.now));
+    let demand_again = demand.again_at.map(|at| seconds(at - fleet.now));
     let rejected_again = context.rejected_nodes.seconds_until_next_retry(now.as_second());
     let scheduled = next_schedule.map(|next| pause_until(now, Some(next)));
     let pauses = [
@@ -54,6 +55,7 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
         placeholders,
         control_plane,
         plan_again,
+        demand_again,
         rejected_again.map(seconds),
         scheduled,
     ];

@@ -5,9 +5,9 @@ use crate::key::Key;
 use berth_planner::Plan;
 use kube::ResourceExt;
 
-/// Keeps what the plan says of each tenant's node groups, and reconciles the tenants for which that changed.
+/// Keeps what the plan says of each tenant, and reconciles the tenants for which that changed.
 pub fn update_group_status(context: &NodesContext, plan: &Plan) {
-    let changed = context.tenants.set_node_group_plans(&plan.node_groups);
+    let changed = context.tenants.set_plan(plan);
     if changed.is_empty() {
         return;
     }

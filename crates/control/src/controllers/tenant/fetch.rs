@@ -1,8 +1,8 @@
 //! Reads what a tenant's reconcile needs from the host.
 
-use super::{context::TenantContext, node_groups};
+use super::{context::TenantContext, node_groups, unused_nodes};
 use crate::error::{ReconcileError, api};
-use berth_api::{NodeGroup, NodeGroupStatus, ScheduleState, TenantCluster};
+use berth_api::{NodeGroup, NodeGroupStatus, ScheduleState, TenantCluster, UnusedNodesStatus};
 use berth_node_lifecycle::Assignment;
 use k8s_openapi::api::{core::v1::Node, networking::v1::ServiceCIDR};
 use kube::{Api, Client, ResourceExt, api::ListParams, runtime::reflector::Store};
@@ -16,6 +16,8 @@ pub(super) struct ObservedNodes {
     pub(super) spec: Vec<NodeGroup>,
     /// The status of each node group.
     pub(super) groups: Vec<NodeGroupStatus>,
+    /// Nodes that it did not use.
+    pub(super) unused: Vec<UnusedNodesStatus>,
 }
 
 impl ObservedNodes {
@@ -36,7 +38,14 @@ pub(super) fn observe_nodes(
     let plans = cluster.uid().and_then(|uid| context.tenants.node_group_plans(&uid));
     let spec = node_groups::scheduled(&cluster.spec.node_groups, &owned, schedule);
     let groups = node_groups::statuses(&spec, &owned, plans.as_ref());
-    ObservedNodes { owned, spec, groups }
+    let unused = cluster.uid().and_then(|uid| context.tenants.unused_nodes(&uid));
+    let recorded = || unused_nodes::recorded(cluster);
+    ObservedNodes {
+        owned,
+        spec,
+        groups,
+        unused: unused_nodes::statuses(&unused.unwrap_or_else(recorded)),
+    }
 }
 
 /// Nodes whose assignment names this tenant.

@@ -36,6 +36,7 @@ mod status;
 mod target;
 #[cfg(test)]
 mod tests;
+mod unused_nodes;
 mod upgrade;
 mod validate;
 mod version;
@@ -48,6 +49,7 @@ pub use context::TenantContext;
 pub use error::TenantError;
 pub use memory::{TenantMemory, Tenants};
 pub use settings::Settings;
+pub use unused_nodes::recorded as recorded_unused_nodes;
 pub use validate::{AvailableCapacity, Validator, validate};
 
 use super::slots::Slot;

@@ -6,6 +6,7 @@ use super::{
         compliance, node_groups,
         remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
         schedule::STOPS_SOON,
+        unused_nodes,
     },
     conditions::SLEEPING,
 };
@@ -16,7 +17,7 @@ use berth_api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::{Event, EventType};
 
-/// The Events of a status that changed: one for each change of a node group, each violation that begins or is enforced, and each
+/// The Events of a status that changed: one for each change of a node group, each pause after nodes that were not used, each violation that begins or is enforced, and each
 /// condition with a new status or reason.
 pub(super) fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Event> {
     let groups = node_groups::events(&before.node_groups, &after.node_groups)
@@ -39,7 +40,10 @@ pub(super) fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) 
     let violations = compliance::events(&before.violations, &after.violations)
         .into_iter()
         .map(|(reason, message)| event(EventType::Warning, &reason, COMPLIANT, &message));
-    groups.chain(violations).chain(conditions).collect()
+    let unused = unused_nodes::messages(&before.unused_nodes, &after.unused_nodes)
+        .into_iter()
+        .map(|message| event(EventType::Warning, "NodesUnused", NODES_READY, &message));
+    groups.chain(unused).chain(violations).chain(conditions).collect()
 }
 
 fn event(type_: EventType, reason: &str, action: &str, message: &str) -> Event {

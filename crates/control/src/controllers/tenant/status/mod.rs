@@ -101,6 +101,7 @@ pub(super) fn build(
             ready: count(serving.iter().filter(|node| is_ready(node)).count()),
         }),
         node_groups: nodes.groups.clone(),
+        unused_nodes: nodes.unused.clone(),
         // The pass over GPUs writes it, see [`write`].
         idle: None,
         violations,

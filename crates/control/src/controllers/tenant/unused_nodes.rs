@@ -1,0 +1,98 @@
+//! Nodes that a tenant got for its pods and that none of them used: what the planner knows of them, in the status. Pure.
+
+use berth_api::{TenantCluster, UnusedNodesStatus};
+use berth_planner::{Seconds, UnusedNodes};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::collections::BTreeMap;
+
+/// What the status says, by pool. A new control continues with it.
+pub fn recorded(cluster: &TenantCluster) -> BTreeMap<String, UnusedNodes> {
+    let recorded = cluster.status.iter().flat_map(|status| &status.unused_nodes);
+    let unused = recorded.map(|recorded| {
+        let unused = UnusedNodes {
+            kept_since: None,
+            released_at: recorded.released_at.0.as_second(),
+            nodes: recorded.nodes,
+            times: recorded.times,
+        };
+        (recorded.pool_name.clone(), unused)
+    });
+    unused.collect()
+}
+
+/// What belongs into the status. Nodes that pods may still use do not.
+pub(super) fn statuses(unused: &BTreeMap<String, UnusedNodes>) -> Vec<UnusedNodesStatus> {
+    let time = |seconds: Seconds| Time(Timestamp::from_second(seconds).unwrap_or_default());
+    let released = unused.iter().filter(|(_, unused)| unused.times > 0);
+    let statuses = released.map(|(pool, unused)| UnusedNodesStatus {
+        pool_name: pool.clone(),
+        nodes: unused.nodes,
+        times: unused.times,
+        released_at: time(unused.released_at),
+        paused_until: unused.paused_until().map(time),
+    });
+    statuses.collect()
+}
+
+/// The messages of the Events for pauses that begin.
+pub(super) fn messages(before: &[UnusedNodesStatus], after: &[UnusedNodesStatus]) -> Vec<String> {
+    let is_new = |unused: &&UnusedNodesStatus| {
+        let is_same = |before: &UnusedNodesStatus| before.pool_name == unused.pool_name && before.times == unused.times;
+        !before.iter().any(is_same)
+    };
+    let begin = after.iter().filter(is_new).filter_map(|unused| {
+        let until = unused.paused_until.as_ref()?;
+        Some(format!(
+            "{} nodes of pool {} were ready, and none of the tenant's pods used them; until {} it gets one at a time, for pods that are created \
+             later. The Events of the pods say why they do not start",
+            unused.nodes, unused.pool_name, until.0
+        ))
+    });
+    begin.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::{TenantClusterSpec, TenantClusterStatus};
+
+    fn unused(times: u32, kept_since: Option<Seconds>) -> BTreeMap<String, UnusedNodes> {
+        let unused = UnusedNodes {
+            kept_since,
+            released_at: 43_200,
+            nodes: 8,
+            times,
+        };
+        [("h100".to_owned(), unused)].into()
+    }
+
+    #[test]
+    fn a_new_control_continues_with_what_the_status_says() {
+        let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+        assert_eq!(recorded(&cluster), BTreeMap::new());
+        cluster.status = Some(TenantClusterStatus {
+            unused_nodes: statuses(&unused(4, None)),
+            ..TenantClusterStatus::default()
+        });
+        assert_eq!(recorded(&cluster), unused(4, None));
+        assert_eq!(
+            statuses(&unused(0, Some(43_200))),
+            [],
+            "its pods may start at any moment"
+        );
+    }
+
+    #[test]
+    fn each_pause_has_one_event() {
+        let of = |times| statuses(&unused(times, None));
+        assert_eq!(messages(&[], &of(1)), Vec::<String>::new(), "it was spared");
+        let first = messages(&of(2), &of(3));
+        assert!(
+            first.len() == 1 && first[0].contains("until 1970-01-01T12:10:00Z"),
+            "{first:?}"
+        );
+        assert!(messages(&of(3), &of(3)).is_empty());
+        assert_eq!(messages(&of(3), &of(4)).len(), 1);
+    }
+}
