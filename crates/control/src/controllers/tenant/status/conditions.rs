@@ -229,6 +229,7 @@ mod tests {
             spec: Vec::new(),
             owned: Vec::new(),
             groups: Vec::new(),
+            unused: Vec::new(),
         }
     }
 
