@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// How Berth gives back GPUs that are allocated to pods and do nothing.
 ///
 /// A pod is idle if each of its GPUs shows no activity and draws little power in the whole window. Metrics that are missing, old
-/// or incomplete never make a pod idle, except for missing ones of a pod whose containers do not run for `maxStartup`.
+/// or incomplete never make a pod idle, except for missing ones of a pod whose containers have not started for `maxStartup`.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("duration(self.window) >= duration('30m')")
@@ -46,7 +46,7 @@ pub struct IdleReclaim {
     /// Time after the start of a pod that is not evaluated, for example to pull a model.
     #[serde(default = "thirty_minutes")]
     pub startup_grace_period: KubeDuration,
-    /// Time after which a pod that has a node, and whose containers do not run, is judged by its metrics alone. Without metrics it is idle then.
+    /// Time after which a pod that has a node, and whose containers have not started, is judged by its metrics alone. Without metrics it is idle then.
     #[serde(default = "six_hours")]
     pub max_startup: KubeDuration,
     /// Time that a pod may run at least, whatever its GPUs do.
@@ -296,7 +296,7 @@ pub struct IdleProfile {
     /// Time after the start of a pod that is not evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_grace_period: Option<KubeDuration>,
-    /// Time after which a pod that has a node, and whose containers do not run, is judged by its metrics alone.
+    /// Time after which a pod that has a node, and whose containers have not started, is judged by its metrics alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_startup: Option<KubeDuration>,
     /// Time that a pod may run at least, whatever its GPUs do.

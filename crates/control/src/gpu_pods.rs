@@ -6,7 +6,7 @@ use berth_node_lifecycle::{
     demand::{read_claims, shorten},
     pod_requests::{self, MOST_RESOURCES},
 };
-use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt;
 use serde_json::Value;
 use std::{
@@ -186,19 +186,27 @@ fn read_transition(status: &PodStatus, type_: &str) -> Option<i64> {
     Some(condition.last_transition_time.as_ref()?.0.as_second())
 }
 
-/// When the last of its running containers started for the first time; none as long as none runs. Init containers may prepare data for hours.
-/// A container that has started again was started first when these had ended: one that ends every hour would keep its pod young for ever.
+/// When the last of its containers that have run started for the first time; none as long as none has. Init containers may prepare data for
+/// hours. A container that has ended was started first when these had: one that ends every hour would keep its pod young for ever. It counts
+/// whether it runs or not: else nothing would be known of a pod that crashes in some passes, and it would never take the next step.
 fn read_start(status: &PodStatus) -> Option<i64> {
-    let running = |state: &ContainerState| Some(state.running.as_ref()?.started_at.as_ref()?.0.as_second());
-    let initialized = read_transition(status, "Initialized");
-    let starts = status.container_statuses.iter().flatten();
-    starts
-        .filter_map(|container| {
-            let started = running(container.state.as_ref()?)?;
-            let first = initialized.filter(|_| container.restart_count > 0);
-            Some(first.map_or(started, |first| first.min(started)))
-        })
-        .max()
+    // Kubelets before 1.36 take the condition back while init containers run again, on a node that was restarted.
+    let earliest = read_transition(status, "Initialized").or_else(|| read_transition(status, "PodScheduled"));
+    let containers = status.container_statuses.iter().flatten();
+    let starts = containers.filter_map(|container| {
+        let running = container.state.as_ref().and_then(|state| state.running.as_ref());
+        let started = running.and_then(|running| Some(running.started_at.as_ref()?.0.as_second()));
+        let first = earliest.filter(|_| has_ended(container));
+        first.into_iter().chain(started).min()
+    });
+    starts.max()
+}
+
+/// Whether a container has run and ended, once at least. It may run again.
+fn has_ended(container: &ContainerStatus) -> bool {
+    let states = [&container.state, &container.last_state];
+    let has_run = states.into_iter().flatten().any(|state| state.terminated.is_some());
+    has_run || container.restart_count > 0
 }
 
 fn read_condition(status: &PodStatus) -> Option<ObservedCondition> {
@@ -349,6 +357,50 @@ mod tests {
             start(restarted(), json!([])),
             Some(50),
             "it is not known when it started first"
+        );
+    }
+
+    /// The status of a pod with a node since second 1, one container of which does not run, and the init containers of which ended in second 5.
+    fn waiting(restarts: u32, last_state: &Value, initialized: &str) -> Value {
+        let condition = |type_: &str, status: &str, second: u32| json!({"type": type_, "status": status, "lastTransitionTime": format!("1970-01-01T00:00:0{second}Z")});
+        json!({
+            "phase": "Running",
+            "conditions": [condition("PodScheduled", "True", 1), condition("Initialized", initialized, 5)],
+            "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": restarts,
+                "state": {"waiting": {"reason": "ImagePullBackOff"}}, "lastState": last_state}],
+        })
+    }
+
+    #[test]
+    fn a_pod_that_has_run_has_started_also_while_none_of_its_containers_runs() {
+        let start = |status: &Value| read(&with_gpus("1"), status).unwrap().started_at;
+        let ended = json!({"terminated": {"exitCode": 1, "finishedAt": "1970-01-01T00:00:40Z"}});
+        let lost = json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}});
+        for (restarts, last_state) in [(0, &ended), (9, &ended), (1, &lost), (1, &json!({}))] {
+            assert_eq!(start(&waiting(restarts, last_state, "True")), Some(5), "{last_state}");
+        }
+        assert_eq!(start(&waiting(0, &json!({}), "True")), None, "it has never run");
+        // A container that crashes: the same start while it runs, has ended and waits.
+        for state in [
+            json!({"running": {"startedAt": "1970-01-01T00:00:50Z"}}),
+            json!({"terminated": {"exitCode": 1, "finishedAt": "1970-01-01T00:00:55Z"}}),
+            json!({"waiting": {"reason": "CrashLoopBackOff"}}),
+        ] {
+            let mut status = waiting(7, &ended, "True");
+            status["containerStatuses"][0]["state"] = state.clone();
+            assert_eq!(start(&status), Some(5), "{state}");
+        }
+    }
+
+    #[test]
+    fn a_pod_whose_init_containers_run_again_has_run_since_it_has_its_node() {
+        let start = |status: &Value| read(&with_gpus("1"), status).unwrap().started_at;
+        let ended = json!({"terminated": {"exitCode": 255, "finishedAt": "1970-01-01T00:00:40Z"}});
+        assert_eq!(start(&waiting(1, &ended, "False")), Some(1));
+        assert_eq!(
+            start(&waiting(0, &json!({}), "False")),
+            None,
+            "they run for the first time"
         );
     }
 

@@ -26,7 +26,7 @@ pub struct Metrics {
 pub enum Unknown {
     /// Prometheus did not answer.
     NoMetrics,
-    /// None of its containers runs.
+    /// None of its containers has run.
     NotStarted,
     /// A schedule of the platform restricts it: what it waits for may not start, or it is being stopped.
     OutsideSchedule,
@@ -72,13 +72,13 @@ pub enum Verdict {
     Active,
 }
 
-/// When a pod started: when its containers did, or when it got its node, if none of them runs after the longest start-up. None before that.
+/// When a pod started: when its containers did, or when it got its node, if none of them has run after the longest start-up. None before that.
 pub fn start_of(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Seconds> {
     let late = pod.scheduled_at.filter(|_| has_overrun(pod, timings, now));
     pod.started_at.or(late)
 }
 
-/// Whether none of its containers runs although it has had its node for the longest start-up and the window.
+/// Whether none of its containers has run although it has had its node for the longest start-up and the window.
 fn has_overrun(pod: &GpuPod, timings: Timings, now: Seconds) -> bool {
     let longest = timings.max_startup.max(timings.window);
     let is_late = |scheduled_at: Seconds| now >= scheduled_at.saturating_add(longest);
@@ -87,8 +87,9 @@ fn has_overrun(pod: &GpuPod, timings: Timings, now: Seconds) -> bool {
 
 /// Judges one pod with at least one GPU. Without an answer of Prometheus nothing is known.
 ///
-/// Of a pod that has overrun its start-up only the metrics count that there are: GPUs without any do nothing, because no container runs. An
-/// init container may use them.
+/// Of a pod that has overrun its start-up only the metrics count that there are: GPUs without any do nothing, because no container has run.
+/// An init container may use them. A pod that has run needs complete metrics, also while none of its containers runs: what it did is not
+/// known without them.
 pub fn judge(
     pod: &GpuPod,
     policy: &Policy,
@@ -300,7 +301,7 @@ mod tests {
         assert_eq!(judge_with(&pod, table()), unknown(Unknown::NotStarted));
     }
 
-    /// A pod with a node since then, none of whose containers runs: its image cannot be pulled, or an init container does not end.
+    /// A pod with a node since then, none of whose containers has run: its image cannot be pulled, or an init container does not end.
     fn waiting_pod(scheduled_at: Seconds, gpus: u32) -> GpuPod {
         GpuPod {
             scheduled_at: Some(scheduled_at),
@@ -331,6 +332,20 @@ mod tests {
             judge_with(&without_node, SeriesTable::default()),
             unknown(Unknown::NotStarted)
         );
+    }
+
+    #[test]
+    fn a_pod_that_has_run_needs_metrics_also_after_the_longest_startup() {
+        // Its image cannot be pulled again since its node was restarted. It has had the node for a week.
+        let pod = GpuPod {
+            started_at: Some(NOW - 7 * 86_400),
+            ..waiting_pod(NOW - 7 * 86_400, 1)
+        };
+        assert_eq!(
+            judge_with(&pod, SeriesTable::default()),
+            unknown(Unknown::MissingSeries)
+        );
+        assert_eq!(judge_with(&pod, testing::idle_table(&[&pod])), Verdict::Idle);
     }
 
     #[test]

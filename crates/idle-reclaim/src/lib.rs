@@ -19,8 +19,8 @@
 //! | [`owner`] | the object in the tenant that owns idle pods: how it is stopped at the last step, and started again, once |
 //! | [`pass`] | all of it for one tenant, and the status to report |
 //!
-//! The rule behind all: what is not known is never idle. There is one exception: a pod whose containers do not run for a long time, and of whose
-//! GPUs there are no metrics ([`evidence::judge`]).
+//! The rule behind all: what is not known is never idle. There is one exception: a pod whose containers have not started for a long time, and of
+//! whose GPUs there are no metrics ([`evidence::judge`]).
 
 #![warn(missing_docs)]
 

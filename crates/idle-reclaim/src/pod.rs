@@ -80,7 +80,7 @@ pub struct GpuPod {
     pub is_restricted: bool,
     /// When it got its node.
     pub scheduled_at: Option<Seconds>,
-    /// When its containers started; none as long as none runs.
+    /// When its containers started, also if none of them runs any more; none as long as none has run.
     pub started_at: Option<Seconds>,
     /// Its priority on the host.
     pub priority: i32,

@@ -21,7 +21,7 @@ pub struct Timings {
     pub checkpoint_period: Seconds,
     /// Time after the start that is not evaluated.
     pub startup_grace_period: Seconds,
-    /// Time with a node after which a pod whose containers do not run is judged by its metrics alone.
+    /// Time with a node after which a pod whose containers have not started is judged by its metrics alone.
     pub max_startup: Seconds,
     /// Time that a pod may run at least.
     pub minimum_runtime: Seconds,
