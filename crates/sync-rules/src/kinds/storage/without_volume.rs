@@ -13,7 +13,7 @@ pub const LOOKS_EVERY: Duration = Duration::from_secs(15);
 /// Age of a claim of whose Events hardly any are written: it had 25.
 const YOUNG: SignedDuration = SignedDuration::from_secs(25 * 15);
 
-/// About how many of them Events are written when kube-controller-manager looks at them next.
+/// Number of claims without a volume about which kube-controller-manager writes an Event when it looks at them next, more or less.
 pub fn count_events(cache: &Cache, now: Timestamp) -> u64 {
     let is_young = |claim: &Stored| {
         let object = claim.object();
