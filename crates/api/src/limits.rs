@@ -151,7 +151,7 @@ pub struct TenantLimits {
     /// Requests a second that the tenant's objects may cost controllers of the host, in the long run; those of ten minutes may be used at once. A pod
     /// with `resourceClaims` takes one for each of them, and one more, and two for each PersistentVolumeClaim that it mounts. A PersistentVolumeClaim takes
     /// seven when it is made there and five when it changes, a VolumeSnapshot five. What is above waits: these controllers make a few requests a second
-    /// for all tenants together. 40 times this limit is also how many claims without a volume may be on the host.
+    /// for all tenants together. Claims without a volume take up to half of it.
     #[schemars(range(min = 1, max = 1000))]
     pub controller_requests_per_second: u32,
     /// Number of all objects that the tenant's API server stores, or of the tenant's keys in etcd if these are more. etcd keeps

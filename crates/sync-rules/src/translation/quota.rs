@@ -63,15 +63,6 @@ impl QuotaExceeded {
         )
     }
 
-    /// More claims of volumes would wait on the host than its class allows.
-    pub fn of_claims_without_volume(limit: u64) -> Self {
-        Self::of_class(
-            limit,
-            "claims on the host that have no volume yet",
-            "controllerRequestsPerSecond",
-        )
-    }
-
     /// A limit that the syncer enforces: how many of what, and its field in the tenant's class.
     fn of_class(limit: u64, counts: &'static str, field: &'static str) -> Self {
         Self(vec![ExceededLimit {

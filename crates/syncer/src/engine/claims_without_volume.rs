@@ -1,24 +1,51 @@
 //! What claims cost that wait on the host for their volume: see [`without_volume`].
+//!
+//! They pay by time, from the requests that the tenant's objects may cost. They take at most half of these: what is written next gets the other half,
+//! however many claims wait. Otherwise a gang whose pods each have a new volume could wait for ever for the claims and pods that would end the wait of
+//! those that are there.
 
-use super::Engine;
-use berth_sync_rules::{kinds::storage::without_volume, model::KindId, translation::quota::QuotaExceeded};
+use super::{Engine, turns::requests_at_once};
+use berth_sync_rules::{kinds::storage::without_volume, model::HostLimits};
 use jiff::Timestamp;
 use std::sync::Arc;
 
-impl Engine {
-    /// Why no claim of a volume can be created on the host, if as many wait there as may.
-    pub(super) fn refuse_claim(&self, id: KindId) -> Option<QuotaExceeded> {
-        let most = without_volume::most(&self.cache);
-        let is_full = id == KindId::PersistentVolumeClaim && without_volume::count(&self.cache) >= most;
-        is_full.then(|| QuotaExceeded::of_claims_without_volume(most))
+/// Requests that claims have cost and not paid yet.
+#[derive(Debug)]
+struct Debt {
+    requests: u64,
+    /// It does not grow beyond this.
+    most: u64,
+    /// What is paid of it at a time.
+    part: u64,
+}
+
+impl Debt {
+    fn new(limits: &HostLimits) -> Self {
+        let rate = u64::from(limits.controller_requests_per_second);
+        Self {
+            requests: 0,
+            most: requests_at_once(limits),
+            part: rate * without_volume::LOOKS_EVERY.as_secs() / 2,
+        }
     }
 
+    /// So many requests more. Returns how many to take now.
+    fn pay(&mut self, more: u64) -> u64 {
+        self.requests = self.requests.saturating_add(more).min(self.most);
+        let paid = self.requests.min(self.part);
+        self.requests -= paid;
+        paid
+    }
+}
+
+impl Engine {
     /// Takes the Events about claims that wait from the requests that the tenant's objects may cost, for ever.
     pub(super) async fn charge_claims_that_wait(self: Arc<Self>) {
+        let mut debt = Debt::new(&self.cache.tenant.host_limits);
         loop {
             tokio::time::sleep(without_volume::LOOKS_EVERY).await;
             let events = without_volume::count_events(&self.cache, Timestamp::now());
-            self.turns.take_requests(events);
+            self.turns.take_requests(debt.pay(events));
             self.metrics.host_writes.controller_requests.inc_by(events);
         }
     }
@@ -28,63 +55,82 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::engine::{
-        test_engine::{engine_of, sync_of_kind, tenant},
-        turns::Turn,
+        test_engine::{engine_of, tenant},
+        turns::{Lane, Turn},
     };
     use berth_api::SyncPolicy;
-    use berth_sync_rules::model::{resource::Name, store::Stored};
+    use berth_sync_rules::model::{
+        KindId,
+        resource::{Key, Name},
+        store::Stored,
+    };
     use serde_json::json;
     use std::time::Duration;
 
-    const CLAIM: KindId = KindId::PersistentVolumeClaim;
-
-    /// An engine of a tenant whose objects may cost a request a second, and which has so many claims without a volume.
-    fn engine_with(claims: usize) -> Arc<Engine> {
+    /// An engine of a tenant whose objects may cost a request a second, of which it has saved ten minutes, and which has so many claims without a
+    /// volume.
+    async fn engine_with(claims: usize) -> Arc<Engine> {
         let mut tenant = tenant(SyncPolicy::default());
         tenant.host_limits.controller_requests_per_second = 1;
         let engine = engine_of(tenant);
         for number in 0..claims {
-            put(&engine, number, "");
+            let name = format!("c{number}");
+            let claim = json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1",
+                "creationTimestamp": Timestamp::now().to_string()}, "spec": {}});
+            let claims = engine.cache.stores.host(KindId::PersistentVolumeClaim);
+            claims.watched(Name::new("team", &name), Stored::new(&claim));
         }
+        tokio::time::advance(Duration::from_mins(10)).await;
         engine
     }
 
-    fn put(engine: &Engine, number: usize, volume: &str) {
-        let name = format!("c{number}");
-        let version = if volume.is_empty() { "1" } else { "2" };
-        let claim = json!({"metadata": {"name": name, "uid": name, "resourceVersion": version,
-            "creationTimestamp": Timestamp::now().to_string()}, "spec": {"volumeName": volume}});
-        let claims = engine.cache.stores.host(CLAIM);
-        claims.watched(Name::new("team", &name), Stored::new(&claim));
+    fn pod(number: u32) -> Key {
+        KindId::Pod.key(Name::new("team", &number.to_string()))
     }
 
-    #[tokio::test]
-    async fn a_claim_waits_in_the_tenant_while_as_many_as_may_wait_on_the_host() {
-        let engine = engine_with(40);
-        let name = Name::new("team", "more");
-        let claim = json!({"metadata": {"name": "more", "uid": "u", "resourceVersion": "1"}, "spec": {}});
-        let stored = Stored::new(&claim);
-        let refused = sync_of_kind(&engine, CLAIM, &name).create(&stored, &claim).await;
-        let why = refused.unwrap_err().to_string();
-        assert!(why.contains("spec.limits.controllerRequestsPerSecond"), "{why}");
-        assert_eq!(engine.refuse_claim(KindId::Pod), None);
-        put(&engine, 0, "pvc-0");
-        assert_eq!(engine.refuse_claim(CLAIM), None);
+    #[test]
+    fn a_debt_is_paid_in_parts_and_does_not_grow_for_ever() {
+        let mut debt = Debt::new(&HostLimits {
+            controller_requests_per_second: 2,
+            ..HostLimits::default()
+        });
+        assert_eq!([debt.pay(10), debt.pay(20), debt.pay(0), debt.pay(0)], [10, 15, 5, 0]);
+        for _ in 0..1000 {
+            assert_eq!(debt.pay(2000), 15);
+        }
+        let rest = std::iter::repeat_with(|| debt.pay(0)).take_while(|paid| *paid > 0);
+        assert_eq!(rest.sum::<u64>(), 1200 - 15, "one allowance");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn claims_that_wait_use_up_the_allowance() {
-        let engine = engine_with(40);
-        let pod = KindId::Pod.key(Name::new("team", "pod"));
-        tokio::time::advance(Duration::from_mins(10)).await;
+    async fn claims_that_wait_take_from_the_allowance() {
+        let engine = engine_with(40).await;
+        assert_eq!(engine.turns.ask_for_requests(&pod(0), 600), Turn::Now);
+        engine.turns.spend(&pod(0));
         let charge = tokio::spawn(Arc::clone(&engine).charge_claims_that_wait());
-        // 40 in 15 s, and one a second comes back.
         tokio::time::sleep(Duration::from_secs(15 * 10 + 1)).await;
         charge.abort();
         assert_eq!(engine.metrics.host_writes.controller_requests.get(), 400);
-        assert_ne!(engine.turns.ask_for_requests(&pod, 600), Turn::Now);
-        let engine = engine_with(0);
-        tokio::time::advance(Duration::from_mins(10)).await;
-        assert_eq!(engine.turns.ask_for_requests(&pod, 600), Turn::Now);
+        // 151 came back, and seven were taken each time.
+        assert_ne!(engine.turns.ask_for_requests(&pod(1), 82), Turn::Now);
+        let engine = engine_with(0).await;
+        assert_eq!(engine.turns.ask_for_requests(&pod(0), 600), Turn::Now);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_line_moves_at_half_the_rate_however_many_claims_wait() {
+        let engine = engine_with(2000).await;
+        assert_eq!(engine.turns.ask_for_requests(&pod(0), 600), Turn::Now);
+        engine.turns.spend(&pod(0));
+        for number in 1..=100 {
+            assert_ne!(engine.turns.ask_for_requests(&pod(number), 3), Turn::Now);
+        }
+        let charge = tokio::spawn(Arc::clone(&engine).charge_claims_that_wait());
+        let turns = tokio::spawn(Arc::clone(&engine).take_turns(Lane::Requests));
+        // 300 requests, at half of one a second.
+        tokio::time::sleep(Duration::from_secs(620)).await;
+        assert_eq!(engine.turns.waiting(Lane::Requests), 0);
+        charge.abort();
+        turns.abort();
     }
 }

@@ -33,7 +33,6 @@ impl ObjectSync<'_> {
     pub(super) async fn create(&self, stored: &Stored, object: &Value) -> Result<Outcome, CallError> {
         let refused = &self.engine.refused_kinds;
         let refusal = refused.refusal(self.id).or_else(|| self.engine.refuse_if_full());
-        let refusal = refusal.or_else(|| self.engine.refuse_claim(self.id));
         let exceeded = match refusal {
             Some(exceeded) => {
                 self.give_place_back();

@@ -13,10 +13,10 @@ use berth_sync_rules::{
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Claims that are made for pods.
+/// Claims that are about to be made for pods.
 #[derive(Debug, Default)]
 pub(super) struct DeviceClaims {
-    /// Of those pods on the host that have some.
+    /// Of those pods on the host that lack some.
     of_pods: HashMap<Name, u64>,
     /// All of these.
     total: u64,
@@ -50,7 +50,7 @@ impl Drop for ClaimsInFlight<'_> {
 impl Engine {
     /// Brings the number up to date after a pod has changed on one side.
     pub(super) fn update_device_claims(&self, pod: &Name) {
-        let claims = claims_of_pods::count_on_host(&self.cache, pod);
+        let claims = claims_of_pods::count_missing(&self.cache, pod);
         lock(&self.device_claims).set(pod, claims);
     }
 
@@ -71,8 +71,8 @@ impl Engine {
         let mut claims = lock(&self.device_claims);
         if more > 0 {
             let number = |kind: KindId| self.cache.stores.host(kind).len() as u64;
-            // Those of pods that are gone stay until the garbage collector has deleted them.
-            let made = number(KindId::GeneratedClaim).max(claims.total);
+            // Those of pods that have ended or are gone stay until controllers of the host have deleted them.
+            let made = number(KindId::GeneratedClaim) + claims.total;
             let limit = self.cache.tenant.host_limits.resource_claims;
             if number(KindId::ResourceClaim) + made + claims.in_flight + more > u64::from(limit) {
                 return Err(QuotaExceeded::of_device_claims(limit));
@@ -150,8 +150,13 @@ mod tests {
         put_pod(&engine, "a", 4);
         assert!(has_room(&engine, 3) && !has_room(&engine, 4));
         put_claims(&engine, KindId::GeneratedClaim, 4);
+        let made = (0..4).map(|number| json!({"name": number.to_string(), "resourceClaimName": format!("c{number}")}));
+        let mut status = json!({"resourceClaimStatuses": made.collect::<Vec<_>>()});
+        put_host_pod(&engine, "a", "2", &status);
         assert!(has_room(&engine, 3) && !has_room(&engine, 4), "they are the same");
-        put_claims(&engine, KindId::GeneratedClaim, 6);
+        status["phase"] = "Succeeded".into();
+        put_host_pod(&engine, "a", "3", &status);
+        put_pod(&engine, "b", 2);
         assert!(
             has_room(&engine, 1) && !has_room(&engine, 2),
             "those of earlier pods are still there"

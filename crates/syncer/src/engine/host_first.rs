@@ -49,7 +49,12 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{lock, scripted::Scripted, test_engine::tenant};
+    use super::super::{
+        lock,
+        scripted::Scripted,
+        test_engine::tenant,
+        turns::{Lane, Turn},
+    };
     use super::*;
     use berth_api::SyncPolicy;
     use berth_sync_rules::model::resource::{Name, Side};
@@ -89,6 +94,27 @@ mod tests {
         let event = scripted.first("tenant PATCH /api/v1/namespaces/team/events/", "");
         assert!(event.is_some(), "it was not taken for written before");
         assert!(!slow.has(&key));
+    }
+
+    #[tokio::test]
+    async fn a_key_that_waits_for_the_tenant_keeps_its_turns() {
+        let (scripted, key) = denied_ingress();
+        let engine = &scripted.engine;
+        let (queue, slow) = (engine.queue_of(key.kind), engine.slow_queue_of(key.kind));
+        engine.turns.keep(&key, 100_000);
+        engine.turns.take(1 << 30);
+        engine.turns.take_requests(1_000_000);
+        assert_ne!(engine.turns.ask_for_requests(&key, 5), Turn::Now);
+        engine.add(key.clone());
+        let taken = queue.take().await;
+        without_tenant(Arc::clone(engine).work(taken)).await;
+        assert!(slow.has(&key));
+        assert_eq!(engine.turns.waiting(Lane::Requests), 1, "its place in the line");
+        assert_eq!(engine.turns.ask(&key, 100_000), Turn::Now, "what it has got");
+        let rest = slow.take().await;
+        assert!(queue.claim(&rest.key));
+        Arc::clone(engine).work(rest).await;
+        assert_eq!(engine.turns.waiting(Lane::Requests), 0, "it does not need it");
     }
 
     #[tokio::test]

@@ -17,12 +17,14 @@ impl QueueKey for QueuedKey {
     }
 }
 
-/// A key that [waits long](super::tenant_waits) for the tenant's API server, or of a kind that does, as its [queue](super::slow_queue) takes it.
+/// A key in a queue in which kinds take turns as well: one that [waits long](super::tenant_waits) for the tenant's API server, or of a kind that
+/// [does](super::slow_queue), and one that waits for its [turn](super::turns).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct SlowKey(pub Key);
+pub(super) struct KeyOfKind(pub Key);
 
-impl QueueKey for SlowKey {
-    /// Kinds take turns as well: the tenant decides which of them are slow, and how many objects they have.
+impl QueueKey for KeyOfKind {
+    /// The tenant decides which kinds are slow, and how many objects they have. And pods that end the wait of claims on the host must not come after
+    /// all claims that are not there yet.
     fn group(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.0.name.namespace, self.0.kind).hash(&mut hasher);

@@ -1,7 +1,8 @@
 //! Requests that keys have taken, and have not used yet because their writes wait or fail.
 //!
 //! They come on top of what an allowance has saved meanwhile, and could all be used at once. So all keys together have no more of them than the
-//! allowance, and a key loses what it does not use in time. Otherwise keys that never write would keep others from theirs for ever.
+//! allowance, and a key loses what it does not use in time. Otherwise keys that never write would keep others from theirs for ever. The time begins when
+//! a whole reconciliation has not used it: until then the key may wait for [long](super::slow_queue).
 
 use berth_sync_rules::model::resource::Key;
 use std::{
@@ -9,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time for which a key keeps what it has taken.
+/// Time for which a key keeps what it has taken and not used.
 const LASTS: Duration = Duration::from_mins(10);
 
 /// The requests of all keys.
@@ -26,12 +27,14 @@ pub(super) struct Grants {
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     requests: u64,
-    since: Instant,
+    /// When a reconciliation has not used it, for the first time.
+    unused_since: Option<Instant>,
 }
 
 impl Grant {
     fn is_over(self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) >= LASTS
+        self.unused_since
+            .is_some_and(|since| now.saturating_duration_since(since) >= LASTS)
     }
 }
 
@@ -73,13 +76,20 @@ impl Grants {
     }
 
     /// Gives a key so many more. What it has already does not last longer by that.
-    pub(super) fn add(&mut self, key: &Key, requests: u64, now: Instant) {
+    pub(super) fn add(&mut self, key: &Key, requests: u64) {
         let grant = self.of.entry(key.clone()).or_insert(Grant {
             requests: 0,
-            since: now,
+            unused_since: None,
         });
         grant.requests += requests;
         self.total += requests;
+    }
+
+    /// A key has not used what it has, if it has any.
+    pub(super) fn start(&mut self, key: &Key, now: Instant) {
+        if let Some(grant) = self.of.get_mut(key) {
+            grant.unused_since.get_or_insert(now);
+        }
     }
 
     /// Takes away all that a key has. Returns how many these were.
@@ -106,16 +116,19 @@ mod tests {
         let (start, mut grants) = (Instant::now(), Grants::new(10));
         let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("team", name)));
         assert!(grants.has_room(10, start));
-        grants.add(&one, 6, start);
+        grants.add(&one, 6);
+        assert_eq!(grants.get(&one, start + 10 * LASTS), 6, "it had no time to use it");
+        grants.start(&one, start);
         assert!(grants.has_room(4, start) && !grants.has_room(5, start));
-        grants.add(&one, 4, start + LASTS / 2);
+        grants.add(&one, 4);
+        grants.start(&one, start + LASTS / 2);
         assert_eq!((grants.get(&one, start), grants.total()), (10, 10));
         assert!(!grants.has_room(1, start + LASTS / 2));
         assert!(
             grants.has_room(1, start + LASTS),
             "more of it does not make it last longer"
         );
-        grants.add(&two, 3, start + LASTS);
+        grants.add(&two, 3);
         assert_eq!((grants.get(&one, start + LASTS), grants.total()), (0, 3));
         assert_eq!((grants.remove(&two), grants.total()), (3, 0));
         assert!(grants.has_room(11, start), "nobody has any");

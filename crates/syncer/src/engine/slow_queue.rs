@@ -5,7 +5,7 @@
 
 use super::{
     lock,
-    queued_key::{QueuedKey, SlowKey},
+    queued_key::{KeyOfKind, QueuedKey},
     tenant_waits::FEW,
 };
 use berth_runtime::queue::{Queue, Taken};
@@ -21,7 +21,7 @@ use std::{
 /// The queue, and what waits in it.
 #[derive(Debug, Default)]
 pub(super) struct SlowQueue {
-    queue: Queue<SlowKey>,
+    queue: Queue<KeyOfKind>,
     names: Mutex<HashMap<KindId, HashSet<Name>>>,
 }
 
@@ -29,7 +29,7 @@ impl SlowQueue {
     /// Puts a key at the end of its group, unless it waits already.
     pub(super) fn add(&self, key: Key) {
         if lock(&self.names).entry(key.kind).or_default().insert(key.name.clone()) {
-            self.queue.add(SlowKey(key));
+            self.queue.add(KeyOfKind(key));
         }
     }
 
@@ -37,7 +37,7 @@ impl SlowQueue {
     pub(super) async fn take(&self) -> Taken<QueuedKey> {
         let Taken { key, queued_for } = self.queue.take().await;
         self.queue.done(&key);
-        let SlowKey(key) = key;
+        let KeyOfKind(key) = key;
         if let Some(names) = lock(&self.names).get_mut(&key.kind) {
             names.remove(&key.name);
         }

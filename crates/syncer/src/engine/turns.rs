@@ -20,13 +20,16 @@
 //! | that deletes, or that writes to the tenant | nothing |
 //!
 //! A key that has to wait is reconciled again when its turn has come. Until then it takes no place of others, and its status is synced. Namespaces of
-//! the tenant take turns. Requests that were taken are [kept](super::request_grants) for ten minutes until the write has reached the host, however often it is tried: a
-//! pod that the host rejects again and again takes them once in this time.
+//! the tenant take turns, and so do kinds: pods whose claims are on the host do not come after all claims that are not. Requests that were taken are
+//! [kept](super::request_grants) for ten minutes until the write has reached the host, however often it is tried: a pod that the host rejects again and again takes
+//! them once in this time.
+//!
+//! A reconciliation [without the tenant](super::host_first) may not get to its write, so it changes nothing of what its key has or waits for.
 
 #[cfg(test)]
 mod tests;
 
-use super::{Engine, lock, queued_key::QueuedKey, recorder::Level, request_grants::Grants};
+use super::{Engine, lock, queued_key::KeyOfKind, recorder::Level, request_grants::Grants};
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{
     admission::writes::{ALLOWANCE, LARGE, Pace},
@@ -125,7 +128,7 @@ pub(super) struct Turns {
 struct Line {
     pace: Mutex<Pace>,
     /// Keys in the order of their turns. Some may not need theirs any more.
-    queue: Queue<QueuedKey>,
+    queue: Queue<KeyOfKind>,
     waiting: Mutex<Waiting>,
 }
 
@@ -197,7 +200,7 @@ impl Line {
         }
         let wait = Duration::from_secs(waiting.amount / pace.rate());
         waiting.add(key, amount);
-        self.queue.add(QueuedKey(key.clone()));
+        self.queue.add(KeyOfKind(key.clone()));
         Turn::Later {
             takes_long: wait >= LONG_WAIT,
         }
@@ -206,6 +209,11 @@ impl Line {
     fn asked(&self, key: &Key) -> u32 {
         lock(&self.waiting).keys.get(key).map_or(0, |asks| asks.times)
     }
+}
+
+/// Requests that may be taken at once.
+pub(super) fn requests_at_once(limits: &HostLimits) -> u64 {
+    u64::from(limits.controller_requests_per_second) * REQUESTS_ALLOWANCE_SECONDS
 }
 
 fn now() -> std::time::Instant {
@@ -218,7 +226,7 @@ impl Turns {
     pub(super) fn new(limits: &HostLimits) -> Self {
         let rate = limits.write_bytes_per_second;
         let requests = u64::from(limits.controller_requests_per_second);
-        let allowance = requests * REQUESTS_ALLOWANCE_SECONDS;
+        let allowance = requests_at_once(limits);
         let turns = Self {
             large: Line::new(ALLOWANCE, rate),
             small: Line::new(SMALL_ALLOWANCE, rate),
@@ -247,7 +255,7 @@ impl Turns {
             Lane::Bytes(_) => {
                 lock(&self.granted).insert(key.clone(), amount);
             }
-            Lane::Requests => lock(&self.granted_requests).add(key, amount, now()),
+            Lane::Requests => lock(&self.granted_requests).add(key, amount),
         }
     }
 
@@ -278,7 +286,7 @@ impl Turns {
         let has_room = granted.has_room(more, now());
         let turn = self.requests.ask(key, more, has_room);
         if turn == Turn::Now {
-            granted.add(key, more, now());
+            granted.add(key, more);
         }
         turn
     }
@@ -324,12 +332,15 @@ impl Turns {
         }
     }
 
-    /// The reconciliation has ended. What it did not ask for is not needed any more.
+    /// The reconciliation has ended. What it did not ask for is not needed any more. What it keeps of its requests it loses in time. Not for one that
+    /// has left something for [later](super::host_first): it may have left the write.
     pub(super) fn end(&self, key: &Key, begun: Begun, keeps: Keeps) {
         if begun.has_grant && keeps != Keeps::All {
             lock(&self.granted).remove(key);
         }
-        if begun.has_requests && keeps == Keeps::Nothing {
+        if keeps != Keeps::Nothing {
+            lock(&self.granted_requests).start(key, now());
+        } else if begun.has_requests {
             lock(&self.granted_requests).remove(key);
         }
         for (lane, asked) in Lane::ALL.into_iter().zip(begun.asked) {

@@ -59,7 +59,10 @@ impl Engine {
         let compares = lock(&self.to_compare).remove(&key);
         let begun = self.turns.begin(&key);
         let result = self.reconcile(&key, observed_at, compares).await;
-        self.turns.end(&key, begun, keeps(&result));
+        let is_deferred = host_first::has_deferred();
+        if !is_deferred {
+            self.turns.end(&key, begun, keeps(&result));
+        }
         let labels = QueueLabels {
             priority: self.cache.kind(key.kind).priority.label(),
             result: match &result {
@@ -97,7 +100,6 @@ impl Engine {
                 queue.add_after(QueuedKey(key.clone()), wait);
             }
         }
-        let is_deferred = host_first::has_deferred();
         if is_deferred && compares {
             self.compare_later(&key);
         }

@@ -32,31 +32,35 @@ fn pod_on_host(cache: &Cache, pod: &Name) -> Option<(Arc<Stored>, Arc<Stored>)> 
     let tenant = cache.stores.tenant(KindId::Pod).get(pod)?;
     let host = cache.stores.host(KindId::Pod).get(pod)?;
     // Most pods have none: to know that, they are not unpacked.
-    let has_claims = tenant.mentions("resourceClaimTemplateName") || host.mentions("extendedResourceClaimStatus");
-    (has_claims && is_origin(&tenant, &host) && !is_finished(&host.object()["status"])).then_some((tenant, host))
+    (tenant.mentions("resourceClaimTemplateName")
+        && is_origin(&tenant, &host)
+        && !is_finished(&host.object()["status"]))
+    .then_some((tenant, host))
 }
 
-/// Number of claims that controllers of the host have made for the pod of a name, or are about to make.
-pub fn count_on_host(cache: &Cache, pod: &Name) -> u64 {
+/// Whether a host pod has a claim, which is named as in the pod.
+fn has_claim(host_pod: &Value, claim: &str) -> bool {
+    let statuses = json::items(host_pod, &["status", "resourceClaimStatuses"]);
+    statuses
+        .iter()
+        .any(|status| json::text(status, &["name"]) == Some(claim))
+}
+
+/// Number of claims that controllers of the host are about to make for the pod of a name.
+pub fn count_missing(cache: &Cache, pod: &Name) -> u64 {
     pod_on_host(cache, pod).map_or(0, |(tenant, host)| {
-        let extended = json::at(&host.object(), &["status", "extendedResourceClaimStatus"]).is_some();
-        count(&tenant.object()) + u64::from(extended)
+        let (pod, host_pod) = (tenant.object(), host.object());
+        let missing = claims(&pod).filter(|(claim, _)| !has_claim(&host_pod, claim));
+        missing.count() as u64
     })
 }
 
 /// Whether a pod on the host waits for a claim of a template.
 pub fn lacks_claim(cache: &Cache, pod: &Name, template: &Name) -> bool {
     pod_on_host(cache, pod).is_some_and(|(tenant, host)| {
-        let host_pod = host.object();
-        let statuses = json::items(&host_pod, &["status", "resourceClaimStatuses"]);
-        let is_made = |claim: &str| {
-            statuses
-                .iter()
-                .any(|status| json::text(status, &["name"]) == Some(claim))
-        };
-        let tenant_pod = tenant.object();
+        let (tenant_pod, host_pod) = (tenant.object(), host.object());
         let mut of_template = claims(&tenant_pod).filter(|(_, named)| **named == *template.name);
-        host.deletion.is_none() && of_template.any(|(claim, _)| !is_made(claim))
+        host.deletion.is_none() && of_template.any(|(claim, _)| !has_claim(&host_pod, claim))
     })
 }
 
@@ -171,16 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn claims_of_pods_on_the_host_are_counted_until_the_pods_end() {
+    fn claims_that_pods_on_the_host_lack_are_counted_until_the_pods_end() {
         let cache = registry::new_cache(test_tenant());
         put_pod(&cache);
-        let count = |cache: &Cache| count_on_host(cache, &name("p"));
+        let count = |cache: &Cache| count_missing(cache, &name("p"));
         assert_eq!((super::count(&pod()), count(&cache)), (2, 0));
         put_host_pod(&cache, "p", &Value::Null, &json!({}));
         assert_eq!(count(&cache), 2);
-        let status = json!({"extendedResourceClaimStatus": {"resourceClaimName": "x"}});
+        let status = json!({"resourceClaimStatuses": [{"name": "a", "resourceClaimName": "x"}]});
         put_host_pod(&cache, "p", &Value::Null, &status);
-        assert_eq!(count(&cache), 3);
+        assert_eq!(count(&cache), 1);
         put_host_pod(&cache, "p", &Value::Null, &json!({"phase": "Succeeded"}));
         assert_eq!(count(&cache), 0);
         put_host_pod(&cache, "another", &Value::Null, &json!({}));

@@ -4,33 +4,16 @@
 //! the volume. Of the Events about one claim the first 25 are written, and one every five minutes after that, as long as no more than 4,096 objects of
 //! the whole host have Events of this controller.
 
-use crate::model::{Cache, KindId, json, resource::Name, store::Stored};
+use crate::model::{Cache, KindId, json, store::Stored};
 use jiff::{SignedDuration, Timestamp};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// Time between two looks at a claim.
 pub const LOOKS_EVERY: Duration = Duration::from_secs(15);
 /// Age of a claim of whose Events hardly any are written: it had 25.
 const YOUNG: SignedDuration = SignedDuration::from_secs(25 * 15);
-/// Claims without a volume that a tenant may have on the host for each request a second that its objects may cost.
-const MOST_PER_REQUEST: u64 = 40;
 
-/// How many claims without a volume a tenant may have on the host.
-pub fn most(cache: &Cache) -> u64 {
-    MOST_PER_REQUEST * u64::from(cache.tenant.host_limits.controller_requests_per_second)
-}
-
-fn all(cache: &Cache) -> impl Iterator<Item = (Name, Arc<Stored>)> {
-    let claims = cache.stores.host(KindId::PersistentVolumeClaim).all();
-    claims.into_iter().filter(|(_, claim)| !claim.has_volume)
-}
-
-/// How many there are.
-pub fn count(cache: &Cache) -> u64 {
-    all(cache).count() as u64
-}
-
-/// About how many of them Events are written when kube-controller-manager looks at them next.
+/// Number of claims without a volume about which kube-controller-manager writes an Event when it looks at them next, more or less.
 pub fn count_events(cache: &Cache, now: Timestamp) -> u64 {
     let is_young = |claim: &Stored| {
         let object = claim.object();
@@ -39,13 +22,18 @@ pub fn count_events(cache: &Cache, now: Timestamp) -> u64 {
         // One without a time that can be read costs as much as a new one.
         made.is_none_or(|made| now.duration_since(made) < YOUNG)
     };
-    all(cache).filter(|(_, claim)| is_young(claim)).count() as u64
+    let claims = cache.stores.host(KindId::PersistentVolumeClaim).all();
+    let waits = claims.iter().filter(|(_, claim)| !claim.has_volume && is_young(claim));
+    waits.count() as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::storage::{claim, fixtures};
+    use crate::{
+        kinds::storage::{claim, fixtures},
+        model::resource::Name,
+    };
     use serde_json::{Value, json};
 
     fn put(cache: &Cache, name: &str, made: &str, volume: &Value) {
@@ -69,7 +57,6 @@ mod tests {
         put(&cache, "old", "2026-01-01T11:53:00Z", &json!(""));
         put(&cache, "odd", "once", &Value::Null);
         put(&cache, "bound", "2026-01-01T11:59:00Z", &json!("pvc-1"));
-        assert_eq!((count(&cache), count_events(&cache, now)), (3, 2));
-        assert_eq!(most(&cache), 200);
+        assert_eq!(count_events(&cache, now), 2);
     }
 }

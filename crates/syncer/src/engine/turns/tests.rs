@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::{Outcome, api::CallError, test_engine::engine, to_host};
+use crate::engine::{Outcome, api::CallError, queued_key::QueuedKey, test_engine::engine, to_host};
 use berth_api::labels;
 use berth_sync_rules::model::{KindId, resource::Name, store::Stored};
 use futures::FutureExt;
@@ -300,6 +300,46 @@ async fn requests_that_are_not_used_are_bounded_and_keep_others_waiting_for_minu
         waited.is_some_and(|waited| waited <= Duration::from_mins(11)),
         "{waited:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_last_until_ten_minutes_after_a_whole_reconciliation() {
+    let turns = whole_turns().await;
+    let pod = key("a", "pod");
+    assert!(is_now(turns.ask_for_requests(&pod, FULL_POD)));
+    turns.take_requests(100 * REQUESTS);
+    // It waits for the tenant's API server, in the second queue.
+    tokio::time::advance(Duration::from_hours(2)).await;
+    assert!(!lock(&turns.granted_requests).has_room(REQUESTS, now()));
+    let begun = turns.begin(&pod);
+    assert!(is_now(turns.ask_for_requests(&pod, FULL_POD)));
+    turns.end(&pod, begun, Keeps::Requests);
+    tokio::time::advance(Duration::from_mins(9)).await;
+    assert!(is_now(turns.ask_for_requests(&pod, FULL_POD)));
+    tokio::time::advance(Duration::from_mins(1)).await;
+    assert!(!is_now(turns.ask_for_requests(&pod, FULL_POD)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_do_not_come_after_all_claims_that_wait() {
+    let turns = turns();
+    turns.take_requests(REQUESTS);
+    let claim = |number: u32| KindId::PersistentVolumeClaim.key(Name::new("a", &number.to_string()));
+    for number in 0..150 {
+        assert!(!is_now(turns.ask_for_requests(&claim(number), 7)));
+    }
+    let mut pods = 0;
+    for _ in 0..100 {
+        let next = turns.next(Lane::Requests).await;
+        turns.spend(&next);
+        if next.kind == KindId::Pod {
+            pods += 1;
+        } else {
+            // Its claim is on the host now.
+            assert!(!is_now(turns.ask_for_requests(&KindId::Pod.key(next.name), 2)));
+        }
+    }
+    assert_eq!(pods, 49);
 }
 
 #[tokio::test(start_paused = true)]
