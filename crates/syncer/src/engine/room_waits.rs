@@ -50,10 +50,10 @@ impl Engine {
 
     /// Brings the waiting room up to date after a pod has changed on one side.
     pub(super) fn update_waiting_room(&self, side: Side, name: &Name) {
-        let host = self.cache.stores.host(KindId::Pod).get(name);
-        if self.observe_in_room(name, host.as_deref()) {
+        if self.observe_in_room(name) {
             return;
         }
+        let host = self.cache.stores.host(KindId::Pod).get(name);
         if side == Side::Host && host.is_some_and(|host| placement::waits(&host)) {
             self.restore_in_room(name);
         }
@@ -85,12 +85,15 @@ impl Engine {
     }
 
     /// Notes what became of a pod. Returns whether it is known.
-    fn observe_in_room(&self, name: &Name, host: Option<&Stored>) -> bool {
-        if !lock(&self.waiting_room).knows(name) {
+    fn observe_in_room(&self, name: &Name) -> bool {
+        let mut room = lock(&self.waiting_room);
+        if !room.knows(name) {
             return false;
         }
-        let on_host = self.find_on_host(name, host);
-        let admitted = lock(&self.waiting_room).observe(name, on_host);
+        // Both sides change at the same time: what is read before may be old by now.
+        let host = self.cache.stores.host(KindId::Pod).get(name);
+        let admitted = room.observe(name, self.find_on_host(name, host.as_deref()));
+        drop(room);
         self.let_in(admitted);
         true
     }
@@ -143,7 +146,7 @@ impl ObjectSync<'_> {
         engine.let_in(admitted);
         let waits = waits?;
         // It may have come to the host before it asked: the answer to an earlier creation was lost.
-        engine.observe_in_room(name, engine.cache.stores.host(*id).get(name).as_deref());
+        engine.observe_in_room(name);
         // It waits all the same if the tenant takes no status of the syncer.
         if waits >= LONG_WAIT
             && let Err(error) = self.report_full_room(stored, pod).await
@@ -190,9 +193,8 @@ impl ObjectSync<'_> {
         if *id != KindId::Pod {
             return;
         }
-        let host = engine.cache.stores.host(*id).get(name);
-        if host.is_some() {
-            engine.observe_in_room(name, host.as_deref());
+        if engine.cache.stores.host(*id).contains(name) {
+            engine.observe_in_room(name);
         } else {
             let admitted = lock(&engine.waiting_room).forget(name);
             engine.let_in(admitted);
