@@ -4,6 +4,7 @@ use super::to_host::ObjectSync;
 use super::{
     Outcome, QUOTA_EXCEEDED, admit,
     api::{CallError, Delete},
+    controller_requests::Wait,
     dropped::dropped,
     recorder::Level,
     tokens, turns,
@@ -35,9 +36,12 @@ impl ObjectSync<'_> {
         let refusal = refused.refusal(self.id).or_else(|| self.engine.refuse_if_full());
         let exceeded = match refusal {
             Some(exceeded) => {
+                if let Some(waits) = self.stay_in_line() {
+                    return Ok(waits);
+                }
+                // It keeps its place in the waiting room, which no other pod could use.
                 self.give_place_back();
                 self.settle_user_place();
-                self.settle_room();
                 exceeded
             }
             None => match self.create_if_admitted(stored, object).await {
@@ -67,7 +71,7 @@ impl ObjectSync<'_> {
         }
         if !matches!(&result, Ok(outcome) if outcome.waits_for_turn()) {
             self.settle_user_place();
-            self.settle_room();
+            self.settle_room_after(&result);
         }
         result
     }
@@ -101,7 +105,7 @@ impl ObjectSync<'_> {
         if let Some(waits) = self.wait_for_user(stored, object).await? {
             return Ok(waits);
         }
-        if let Some(waits) = self.wait_for_room(stored, object).await? {
+        if let Some(waits) = self.wait_for_room(stored, object).await {
             return Ok(waits);
         }
         let bytes = self.bytes_on_host(object, &desired);
@@ -113,6 +117,9 @@ impl ObjectSync<'_> {
             return Ok(waits);
         }
         if let Some(wait) = self.ask_to_write(&desired, true, bytes) {
+            if matches!(wait, Wait::Requests(_)) {
+                self.lend_room();
+            }
             return Ok(self.report_wait(wait).await);
         }
         if let Some(waits) = self.wait_for_place(object).await {

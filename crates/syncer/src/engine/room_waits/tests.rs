@@ -1,9 +1,14 @@
 //! The waiting room in a whole engine.
 
 use super::*;
-use crate::engine::test_engine::{engine_of, sync_of, tenant};
-use berth_api::SyncPolicy;
-use berth_sync_rules::model::schedule::PodSchedule;
+use crate::engine::{
+    scripted::{Failure, Scripted},
+    test_engine::{engine_of, sync_of, tenant},
+    to_host,
+    turns::{self, Lane},
+};
+use berth_api::{SyncPolicy, labels};
+use berth_sync_rules::{model::schedule::PodSchedule, translation::quota::QuotaExceeded};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -52,7 +57,7 @@ fn put_host_pod(engine: &Engine, of: &str, spec: &Value) {
 async fn waits(engine: &Engine, of: &str, pod: &Value) -> bool {
     let name = name(of);
     let sync = sync_of(engine, &name, PodSchedule::default());
-    let outcome = sync.wait_for_room(&Stored::new(pod), pod).await.unwrap();
+    let outcome = sync.wait_for_room(&Stored::new(pod), pod).await;
     let expected = Outcome::new(NO_PLACE).comparing_again();
     assert!(outcome.is_none_or(|outcome| outcome == expected && outcome.waits_for_turn()));
     outcome.is_some()
@@ -95,6 +100,7 @@ async fn a_place_is_free_when_its_pod_has_a_node_has_ended_or_is_gone() {
     let pod = put_pod(&engine, "p1", 8);
     assert!(!waits(&engine, "p1", &pod).await);
     put_host_pod(&engine, "p1", &json!({}));
+    engine.cache.stores.tenant(KindId::Pod).forget(&name("p1"));
     engine.cache.stores.host(KindId::Pod).forget(&name("p1"));
     engine.update_waiting_room(Side::Host, &name("p1"));
     let pod = put_pod(&engine, "p2", 8);
@@ -147,6 +153,146 @@ async fn a_pod_that_came_to_the_host_before_it_asked_does_not_wait() {
     assert!(waits(&engine, "created", &pod).await, "it is not created again");
     let room = lock(&engine.waiting_room);
     assert_eq!((room.placed(), room.waiting()), (2, 0));
+}
+
+/// Pods with a place, and those that wait.
+fn counts(engine: &Engine) -> (usize, usize) {
+    let room = lock(&engine.waiting_room);
+    (room.placed(), room.waiting())
+}
+
+#[tokio::test]
+async fn a_pod_that_waits_for_requests_keeps_no_place_from_others() {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.host_limits.waiting_pods = 1;
+    tenant.host_limits.controller_requests_per_second = 1;
+    let engine = engine_of(tenant);
+    engine.turns.take_requests(600);
+    let claims: Vec<Value> = (0..8)
+        .map(|number| json!({"name": format!("gpu-{number}"), "resourceClaimName": "shared"}))
+        .collect();
+    let mut pod = put_pod(&engine, "claims", 8);
+    pod["spec"]["resourceClaims"] = claims.into();
+    pod["spec"]["containers"][0]["resources"] = json!({});
+    let pods = engine.cache.stores.tenant(KindId::Pod);
+    pods.written(name("claims"), Stored::new(&pod));
+    let of = name("claims");
+    let sync = sync_of(&engine, &of, PodSchedule::default());
+    let outcome = sync.create(&Stored::new(&pod), &pod).await.unwrap();
+    assert_eq!(
+        (outcome.result, engine.turns.waiting(Lane::Requests)),
+        (turns::WAITS, 1)
+    );
+    assert_eq!(counts(&engine), (0, 0));
+    let plain = put_pod(&engine, "plain", 0);
+    assert!(!waits(&engine, "plain", &plain).await);
+}
+
+#[tokio::test]
+async fn a_pod_of_which_the_tenant_takes_no_status_stays_in_the_line() {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.host_limits.waiting_pods = 1;
+    let refuses = |call: &str| call.ends_with("/status").then_some(Failure::Refused(403));
+    let scripted = Scripted::new(tenant, refuses);
+    let engine = &scripted.engine;
+    assert_eq!(create(engine, "p", 1, |_| 8).await, 1);
+    let pod = put_pod(engine, "late", 8);
+    let since = Instant::now().checked_sub(LONG_WAIT).unwrap();
+    let (_, request) = engine.request(&name("late"), &pod);
+    lock(&engine.waiting_room).ask(&engine.shape(&pod), request, since);
+    assert!(waits(engine, "late", &pod).await);
+    assert_eq!(scripted.calls("tenant PATCH", "/pods/late/status").len(), 1);
+    let of = name("late");
+    sync_of(engine, &of, PodSchedule::default()).settle_room_after(&Err(CallError::NotFound));
+    assert_eq!(counts(engine), (1, 1));
+}
+
+#[tokio::test]
+async fn while_the_host_takes_no_pod_none_leaves_the_line() {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.host_limits.waiting_pods = 1;
+    let scripted = Scripted::new(tenant, |_| None);
+    let engine = &scripted.engine;
+    let (first, second) = (put_pod(engine, "p0", 8), put_pod(engine, "p1", 8));
+    assert!(!waits(engine, "p0", &first).await && waits(engine, "p1", &second).await);
+    let exceeded = |resource: &str| {
+        let text = format!(
+            "pods \"p0\" is forbidden: exceeded quota: a, requested: {resource}=1, used: {resource}=1, limited: {resource}=1"
+        );
+        QuotaExceeded::parse(&text).unwrap()
+    };
+    let names = (name("p0"), name("p1"));
+    let placed = sync_of(engine, &names.0, PodSchedule::default());
+    let waiting = sync_of(engine, &names.1, PodSchedule::default());
+    placed.settle_room_after(&Err(CallError::QuotaExceeded(exceeded("count/pods"))));
+    assert_eq!(counts(engine), (1, 1));
+    engine.refused_kinds.refuse(KindId::Pod, &exceeded("count/pods"));
+    let refused = placed.create(&Stored::new(&first), &first).await;
+    assert!(matches!(refused, Err(CallError::QuotaExceeded(_))));
+    assert_eq!(waiting.create(&Stored::new(&second), &second).await.unwrap(), NO_ROOM);
+    assert_eq!(counts(engine), (1, 1));
+    // A smaller pod may fit.
+    placed.settle_room_after(&Err(CallError::QuotaExceeded(exceeded("requests.cpu"))));
+    assert_eq!(counts(engine), (1, 0), "the next one has the place");
+}
+
+#[tokio::test]
+async fn a_pod_that_is_created_again_keeps_its_place_until_it_is_not_to_be_created() {
+    let engine = engine_with_places(1);
+    assert_eq!(create(&engine, "p", 2, |_| 8).await, 1);
+    engine.cache.stores.host(KindId::Pod).forget(&name("p0"));
+    engine.update_waiting_room(Side::Host, &name("p0"));
+    assert_eq!(counts(&engine), (1, 1), "its node was cordoned");
+    let mut pod = put_pod(&engine, "p0", 8);
+    assert!(!waits(&engine, "p0", &pod).await);
+    // Administrators of the tenant can write the phase.
+    pod["status"]["phase"] = "Failed".into();
+    let pods = engine.cache.stores.tenant(KindId::Pod);
+    pods.written(name("p0"), Stored::new(&pod));
+    let kind = engine.cache.rules_to_host(KindId::Pod).unwrap();
+    let (of, now) = (name("p0"), Instant::now());
+    let outcome = to_host::reconcile(&engine, (KindId::Pod, kind), &of, now, true).await;
+    assert!(outcome.is_ok());
+    assert_eq!(counts(&engine), (1, 0), "the next one has the place");
+}
+
+#[tokio::test]
+async fn what_became_of_a_pod_depends_on_both_sides() {
+    let engine = engine();
+    let host = |spec: Value, phase: &str| {
+        Stored::new(
+            &json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": spec, "status": {"phase": phase}}),
+        )
+    };
+    let of = |host: Option<&Stored>| engine.find_on_host(&name("p"), host);
+    let on_node = || json!({"nodeName": "gpu-1"});
+    assert_eq!(of(None), OnHost::Ended, "it is gone on both");
+    assert_eq!(of(Some(&host(json!({}), "Pending"))), OnHost::Waiting);
+    assert_eq!(of(Some(&host(on_node(), "Running"))), OnHost::Placed);
+    assert_eq!(of(Some(&host(on_node(), "Succeeded"))), OnHost::Placed);
+    assert_eq!(of(Some(&host(on_node(), "Failed"))), OnHost::Ended);
+    let mut pod = put_pod(&engine, "p", 1);
+    assert_eq!(of(None), OnHost::Gone);
+    for (phase, expected) in [("Succeeded", OnHost::Placed), ("Failed", OnHost::Ended)] {
+        pod["status"]["phase"] = phase.into();
+        let pods = engine.cache.stores.tenant(KindId::Pod);
+        pods.written(name("p"), Stored::new(&pod));
+        assert_eq!(of(None), expected, "{phase}");
+    }
+}
+
+#[tokio::test]
+async fn members_that_run_are_known_when_their_gang_becomes_known() {
+    let engine = engine();
+    let mut pod = put_pod(&engine, "runs", 8);
+    put_host_pod(&engine, "runs", &json!({"nodeName": "gpu-1"}));
+    engine.regroup_in_room(&name("runs"), &pod);
+    assert!(!lock(&engine.waiting_room).knows(&name("runs")));
+    pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: "train", labels::GANG_SIZE_OF_TENANT: "2"});
+    let pods = engine.cache.stores.tenant(KindId::Pod);
+    pods.written(name("runs"), Stored::new(&pod));
+    engine.regroup_in_room(&name("runs"), &pod);
+    assert!(lock(&engine.waiting_room).knows(&name("runs")));
 }
 
 #[test]

@@ -5,8 +5,10 @@
 //! |---|---|
 //! | is to be created on the host | from then on, if there is one; else it waits |
 //! | is on the host without a node | as long as it is: also if it has gates of the platform, was not tried yet, or is nominated |
-//! | has a node, is gone, or has ended | no more |
-//! | was not created | no more: it asks again |
+//! | is to be created on the host again | still, as when a node is cordoned and its host pod is replaced |
+//! | has a node, is gone in the tenant, or has ended | no more |
+//! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all |
+//! | waits for requests of the host's controllers | none until it has them, unless it is a member of a gang |
 //!
 //! Half of the places may be of pods that ask the scheduler for the same, so that a queue of equal jobs leaves room for others. The next place is
 //! for the pod with the highest priority; then for those of which the fewest have a place; then namespaces take turns.
@@ -41,10 +43,12 @@ pub(super) struct Answer {
 pub(super) enum OnHost {
     /// It has no node.
     Waiting,
-    /// It has a node.
+    /// It has a node, or has succeeded: its gang does not lack it.
     Placed,
-    /// It is not there, has ended, or is being deleted.
+    /// It is not there or is being deleted, and may be created again.
     Gone,
+    /// It has failed, or is gone in the tenant as well.
+    Ended,
 }
 
 /// The pods with a place, and those that wait for one.
@@ -78,7 +82,7 @@ struct OfShape {
 struct OfGang {
     /// Pods that start together.
     size: usize,
-    /// Pods that have a node.
+    /// Pods that have a node, or have succeeded.
     started: usize,
     /// Pods with a place.
     placed: usize,
@@ -100,7 +104,7 @@ enum State {
     New,
     /// It has a place, and is on the host.
     OnHost,
-    /// It is a member of a gang, and has a node.
+    /// It is a member of a gang, and has a node or has succeeded.
     Started,
 }
 
@@ -167,12 +171,17 @@ impl WaitingRoom {
         self.pods.contains_key(name)
     }
 
+    /// Whether a pod waits for a place.
+    pub(super) fn is_waiting(&self, name: &Name) -> bool {
+        self.pods.get(name).is_some_and(|pod| pod.state == State::Waiting)
+    }
+
     /// A pod is on the host that has not asked, as when the syncer starts.
     pub(super) fn restore(&mut self, shape: &Shape, request: Request, on_host: OnHost) {
         let state = match on_host {
             OnHost::Waiting => State::OnHost,
             OnHost::Placed if request.gang.is_some() => State::Started,
-            OnHost::Placed | OnHost::Gone => return,
+            OnHost::Placed | OnHost::Gone | OnHost::Ended => return,
         };
         if !self.knows(&request.name) {
             let gang = self.note_size(request.gang);
@@ -183,36 +192,51 @@ impl WaitingRoom {
     /// A pod asks for a place. If there is none it waits, and may ask again.
     pub(super) fn ask(&mut self, shape: &Shape, request: Request, now: Instant) -> Answer {
         let name = request.name.clone();
-        let is_waiting = match self.pods.get(&name) {
-            None => false,
-            // One that waited under this name may have been another pod.
-            Some(pod) if pod.state == State::Waiting => pod.shape == *shape,
-            Some(_) => {
-                return Answer {
-                    waits: None,
-                    admitted: Vec::new(),
-                };
-            }
+        let is_asked_for = |pod: &Pod| matches!(pod.state, State::New | State::Waiting);
+        // One that asked under this name may have been another pod.
+        let is_other = |pod: &Pod| is_asked_for(pod) && pod.shape != *shape;
+        let mut admitted = if self.pods.get(&name).is_some_and(is_other) {
+            self.change(&name, None)
+        } else {
+            Vec::new()
         };
-        let gang = self.note_size(request.gang.clone());
-        let has_room = self.has_room(shape, gang.as_ref());
-        if has_room || !is_waiting {
-            let left = self.remove(&name).and_then(|pod| pod.gang);
-            self.drop_gang(left.filter(|left| Some(left) != gang.as_ref()).as_ref());
-        }
-        if has_room {
-            self.put(name, Arc::clone(shape), gang.clone(), State::New);
-            let admitted = self.admit(gang);
-            return Answer { waits: None, admitted };
-        }
-        if !is_waiting {
-            self.wait(shape, request, gang, now);
+        admitted.extend(self.regroup(&name, request.gang.as_ref()));
+        let known = self.pods.get(&name).map(|pod| pod.state);
+        if known.is_none() {
+            let gang = self.note_size(request.gang.clone());
+            if self.has_room(shape, gang.as_ref()) {
+                self.put(name.clone(), Arc::clone(shape), gang.clone(), State::New);
+                admitted.extend(self.admit(gang));
+            } else {
+                self.wait(shape, request, gang, now);
+            }
         }
         let since = self.shapes.get(shape).and_then(|of_shape| of_shape.line.since(&name));
         Answer {
             waits: since.map(|since| now.saturating_duration_since(since)),
-            admitted: Vec::new(),
+            admitted,
         }
+    }
+
+    /// A pod belongs to this gang now, or to none. Returns the pods that got a place because of it.
+    pub(super) fn regroup(&mut self, name: &Name, gang: Option<&Gang>) -> Vec<Name> {
+        let now = gang.map(|gang| &gang.name);
+        let Some(pod) = self.pods.get(name).filter(|pod| pod.gang.as_ref() != now) else {
+            return gang.map(|gang| self.resize(gang)).unwrap_or_default();
+        };
+        let (before, state) = (pod.gang.clone(), pod.state);
+        if gang.is_none() && state == State::Started {
+            return self.change(name, None);
+        }
+        self.count_out(before.as_ref(), name, state);
+        let now = self.note_size(gang.cloned());
+        self.count_in(now.as_ref(), name, state);
+        if let Some(pod) = self.pods.get_mut(name) {
+            pod.gang.clone_from(&now);
+        }
+        let mut admitted = self.admit(now);
+        admitted.extend(self.admit(before));
+        admitted
     }
 
     /// A pod that asked was seen on the host. Returns the pods that got a place because of it.
@@ -226,7 +250,9 @@ impl WaitingRoom {
             (OnHost::Placed, _) => pod.gang.is_some().then_some(State::Started),
             // An earlier pod of the name is gone.
             (OnHost::Gone, State::New | State::Waiting) => return Vec::new(),
-            (OnHost::Gone, State::OnHost | State::Started) => None,
+            // It is created again. If not, it is forgotten then.
+            (OnHost::Gone, State::OnHost) => Some(State::New),
+            (OnHost::Gone, State::Started) | (OnHost::Ended, _) => None,
         };
         if state == Some(pod.state) {
             return Vec::new();
@@ -234,11 +260,21 @@ impl WaitingRoom {
         self.change(name, state)
     }
 
-    /// A pod needs no place: it is gone in the tenant, or was not created on the host. Returns the pods that got one instead.
+    /// A pod needs no place: it is not to be created, or was not created on the host. Returns the pods that got one instead.
     pub(super) fn forget(&mut self, name: &Name) -> Vec<Name> {
         match self.pods.get(name).map(|pod| pod.state) {
             None | Some(State::OnHost | State::Started) => Vec::new(),
             Some(State::New | State::Waiting) => self.change(name, None),
+        }
+    }
+
+    /// A pod that got a place waits for something else before it is created, and asks again after that. Others may have the place, unless its gang
+    /// needs it. Returns the pods that got one.
+    pub(super) fn lend(&mut self, name: &Name) -> Vec<Name> {
+        if self.pods.get(name).is_some_and(|pod| pod.gang.is_none()) {
+            self.forget(name)
+        } else {
+            Vec::new()
         }
     }
 
@@ -298,6 +334,15 @@ impl WaitingRoom {
         self.admit(gang)
     }
 
+    /// A gang has this size now, if any pod of it is known. Returns the pods that got a place because of it.
+    fn resize(&mut self, gang: &Gang) -> Vec<Name> {
+        if self.gangs.get(&gang.name).is_none_or(|known| known.size == gang.size) {
+            return Vec::new();
+        }
+        let name = self.note_size(Some(gang.clone()));
+        self.admit(name)
+    }
+
     /// Keeps the size of a gang, as the last of its pods says it. Returns its name.
     fn note_size(&mut self, gang: Option<Gang>) -> Option<Name> {
         let Gang { name, size } = gang?;
@@ -322,54 +367,62 @@ impl WaitingRoom {
         }
     }
 
+    /// Counts a pod of a gang, or of none.
+    fn count_in(&mut self, gang: Option<&Name>, name: &Name, state: State) {
+        let Some(gang) = gang else {
+            self.taken += usize::from(state.has_place());
+            return;
+        };
+        self.change_gang(gang, |of_gang| match state {
+            State::Waiting => {
+                of_gang.waiting.insert(name.clone());
+            }
+            State::New | State::OnHost => of_gang.placed += 1,
+            State::Started => of_gang.started += 1,
+        });
+    }
+
+    /// Counts it no more.
+    fn count_out(&mut self, gang: Option<&Name>, name: &Name, state: State) {
+        let Some(gang) = gang else {
+            self.taken -= usize::from(state.has_place());
+            return;
+        };
+        self.change_gang(gang, |of_gang| match state {
+            State::Waiting => {
+                of_gang.waiting.remove(name);
+            }
+            State::New | State::OnHost => of_gang.placed -= 1,
+            State::Started => of_gang.started -= 1,
+        });
+    }
+
     /// Puts a pod into a state other than waiting.
     fn put(&mut self, name: Name, shape: Shape, gang: Option<Name>, state: State) {
-        let placed = usize::from(state.has_place());
-        match &gang {
-            None => self.taken += placed,
-            Some(gang) => self.change_gang(gang, |of_gang| {
-                of_gang.placed += placed;
-                of_gang.started += usize::from(state == State::Started);
-            }),
-        }
-        self.shapes.entry(Arc::clone(&shape)).or_default().placed += placed;
+        self.count_in(gang.as_ref(), &name, state);
+        let of_shape = self.shapes.entry(Arc::clone(&shape)).or_default();
+        of_shape.placed += usize::from(state.has_place());
         self.refresh(&shape);
         self.pods.insert(name, Pod { shape, gang, state });
     }
 
     /// Puts a pod into the line.
     fn wait(&mut self, shape: &Shape, request: Request, gang: Option<Name>, now: Instant) {
-        let name = request.name.clone();
-        if let Some(gang) = &gang {
-            self.change_gang(gang, |of_gang| {
-                of_gang.waiting.insert(name.clone());
-            });
-        }
+        let (name, state) = (request.name.clone(), State::Waiting);
+        self.count_in(gang.as_ref(), &name, state);
         let of_shape = self.shapes.entry(Arc::clone(shape)).or_default();
         of_shape.line.add(request, now);
         self.refresh(shape);
-        let pod = Pod {
-            shape: Arc::clone(shape),
-            gang,
-            state: State::Waiting,
-        };
-        self.pods.insert(name, pod);
+        let shape = Arc::clone(shape);
+        self.pods.insert(name, Pod { shape, gang, state });
     }
 
     /// Forgets a pod, but not the size of its gang.
     fn remove(&mut self, name: &Name) -> Option<Pod> {
         let pod = self.pods.remove(name)?;
-        let placed = usize::from(pod.state.has_place());
-        match &pod.gang {
-            None => self.taken -= placed,
-            Some(gang) => self.change_gang(gang, |of_gang| {
-                of_gang.placed -= placed;
-                of_gang.started -= usize::from(pod.state == State::Started);
-                of_gang.waiting.remove(name);
-            }),
-        }
+        self.count_out(pod.gang.as_ref(), name, pod.state);
         if let Some(of_shape) = self.shapes.get_mut(&pod.shape) {
-            of_shape.placed -= placed;
+            of_shape.placed -= usize::from(pod.state.has_place());
             if pod.state == State::Waiting {
                 of_shape.line.take(name);
             }

@@ -58,7 +58,7 @@ fn half_of_the_places_are_for_pods_that_are_alike() {
         ["c2"],
         "c has the fewest"
     );
-    assert_eq!(names(&room.observe(&name("b0"), OnHost::Gone)), ["c3"]);
+    assert_eq!(names(&room.observe(&name("b0"), OnHost::Ended)), ["c3"]);
     assert_eq!(room.placed(), 10);
 }
 
@@ -206,7 +206,7 @@ fn a_restarted_syncer_counts_what_is_on_the_host_and_knows_gangs() {
     }
     for of in ["other", "m0", "m1"] {
         room.observe(&name(of), OnHost::Waiting);
-        room.observe(&name(of), OnHost::Gone);
+        room.observe(&name(of), OnHost::Ended);
     }
     assert!(is_clean(&room));
 }
@@ -224,4 +224,80 @@ fn a_pod_whose_creation_had_no_answer_waits_no_more_once_it_is_on_the_host() {
         room.observe(&name("a1"), on_host);
         assert_eq!((room.placed(), room.waiting()), expected, "{on_host:?}");
     }
+}
+
+#[test]
+fn a_pod_whose_host_pod_is_replaced_keeps_its_place() {
+    let mut room = WaitingRoom::new(1);
+    assert_eq!(flood(&mut room, "a", 2), 1);
+    assert!(room.observe(&name("a0"), OnHost::Gone).is_empty());
+    assert!(ask(&mut room, "a", request("a0")), "it is created again");
+    room.observe(&name("a0"), OnHost::Gone);
+    // Another pod of that name asks for something else.
+    assert!(!ask(&mut room, "b", request("a0")), "a1 was first");
+    assert_eq!(names(&room.forget(&name("a1"))), ["a0"]);
+    assert!(room.forget(&name("a0")).is_empty() && is_clean(&room));
+}
+
+#[test]
+fn a_pod_that_waits_for_something_else_lends_its_place_but_not_that_of_its_gang() {
+    let mut room = WaitingRoom::new(2);
+    let now = Instant::now();
+    assert_eq!(room.ask(&"a".into(), request("claims"), now).waits, None);
+    assert_eq!(room.ask(&"g".into(), member("m0", "train", 2), now).waits, None);
+    assert!(!ask(&mut room, "b", request("plain")));
+    assert!(room.lend(&name("m0")).is_empty());
+    assert_eq!(names(&room.lend(&name("claims"))), ["plain"]);
+    assert!(!ask(&mut room, "a", request("claims")), "it asks again");
+    assert!(room.lend(&name("claims")).is_empty() && !room.knows(&name("claims")));
+}
+
+#[test]
+fn members_that_have_succeeded_are_not_missing() {
+    let mut room = WaitingRoom::new(8);
+    for index in 0..4 {
+        assert!(ask(&mut room, "g", member(&format!("g{index}"), "train", 4)));
+        room.observe(&name(&format!("g{index}")), OnHost::Placed);
+    }
+    room.observe(&name("g0"), OnHost::Ended);
+    assert!(ask(&mut room, "g", member("new", "train", 4)));
+    assert_eq!(room.taken, 1, "three run or have succeeded");
+    for of in ["new", "g1", "g2", "g3"] {
+        room.observe(&name(of), OnHost::Ended);
+    }
+    assert!(is_clean(&room));
+}
+
+#[test]
+fn a_gang_that_becomes_known_or_has_another_size_takes_other_places() {
+    let mut room = WaitingRoom::new(4);
+    let gang = |size| Gang {
+        name: name("train"),
+        size,
+    };
+    assert!(ask(&mut room, "g", member("m0", "train", 4)));
+    assert_eq!(flood(&mut room, "a", 1) + flood(&mut room, "b", 1), 2);
+    assert!(!ask(&mut room, "c", request("c0")), "a place is kept for m1");
+    assert_eq!(names(&room.regroup(&name("m0"), Some(&gang(1)))), ["c0"]);
+    assert!(room.regroup(&name("m0"), None).is_empty() && room.gangs.is_empty());
+    assert!(!ask(&mut room, "d", request("d0")));
+    assert!(room.regroup(&name("m0"), Some(&gang(2))).is_empty());
+    assert_eq!(names(&room.regroup(&name("d0"), Some(&gang(2)))), ["d0"]);
+    room.restore(&"g".into(), member("runs", "train", 2), OnHost::Placed);
+    assert!(room.regroup(&name("runs"), None).is_empty() && !room.knows(&name("runs")));
+    for of in ["m0", "a0", "b0", "c0", "d0"] {
+        room.observe(&name(of), OnHost::Ended);
+    }
+    assert!(is_clean(&room));
+}
+
+#[test]
+fn a_pod_that_asks_and_says_that_its_gang_is_smaller_lets_others_in() {
+    let mut room = WaitingRoom::new(4);
+    assert!(ask(&mut room, "g", member("m0", "train", 4)));
+    assert_eq!(flood(&mut room, "a", 1) + flood(&mut room, "b", 1), 2);
+    assert!(!ask(&mut room, "c", request("c0")));
+    let answer = room.ask(&"g".into(), member("m1", "train", 1), Instant::now());
+    assert_eq!(names(&answer.admitted), ["c0"]);
+    assert_eq!((answer.waits, room.taken), (Some(Duration::ZERO), 4));
 }
