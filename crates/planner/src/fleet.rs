@@ -252,7 +252,7 @@ pub struct Tenant {
     pub node_groups: Vec<NodeGroup>,
     /// It is being deleted and none of its pods run: its nodes can be released at once.
     pub terminated: bool,
-    /// What the last plan said of nodes that it did not use, by pool.
+    /// What is remembered of nodes that it did not use, by pool. See [`remember_unused_nodes`](crate::remember_unused_nodes).
     pub unused: BTreeMap<String, UnusedNodes>,
 }
 
