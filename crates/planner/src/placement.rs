@@ -121,13 +121,13 @@ impl PlanningPass<'_> {
     }
 
     /// Whether the release of a cordoned node can be cancelled, together with that of `others`: it is not kept for a request
-    /// that was served earlier, it is not idle during a pause of its tenant, and the limits of its group and quotas allow it.
+    /// that was served earlier, its tenant did not leave it unused, and the limits of its group and quotas allow it.
     pub fn may_cancel_release(&self, node: usize, others: &[usize]) -> bool {
         let is_undecided = self.decisions[node] == Decision::Undecided && !self.view.nodes[node].object.unusable;
         let group = self.view.nodes[node].group.filter(|_| is_undecided);
         group.is_some_and(|group| {
             let tenant = self.view.node_groups[group].tenant;
-            if self.view.nodes[node].object.idle_since.is_some() && self.find_pause(tenant).is_some() {
+            if self.was_left_unused(node, tenant) {
                 return false;
             }
             let gpus: u64 = others.iter().chain([&node]).map(|at| self.view.gpus(*at)).sum();

@@ -120,6 +120,16 @@ impl PlanningPass<'_> {
         (self.view.now < until).then_some(until)
     }
 
+    /// Whether a node is idle since before its tenant left nodes unused, and there is a pause. Such a node goes back once it is to be released:
+    /// otherwise the pods that left it unused would take it again before it is drained.
+    pub fn was_left_unused(&self, node: usize, tenant: usize) -> bool {
+        let (idle_since, known) = (self.view.nodes[node].object.idle_since, self.unused.get(&tenant));
+        let is_older = idle_since
+            .zip(known)
+            .is_some_and(|(idle, known)| idle <= known.released_at);
+        is_older && self.find_pause(tenant).is_some()
+    }
+
     /// Notes nodes whose request also waits for a node that pods cannot use yet: they are not idle for lack of use.
     pub fn note_awaited_nodes(&mut self, request: usize, placement: &Placement) {
         let demand = self.view.requests[request].demand;

@@ -277,6 +277,26 @@ fn another_gang_of_the_tenant_gets_all_its_nodes() {
 }
 
 #[test]
+fn a_gang_that_starts_again_takes_back_a_node_that_was_to_be_reclaimed() {
+    let text = PAUSED.replace("demand a/g new 3x8 since=900 prio=9", "demand a/g again 2x8 gang");
+    let mut fleet = read_fleet(&format!("{text}\nnode n1..n2 a/g cordoned=300 age=3600"));
+    fleet.now += 60;
+    for node in &mut fleet.nodes {
+        node.idle_since = Some(NOW + 50);
+    }
+    let made = plan(&fleet);
+    let kept = made
+        .actions
+        .iter()
+        .filter(|action| action.kind == ActionKind::CancelRelease);
+    assert_eq!(kept.count(), 2, "{}", describe(&made));
+    for node in &mut fleet.nodes {
+        node.idle_since = Some(NOW - 900);
+    }
+    assert_eq!(plan(&fleet).actions, [], "it was left unused");
+}
+
+#[test]
 fn an_autoscaler_goes_on() {
     let text = PAUSED.replace("hold=600", "hold=600 scaled max-nodes=5 node-gpus=8");
     let mut fleet = read_fleet(&format!("{text}\ndemand b/g small 3x8"));
