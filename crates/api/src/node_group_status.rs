@@ -50,7 +50,7 @@ pub struct UnusedNodesStatus {
     pub times: u32,
     /// When they were released.
     pub released_at: Time,
-    /// Until when the tenant gets nodes of the pool one at a time, for pods that are created later. Absent: it was spared.
+    /// Until when other tenants are served first in the pool, and no nodes are reclaimed for this one. Absent: it was spared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_until: Option<Time>,
 }

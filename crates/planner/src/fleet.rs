@@ -134,8 +134,8 @@ pub struct Node {
     pub priority: i32,
     /// Gangs that run on this node and on others. A gang that loses one of its nodes stops on all of them.
     pub gangs: BTreeSet<String>,
-    /// It has an owner and cannot run pods now (not Ready, or cordoned by an administrator): it counts as held, but no pods are
-    /// placed on it.
+    /// It has an owner and cannot run pods now (not Ready, cordoned by an administrator, or idle and closed for new pods by the platform): it
+    /// counts as held, but no pods are placed on it.
     pub unusable: bool,
     /// It has no owner and is too new to be assigned yet.
     pub starting: bool,
@@ -252,7 +252,7 @@ pub struct Tenant {
     pub node_groups: Vec<NodeGroup>,
     /// It is being deleted and none of its pods run: its nodes can be released at once.
     pub terminated: bool,
-    /// What the last plan said of nodes that it did not use, by pool.
+    /// What is remembered of nodes that it did not use, by pool. See [`remember_unused_nodes`](crate::remember_unused_nodes).
     pub unused: BTreeMap<String, UnusedNodes>,
 }
 

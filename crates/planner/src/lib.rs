@@ -5,10 +5,11 @@
 //! at that moment. Each pool is planned in these steps; the first of all pools comes before the others:
 //! 1. Nodes without a node group are released ([`release`]), and those over a limit ([`over_limit`]).
 //! 2. Waiting pods are placed on nodes that their groups have already ([`placement`]). Nodes that pods keep for too long without using
-//!    them are released, and their tenant gets no more for a while ([`unused`]).
+//!    them are released, and their tenant is served last for a while ([`unused`]).
 //! 3. Private groups, and minimums of others, get the nodes that they lack ([`minimum`]).
 //! 4. Requests are served, by nominal quota, priority and fair share ([`serve`], [`serve_pods`], [`serve_gang`]). They wait for
-//!    nodes that are not free yet ([`wait_for_gang`], [`starvation`]); borrowed ones are reclaimed where allowed ([`reclaim`]).
+//!    nodes that are not free yet ([`wait_for_gang`], [`starvation`]); borrowed ones are reclaimed where allowed ([`reclaim`]). Tenants that
+//!    left nodes unused come last.
 //! 5. Idle nodes are released; reservations and releases that no request needs are cancelled ([`release`]).
 //! 6. Nodes that a pool still lacks are listed if an autoscaler extends it ([`scale_up`]).
 //!
@@ -52,7 +53,8 @@ pub use fleet::*;
 pub use plan::*;
 pub use reason::*;
 pub use selection::pool_of;
-pub use unused_nodes::UnusedNodes;
+pub use unused::remember_unused_nodes;
+pub use unused_nodes::{UnusedNodes, UnusedNodesByTenant};
 
 use pass::PlanningPass;
 use std::borrow::Cow;
@@ -90,9 +92,7 @@ pub fn plan(fleet: &Fleet) -> Plan {
         pass.reject_impossible_requests();
         pass.place_on_held_nodes();
         pass.release_unused();
-        pass.pause_requests();
         pass.release_idle_of_satisfied_groups();
-        pass.pause_requests();
         pass.fill_minimums();
         pass.serve_requests();
         pass.release_idle();

@@ -48,8 +48,6 @@ pub(crate) enum Blocked<'a> {
     },
     NoFreeNodes,
     NodesComing,
-    /// Its tenant did not use the nodes that it got before.
-    Unused(UnusedNodes),
 }
 
 /// How far a request has come.
@@ -353,7 +351,6 @@ impl<'a> PlanningPass<'a> {
                 max_nodes: of_group.spec.max_nodes,
             });
         }
-        self.check_pause(of_group.tenant, nodes as usize)?;
         self.check_quota_limits(of_group.tenant, gpus)
     }
 

@@ -1,8 +1,8 @@
 //! Placement of requests on the nodes that their groups have, before any node is reserved.
 
-use crate::Topology;
 use crate::load::Load;
 use crate::pass::{Decision, PlanningPass};
+use crate::{Seconds, Topology};
 use std::cmp::Reverse;
 
 /// Nodes for a request, by where they come from.
@@ -26,8 +26,9 @@ impl PlanningPass<'_> {
             let staying =
                 nodes.filter(|at| self.decisions[*at] == Decision::Undecided && !self.view.nodes[*at].is_cordoned());
             let mut free: Vec<(usize, Vec<u64>)> = staying.map(|at| (at, self.view.free_capacity(at))).collect();
-            // The fullest first, so that empty nodes can be released.
-            free.sort_by(|a, b| (&a.1, a.0).cmp(&(&b.1, b.0)));
+            // The fullest first, so that empty nodes can be released. Of the empty ones those that were used last: the others are idle
+            // in truth as well.
+            free.sort_by(|a, b| (&a.1, self.last_use(a.0)).cmp(&(&b.1, self.last_use(b.0))));
             self.groups[group].free_capacity = free;
         }
         for request in self.sort_requests_by_group() {
@@ -39,6 +40,13 @@ impl PlanningPass<'_> {
                 self.apply_placement(request, placement);
             }
         }
+    }
+
+    /// Sorts nodes in use before idle ones, the one first that became idle last, and both before those that do not serve yet.
+    fn last_use(&self, node: usize) -> (bool, bool, Reverse<Option<Seconds>>, usize) {
+        let of = &self.view.nodes[node];
+        let idle_since = of.object.idle_since.filter(|_| of.is_serving());
+        (!of.is_serving(), idle_since.is_some(), Reverse(idle_since), node)
     }
 
     /// Requests that are not blocked, group by group: higher priority first, then those that have waited longer.
@@ -119,7 +127,7 @@ impl PlanningPass<'_> {
         let group = self.view.nodes[node].group.filter(|_| is_undecided);
         group.is_some_and(|group| {
             let tenant = self.view.node_groups[group].tenant;
-            if self.view.nodes[node].object.idle_since.is_some() && self.find_pause(tenant).is_some() {
+            if self.was_left_unused(node, tenant) {
                 return false;
             }
             let gpus: u64 = others.iter().chain([&node]).map(|at| self.view.gpus(*at)).sum();

@@ -1,6 +1,6 @@
 //! The output of the planner.
 
-use crate::{ActionReason, PodSet, ScaleUpLimited, Seconds, Unplanned, UnusedNodes, Wait};
+use crate::{ActionReason, PodSet, ScaleUpLimited, Seconds, Unplanned, UnusedNodesByTenant, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +18,9 @@ pub struct Plan {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub scale_ups: BTreeMap<String, ScaleUp>,
     /// What is known of nodes that tenants did not use, by tenant UID and pool. The next plan needs it, see
-    /// [`Tenant::unused`](crate::Tenant::unused).
+    /// [`remember_unused_nodes`](crate::remember_unused_nodes).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub unused_nodes: BTreeMap<String, BTreeMap<String, UnusedNodes>>,
+    pub unused_nodes: UnusedNodesByTenant,
 }
 
 /// One change of one node, and why.
@@ -82,6 +82,8 @@ pub struct NodeGroupPlan {
     pub requested_nodes: u32,
     /// Pods for which no nodes are planned.
     pub unplanned: BTreeSet<Unplanned>,
+    /// It waits, and until then other tenants are served first: its tenant did not use nodes that it had. None: it has its turn.
+    pub served_last_until: Option<Seconds>,
 }
 
 /// Nodes that an autoscaler is to add to a pool.

@@ -156,6 +156,9 @@ impl<'a> PlanningPass<'a> {
                 reason: self.describe_blocked(blocked, &progress.earmarked, unassigned),
             });
         }
+        if !plan.waits.is_empty() {
+            plan.served_last_until = self.find_pause(self.view.node_groups[group].tenant);
+        }
         plan
     }
 
@@ -198,10 +201,6 @@ impl<'a> PlanningPass<'a> {
             Blocked::NotLent { gpus } => WaitReason::NotLent { gpus: *gpus },
             Blocked::NoFreeNodes => WaitReason::NoFreeNodes(self.describe_capacity(earmarked, unassigned)),
             Blocked::NodesComing => WaitReason::NodesComing(self.describe_capacity(earmarked, unassigned)),
-            Blocked::Unused(unused) => WaitReason::Unused {
-                nodes: unused.nodes,
-                until: unused.paused_until().unwrap_or(self.view.now),
-            },
         }
     }
 

@@ -174,13 +174,6 @@ pub enum WaitReason {
     NoFreeNodes(Capacity),
     /// It is next: nodes are on their way.
     NodesComing(Capacity),
-    /// The tenant did not use the nodes that it got before.
-    Unused {
-        /// How many.
-        nodes: u32,
-        /// Until when it gets no more for requests that waited then.
-        until: Seconds,
-    },
 }
 
 /// Why a request can never be served as the fleet is.

@@ -30,7 +30,7 @@ impl PlanningPass<'_> {
     pub fn release_idle_of_satisfied_groups(&mut self) {
         let mut lacking = vec![false; self.view.node_groups.len()];
         for (request, progress) in self.view.requests.iter().zip(&self.progress) {
-            let gets_none = matches!(progress.blocked_by, Some(Blocked::Impossible(_) | Blocked::Unused(_)));
+            let gets_none = matches!(progress.blocked_by, Some(Blocked::Impossible(_)));
             lacking[request.group] |= !progress.unplaced.is_empty() && !gets_none;
         }
         for (group, _) in lacking.iter().enumerate().filter(|(_, lacking)| !**lacking) {

@@ -78,6 +78,13 @@ impl NodeGroupPlan {
             parts.push(format!("{} requested from an autoscaler", nodes(self.requested_nodes)));
         }
         parts.extend(self.unplanned.iter().map(ToString::to_string));
+        if let Some(until) = self.served_last_until {
+            parts.push(format!(
+                "its tenant left nodes of pool {} unused: until {} others are served first, and no nodes are reclaimed for it",
+                self.pool,
+                time_of_day(until)
+            ));
+        }
         parts.join("; ")
     }
 }
@@ -138,11 +145,6 @@ impl WaitReason {
             }
             Self::NotLent { gpus } => format!("{gpus} free GPUs of pool {pool} are nominal quota that is not lent"),
             Self::NoFreeNodes(capacity) | Self::NodesComing(capacity) => capacity.message(pool),
-            Self::Unused { nodes: unused, until } => format!(
-                "the tenant left {} of pool {pool} unused; until {} it gets few, one by one, for pods that are created later",
-                nodes(*unused),
-                time_of_day(*until)
-            ),
         }
     }
 }

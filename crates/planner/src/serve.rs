@@ -1,5 +1,5 @@
 //! The order in which requests are served: those within a nominal quota first, then by priority, then the tenant with the
-//! least of its fair share or the request that waits longest.
+//! least of its fair share or the request that waits longest. Those of tenants that left nodes unused come after all others.
 
 use crate::pass::{Blocked, PlanningPass};
 use crate::stage::{Outcome, Stage};
@@ -10,11 +10,15 @@ use std::collections::{BTreeSet, VecDeque};
 impl PlanningPass<'_> {
     /// Serves all requests.
     pub fn serve_requests(&mut self) {
-        let open: Vec<usize> = self
-            .sort_requests_by_group()
-            .into_iter()
-            .filter(|request| !self.progress[*request].unplaced.is_empty())
-            .collect();
+        let open = self.sort_requests_by_group().into_iter();
+        let open = open.filter(|request| !self.progress[*request].unplaced.is_empty());
+        let (last, first): (Vec<usize>, Vec<usize>) =
+            open.partition(|request| self.find_pause(self.view.tenant_of(*request)).is_some());
+        self.serve_all(&first);
+        self.serve_all(&last);
+    }
+
+    fn serve_all(&mut self, open: &[usize]) {
         let priorities: BTreeSet<Reverse<i32>> = open
             .iter()
             .map(|at| Reverse(self.view.requests[*at].demand.priority))
@@ -25,7 +29,7 @@ impl PlanningPass<'_> {
                     quota_depth,
                     priority: *priority,
                 };
-                self.serve_stage(stage, &open);
+                self.serve_stage(stage, open);
             }
         }
     }

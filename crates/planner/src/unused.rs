@@ -3,25 +3,28 @@
 //! A pod can wait for ever although a node has room for it: because of an affinity to pods that do not exist, or as the first of a
 //! gang. The planner does not see why, only that nodes stay idle. It finds them in two ways:
 //! - nodes that are idle for too long and that only pods which wait keep. If a tenant has such nodes without a break for as long as the
-//!   planner has patience, they are released, and the tenant gets no more for a while.
+//!   planner has patience, those are released that are idle for as long beyond that, and there is a pause for the tenant.
 //! - nodes that no pod ever used and that are released as idle: their pods were deleted before. That happens to everybody at times, so
 //!   some are spared.
+//!
+//! In a pause nothing is refused: requests of the tenant are served after those of all others, and nothing is reclaimed for them.
 //!
 //! The memory is by tenant and pool, not by request: who deletes a pod and creates it again, or renames a node group, has the same
 //! tenant. It ends when the tenant uses as many new nodes as it left unused. docs/adr/0051 says why.
 
-use crate::pass::{Blocked, Decision, PlanningPass};
+use crate::pass::{Decision, PlanningPass};
 use crate::placement::Placement;
-use crate::{ActionReason, Fleet, Plan, Seconds, Topology, UnusedNodes};
-use std::collections::{BTreeMap, HashMap};
+use crate::{ActionKind, ActionReason, Fleet, NodeState, Plan, Seconds, Topology, UnusedNodes, UnusedNodesByTenant};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The shortest time after which a node is idle for too long, and for which pods may keep it then.
-const LEAST_PATIENCE: Seconds = 120;
+/// The shortest time after which a node is idle for too long, and for which pods may keep it then. The scheduler itself may wait for
+/// volumes for ten minutes (`bindTimeoutSeconds`) before it binds a pod.
+const LEAST_PATIENCE: Seconds = 660;
 /// A node that is idle from this time after its assignment on was never used.
 const NOTICED_WITHIN: Seconds = 15;
 
 /// What a plan says of tenants before its pools are planned.
-pub(crate) fn carry_over(fleet: &Fleet) -> BTreeMap<String, BTreeMap<String, UnusedNodes>> {
+pub(crate) fn carry_over(fleet: &Fleet) -> UnusedNodesByTenant {
     let recall = |(pool, unused): (&String, &UnusedNodes)| {
         let unused = UnusedNodes {
             kept_since: None,
@@ -36,6 +39,29 @@ pub(crate) fn carry_over(fleet: &Fleet) -> BTreeMap<String, BTreeMap<String, Unu
         .collect()
 }
 
+/// What to remember for the next plan after `plan` was carried out, except the release of the nodes `kept`. A tenant that still has
+/// such a node has what it had before: the next plan releases the node again, and counts it.
+pub fn remember_unused_nodes(fleet: &Fleet, plan: &Plan, kept: &BTreeSet<String>) -> UnusedNodesByTenant {
+    let is_counted = |reason: &ActionReason| matches!(reason, ActionReason::Unused { .. } | ActionReason::Idle { .. });
+    let released = plan.actions.iter().filter(|action| {
+        matches!(action.kind, ActionKind::Release { .. }) && is_counted(&action.reason) && kept.contains(&action.node)
+    });
+    let names: BTreeSet<&str> = released.map(|action| action.node.as_str()).collect();
+    let nodes = fleet.nodes.iter().filter(|node| names.contains(node.name.as_str()));
+    let uids: BTreeSet<&str> = nodes
+        .filter_map(|node| match &node.state {
+            NodeState::Owned(owner) => Some(owner.tenant.as_str()),
+            _ => None,
+        })
+        .collect();
+    let mut remembered = plan.unused_nodes.clone();
+    for tenant in fleet.tenants.iter().filter(|tenant| uids.contains(tenant.uid.as_str())) {
+        remembered.insert(tenant.uid.clone(), tenant.unused.clone());
+    }
+    remembered.retain(|_, pools| !pools.is_empty());
+    remembered
+}
+
 /// Removes what says nothing.
 pub(crate) fn remove_empty(plan: &mut Plan) {
     for pools in plan.unused_nodes.values_mut() {
@@ -44,7 +70,7 @@ pub(crate) fn remove_empty(plan: &mut Plan) {
     plan.unused_nodes.retain(|_, pools| !pools.is_empty());
 }
 
-impl<'a> PlanningPass<'a> {
+impl PlanningPass<'_> {
     /// Recalls which tenants did not use their nodes. One that uses as many new nodes as it left unused starts anew.
     pub fn recall_unused_nodes(&mut self) {
         let mut recalled = HashMap::new();
@@ -53,7 +79,7 @@ impl<'a> PlanningPass<'a> {
                 continue;
             };
             let known = known.recall(self.view.now);
-            let (used, _) = self.count_new_nodes(group.tenant, known.released_at);
+            let used = self.count_new_nodes_in_use(group.tenant, known.released_at);
             let released = if used < known.nodes {
                 known
             } else {
@@ -72,66 +98,36 @@ impl<'a> PlanningPass<'a> {
     }
 
     fn replan_for(&mut self, unused: &UnusedNodes) {
-        for time in [unused.trial_from(), unused.paused_until()].into_iter().flatten() {
-            self.replan_by(time);
+        if let Some(until) = unused.paused_until() {
+            self.replan_by(until);
         }
     }
 
-    /// The nodes of a tenant that came after `since`: those that its pods use, and the others.
-    fn count_new_nodes(&self, tenant: usize, since: Seconds) -> (u32, u32) {
+    /// Counts the nodes of a tenant that came after `since` and that its pods use.
+    fn count_new_nodes_in_use(&self, tenant: usize, since: Seconds) -> u32 {
         let groups = self.view.node_groups.iter().filter(|group| group.tenant == tenant);
-        let nodes = groups
-            .flat_map(|group| &group.nodes)
-            .map(|at| (*at, &self.view.nodes[*at]));
-        let (mut used, mut others) = (0, 0);
-        for (_, node) in nodes.filter(|(at, _)| !self.is_leaving(*at)) {
-            if node.owner().is_some_and(|owner| owner.since <= since) {
-                continue;
-            }
-            if at_work(node.is_serving(), node.object.idle_since) {
-                used += 1;
-            } else {
-                others += 1;
-            }
-        }
-        (used, others)
+        let used = groups.flat_map(|group| &group.nodes).filter(|at| {
+            let node = &self.view.nodes[**at];
+            let is_new = node.owner().is_none_or(|owner| owner.since > since);
+            is_new && !self.is_leaving(**at) && at_work(node.is_serving(), node.object.idle_since)
+        });
+        u32::try_from(used.count()).unwrap_or(u32::MAX)
     }
 
-    /// What is known of a tenant whose pause is not over.
-    pub fn find_pause(&self, tenant: usize) -> Option<UnusedNodes> {
-        self.unused
-            .get(&tenant)
-            .copied()
-            .filter(|unused| unused.is_paused(self.view.now))
+    /// Until when there is a pause for a tenant; `None`: there is none now.
+    pub fn find_pause(&self, tenant: usize) -> Option<Seconds> {
+        let until = self.unused.get(&tenant)?.paused_until()?;
+        (self.view.now < until).then_some(until)
     }
 
-    /// Whether a tenant may get so many nodes. During a pause it gets one as a trial, and each that is used allows another.
-    pub fn check_pause(&self, tenant: usize, nodes: usize) -> Result<(), Blocked<'a>> {
-        let Some(unused) = self.find_pause(tenant).filter(|_| nodes > 0) else {
-            return Ok(());
-        };
-        let (used, others) = self.count_new_nodes(tenant, unused.released_at);
-        let is_too_early = used == 0 && unused.trial_from().is_some_and(|from| self.view.now < from);
-        let allowed = if is_too_early { 0 } else { 1 + used as usize };
-        if others as usize + nodes > allowed {
-            return Err(Blocked::Unused(unused));
-        }
-        Ok(())
-    }
-
-    /// Lets requests wait that had their chance: those that waited already when their tenant's nodes were released unused.
-    pub fn pause_requests(&mut self) {
-        for request in 0..self.view.requests.len() {
-            let progress = &self.progress[request];
-            if progress.blocked_by.is_some() || progress.unplaced.is_empty() {
-                continue;
-            }
-            let waiting_since = self.view.requests[request].demand.waiting_since;
-            let pause = self.find_pause(self.view.tenant_of(request));
-            if let Some(unused) = pause.filter(|unused| waiting_since <= unused.released_at) {
-                self.progress[request].blocked_by = Some(Blocked::Unused(unused));
-            }
-        }
+    /// Whether a node is idle since before its tenant left nodes unused, and there is a pause. Such a node goes back once it is to be released:
+    /// otherwise the pods that left it unused would take it again before it is drained.
+    pub fn was_left_unused(&self, node: usize, tenant: usize) -> bool {
+        let (idle_since, known) = (self.view.nodes[node].object.idle_since, self.unused.get(&tenant));
+        let is_older = idle_since
+            .zip(known)
+            .is_some_and(|(idle, known)| idle <= known.released_at);
+        is_older && self.find_pause(tenant).is_some()
     }
 
     /// Notes nodes whose request also waits for a node that pods cannot use yet: they are not idle for lack of use.
@@ -148,7 +144,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Releases nodes that pods which wait have kept for too long without using them.
     pub fn release_unused(&mut self) {
-        let mut kept: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut kept: BTreeMap<usize, Vec<(Seconds, usize)>> = BTreeMap::new();
         for group in 0..self.view.node_groups.len() {
             let of_group = self.list_kept_too_long(group);
             if !of_group.is_empty() {
@@ -163,22 +159,29 @@ impl<'a> PlanningPass<'a> {
         }
         let (now, patience) = (self.view.now, self.patience());
         for (tenant, nodes) in kept {
-            let known = self.unused.entry(tenant).or_default();
-            let until = *known.kept_since.get_or_insert(now) + patience;
-            if now < until {
-                self.replan_by(until);
+            let kept_since = *self.unused.entry(tenant).or_default().kept_since.get_or_insert(now);
+            // Nodes of one pod have no less time because those of another are kept for longer.
+            let until = |from: Seconds| from.max(kept_since) + patience;
+            let (due, rest): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|(from, _)| until(*from) <= now);
+            for (from, _) in &rest {
+                self.replan_by(until(*from));
+            }
+            if due.is_empty() {
                 continue;
             }
-            self.remember_unused(tenant, nodes.len(), true);
-            for at in nodes {
+            self.remember_unused(tenant, due.len(), true);
+            if rest.is_empty() {
+                self.unused.entry(tenant).or_default().kept_since = None;
+            }
+            for (_, at) in due {
                 let since = self.view.nodes[at].object.idle_since.unwrap_or(now);
                 self.release(at, now, ActionReason::Unused { idle: now - since });
             }
         }
     }
 
-    /// Nodes of a group beyond its minimum that are idle for too long, and stay only because requests count on them.
-    fn list_kept_too_long(&mut self, group: usize) -> Vec<usize> {
+    /// Nodes of a group beyond its minimum that are idle for too long, and since when. They stay only because requests count on them.
+    fn list_kept_too_long(&mut self, group: usize) -> Vec<(Seconds, usize)> {
         let of = &self.view.node_groups[group];
         let spare = self.groups[group].staying.saturating_sub(of.spec.min_nodes);
         if spare == 0 {
@@ -186,19 +189,26 @@ impl<'a> PlanningPass<'a> {
         }
         let kept = of.nodes.iter().copied();
         let kept = kept.filter(|at| self.decisions[*at] == Decision::Needed && !self.awaited[*at]);
-        let kept: Vec<(Seconds, usize)> = kept.filter_map(|at| Some((self.too_long_from(at)?, at))).collect();
+        let mut kept: Vec<(Seconds, usize)> = kept.filter_map(|at| Some((self.too_long_from(at)?, at))).collect();
         let now = self.view.now;
         for (from, _) in &kept {
             self.replan_by(*from);
         }
-        let too_long = kept.into_iter().filter(|(from, _)| *from <= now);
-        too_long.map(|(_, at)| at).take(spare as usize).collect()
+        kept.retain(|(from, _)| *from <= now);
+        // Those that are idle the longest.
+        kept.sort_unstable();
+        kept.truncate(spare as usize);
+        kept
     }
 
-    /// From when on a node that serves its tenant is idle for too long, whatever waits for it; `None`: it is in use.
+    /// From when on a node that serves its tenant is idle for too long, whatever waits for it; `None`: it is in use, or no pod could use
+    /// it now.
     fn too_long_from(&self, node: usize) -> Option<Seconds> {
         let of = &self.view.nodes[node];
-        let since = of.object.idle_since.filter(|_| of.is_serving())?;
+        let since = of
+            .object
+            .idle_since
+            .filter(|_| of.is_serving() && !of.object.unusable)?;
         Some(self.idle_until(node)?.max(since + self.patience()))
     }
 
@@ -206,10 +216,10 @@ impl<'a> PlanningPass<'a> {
         self.view.pool.idle_timeout.max(LEAST_PATIENCE)
     }
 
-    /// Whether no pod of its tenant ever used a node.
+    /// Whether no pod of its tenant ever used a node, although it could.
     pub fn is_never_used(&self, node: usize) -> bool {
         let of = &self.view.nodes[node];
-        let owner = of.owner().filter(|_| of.is_serving());
+        let owner = of.owner().filter(|_| of.is_serving() && !of.object.unusable);
         owner
             .zip(of.object.idle_since)
             .is_some_and(|(owner, idle)| idle <= owner.since + NOTICED_WITHIN)
@@ -220,10 +230,15 @@ impl<'a> PlanningPass<'a> {
     pub fn remember_never_used(&mut self, tenant: usize, nodes: usize) {
         let groups = self.view.node_groups.iter().filter(|group| group.tenant == tenant);
         let (mut used, mut never_used) = (0, 0);
-        for at in groups.flat_map(|group| &group.nodes) {
-            let node = &self.view.nodes[*at];
-            used += u32::from(at_work(node.is_serving(), node.object.idle_since));
-            never_used += u32::from(self.is_never_used(*at));
+        for group in groups {
+            let mut never_used_of_group = 0_u32;
+            for at in &group.nodes {
+                let node = &self.view.nodes[*at];
+                used += u32::from(at_work(node.is_serving(), node.object.idle_since));
+                never_used_of_group += u32::from(self.is_never_used(*at));
+            }
+            // It has these nodes without any pod.
+            never_used += never_used_of_group.saturating_sub(group.spec.min_nodes);
         }
         if never_used > used {
             self.remember_unused(tenant, nodes, false);

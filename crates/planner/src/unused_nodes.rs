@@ -2,8 +2,9 @@
 
 use crate::Seconds;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
-/// How long a tenant gets no nodes the first time; each further time it is twice as long.
+/// How long a tenant is served last the first time; each further time it is twice as long.
 const FIRST_PAUSE: Seconds = 600;
 /// The longest pause.
 const LONGEST_PAUSE: Seconds = 7200;
@@ -11,6 +12,9 @@ const LONGEST_PAUSE: Seconds = 7200;
 const MEMORY: Seconds = 86_400;
 /// How often a tenant may give nodes back that no pod used, if none waits for them any more.
 const SPARED: u32 = 2;
+
+/// What is known of nodes that tenants did not use, by tenant UID and pool.
+pub type UnusedNodesByTenant = BTreeMap<String, BTreeMap<String, UnusedNodes>>;
 
 /// What is known of nodes of one pool that a tenant did not use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,23 +31,14 @@ pub struct UnusedNodes {
 }
 
 impl UnusedNodes {
-    /// Until when the tenant gets nodes of the pool only one by one, and for later requests; `None`: it was spared.
+    /// Until when other tenants are served before it in the pool, and nothing is reclaimed for it; `None`: it was spared.
     pub fn paused_until(&self) -> Option<Seconds> {
-        Some(self.released_at + self.pause()?)
-    }
-
-    /// When it gets the first of them, after a quarter of the pause.
-    pub(crate) fn trial_from(&self) -> Option<Seconds> {
-        Some(self.released_at + self.pause()? / 4)
-    }
-
-    fn pause(&self) -> Option<Seconds> {
         let doublings = self.times.checked_sub(SPARED + 1)?.min(8);
-        Some((FIRST_PAUSE << doublings).min(LONGEST_PAUSE))
+        Some(self.released_at + (FIRST_PAUSE << doublings).min(LONGEST_PAUSE))
     }
 
     /// Whether the pause is not over.
-    pub(crate) fn is_paused(&self, now: Seconds) -> bool {
+    fn is_paused(&self, now: Seconds) -> bool {
         self.paused_until().is_some_and(|until| now < until)
     }
 
@@ -70,7 +65,7 @@ impl UnusedNodes {
             self.times.saturating_add(1)
         };
         Self {
-            kept_since: self.kept_since.filter(|_| !pods_wait),
+            kept_since: self.kept_since,
             released_at: if was_spared && !pods_wait {
                 self.released_at
             } else {
@@ -103,7 +98,6 @@ mod tests {
         }
         assert_eq!(pauses, [600, 1200, 2400, 4800, 7200, 7200]);
         assert_eq!(unused.nodes, 8);
-        assert_eq!(unused.trial_from(), Some(unused.released_at + 1800));
         assert_eq!(unused.recall(unused.released_at + MEMORY), UnusedNodes::default());
         assert_eq!(unused.recall(50).released_at, 50, "the clock went back");
     }

@@ -100,7 +100,7 @@ fn check_plan(before: &Fleet, made: &Plan) {
     assert_eq!(&plan(&reversed), made, "the order of the input matters");
 }
 
-/// Whether a tenant gets no nodes for a while, because it left some unused.
+/// Whether a tenant is served last for a while, because it left nodes unused.
 fn is_paused(fleet: &Fleet, tenant: &Tenant) -> bool {
     let untils = tenant.unused.values().filter_map(UnusedNodes::paused_until);
     untils.max().is_some_and(|until| fleet.now < until)
@@ -113,8 +113,7 @@ fn check_that_no_usable_node_is_free(before: &Fleet, made: &Plan) {
     let free = after.nodes.iter().filter(|node| node.state == NodeState::Free).count();
     for tenant in &after.tenants {
         let group_plan = &made.node_groups[&tenant.uid]["g"];
-        let is_allowed = group_plan.held < tenant.node_groups[0].max_nodes && !is_paused(&after, tenant);
-        let could = group_plan.waiting > 0 && is_allowed;
+        let could = group_plan.waiting > 0 && group_plan.held < tenant.node_groups[0].max_nodes;
         assert!(free == 0 || !could, "{free} nodes are free\n{}", describe(made));
     }
 }
@@ -323,16 +322,16 @@ proptest! {
         }
     }
 
-    /// Pods that never start hold nodes for a short part of the time, and others stop no work for them meanwhile. What other tenants
-    /// use is never taken for unused.
+    /// Pods that never start are in a pause for most of the time, and others stop no work for them meanwhile. What other tenants use is
+    /// never taken for unused.
     #[test]
-    fn pods_that_never_start_get_nodes_more_and_more_rarely(
+    fn pods_that_never_start_stop_work_of_others_more_and_more_rarely(
         fleet in fleet(), arrivals in arrivals(), gang in any::<bool>(), count in 1..6_u32, priority in 0..3_i32,
     ) {
         let mut world = World::new(fleet);
         let pod_sets = vec![PodSet { count, requests: gpus(GPUS) }];
         world.add_demand(1, Demand { name: STUCK.into(), priority, gang, pod_sets, ..Demand::default() }, 1);
-        let mut held = 0;
+        let (mut released, mut paused) = (false, 0);
         for step in 0..300 {
             for arrival in arrivals.iter().filter(|arrival| arrival.step == step && arrival.tenant != 1) {
                 world.add_demand(arrival.tenant, arrival.demand.clone(), arrival.runs);
@@ -341,19 +340,20 @@ proptest! {
             let made = plan(&before);
             check_plan(&before, &made);
             let is_for_stuck = |action: &Action| {
-                matches!(&action.kind, ActionKind::Reserve { tenant, .. } if tenant == "t1")
-                    || matches!(&action.reason, ActionReason::Reclaimed { request, .. } if request.name == STUCK)
+                matches!(&action.reason, ActionReason::Reclaimed { request, .. } if request.name == STUCK)
             };
-            let gets = made.actions.iter().any(is_for_stuck);
-            prop_assert!(!(gets && is_paused(&before, &before.tenants[1])), "{}", describe(&made));
+            let reclaims = made.actions.iter().any(is_for_stuck);
+            let is_in_pause = is_paused(&before, &before.tenants[1]);
+            prop_assert!(!(reclaims && is_in_pause), "{}", describe(&made));
             for action in made.actions.iter().filter(|action| matches!(action.reason, ActionReason::Unused { .. })) {
                 let node = before.nodes.iter().find(|node| node.name == action.node).unwrap();
                 prop_assert_eq!(tenant_of(node), Some("t1"), "{}", describe(&made));
+                released |= step < 299;
             }
-            held += u32::from(count_held(&before, "t1") > 0);
+            paused += u32::from(is_in_pause);
             world.advance(|_| false);
         }
-        prop_assert!(held <= 150, "{held} of 300 steps");
+        prop_assert!(!released || paused > 0, "a release begins a pause");
     }
 
     /// Where all tenants request more nodes than there are, no tenant has over one node more than its weight allows.

@@ -62,7 +62,7 @@ pub struct TenantInput {
     pub project: Option<String>,
     /// What its schedules let it do now.
     pub schedule: ScheduleState,
-    /// What the last plan said of nodes that it did not use, by pool.
+    /// What is remembered of nodes that it did not use, by pool.
     pub unused: BTreeMap<String, UnusedNodes>,
 }
 

@@ -5,7 +5,7 @@ use crate::{
     Assignment, AssignmentState,
     demand::{self, HostNode, PoolNodes, SchedulingState, Workload},
     devices::Resolved,
-    node::{autoscalers, is_available, is_ready, was_shared},
+    node::{autoscalers, is_available, is_ready, refuses_new_pods, was_shared},
     pod_requests, recorded_gpus,
 };
 use berth_api::HostNodePool;
@@ -218,7 +218,7 @@ pub(super) fn planner_node(
         gangs: list_gangs(&node.pods),
         priority: using.iter().map(|pod| pod.priority).max().unwrap_or_default(),
         starting: matches!(state, NodeState::Unavailable { .. }) && is_starting(node, now),
-        unusable: matches!(state, NodeState::Owned(_)) && is_broken(node),
+        unusable: matches!(state, NodeState::Owned(_)) && is_broken(node, idle_since.is_some()),
         state,
         name: node.name.clone(),
     }
@@ -232,8 +232,9 @@ fn list_gangs(pods: &[&Workload]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether a tenant cannot use its node now. A cordon that Berth set is part of the node's state.
-fn is_broken(node: &ObservedNode<'_>) -> bool {
+/// Whether a tenant cannot use its node now. A cordon that Berth set is part of the node's state. A node that only refuses new pods is of
+/// no use if it is idle.
+fn is_broken(node: &ObservedNode<'_>, is_idle: bool) -> bool {
     let cordoned_by_berth = node
         .assignment
         .as_ref()
@@ -241,7 +242,7 @@ fn is_broken(node: &ObservedNode<'_>) -> bool {
     if cordoned_by_berth {
         !is_ready(node.object)
     } else {
-        !is_available(node.object)
+        !is_available(node.object) || is_idle && refuses_new_pods(node.object)
     }
 }
 
@@ -321,23 +322,59 @@ fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::Taint;
+    use serde_json::json;
+
+    fn observed<'a>(object: &'a HostObject, assignment: &Assignment) -> ObservedNode<'a> {
+        ObservedNode {
+            object,
+            name: "n1".into(),
+            assignment: Some(assignment.clone()),
+            pool: "h100".into(),
+            overlap: None,
+            rejected: None,
+            capacity: Amounts::new(),
+            lacks_devices: false,
+            pods: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_idle_node_that_the_platform_closed_for_new_pods_is_broken() {
+        let now = Timestamp::from_second(10_000).unwrap();
+        let assigned =
+            Assignment::reserved("uid", "train", "h100", 1, now, "").with_state(AssignmentState::Assigned, now, "");
+        let cordoned = assigned.clone().with_state(AssignmentState::Cordoned, now, "");
+        let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let mut object: HostObject = serde_json::from_value(status).unwrap();
+        for (key, effect, is_closed) in [
+            ("node.kubernetes.io/disk-pressure", "NoSchedule", true),
+            ("node.kubernetes.io/memory-pressure", "NoSchedule", true),
+            ("node.kubernetes.io/pid-pressure", "NoSchedule", true),
+            ("node-problem-detector.example.com/xid", "NoSchedule", true),
+            ("node.kubernetes.io/disk-pressure", "PreferNoSchedule", false),
+            ("nvidia.com/gpu", "NoSchedule", false),
+        ] {
+            let taint = Taint {
+                key: key.into(),
+                effect: effect.into(),
+                ..Taint::default()
+            };
+            object.spec.get_or_insert_default().taints = Some(vec![taint]);
+            let node = observed(&object, &assigned);
+            assert_eq!(is_broken(&node, true), is_closed, "{key} {effect}");
+            assert!(!is_broken(&node, false), "{key}: its pods go on");
+            assert!(!is_broken(&observed(&object, &cordoned), true), "{key}: it leaves");
+        }
+    }
 
     #[test]
     fn a_node_has_its_tenant_until_no_pod_can_run_there() {
         for state in AssignmentState::ALL {
             let now = Timestamp::from_second(10_000).unwrap();
             let assigned = Assignment::reserved("uid", "train", "h100", 1, now, "").with_state(state, now, "");
-            let node = ObservedNode {
-                object: &HostObject::default(),
-                name: "n1".into(),
-                assignment: Some(assigned),
-                pool: "h100".into(),
-                overlap: None,
-                rejected: None,
-                capacity: Amounts::new(),
-                lacks_devices: false,
-                pods: Vec::new(),
-            };
+            let object = HostObject::default();
+            let node = observed(&object, &assigned);
             let tenant = match planner_state(&node, now.as_second()) {
                 NodeState::Owned(owner) => owner.tenant,
                 NodeState::Draining { tenant, .. } => tenant,

@@ -30,6 +30,16 @@ pub(crate) fn is_unschedulable(node: &Node) -> bool {
         .unwrap_or_default()
 }
 
+/// Whether the platform keeps new pods from a node that may be Ready: it is under pressure, cordoned, or the node problem detector found
+/// something. Other taints are tolerated by pods for such nodes.
+pub(crate) fn refuses_new_pods(node: &Node) -> bool {
+    taints(node).iter().any(|taint| {
+        let is_of_platform =
+            taint.key.starts_with("node.kubernetes.io/") || taint.key.contains("node-problem-detector");
+        is_of_platform && taint.effect == "NoSchedule"
+    })
+}
+
 /// Whether the node has the condition Ready.
 pub fn is_ready(node: &Node) -> bool {
     let conditions = node

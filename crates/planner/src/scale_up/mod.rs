@@ -74,6 +74,7 @@ impl PlanningPass<'_> {
             let request = &self.view.requests[*at];
             let demand = request.demand;
             (
+                self.find_pause(self.view.tenant_of(*at)).is_some(),
                 Reverse(demand.priority),
                 demand.waiting_since,
                 request.group,

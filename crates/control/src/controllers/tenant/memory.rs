@@ -14,7 +14,7 @@ use crate::{
     control_plane::{Authorities, LeafStore},
     syncer_report::SyncerReport,
 };
-use berth_planner::{NodeGroupPlan, Plan, UnusedNodes};
+use berth_planner::{NodeGroupPlan, UnusedNodes, UnusedNodesByTenant};
 use berth_quota::Amounts;
 use berth_sleep::activity::ActivityLog;
 use kube::Client;
@@ -103,9 +103,6 @@ pub struct Tenants {
 /// What the planner says of node groups, by the tenant's UID and the group's name.
 pub type NodeGroupPlans = BTreeMap<String, BTreeMap<String, NodeGroupPlan>>;
 
-/// Nodes that tenants did not use, by the tenant's UID and the pool.
-type UnusedNodesByTenant = BTreeMap<String, BTreeMap<String, UnusedNodes>>;
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -155,25 +152,30 @@ impl Tenants {
         lock(&self.workloads_gone).remove(uid);
     }
 
-    /// Keeps what a plan says of tenants. Returns the UIDs of those for which what their status shows changed.
-    pub fn set_plan(&self, plan: &Plan) -> BTreeSet<String> {
+    /// Keeps what a plan says of node groups. Returns the UIDs of the tenants for which that changed.
+    pub fn set_node_group_plans(&self, plans: &NodeGroupPlans) -> BTreeSet<String> {
         let mut known = lock(&self.groups);
-        let uids = known.keys().chain(plan.node_groups.keys());
-        let changed = uids.filter(|uid| known.get(*uid) != plan.node_groups.get(*uid));
-        let mut changed: BTreeSet<String> = changed.cloned().collect();
-        known.clone_from(&plan.node_groups);
-        let mut known = lock(&self.unused);
-        let before = known.replace(plan.unused_nodes.clone()).unwrap_or_default();
-        let statuses = |all: &UnusedNodesByTenant, uid: &String| all.get(uid).map(unused_nodes::statuses);
-        let uids = before.keys().chain(plan.unused_nodes.keys());
-        let is_changed = |uid: &&String| {
-            statuses(&before, uid).unwrap_or_default() != statuses(&plan.unused_nodes, uid).unwrap_or_default()
-        };
-        changed.extend(uids.filter(is_changed).cloned());
+        let uids = known.keys().chain(plans.keys());
+        let changed = uids.filter(|uid| known.get(*uid) != plans.get(*uid));
+        let changed = changed.cloned().collect();
+        known.clone_from(plans);
         changed
     }
 
-    /// What the last plan says of nodes that a tenant did not use, by pool. None: nothing was planned yet.
+    /// Keeps what is known of nodes that tenants did not use. Returns the UIDs of the tenants whose status changes.
+    pub fn set_unused_nodes(&self, unused: UnusedNodesByTenant) -> BTreeSet<String> {
+        let mut known = lock(&self.unused);
+        let before = known.take().unwrap_or_default();
+        let statuses = |all: &UnusedNodesByTenant, uid: &String| all.get(uid).map(unused_nodes::statuses);
+        let uids = before.keys().chain(unused.keys());
+        let is_changed =
+            |uid: &&String| statuses(&before, uid).unwrap_or_default() != statuses(&unused, uid).unwrap_or_default();
+        let changed = uids.filter(is_changed).cloned().collect();
+        *known = Some(unused);
+        changed
+    }
+
+    /// What is known of nodes that a tenant did not use, by pool. None: nothing was planned yet.
     pub fn unused_nodes(&self, uid: &str) -> Option<BTreeMap<String, UnusedNodes>> {
         let known = lock(&self.unused);
         known.as_ref().map(|all| all.get(uid).cloned().unwrap_or_default())

@@ -27,13 +27,17 @@ use crate::{
 };
 use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
 use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, rejections::RejectedNodes};
-use berth_planner::Action;
+use berth_planner::{Action, ActionKind};
 use berth_runtime::watched::Watched;
 use failures::StepFailures;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams, core::PartialObjectMeta};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::OnceCell;
 
 /// The resource that counts the GPUs of a node whose pool is gone.
@@ -43,12 +47,16 @@ const STALE_POLL: Duration = Duration::from_millis(100);
 /// Pause before trying again what the API server rejected or failed to do.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Executes a plan and advances nodes. Returns when to check again, if something is in progress.
-///
-/// # Errors
-/// The host's API server failed so often that the rest was given up.
-pub async fn execute_plan(context: &NodesContext, actions: &[Action]) -> Result<Option<Duration>, ReconcileError> {
-    execute(&mut Pass::new(context), actions).await
+/// Executes a plan and advances nodes. Returns when to check again, if something is in progress, or the error if the host's API server
+/// failed so often that the rest was given up; and the nodes that are not released, although the plan says so.
+pub async fn execute_plan(
+    context: &NodesContext,
+    actions: &[Action],
+) -> (Result<Option<Duration>, ReconcileError>, BTreeSet<String>) {
+    let mut pass = Pass::new(context);
+    let executed = execute(&mut pass, actions).await;
+    let kept = pass.list_kept(actions);
+    (executed, kept)
 }
 
 async fn execute(pass: &mut Pass<'_>, actions: &[Action]) -> Result<Option<Duration>, ReconcileError> {
@@ -159,6 +167,18 @@ impl<'a> Pass<'a> {
             gpu_resource_name: has_gpus.then(|| NVIDIA.to_owned()),
             ..HostNodePoolSpec::default()
         }
+    }
+
+    /// Nodes that are to be released and still serve their tenant.
+    fn list_kept(&self, actions: &[Action]) -> BTreeSet<String> {
+        let released = actions
+            .iter()
+            .filter(|action| matches!(action.kind, ActionKind::Release { .. }));
+        let kept = released.filter(|action| {
+            let assignment = self.nodes.get(&action.node).and_then(|node| Assignment::read(node));
+            assignment.is_some_and(|assignment| assignment.state == AssignmentState::Assigned)
+        });
+        kept.map(|action| action.node.clone()).collect()
     }
 
     /// Keeps a node as it is after a change, for the steps that follow.

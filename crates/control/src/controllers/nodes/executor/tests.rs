@@ -115,6 +115,13 @@ impl Fixture {
             listed_tenants: OnceCell::new(),
         };
         let outcome = execute(&mut pass, actions).await;
+        let (kept, serving) = (pass.list_kept(actions), self.api().nodes_in(Assigned));
+        let released = actions
+            .iter()
+            .filter(|action| matches!(action.kind, ActionKind::Release { .. }));
+        for Action { node, .. } in released.filter(|action| serving.contains(&action.node)) {
+            assert!(kept.contains(node), "{node} is not released");
+        }
         (outcome, self.api().calls)
     }
 }
