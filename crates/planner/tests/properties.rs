@@ -5,8 +5,8 @@
 mod support;
 
 use berth_planner::{
-    Action, ActionKind, ActionReason, Demand, Fleet, Node, NodeState, Phase, Plan, PodSet, Pool, Quota, Reclaim,
-    ScaleUpLimits, Tenant, UnusedNodes, WaitReason, check, plan,
+    Action, ActionReason, Demand, Fleet, Node, NodeState, Phase, Plan, PodSet, Pool, Quota, Reclaim, ScaleUpLimits,
+    Tenant, UnusedNodes, WaitReason, check, plan,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
