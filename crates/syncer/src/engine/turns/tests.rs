@@ -222,6 +222,7 @@ async fn requests_have_an_allowance_and_then_a_pace_and_delay_nothing_else() {
     assert_eq!(start.elapsed(), Duration::from_millis(600));
     assert_eq!(turns.spend(&more), FULL_POD);
     assert_eq!(turns.next(Lane::Requests).await, key("a", "small"));
+    assert_eq!(turns.spend(&key("a", "small")), 2);
     tokio::time::advance(Duration::from_secs(601)).await;
     assert!(is_now(turns.ask_for_requests(&more, REQUESTS)), "it is whole again");
 }

@@ -184,7 +184,7 @@ fn the_replacement_of_a_pod_of_a_gang_takes_one_place() {
     assert!(ask(&mut room, "g", member("new", "train", 4)));
     assert_eq!(room.taken, 1);
     for of in ["new", "g1", "g2", "g3"] {
-        room.observe(&name(of), OnHost::Gone);
+        room.observe(&name(of), OnHost::Ended);
     }
     assert!(is_clean(&room));
 }
