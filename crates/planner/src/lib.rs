@@ -91,10 +91,10 @@ pub fn plan(fleet: &Fleet) -> Plan {
         let pass = count_elsewhere(&mut passes, at, &[]);
         pass.reject_impossible_requests();
         pass.place_on_held_nodes();
-        pass.release_unused();
         pass.release_idle_of_satisfied_groups();
         pass.fill_minimums();
         pass.serve_requests();
+        pass.release_unused();
         pass.release_idle();
         pass.cancel_unneeded_reservations();
         let keeping = pass.cancel_unneeded_releases();

@@ -3,7 +3,8 @@
 //! A pod can wait for ever although a node has room for it: because of an affinity to pods that do not exist, or as the first of a
 //! gang. The planner does not see why, only that nodes stay idle. It finds them in two ways:
 //! - nodes that are idle for too long and that only pods which wait keep. If a tenant has such nodes without a break for as long as the
-//!   planner has patience, those are released that are idle for as long beyond that, and there is a pause for the tenant.
+//!   planner has patience, those that are idle for as long beyond that are released once others lack nodes, and there is a pause for the
+//!   tenant. As long as nobody lacks them, they stay: the same pods would get them again, after they were recycled for nothing.
 //! - nodes that no pod ever used and that are released as idle: their pods were deleted before. That happens to everybody at times, so
 //!   some are spared.
 //!
@@ -12,7 +13,7 @@
 //! The memory is by tenant and pool, not by request: who deletes a pod and creates it again, or renames a node group, has the same
 //! tenant. It ends when the tenant uses as many new nodes as it left unused. docs/adr/0051 says why.
 
-use crate::pass::{Decision, PlanningPass};
+use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::placement::Placement;
 use crate::{ActionKind, ActionReason, Fleet, NodeState, Plan, Seconds, Topology, UnusedNodes, UnusedNodesByTenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -142,7 +143,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Releases nodes that pods which wait have kept for too long without using them.
+    /// Releases nodes that pods which wait have kept for too long without using them, as many as requests of others lack.
     pub fn release_unused(&mut self) {
         let mut kept: BTreeMap<usize, Vec<(Seconds, usize)>> = BTreeMap::new();
         for group in 0..self.view.node_groups.len() {
@@ -158,19 +159,23 @@ impl PlanningPass<'_> {
             }
         }
         let (now, patience) = (self.view.now, self.patience());
+        let mut released = 0;
         for (tenant, nodes) in kept {
             let kept_since = *self.unused.entry(tenant).or_default().kept_since.get_or_insert(now);
             // Nodes of one pod have no less time because those of another are kept for longer.
             let until = |from: Seconds| from.max(kept_since) + patience;
-            let (due, rest): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|(from, _)| until(*from) <= now);
+            let (mut due, rest): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|(from, _)| until(*from) <= now);
             for (from, _) in &rest {
                 self.replan_by(until(*from));
             }
+            let lacking = self.count_lacking(tenant).saturating_sub(released);
+            let stay = due.split_off(due.len().min(lacking));
             if due.is_empty() {
                 continue;
             }
+            released += due.len();
             self.remember_unused(tenant, due.len(), true);
-            if rest.is_empty() {
+            if rest.is_empty() && stay.is_empty() {
                 self.unused.entry(tenant).or_default().kept_since = None;
             }
             for (_, at) in due {
@@ -178,6 +183,25 @@ impl PlanningPass<'_> {
                 self.release(at, now, ActionReason::Unused { idle: now - since });
             }
         }
+    }
+
+    /// How many nodes other tenants lack. Those in a pause do not count: of two tenants whose pods never start, each would have nodes taken from
+    /// the other. None, if there are free nodes that the pods of the tenant would get in place of those that are released.
+    fn count_lacking(&self, tenant: usize) -> usize {
+        let mut own = (0..self.progress.len()).filter(|at| self.view.tenant_of(*at) == tenant);
+        if own.any(|at| self.available.fits(at, &self.view)) {
+            return 0;
+        }
+        let is_other = |other: usize| other != tenant && self.find_pause(other).is_none();
+        let blocked = (0..self.progress.len()).filter(|at| {
+            is_other(self.view.tenant_of(*at)) && self.progress[*at].blocked_by == Some(Blocked::NoFreeNodes)
+        });
+        let requests = blocked.map(|at| self.count_nodes_for(at, &self.progress[at].unplaced));
+        let groups = self.view.node_groups.iter().zip(&self.groups);
+        let minimums = groups
+            .filter(|(group, state)| is_other(group.tenant) && state.minimum_blocked_by == Some(Blocked::NoFreeNodes));
+        let nodes = requests.chain(minimums.map(|(_, state)| state.missing));
+        nodes.fold(0, |sum, nodes| sum.saturating_add(nodes as usize))
     }
 
     /// Nodes of a group beyond its minimum that are idle for too long, and since when. They stay only because requests count on them.

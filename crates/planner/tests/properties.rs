@@ -74,15 +74,18 @@ fn check_plan(before: &Fleet, made: &Plan) {
 
     let mut after = before.clone();
     executor::apply(&mut after, made);
-    // Nothing is left to do after a plan. Where nodes are reclaimed for fairness, or reservations are incomplete, a plan can
-    // change which request is next; this settles after a few plans.
+    // Nothing is left to do after a plan. Where nodes are reclaimed for fairness or were left unused, or reservations are incomplete, a
+    // plan can change which request is next; this settles after a few plans.
     let is_reserved = |node: &Node| match &node.state {
         NodeState::Owned(owner) => matches!(owner.phase, Phase::Reserved { .. }),
         _ => false,
     };
-    let strict = before.pools[0].reclaim != Reclaim::FairShare && !before.nodes.iter().any(is_reserved);
+    let left_unused = |action: &Action| matches!(action.reason, ActionReason::Unused { .. });
+    let strict = before.pools[0].reclaim != Reclaim::FairShare
+        && !before.nodes.iter().any(is_reserved)
+        && !made.actions.iter().any(left_unused);
     let (mut settled, mut again) = (after.clone(), plan(&after));
-    for _ in 0..if strict { 0 } else { 4 } {
+    for _ in 0..if strict { 0 } else { 8 } {
         executor::apply(&mut settled, &again);
         again = plan(&settled);
     }

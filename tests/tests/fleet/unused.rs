@@ -1,4 +1,4 @@
-//! A pod that never starts gives its node back, and others come first for a while, also after control was killed.
+//! A pod that never starts gives its node back once others lack it, and they come first for a while, also after control was killed.
 
 use crate::setup::{CLOCK, Control, SOON, Team, until_all_free};
 use berth_api::NodeGroup;
@@ -41,22 +41,26 @@ pub(crate) async fn a_pod_that_never_starts_does_not_keep_its_node(host: Arc<Tes
         }
     })
     .await;
-    // It is idle for too long, and then the pod has kept it for too long.
-    for (ahead, is_paused) in [(700, false), (1400, true)] {
+    // It is idle for too long, and then the pod has kept it for too long. Nobody lacks it yet.
+    for ahead in [700, 1400] {
         CLOCK.set_ahead(ahead);
         touch(&team).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
-        until_paused("the node goes back", &team, is_paused).await;
+        until_paused("the node stays", &team, false).await;
     }
+    assert_eq!(team.group().await.assigned, 1);
+    let other = Team::create(&host, "starts", None, group()).await;
+    for number in 0..4 {
+        other.run(&format!("works-{number}"), 8, &json!({})).await;
+    }
+    until_paused("the node goes back", &team, true).await;
 
     let first = Control::first().take().unwrap();
     first.kill();
     *Control::first() = Some(Control::start(&host));
-    let other = Team::create(&host, "starts", None, group()).await;
-    other.run("works", 8, &json!({})).await;
-    until("another tenant gets its node", SOON, async || {
+    until("another tenant gets all nodes", SOON, async || {
         let running = other.running().await;
-        if running == 1 {
+        if running == 4 {
             Ok(())
         } else {
             Err(format!("{:?}", other.group().await))

@@ -40,7 +40,37 @@ const STUCK: &str = "
     node n1..n2 a/g idle=900 age=900
     tenant b
     group b/g h100 0..8
+    demand b/g late 2x8
 ";
+
+#[test]
+fn nodes_that_nobody_else_lacks_stay_although_no_pod_uses_them() {
+    let mut fleet = read_fleet(&STUCK.replace("2x8 gang", "2x8"));
+    let late = fleet.tenants[1].node_groups[0].demand.split_off(0);
+    for _ in 0..9 {
+        assert_eq!(advance(&mut fleet).actions, []);
+        fleet.now += 660;
+    }
+    fleet.tenants[1].node_groups[0].demand = late;
+    fleet.tenants[1].node_groups[0].demand[0].pod_sets[0].count = 1;
+    let made = advance(&mut fleet);
+    assert_eq!(released_unused(&made), ["n1"], "one is enough: {}", describe(&made));
+    assert_eq!(advance(&mut fleet).actions, []);
+}
+
+#[test]
+fn nothing_is_taken_from_a_tenant_for_another_one_that_left_nodes_unused() {
+    let text = STUCK.replace("tenant b", "tenant b unused=h100:8");
+    let mut fleet = read_fleet(&text);
+    fleet.now += 5;
+    advance(&mut fleet);
+    fleet.now += 1;
+    fleet.tenants[0].unused.get_mut("h100").unwrap().kept_since = Some(NOW - 900);
+    for node in &mut fleet.nodes {
+        node.idle_since = Some(NOW - 3000);
+    }
+    assert_eq!(advance(&mut fleet).actions, [], "there is a pause for b");
+}
 
 #[test]
 fn nodes_that_waiting_pods_do_not_use_go_back_and_others_get_them_first() {
@@ -69,18 +99,15 @@ fn nodes_that_waiting_pods_do_not_use_go_back_and_others_get_them_first() {
         (node.state, node.idle_since) = (NodeState::Free, None);
     }
     let made = plan(&fleet);
-    assert_eq!(reserved(&made, "a"), 2, "nobody else needs them: {}", describe(&made));
-    let late = read_fleet(&format!("{STUCK}\ndemand b/g late 1x8"));
-    fleet.tenants[1] = late.tenants[1].clone();
-    let made = plan(&fleet);
     assert_eq!(
         (reserved(&made, "a"), reserved(&made, "b")),
-        (0, 1),
+        (0, 2),
         "{}",
         describe(&made)
     );
-    fleet.now += 600;
-    assert_eq!(reserved(&plan(&fleet), "a"), 2, "the pause is over");
+    fleet.tenants[1].node_groups[0].demand.clear();
+    let made = plan(&fleet);
+    assert_eq!(reserved(&made, "a"), 2, "nobody else needs them: {}", describe(&made));
 }
 
 #[test]
@@ -95,6 +122,9 @@ fn nodes_of_another_pod_have_their_own_time() {
         demand a/h other 1x8 since=5
         node n1 a/g idle=900 age=900
         node n2 a/h idle=10 age=10
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 5x8
     ",
     );
     advance(&mut fleet);
