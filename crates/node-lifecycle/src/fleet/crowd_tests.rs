@@ -1,57 +1,24 @@
 //! A tenant whose pods all differ must not take the planner away from others.
 
-use crate::{
-    demand::Workload,
-    devices::Devices,
-    fleet::{SnapshotInput, TenantInput, build_snapshot},
-    idle::IdleTracker,
-    pod_requests::Requests,
-    rejections::RejectedNodes,
-};
-use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec, names::TenantId};
+use super::testing::{GPU, Objects, gpu_pool, snapshot, tenant, waiting_pod};
+use crate::demand::Workload;
 use berth_planner::{ActionKind, Fleet, plan};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 
-const GPU: &str = "nvidia.com/gpu";
-
-fn tenant(name: &str) -> TenantInput {
-    let spec = TenantClusterSpec {
-        node_groups: vec![NodeGroup::dynamic("burst", "h100", 0, 4)],
-        ..TenantClusterSpec::default()
-    };
-    let mut cluster = TenantCluster::new(name, spec);
-    cluster.metadata.uid = Some(name.into());
-    TenantInput::accepted(cluster)
-}
-
-/// A pod that waits, created so many seconds after the first.
+/// A pod that waits, created so many seconds after the first, with these further fields of its spec.
 fn pod(tenant: &str, number: usize, more: &Value) -> Arc<Workload> {
-    let created = Timestamp::from_second(i64::try_from(number / 100).unwrap()).unwrap();
-    let mut pod = json!({
-        "metadata": {
-            "name": format!("p-{number}"), "namespace": "berth-w", "creationTimestamp": created.to_string(),
-            "labels": {"berth.dev/tenant": TenantId::new(tenant, tenant).slug(), "app": number.to_string()},
-        },
-        "spec": {"containers": [{"name": "c", "resources": {"requests": {GPU: "1"}}}]},
-    });
-    for (field, value) in more.as_object().unwrap() {
-        pod["spec"][field] = value.clone();
-    }
-    Arc::new(Workload::from_pod(&serde_json::from_value(pod).unwrap()).unwrap())
+    let created = i64::try_from(number / 100).unwrap();
+    waiting_pod(tenant, &format!("p-{number}"), created, |pod| {
+        pod["metadata"]["labels"]["app"] = number.to_string().into();
+        for (field, value) in more.as_object().unwrap() {
+            pod["spec"][field] = value.clone();
+        }
+    })
 }
 
 /// The fleet with so many nodes, and one pod of another tenant that was created after all of these.
 fn fleet(nodes: usize, mut workloads: Vec<Arc<Workload>>) -> Fleet {
-    let pool = HostNodePool::new(
-        "h100",
-        HostNodePoolSpec {
-            node_selector: [("product".to_owned(), "H100".to_owned())].into(),
-            gpu_resource_name: Some(GPU.into()),
-            ..HostNodePoolSpec::default()
-        },
-    );
     workloads.push(pod("speech", 10_000_000, &json!({})));
     let node = |number: usize| {
         let node = json!({
@@ -63,21 +30,13 @@ fn fleet(nodes: usize, mut workloads: Vec<Arc<Workload>>) -> Fleet {
         });
         Arc::new(serde_json::from_value(node).unwrap())
     };
-    let input = SnapshotInput {
-        now: Timestamp::from_second(200_000).unwrap(),
+    snapshot(Objects {
+        now: 200_000,
+        pools: vec![Arc::new(gpu_pool())],
         nodes: (0..nodes).map(node).collect(),
-        pools: vec![Arc::new(pool)],
-        classes: Vec::new(),
-        organizations: Vec::new(),
-        projects: Vec::new(),
         tenants: vec![tenant("vision"), tenant("speech")],
         workloads,
-        platform: &|_| Requests::new(),
-        devices: &Devices::default(),
-        idle: &IdleTracker::default(),
-        rejected_nodes: &RejectedNodes::default(),
-    };
-    build_snapshot(&input).0
+    })
 }
 
 /// Checks that the planner has little to keep of a tenant, and that both tenants get nodes.

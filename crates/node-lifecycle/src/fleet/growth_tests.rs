@@ -1,22 +1,15 @@
 use crate::{
     demand::{NodeRules, Workload},
-    devices::Devices,
-    fleet::{SnapshotInput, TenantInput, build_snapshot},
-    idle::IdleTracker,
-    pod_requests::Requests,
-    rejections::RejectedNodes,
+    fleet::{
+        TenantInput,
+        testing::{GPU, Objects, at, cluster, gpu_pool, snapshot},
+    },
 };
-use berth_api::{
-    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, PoolPolicy, PoolReclaim, TenantCluster,
-    TenantClusterSpec, names::TenantId,
-};
+use berth_api::{AutoscalingSpec, NodeGroup, PoolPolicy, PoolReclaim, names::TenantId};
 use berth_planner::{Fleet, NodeState, Reclaim};
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-const GPU: &str = "nvidia.com/gpu";
 const NOW: i64 = 10_000;
 
 /// A pool of H100s, a tenant with a group that follows demand, and one pod that waits.
@@ -30,44 +23,22 @@ fn fleet_with_policy(
     nodes: &[Value],
     pod: &Workload,
 ) -> Fleet {
-    let pool = HostNodePool::new(
-        "h100",
-        HostNodePoolSpec {
-            node_selector: [("product".to_owned(), "H100".to_owned())].into(),
-            gpu_resource_name: Some(GPU.into()),
-            autoscaling,
-            policy,
-            ..HostNodePoolSpec::default()
-        },
-    );
-    let spec = TenantClusterSpec {
-        node_groups: vec![NodeGroup::dynamic("burst", "h100", 0, 8)],
-        ..TenantClusterSpec::default()
-    };
-    let mut cluster = TenantCluster::new("vision", spec);
-    cluster.metadata.uid = Some("uid".into());
+    let mut pool = gpu_pool();
+    pool.spec.autoscaling = autoscaling;
+    pool.spec.policy = policy;
+    let cluster = cluster("vision", "uid", vec![NodeGroup::dynamic("burst", "h100", 0, 8)]);
     let pod = Workload {
         tenant: TenantId::new("vision", "uid").slug().into(),
         ..pod.clone()
     };
-    let nodes = nodes
-        .iter()
-        .map(|node| serde_json::from_value::<Node>(node.clone()).unwrap());
-    let input = SnapshotInput {
-        now: Timestamp::from_second(NOW).unwrap(),
-        nodes: nodes.map(Arc::new).collect(),
+    let nodes = nodes.iter().map(|node| serde_json::from_value(node.clone()).unwrap());
+    snapshot(Objects {
+        now: NOW,
         pools: vec![Arc::new(pool)],
-        classes: Vec::new(),
-        organizations: Vec::new(),
-        projects: Vec::new(),
+        nodes: nodes.map(Arc::new).collect(),
         tenants: vec![TenantInput::accepted(cluster)],
         workloads: vec![Arc::new(pod)],
-        platform: &|_| Requests::new(),
-        devices: &Devices::default(),
-        idle: &IdleTracker::default(),
-        rejected_nodes: &RejectedNodes::default(),
-    };
-    build_snapshot(&input).0
+    })
 }
 
 fn pod(amounts: &[(&str, u64)], selector: &[(&str, &str)]) -> Workload {
@@ -96,7 +67,7 @@ fn node(age: i64, ready: bool, gpus: u32, taint: Option<&str>) -> Value {
     json!({
         "metadata": {
             "name": "n1", "labels": {"product": "H100"},
-            "creationTimestamp": Timestamp::from_second(NOW - age).unwrap().to_string(),
+            "creationTimestamp": at(NOW - age).to_string(),
         },
         "spec": {"taints": taints},
         "status": {

@@ -66,23 +66,6 @@ pub struct TenantInput {
     pub unused: BTreeMap<String, UnusedNodes>,
 }
 
-#[cfg(test)]
-impl TenantInput {
-    /// A running tenant whose spec is accepted.
-    fn accepted(cluster: TenantCluster) -> Self {
-        Self {
-            cluster: Arc::new(cluster),
-            accepted: true,
-            withdrawn: WithdrawnNodes::default(),
-            gone: false,
-            class: None,
-            project: None,
-            schedule: ScheduleState::Running,
-            unused: BTreeMap::new(),
-        }
-    }
-}
-
 /// Nodes that a tenant has and may not keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WithdrawnNodes {
@@ -190,5 +173,7 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
 
 #[cfg(test)]
 mod crowd_tests;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod unused_tests;

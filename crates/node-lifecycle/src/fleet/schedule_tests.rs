@@ -1,12 +1,8 @@
-use crate::{
-    devices::Devices,
-    fleet::{SnapshotInput, TenantInput, build_snapshot},
-    idle::IdleTracker,
-    pod_requests::Requests,
-    rejections::RejectedNodes,
+use crate::fleet::{
+    TenantInput,
+    testing::{Objects, cluster, pool, snapshot},
 };
-use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec};
-use jiff::Timestamp;
+use berth_api::{NodeGroup, ScheduleState};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use std::sync::Arc;
@@ -29,41 +25,22 @@ fn node(name: &str, state: &str) -> Arc<Node> {
 
 /// Minimum and maximum of each group, for a tenant that has two nodes and a third one that is drained.
 fn ranges(group: NodeGroup, schedule: ScheduleState, accepted: bool, deleted: bool) -> Vec<(String, u32, u32)> {
-    let pool = HostNodePool::new(
-        "h100",
-        HostNodePoolSpec {
-            node_selector: [("product".to_owned(), "H100".to_owned())].into(),
-            ..HostNodePoolSpec::default()
-        },
-    );
-    let spec = TenantClusterSpec {
-        node_groups: vec![group],
-        ..TenantClusterSpec::default()
-    };
-    let mut cluster = serde_json::to_value(TenantCluster::new("vision", spec)).unwrap();
-    cluster["metadata"]["uid"] = "uid".into();
+    let mut cluster = cluster("vision", "uid", vec![group]);
     if deleted {
-        cluster["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        cluster.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
     }
-    let input = SnapshotInput {
-        now: Timestamp::from_second(10_000).unwrap(),
+    let fleet = snapshot(Objects {
+        now: 10_000,
+        pools: vec![Arc::new(pool("h100", "H100"))],
         nodes: vec![node("n1", "Assigned"), node("n2", "Joining"), node("n3", "Draining")],
-        pools: vec![Arc::new(pool)],
-        classes: Vec::new(),
-        organizations: Vec::new(),
-        projects: Vec::new(),
         tenants: vec![TenantInput {
             accepted,
             schedule,
-            ..TenantInput::accepted(serde_json::from_value(cluster).unwrap())
+            ..TenantInput::accepted(cluster)
         }],
-        workloads: Vec::new(),
-        platform: &|_| Requests::new(),
-        devices: &Devices::default(),
-        idle: &IdleTracker::default(),
-        rejected_nodes: &RejectedNodes::default(),
-    };
-    let groups = build_snapshot(&input).0.tenants[0].node_groups.clone();
+        ..Objects::default()
+    });
+    let groups = fleet.tenants[0].node_groups.clone();
     groups
         .into_iter()
         .map(|group| (group.name, group.min_nodes, group.max_nodes))

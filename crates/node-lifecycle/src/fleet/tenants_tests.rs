@@ -1,24 +1,12 @@
-use crate::{
-    devices::Devices,
-    fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
-    idle::IdleTracker,
-    pod_requests::Requests,
-    rejections::RejectedNodes,
+use crate::fleet::{
+    TenantInput, WithdrawnNodes,
+    testing::{Objects, cluster, pool, snapshot},
 };
-use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec};
+use berth_api::NodeGroup;
 use berth_planner::{ActionKind, Fleet, NodeState, plan};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc};
-
-fn pool(name: &str) -> Arc<HostNodePool> {
-    let spec = HostNodePoolSpec {
-        node_selector: [("product".to_owned(), name.to_owned())].into(),
-        ..HostNodePoolSpec::default()
-    };
-    Arc::new(HostNodePool::new(name, spec))
-}
 
 /// A node that is assigned to the tenant.
 fn node(name: &str, group: &str, pool: &str) -> Arc<Node> {
@@ -39,16 +27,10 @@ fn node(name: &str, group: &str, pool: &str) -> Arc<Node> {
 /// Name, minimum and maximum of the groups of a tenant that has one node of each of three groups and asks for five.
 fn groups(accepted: bool, withdrawn: WithdrawnNodes) -> Vec<(String, u32, u32)> {
     let wanted = [("a", "h100"), ("b", "h100"), ("c", "l40s")];
-    let mut cluster = TenantCluster::new(
-        "vision",
-        TenantClusterSpec {
-            node_groups: wanted.map(|(name, pool)| NodeGroup::private(name, pool, 5)).into(),
-            ..TenantClusterSpec::default()
-        },
-    );
-    cluster.metadata.uid = Some("uid".into());
+    let private = wanted.map(|(name, pool)| NodeGroup::private(name, pool, 5));
+    let cluster = cluster("vision", "uid", private.into());
     let nodes = wanted.map(|(group, pool)| node(&format!("n-{group}"), group, pool));
-    let fleet = snapshot(
+    let fleet = fleet(
         nodes.into(),
         vec![TenantInput {
             accepted,
@@ -62,22 +44,14 @@ fn groups(accepted: bool, withdrawn: WithdrawnNodes) -> Vec<(String, u32, u32)> 
         .collect()
 }
 
-fn snapshot(nodes: Vec<Arc<Node>>, tenants: Vec<TenantInput>) -> Fleet {
-    let input = SnapshotInput {
-        now: Timestamp::from_second(10_000).unwrap(),
+fn fleet(nodes: Vec<Arc<Node>>, tenants: Vec<TenantInput>) -> Fleet {
+    snapshot(Objects {
+        now: 10_000,
+        pools: ["h100", "l40s"].map(|name| Arc::new(pool(name, name))).into(),
         nodes,
-        pools: vec![pool("h100"), pool("l40s")],
-        classes: Vec::new(),
-        organizations: Vec::new(),
-        projects: Vec::new(),
         tenants,
-        workloads: Vec::new(),
-        platform: &|_| Requests::new(),
-        devices: &Devices::default(),
-        idle: &IdleTracker::default(),
-        rejected_nodes: &RejectedNodes::default(),
-    };
-    build_snapshot(&input).0
+        ..Objects::default()
+    })
 }
 
 fn set(names: &[&str]) -> BTreeSet<String> {
@@ -119,7 +93,7 @@ fn a_node_that_lost_its_labels_still_counts_for_its_tenant_and_is_released() {
     let mut without_labels = Node::clone(&node("n", "a", "h100"));
     without_labels.metadata.labels = None;
     // Its tenant is deleted.
-    let fleet = snapshot(vec![Arc::new(without_labels)], Vec::new());
+    let fleet = fleet(vec![Arc::new(without_labels)], Vec::new());
     let owner = fleet.nodes.first().map(|node| &node.state);
     assert!(
         matches!(owner, Some(NodeState::Owned(owner)) if owner.tenant == "uid"),

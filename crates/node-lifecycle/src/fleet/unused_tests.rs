@@ -1,21 +1,16 @@
 //! A pod that never starts, because of an affinity to pods that do not exist: plans every minute, and one node.
 
-use crate::{
-    demand::Workload,
-    devices::Devices,
-    fleet::{SnapshotInput, TenantInput, build_snapshot},
-    idle::IdleTracker,
-    pod_requests::Requests,
-    rejections::RejectedNodes,
+use super::{
+    TenantInput,
+    testing::{GPU, Objects, at, gpu_pool, snapshot, tenant, waiting_pod},
 };
-use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec, labels, names::TenantId};
+use crate::demand::Workload;
+use berth_api::{labels, names::TenantId};
 use berth_planner::{ActionKind, Plan, UnusedNodes, plan};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc};
 
-const GPU: &str = "nvidia.com/gpu";
 const BEGIN: i64 = 100_000;
 /// The minute in which a pod of another tenant is created.
 const OTHER: i64 = 60;
@@ -23,38 +18,16 @@ const MINUTES: i64 = 2 * OTHER;
 const STUCK: &str = "vision";
 const LATE: &str = "speech";
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).unwrap()
-}
-
-fn tenant(name: &str, unused: &BTreeMap<String, UnusedNodes>) -> TenantInput {
-    let spec = TenantClusterSpec {
-        node_groups: vec![NodeGroup::dynamic("burst", "h100", 0, 4)],
-        ..TenantClusterSpec::default()
-    };
-    let mut cluster = TenantCluster::new(name, spec);
-    cluster.metadata.uid = Some(name.into());
-    TenantInput {
-        unused: unused.clone(),
-        ..TenantInput::accepted(cluster)
-    }
-}
-
 /// A pod; that of [`STUCK`] has a required affinity to pods that do not exist.
 fn pod(tenant: &str, created: i64) -> Arc<Workload> {
     let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "nowhere"}}});
-    let terms = if tenant == STUCK { vec![term] } else { Vec::new() };
-    let pod = json!({
-        "metadata": {
-            "name": format!("p-{created}"), "namespace": format!("berth-{tenant}"), "creationTimestamp": at(created).to_string(),
-            "labels": {labels::TENANT: TenantId::new(tenant, tenant).slug()},
-        },
-        "spec": {
-            "containers": [{"name": "c", "resources": {"requests": {GPU: "8"}}}],
-            "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
-        },
-    });
-    Arc::new(Workload::from_pod(&serde_json::from_value(pod).unwrap()).unwrap())
+    waiting_pod(tenant, &format!("p-{created}"), created, |pod| {
+        pod["spec"]["containers"][0]["resources"]["requests"][GPU] = "8".into();
+        if tenant == STUCK {
+            pod["spec"]["affinity"] =
+                json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+        }
+    })
 }
 
 /// The node: free, or assigned to a tenant since then.
@@ -83,13 +56,8 @@ fn node(assigned: Option<&(String, i64)>) -> Arc<Node> {
 /// Which tenant gets the node in which minute, until the other one has it, and whether there is a pause for [`STUCK`] then.
 /// `created`: when its pod was created that waits at a time.
 fn simulate(created: impl Fn(i64) -> i64) -> (Vec<(String, i64)>, bool) {
-    let pool = HostNodePoolSpec {
-        node_selector: [("product".to_owned(), "H100".to_owned())].into(),
-        gpu_resource_name: Some(GPU.into()),
-        ..HostNodePoolSpec::default()
-    };
-    let pool = Arc::new(HostNodePool::new("h100", pool));
-    let (idle, mut unused, mut assigned) = (IdleTracker::default(), BTreeMap::new(), None);
+    let pool = Arc::new(gpu_pool());
+    let (mut unused, mut assigned) = (BTreeMap::new(), None);
     let mut all = Vec::new();
     for minute in 0..MINUTES {
         let now = BEGIN + 60 * minute;
@@ -97,23 +65,20 @@ fn simulate(created: impl Fn(i64) -> i64) -> (Vec<(String, i64)>, bool) {
         if minute >= OTHER {
             workloads.push(pod(LATE, BEGIN + 60 * OTHER));
         }
-        let input = SnapshotInput {
-            now: at(now),
-            nodes: vec![node(assigned.as_ref())],
-            pools: vec![Arc::clone(&pool)],
-            classes: Vec::new(),
-            organizations: Vec::new(),
-            projects: Vec::new(),
-            tenants: vec![tenant(STUCK, &unused), tenant(LATE, &BTreeMap::new())],
-            workloads,
-            platform: &|_| Requests::new(),
-            devices: &Devices::default(),
-            idle: &idle,
-            rejected_nodes: &RejectedNodes::default(),
+        let stuck = TenantInput {
+            unused,
+            ..tenant(STUCK)
         };
+        let fleet = snapshot(Objects {
+            now,
+            pools: vec![Arc::clone(&pool)],
+            nodes: vec![node(assigned.as_ref())],
+            tenants: vec![stuck, tenant(LATE)],
+            workloads,
+        });
         let Plan {
             actions, unused_nodes, ..
-        } = plan(&build_snapshot(&input).0);
+        } = plan(&fleet);
         unused = unused_nodes.get(STUCK).cloned().unwrap_or_default();
         match actions.first().map(|action| &action.kind) {
             Some(ActionKind::Reserve { tenant, .. }) => {
