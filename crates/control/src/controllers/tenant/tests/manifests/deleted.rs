@@ -1,8 +1,9 @@
 //! Objects that no manifest has any more.
 
-use super::{OTHER_ROLE, ROLE, applied, map_path, set_class, set_roles, with_manifest};
+use super::{
+    OTHER_ROLE, RETRY, ROLE, applied, map_path, serve_kind, set_class, set_documents, set_roles, with_manifest,
+};
 use serde_json::json;
-use std::time::Duration;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
@@ -22,7 +23,7 @@ async fn what_no_manifest_has_any_more_is_deleted_also_by_another_control() {
     set_class(&fixture, &json!([]));
     for _ in 0..5 {
         fixture.reconcile().await.unwrap();
-        sleep(Duration::from_secs(10)).await;
+        sleep(RETRY).await;
     }
     assert!(fixture.tenant.get(OTHER_ROLE).is_none());
     assert!(fixture.condition("ManifestsApplied").is_none() && fixture.status()["manifests"].is_null());
@@ -42,13 +43,9 @@ async fn an_object_that_lost_its_labels_is_not_deleted() {
 #[tokio::test(start_paused = true)]
 async fn a_namespace_that_cannot_be_deleted_is_released() {
     let mut fixture = Box::pin(with_manifest("Keep")).await;
-    let served = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
-        "resources": [{"name": "namespaces", "singularName": "", "namespaced": false, "kind": "Namespace",
-            "verbs": ["get", "list", "patch"]}]});
-    fixture.tenant.serve("/api/v1", served);
-    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
-        "a": "apiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {pod-security.kubernetes.io/enforce: baseline}}"}});
-    fixture.host.insert(&map_path("base"), map);
+    serve_kind(&fixture, "v1", "Namespace", false, &["namespaces"]);
+    let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {pod-security.kubernetes.io/enforce: baseline}}";
+    set_documents(&fixture, &[namespace]);
     // The second sees that what is deleted is gone.
     for _ in 0..2 {
         fixture.reconcile().await.unwrap();

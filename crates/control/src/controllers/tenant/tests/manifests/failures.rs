@@ -1,6 +1,6 @@
 //! Calls that fail, and other objects that the tenant rejects.
 
-use super::{OTHER_ROLE, ROLE, applied, set_roles, with_manifest};
+use super::{OTHER_ROLE, ROLE, applied, message, set_roles, with_manifest};
 use serde_json::json;
 
 #[tokio::test]
@@ -87,12 +87,9 @@ async fn a_record_that_is_too_large_is_named() {
         .refuse_writes(Some(("/configmaps/manifests", 422, too_long)));
     set_roles(&fixture, "base", &["writer"], "get");
     fixture.reconcile().await.unwrap();
-    let condition = fixture.condition("ManifestsApplied").unwrap();
     assert_eq!(applied(&fixture), ("False".into(), "InventoryTooLarge".into()));
-    assert!(
-        condition["message"].as_str().unwrap().contains("no room"),
-        "{condition}"
-    );
+    let message = message(&fixture);
+    assert!(message.contains("no room"), "{message}");
     assert!(
         fixture.tenant.get(OTHER_ROLE).is_none(),
         "what is not recorded is not applied"

@@ -45,26 +45,36 @@ async fn with_hidden_guard() -> (Fixture, Value) {
     (fixture, hidden)
 }
 
+/// Reconciles once, and waits until that may be repeated. The object is not known to be deleted, for this reason. Returns the message.
+async fn reconcile_in_vain(fixture: &mut Fixture, reason: &str) -> String {
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert_eq!(applied(fixture), ("False".into(), reason.into()));
+    sleep(RETRY).await;
+    message(fixture)
+}
+
+/// Reconciles until the manifests are applied. The tenant has no object of the group then.
+async fn until_deleted(fixture: &mut Fixture) {
+    until_applied(fixture).await;
+    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_object_that_a_server_of_the_team_hides_is_deleted_when_the_server_is_gone() {
     let (mut fixture, hidden) = Box::pin(with_hidden_guard()).await;
     set_registration(&fixture, GROUP, true);
     for _ in 0..3 {
-        fixture.reconcile().await.unwrap();
-        assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
-        let message = message(&fixture);
+        let message = reconcile_in_vain(&mut fixture, "ApplyFailed").await;
         assert!(
             message.contains(
                 "Guard g1: cannot be deleted: the APIService v1.platform.example in the tenant leads to another"
             ),
             "{message}"
         );
-        sleep(RETRY).await;
     }
     fixture.tenant.insert(OBJECT, hidden);
     set_registration(&fixture, GROUP, false);
-    until_applied(&mut fixture).await;
-    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
+    until_deleted(&mut fixture).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,13 +83,10 @@ async fn an_object_that_is_hidden_only_while_control_asks_for_it_is_deleted() {
     for _ in 0..4 {
         // Control never sees the other server, but that the APIService was changed.
         set_registration(&fixture, GROUP, false);
-        fixture.reconcile().await.unwrap();
-        assert_eq!(applied(&fixture), ("False".into(), "Pruning".into()));
-        sleep(RETRY).await;
+        reconcile_in_vain(&mut fixture, "Pruning").await;
     }
     fixture.tenant.insert(OBJECT, hidden);
-    until_applied(&mut fixture).await;
-    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
+    until_deleted(&mut fixture).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,8 +105,7 @@ async fn an_object_whose_version_is_not_served_any_more_is_deleted_in_another() 
     define(&fixture, "guards", "True");
     set_registration(&fixture, GROUP, false);
     set_documents(&fixture, &[WRITER]);
-    until_applied(&mut fixture).await;
-    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
+    until_deleted(&mut fixture).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,8 +118,7 @@ async fn an_object_is_looked_for_by_all_definitions_of_its_kind() {
     define(&fixture, "evils", "True");
     set_registration(&fixture, GROUP, false);
     set_documents(&fixture, &[WRITER]);
-    until_applied(&mut fixture).await;
-    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
+    until_deleted(&mut fixture).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,14 +126,11 @@ async fn an_object_of_a_definition_that_is_not_served_waits_until_the_definition
     let (mut fixture, _) = Box::pin(with_hidden_guard()).await;
     define(&fixture, "guards", "False");
     for _ in 0..2 {
-        fixture.reconcile().await.unwrap();
-        assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
-        let message = message(&fixture);
+        let message = reconcile_in_vain(&mut fixture, "ApplyFailed").await;
         assert!(
             message.contains("does not serve its CustomResourceDefinition guards.platform.example"),
             "{message}"
         );
-        sleep(RETRY).await;
     }
     // Its objects went with it.
     fixture.tenant.remove(&definition("guards"));
@@ -142,14 +144,11 @@ async fn an_object_whose_definition_gets_another_kind_is_not_forgotten() {
     serve_kind(&fixture, "platform.example/v1", "Other", false, &["guards"]);
     define_kind(&fixture, "Other", "guards", "False");
     for _ in 0..3 {
-        fixture.reconcile().await.unwrap();
-        assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
-        sleep(RETRY).await;
+        reconcile_in_vain(&mut fixture, "ApplyFailed").await;
     }
     fixture.tenant.insert(OBJECT, hidden);
     define_kind(&fixture, "Other", "guards", "True");
-    until_applied(&mut fixture).await;
-    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
+    until_deleted(&mut fixture).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,13 +156,10 @@ async fn an_object_whose_definition_changes_all_the_time_is_not_forgotten() {
     let (mut fixture, hidden) = Box::pin(with_hidden_guard()).await;
     for _ in 0..4 {
         define(&fixture, "guards", "True");
-        fixture.reconcile().await.unwrap();
-        assert_eq!(applied(&fixture), ("False".into(), "Pruning".into()));
-        sleep(RETRY).await;
+        reconcile_in_vain(&mut fixture, "Pruning").await;
     }
     fixture.tenant.insert(OBJECT, hidden);
-    until_applied(&mut fixture).await;
-    assert!(fixture.tenant.find("/apis/platform.example/").is_empty());
+    until_deleted(&mut fixture).await;
 }
 
 #[tokio::test(start_paused = true)]

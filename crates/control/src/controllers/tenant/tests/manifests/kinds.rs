@@ -1,6 +1,6 @@
 //! Kinds that the tenant does not serve, or that the team serves as something else.
 
-use super::{GUARD, ROLE, applied, map_path, set_guards, set_roles, with_manifest};
+use super::{GUARD, ROLE, applied, message, set_documents, set_guards, set_roles, with_manifest};
 use serde_json::json;
 
 /// What defines the kind of `GUARD`.
@@ -11,17 +11,13 @@ const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResou
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_the_tenant_does_not_serve_is_reported_and_tried_again() {
     let mut fixture = Box::pin(with_manifest("Keep")).await;
-    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
-        "a": "apiVersion: rbac.authorization.k8s.io/v1\nkind: Unknown\nmetadata: {name: a}"}});
-    fixture.host.insert(&map_path("base"), map);
+    let unknown = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Unknown\nmetadata: {name: a}";
+    set_documents(&fixture, &[unknown]);
     fixture.reconcile().await.unwrap();
     assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
-    let message = fixture.condition("ManifestsApplied").unwrap()["message"].clone();
+    let message = message(&fixture);
     assert!(
-        message
-            .as_str()
-            .unwrap()
-            .contains("Unknown a: the tenant does not serve the kind"),
+        message.contains("Unknown a: the tenant does not serve the kind"),
         "{message}"
     );
     assert_eq!(
@@ -66,7 +62,7 @@ async fn a_kind_with_two_resources_is_reported() {
     set_guards(&fixture, &[GUARD], &["evils", "guards"]);
     fixture.reconcile().await.unwrap();
     assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
-    let message = fixture.condition("ManifestsApplied").unwrap()["message"].to_string();
+    let message = message(&fixture);
     assert!(
         message.contains("Guard g1: the tenant serves the kind as evils"),
         "{message}"

@@ -42,8 +42,12 @@ fn set_roles(fixture: &Fixture, map: &str, names: &[&str], verb: &str) {
             )
         })
         .collect();
-    let data = documents.join("---\n");
-    let map_object = json!({"metadata": {"name": map, "namespace": "berth-system"}, "data": {"roles.yaml": data}});
+    set_data(fixture, map, &json!({"roles.yaml": documents.join("---\n")}));
+}
+
+/// A ConfigMap with this data.
+fn set_data(fixture: &Fixture, map: &str, data: &Value) {
+    let map_object = json!({"metadata": {"name": map, "namespace": "berth-system"}, "data": data});
     fixture.host.insert(&map_path(map), map_object);
 }
 
@@ -68,10 +72,13 @@ async fn with_manifest_in(version: &str, mode: &str) -> Fixture {
         cluster["spec"]["className"] = "gold".into();
         cluster["spec"]["version"] = version.into();
     });
-    let served = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "rbac.authorization.k8s.io/v1",
-        "resources": [{"name": "clusterroles", "singularName": "", "namespaced": false, "kind": "ClusterRole",
-            "verbs": ["get", "list", "patch"]}]});
-    fixture.tenant.serve("/apis/rbac.authorization.k8s.io/v1", served);
+    serve_kind(
+        &fixture,
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRole",
+        false,
+        &["clusterroles"],
+    );
     set_roles(&fixture, "base", &["reader"], "get");
     set_class(&fixture, &manifest("v1", mode));
     assert!(fixture.reconcile_until_ready().await.is_empty());
@@ -106,7 +113,7 @@ fn message(fixture: &Fixture) -> String {
     fixture.condition("ManifestsApplied").unwrap()["message"].to_string()
 }
 
-/// Serves a kind in a version of a group under these plural names.
+/// Serves a kind in a version of a group, or of the core group, under these plural names.
 fn serve_kind(fixture: &Fixture, group_version: &str, kind: &str, is_namespaced: bool, plurals: &[&str]) {
     let resource = |plural: &&str| {
         json!({"name": plural, "singularName": "", "namespaced": is_namespaced, "kind": kind,
@@ -115,7 +122,8 @@ fn serve_kind(fixture: &Fixture, group_version: &str, kind: &str, is_namespaced:
     let resources: Vec<Value> = plurals.iter().map(resource).collect();
     let list =
         json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources});
-    fixture.tenant.serve(&format!("/apis/{group_version}"), list);
+    let apis = if group_version.contains('/') { "apis" } else { "api" };
+    fixture.tenant.serve(&format!("/{apis}/{group_version}"), list);
 }
 
 /// The manifest with these documents, in a tenant that serves the kind Guard under these plural names.
@@ -134,9 +142,7 @@ fn set_guards(fixture: &Fixture, documents: &[&str], plurals: &[&str]) {
 
 /// The manifest with these documents.
 fn set_documents(fixture: &Fixture, documents: &[&str]) {
-    let data = documents.join("---\n");
-    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {"objects.yaml": data}});
-    fixture.host.insert(&map_path("base"), map);
+    set_data(fixture, "base", &json!({"objects.yaml": documents.join("---\n")}));
 }
 
 /// Path of the APIService of version `v1` of a group in the tenant.

@@ -1,10 +1,10 @@
 //! Manifests that are applied once for each version.
 
 use super::{
-    GUARD, NEXT_CHECK, OTHER_ROLE, ROLE, WRITER, applied, manifest, map_path, set_class, set_guards, with_manifest,
+    GUARD, NEXT_CHECK, OTHER_ROLE, RETRY, ROLE, WRITER, applied, manifest, set_class, set_data, set_guards,
+    with_manifest,
 };
 use serde_json::json;
-use std::time::Duration;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
@@ -28,17 +28,15 @@ async fn a_version_is_applied_once() {
 #[tokio::test(start_paused = true)]
 async fn what_was_applied_once_is_the_teams_also_while_the_rest_fails() {
     let mut fixture = Box::pin(with_manifest("Keep")).await;
-    let map = json!({"metadata": {"name": "base", "namespace": "berth-system"}, "data": {
-        "a": "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: writer}\n",
-        "b": "apiVersion: rbac.authorization.k8s.io/v1\nkind: Unknown\nmetadata: {name: a}\n"}});
-    fixture.host.insert(&map_path("base"), map);
+    let unknown = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Unknown\nmetadata: {name: a}\n";
+    set_data(&fixture, "base", &json!({"a": WRITER, "b": unknown}));
     set_class(&fixture, &manifest("v1", "Once"));
     fixture.reconcile().await.unwrap();
     assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
     assert!(fixture.tenant.get(OTHER_ROLE).is_some());
     fixture.tenant.remove(OTHER_ROLE);
     for _ in 0..3 {
-        sleep(Duration::from_secs(10)).await;
+        sleep(RETRY).await;
         fixture.reconcile().await.unwrap();
     }
     assert!(fixture.tenant.get(OTHER_ROLE).is_none());

@@ -1,6 +1,6 @@
 //! Servers of the team's for API groups of manifests: they take little time, and nothing of other kinds.
 
-use super::{GUARD, OTHER_ROLE, ROLE, WRITER, applied, manifest, set_class, set_guards, with_manifest};
+use super::{GUARD, OTHER_ROLE, ROLE, WRITER, applied, manifest, message, set_class, set_guards, with_manifest};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -47,7 +47,7 @@ async fn a_server_of_the_team_that_does_not_answer_keeps_its_own_kinds_back_only
                 "{part}: no manifest has it any more"
             );
             assert_eq!(applied(&fixture), ("False".into(), "ApplyFailed".into()));
-            let message = fixture.condition("ManifestsApplied").unwrap()["message"].to_string();
+            let message = message(&fixture);
             assert!(message.contains("Guard g1: the server of its API group"), "{message}");
             assert!(!message.contains("ClusterRole"), "{message}");
             fixture.tenant.remove(OTHER_ROLE);
@@ -97,7 +97,7 @@ async fn a_list_of_kinds_that_is_too_long_is_named() {
     fixture.tenant.serve("/apis/platform.example/v1", long.into());
     fixture.reconcile().await.unwrap();
     assert!(fixture.tenant.get(OTHER_ROLE).is_some());
-    let message = fixture.condition("ManifestsApplied").unwrap()["message"].to_string();
+    let message = message(&fixture);
     let expected = "Guard g1: the list of kinds of platform.example/v1 in the tenant is longer than Berth reads";
     assert!(message.contains(expected), "{message}");
 }
