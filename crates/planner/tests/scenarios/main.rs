@@ -4,15 +4,21 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-use berth_planner::{check, plan};
+use berth_planner::{Fleet, Plan, check, plan};
 use support::{describe, executor, read_fleet};
+
+/// Makes a plan, checks it, and carries it out.
+fn advance(fleet: &mut Fleet) -> Plan {
+    let made = plan(fleet);
+    assert_eq!(check(fleet, &made), []);
+    executor::apply(fleet, &made);
+    made
+}
 
 /// Makes a plan, checks that there are no actions left after it, and describes it.
 fn plan_and_describe(text: &str) -> String {
     let mut fleet = read_fleet(text);
-    let first = plan(&fleet);
-    assert_eq!(check(&fleet, &first), []);
-    executor::apply(&mut fleet, &first);
+    let first = advance(&mut fleet);
     let second = plan(&fleet);
     assert!(
         second.actions.is_empty(),

@@ -1,18 +1,13 @@
 //! Nodes that a tenant gets for pods that never start.
 
-use super::support::{NOW, describe, executor, gpus, read_fleet};
+use super::{
+    advance, plan,
+    support::{NOW, describe, gpus, read_fleet},
+};
 use berth_planner::{
-    ActionKind, ActionReason, Fleet, NodeState, Phase, Plan, UnusedNodes, check, plan, remember_unused_nodes,
+    ActionKind, ActionReason, Fleet, NodeState, Phase, Plan, Seconds, UnusedNodes, remember_unused_nodes,
 };
 use std::collections::BTreeSet;
-
-/// Makes a plan, checks it, and carries it out.
-fn advance(fleet: &mut Fleet) -> Plan {
-    let made = plan(fleet);
-    assert_eq!(check(fleet, &made), []);
-    executor::apply(fleet, &made);
-    made
-}
 
 /// Nodes that a plan reserves for a tenant.
 fn reserved(made: &Plan, of: &str) -> usize {
@@ -30,6 +25,22 @@ fn released_unused(made: &Plan) -> Vec<&str> {
 /// What a plan says of nodes of pool h100 that tenant a did not use.
 fn unused(made: &Plan) -> Option<UnusedNodes> {
     made.unused_nodes.get("a")?.get("h100").copied()
+}
+
+/// Makes all nodes idle since then, or none.
+fn set_idle_since(fleet: &mut Fleet, since: Option<Seconds>) {
+    for node in &mut fleet.nodes {
+        node.idle_since = since;
+    }
+}
+
+/// Checks that nodes are never released as unused, nor counted.
+fn check_that_nodes_stay(fleet: &mut Fleet) {
+    for _ in 0..3 {
+        let made = advance(fleet);
+        assert_eq!((made.actions.len(), unused(&made)), (0, None));
+        fleet.now += 660;
+    }
 }
 
 const STUCK: &str = "
@@ -66,9 +77,7 @@ fn nothing_is_taken_from_a_tenant_for_another_one_that_left_nodes_unused() {
     advance(&mut fleet);
     fleet.now += 1;
     fleet.tenants[0].unused.get_mut("h100").unwrap().kept_since = Some(NOW - 900);
-    for node in &mut fleet.nodes {
-        node.idle_since = Some(NOW - 3000);
-    }
+    set_idle_since(&mut fleet, Some(NOW - 3000));
     assert_eq!(advance(&mut fleet).actions, [], "there is a pause for b");
 }
 
@@ -212,9 +221,7 @@ fn a_pod_that_was_just_created_may_start_on_a_node_that_was_idle_for_long() {
     let mut fleet = read_fleet(&STUCK.replace("age=900", "age=7200").replace("since=1200", "since=0"));
     assert_eq!(unused(&advance(&mut fleet)).unwrap().kept_since, Some(NOW));
     fleet.now += 659;
-    for node in &mut fleet.nodes[..2] {
-        node.idle_since = None;
-    }
+    set_idle_since(&mut fleet, None);
     fleet.tenants[0].node_groups[0].demand.clear();
     let made = advance(&mut fleet);
     assert_eq!((made.actions.len(), unused(&made)), (0, None));
@@ -227,21 +234,13 @@ fn nodes_of_a_gang_that_waits_for_further_nodes_are_kept() {
         "node n1 a/g idle=900 age=900\nnode n2 a/g joining",
     );
     let mut fleet = read_fleet(&text);
-    for _ in 0..3 {
-        let made = advance(&mut fleet);
-        assert_eq!((made.actions.len(), unused(&made)), (0, None));
-        fleet.now += 660;
-    }
+    check_that_nodes_stay(&mut fleet);
 }
 
 #[test]
 fn the_minimum_of_a_group_is_never_unused() {
     let mut fleet = read_fleet(&STUCK.replace("a/g h100 0..8", "a/g h100 2..8"));
-    for _ in 0..3 {
-        let made = advance(&mut fleet);
-        assert_eq!((made.actions.len(), unused(&made)), (0, None));
-        fleet.now += 660;
-    }
+    check_that_nodes_stay(&mut fleet);
 }
 
 /// Tenant a left eight nodes unused. The quota that owes it nodes, the priority and the age of its pods would let it have them first.
@@ -311,18 +310,14 @@ fn a_gang_that_starts_again_takes_back_a_node_that_was_to_be_reclaimed() {
     let text = PAUSED.replace("demand a/g new 3x8 since=900 prio=9", "demand a/g again 2x8 gang");
     let mut fleet = read_fleet(&format!("{text}\nnode n1..n2 a/g cordoned=300 age=3600"));
     fleet.now += 60;
-    for node in &mut fleet.nodes {
-        node.idle_since = Some(NOW + 50);
-    }
+    set_idle_since(&mut fleet, Some(NOW + 50));
     let made = plan(&fleet);
     let kept = made
         .actions
         .iter()
         .filter(|action| action.kind == ActionKind::CancelRelease);
     assert_eq!(kept.count(), 2, "{}", describe(&made));
-    for node in &mut fleet.nodes {
-        node.idle_since = Some(NOW - 900);
-    }
+    set_idle_since(&mut fleet, Some(NOW - 900));
     assert_eq!(plan(&fleet).actions, [], "it was left unused");
 }
 
