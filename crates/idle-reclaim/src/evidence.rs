@@ -207,14 +207,14 @@ mod tests {
     };
     use berth_api::IdleReclaim;
 
-    fn judge_with(pod: &GpuPod, table: SeriesTable) -> Verdict {
+    fn judge_by(pod: &GpuPod, metrics: Option<&Metrics>) -> Verdict {
         let policy = Policy::new(&IdleReclaim::default());
         let (_, timings) = policy.timings_of(&pod.labels);
-        let metrics = Metrics {
-            tables: HashMap::from([(timings.window, table)]),
-            sample_interval: 60,
-        };
-        judge(pod, &policy, timings, &BTreeSet::new(), Some(&metrics), NOW)
+        judge(pod, &policy, timings, &BTreeSet::new(), metrics, NOW)
+    }
+
+    fn judge_with(pod: &GpuPod, table: SeriesTable) -> Verdict {
+        judge_by(pod, Some(&testing::metrics(table)))
     }
 
     fn unknown(why: Unknown) -> Verdict {
@@ -263,10 +263,7 @@ mod tests {
             judge_with(&one, testing::idle_table(&[&pod])),
             unknown(Unknown::MoreDevicesThanRequested)
         );
-        let policy = Policy::new(&IdleReclaim::default());
-        let (_, timings) = policy.timings_of(&pod.labels);
-        let verdict = judge(&pod, &policy, timings, &BTreeSet::new(), None, NOW);
-        assert_eq!(verdict, unknown(Unknown::NoMetrics));
+        assert_eq!(judge_by(&pod, None), unknown(Unknown::NoMetrics));
     }
 
     #[test]
@@ -361,10 +358,7 @@ mod tests {
             unknown(Unknown::PartialSeries),
             "what it did in the gap is not known"
         );
-        let policy = Policy::new(&IdleReclaim::default());
-        let (_, timings) = policy.timings_of(&pod.labels);
-        let verdict = judge(&pod, &policy, timings, &BTreeSet::new(), None, NOW);
-        assert_eq!(verdict, unknown(Unknown::NoMetrics));
+        assert_eq!(judge_by(&pod, None), unknown(Unknown::NoMetrics));
     }
 
     #[test]

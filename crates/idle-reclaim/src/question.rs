@@ -114,10 +114,9 @@ mod tests {
         evidence::Unknown,
         query::Aggregation,
         series::SeriesTable,
-        testing::{self, NOW},
+        testing::{self, NOW, SIGNALS},
     };
     use berth_api::{IdleProfile, IdleReclaim, IdleSignal};
-    use std::collections::HashMap;
 
     fn names(pods: &[Pods]) -> String {
         format!("{pods:?}")
@@ -133,14 +132,11 @@ mod tests {
     fn peaks(pods: &[Arc<GpuPod>], activity: impl Fn(usize) -> f64) -> Metrics {
         let mut table = SeriesTable::default();
         for (index, pod) in pods.iter().enumerate() {
-            for signal in [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power] {
+            for signal in SIGNALS {
                 table.record(&testing::row(pod, 0), signal, Aggregation::Peak, activity(index));
             }
         }
-        Metrics {
-            tables: HashMap::from([(3600, table)]),
-            sample_interval: 60,
-        }
+        testing::metrics(table)
     }
 
     /// The pods of the first window whose newest samples are asked for, by the peaks.

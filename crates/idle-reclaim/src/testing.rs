@@ -2,7 +2,7 @@
 
 use crate::{
     Seconds,
-    evidence::Verdict,
+    evidence::{Metrics, Verdict},
     ladder::LadderState,
     pass::Decision,
     pod::{DevicesHeld, GpuPod},
@@ -12,10 +12,13 @@ use crate::{
     workload::WorkloadName,
 };
 use berth_api::IdleStep;
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 /// The time of tests.
 pub(crate) const NOW: Seconds = 1_000_000;
+
+/// The signals that metrics of tests have.
+pub(crate) const SIGNALS: [Signal; 4] = [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power];
 
 /// A pod of namespace `ml` that has run for a long time.
 pub(crate) fn pod(name: &str, gpus: u32) -> GpuPod {
@@ -74,10 +77,9 @@ pub(crate) fn instance_row(pod: &GpuPod, index: u32) -> RowLabels<'_> {
     }
 }
 
-/// Records a signal that shows no activity in a complete window of an hour.
-pub(crate) fn record_idle(table: &mut SeriesTable, labels: &RowLabels<'_>, signal: Signal) {
-    let peak = if signal == Signal::Power { 70.0 } else { 0.0 };
-    let now = f64::from(u32::try_from(NOW).unwrap());
+/// Records a signal with this peak in a complete window of an hour until now.
+pub(crate) fn record(table: &mut SeriesTable, labels: &RowLabels<'_>, signal: Signal, peak: f64, now: Seconds) {
+    let now = f64::from(u32::try_from(now).unwrap());
     for (aggregation, value) in [
         (Aggregation::Peak, peak),
         (Aggregation::Coverage, 60.0),
@@ -87,12 +89,26 @@ pub(crate) fn record_idle(table: &mut SeriesTable, labels: &RowLabels<'_>, signa
     }
 }
 
+/// Records a signal that shows no activity.
+pub(crate) fn record_idle(table: &mut SeriesTable, labels: &RowLabels<'_>, signal: Signal) {
+    let peak = if signal == Signal::Power { 70.0 } else { 0.0 };
+    record(table, labels, signal, peak, NOW);
+}
+
+/// The metrics of a window of an hour.
+pub(crate) fn metrics(table: SeriesTable) -> Metrics {
+    Metrics {
+        tables: HashMap::from([(3600, table)]),
+        sample_interval: 60,
+    }
+}
+
 /// Metrics of pods whose GPUs do nothing.
 pub(crate) fn idle_table(pods: &[&GpuPod]) -> SeriesTable {
     let mut table = SeriesTable::default();
     for pod in pods {
         for index in 0..pod.devices.values().sum::<u32>() {
-            for signal in [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power] {
+            for signal in SIGNALS {
                 record_idle(&mut table, &row(pod, index), signal);
             }
         }

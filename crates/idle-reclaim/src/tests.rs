@@ -9,15 +9,11 @@ use crate::{
     query::Aggregation,
     series::{RowLabels, SeriesTable},
     signal::Signal,
-    testing::{self, NOW},
+    testing::{self, NOW, SIGNALS},
 };
 use berth_api::{IdleReclaim, IdleReclaimMode, IdleStep};
 use proptest::prelude::*;
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::BTreeSet, slice, sync::Arc, time::Instant};
 
 fn policy(mode: IdleReclaimMode) -> Policy {
     Policy::new(&IdleReclaim {
@@ -26,14 +22,17 @@ fn policy(mode: IdleReclaimMode) -> Policy {
     })
 }
 
-fn metrics(table: SeriesTable) -> Metrics {
-    Metrics {
-        tables: HashMap::from([(3600, table)]),
-        sample_interval: 60,
-    }
+fn evaluate(policy: &Policy, pods: &[GpuPod], table: SeriesTable, states: &States, now: Seconds) -> Vec<Decision> {
+    evaluate_by(policy, pods, Some(&testing::metrics(table)), states, now)
 }
 
-fn evaluate(policy: &Policy, pods: &[GpuPod], table: SeriesTable, states: &States, now: Seconds) -> Vec<Decision> {
+fn evaluate_by(
+    policy: &Policy,
+    pods: &[GpuPod],
+    metrics: Option<&Metrics>,
+    states: &States,
+    now: Seconds,
+) -> Vec<Decision> {
     let pods: Vec<Arc<GpuPod>> = pods.iter().cloned().map(Arc::new).collect();
     let input = TenantInput {
         policy,
@@ -41,16 +40,13 @@ fn evaluate(policy: &Policy, pods: &[GpuPod], table: SeriesTable, states: &State
         gpu_resources: &BTreeSet::new(),
         states,
     };
-    pass::evaluate(&input, Some(&metrics(table)), now)
+    pass::evaluate(&input, metrics, now)
 }
 
 /// Records that a GPU did nothing in the hour until now.
 fn record_idle_at(table: &mut SeriesTable, labels: &RowLabels<'_>, now: Seconds) {
-    let last = f64::from(u32::try_from(now).unwrap());
     for signal in SIGNALS {
-        table.record(labels, signal, Aggregation::Peak, 0.0);
-        table.record(labels, signal, Aggregation::Coverage, 60.0);
-        table.record(labels, signal, Aggregation::LastSample, last);
+        testing::record(table, labels, signal, 0.0, now);
     }
 }
 
@@ -68,19 +64,16 @@ fn steps(activity: &dyn Fn(i64) -> f64, minutes: i64) -> Vec<IdleStep> {
     for minute in 0..minutes {
         let now = NOW + minute * 60;
         let mut table = SeriesTable::default();
-        for signal in [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power] {
+        for signal in SIGNALS {
             let busy = peak_of_the_last_hour(activity, minute);
             let peak = if signal == Signal::Power {
                 80.0 + 500.0 * busy
             } else {
                 busy
             };
-            let last = f64::from(u32::try_from(now).unwrap());
-            table.record(&testing::row(&pod, 0), signal, Aggregation::Peak, peak);
-            table.record(&testing::row(&pod, 0), signal, Aggregation::Coverage, 60.0);
-            table.record(&testing::row(&pod, 0), signal, Aggregation::LastSample, last);
+            testing::record(&mut table, &testing::row(&pod, 0), signal, peak, now);
         }
-        let decisions = evaluate(&policy, std::slice::from_ref(&pod), table, &states, now);
+        let decisions = evaluate(&policy, slice::from_ref(&pod), table, &states, now);
         states = pass::states_after(&decisions);
         taken.extend(decisions[0].step().filter(|step| taken.last() != Some(step)));
     }
@@ -159,18 +152,11 @@ fn pods_that_wait_for_one_whose_containers_never_run_are_given_back() {
 #[test]
 fn an_hour_without_prometheus_changes_nothing_even_if_control_restarts() {
     let pod = testing::pod("notebook", 1);
-    let pods = [Arc::new(pod.clone())];
     let enforce = policy(IdleReclaimMode::Enforce);
     let pass = |metrics: Option<&Metrics>, states: &States, now| {
-        let input = TenantInput {
-            policy: &enforce,
-            pods: &pods,
-            gpu_resources: &BTreeSet::new(),
-            states,
-        };
-        pass::evaluate(&input, metrics, now)
+        evaluate_by(&enforce, slice::from_ref(&pod), metrics, states, now)
     };
-    let idle = metrics(testing::idle_table(&[&pod]));
+    let idle = testing::metrics(testing::idle_table(&[&pod]));
     let mut decisions = pass(Some(&idle), &States::new(), NOW);
     assert_eq!(decisions[0].step(), Some(IdleStep::Warned));
     for minute in 1..=60 {
@@ -239,7 +225,7 @@ fn a_dry_run_evicts_nothing_and_its_steps_do_not_count_later() {
         let now = NOW + minute * 60;
         let mut table = SeriesTable::default();
         record_idle_at(&mut table, &testing::row(&pod, 0), now);
-        decisions = evaluate(&dry_run, std::slice::from_ref(&pod), table, &states, now);
+        decisions = evaluate(&dry_run, slice::from_ref(&pod), table, &states, now);
         states = pass::states_after(&decisions);
     }
     assert_eq!(decisions[0].step(), Some(IdleStep::Reclaimable));
@@ -276,8 +262,6 @@ fn ten_thousand_gpus_are_one_pass() {
     eprintln!("10,000 GPUs decided in {:?}", begin.elapsed());
 }
 
-const SIGNALS: [Signal; 4] = [Signal::Engine, Signal::Tensor, Signal::Memory, Signal::Power];
-
 /// Values of the three aggregates of one signal; none: no row.
 type Cell = (Option<f64>, Option<f64>, Option<f64>);
 
@@ -310,7 +294,7 @@ fn table_of(pod: &GpuPod, cells: &[Cell]) -> SeriesTable {
 fn verdict_of(pod: &GpuPod, cells: &[Cell]) -> Verdict {
     let enforce = policy(IdleReclaimMode::Enforce);
     let table = table_of(pod, cells);
-    evaluate(&enforce, std::slice::from_ref(pod), table, &States::new(), NOW)[0].verdict
+    evaluate(&enforce, slice::from_ref(pod), table, &States::new(), NOW)[0].verdict
 }
 
 proptest! {
