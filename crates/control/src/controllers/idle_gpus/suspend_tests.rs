@@ -1,7 +1,7 @@
 //! Owners that a field or an annotation suspends: stopped and restored, once, with a tenant in memory.
 
 use super::{
-    owner_tests::{UNTIL_DUE, World, controller},
+    owner_tests::{UNTIL_DUE, World, by_path, controller, put_pod},
     *,
 };
 use berth_api::{IdleReclaim, OwnerKind, OwnerSuspend};
@@ -17,13 +17,6 @@ struct Example {
     spec: Value,
     /// Whether a StatefulSet is between the object and its pod.
     has_stateful_set: bool,
-}
-
-fn by_path(path: &str) -> OwnerSuspend {
-    OwnerSuspend {
-        path: Some(path.into()),
-        ..OwnerSuspend::default()
-    }
 }
 
 impl Example {
@@ -80,10 +73,7 @@ impl Example {
             kind: self.kind.into(),
             suspend: Some(self.suspend.clone()),
         }]);
-        let resources = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": self.group, "resources": [
-            {"name": self.plural, "kind": self.kind, "namespaced": true, "singularName": "", "verbs": ["get", "patch"]},
-        ]});
-        world.tenant.serve(&format!("/apis/{}", self.group), resources);
+        world.serve_kind(self.group, self.kind, self.plural);
         let owner = controller(self.group, self.kind, "lab");
         if self.has_stateful_set {
             let stateful_set = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "lab-set", "namespace": "ml",
@@ -119,12 +109,6 @@ impl Example {
         self.object(world)["metadata"]["annotations"]["berth.dev/stopped"].is_string()
     }
 
-    fn ask_for_restore(&self, world: &World) {
-        world.change(&self.path(), |object| {
-            object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
-        });
-    }
-
     /// Nothing but what the team wrote is there.
     fn assert_as_before(&self, world: &World) {
         let object = self.object(world);
@@ -150,7 +134,7 @@ async fn an_owner_is_suspended_and_becomes_what_it_was() {
         world.set_rules(IdleReclaim::default().owner_kinds);
         world.fleet.run(3).await;
         assert!(example.is_suspended(&world), "{}", example.kind);
-        example.ask_for_restore(&world);
+        world.ask_on(&example.path());
         world.fleet.run(2).await;
         example.assert_as_before(&world);
         assert_eq!(world.listed(), 0, "{}", example.kind);
@@ -194,7 +178,7 @@ async fn a_crash_at_any_call_suspends_and_restores_exactly_once() {
             stopped += 1;
             assert_eq!(world.listed(), 1, "{what}");
             world.remove_pod();
-            example.ask_for_restore(&world);
+            world.ask_on(&example.path());
             world.script.fail_call(world.script.calls().len() + number);
             world.fleet.run(1).await;
             world.fleet.memory = Memory::default();
@@ -229,9 +213,7 @@ async fn an_owner_with_other_pods_is_not_suspended() {
         } else {
             Value::Null
         };
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other", "namespace": "ml", "uid": "other-uid",
-            "ownerReferences": owner}});
-        world.tenant.insert("/api/v1/namespaces/ml/pods/other", pod);
+        put_pod(&world.tenant, "other", &owner);
         world.fleet.run(UNTIL_DUE - 1).await;
         let has_others = is_of_owner && !is_ending;
         assert_eq!(job_set.is_suspended(&world), !has_others, "{is_of_owner} {is_ending}");

@@ -242,6 +242,15 @@ mod tests {
         waits.wait(source, ready(Ok(()))).await.is_ok()
     }
 
+    /// An answer that takes this time.
+    async fn answer_late(waits: &mut Waits, source: Source, time: Duration) {
+        let answer = async {
+            tokio::time::sleep(time).await;
+            Ok(())
+        };
+        drop(waits.wait(source, answer).await);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_does_not_answer_takes_the_time_of_its_kind_only() {
         let mut waits = Waits::default();
@@ -272,11 +281,7 @@ mod tests {
         let mut waits = Waits::default().last_steps();
         let started = Instant::now();
         for number in 0..1000 {
-            let late = async {
-                tokio::time::sleep(ANSWER_LIMIT / 2).await;
-                Ok(())
-            };
-            drop(waits.wait(kind(&format!("Pool{number}")), late).await);
+            answer_late(&mut waits, kind(&format!("Pool{number}")), ANSWER_LIMIT / 2).await;
         }
         assert_eq!(started.elapsed().as_secs(), TEAM_LIMIT.as_secs());
     }
@@ -337,11 +342,7 @@ mod tests {
         // Also of one each of whose answers comes in time.
         waits = waits.next_workload();
         while !waits.is_server_slow() {
-            let late = async {
-                tokio::time::sleep(Duration::from_secs(2)).await;
-                Ok(())
-            };
-            drop(waits.wait(Source::Server, late).await);
+            answer_late(&mut waits, Source::Server, Duration::from_secs(2)).await;
         }
         assert!(!answers(&mut waits, kind("Pool")).await);
     }
@@ -353,11 +354,7 @@ mod tests {
         for _ in 0..100 {
             waits = waits.next_workload();
             for _ in 0..3 {
-                let late = async {
-                    tokio::time::sleep(Duration::from_secs(3)).await;
-                    Ok(())
-                };
-                drop(waits.wait(Source::Server, late).await);
+                answer_late(&mut waits, Source::Server, Duration::from_secs(3)).await;
             }
         }
         assert_eq!(started.elapsed().as_secs(), LAST_LIMIT.as_secs());

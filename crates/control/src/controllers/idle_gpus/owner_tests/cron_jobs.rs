@@ -27,9 +27,7 @@ async fn a_job_of_a_cron_job_is_suspended_and_resumed() {
         let job = world.tenant.get(JOB).unwrap();
         assert_eq!((&job["spec"]["suspend"], world.fleet.evictions()), (&json!(true), 0));
         world.remove_pod();
-        world.change(JOB, |object| {
-            object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
-        });
+        world.ask_on(JOB);
         world.fleet.run(1).await;
         assert_eq!(world.tenant.get(JOB).unwrap()["spec"]["suspend"], false);
     }

@@ -13,9 +13,7 @@ fn add_slow(world: &World) -> ScriptedApi {
     for number in 0..SLOW {
         let name = format!("slow-{number}");
         world.fleet.add_tenant(&name);
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml", "uid": format!("{name}-uid"),
-            "ownerReferences": controller("apps/v1", "ReplicaSet", "web-7d9")}});
-        api.insert(&format!("/api/v1/namespaces/ml/pods/{name}"), pod);
+        put_pod(&api, &name, &controller("apps/v1", "ReplicaSet", "web-7d9"));
         let tenants = &world.fleet.context.tenants;
         let memory = tenants.of(&format!("{name}-uid"), &world.fleet.host.client());
         memory.connection.set_client(Some(api.client()));

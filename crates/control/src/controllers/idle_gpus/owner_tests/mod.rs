@@ -13,8 +13,10 @@ use super::{
     *,
 };
 use crate::testing::{Script, ScriptedApi};
-use berth_api::{IdleLastStep, IdleReclaim, OwnerKind};
+use berth_api::{IdleLastStep, IdleReclaim, OwnerKind, OwnerSuspend};
+use berth_idle_reclaim::{ladder::LadderState, workload::WorkloadName};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 
 const TENANT_POD: &str = "/api/v1/namespaces/ml/pods/train";
 const REPLICA_SET: &str = "/apis/apps/v1/namespaces/ml/replicasets/web-7d9";
@@ -31,6 +33,58 @@ pub(super) struct World {
 
 pub(super) fn controller(api_version: &str, kind: &str, name: &str) -> Value {
     json!([{"apiVersion": api_version, "kind": kind, "name": name, "uid": format!("{name}-uid"), "controller": true}])
+}
+
+/// How a kind is suspended that has a field for it.
+pub(super) fn by_path(path: &str) -> OwnerSuspend {
+    OwnerSuspend {
+        path: Some(path.into()),
+        ..OwnerSuspend::default()
+    }
+}
+
+/// The object `pool` of a kind that the field `spec.suspend` suspends.
+fn pool(api_version: &str) -> Value {
+    json!({"apiVersion": api_version, "kind": "Pool", "metadata": {"name": "pool", "namespace": "ml", "uid": "pool-uid"},
+        "spec": {"suspend": false}})
+}
+
+/// Puts a pod into the API server of a tenant.
+pub(super) fn put_pod(tenant: &ScriptedApi, name: &str, references: &Value) {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml", "uid": format!("{name}-uid"),
+        "ownerReferences": references}});
+    tenant.insert(&format!("/api/v1/namespaces/ml/pods/{name}"), pod);
+}
+
+/// What was decided of a workload: its pods with these names in the tenant are idle.
+fn idle(name: &str, pods: &[&str]) -> Decision {
+    let pod = |name: &&str| {
+        Arc::new(GpuPod {
+            uid: format!("{name}-host"),
+            origin_namespace: "ml".into(),
+            origin_name: (*name).into(),
+            origin_uid: format!("{name}-uid"),
+            ..GpuPod::default()
+        })
+    };
+    Decision {
+        workload: WorkloadName {
+            name: name.into(),
+            ..WorkloadName::default()
+        },
+        pods: pods.iter().map(pod).collect(),
+        gpus: u32::try_from(pods.len()).unwrap(),
+        profile: None,
+        verdict: Verdict::Idle,
+        is_opted_out: false,
+        state: Some(LadderState {
+            idle_since: 0,
+            step: IdleStep::Warned,
+            step_since: 0,
+            paused: false,
+        }),
+        next_step_at: None,
+    }
 }
 
 impl World {
@@ -63,9 +117,14 @@ impl World {
     }
 
     pub(super) fn own_pod(&self, references: &Value) {
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train", "namespace": "ml", "uid": "train-uid",
-            "ownerReferences": references}});
-        self.tenant.insert(TENANT_POD, pod);
+        put_pod(&self.tenant, "train", references);
+    }
+
+    /// Lets the tenant serve a kind.
+    pub(super) fn serve_kind(&self, api_version: &str, kind: &str, plural: &str) {
+        let resources = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version,
+            "resources": [{"name": plural, "kind": kind, "namespaced": true}]});
+        self.tenant.serve(&format!("/apis/{api_version}"), resources);
     }
 
     fn connect(&self, is_connected: bool) {
@@ -104,6 +163,13 @@ impl World {
             .map_or(0, Vec::len)
     }
 
+    /// Asks in the tenant to start an owner.
+    pub(super) fn ask_on(&self, path: &str) {
+        self.change(path, |object| {
+            object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
+        });
+    }
+
     /// Asks on the host to start owners.
     fn ask(&self, request: &str) {
         let mut cluster = self.fleet.host.get(CLUSTER).unwrap();
@@ -135,6 +201,13 @@ impl World {
     fn results(&self, result: &'static str) -> u64 {
         let evictions = &self.fleet.context.metrics.idle_evictions;
         evictions.get_or_create(&ResultLabels { result }).get()
+    }
+
+    /// Stops the owners of a workload. Returns the UIDs of host pods whose owners were stopped.
+    async fn stop_owners(&mut self, decision: &Decision) -> HashSet<String> {
+        let tenants = tenants::observe(&self.fleet.context.stores);
+        let inside = self.fleet.memory.inside(&tenants[0]);
+        stop::stop_owners(&self.fleet.context, inside, &tenants[0], decision).await
     }
 
     /// A stopped Deployment without pods.

@@ -5,9 +5,7 @@ use super::*;
 #[tokio::test]
 async fn the_team_restores_with_an_annotation() {
     let mut world = Box::pin(World::stopped()).await;
-    world.change(DEPLOYMENT, |object| {
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
-    });
+    world.ask_on(DEPLOYMENT);
     world.fleet.run(1).await;
     assert_eq!((world.replicas(), world.annotations()), (1, json!({"team": "own"})));
     world.fleet.run(1).await;
@@ -49,9 +47,7 @@ async fn a_new_control_knows_what_was_stopped_and_a_class_that_is_off_keeps_it()
     world.fleet.set_rules(IdleReclaim::default());
     world.fleet.run(3).await;
     assert_eq!((world.replicas(), world.listed()), (0, 1));
-    world.change(DEPLOYMENT, |object| {
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
-    });
+    world.ask_on(DEPLOYMENT);
     world.fleet.run(2).await;
     assert_eq!((world.replicas(), world.listed()), (1, 0));
     let cluster = world.fleet.host.get(CLUSTER).unwrap();
@@ -61,9 +57,7 @@ async fn a_new_control_knows_what_was_stopped_and_a_class_that_is_off_keeps_it()
 #[tokio::test]
 async fn an_api_server_that_does_not_answer_keeps_what_was_stopped() {
     let mut world = Box::pin(World::stopped()).await;
-    world.change(DEPLOYMENT, |object| {
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
-    });
+    world.ask_on(DEPLOYMENT);
     world.connect(false);
     world.fleet.run(200).await;
     assert_eq!((world.replicas(), world.listed()), (0, 1));
@@ -92,9 +86,7 @@ async fn a_crash_at_any_call_stops_and_restores_exactly_once() {
         }
         assert_eq!(world.listed(), 1, "call {number}");
         world.remove_pod();
-        world.change(DEPLOYMENT, |object| {
-            object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
-        });
+        world.ask_on(DEPLOYMENT);
         world.script.fail_call(world.script.calls().len() + number);
         world.fleet.run(1).await;
         world.fleet.memory = Memory::default();

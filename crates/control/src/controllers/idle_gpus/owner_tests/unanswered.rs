@@ -1,20 +1,10 @@
 //! Kinds of the team's that answer nothing, or with errors: nothing but their own objects waits for them.
 
 use super::*;
-use berth_api::OwnerSuspend;
-use berth_idle_reclaim::{ladder::LadderState, workload::WorkloadName};
-use std::collections::HashSet;
 
 const API_VERSION: &str = "evil.example/v1";
 const KIND: &str = "/apis/evil.example/v1";
 const POOL: &str = "/apis/evil.example/v1/namespaces/ml/pools/pool";
-
-fn by_suspend() -> OwnerSuspend {
-    OwnerSuspend {
-        path: Some("spec.suspend".into()),
-        ..OwnerSuspend::default()
-    }
-}
 
 /// A class that also stops pools, a tenant that serves them, and one of them.
 async fn with_pool() -> World {
@@ -23,62 +13,22 @@ async fn with_pool() -> World {
     owner_kinds.push(OwnerKind {
         group: "evil.example".into(),
         kind: "Pool".into(),
-        suspend: Some(by_suspend()),
+        suspend: Some(by_path("spec.suspend")),
     });
     world.set_rules(owner_kinds);
-    let resources = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": API_VERSION,
-        "resources": [{"name": "pools", "kind": "Pool", "namespaced": true}]});
-    world.tenant.serve(KIND, resources);
-    let pool = json!({"apiVersion": API_VERSION, "kind": "Pool", "metadata": {"name": "pool", "namespace": "ml", "uid": "pool-uid"},
-        "spec": {"suspend": false}});
-    world.tenant.insert(POOL, pool);
+    world.serve_kind(API_VERSION, "Pool", "pools");
+    world.tenant.insert(POOL, pool(API_VERSION));
     // A pass in which nothing is idle, for the views of tenants and classes.
     world.fleet.gpu.set(Some(0.5));
     world.fleet.run(1).await;
     world
 }
 
-/// A workload that is idle: a pod of this name in the tenant, with an owner.
-fn idle(world: &World, name: &str, owner: &Value) -> Decision {
-    let uid = format!("{name}-uid");
-    let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml", "uid": uid,
-        "ownerReferences": owner}});
-    world
-        .tenant
-        .insert(&format!("/api/v1/namespaces/ml/pods/{name}"), object);
-    let pod = GpuPod {
-        uid: format!("{name}-host"),
-        origin_namespace: "ml".into(),
-        origin_name: name.into(),
-        origin_uid: uid,
-        ..GpuPod::default()
-    };
-    Decision {
-        workload: WorkloadName {
-            name: name.into(),
-            ..WorkloadName::default()
-        },
-        pods: vec![Arc::new(pod)],
-        gpus: 1,
-        profile: None,
-        verdict: Verdict::Idle,
-        is_opted_out: false,
-        state: Some(LadderState {
-            idle_since: 0,
-            step: IdleStep::Warned,
-            step_since: 0,
-            paused: false,
-        }),
-        next_step_at: None,
-    }
-}
-
 /// Pods of the pool and of the Deployment, in this order.
 fn both_idle(world: &World) -> [Decision; 2] {
-    [
-        idle(world, "pooled", &controller(API_VERSION, "Pool", "pool")),
-        idle(world, "train", &controller("apps/v1", "ReplicaSet", "web-7d9")),
-    ]
+    put_pod(&world.tenant, "pooled", &controller(API_VERSION, "Pool", "pool"));
+    world.own_pod(&controller("apps/v1", "ReplicaSet", "web-7d9"));
+    ["pooled", "train"].map(|name| idle(name, &[name]))
 }
 
 /// Writes the warnings of a pass.
@@ -86,13 +36,6 @@ async fn write_warnings(world: &mut World, decisions: &[Decision]) {
     let tenants = tenants::observe(&world.fleet.context.stores);
     let found = [(&tenants[0], Found::Decisions(decisions))];
     inside::update(&world.fleet.context, &mut world.fleet.memory, &found).await;
-}
-
-/// The UIDs of host pods whose owners were stopped.
-async fn stop_owners(world: &mut World, decision: &Decision) -> HashSet<String> {
-    let tenants = tenants::observe(&world.fleet.context.stores);
-    let inside = world.fleet.memory.inside(&tenants[0]);
-    stop::stop_owners(&world.fleet.context, inside, &tenants[0], decision).await
 }
 
 fn is_warned(world: &World, path: &str) -> bool {
@@ -103,14 +46,14 @@ fn is_warned(world: &World, path: &str) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_does_not_answer_keeps_no_other_owner_stopped() {
     let mut world = Box::pin(World::stopped()).await;
-    let resources = json!({"resources": [{"name": "pools", "kind": "Pool", "namespaced": true}]});
-    world.tenant.serve(KIND, resources);
+    world.serve_kind(API_VERSION, "Pool", "pools");
     let record = json!({"suspendedBy": "spec.suspend", "at": "2026-01-01T00:00:00Z", "reason": "IdleGPUs"}).to_string();
-    let pool = json!({"apiVersion": API_VERSION, "kind": "Pool", "metadata": {"name": "pool", "namespace": "ml", "uid": "pool-uid",
-        "annotations": {"berth.dev/stopped": record}}, "spec": {"suspend": true}});
+    let mut pool = pool(API_VERSION);
+    pool["spec"]["suspend"] = true.into();
+    pool["metadata"]["annotations"] = json!({"berth.dev/stopped": record});
     world.tenant.insert(POOL, pool);
     let listed = json!({"apiVersion": API_VERSION, "kind": "Pool", "namespace": "ml", "name": "pool", "uid": "pool-uid", "gpus": 8,
-        "stoppedAt": "2026-01-01T00:00:00Z", "suspend": by_suspend()});
+        "stoppedAt": "2026-01-01T00:00:00Z", "suspend": by_path("spec.suspend")});
     let inside = world.fleet.memory.inside.get_mut("tenant-uid").unwrap();
     inside.stopped.insert(0, serde_json::from_value(listed).unwrap());
     world.tenant.never_answer(Some(KIND));
@@ -150,7 +93,6 @@ async fn a_kind_that_fails_or_does_not_answer_keeps_back_no_other_warning() {
     ];
     for (number, fail) in failures.into_iter().enumerate() {
         let mut world = Box::pin(with_pool()).await;
-        let resources = json!({"resources": [{"name": "pools", "kind": "Pool", "namespaced": true}]});
         let decisions = both_idle(&world);
         fail(&world);
         write_warnings(&mut world, &decisions).await;
@@ -158,7 +100,7 @@ async fn a_kind_that_fails_or_does_not_answer_keeps_back_no_other_warning() {
             assert!(is_warned(&world, path), "{number}: {path}");
         }
         assert!(!is_warned(&world, POOL), "{number}");
-        world.tenant.serve(KIND, resources);
+        world.serve_kind(API_VERSION, "Pool", "pools");
         world.tenant.never_answer(None);
         write_warnings(&mut world, &decisions).await;
         assert!(is_warned(&world, POOL), "{number}: it is tried again");
@@ -183,12 +125,12 @@ async fn what_does_not_answer_loses_its_pods_alone() {
                 write_warnings(&mut world, &decisions).await;
             }
             let started = Instant::now();
-            let is_pool_stopped = !stop_owners(&mut world, &decisions[0]).await.is_empty();
+            let is_pool_stopped = !world.stop_owners(&decisions[0]).await.is_empty();
             assert_eq!(is_pool_stopped, number >= 2, "{number}");
             for _ in 0..20 {
-                stop_owners(&mut world, &decisions[0]).await;
+                world.stop_owners(&decisions[0]).await;
             }
-            let stopped = stop_owners(&mut world, &decisions[1]).await;
+            let stopped = world.stop_owners(&decisions[1]).await;
             assert_eq!(stopped, HashSet::from(["train-host".to_owned()]), "{number}");
             assert_eq!(world.replicas(), 0, "{number}");
             let took = started.elapsed();
@@ -207,11 +149,7 @@ async fn a_request_that_waits_for_one_owner_keeps_no_other_from_being_stopped() 
         let [_, decision] = both_idle(&world);
         let inside = world.fleet.memory.inside.get_mut("tenant-uid").unwrap();
         inside.request = Some(request.into());
-        assert_eq!(
-            !stop_owners(&mut world, &decision).await.is_empty(),
-            is_stopped,
-            "{request}"
-        );
+        assert_eq!(!world.stop_owners(&decision).await.is_empty(), is_stopped, "{request}");
         assert_eq!(world.replicas() == 0, is_stopped, "{request}");
     }
 }

@@ -1,7 +1,6 @@
 //! What a team says of the owners of its pods, and how its API server answers, harms nobody else.
 
 use super::*;
-use berth_idle_reclaim::workload::WorkloadName;
 
 #[tokio::test]
 async fn an_owner_of_a_kind_that_the_team_serves_itself_ends_nothing() {
@@ -52,41 +51,18 @@ async fn owners_that_are_no_part_of_a_path_are_not_asked_for() {
 async fn pods_of_many_owners_that_the_class_does_not_list_are_evicted() {
     let mut world = World::new();
     world.fleet.run(1).await;
-    let pod = |number: usize| {
-        let (name, owner) = (format!("gang-{number}"), format!("owner-{number}"));
-        let uid = format!("{name}-uid");
-        let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml", "uid": uid,
-            "ownerReferences": controller("apps/v1", "ReplicaSet", &owner)}});
-        world
-            .tenant
-            .insert(&format!("/api/v1/namespaces/ml/pods/{name}"), object);
+    let names: Vec<String> = (0..100).map(|number| format!("gang-{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        let owner = format!("owner-{number}");
+        put_pod(&world.tenant, name, &controller("apps/v1", "ReplicaSet", &owner));
         let object = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": owner, "namespace": "ml",
             "uid": format!("{owner}-uid")}, "spec": {"replicas": 1}});
         let path = format!("/apis/apps/v1/namespaces/ml/replicasets/{owner}");
         world.tenant.insert(&path, object);
-        Arc::new(GpuPod {
-            uid: format!("host-{number}"),
-            origin_namespace: "ml".into(),
-            origin_name: name,
-            origin_uid: uid,
-            ..GpuPod::default()
-        })
-    };
-    let decision = Decision {
-        workload: WorkloadName::default(),
-        pods: (0..100).map(pod).collect(),
-        gpus: 100,
-        profile: None,
-        verdict: Verdict::Idle,
-        is_opted_out: false,
-        state: None,
-        next_step_at: None,
-    };
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let before = world.script.calls().len();
-    let tenants = tenants::observe(&world.fleet.context.stores);
-    let fleet = &mut world.fleet;
-    let inside = fleet.memory.inside(&tenants[0]);
-    let stopped = stop::stop_owners(&fleet.context, inside, &tenants[0], &decision).await;
+    let stopped = world.stop_owners(&idle("gang", &names)).await;
     assert!(stopped.is_empty(), "they are evicted: {stopped:?}");
     let calls = world.script.calls().split_off(before);
     let reads = calls.iter().filter(|call| call.text.contains("/replicasets/owner-"));

@@ -1,7 +1,6 @@
 //! Owners whose version is no longer served, as after an upgrade of their definition.
 
 use super::*;
-use berth_api::OwnerSuspend;
 
 const GROUP: &str = "/apis/pools.example";
 const OLD: &str = "pools.example/v1alpha1";
@@ -18,10 +17,11 @@ fn serve(world: &World, version: Option<&str>) {
     world
         .tenant
         .serve(GROUP, if version.is_some() { group } else { Value::Null });
-    for known in ["v1alpha1", "v1"] {
-        let resources = json!({"resources": [{"name": "pools", "kind": "Pool", "namespaced": true}]});
-        let resources = if version == Some(known) { resources } else { Value::Null };
-        world.tenant.serve(&format!("{GROUP}/{known}"), resources);
+    for api_version in [OLD, NEW] {
+        world.tenant.serve(&format!("/apis/{api_version}"), Value::Null);
+    }
+    if let Some(version) = version {
+        world.serve_kind(&format!("pools.example/{version}"), "Pool", "pools");
     }
 }
 
@@ -40,15 +40,10 @@ fn with_pool() -> World {
     world.set_rules(vec![OwnerKind {
         group: "pools.example".into(),
         kind: "Pool".into(),
-        suspend: Some(OwnerSuspend {
-            path: Some("spec.suspend".into()),
-            ..OwnerSuspend::default()
-        }),
+        suspend: Some(by_path("spec.suspend")),
     }]);
     serve(&world, Some("v1alpha1"));
-    let pool = json!({"apiVersion": OLD, "kind": "Pool", "metadata": {"name": "pool", "namespace": "ml", "uid": "pool-uid"},
-        "spec": {"suspend": false}});
-    world.tenant.insert(&path(OLD), pool);
+    world.tenant.insert(&path(OLD), pool(OLD));
     world.own_pod(&controller(OLD, "Pool", "pool"));
     world
 }
@@ -94,10 +89,8 @@ async fn an_owner_is_restored_in_the_version_that_is_served() {
 async fn another_object_of_the_name_is_not_restored_in_another_version() {
     let mut world = Box::pin(with_stopped_pool()).await;
     upgrade(&world);
-    world.change(&path(NEW), |object| {
-        object["metadata"]["uid"] = "another-uid".into();
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
-    });
+    world.change(&path(NEW), |object| object["metadata"]["uid"] = "another-uid".into());
+    world.ask_on(&path(NEW));
     world.fleet.run(2).await;
     assert_eq!(world.listed(), 0);
     assert!(is_suspended(&world, NEW));

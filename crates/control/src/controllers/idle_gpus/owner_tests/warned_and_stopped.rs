@@ -67,10 +67,8 @@ async fn pods_whose_owner_is_started_again_after_each_pass_are_evicted() {
     world.fleet.run(UNTIL_DUE - 1).await;
     assert_eq!((world.replicas(), world.fleet.evictions()), (0, 0));
     // It is paused, and deletes no pod. The next pass starts it before it comes to the pod.
-    world.change(DEPLOYMENT, |object| {
-        object["spec"]["paused"] = true.into();
-        object["metadata"]["annotations"]["berth.dev/restore"] = "true".into();
-    });
+    world.change(DEPLOYMENT, |object| object["spec"]["paused"] = true.into());
+    world.ask_on(DEPLOYMENT);
     world.fleet.run(1).await;
     assert_eq!((world.replicas(), world.fleet.evictions()), (1, 1));
     assert_eq!(world.results("stopped"), 1, "once for each pod");

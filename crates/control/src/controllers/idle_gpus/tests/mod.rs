@@ -6,7 +6,7 @@ mod steps;
 
 use super::*;
 use crate::testing::{Script, ScriptedApi, StoreWriters};
-use berth_api::{IdleReclaim, TenantClass, TenantClassSpec, TenantCluster, TenantClusterSpec};
+use berth_api::{IdleReclaim, TenantClass, TenantClassSpec, TenantCluster, TenantClusterSpec, labels, names::TenantId};
 use berth_idle_reclaim::query::QuerySettings;
 use berth_prometheus::Prometheus;
 use http::{Request, Response, StatusCode};
@@ -191,7 +191,7 @@ impl Fleet {
             minutes: 0,
         };
         fleet.set_mode(mode);
-        fleet.put_pod();
+        fleet.run_pod(&TenantId::new("vision", "tenant-uid"), "berth-w", "train");
         fleet
     }
 
@@ -239,48 +239,44 @@ impl Fleet {
         self.host.insert(path, json!({"metadata": metadata, "spec": spec}));
     }
 
-    /// The pod of the tenant, which has run for a day.
-    pub(super) fn put_pod(&self) {
-        let cluster: TenantCluster = serde_json::from_value(self.host.get(CLUSTER).unwrap()).unwrap();
-        let uid = cluster.metadata.uid.clone().unwrap();
-        let slug = berth_api::names::TenantId::new("vision", &uid).slug().to_owned();
-        let metadata = json!({"name": "train-host", "namespace": "berth-w", "uid": "pod-uid", "labels": {"berth.dev/tenant": slug},
-            "annotations": {"berth.dev/origin-namespace": "ml", "berth.dev/origin-name": "train", "berth.dev/origin-uid": "train-uid"}});
-        self.run_pod("berth-w/train-host", POD, &metadata);
-    }
-
     /// Another tenant of the class, with such a pod as the first one has, of this name. Nothing is known of what the host pod says.
     pub(super) fn add_tenant(&self, name: &str) {
         let uid = format!("{name}-uid");
-        let slug = berth_api::names::TenantId::new(name, &uid).slug().to_owned();
         let mut cluster = self.host.get(CLUSTER).unwrap();
         cluster["metadata"]["name"] = name.into();
-        cluster["metadata"]["uid"] = uid.clone().into();
+        cluster["metadata"]["uid"] = uid.as_str().into();
         let path = format!("/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/{name}");
         self.host.insert(&path, cluster);
-        let (namespace, host_name) = ("berth-others".to_owned(), format!("{name}-host"));
-        let metadata = json!({"name": host_name, "namespace": namespace, "uid": format!("{name}-pod"),
-            "labels": {"berth.dev/tenant": slug}, "annotations": {"berth.dev/origin-namespace": "ml", "berth.dev/origin-name": name,
-                "berth.dev/origin-uid": uid}});
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{host_name}");
-        self.run_pod(&format!("{namespace}/{host_name}"), &path, &metadata);
+        let namespace = "berth-others".to_owned();
+        let host_name = self.run_pod(&TenantId::new(name, &uid), &namespace, name);
         self.gpu.known().others.push((namespace, host_name));
     }
 
-    /// A pod that has run for a day.
-    fn run_pod(&self, name: &str, path: &str, metadata: &Value) {
+    /// A host pod in this namespace, which has run for a day, of a pod of a tenant with this name. Returns its own name.
+    fn run_pod(&self, tenant: &TenantId, namespace: &str, name: &str) -> String {
         let started = Timestamp::now() - jiff::SignedDuration::from_hours(24);
+        let host_name = format!("{name}-host");
         let pod = json!({
-            "metadata": metadata,
+            "metadata": {
+                "name": host_name, "namespace": namespace, "uid": format!("{name}-pod"), "labels": {labels::TENANT: tenant.slug()},
+                "annotations": {
+                    labels::ORIGIN_NAMESPACE: "ml", labels::ORIGIN_NAME: name, labels::ORIGIN_UID: format!("{name}-uid"),
+                },
+            },
             "spec": {"nodeName": "n1", "containers": [
                 {"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}},
             ]},
             "status": {"phase": "Running", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
                 "ready": true, "restartCount": 0, "state": {"running": {"startedAt": started.to_string()}}}]},
         });
-        self.host.insert(path, pod.clone());
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{host_name}");
+        self.host.insert(&path, pod.clone());
         let read = crate::gpu_pods::read_pod(&serde_json::from_value(pod).unwrap());
-        self.context.stores.gpu_pods.put(name, read);
+        self.context
+            .stores
+            .gpu_pods
+            .put(&format!("{namespace}/{host_name}"), read);
+        host_name
     }
 
     /// What the controller of tenants and watches do between two passes.

@@ -9,6 +9,13 @@ use berth_api::IdleReclaimMode;
 use serde_json::{Value, json};
 use std::time::Duration;
 
+fn labels_of_tenant() -> TenantLabels {
+    TenantLabels {
+        tenant_namespace: "team".into(),
+        tenant: "vision".into(),
+    }
+}
+
 #[tokio::test]
 async fn an_idle_pod_is_warned_and_evicted_in_the_end() {
     let mut fleet = Fleet::idle_for(1, IdleReclaimMode::Enforce).await;
@@ -65,10 +72,7 @@ async fn metrics_of_gpus_are_never_removed_while_the_class_reclaims_them() {
 async fn idle_seconds_are_those_that_passed() {
     let mut fleet = Fleet::new(IdleReclaimMode::DryRun);
     fleet.gpu.set(Some(0.0));
-    let labels = TenantLabels {
-        tenant_namespace: "team".into(),
-        tenant: "vision".into(),
-    };
+    let labels = labels_of_tenant();
     fleet.run(1).await;
     let seconds = |fleet: &Fleet| fleet.context.metrics.idle_gpu_seconds.get_or_create(&labels).get();
     assert_eq!(seconds(&fleet), 0);
@@ -84,10 +88,7 @@ async fn idle_seconds_are_those_that_passed() {
 async fn metrics_of_a_tenant_that_is_gone_are_removed() {
     let mut fleet = Fleet::idle_for(2, IdleReclaimMode::Enforce).await;
     let metrics = fleet.context.metrics.clone();
-    let labels = TenantLabels {
-        tenant_namespace: "team".into(),
-        tenant: "vision".into(),
-    };
+    let labels = labels_of_tenant();
     fleet.set_mode(IdleReclaimMode::Off);
     fleet.run(1).await;
     assert!(metrics.idle_gpu_seconds.get(&labels).is_some(), "it still exists");
