@@ -19,7 +19,7 @@ use crate::{
     },
     translation::{
         fields::FieldIssues,
-        host_text,
+        generation, host_text,
         metadata::{self, AnnotationRules},
         pod_selector, sizes,
     },
@@ -195,7 +195,7 @@ impl ToHost for CustomKind {
             });
         }
         host_text::translate_texts(cache, name, &mut object["status"]);
-        vec![TenantWrite::Status(host_text::with_tenant_generation(
+        vec![TenantWrite::Status(generation::with_tenant_generation(
             observation,
             &observation.tenant["status"],
             object["status"].take(),

@@ -7,6 +7,7 @@ pub mod edge_text;
 pub mod endpoint_address;
 pub mod field_checks;
 pub mod fields;
+pub mod generation;
 pub mod host_annotations;
 pub mod host_text;
 pub mod hostnames;

@@ -4,7 +4,7 @@
 use super::parents::{self, Parent};
 use crate::{
     model::{Cache, DeniedField, Observation, TenantWrite, denied_field, json, resource::Name},
-    translation::{conditions, host_text},
+    translation::{conditions, generation, host_text},
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub fn sync_status(
                     && complete(&known["parentRef"]) == complete(reference)
             });
             let mut mirrored =
-                host_text::with_tenant_generation(observation, known.unwrap_or(&Value::Null), entry.clone());
+                generation::with_tenant_generation(observation, known.unwrap_or(&Value::Null), entry.clone());
             json::each_mut(&mut mirrored, "conditions[].message", &mut |message| {
                 if let Some(text) = message.as_str() {
                     let text = text.replace(&format!("{}/{}", gateway.namespace, gateway.name), &gateway.name);

@@ -18,7 +18,7 @@ use crate::{
     model::{Cache, DeniedField, KindId, Observation, TenantWrite, json, pod_addresses::is_finished, resource::Name},
     translation::{
         conditions::{SYNCED, condition, not_synced, put, put_into, synced, time, with_time},
-        host_text,
+        generation, host_text,
     },
 };
 use berth_api::SchedulingMode;
@@ -106,7 +106,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
         {
             condition["lastTransitionTime"] = since.clone();
         }
-        host_text::put_observed_generation(observation, old, condition);
+        generation::put_observed_generation(observation, old, condition);
     }
     conditions.extend(gates.iter().filter_map(|gate| condition(before, gate)).cloned());
     keep_disruption(before, &mut conditions);
@@ -127,7 +127,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
     if !conditions.is_empty() {
         fields.insert("conditions".into(), conditions.into());
     }
-    host_text::put_observed_generation(observation, Some(before), &mut status);
+    generation::put_observed_generation(observation, Some(before), &mut status);
     map_texts(cache, name, &mut status);
     let has_run = has_run(cache, observation.tenant, &status);
     removal::show(observation, has_run, &mut status);
