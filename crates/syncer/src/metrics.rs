@@ -1,5 +1,13 @@
 //! Metrics of the syncer. Labels take few values: never a name.
 
+mod host_writes;
+mod scheduling_window;
+mod waiting_room;
+
+pub use host_writes::{HostWriteMetrics, SizeLabels};
+pub use scheduling_window::SchedulingWindowMetrics;
+pub use waiting_room::WaitingRoomMetrics;
+
 use berth_runtime::metrics::duration_histogram;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -59,13 +67,6 @@ pub struct WriteLabels {
     pub result: &'static str,
 }
 
-/// Labels of [`HostWriteMetrics::bytes`].
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct SizeLabels {
-    /// `large` or `small`.
-    pub size: &'static str,
-}
-
 /// Labels of [`Metrics::egress`].
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct EgressLabels {
@@ -93,130 +94,6 @@ pub struct ReasonLabels {
 pub struct StopLabels {
     /// `evicted`, `deleted`, `delayed` or `ended_on_host`.
     pub result: &'static str,
-}
-
-/// Metrics of the pods that the host's scheduler has not tried yet. Clones share values.
-#[derive(Clone, Debug)]
-pub struct SchedulingWindowMetrics {
-    /// Pods on the host that may wait for the scheduler at a time.
-    pub limit: Gauge,
-    /// Pods that do.
-    pub used: Gauge,
-    /// Pods that are not created on the host yet because of the limit.
-    pub waiting: Gauge,
-    /// Seconds that pods waited because of the limit.
-    pub wait: Histogram,
-    /// Seconds from a pod's creation on the host until the scheduler had tried it.
-    pub first_try: Histogram,
-}
-
-impl Default for SchedulingWindowMetrics {
-    fn default() -> Self {
-        Self {
-            limit: Gauge::default(),
-            used: Gauge::default(),
-            waiting: Gauge::default(),
-            wait: duration_histogram(),
-            first_try: duration_histogram(),
-        }
-    }
-}
-
-impl SchedulingWindowMetrics {
-    fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "scheduling_window_limit",
-            "Pods on the host that may wait at a time for the host's scheduler to try them for the first time",
-            self.limit.clone(),
-        );
-        registry.register(
-            "scheduling_window_pods",
-            "Pods on the host that wait for the host's scheduler to try them for the first time",
-            self.used.clone(),
-        );
-        registry.register(
-            "scheduling_window_waiting_pods",
-            "Pods that are not created on the host yet because of the limit of the scheduling window",
-            self.waiting.clone(),
-        );
-        registry.register(
-            "scheduling_window_wait_seconds",
-            "Time that pods waited because of the limit of the scheduling window",
-            self.wait.clone(),
-        );
-        registry.register(
-            "first_scheduling_try_seconds",
-            "Time from the creation of a pod on the host until the host's scheduler had tried it",
-            self.first_try.clone(),
-        );
-    }
-}
-
-/// Metrics of the pods that have no node. Clones share values.
-#[derive(Clone, Debug, Default)]
-pub struct WaitingRoomMetrics {
-    /// Pods on the host without a node, and those that are to be created there next.
-    pub placed: Gauge,
-    /// Pods that are not created on the host because of those.
-    pub held: Gauge,
-}
-
-impl WaitingRoomMetrics {
-    fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "waiting_pods",
-            "Pods on the host that have no node, and those that are to be created there next",
-            self.placed.clone(),
-        );
-        registry.register(
-            "held_pods",
-            "Pods that are not created on the host because of limits.waitingPods of the class",
-            self.held.clone(),
-        );
-    }
-}
-
-/// Metrics of writes to the host. Clones share values.
-#[derive(Clone, Debug, Default)]
-pub struct HostWriteMetrics {
-    /// Bytes of objects that were created or changed there.
-    pub bytes: Family<SizeLabels, Counter>,
-    /// Objects that wait for their turn.
-    pub objects_waiting: Family<SizeLabels, Gauge>,
-    /// Requests that controllers of the host make because of what was written there, and of what waits.
-    pub controller_requests: Counter,
-    /// Objects that wait because these would be too many.
-    pub controller_requests_waiting: Gauge,
-}
-
-impl HostWriteMetrics {
-    /// Counts an object of this size.
-    pub fn count(&self, size: &'static str, bytes: u64) {
-        self.bytes.get_or_create(&SizeLabels { size }).inc_by(bytes);
-    }
-
-    fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "host_write_bytes",
-            "Bytes of objects that were created or changed on the host, by their size: large or small",
-            self.bytes.clone(),
-        );
-        registry.register(
-            "host_writes_waiting",
-            "Objects that wait for their turn to be written to the host, by their size: large or small",
-            self.objects_waiting.clone(),
-        );
-        registry.register(
-            "controller_requests",
-            "Requests that controllers of the host make because of claims, snapshots and claims of pods that were written there, and of claims that wait for their volume",
-            self.controller_requests.clone(),
-        );
-        registry.register(
-            "controller_requests_waiting",
-            "Objects that wait because controllers of the host would make too many requests for the tenant",
-            self.controller_requests_waiting.clone(),
-        );
-    }
 }
 
 /// All metrics. Clones share values.
