@@ -5,27 +5,18 @@ mod devices;
 mod follow;
 mod node_ports;
 mod pods_on_nodes;
+mod reflect;
 mod storage_claims;
 mod wake;
 mod workloads;
 
-use crate::{
-    changes::{ChangeCounter, Changes},
-    key::Key,
-    stores::Stores,
-};
+use crate::{key::Key, stores::Stores};
 use berth_api::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
     labels, names, policy_annotations, system,
 };
-use berth_runtime::{
-    queue::Queue,
-    watched::{Watched, readable},
-};
-use futures::{
-    FutureExt, StreamExt, TryStreamExt,
-    future::{BoxFuture, join_all, try_join_all},
-};
+use berth_runtime::queue::Queue;
+use futures::future::{join_all, try_join_all};
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
@@ -39,14 +30,13 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     core::PartialObjectMeta,
     runtime::{
-        WatchStreamExt,
-        reflector::{self, Store, store::WriterDropped},
-        watcher::{Config, Event, watcher},
+        reflector::{Store, store::WriterDropped},
+        watcher::Config,
     },
 };
-use serde::de::DeserializeOwned;
-use std::{fmt::Debug, sync::Arc, time::Duration};
-use tokio::{task::JoinSet, time::Instant};
+use reflect::Watches;
+use std::{sync::Arc, time::Duration};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wake::{Seen, Wake, full_name};
 
@@ -221,17 +211,6 @@ struct Objects {
     nodes: Store<Node>,
 }
 
-/// The watches that were started.
-struct Watches<'a> {
-    client: &'a Client,
-    queue: &'a Queue<Key>,
-    tasks: &'a mut JoinSet<()>,
-    stop: &'a CancellationToken,
-    changes: Arc<Changes>,
-    /// Each completes when the first list is complete.
-    listed: Vec<BoxFuture<'static, Result<(), WriterDropped>>>,
-}
-
 impl Watches<'_> {
     fn start_objects(&mut self) -> Objects {
         let tenants = self.all(Config::default(), |tenant: &TenantCluster, seen| {
@@ -383,88 +362,5 @@ impl Watches<'_> {
                 move |deployment: &PartialObjectMeta<Deployment>, _: &mut Seen| wake::for_child(deployment, &known);
             self.start_reduced(api, of_tenants_and_platform(), keep_labels_of_tenant, wake);
         }
-    }
-
-    /// Watches objects of one kind in all namespaces.
-    fn all<K>(&mut self, config: Config, wake: impl FnMut(&K, &mut Seen) -> Vec<Wake> + Send + 'static) -> Store<K>
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-    {
-        self.start(Api::all(self.client.clone()), config, wake)
-    }
-
-    /// Watches objects of one kind; `wake` returns the keys to reconcile after an object was created, changed or deleted.
-    fn start<K>(
-        &mut self,
-        api: Api<Watched<K>>,
-        config: Config,
-        wake: impl FnMut(&K, &mut Seen) -> Vec<Wake> + Send + 'static,
-    ) -> Store<K>
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-    {
-        self.start_reduced(api, config, |_| {}, wake)
-    }
-
-    /// The same for objects of which `reduce` takes away what is not needed, before anything else sees them.
-    fn start_reduced<K>(
-        &mut self,
-        api: Api<Watched<K>>,
-        config: Config,
-        reduce: impl Fn(&mut K) + Send + 'static,
-        mut wake: impl FnMut(&K, &mut Seen) -> Vec<Wake> + Send + 'static,
-    ) -> Store<K>
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-    {
-        let (store, writer) = reflector::store();
-        let (stop, queue) = (self.stop.clone(), self.queue.clone());
-        let kind = <K as Resource>::kind(&());
-        let mut counter = ChangeCounter::new(&self.changes, &kind);
-        self.tasks.spawn(async move {
-            let mut seen = Seen::default();
-            let mut first_error: Option<Instant> = None;
-            let mut stream = watcher(api, config.page_size(PAGE))
-                .default_backoff()
-                .try_filter_map(readable)
-                .modify(move |object| {
-                    object.meta_mut().managed_fields = None;
-                    reduce(object);
-                })
-                .reflect(writer)
-                .boxed();
-            loop {
-                let next = tokio::select! {
-                    () = stop.cancelled() => return,
-                    next = stream.try_next() => next,
-                };
-                if let Ok(Some(event)) = &next {
-                    counter.count(event);
-                }
-                let object = match next {
-                    Ok(Some(Event::Apply(object) | Event::InitApply(object))) => object,
-                    Ok(Some(Event::Delete(object))) => {
-                        seen.forget(&object.name_any());
-                        seen.forget(&full_name(&object));
-                        object
-                    }
-                    Ok(Some(Event::Init | Event::InitDone)) => continue,
-                    Ok(None) => return,
-                    Err(error) => {
-                        let since = *first_error.get_or_insert_with(Instant::now);
-                        tracing::warn!(%kind, %error, failing_for = ?since.elapsed(), "watch interrupted; trying again");
-                        continue;
-                    }
-                };
-                first_error = None;
-                for due in wake(&object, &mut seen) {
-                    due.enqueue(&queue);
-                }
-            }
-        });
-        let listing = store.clone();
-        self.listed
-            .push(async move { listing.wait_until_ready().await }.boxed());
-        store
     }
 }
