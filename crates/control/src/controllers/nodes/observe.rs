@@ -2,10 +2,7 @@
 
 use super::NodesContext;
 use crate::{
-    controllers::{
-        tenant::{Validator, recorded_unused_nodes},
-        tenant_class::class_of,
-    },
+    controllers::{tenant::Validator, tenant_class::class_of},
     quota_ledger::GpuUse,
 };
 use berth_api::TenantCluster;
@@ -57,9 +54,7 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
                 .of(&cluster.namespace().unwrap_or_default())
                 .map(ToOwned::to_owned),
             schedule: cluster.restricted_by_sleep(schedules.state(&cluster)),
-            unused: { cluster.uid() }
-                .and_then(|uid| context.tenants.unused_nodes(&uid))
-                .unwrap_or_else(|| recorded_unused_nodes(&cluster)),
+            unused: context.tenants.unused_nodes(&cluster),
             class: class_of_nodes(&cluster, accepted, |name| {
                 stores.classes.get(&ObjectRef::new(name)).is_some()
             }),

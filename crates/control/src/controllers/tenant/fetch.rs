@@ -38,13 +38,11 @@ pub(super) fn observe_nodes(
     let plans = cluster.uid().and_then(|uid| context.tenants.node_group_plans(&uid));
     let spec = node_groups::scheduled(&cluster.spec.node_groups, &owned, schedule);
     let groups = node_groups::statuses(&spec, &owned, plans.as_ref());
-    let unused = cluster.uid().and_then(|uid| context.tenants.unused_nodes(&uid));
-    let recorded = || unused_nodes::recorded(cluster);
     ObservedNodes {
         owned,
         spec,
         groups,
-        unused: unused_nodes::statuses(&unused.unwrap_or_else(recorded)),
+        unused: unused_nodes::statuses(&context.tenants.unused_nodes(cluster)),
     }
 }
 

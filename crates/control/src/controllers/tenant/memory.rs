@@ -14,10 +14,11 @@ use crate::{
     control_plane::{Authorities, LeafStore},
     syncer_report::SyncerReport,
 };
+use berth_api::TenantCluster;
 use berth_planner::{NodeGroupPlan, UnusedNodes, UnusedNodesByTenant};
 use berth_quota::Amounts;
 use berth_sleep::activity::ActivityLog;
-use kube::Client;
+use kube::{Client, ResourceExt};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -166,19 +167,25 @@ impl Tenants {
     pub fn set_unused_nodes(&self, unused: UnusedNodesByTenant) -> BTreeSet<String> {
         let mut known = lock(&self.unused);
         let before = known.take().unwrap_or_default();
-        let statuses = |all: &UnusedNodesByTenant, uid: &String| all.get(uid).map(unused_nodes::statuses);
+        let statuses = |all: &UnusedNodesByTenant, uid: &String| {
+            let of_tenant = all.get(uid).map(unused_nodes::statuses);
+            of_tenant.unwrap_or_default()
+        };
         let uids = before.keys().chain(unused.keys());
-        let is_changed =
-            |uid: &&String| statuses(&before, uid).unwrap_or_default() != statuses(&unused, uid).unwrap_or_default();
-        let changed = uids.filter(is_changed).cloned().collect();
+        let changed = uids.filter(|uid| statuses(&before, uid) != statuses(&unused, uid));
+        let changed = changed.cloned().collect();
         *known = Some(unused);
         changed
     }
 
-    /// What is known of nodes that a tenant did not use, by pool. None: nothing was planned yet.
-    pub fn unused_nodes(&self, uid: &str) -> Option<BTreeMap<String, UnusedNodes>> {
+    /// What is known of nodes that a tenant did not use, by pool: what its status says, as long as nothing was planned.
+    pub fn unused_nodes(&self, cluster: &TenantCluster) -> BTreeMap<String, UnusedNodes> {
         let known = lock(&self.unused);
-        known.as_ref().map(|all| all.get(uid).cloned().unwrap_or_default())
+        let planned = known.as_ref().zip(cluster.uid());
+        planned.map_or_else(
+            || unused_nodes::recorded(cluster),
+            |(all, uid)| all.get(&uid).cloned().unwrap_or_default(),
+        )
     }
 
     /// What the planner said last of a tenant's node groups. None: nothing was planned yet.

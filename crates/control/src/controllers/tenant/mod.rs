@@ -49,7 +49,6 @@ pub use context::TenantContext;
 pub use error::TenantError;
 pub use memory::{TenantMemory, Tenants};
 pub use settings::Settings;
-pub use unused_nodes::recorded as recorded_unused_nodes;
 pub use validate::{AvailableCapacity, Validator, validate};
 
 use super::slots::Slot;

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
 /// What the status says, by pool. A new control continues with it.
-pub fn recorded(cluster: &TenantCluster) -> BTreeMap<String, UnusedNodes> {
+pub(super) fn recorded(cluster: &TenantCluster) -> BTreeMap<String, UnusedNodes> {
     let recorded = cluster.status.iter().flat_map(|status| &status.unused_nodes);
     let unused = recorded.map(|recorded| {
         let unused = UnusedNodes {
