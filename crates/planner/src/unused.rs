@@ -117,8 +117,7 @@ impl PlanningPass<'_> {
 
     /// Until when there is a pause for a tenant; `None`: there is none now.
     pub fn find_pause(&self, tenant: usize) -> Option<Seconds> {
-        let until = self.unused.get(&tenant)?.paused_until()?;
-        (self.view.now < until).then_some(until)
+        self.unused.get(&tenant)?.find_pause(self.view.now)
     }
 
     /// Whether a node is idle since before its tenant left nodes unused, and there is a pause. Such a node goes back once it is to be released:
@@ -225,14 +224,15 @@ impl PlanningPass<'_> {
         kept
     }
 
-    /// From when on a node that serves its tenant is idle for too long, whatever waits for it; `None`: it is in use, or no pod could use
-    /// it now.
-    fn too_long_from(&self, node: usize) -> Option<Seconds> {
+    /// Since when no pod uses a node that serves its tenant; `None`: it is in use, or no pod could use it now.
+    fn left_idle_since(&self, node: usize) -> Option<Seconds> {
         let of = &self.view.nodes[node];
-        let since = of
-            .object
-            .idle_since
-            .filter(|_| of.is_serving() && !of.object.unusable)?;
+        of.object.idle_since.filter(|_| of.is_serving() && !of.object.unusable)
+    }
+
+    /// From when on such a node is idle for too long, whatever waits for it; `None`: it is no such node.
+    fn too_long_from(&self, node: usize) -> Option<Seconds> {
+        let since = self.left_idle_since(node)?;
         Some(self.idle_until(node)?.max(since + self.patience()))
     }
 
@@ -242,10 +242,9 @@ impl PlanningPass<'_> {
 
     /// Whether no pod of its tenant ever used a node, although it could.
     pub fn is_never_used(&self, node: usize) -> bool {
-        let of = &self.view.nodes[node];
-        let owner = of.owner().filter(|_| of.is_serving() && !of.object.unusable);
+        let owner = self.view.nodes[node].owner();
         owner
-            .zip(of.object.idle_since)
+            .zip(self.left_idle_since(node))
             .is_some_and(|(owner, idle)| idle <= owner.since + NOTICED_WITHIN)
     }
 

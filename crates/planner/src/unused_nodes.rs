@@ -37,9 +37,9 @@ impl UnusedNodes {
         Some(self.released_at + (FIRST_PAUSE << doublings).min(LONGEST_PAUSE))
     }
 
-    /// Whether the pause is not over.
-    fn is_paused(&self, now: Seconds) -> bool {
-        self.paused_until().is_some_and(|until| now < until)
+    /// Until when there is a pause; `None`: there is none now.
+    pub(crate) fn find_pause(&self, now: Seconds) -> Option<Seconds> {
+        self.paused_until().filter(|until| now < *until)
     }
 
     /// What is still remembered of it.
@@ -58,7 +58,7 @@ impl UnusedNodes {
     pub(crate) fn add(self, nodes: u32, now: Seconds, pods_wait: bool) -> Self {
         // Nodes that came together are not released at the same moment.
         let is_same = self.times > 0 && now < self.released_at + FIRST_PAUSE;
-        let was_spared = is_same && !self.is_paused(now);
+        let was_spared = is_same && self.find_pause(now).is_none();
         let times = if is_same {
             self.times
         } else {
@@ -93,7 +93,10 @@ mod tests {
             unused = unused.add(8, now, true);
             let until = unused.paused_until().unwrap();
             pauses.push(until - now);
-            assert!(unused.is_paused(until - 1) && !unused.is_paused(until));
+            assert_eq!(
+                (unused.find_pause(until - 1), unused.find_pause(until)),
+                (Some(until), None)
+            );
             now = until + 900;
         }
         assert_eq!(pauses, [600, 1200, 2400, 4800, 7200, 7200]);
@@ -115,7 +118,7 @@ mod tests {
         let mut unused = UnusedNodes::default();
         for (now, paused) in [(1_000, false), (1_100, false), (2_000, false), (3_000, true)] {
             unused = unused.add(1, now, false);
-            assert_eq!(unused.is_paused(now), paused, "{now}");
+            assert_eq!(unused.find_pause(now).is_some(), paused, "{now}");
         }
     }
 }
