@@ -16,6 +16,11 @@ pub fn text<'a>(value: &'a Value, path: &[&str]) -> Option<&'a str> {
     at(value, path)?.as_str()
 }
 
+/// The same; `None` also if the text is empty.
+pub fn filled<'a>(value: &'a Value, path: &[&str]) -> Option<&'a str> {
+    text(value, path).filter(|text| !text.is_empty())
+}
+
 /// The items of the list at a path; empty if there is none.
 pub fn items<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
     at(value, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)

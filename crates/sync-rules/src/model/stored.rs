@@ -172,8 +172,8 @@ impl From<Value> for Stored {
                 .map(|time| time.parse().unwrap_or_default()),
             unschedulable: json::at(&object, &["spec", "unschedulable"]) == Some(&Value::Bool(true)),
             taints: Taint::all_of(&object),
-            has_node: json::text(&object, &["spec", "nodeName"]).is_some_and(|node| !node.is_empty()),
-            has_volume: json::text(&object, &["spec", "volumeName"]).is_some_and(|volume| !volume.is_empty()),
+            has_node: json::filled(&object, &["spec", "nodeName"]).is_some(),
+            has_volume: json::filled(&object, &["spec", "volumeName"]).is_some(),
             bytes: 0,
             content: Content::new(object),
         }

@@ -86,7 +86,7 @@ fn is_ending(object: &Value) -> bool {
 /// The name, and the change that writes it if it is to be generated: an API server would do so only after admission,
 /// but the host's Service is named after it.
 fn name_of(object: &Value) -> Result<(String, Vec<Value>), Denial> {
-    let text = |field| json::text(object, &["metadata", field]).filter(|text| !text.is_empty());
+    let text = |field| json::filled(object, &["metadata", field]);
     if let Some(name) = text("name") {
         return Ok((name.to_owned(), Vec::new()));
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 fn claims(pod: &Value) -> impl Iterator<Item = (&str, &str)> {
     let claims = json::items(pod, &["spec", "resourceClaims"]).iter();
     claims.filter_map(|claim| {
-        let template = json::text(claim, &["resourceClaimTemplateName"]).filter(|name| !name.is_empty())?;
+        let template = json::filled(claim, &["resourceClaimTemplateName"])?;
         Some((json::text(claim, &["name"])?, template))
     })
 }

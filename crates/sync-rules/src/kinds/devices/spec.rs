@@ -131,7 +131,7 @@ fn asked(cache: &Cache, asked: &Value, path: &str, issues: &mut FieldIssues) -> 
         fields::copy(derived, path, DERIVED, issues)
     });
     list(asked, "tolerations", path, &mut copied, |toleration, path| {
-        match json::text(toleration, &["key"]).filter(|key| !key.is_empty()) {
+        match json::filled(toleration, &["key"]) {
             Some(key) if labels::is_reserved(key) => {
                 issues.deny(format!("{path}.key"), "keys under berth.dev belong to the platform");
             }

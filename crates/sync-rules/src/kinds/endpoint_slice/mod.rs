@@ -123,7 +123,7 @@ fn api_server() -> Name {
 
 /// The Service that a slice is for.
 pub(crate) fn service(name: &Name, slice: &Value) -> Option<Name> {
-    let service = json::text(slice, &["metadata", "labels", SERVICE]).filter(|service| !service.is_empty())?;
+    let service = json::filled(slice, &["metadata", "labels", SERVICE])?;
     Some(Name::new(&name.namespace, service))
 }
 

@@ -244,7 +244,7 @@ fn tls(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut Fiel
         let host = host.as_str().unwrap_or_default();
         hostnames::check(cache, host, &format!("{path}.hosts[{index}]"), issues);
     }
-    if let Some(secret) = json::text(source, &["secretName"]).filter(|secret| !secret.is_empty()) {
+    if let Some(secret) = json::filled(source, &["secretName"]) {
         let secret = host_name(KindId::Secret, &Name::new(&name.namespace, secret));
         tls.insert("secretName".into(), secret.into());
     }

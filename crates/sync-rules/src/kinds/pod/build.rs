@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 /// The host pod for a tenant's pod, without what is denied.
 pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Value {
-    if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
+    if let Some(node) = json::filled(pod, &["spec", "nodeName"]) {
         let is_new = !cache.stores.host(KindId::Pod).contains(name);
         match placement::mode(cache, &pod["spec"]) {
             SchedulingMode::Host if !status::is_bound(pod) => issues.deny(

@@ -114,7 +114,7 @@ pub fn asked(pod: &Value) -> Vec<Asked> {
 fn paths(projection: &Value) -> Vec<(&'static str, &str)> {
     ["credentialBundlePath", "keyPath", "certificateChainPath"]
         .into_iter()
-        .filter_map(|field| Some((field, json::text(projection, &[field]).filter(|path| !path.is_empty())?)))
+        .filter_map(|field| Some((field, json::filled(projection, &[field])?)))
         .collect()
 }
 

@@ -40,7 +40,7 @@ pub fn targets(pod: &Value) -> Vec<(String, Target)> {
     claims
         .flat_map(|(index, claim)| {
             NAMES.iter().filter_map(move |(field, kind)| {
-                let named = json::text(claim, &[*field]).filter(|named| !named.is_empty())?;
+                let named = json::filled(claim, &[*field])?;
                 let target = Target {
                     kind: *kind,
                     name: Name::new(namespace, named),
@@ -68,7 +68,7 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
         .map(|(index, claim)| {
             let mut copied = fields::copy(claim, &format!("spec.resourceClaims[{index}]"), CLAIM, issues);
             for (field, kind) in NAMES {
-                if let Some(named) = json::text(claim, &[field]).filter(|named| !named.is_empty()) {
+                if let Some(named) = json::filled(claim, &[field]) {
                     let target = Name::new(&name.namespace, named);
                     copied.insert(field.into(), on_host(cache, kind, &target).into());
                 }

@@ -106,8 +106,7 @@ fn gang(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
             annotation(pod, labels::GANG_SIZE_OF_TENANT)?.parse().ok()?,
         ));
     }
-    if let Some(group) = json::text(pod, &["spec", "schedulingGroup", "podGroupName"]).filter(|group| !group.is_empty())
-    {
+    if let Some(group) = json::filled(pod, &["spec", "schedulingGroup", "podGroupName"]) {
         return Some((
             group.to_owned(),
             size_of(cache, name, super::scheduling::POD_GROUP, group, MIN_COUNT)?,
@@ -158,11 +157,11 @@ fn size_of(cache: &Cache, name: &Name, kind: &str, group: &str, path: &[&str]) -
 }
 
 fn label<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
-    json::text(pod, &["metadata", "labels", key]).filter(|value| !value.is_empty())
+    json::filled(pod, &["metadata", "labels", key])
 }
 
 fn annotation<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
-    json::text(pod, &["metadata", "annotations", key]).filter(|value| !value.is_empty())
+    json::filled(pod, &["metadata", "annotations", key])
 }
 
 #[cfg(test)]

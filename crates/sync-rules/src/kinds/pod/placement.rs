@@ -74,7 +74,7 @@ pub fn stage(host: &Stored) -> SchedulingStage {
     }
     let pod = host.object();
     // The scheduler names the node before it waits for volumes, devices or the pod's group, and binds the pod after that.
-    if json::text(&pod, &["status", "nominatedNodeName"]).is_some_and(|node| !node.is_empty()) {
+    if json::filled(&pod, &["status", "nominatedNodeName"]).is_some() {
         return SchedulingStage::Tried;
     }
     let conditions = json::items(&pod, &["status", "conditions"]);

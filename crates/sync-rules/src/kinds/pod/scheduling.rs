@@ -148,7 +148,7 @@ fn deny_devices(cache: &Cache, source: &Value, issues: &mut FieldIssues) {
 
 /// The PodGroup that a pod belongs to, if it names one and the class lists the kind.
 pub fn group_of(cache: &Cache, pod: &Value) -> Option<(KindId, String)> {
-    let group = json::text(pod, &["spec", "schedulingGroup", "podGroupName"]).filter(|group| !group.is_empty())?;
+    let group = json::filled(pod, &["spec", "schedulingGroup", "podGroupName"])?;
     (placement::mode(cache, &pod["spec"]) == SchedulingMode::Host)
         .then(|| cache.find_kind_by_name(POD_GROUP))
         .flatten()
@@ -176,7 +176,7 @@ fn group(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Valu
 }
 
 fn priority(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
-    let class = json::text(source, &["priorityClassName"]).filter(|class| !class.is_empty());
+    let class = json::filled(source, &["priorityClassName"]);
     let mut note = |why: &str| issues.ignored.push(DeniedField::new("spec.priorityClassName", why));
     if cache.tenant.policy.pods.priority.is_none() {
         if class.is_some() {
@@ -204,7 +204,7 @@ fn tolerations(cache: &Cache, source: &Value, issues: &mut FieldIssues) -> Vec<V
     };
     for (index, toleration) in json::items(source, &["tolerations"]).iter().enumerate() {
         let toleration = fields::within(toleration, &format!("spec.tolerations[{index}]"), TOLERATION, issues);
-        match json::text(&toleration, &["key"]).filter(|key| !key.is_empty()) {
+        match json::filled(&toleration, &["key"]) {
             Some(key) if is_reserved(key) => issues.deny(format!("spec.tolerations[{index}].key"), RESERVED),
             Some(_) => add(toleration),
             None => {

@@ -180,7 +180,7 @@ fn shared(context: &Value, path: &str, issues: &mut FieldIssues) {
             );
         }
         for field in ["user", "role"] {
-            if json::text(options, &[field]).is_some_and(|text| !text.is_empty()) {
+            if json::filled(options, &[field]).is_some() {
                 issues.deny(format!("{path}.seLinuxOptions.{field}"), "not allowed");
             }
         }

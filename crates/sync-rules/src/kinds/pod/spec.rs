@@ -143,7 +143,7 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
     }
     let mut secrets = BTreeSet::new();
     for secret in json::items(source, &["imagePullSecrets"]) {
-        if let Some(secret) = json::text(secret, &["name"]).filter(|secret| !secret.is_empty()) {
+        if let Some(secret) = json::filled(secret, &["name"]) {
             secrets.insert(host_name(KindId::Secret, &Name::new(&name.namespace, secret)));
         }
     }
@@ -165,9 +165,7 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
 /// under the workload namespace's own account, which has no rights, or under one that the class has for this account
 /// and that clouds recognize. The token of neither is mounted.
 fn account(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>) {
-    let account = json::text(source, &["serviceAccountName"])
-        .filter(|account| !account.is_empty())
-        .unwrap_or("default");
+    let account = json::filled(source, &["serviceAccountName"]).unwrap_or("default");
     let mappings = &cache.tenant.policy.service_accounts;
     if let Some(mapping) = mappings
         .iter()
@@ -179,7 +177,7 @@ fn account(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Va
 }
 
 fn runtime_class(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
-    let Some(class) = json::text(source, &["runtimeClassName"]).filter(|class| !class.is_empty()) else {
+    let Some(class) = json::filled(source, &["runtimeClassName"]) else {
         return;
     };
     if allows(&cache.tenant.policy.pods.runtime_classes, class) {
@@ -292,7 +290,7 @@ const MAX_HOSTNAME: usize = 63;
 /// The host name in the pod. The kubelet would make a full name from the host's namespace and domain, so a pod that
 /// asks for its full name gets it as the host name; the same holds for a name with dots.
 fn hostnames(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
-    let text = |field: &str| json::text(source, &[field]).filter(|text| !text.is_empty());
+    let text = |field: &str| json::filled(source, &[field]);
     let own = kernel_name(text("hostname").unwrap_or(&name.name));
     spec.insert("hostname".into(), own.replace('.', "-").into());
     let whole = match (text("hostnameOverride"), text("subdomain")) {

@@ -117,7 +117,7 @@ fn requests_certificates(pod: &Stored) -> bool {
 
 /// The node of a tenant's pod.
 pub fn node_of(pod: &Value) -> Option<&str> {
-    json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty())
+    json::filled(pod, &["spec", "nodeName"])
 }
 
 /// Whether the tokens in a Secret were minted when the pod had a node, so that they name it.

@@ -141,7 +141,7 @@ fn select(cache: &Cache, projection: &Value, left: &mut usize) -> Option<BTreeSe
         }
         Some(())
     };
-    if let Some(name) = json::text(projection, &["name"]).filter(|name| !name.is_empty()) {
+    if let Some(name) = json::filled(projection, &["name"]) {
         if let Some(bundle) = bundles.get(&Name::new("", name)) {
             add(&bundle.object())?;
         }
@@ -181,7 +181,7 @@ pub(super) fn certificates_in(text: &str) -> Vec<String> {
 }
 
 fn describe(projection: &Value) -> String {
-    let text = |field| json::text(projection, &[field]).filter(|text| !text.is_empty());
+    let text = |field| json::filled(projection, &[field]);
     match (text("name"), text("signerName")) {
         (Some(name), _) => format!("the ClusterTrustBundle {name}"),
         (None, Some(signer)) => format!("ClusterTrustBundles of the signer {signer} that the label selector selects"),

@@ -11,10 +11,7 @@
 
 use super::placement;
 use crate::{
-    kinds::{
-        devices::claims_of_pods,
-        storage::{classes::offered, filled},
-    },
+    kinds::{devices::claims_of_pods, storage::classes::offered},
     model::{
         Cache, KindId, json,
         references::Target,
@@ -101,7 +98,7 @@ fn unoffered_classes(cache: &Cache, pod: &Name, claim: &str) -> Vec<StorageOffer
         return Vec::new();
     };
     let host = host.object();
-    let class = |path: &[&str]| filled(&host, path).map(ToOwned::to_owned);
+    let class = |path: &[&str]| json::filled(&host, path).map(ToOwned::to_owned);
     let wanted = class(&["spec", "volumeAttributesClassName"]);
     let current =
         class(&["status", "currentVolumeAttributesClassName"]).filter(|current| wanted.as_ref() != Some(current));

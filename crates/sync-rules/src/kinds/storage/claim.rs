@@ -16,7 +16,7 @@
 //!
 //! A claim that was bound and is gone on the host is `Lost`: another volume would not have its data.
 
-use super::{REQUESTS, REQUESTS_OF_NEW_CLAIM, classes::offered, filled, on_host};
+use super::{REQUESTS, REQUESTS_OF_NEW_CLAIM, classes::offered, on_host};
 use crate::{
     kinds::node,
     model::{
@@ -141,10 +141,10 @@ impl ToHost for Claims {
             let source = json::at(claim, &["spec", field])?;
             Some(Target {
                 kind: source_kind(source)?,
-                name: Name::new(&name.namespace, filled(source, &["name"])?),
+                name: Name::new(&name.namespace, json::filled(source, &["name"])?),
             })
         });
-        let volume = filled(claim, &["spec", "volumeName"]).map(|volume| Target {
+        let volume = json::filled(claim, &["spec", "volumeName"]).map(|volume| Target {
             kind: KindId::PersistentVolume,
             name: Name::new("", volume),
         });
@@ -166,8 +166,10 @@ impl ToHost for Claims {
         let source = &claim["spec"];
         let host = on_host(cache, KindId::PersistentVolumeClaim, name, claim);
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
-        let given = host.as_ref().and_then(|host| filled(host, &["spec", "volumeName"]));
-        if filled(source, &["volumeName"]).is_some_and(|volume| given != Some(volume)) {
+        let given = host
+            .as_ref()
+            .and_then(|host| json::filled(host, &["spec", "volumeName"]));
+        if json::filled(source, &["volumeName"]).is_some_and(|volume| given != Some(volume)) {
             issues.deny("spec.volumeName", NOT_CHOSEN);
         }
         classes(cache, claim, host.as_deref(), &mut spec, &mut issues);
@@ -206,8 +208,8 @@ impl ToHost for Claims {
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
         let Observation { tenant, host, .. } = observation;
-        let volume = filled(host, &["spec", "volumeName"]);
-        let chosen = filled(tenant, &["spec", "volumeName"]);
+        let volume = json::filled(host, &["spec", "volumeName"]);
+        let chosen = json::filled(tenant, &["spec", "volumeName"]);
         if chosen.is_some() && chosen != volume {
             // The volume was chosen by hand, which is denied; that cannot be changed any more.
             return Vec::new();
@@ -270,7 +272,7 @@ fn classes(
             issues.deny("spec.storageClassName", format!("{problem}: {offer}"));
         }
     }
-    if let Some(class) = filled(claim, &["spec", "volumeAttributesClassName"]) {
+    if let Some(class) = json::filled(claim, &["spec", "volumeAttributesClassName"]) {
         if allows(&policy.attributes_classes, class) {
             spec.insert("volumeAttributesClassName".into(), class.into());
         } else {
@@ -329,7 +331,7 @@ fn data_source(name: &Name, source: &Value, path: &str, issues: &mut FieldIssues
             "volumes can be filled from PersistentVolumeClaims and VolumeSnapshots only",
         ),
     }
-    if filled(source, &["namespace"]).is_some_and(|namespace| namespace != &*name.namespace) {
+    if json::filled(source, &["namespace"]).is_some_and(|namespace| namespace != &*name.namespace) {
         let why = "the source must be in the namespace of the claim";
         issues.deny(format!("{path}.namespace"), why);
     }
@@ -352,7 +354,7 @@ fn annotations(cache: &Cache, claim: &Value, issues: &mut FieldIssues) -> Map<St
                     continue;
                 }
                 // It has its volume, and nodes come and go.
-                _ if filled(claim, &["spec", "volumeName"]).is_some() => continue,
+                _ if json::filled(claim, &["spec", "volumeName"]).is_some() => continue,
                 Some(true) => "tenants share the node",
                 None => "it is no node of the tenant",
             };

@@ -33,11 +33,6 @@ fn on_host(cache: &Cache, id: KindId, name: &Name, object: &Value) -> Option<Arc
         .then(|| stored.object())
 }
 
-/// A text that is not empty.
-pub(in crate::kinds) fn filled<'a>(object: &'a Value, path: &[&str]) -> Option<&'a str> {
-    json::text(object, path).filter(|text| !text.is_empty())
-}
-
 #[cfg(test)]
 pub(in crate::kinds) mod fixtures {
     //! A tenant with a class and a claim.

@@ -13,7 +13,7 @@
 //! VolumeSnapshotContents that a team makes have no effect; an Event says so. A snapshot that was taken and is gone on
 //! the host gets an error in its status: a new one would have other content.
 
-use super::{REQUESTS, classes::offered, filled, on_host};
+use super::{REQUESTS, classes::offered, on_host};
 use crate::{
     model::{
         Cache, DeniedField, Dependency, DesiredState, Direction, Kind, KindId, Mirror, Observation, TenantWrite,
@@ -173,7 +173,7 @@ impl ToHost for Snapshots {
 
 /// The claim that a snapshot is taken of.
 fn source(name: &Name, snapshot: &Value) -> Option<Name> {
-    let claim = filled(snapshot, &["spec", "source", "persistentVolumeClaimName"])?;
+    let claim = json::filled(snapshot, &["spec", "source", "persistentVolumeClaimName"])?;
     Some(Name::new(&name.namespace, claim))
 }
 
@@ -182,9 +182,9 @@ fn class(cache: &Cache, name: &Name, snapshot: &Value) -> Option<String> {
     let path = ["spec", "volumeSnapshotClassName"];
     let before = || {
         let host = on_host(cache, KindId::VolumeSnapshot, name, snapshot)?;
-        filled(&host, &path).map(ToOwned::to_owned)
+        json::filled(&host, &path).map(ToOwned::to_owned)
     };
-    let own = filled(snapshot, &path).map(ToOwned::to_owned);
+    let own = json::filled(snapshot, &path).map(ToOwned::to_owned);
     own.or_else(before).or_else(|| {
         let driver = source(name, snapshot).and_then(|claim| driver_of(cache, &claim));
         let classes = cache.stores.host(KindId::VolumeSnapshotClass).all().into_iter();
@@ -204,13 +204,13 @@ fn class(cache: &Cache, name: &Name, snapshot: &Value) -> Option<String> {
 /// The driver of a claim's volume.
 fn driver_of(cache: &Cache, claim: &Name) -> Option<String> {
     let object = cache.stores.tenant(KindId::PersistentVolumeClaim).get(claim)?.object();
-    let class = filled(&object, &["spec", "storageClassName"])?;
+    let class = json::filled(&object, &["spec", "storageClassName"])?;
     let class = cache
         .stores
         .host(KindId::StorageClass)
         .get(&Name::new("", class))?
         .object();
-    filled(&class, &["provisioner"]).map(ToOwned::to_owned)
+    json::filled(&class, &["provisioner"]).map(ToOwned::to_owned)
 }
 
 struct Contents;

@@ -16,7 +16,6 @@
 //!
 //! It goes with the claim, whatever the reclaim policy: a volume that the host retains belongs to the platform.
 
-use super::filled;
 use crate::{
     model::{
         Cache, Dependency, Kind, KindId, Mirror, json,
@@ -84,7 +83,7 @@ fn volume_of(cache: &Cache, name: &Name, claim_name: &Name) -> Option<Value> {
     }
     // Present as long as the claim is bound.
     let capacity = json::text(&host, &["status", "capacity", "storage"])?;
-    let class_name = filled(&host, &["spec", "storageClassName"])?;
+    let class_name = json::filled(&host, &["spec", "storageClassName"])?;
     let class = cache.stores.host(KindId::StorageClass).get(&Name::new("", class_name));
     let class = class.map(|class| class.object()).unwrap_or_default();
     let live = cache.stores.tenant(KindId::PersistentVolume).get(name);
@@ -93,11 +92,11 @@ fn volume_of(cache: &Cache, name: &Name, claim_name: &Name) -> Option<Value> {
         .filter(|live| is_mirrored(live))
         .unwrap_or_default();
     // What it was created with stays: the class may be recreated with another driver, or be deleted.
-    let provisioner = filled(&live, &["metadata", "annotations", PROVISIONER])
-        .or_else(|| filled(&class, &["provisioner"]))
+    let provisioner = json::filled(&live, &["metadata", "annotations", PROVISIONER])
+        .or_else(|| json::filled(&class, &["provisioner"]))
         .unwrap_or("unknown");
-    let reclaim = filled(&live, &["spec", "persistentVolumeReclaimPolicy"])
-        .or_else(|| filled(&class, &["reclaimPolicy"]))
+    let reclaim = json::filled(&live, &["spec", "persistentVolumeReclaimPolicy"])
+        .or_else(|| json::filled(&class, &["reclaimPolicy"]))
         .unwrap_or("Delete");
     let mut spec = json!({
         "accessModes": host["status"]["accessModes"],
@@ -109,12 +108,12 @@ fn volume_of(cache: &Cache, name: &Name, claim_name: &Name) -> Option<Value> {
         "csi": {"driver": driver_name(provisioner), "volumeHandle": &*name.name},
         "persistentVolumeReclaimPolicy": reclaim,
         "storageClassName": class_name,
-        "volumeMode": filled(&host, &["spec", "volumeMode"]).unwrap_or("Filesystem"),
+        "volumeMode": json::filled(&host, &["spec", "volumeMode"]).unwrap_or("Filesystem"),
     });
     if let Some(options) = class.get("mountOptions") {
         spec["mountOptions"] = options.clone();
     }
-    if let Some(attributes) = filled(&host, &["status", "currentVolumeAttributesClassName"]) {
+    if let Some(attributes) = json::filled(&host, &["status", "currentVolumeAttributesClassName"]) {
         spec["volumeAttributesClassName"] = attributes.into();
     }
     let mut status = json!({"phase": "Bound"});

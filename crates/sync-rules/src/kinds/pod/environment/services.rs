@@ -83,7 +83,7 @@ pub(super) fn variables(name: &str, service: &Value) -> Vec<(String, String)> {
         (format!("{prefix}_SERVICE_PORT"), number(&ports[0])),
     ];
     for port in ports {
-        if let Some(name) = json::text(port, &["name"]).filter(|name| !name.is_empty()) {
+        if let Some(name) = json::filled(port, &["name"]) {
             let name = name.to_uppercase().replace('-', "_");
             variables.push((format!("{prefix}_SERVICE_PORT_{name}"), number(port)));
         }
