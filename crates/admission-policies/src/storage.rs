@@ -196,6 +196,7 @@ mod tests {
         let asks = |validation: &super::super::Validation| validation.expression.ends_with(&asked);
         assert!(policy.validations.iter().any(asks), "{asked}");
     }
+
     #[test]
     fn volumes_that_had_a_claim_or_go_to_claims_of_the_platform_are_bound() {
         let policy = build_volume_policy();

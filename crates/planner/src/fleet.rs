@@ -143,6 +143,16 @@ pub struct Node {
     pub state: NodeState,
 }
 
+impl Node {
+    /// The node group that it is assigned to or reserved for.
+    pub fn owner(&self) -> Option<&Owner> {
+        match &self.state {
+            NodeState::Owned(owner) => Some(owner),
+            _ => None,
+        }
+    }
+}
+
 /// The state of a node: free, or at some point of its way from one tenant to the next.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "is")]

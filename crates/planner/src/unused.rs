@@ -15,7 +15,7 @@
 
 use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::placement::Placement;
-use crate::{ActionKind, ActionReason, Fleet, NodeState, Plan, Seconds, Topology, UnusedNodes, UnusedNodesByTenant};
+use crate::{ActionKind, ActionReason, Fleet, Plan, Seconds, Topology, UnusedNodes, UnusedNodesByTenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The shortest time after which a node is idle for too long, and for which pods may keep it then. The scheduler itself may wait for
@@ -49,12 +49,7 @@ pub fn remember_unused_nodes(fleet: &Fleet, plan: &Plan, kept: &BTreeSet<String>
     });
     let names: BTreeSet<&str> = released.map(|action| action.node.as_str()).collect();
     let nodes = fleet.nodes.iter().filter(|node| names.contains(node.name.as_str()));
-    let uids: BTreeSet<&str> = nodes
-        .filter_map(|node| match &node.state {
-            NodeState::Owned(owner) => Some(owner.tenant.as_str()),
-            _ => None,
-        })
-        .collect();
+    let uids: BTreeSet<&str> = nodes.filter_map(|node| Some(node.owner()?.tenant.as_str())).collect();
     let mut remembered = plan.unused_nodes.clone();
     for tenant in fleet.tenants.iter().filter(|tenant| uids.contains(tenant.uid.as_str())) {
         remembered.insert(tenant.uid.clone(), tenant.unused.clone());

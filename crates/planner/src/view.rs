@@ -125,10 +125,7 @@ pub(crate) struct Request<'a> {
 
 impl PoolNode<'_> {
     pub fn owner(&self) -> Option<&Owner> {
-        match &self.object.state {
-            NodeState::Owned(owner) => Some(owner),
-            _ => None,
-        }
+        self.object.owner()
     }
 
     pub fn cordoned_until(&self) -> Option<Seconds> {

@@ -76,9 +76,9 @@ fn check_plan(before: &Fleet, made: &Plan) {
     executor::apply(&mut after, made);
     // Nothing is left to do after a plan. Where nodes are reclaimed for fairness or were left unused, or reservations are incomplete, a
     // plan can change which request is next; this settles after a few plans.
-    let is_reserved = |node: &Node| match &node.state {
-        NodeState::Owned(owner) => matches!(owner.phase, Phase::Reserved { .. }),
-        _ => false,
+    let is_reserved = |node: &Node| {
+        let owner = node.owner();
+        owner.is_some_and(|owner| matches!(owner.phase, Phase::Reserved { .. }))
     };
     let left_unused = |action: &Action| matches!(action.reason, ActionReason::Unused { .. });
     let strict = before.pools[0].reclaim != Reclaim::FairShare
