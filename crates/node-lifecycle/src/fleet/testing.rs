@@ -30,6 +30,11 @@ pub(super) struct Objects {
 
 /// The snapshot of these objects. There are no classes, quotas and claims of devices, and no node was idle or rejected before.
 pub(super) fn snapshot(objects: Objects) -> Fleet {
+    later_snapshot(objects, &IdleTracker::default())
+}
+
+/// The same after earlier ones, which noted since when nodes are idle.
+pub(super) fn later_snapshot(objects: Objects, idle: &IdleTracker) -> Fleet {
     let Objects {
         now,
         pools,
@@ -48,7 +53,7 @@ pub(super) fn snapshot(objects: Objects) -> Fleet {
         workloads,
         platform: &|_| Requests::new(),
         devices: &Devices::default(),
-        idle: &IdleTracker::default(),
+        idle,
         rejected_nodes: &RejectedNodes::default(),
     };
     build_snapshot(&input).0

@@ -2,9 +2,9 @@
 
 use super::{
     TenantInput,
-    testing::{GPU, Objects, at, gpu_pool, snapshot, tenant, waiting_pod},
+    testing::{GPU, Objects, at, gpu_pool, later_snapshot, tenant, waiting_pod},
 };
-use crate::demand::Workload;
+use crate::{demand::Workload, idle::IdleTracker};
 use berth_api::{labels, names::TenantId};
 use berth_planner::{ActionKind, Plan, UnusedNodes, plan};
 use k8s_openapi::api::core::v1::Node;
@@ -57,7 +57,7 @@ fn node(assigned: Option<&(String, i64)>) -> Arc<Node> {
 /// `created`: when its pod was created that waits at a time.
 fn simulate(created: impl Fn(i64) -> i64) -> (Vec<(String, i64)>, bool) {
     let pool = Arc::new(gpu_pool());
-    let (mut unused, mut assigned) = (BTreeMap::new(), None);
+    let (idle, mut unused, mut assigned) = (IdleTracker::default(), BTreeMap::new(), None);
     let mut all = Vec::new();
     for minute in 0..MINUTES {
         let now = BEGIN + 60 * minute;
@@ -69,16 +69,16 @@ fn simulate(created: impl Fn(i64) -> i64) -> (Vec<(String, i64)>, bool) {
             unused,
             ..tenant(STUCK)
         };
-        let fleet = snapshot(Objects {
+        let objects = Objects {
             now,
             pools: vec![Arc::clone(&pool)],
             nodes: vec![node(assigned.as_ref())],
             tenants: vec![stuck, tenant(LATE)],
             workloads,
-        });
+        };
         let Plan {
             actions, unused_nodes, ..
-        } = plan(&fleet);
+        } = plan(&later_snapshot(objects, &idle));
         unused = unused_nodes.get(STUCK).cloned().unwrap_or_default();
         match actions.first().map(|action| &action.kind) {
             Some(ActionKind::Reserve { tenant, .. }) => {
