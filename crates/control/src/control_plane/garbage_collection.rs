@@ -1,5 +1,5 @@
 //! How early programs of a control plane collect garbage. Most tenants are idle most of the time, so that their memory counts more than
-//! the processor time of collections (docs/operations/performance.md has both).
+//! the processor time of collections (docs/contributing/benchmarks.md has both).
 
 use std::collections::BTreeMap;
 

@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// docs/guides/quotas.md names both.
+    /// docs/guides/host-limits.md names both.
     #[test]
     fn selectors_of_charts_and_operators_fit() {
         let chart = json!({"matchLabels": {"app.kubernetes.io/name": "a", "app.kubernetes.io/instance": "b",

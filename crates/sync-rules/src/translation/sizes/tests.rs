@@ -145,7 +145,7 @@ fn a_pod_that_becomes_much_larger_is_denied() {
     assert!(denied(MAX_ADDED_POD_BYTES + 1)[0].why.contains("larger on the host"));
 }
 
-/// docs/guides/quotas.md and docs/security/model.md name these costs.
+/// docs/guides/host-limits.md names these costs.
 #[test]
 fn the_budgets_of_a_tenant_cost_the_host_little_at_each_change_of_a_pod() {
     // Measured with Kubernetes 1.37: 1.3 µs for a label with a short key and value, 2 µs for one with a long key and value.
