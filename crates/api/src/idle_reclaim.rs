@@ -64,7 +64,7 @@ pub struct IdleReclaim {
     #[serde(default = "power_without_work")]
     #[schemars(range(min = 1, max = 10_000))]
     pub max_power_watts: u32,
-    /// The same for GPU products whose power without work differs.
+    /// Limits of power by GPU product, in place of `maxPowerWatts`: products differ in their power without work.
     #[serde(default)]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["product".to_string()]))]

@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IdleStatus {
-    /// What Berth does about them.
+    /// What Berth does about idle GPUs.
     pub mode: IdleReclaimMode,
-    /// What it does with workloads that are still idle at the end.
+    /// What Berth does in mode Enforce with workloads that are still idle at the end.
     #[serde(default)]
     pub last_step: IdleLastStep,
     /// GPUs and MIG instances that the tenant's running pods have.
     pub gpus: u32,
-    /// Those that do nothing.
+    /// GPUs and MIG instances of running pods that do nothing.
     #[serde(rename = "idleGPUs")]
     pub idle_gpus: u32,
-    /// Those of which it is not known whether they do something, by reason.
+    /// GPUs and MIG instances of running pods of which it is not known whether they do something, by reason.
     #[serde(default, rename = "unknownGPUs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason"]))]
     pub unknown_gpus: Vec<UnknownGpus>,
@@ -62,7 +62,8 @@ pub struct StoppedOwner {
     pub gpus: u32,
     /// When it was stopped.
     pub stopped_at: Time,
-    /// By what, if its class says so. Otherwise by its number of replicas, or as a Job.
+    /// The field or annotation that stopped it, as the class names it. Absent: its replicas were set to 0, or it is a Job that was
+    /// suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<OwnerSuspend>,
 }

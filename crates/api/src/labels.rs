@@ -50,7 +50,7 @@ pub const CORDON: &str = "berth.dev/cordon";
 pub const NODE_JOB: &str = "berth.dev/node-job";
 /// Label of the ConfigMap that marks a node as being in use, and of its Jobs; the value is `true`.
 pub const IN_USE_MARKER: &str = "berth.dev/in-use-marker";
-/// Label of the same ConfigMap: a hash of what identifies the machine of the node.
+/// Label of the ConfigMap that marks a node as being in use: a hash of what identifies the machine of the node.
 pub const MACHINE: &str = "berth.dev/machine";
 /// Annotation on a node: annotations for autoscalers that Berth set there, separated by commas. It takes these off again.
 pub const AUTOSCALER_ANNOTATIONS: &str = "berth.dev/autoscaler-annotations";
@@ -86,11 +86,11 @@ pub const GANG_OF_TENANT: &str = "scheduling.berth.dev/gang";
 pub const GANG_SIZE_OF_TENANT: &str = "scheduling.berth.dev/gang-size";
 /// Annotation of a tenant's pod: [`GANG_TOPOLOGY_REQUIRED`] if all nodes of its gang must be of one topology domain.
 pub const GANG_TOPOLOGY_OF_TENANT: &str = "scheduling.berth.dev/gang-topology";
-/// The same three on the host pod, as the syncer understood them.
+/// Annotation on a host pod: the gang that it belongs to, as the syncer understood it.
 pub const GANG: &str = "berth.dev/gang";
-/// See [`GANG`].
+/// Annotation on a host pod: how many pods its gang has, as the syncer understood it.
 pub const GANG_SIZE: &str = "berth.dev/gang-size";
-/// See [`GANG`].
+/// Annotation on a host pod: [`GANG_TOPOLOGY_REQUIRED`] if all nodes of its gang must be of one topology domain, as the syncer understood it.
 pub const GANG_TOPOLOGY: &str = "berth.dev/gang-topology";
 /// Value of [`GANG_TOPOLOGY_OF_TENANT`] and [`GANG_TOPOLOGY`].
 pub const GANG_TOPOLOGY_REQUIRED: &str = "required";
@@ -107,7 +107,7 @@ pub const SHARED_UNTIL: &str = "berth.dev/shared-until";
 pub const SHARED_NODES: &str = "berth.dev/shared-nodes";
 /// Value of [`SHARED_NODES`].
 pub const SHARED_NODES_ALLOWED: &str = "allowed";
-/// Annotation on the same pods: the shared pools that each was made for, separated by commas.
+/// Annotation on a host pod that may run on shared nodes: the shared pools that it was made for, separated by commas.
 pub const SHARED_POOLS: &str = "berth.dev/shared-pools";
 /// What part of a tenant a host namespace holds: [`ROLE_CONTROL_PLANE`] or [`ROLE_WORKLOADS`].
 pub const ROLE: &str = "berth.dev/role";
@@ -127,7 +127,7 @@ pub const MANAGED_BY_CONTROL: &str = "control";
 pub const MANAGED_BY_PLATFORM: &str = "platform";
 /// Label of the platform's objects in tenants: the manifest of the class that they come from.
 pub const MANIFEST: &str = "berth.dev/manifest";
-/// Annotation on the same objects: version of the manifest.
+/// Annotation on the platform's objects in tenants: version of the manifest that they come from.
 pub const MANIFEST_VERSION: &str = "berth.dev/manifest-version";
 /// Label of ConfigMaps in Berth's namespace that classes may name in `manifests`; the value is [`MANIFESTS_ALLOWED`].
 pub const MANIFESTS: &str = "berth.dev/manifests";
@@ -178,11 +178,12 @@ pub const TENANT_OBJECT_NAMESPACE: &str = "berth.dev/namespace";
 /// Label of host pods that no policy of their tenant for ingress selects; the value is [`NETWORK_OPEN`]. The platform's own
 /// policies are for such pods only.
 pub const NETWORK_INGRESS: &str = "net.berth.dev/ingress";
-/// The same for egress.
+/// Label of host pods that no policy of their tenant for egress selects; the value is [`NETWORK_OPEN`]. The platform's own
+/// policies are for such pods only.
 pub const NETWORK_EGRESS: &str = "net.berth.dev/egress";
 /// Label of host pods that a policy of their tenant for egress selects and one of these lets reach the tenant's DNS.
 pub const NETWORK_DNS: &str = "net.berth.dev/dns";
-/// The same for the tenant's API server.
+/// Label of host pods that a policy of their tenant for egress selects and one of these lets reach the tenant's API server.
 pub const NETWORK_API_SERVER: &str = "net.berth.dev/api-server";
 /// Value of [`NETWORK_INGRESS`], [`NETWORK_EGRESS`], [`NETWORK_DNS`] and [`NETWORK_API_SERVER`].
 pub const NETWORK_OPEN: &str = "open";

@@ -167,7 +167,8 @@ pub struct TenantLimits {
     /// rejected after a while. For more, give kube-apiserver more memory in the chart's `tenants.resources`.
     #[schemars(range(min = 20, max = 3000))]
     pub max_requests_in_flight: u32,
-    /// The same for requests that write (`--max-mutating-requests-inflight`). A body has up to 3 MiB and is in memory at least twice.
+    /// Requests that write and that each API server of the tenant handles at the same time (`--max-mutating-requests-inflight`). A body has
+    /// up to 3 MiB and is in memory at least twice.
     #[schemars(range(min = 10, max = 1000))]
     pub max_mutating_requests_in_flight: u32,
 }

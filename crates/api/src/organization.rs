@@ -59,7 +59,8 @@ pub struct OrganizationStatus {
     /// What the tenants have of each resource that the Organization limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<TreeQuotaStatus>,
-    /// Ready: the quotas are consistent. WithinQuota: no resource is used beyond what the quotas allow.
+    /// Ready: the quotas are consistent. WithinQuota: no resource is used beyond what the quotas allow. Deleting: the deletion waits
+    /// for TenantClusters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

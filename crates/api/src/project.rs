@@ -90,7 +90,7 @@ pub struct ProjectStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users_not_listed: Option<u32>,
     /// Ready: the Organization exists, the namespaces belong to no other Project, and the quotas are consistent. WithinQuota: no
-    /// resource is used beyond what the quotas allow.
+    /// resource is used beyond what the quotas allow. Deleting: the deletion waits for TenantClusters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SharedNodesPolicy {
-    /// HostNodePools of mode shared that tenants may ask for; `*` for all.
+    /// HostNodePools of mode `Shared` that tenants may ask for; `*` for all.
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     pub pools: Vec<String>,
     /// Whether pods there have a user namespace of their own (`hostUsers: false`), in which root has no rights on the node.

@@ -300,7 +300,7 @@ pub struct TenantClusterStatus {
     /// What is reserved for the tenant of the quotas of its Project and Organization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaReservation>,
-    /// What the tenant uses of that.
+    /// What the tenant uses of what `quota` reserves for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<TenantUsage>,
     /// How much of its share of the datastore the tenant uses. Updated in steps of five percent.
@@ -347,7 +347,7 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
-    /// Accepted, QuotaReserved, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
+    /// Accepted, QuotaReserved, InfrastructureReady, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
     /// DatastoreWithinLimits, HostWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, ArgoCDRegistered and CredentialsRotated where they
     /// apply; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -430,7 +430,7 @@ pub struct DatastoreUsage {
 pub struct HostUsage {
     /// Size of all objects that the tenant's syncer has on the host, as the syncer counts it.
     pub bytes: u64,
-    /// The same in percent of what the class allows.
+    /// Its `bytes` in percent of what the class allows.
     pub percent: u32,
 }
 

@@ -2,6 +2,7 @@
 //! is in the end-to-end suite.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod alerts;
 mod images;
 mod render;
 mod server;
