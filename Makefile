@@ -145,16 +145,17 @@ check-versions: ## Do hack/kubernetes/versions and the Go modules agree
 	@hack/check-versions
 
 .PHONY: check-scripts
-check-scripts: ## Lint the shell scripts, and test how hack/test chooses tests
+check-scripts: ## Lint the shell scripts, and test how hack/test chooses tests and what hack/reference and hack/check-docs find
 	@git ls-files --cached --others --exclude-standard -z -- hack .ci | xargs -0 grep -lE '^#!.*\b(ba)?sh$$' | xargs shellcheck
 	@hack/test-turns
+	@hack/test-docs
 
 .PHONY: check-downloads
 check-downloads: ## Are releases downloaded safely (with a server on this machine)
 	@hack/kubernetes/test-downloads
 
 .PHONY: check-docs
-check-docs: ## Check links, paths, reasons and words in the documentation, and whether the reference is up to date
+check-docs: ## Check links, paths, reasons, labels and words in the documentation, and whether the reference is up to date
 	@hack/check-docs
 	@hack/reference --check
 

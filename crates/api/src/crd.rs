@@ -3,24 +3,76 @@
 use crate::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
 };
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceValidation, JSONSchemaProps,
+};
+use kube::{
+    CustomResourceExt,
+    core::schema::{OptionalEnum, OptionalIntOrString, StructuralSchemaRewriter},
+};
+use schemars::{
+    JsonSchema, Schema,
+    generate::SchemaSettings,
+    transform::{AddNullable, RecursiveTransform},
+};
 use serde_json::Value;
 
 /// Every custom resource definition of Berth, in the order they are installed.
 pub fn all() -> Vec<CustomResourceDefinition> {
-    [
-        HostNodePool::crd(),
-        Organization::crd(),
-        Project::crd(),
-        SchedulePolicy::crd(),
-        TenantClass::crd(),
-        TenantCluster::crd(),
-        TenantNode::crd(),
-        TenantSchedule::crd(),
+    vec![
+        definition_of::<HostNodePool>(),
+        definition_of::<Organization>(),
+        definition_of::<Project>(),
+        definition_of::<SchedulePolicy>(),
+        definition_of::<TenantClass>(),
+        definition_of::<TenantCluster>(),
+        definition_of::<TenantNode>(),
+        definition_of::<TenantSchedule>(),
     ]
-    .map(with_kubernetes_schema)
-    .into()
+}
+
+/// The definition of one kind.
+fn definition_of<K: CustomResourceExt + JsonSchema>() -> CustomResourceDefinition {
+    let mut definition = K::crd();
+    for version in &mut definition.spec.versions {
+        version.schema = Some(CustomResourceValidation {
+            open_api_v3_schema: Some(structural_schema_of::<K>()),
+        });
+    }
+    with_kubernetes_schema(definition)
+}
+
+/// The schema of a kind as kube's derive makes it, but that every field keeps its own text.
+///
+/// # Panics
+/// Never: what kube makes of a schema is one that definitions may have.
+#[allow(clippy::expect_used)]
+fn structural_schema_of<K: JsonSchema>() -> JSONSchemaProps {
+    let generator = SchemaSettings::openapi3()
+        .with(|settings| {
+            settings.inline_subschemas = true;
+            settings.meta_schema = None;
+        })
+        .with_transform(RecursiveTransform(keep_text_of_field))
+        .with_transform(AddNullable::default())
+        .with_transform(StructuralSchemaRewriter)
+        .with_transform(OptionalEnum)
+        .with_transform(OptionalIntOrString)
+        .into_generator();
+    let schema = generator.into_root_schema_for::<K>().to_value();
+    serde_json::from_value(schema).expect("the schema is structural")
+}
+
+/// Removes the text of the type of an optional field that has a text itself. The schema of such a field is that of the type or null, and
+/// [`OptionalEnum`] would put the type's text in place of the field's.
+fn keep_text_of_field(schema: &mut Schema) {
+    if schema.get("description").is_none() {
+        return;
+    }
+    let alternatives = schema.get_mut("anyOf").and_then(Value::as_array_mut);
+    for alternative in alternatives.into_iter().flatten().filter_map(Value::as_object_mut) {
+        alternative.remove("description");
+    }
 }
 
 /// The definition with a schema that follows the Kubernetes API conventions. Schemas that are derived from Rust types make every
@@ -59,7 +111,51 @@ fn follow_conventions(schema: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use super::*;
+
+    /// Paths of fields of a kind whose text in the code is not in its definition.
+    fn lost_texts_of<K: CustomResourceExt + JsonSchema>() -> Vec<String> {
+        let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+        let in_code = settings.into_generator().into_root_schema_for::<K>().to_value();
+        let definition = serde_json::to_value(definition_of::<K>()).unwrap();
+        let mut lost = Vec::new();
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        find_lost_texts(&in_code, schema, K::crd_name(), &mut lost);
+        lost
+    }
+
+    fn find_lost_texts(in_code: &Value, schema: &Value, path: &str, lost: &mut Vec<String>) {
+        // An optional field: the type or null.
+        let of_type = in_code.get("anyOf").map_or(in_code, |alternatives| &alternatives[0]);
+        for (name, field) in of_type["properties"].as_object().into_iter().flatten() {
+            let (written, path) = (&schema["properties"][name], format!("{path}.{name}"));
+            if !field["description"].is_null() && field["description"] != written["description"] {
+                lost.push(path.clone());
+            }
+            find_lost_texts(field, written, &path, lost);
+        }
+        for inner in ["items", "additionalProperties"] {
+            if of_type[inner].is_object() {
+                find_lost_texts(&of_type[inner], &schema[inner], &format!("{path}[]"), lost);
+            }
+        }
+    }
+
+    #[test]
+    fn every_field_keeps_its_text() {
+        let lost = [
+            lost_texts_of::<HostNodePool>(),
+            lost_texts_of::<Organization>(),
+            lost_texts_of::<Project>(),
+            lost_texts_of::<SchedulePolicy>(),
+            lost_texts_of::<TenantClass>(),
+            lost_texts_of::<TenantCluster>(),
+            lost_texts_of::<TenantNode>(),
+            lost_texts_of::<TenantSchedule>(),
+        ];
+        assert_eq!(lost.len(), all().len(), "a kind is missing in this test");
+        assert_eq!(lost.concat(), [""; 0]);
+    }
 
     #[test]
     fn schemas_have_no_nullable_field_and_only_formats_that_api_servers_know() {
@@ -80,7 +176,7 @@ mod tests {
                     .for_each(|(name, field)| check(field, &format!("{path}.{name}")));
             }
         }
-        for crd in super::all() {
+        for crd in all() {
             let schema = serde_json::to_value(&crd.spec.versions[0].schema).unwrap();
             check(&schema, crd.metadata.name.as_deref().unwrap());
         }
@@ -88,7 +184,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_status_columns_and_short_name() {
-        for crd in super::all() {
+        for crd in all() {
             let name = crd.metadata.name.clone().unwrap();
             let version = &crd.spec.versions[0];
             // A TenantSchedule says what holds; who reads it, the syncer, may write nothing there.

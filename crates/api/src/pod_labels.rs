@@ -9,13 +9,12 @@
 //! | `app.kubernetes.io/name` | `pod.berth.dev/app.kubernetes.io__name`: a key has one slash only, and no domain has an underscore |
 //! | what is too long for that, or has two underscores and no domain | `hash.pod.berth.dev/…` with a readable part and a hash |
 
-use crate::names::{MAX_NAME, host_name};
+use crate::{
+    labels::{HASHED_POD_LABELS, POD_LABELS},
+    names::{MAX_NAME, host_name},
+};
 use std::collections::BTreeMap;
 
-/// What keys on the host begin with.
-pub const PREFIX: &str = "pod.berth.dev/";
-/// What keys on the host begin with that do not contain the tenant's key.
-pub const HASH_PREFIX: &str = "hash.pod.berth.dev/";
 /// Stands for the slash.
 const SLASH: &str = "__";
 
@@ -47,21 +46,21 @@ pub fn host_key(key: &str) -> String {
         Some((domain, name)) => Some(format!("{domain}{SLASH}{name}")),
     };
     match name.filter(|name| name.len() <= MAX_NAME) {
-        Some(name) => format!("{PREFIX}{name}"),
-        None => format!("{HASH_PREFIX}{}", host_name("Label", "", key)),
+        Some(name) => format!("{POD_LABELS}{name}"),
+        None => format!("{HASHED_POD_LABELS}{}", host_name("Label", "", key)),
     }
 }
 
 /// Whether a label of a host pod stands for one of the tenant's pod, and for nothing else.
 pub fn is_host_key(key: &str) -> bool {
-    key.starts_with(PREFIX) || key.starts_with(HASH_PREFIX)
+    key.starts_with(POD_LABELS) || key.starts_with(HASHED_POD_LABELS)
 }
 
-/// The labels of the tenant's pod, from those of the host pod: without those with [`HASH_PREFIX`], and with those that the host pod has besides.
+/// The labels of the tenant's pod, from those of the host pod: without those with [`HASHED_POD_LABELS`], and with those that the host pod has besides.
 pub fn tenant_labels(host: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let (own, others): (Vec<_>, Vec<_>) = host.iter().partition(|(key, _)| key.starts_with(PREFIX));
+    let (own, others): (Vec<_>, Vec<_>) = host.iter().partition(|(key, _)| key.starts_with(POD_LABELS));
     let own = own.into_iter().filter_map(|(key, value)| {
-        let key = key.strip_prefix(PREFIX)?;
+        let key = key.strip_prefix(POD_LABELS)?;
         Some((key.replacen(SLASH, "/", 1), value.clone()))
     });
     // Last, so that they count.
@@ -91,7 +90,7 @@ mod tests {
         }
         let long = host_key(&format!("{}.example.com/{}", "a".repeat(60), "b".repeat(63)));
         assert!(
-            long.starts_with(HASH_PREFIX) && long.len() <= HASH_PREFIX.len() + MAX_NAME,
+            long.starts_with(HASHED_POD_LABELS) && long.len() <= HASHED_POD_LABELS.len() + MAX_NAME,
             "{long}"
         );
         assert!(is_reserved(&long) && is_reserved(&host_key("app")));

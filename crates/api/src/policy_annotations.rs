@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// Service accounts of the workload namespace that pods may use, besides the one without permissions.
 pub const SERVICE_ACCOUNTS: &str = "allow.berth.dev/service-accounts";
-/// Audiences of tokens of these accounts that pods may mount, as `account:audience`.
+/// Audiences of tokens of these service accounts that pods may mount, as `account:audience`.
 pub const TOKEN_AUDIENCES: &str = "allow.berth.dev/token-audiences";
 /// Variables of containers by which container runtimes give devices or drivers of the node.
 pub const DEVICE_VARIABLES: &str = "allow.berth.dev/device-variables";
@@ -60,7 +60,7 @@ pub const HOSTNAMES: &str = "allow.berth.dev/hostnames";
 pub const DEVICE_CLASSES: &str = "allow.berth.dev/device-classes";
 /// Drivers to which claims may carry configuration.
 pub const CONFIG_DRIVERS: &str = "allow.berth.dev/config-drivers";
-/// HostNodePools of mode shared on whose nodes pods may run.
+/// HostNodePools of mode `Shared` on whose nodes pods may run.
 pub const SHARED_POOLS: &str = "allow.berth.dev/shared-pools";
 /// Features that pods on shared nodes must not use: [`CACHED_IMAGES`], [`HOST_USERS`].
 pub const NOT_ON_SHARED_NODES: &str = "deny.berth.dev/on-shared-nodes";
@@ -69,7 +69,7 @@ pub const CACHED_IMAGES: &str = "cached-images";
 /// In [`NOT_ON_SHARED_NODES`]: the node's user namespace.
 pub const HOST_USERS: &str = "host-users";
 
-/// Most seconds that pods may take to end; see [`PodPolicy`](crate::sync_policy::PodPolicy).
+/// Most seconds that pods may take to end, as in `sync.pods.maxTerminationGracePeriodSeconds` of the class.
 pub const MAX_TERMINATION_GRACE_PERIOD: &str = "limit.berth.dev/max-termination-grace-period-seconds";
 
 /// Present if the Project of the tenant limits its users: pods must be created with the scheduling gate
@@ -84,7 +84,7 @@ pub const EGRESS_CIDRS: &str = "allow.berth.dev/egress-cidrs";
 pub const INGRESS_CIDRS: &str = "allow.berth.dev/ingress-cidrs";
 /// Namespaces of the host that NetworkPolicies may let in.
 pub const INGRESS_NAMESPACES: &str = "allow.berth.dev/ingress-namespaces";
-/// Networks within those that NetworkPolicies must leave closed.
+/// Networks that NetworkPolicies must leave closed, within those that they may open.
 pub const BLOCKED_CIDRS: &str = "deny.berth.dev/cidrs";
 /// Networks of the host without pods, in which no endpoint may lie.
 pub const CLOSED_TO_ENDPOINTS: &str = "deny.berth.dev/endpoint-cidrs";

@@ -15,6 +15,3 @@ pub const PLACEHOLDER_PRIORITY_CLASS: &str = "berth-placeholder";
 /// Value of [`PLACEHOLDER_PRIORITY_CLASS`]: below every workload, and not below -10, from where on Cluster Autoscaler
 /// ignores pods.
 pub const PLACEHOLDER_PRIORITY: i32 = -10;
-/// Label of ClusterRoles whose rules control gets as well, so that it can grant them to syncers: for the kinds that classes
-/// list in `sync.kinds`. Listing a kind in a class grants nothing by itself.
-pub const AGGREGATE_LABEL: &str = "berth.dev/aggregate-to-control";

@@ -19,7 +19,7 @@ pub fn is_visible_label(key: &str, topology_key: Option<&str>) -> bool {
         "amd.com/",
         "gpu.intel.com/",
         "feature.node.kubernetes.io/",
-        "topology.berth.dev/",
+        labels::TOPOLOGY,
     ];
     KEYS.contains(&key)
         || key == labels::NODE_GROUP

@@ -6,7 +6,7 @@ use crate::{
     jobset::{JOBSET, training_run},
     team::{FOREVER, accepted, container, team},
 };
-use berth_api::pod_labels::PREFIX;
+use berth_api::labels::POD_LABELS;
 use berth_tests::{
     objects::{dynamic, phase},
     tenant::{Tenant, ensure_namespace},
@@ -124,7 +124,9 @@ pub(crate) async fn jobs_wait_for_their_queue(host: Arc<TestCluster>) {
         );
         let keys: Vec<&String> = pod.labels().keys().chain(pod.annotations().keys()).collect();
         assert!(
-            !keys.iter().any(|key| key.contains("kueue") && !key.starts_with(PREFIX)),
+            !keys
+                .iter()
+                .any(|key| key.contains("kueue") && !key.starts_with(POD_LABELS)),
             "queues of the host are the platform's: {keys:?}"
         );
     }

@@ -2,7 +2,7 @@
 
 use crate::control_plane::API_SERVER;
 use berth_admission_policies::{BYPASS, MIRROR_PODS, RESOURCE, SERVE, USE, USED_RESOURCES};
-use berth_api::system;
+use berth_api::{labels, system};
 use berth_sync_rules::permissions;
 use k8s_openapi::{
     api::{
@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use std::collections::BTreeMap;
 
-/// Name of the ClusterRole that aggregates the rules of ClusterRoles with [`system::AGGREGATE_LABEL`].
+/// Name of the ClusterRole that aggregates the rules of ClusterRoles with [`labels::AGGREGATE_TO_CONTROL`].
 const KINDS_NAME: &str = "berth-control-kinds";
 /// Name of the ClusterRole for kinds of upstream Kubernetes that only some installations use.
 const UPSTREAM_NAME: &str = "berth-control-kinds-upstream";
@@ -158,7 +158,7 @@ pub fn cluster_roles() -> [ClusterRole; 5] {
         rules: Some(control_rules()),
         aggregation_rule: None,
     };
-    let label = BTreeMap::from([(system::AGGREGATE_LABEL.to_owned(), "true".to_owned())]);
+    let label = BTreeMap::from([(labels::AGGREGATE_TO_CONTROL.to_owned(), "true".to_owned())]);
     let aggregated = ClusterRole {
         metadata: named(KINDS_NAME),
         // Filled in by the host's controller manager.

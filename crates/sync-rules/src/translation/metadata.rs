@@ -16,7 +16,11 @@ use super::{
     host_annotations::{DENIED, HostAnnotation, IGNORED, LOAD_BALANCERS},
 };
 use crate::model::{DeniedField, json};
-use berth_api::{labels::is_reserved, pod_labels, sync_policy::lists_key};
+use berth_api::{
+    labels::{SIMULATION, is_reserved},
+    pod_labels,
+    sync_policy::lists_key,
+};
 use serde_json::{Map, Value};
 
 /// Domains whose labels and annotations steer schedulers and queues of the host.
@@ -34,9 +38,6 @@ const SCHEDULER_DOMAINS: &[&str] = &[
 
 /// Annotations of host objects that repeat the object itself.
 const NOT_MIRRORED: &[&str] = &["kubectl.kubernetes.io/last-applied-configuration"];
-
-/// Prefix of annotations that drive simulated kubelets. Real ones do not know them.
-const SIMULATION: &str = "simulation.berth.dev/";
 
 /// Whether a key belongs to a domain or one below it.
 pub fn in_domain(key: &str, domain: &str) -> bool {

@@ -4,7 +4,7 @@
 
 use super::{fields::FieldIssues, sizes::MAX_NAMESPACE_LABELS};
 use crate::model::{Cache, KindId, json, resource::Name};
-use berth_api::labels;
+use berth_api::{labels, names::host_name};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub fn label(key: &str) -> String {
     if key == NAME {
         return labels::TENANT_OBJECT_NAMESPACE.into();
     }
-    format!("namespace.berth.dev/{}", berth_api::names::host_name("Label", "", key))
+    format!("{}{}", labels::NAMESPACE_LABELS, host_name("Label", "", key))
 }
 
 /// Labels of host pods for those of the namespace `namespace`, without the one of its name, which every object has. They are the first by

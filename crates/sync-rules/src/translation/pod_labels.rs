@@ -30,8 +30,8 @@ pub fn selector(selector: &Value) -> Value {
 mod tests {
     use super::*;
     use berth_api::{
-        labels::is_reserved,
-        pod_labels::{OF_CONTROLLERS, PREFIX},
+        labels::{POD_LABELS, is_reserved},
+        pod_labels::OF_CONTROLLERS,
     };
     use serde_json::json;
     use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ mod tests {
         let labels = labels_of(&pod(ORDERS), &[]);
         assert_eq!(labels.len(), ORDERS.len());
         for key in labels.keys() {
-            assert!(is_reserved(key) && key.starts_with(PREFIX), "{key}");
+            assert!(is_reserved(key) && key.starts_with(POD_LABELS), "{key}");
         }
     }
 
@@ -82,7 +82,7 @@ mod tests {
     fn labels_that_the_class_lists_are_carried_twice_but_for_those_of_queues_and_of_berth() {
         let listed = ["app", "koordinator.sh/*", "kueue.x-k8s.io/*", "berth.dev/*"].map(ToOwned::to_owned);
         let labels = labels_of(&pod(ORDERS), &listed);
-        let plain: Vec<&String> = labels.keys().filter(|key| !key.starts_with(PREFIX)).collect();
+        let plain: Vec<&String> = labels.keys().filter(|key| !key.starts_with(POD_LABELS)).collect();
         assert_eq!(plain, ["app", "koordinator.sh/qosClass"]);
         assert_eq!(labels.len(), ORDERS.len() + plain.len());
     }

@@ -376,7 +376,7 @@ fn secret_object(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&S
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value.into()))
         .collect();
-    labels.insert(token::LABEL.into(), "true".into());
+    labels.insert(labels::POD_TOKEN.into(), "true".into());
     json!({
         "apiVersion": "v1",
         "kind": "Secret",

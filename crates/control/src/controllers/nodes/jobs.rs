@@ -111,7 +111,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {
             "name": name(kind, node, assignment), "namespace": system::NAMESPACE, "labels": all,
-            "annotations": {labels::RECYCLING_ID: assignment.recycling_id, "berth.dev/node": node},
+            "annotations": {labels::RECYCLING_ID: assignment.recycling_id, labels::NODE: node},
         },
         "spec": {
             "backoffLimit": RETRIES, "completions": 1, "parallelism": 1, "podReplacementPolicy": "Failed",

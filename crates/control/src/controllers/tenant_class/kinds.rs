@@ -5,7 +5,7 @@ use crate::{
     apply::optional,
     error::{ReconcileError, api},
 };
-use berth_api::{SyncPolicy, sync_policy::SyncedKind, system};
+use berth_api::{SyncPolicy, labels, sync_policy::SyncedKind};
 use berth_sync_rules::permissions;
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
@@ -147,7 +147,7 @@ async fn check_usable(client: &Client, kind: &SyncedKind) -> Result<Usable, Reco
                 kind.resource,
                 kind.group,
                 VERBS.join(", "),
-                system::AGGREGATE_LABEL
+                labels::AGGREGATE_TO_CONTROL
             )));
         }
     }

@@ -51,7 +51,7 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
     host_labels.extend(isolation::labels_of(cache, name, pod));
     let metadata = json::object([("labels", host_labels.into()), ("annotations", annotations.into())]);
     let mut object = json::object([("metadata", metadata), ("spec", spec.spec.into())]);
-    object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
+    object["metadata"]["annotations"][labels::APPLIED_KEYS] = update::applied_keys(&object).into();
     metadata_size::check(pod, &object, issues);
     if cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some() {
         // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
@@ -80,7 +80,7 @@ pub fn metadata_of_running(cache: &Cache, name: &Name, pod: &Value, host: &Value
             pools.map(|_| labels::SHARED_NODES_ALLOWED),
         ),
         ("annotations", labels::SHARED_POOLS, pools),
-        ("annotations", update::APPLIED_KEYS, None),
+        ("annotations", labels::APPLIED_KEYS, None),
     ] {
         let Some(entries) = object["metadata"][map].as_object_mut() else {
             continue;
@@ -90,6 +90,6 @@ pub fn metadata_of_running(cache: &Cache, name: &Name, pod: &Value, host: &Value
             None => drop(entries.remove(key)),
         }
     }
-    object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
+    object["metadata"]["annotations"][labels::APPLIED_KEYS] = update::applied_keys(&object).into();
     object
 }

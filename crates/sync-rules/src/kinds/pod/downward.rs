@@ -6,6 +6,7 @@
 //! | volumes | an annotation of the host pod, brought up to date when labels or annotations change | kept |
 
 use crate::model::json;
+use berth_api::{labels::DOWNWARD_FIELDS, names::hash};
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -31,12 +32,9 @@ pub fn can_change(field: &str) -> bool {
     subscript(field).is_some_and(|(map, _)| matches!(map, "metadata.labels" | "metadata.annotations"))
 }
 
-/// What the keys of annotations begin with that carry fields.
-pub const PREFIX: &str = "downward.berth.dev/";
-
 /// Key of the annotation that carries a field for volumes, and for variables if it can change.
 pub fn annotation(field: &str) -> String {
-    format!("{PREFIX}{}", berth_api::names::hash(&[field]))
+    format!("{DOWNWARD_FIELDS}{}", hash(&[field]))
 }
 
 /// `metadata.labels['a']` → (`metadata.labels`, `a`).

@@ -1,9 +1,11 @@
 //! How large labels and annotations of a pod may be. A pod that is too large is denied in words. Were it the host that rejects it, a running
 //! pod would not follow policies any more: they reach it by its labels.
 
-use super::downward;
 use crate::{model::json, translation::fields::FieldIssues};
-use berth_api::{labels::is_reserved, pod_labels::is_host_key};
+use berth_api::{
+    labels::{self, is_reserved},
+    pod_labels::is_host_key,
+};
 use serde_json::Value;
 
 /// Most labels of a pod. On the host, keys are up to 82 bytes long.
@@ -51,7 +53,7 @@ pub fn reduce(pod: &Value, host: &mut Value) {
     }
     if annotation_bytes(host) > MAX_ANNOTATION_BYTES {
         retain(host, "annotations", &|key| {
-            is_reserved(key) && !key.starts_with(downward::PREFIX)
+            is_reserved(key) && !key.starts_with(labels::DOWNWARD_FIELDS)
         });
     }
 }
@@ -60,11 +62,7 @@ pub fn reduce(pod: &Value, host: &mut Value) {
 mod tests {
     use super::*;
     use crate::model::resource::Name;
-    use crate::{
-        kinds::pod::{build, update},
-        model::tenant::test_tenant,
-        registry,
-    };
+    use crate::{kinds::pod::build, model::tenant::test_tenant, registry};
     use serde_json::json;
 
     fn pod(annotation: &str, labels: usize) -> Value {
@@ -116,7 +114,7 @@ mod tests {
             .keys()
             .any(|key| is_host_key(key));
         assert!(!has_pod_labels, "{wide}");
-        let applied = wide["metadata"]["annotations"][update::APPLIED_KEYS].as_str().unwrap();
+        let applied = wide["metadata"]["annotations"][labels::APPLIED_KEYS].as_str().unwrap();
         assert!(applied.contains(berth_api::labels::NETWORK_EGRESS), "{applied}");
     }
 }

@@ -184,7 +184,7 @@ fn trim_host(pod: &mut Value) {
             metadata.remove("creationTimestamp");
         }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.retain(|key, _| KEPT.contains(&key.as_str()) || (has_gates && key == update::APPLIED_KEYS));
+            annotations.retain(|key, _| KEPT.contains(&key.as_str()) || (has_gates && key == labels::APPLIED_KEYS));
         }
     }
 }

@@ -80,7 +80,7 @@ fn gated_host(on_host: &[&str], applied: &[&str]) -> Value {
     let gates: Vec<Value> = on_host.iter().map(|name| json!({"name": name})).collect();
     let applied = format!("labels=app;annotations=;gates={}", applied.join(","));
     let mut host = json!({
-        "metadata": {"name": "h", "resourceVersion": "1", "annotations": {update::APPLIED_KEYS: applied}},
+        "metadata": {"name": "h", "resourceVersion": "1", "annotations": {labels::APPLIED_KEYS: applied}},
         "spec": {"schedulingGates": gates},
         "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]},
     });
@@ -198,7 +198,7 @@ fn host_pods_keep_only_what_decisions_need() {
     let trimmed = |spec: Value| {
         let mut host = json!({
             "metadata": {"name": "h", "namespace": "w", "labels": {"a": "b"}, "annotations": {
-                labels::ORIGIN_UID: "u", update::APPLIED_KEYS: "gates=quota", "other": "x"}},
+                labels::ORIGIN_UID: "u", labels::APPLIED_KEYS: "gates=quota", "other": "x"}},
             "spec": spec,
         });
         super::super::trim_host(&mut host);
@@ -212,7 +212,7 @@ fn host_pods_keep_only_what_decisions_need() {
     assert_eq!(
         trimmed(json!({"containers": [], "schedulingGates": gates})),
         json!({
-            "metadata": {"name": "h", "annotations": {labels::ORIGIN_UID: "u", update::APPLIED_KEYS: "gates=quota"}},
+            "metadata": {"name": "h", "annotations": {labels::ORIGIN_UID: "u", labels::APPLIED_KEYS: "gates=quota"}},
             "spec": {"schedulingGates": gates},
         })
     );

@@ -96,9 +96,9 @@ fn a_pod_that_runs_follows_labels_and_policies_although_it_is_denied() {
     assert_eq!(labels[labels::NETWORK_EGRESS], labels::NETWORK_OPEN);
     assert_eq!(annotations["kubernetes.io/ingress-bandwidth"], "1M");
     assert_eq!(annotations.get("io.katacontainers.config.hypervisor.path"), None);
-    let applied = annotations[update::APPLIED_KEYS].as_str().unwrap();
+    let applied = annotations[labels::APPLIED_KEYS].as_str().unwrap();
     assert!(
-        applied.contains(labels::NETWORK_EGRESS) && !applied.contains(update::APPLIED_KEYS),
+        applied.contains(labels::NETWORK_EGRESS) && !applied.contains(labels::APPLIED_KEYS),
         "{applied}"
     );
     // Where it may run was decided at its creation.

@@ -20,9 +20,6 @@ use berth_api::labels;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-/// Label on the host Secret that carries a pod's tokens.
-pub const LABEL: &str = "berth.dev/pod-token";
-
 /// Time for a host pod to be bound to a node, and the tenant's pod with it.
 const OWNED_ALONE_AFTER: SignedDuration = SignedDuration::from_secs(30);
 

@@ -8,7 +8,6 @@
 //! | ephemeral containers | the `ephemeralcontainers` subresource |
 //! | everything else | cannot change; whatever the host has there stays |
 
-use super::downward;
 use crate::model::{HostWrite, json};
 use berth_api::{labels, pod_labels};
 use serde_json::{Map, Value, json};
@@ -152,12 +151,8 @@ pub fn isolating_patch(desired: &Value, live: &Value) -> Option<Value> {
     (!changes.is_empty()).then(|| json!({"metadata": {"labels": changes}}))
 }
 
-/// Annotation of host pods: the labels and annotations that came from the tenant. Only those are ever
-/// taken away again; what webhooks of the host have added stays. Labels with a key of [`pod_labels`] are always the tenant's. Host pods that
-/// were created by earlier releases may have scheduling gates of the tenant.
-pub const APPLIED_KEYS: &str = "berth.dev/applied-keys";
-
-/// The value of [`APPLIED_KEYS`] for a host pod: `labels=a,b;annotations=c;gates=`.
+/// The value of [`labels::APPLIED_KEYS`] for a host pod: `labels=a,b;annotations=c;gates=`. Labels with a key of [`pod_labels`] are left out: they are
+/// always the tenant's. Host pods that were created by earlier releases may have scheduling gates of the tenant.
 pub fn applied_keys(pod: &Value) -> String {
     let keys = |map: &str| {
         json::strings(&pod["metadata"], &[map])
@@ -186,13 +181,13 @@ fn removed(desired: &Value, live: &Value, sort: &str) -> BTreeSet<String> {
         let of_pod = json::strings(live, &["metadata", "labels"]).into_keys();
         keys.extend(of_pod.filter(|key| pod_labels::is_host_key(key) && !wanted.contains_key(key)));
     }
-    keys.retain(|key| !kept.contains(key) && !key.starts_with(downward::PREFIX));
+    keys.retain(|key| !kept.contains(key) && !key.starts_with(labels::DOWNWARD_FIELDS));
     keys
 }
 
-/// Keys of one sort in [`APPLIED_KEYS`].
+/// Keys of one sort in [`labels::APPLIED_KEYS`].
 fn applied(pod: &Value, sort: &str) -> BTreeSet<String> {
-    let list = json::text(pod, &["metadata", "annotations", APPLIED_KEYS]).unwrap_or_default();
+    let list = json::text(pod, &["metadata", "annotations", labels::APPLIED_KEYS]).unwrap_or_default();
     let keys = list
         .split(';')
         .find_map(|part| part.strip_prefix(sort)?.strip_prefix('='));
@@ -311,7 +306,7 @@ mod tests {
         let mut old = host("old", "1");
         old["metadata"]["labels"] = json!({"app": "a", "kept": "k"});
         let mut live = old.clone();
-        live["metadata"]["annotations"] = json!({APPLIED_KEYS: applied_keys(&old), "sidecar": "injected"});
+        live["metadata"]["annotations"] = json!({labels::APPLIED_KEYS: applied_keys(&old), "sidecar": "injected"});
         live["metadata"]["labels"]["injected"] = "by-webhook".into();
         live["spec"]["containers"]
             .as_array_mut()
@@ -324,7 +319,7 @@ mod tests {
         live["spec"]["schedulingGates"] = json!([{"name": "kueue"}]);
         let mut desired = host("new", "1");
         desired["metadata"]["labels"] = json!({"kept": "k", "new": "n"});
-        desired["metadata"]["annotations"] = json!({APPLIED_KEYS: applied_keys(&desired)});
+        desired["metadata"]["annotations"] = json!({labels::APPLIED_KEYS: applied_keys(&desired)});
         desired["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "changed later"}]);
         desired["spec"]["tolerations"] = json!([{"key": "more"}]);
         let writes = update(&desired, &live);
@@ -340,7 +335,7 @@ mod tests {
         }
         pod["metadata"]["labels"][pod_labels::host_key("app")] = "a".into();
         pod["metadata"]["annotations"] = json!({labels::APPLIED_HASH: "h", "downward.berth.dev/x": "a=b"});
-        pod["metadata"]["annotations"][APPLIED_KEYS] = applied_keys(pod).into();
+        pod["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(pod).into();
     }
 
     #[test]
@@ -359,7 +354,7 @@ mod tests {
         let closed = desired["metadata"]["labels"].as_object_mut().unwrap();
         closed.remove(labels::NETWORK_EGRESS);
         desired["metadata"]["annotations"][labels::APPLIED_HASH] = "other".into();
-        desired["metadata"]["annotations"][APPLIED_KEYS] = applied_keys(&desired).into();
+        desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
         let writes = update(&desired, &live);
         let [
             HostWrite::Patch { subresource: "", patch },
@@ -372,7 +367,11 @@ mod tests {
         };
         assert_eq!(patch["metadata"]["labels"], json!({labels::NETWORK_EGRESS: null}));
         let annotations: Vec<&String> = patch["metadata"]["annotations"].as_object().unwrap().keys().collect();
-        assert_eq!(annotations, [APPLIED_KEYS], "the hash is written when all is done");
+        assert_eq!(
+            annotations,
+            [labels::APPLIED_KEYS],
+            "the hash is written when all is done"
+        );
     }
 
     #[test]
@@ -384,7 +383,7 @@ mod tests {
         desired["metadata"]["labels"] = json!({"listed": "l", labels::NETWORK_DNS: labels::NETWORK_OPEN, labels::NETWORK_INGRESS: labels::NETWORK_OPEN});
         desired["metadata"]["labels"][pod_labels::host_key("tier")] = "t".into();
         desired["metadata"]["annotations"] = json!({"note": "long"});
-        desired["metadata"]["annotations"][APPLIED_KEYS] = applied_keys(&desired).into();
+        desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
         let patch = closing_patch(&desired, &live).unwrap();
         let expected = json!({labels::NETWORK_EGRESS: null, (pod_labels::host_key("app")): null, (pod_labels::host_key("tier")): "t"});
         assert_eq!(patch, json!({"metadata": {"labels": expected}}));
@@ -396,10 +395,10 @@ mod tests {
         open(&mut live);
         let mut desired = live.clone();
         desired["metadata"]["annotations"] = json!({});
-        desired["metadata"]["annotations"][APPLIED_KEYS] = applied_keys(&desired).into();
+        desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
         let changes = changed_entries(&desired, &live, "annotations").unwrap();
         assert!(
-            !changes.keys().any(|key| key.starts_with(downward::PREFIX)),
+            !changes.keys().any(|key| key.starts_with(labels::DOWNWARD_FIELDS)),
             "{changes:?}"
         );
     }

@@ -77,7 +77,7 @@ mod tests {
     fn created(rules: UserRules) -> Value {
         let pod = json!({"metadata": {"annotations": {(labels::CREATED_BY): "alice"}}});
         let mut desired = json!({"metadata": {"annotations": {}}, "spec": {}});
-        desired["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&desired).into();
+        desired["metadata"]["annotations"][labels::APPLIED_KEYS] = update::applied_keys(&desired).into();
         stamp(rules, &pod, &mut desired);
         desired
     }
@@ -145,7 +145,7 @@ mod tests {
     fn updates_leave_user_and_gate_alone() {
         let live = created(LIMITED);
         let mut desired = json!({"metadata": {"annotations": {}}, "spec": {}});
-        desired["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&desired).into();
+        desired["metadata"]["annotations"][labels::APPLIED_KEYS] = update::applied_keys(&desired).into();
         let patches = update::update(&desired, &live);
         let [crate::model::HostWrite::Merge(patch)] = patches.as_slice() else {
             panic!("one patch")
