@@ -32,6 +32,7 @@ mod mirror;
 mod nodes;
 mod own_writes;
 mod pending;
+mod places;
 mod queued_key;
 mod queues;
 mod quota;
