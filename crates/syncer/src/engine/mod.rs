@@ -49,6 +49,8 @@ mod status_sync;
 mod tenant_waits;
 #[cfg(test)]
 pub(crate) mod test_engine;
+#[cfg(test)]
+mod test_requests;
 mod to_host;
 mod tokens;
 mod turns;

@@ -4,12 +4,13 @@ use super::*;
 use crate::engine::{
     api::CallError,
     scripted::{Failure, Scripted},
-    test_engine::{engine_of, sync_of, tenant},
+    test_engine::{engine_of, exceeded, sync_of, tenant},
+    test_requests::name,
     to_host,
     turns::{self, Lane},
 };
 use berth_api::{SyncPolicy, labels};
-use berth_sync_rules::{model::schedule::PodSchedule, translation::quota::QuotaExceeded};
+use berth_sync_rules::model::schedule::PodSchedule;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -24,10 +25,6 @@ fn engine_with_places(most: usize) -> Arc<Engine> {
     let mut tenant = tenant(SyncPolicy::default());
     tenant.host_limits.waiting_pods = u32::try_from(most).unwrap();
     engine_of(tenant)
-}
-
-fn name(of: &str) -> Name {
-    Name::new("team", of)
 }
 
 /// A pod in the tenant that requests so many GPUs.
@@ -216,12 +213,6 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
     let engine = &scripted.engine;
     let (first, second) = (put_pod(engine, "p0", 8), put_pod(engine, "p1", 8));
     assert!(!waits(engine, "p0", &first).await && waits(engine, "p1", &second).await);
-    let exceeded = |resource: &str| {
-        let text = format!(
-            "pods \"p0\" is forbidden: exceeded quota: a, requested: {resource}=1, used: {resource}=1, limited: {resource}=1"
-        );
-        QuotaExceeded::parse(&text).unwrap()
-    };
     let names = (name("p0"), name("p1"));
     let placed = sync_of(engine, &names.0, PodSchedule::default());
     let waiting = sync_of(engine, &names.1, PodSchedule::default());

@@ -1,27 +1,8 @@
 use super::*;
-
-fn name(of: &str) -> Name {
-    Name::new("team", of)
-}
+use crate::engine::test_requests::{member, name, request};
 
 fn names(of: &[&str]) -> Vec<Name> {
     of.iter().map(|of| name(of)).collect()
-}
-
-fn request(of: &str) -> Request {
-    Request {
-        name: name(of),
-        priority: 0,
-        gang: None,
-    }
-}
-
-fn member(of: &str, gang: &str, size: usize) -> Request {
-    let gang = Gang { name: name(gang), size };
-    Request {
-        gang: Some(gang),
-        ..request(of)
-    }
 }
 
 /// Asks for a pod whose name says how old it is.

@@ -4,16 +4,14 @@ use super::*;
 use crate::engine::{
     api::CallError,
     scripted::{Failure, Scripted},
-    test_engine::{engine_of, sync_of, tenant},
+    test_engine::{engine_of, exceeded, sync_of, tenant},
+    test_requests::name,
     to_host,
     turns::{self, Lane},
     user_places::LONG_WAIT,
 };
 use berth_api::{SyncPolicy, conditions::USER_LIMIT_EXCEEDED};
-use berth_sync_rules::{
-    model::{Tenant, UserRules, schedule::PodSchedule},
-    translation::quota::QuotaExceeded,
-};
+use berth_sync_rules::model::{Tenant, UserRules, schedule::PodSchedule};
 use serde_json::json;
 
 /// A tenant with limited users, each of whom has one place.
@@ -30,10 +28,6 @@ fn limited() -> Tenant {
 /// An engine of such a tenant.
 fn engine() -> Arc<Engine> {
     engine_of(limited())
-}
-
-fn name(of: &str) -> Name {
-    Name::new("team", of)
 }
 
 /// A pod of a user in the tenant.
@@ -258,12 +252,6 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
     let (first, second) = (put_pod(engine, "alice", "a1"), put_pod(engine, "alice", "a2"));
     assert_eq!(ask(engine, "a1", &first).await, None);
     assert_eq!(ask(engine, "a2", &second).await, WAITS);
-    let exceeded = |resource: &str| {
-        let text = format!(
-            "pods \"a\" is forbidden: exceeded quota: a, requested: {resource}=1, used: {resource}=1, limited: {resource}=1"
-        );
-        QuotaExceeded::parse(&text).unwrap()
-    };
     let of = name("a1");
     let placed = sync_of(engine, &of, PodSchedule::default());
     let waits = || lock(&engine.user_places).is_waiting(&name("a2"));
