@@ -201,15 +201,12 @@ mod tests {
     use crate::engine::{
         queued_key::QueuedKey,
         test_engine::{engine, sync_of},
+        test_requests::name,
     };
     use berth_api::labels;
     use berth_runtime::queue::Taken;
     use berth_sync_rules::model::schedule::PodSchedule;
     use serde_json::json;
-
-    fn name(of: &str) -> Name {
-        Name::new("team", of)
-    }
 
     /// A pod of the tenant, in its store.
     fn put_pod(engine: &Engine, of: &str, annotations: &Value) -> Value {

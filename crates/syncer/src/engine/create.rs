@@ -39,9 +39,8 @@ impl ObjectSync<'_> {
                 if let Some(waits) = self.stay_in_line() {
                     return Ok(waits);
                 }
-                // It keeps its place in the waiting room, which no other pod could use.
+                // It keeps its other places, which no other pod could use.
                 self.give_place_back();
-                self.settle_user_place();
                 exceeded
             }
             None => match self.create_if_admitted(stored, object).await {
@@ -70,8 +69,7 @@ impl ObjectSync<'_> {
             self.give_place_back();
         }
         if !matches!(&result, Ok(outcome) if outcome.waits_for_turn()) {
-            self.settle_user_place();
-            self.settle_room_after(&result);
+            self.settle_places_after(&result);
         }
         result
     }
@@ -102,7 +100,7 @@ impl ObjectSync<'_> {
         if let Some(held) = self.hold(stored, object).await? {
             return Ok(held);
         }
-        if let Some(waits) = self.wait_for_user(stored, object).await? {
+        if let Some(waits) = self.wait_for_user(stored, object).await {
             return Ok(waits);
         }
         if let Some(waits) = self.wait_for_room(stored, object).await {

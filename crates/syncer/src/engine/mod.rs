@@ -32,6 +32,7 @@ mod mirror;
 mod nodes;
 mod own_writes;
 mod pending;
+mod places;
 mod queued_key;
 mod queues;
 mod quota;
@@ -48,6 +49,8 @@ mod status_sync;
 mod tenant_waits;
 #[cfg(test)]
 pub(crate) mod test_engine;
+#[cfg(test)]
+mod test_requests;
 mod to_host;
 mod tokens;
 mod turns;

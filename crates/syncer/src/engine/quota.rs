@@ -44,13 +44,7 @@ impl RefusedKinds {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn exceeded(resource: &str) -> QuotaExceeded {
-        let text = format!(
-            "pods \"a\" is forbidden: exceeded quota: a, requested: {resource}=1, used: {resource}=1, limited: {resource}=1"
-        );
-        QuotaExceeded::parse(&text).unwrap()
-    }
+    use crate::engine::test_engine::exceeded;
 
     #[test]
     fn a_kind_at_its_limit_is_tried_again_once_an_object_is_gone() {

@@ -184,6 +184,20 @@ impl ObjectSync<'_> {
         Ok(StatusWrite::Written)
     }
 
+    /// Says in the tenant why an object is not on the host, once: by an Event, and in this status. Does nothing if the object has that status already.
+    pub(super) async fn report_once(
+        &self,
+        (stored, object): (&Stored, &Value),
+        status: Option<Value>,
+        (level, reason, message): (Level, &'static str, &str),
+    ) -> Result<(), CallError> {
+        if let Some(status) = status.filter(|status| status_patch(object, status).is_some()) {
+            self.engine.record_event(&self.key(), level, reason, message).await;
+            self.write_status(stored, object, &status).await?;
+        }
+        Ok(())
+    }
+
     /// Reports denied fields to the tenant, by an Event and in the status.
     pub(super) async fn deny(&self, stored: &Stored, object: &Value, denied: &[DeniedField]) -> Result<(), CallError> {
         self.record_denied(denied).await;

@@ -11,6 +11,7 @@ use berth_sync_rules::{
         store::Stored,
     },
     registry,
+    translation::quota::QuotaExceeded,
 };
 use kube::Client;
 use serde_json::json;
@@ -86,6 +87,14 @@ pub(super) fn sync_of<'a>(engine: &'a Engine, name: &'a Name, schedule: PodSched
         schedule,
         ..sync_of_kind(engine, KindId::Pod, name)
     }
+}
+
+/// The answer of a host of whose quota nothing is left for this resource.
+pub(super) fn exceeded(resource: &str) -> QuotaExceeded {
+    let text = format!(
+        "pods \"a\" is forbidden: exceeded quota: a, requested: {resource}=1, used: {resource}=1, limited: {resource}=1"
+    );
+    QuotaExceeded::parse(&text).unwrap()
 }
 
 /// Makes Services with a selector on the host.

@@ -94,14 +94,13 @@ pub(super) async fn reconcile(
         return ended;
     }
     if let Some(pod) = pod.filter(|_| compares) {
-        engine.regroup_in_room(name, pod);
+        engine.regroup_places(name, pod);
     }
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
     // What is not to be created waits for no place, and needs none.
     if host.is_none() && action != Action::Create {
         sync.give_place_back();
-        sync.settle_user_place();
-        sync.settle_room();
+        sync.settle_places();
     }
     let tombstone = stores.host(id).take_tombstone(name);
     let mut result = sync.act(action, tenant, host.as_deref(), tombstone.as_deref()).await;

@@ -2,13 +2,19 @@
 //!
 //! Members of a gang that has started do not wait for pods that have not: those of the gang that run need them, and control lets them start
 //! first. While a user has no place left, such a gang has one more, and further ones until the user has twice as many places. In all it has
-//! no more pods on the host than its size. So a user who starts many gangs has one pod more for each that runs.
+//! no more pods on the host than its size, with those that have succeeded there.
+//!
+//! Which gang a pod belongs to, and its size, is what the user says, and may change at any time. So a user has three times as many places at most,
+//! however many gangs run and whatever their names are.
 
-use super::window::Gang;
+mod of_user;
+
+use super::window::{Gang, Request};
 use berth_sync_rules::model::resource::Name;
+use of_user::{OfUser, Position, State, Waiting};
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,31 +22,23 @@ use std::{
 /// A pod that waits for so long because of a limit says so. Pods of users with room need far less.
 pub(super) const LONG_WAIT: Duration = Duration::from_secs(5);
 
-/// A pod that asks for a place.
-#[derive(Clone, Debug)]
-pub(super) struct Request {
-    /// Name in the tenant.
-    pub(super) name: Name,
-    /// Its user, as far as the tenant tells users apart.
-    pub(super) user: Arc<str>,
-    /// Priority in the tenant.
-    pub(super) priority: i64,
-    /// When it was created in the tenant.
-    pub(super) created: String,
-    /// The gang that it belongs to.
-    pub(super) gang: Option<Gang>,
-}
+/// A user, as far as the tenant tells users apart.
+pub(super) type User = Arc<str>;
 
 /// The answer to a pod that asks for a place.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// None if it has one.
+    pub(super) waits: Option<Waits>,
+    /// Other pods that got a place.
+    pub(super) admitted: Vec<Name>,
+}
+
+/// A pod has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// It has one.
-    HasPlace,
-    /// It has none.
-    Waits {
-        /// Whether [`UserPlaces::take_late`] has returned it.
-        is_late: bool,
-    },
+pub(super) struct Waits {
+    /// Whether [`UserPlaces::take_late`] has returned it.
+    pub(super) is_late: bool,
 }
 
 /// What became of a pod on the host.
@@ -53,146 +51,28 @@ pub(super) enum OnHost {
     },
     /// Control has let it start.
     Started,
-    /// It is not there, has ended, or is being deleted.
+    /// It has succeeded: its gang does not lack it.
+    Succeeded,
+    /// It is not there or is being deleted, and may be created again.
     Gone,
+    /// It has failed, or is gone in the tenant as well.
+    Ended,
 }
-
-/// Priority, time of creation, name: the least comes first.
-type Position = (Reverse<i64>, String, Name);
 
 /// Which pods have a place on the host, and which wait for one.
 #[derive(Debug)]
 pub(super) struct UserPlaces {
     /// Places of each user.
     most: usize,
-    users: HashMap<Arc<str>, OfUser>,
+    users: HashMap<User, OfUser>,
     pods: HashMap<Name, Pod>,
-}
-
-/// The pods of one user.
-#[derive(Debug, Default)]
-struct OfUser {
-    /// Pods with a place.
-    placed: usize,
-    /// Those of them that wait because of a limit.
-    beyond_limit: usize,
-    line: BTreeMap<Position, Waiting>,
-    gangs: HashMap<Name, OfGang>,
-}
-
-/// The pods of one user in one gang.
-#[derive(Debug, Default)]
-struct OfGang {
-    /// Pods that start together.
-    size: usize,
-    /// Pods on the host without the gate.
-    started: usize,
-    /// Pods with a place.
-    placed: usize,
-    /// Positions of pods without a place.
-    line: BTreeSet<Position>,
-}
-
-/// A pod without a place.
-#[derive(Debug)]
-struct Waiting {
-    since: Instant,
-    is_late: bool,
 }
 
 #[derive(Debug)]
 struct Pod {
-    user: Arc<str>,
+    user: User,
     gang: Option<Name>,
     state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    /// It has a place, and is to be created.
-    New,
-    /// It has a place, and is on the host.
-    OnHost {
-        exceeds_limit: bool,
-    },
-    Waiting(Position),
-    /// It is a member of a gang, and needs no place any more.
-    Started,
-}
-
-impl State {
-    fn has_place(&self) -> bool {
-        matches!(self, Self::New | Self::OnHost { .. })
-    }
-
-    fn exceeds_limit(&self) -> bool {
-        matches!(self, Self::OnHost { exceeds_limit: true })
-    }
-}
-
-impl OfGang {
-    /// Whether pods of it run, and need others that are not on the host.
-    fn lacks_member(&self) -> bool {
-        self.started > 0 && self.started + self.placed < self.size
-    }
-
-    fn is_empty(&self) -> bool {
-        self.started == 0 && self.placed == 0 && self.line.is_empty()
-    }
-}
-
-impl OfUser {
-    /// Whether there is a place for a pod of a gang, or of none.
-    fn has_room(&self, most: usize, gang: Option<&Name>) -> bool {
-        let of_gang = gang.and_then(|gang| self.gangs.get(gang));
-        self.placed < most || of_gang.is_some_and(|of_gang| self.exceeds_places(most, of_gang))
-    }
-
-    /// Whether a gang gets a place although the user has none left.
-    fn exceeds_places(&self, most: usize, of_gang: &OfGang) -> bool {
-        of_gang.lacks_member() && (of_gang.placed == 0 || self.placed < most.saturating_mul(2))
-    }
-
-    /// The pod that gets the next place, if there is one.
-    fn next(&self, most: usize) -> Option<&Position> {
-        if self.placed < most {
-            return self.line.keys().next();
-        }
-        let gangs = self.gangs.values().filter(|of_gang| self.exceeds_places(most, of_gang));
-        gangs.filter_map(|of_gang| of_gang.line.first()).min()
-    }
-
-    /// Counts a pod that is not in the line.
-    fn add(&mut self, gang: Option<&Name>, state: &State) {
-        self.placed += usize::from(state.has_place());
-        self.beyond_limit += usize::from(state.exceeds_limit());
-        if let Some(gang) = gang {
-            let of_gang = self.gangs.entry(gang.clone()).or_default();
-            of_gang.placed += usize::from(state.has_place());
-            of_gang.started += usize::from(matches!(state, State::Started));
-        }
-    }
-
-    /// The reverse, also for one in the line.
-    fn remove(&mut self, gang: Option<&Name>, state: &State) {
-        self.placed -= usize::from(state.has_place());
-        self.beyond_limit -= usize::from(state.exceeds_limit());
-        let mut of_gang = gang.and_then(|gang| self.gangs.get_mut(gang));
-        if let Some(of_gang) = &mut of_gang {
-            of_gang.placed -= usize::from(state.has_place());
-            of_gang.started -= usize::from(matches!(state, State::Started));
-        }
-        if let State::Waiting(position) = state {
-            self.line.remove(position);
-            of_gang.map(|of_gang| of_gang.line.remove(position));
-        }
-    }
-
-    /// Forgets gangs without pods. Returns whether no pod is left.
-    fn clear(&mut self) -> bool {
-        self.gangs.retain(|_, of_gang| !of_gang.is_empty());
-        self.placed == 0 && self.line.is_empty() && self.gangs.is_empty()
-    }
 }
 
 impl UserPlaces {
@@ -205,63 +85,84 @@ impl UserPlaces {
         }
     }
 
-    /// Whether a pod has a place or waits for one.
+    /// Whether a pod has a place, waits for one, or is a member of a gang that has started.
     pub(super) fn knows(&self, name: &Name) -> bool {
         self.pods.contains_key(name)
     }
 
-    /// A pod is on the host that has not asked, as when the syncer starts.
-    pub(super) fn restore(&mut self, name: Name, user: Arc<str>, gang: Option<Gang>, on_host: OnHost) {
+    /// Whether a pod waits for a place.
+    pub(super) fn is_waiting(&self, name: &Name) -> bool {
+        let pod = self.pods.get(name);
+        pod.is_some_and(|pod| matches!(pod.state, State::Waiting(_)))
+    }
+
+    /// A pod is on the host that has not asked, as when the syncer starts. Returns the pods that got a place because its gang runs.
+    pub(super) fn restore(&mut self, user: &User, request: Request, on_host: OnHost) -> Vec<Name> {
         let state = match on_host {
             OnHost::Gated { exceeds_limit } => State::OnHost { exceeds_limit },
-            OnHost::Started if gang.is_some() => State::Started,
-            OnHost::Started | OnHost::Gone => return,
+            OnHost::Started if request.gang.is_some() => State::Started,
+            OnHost::Succeeded if request.gang.is_some() => State::Succeeded,
+            OnHost::Started | OnHost::Succeeded | OnHost::Gone | OnHost::Ended => return Vec::new(),
         };
+        if self.knows(&request.name) {
+            return Vec::new();
+        }
+        let gang = self.note_size(user, request.gang);
+        self.put(request.name, Arc::clone(user), gang, state);
+        self.admit(user)
+    }
+
+    /// A pod of a user, created at that time, asks for a place. If there is none it waits, and may ask again.
+    pub(super) fn ask(&mut self, user: &User, created: &str, request: Request, now: Instant) -> Answer {
+        let name = request.name.clone();
+        let position = (Reverse(request.priority), created.to_owned(), name.clone());
+        let mut admitted = self.leave_if_other(user, &position);
+        admitted.extend(self.regroup(&name, user, request.gang.as_ref()));
         if !self.knows(&name) {
-            let gang = self.note_size(&user, gang);
-            self.put(name, user, gang, state);
+            let gang = self.note_size(user, request.gang);
+            let waiting = Waiting {
+                since: now,
+                is_late: false,
+            };
+            let of_user = self.users.entry(Arc::clone(user)).or_default();
+            of_user.line.insert(position.clone(), waiting);
+            self.put(name.clone(), Arc::clone(user), gang, State::Waiting(position));
+            // While there is room, it is the only one in the line.
+            admitted.extend(self.admit(user));
+        }
+        admitted.retain(|other| *other != name);
+        Answer {
+            waits: self.find_waiting(&name).map(|waiting| Waits {
+                is_late: waiting.is_late,
+            }),
+            admitted,
         }
     }
 
-    /// A pod asks for a place. If there is none it waits, and may ask again.
-    pub(super) fn ask(&mut self, request: Request, now: Instant) -> Answer {
-        let Request {
-            name,
-            user,
-            priority,
-            created,
-            gang,
-        } = request;
-        let is_waiting = match self.pods.get(&name).map(|pod| &pod.state) {
-            None => false,
-            Some(State::Waiting(_)) => true,
-            Some(State::New | State::OnHost { .. } | State::Started) => return Answer::HasPlace,
+    /// A pod of a user belongs to this gang now, or to none. Returns the pods that got a place because of it.
+    pub(super) fn regroup(&mut self, name: &Name, user: &User, gang: Option<&Gang>) -> Vec<Name> {
+        // Another pod of that name asks anew.
+        let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.user == *user) else {
+            return Vec::new();
         };
-        let gang = self.note_size(&user, gang);
-        let of_user = self.users.entry(Arc::clone(&user)).or_default();
-        // While there is room, nobody waits. One that waits has room now if its gang has grown.
-        if of_user.has_room(self.most, gang.as_ref()) {
-            self.remove(&name);
-            self.put(name, user, gang, State::New);
-            return Answer::HasPlace;
+        if gang.is_none() && matches!(pod.state, State::Started | State::Succeeded) {
+            return self.change(name, None);
         }
-        if is_waiting {
-            let is_late = self.is_late(&name);
-            return Answer::Waits { is_late };
-        }
-        let position = (Reverse(priority), created, name.clone());
-        let waiting = Waiting {
-            since: now,
-            is_late: false,
+        let Some(of_user) = self.users.get_mut(user) else {
+            return Vec::new();
         };
-        of_user.line.insert(position.clone(), waiting);
-        if let Some(gang) = &gang {
-            let of_gang = of_user.gangs.entry(gang.clone()).or_default();
-            of_gang.line.insert(position.clone());
+        let now = gang.map(|gang| &gang.name);
+        let is_other = pod.gang.as_ref() != now;
+        if is_other {
+            of_user.regroup(&pod.state, pod.gang.as_ref(), now);
+            pod.gang = now.cloned();
         }
-        let state = State::Waiting(position);
-        self.pods.insert(name, Pod { user, gang, state });
-        Answer::Waits { is_late: false }
+        let is_resized = gang.is_some_and(|gang| of_user.set_size(gang));
+        if is_other || is_resized {
+            self.admit(user)
+        } else {
+            Vec::new()
+        }
     }
 
     /// A pod that asked was seen on the host. Returns the pods that got a place because of it.
@@ -269,29 +170,36 @@ impl UserPlaces {
         let Some(pod) = self.pods.get(name) else {
             return Vec::new();
         };
-        match (on_host, &pod.state) {
+        let is_member = pod.gang.is_some();
+        let state = match (on_host, &pod.state) {
             // Also one that waits: the answer to an earlier creation was lost.
-            (OnHost::Gated { exceeds_limit }, _) => self.change(name, State::OnHost { exceeds_limit }),
-            (OnHost::Started, _) if pod.gang.is_some() => self.change(name, State::Started),
+            (OnHost::Gated { exceeds_limit }, _) => Some(State::OnHost { exceeds_limit }),
+            (OnHost::Started, _) => is_member.then_some(State::Started),
+            (OnHost::Succeeded, _) => is_member.then_some(State::Succeeded),
             // An earlier pod of the name is gone.
-            (OnHost::Gone, State::New | State::Waiting(_)) => Vec::new(),
-            (OnHost::Started, _) | (OnHost::Gone, State::OnHost { .. } | State::Started) => self.leave(name),
+            (OnHost::Gone, State::New | State::Waiting(_)) => return Vec::new(),
+            // It is created again. If not, it is forgotten then.
+            (OnHost::Gone, State::OnHost { .. }) => Some(State::New),
+            (OnHost::Gone, State::Started | State::Succeeded) | (OnHost::Ended, _) => None,
+        };
+        if state.as_ref() == Some(&pod.state) {
+            return Vec::new();
         }
+        self.change(name, state)
     }
 
-    /// A pod needs no place: it is gone in the tenant, or was not created on the host. Returns the pods that got one instead.
+    /// A pod needs no place: it is not to be created, or was not created on the host. Returns the pods that got one instead.
     pub(super) fn forget(&mut self, name: &Name) -> Vec<Name> {
         match self.pods.get(name).map(|pod| &pod.state) {
-            None | Some(State::OnHost { .. } | State::Started) => Vec::new(),
-            Some(State::New | State::Waiting(_)) => self.leave(name),
+            None | Some(State::OnHost { .. } | State::Started | State::Succeeded) => Vec::new(),
+            Some(State::New | State::Waiting(_)) => self.change(name, None),
         }
     }
 
     /// The pods that have waited for [`LONG_WAIT`] while all pods of their users on the host wait because of a limit, each of them once.
     pub(super) fn take_late(&mut self, now: Instant) -> Vec<Name> {
         let mut late = Vec::new();
-        let blocked = self.users.values_mut();
-        for of_user in blocked.filter(|of_user| of_user.beyond_limit == of_user.placed) {
+        for of_user in self.users.values_mut().filter(|of_user| of_user.is_blocked()) {
             for ((.., name), waiting) in &mut of_user.line {
                 if !waiting.is_late && now.saturating_duration_since(waiting.since) >= LONG_WAIT {
                     waiting.is_late = true;
@@ -302,28 +210,44 @@ impl UserPlaces {
         late
     }
 
-    /// Keeps the size of a gang, as the last of its pods says it. Returns its name.
-    fn note_size(&mut self, user: &Arc<str>, gang: Option<Gang>) -> Option<Name> {
-        let Gang { name, size } = gang?;
-        let of_user = self.users.entry(Arc::clone(user)).or_default();
-        of_user.gangs.entry(name.clone()).or_default().size = size;
-        Some(name)
+    /// Forgets what is known of a pod that asks with this position, if that was another pod of the name: one of another user, one that had another
+    /// place in the line, or one whose host pod is gone by now. Returns the pods that got its place.
+    fn leave_if_other(&mut self, user: &User, position: &Position) -> Vec<Name> {
+        let (.., name) = position;
+        let is_other = |pod: &Pod| match &pod.state {
+            _ if pod.user != *user => true,
+            State::Waiting(known) => known != position,
+            State::Started | State::Succeeded => true,
+            State::New | State::OnHost { .. } => false,
+        };
+        if self.pods.get(name).is_some_and(is_other) {
+            self.change(name, None)
+        } else {
+            Vec::new()
+        }
     }
 
-    /// Puts a pod into a state other than waiting.
-    fn put(&mut self, name: Name, user: Arc<str>, gang: Option<Name>, state: State) {
+    /// Keeps the size of a gang, as the last of its pods says it. Returns its name.
+    fn note_size(&mut self, user: &User, gang: Option<Gang>) -> Option<Name> {
+        let gang = gang?;
+        self.users.entry(Arc::clone(user)).or_default().set_size(&gang);
+        Some(gang.name)
+    }
+
+    /// Puts a pod into a state. One that waits is in the line already.
+    fn put(&mut self, name: Name, user: User, gang: Option<Name>, state: State) {
         let of_user = self.users.entry(Arc::clone(&user)).or_default();
         of_user.add(gang.as_ref(), &state);
         self.pods.insert(name, Pod { user, gang, state });
     }
 
-    /// Whether [`Self::take_late`] has returned a pod.
-    fn is_late(&self, name: &Name) -> bool {
-        let waiting = self.pods.get(name).and_then(|pod| match &pod.state {
-            State::Waiting(position) => self.users.get(&pod.user)?.line.get(position),
-            State::New | State::OnHost { .. } | State::Started => None,
-        });
-        waiting.is_some_and(|waiting| waiting.is_late)
+    /// Since when a pod waits, if it does.
+    fn find_waiting(&self, name: &Name) -> Option<&Waiting> {
+        let Pod { user, state, .. } = self.pods.get(name)?;
+        match state {
+            State::Waiting(position) => self.users.get(user)?.line.get(position),
+            State::New | State::OnHost { .. } | State::Started | State::Succeeded => None,
+        }
     }
 
     /// Forgets a pod, but not the size of its gang.
@@ -334,28 +258,21 @@ impl UserPlaces {
         Some(pod)
     }
 
-    /// Changes the state of a pod. Returns the pods that got a place because of it.
-    fn change(&mut self, name: &Name, state: State) -> Vec<Name> {
+    /// Changes the state of a pod, or forgets it. Returns the pods that got a place because of it.
+    fn change(&mut self, name: &Name, state: Option<State>) -> Vec<Name> {
         let Some(Pod { user, gang, .. }) = self.remove(name) else {
             return Vec::new();
         };
-        self.put(name.clone(), Arc::clone(&user), gang, state);
+        if let Some(state) = state {
+            self.put(name.clone(), Arc::clone(&user), gang, state);
+        }
         self.admit(&user)
     }
 
-    /// Forgets a pod. Returns the pods that got its place.
-    fn leave(&mut self, name: &Name) -> Vec<Name> {
-        self.remove(name).map_or_else(Vec::new, |pod| self.admit(&pod.user))
-    }
-
     /// Gives the places that a user has left to pods that wait.
-    fn admit(&mut self, user: &Arc<str>) -> Vec<Name> {
+    fn admit(&mut self, user: &User) -> Vec<Name> {
         let mut admitted = Vec::new();
-        let first = |places: &Self| {
-            let (.., first) = places.users.get(user)?.next(places.most)?;
-            Some(first.clone())
-        };
-        while let Some(name) = first(self)
+        while let Some(name) = self.next(user)
             && let Some(Pod { user, gang, .. }) = self.remove(&name)
         {
             self.put(name.clone(), user, gang, State::New);
@@ -365,6 +282,11 @@ impl UserPlaces {
             self.users.remove(user);
         }
         admitted
+    }
+
+    /// The pod of a user that gets the next place, if there is one.
+    fn next(&self, user: &User) -> Option<Name> {
+        self.users.get(user)?.next(self.most).cloned()
     }
 }
 

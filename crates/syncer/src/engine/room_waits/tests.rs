@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::engine::{
+    api::CallError,
     scripted::{Failure, Scripted},
-    test_engine::{engine_of, sync_of, tenant},
+    test_engine::{engine_of, exceeded, sync_of, tenant},
+    test_requests::name,
     to_host,
     turns::{self, Lane},
 };
 use berth_api::{SyncPolicy, labels};
-use berth_sync_rules::{model::schedule::PodSchedule, translation::quota::QuotaExceeded};
+use berth_sync_rules::model::schedule::PodSchedule;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -23,10 +25,6 @@ fn engine_with_places(most: usize) -> Arc<Engine> {
     let mut tenant = tenant(SyncPolicy::default());
     tenant.host_limits.waiting_pods = u32::try_from(most).unwrap();
     engine_of(tenant)
-}
-
-fn name(of: &str) -> Name {
-    Name::new("team", of)
 }
 
 /// A pod in the tenant that requests so many GPUs.
@@ -107,7 +105,7 @@ async fn a_place_is_free_when_its_pod_has_a_node_has_ended_or_is_gone() {
     assert!(!waits(&engine, "p2", &pod).await);
     // It was denied, or refused by the host.
     let name = name("p2");
-    sync_of(&engine, &name, PodSchedule::default()).settle_room();
+    sync_of(&engine, &name, PodSchedule::default()).settle_places();
     let last = put_pod(&engine, "p3", 8);
     assert!(!waits(&engine, "p3", &last).await);
 }
@@ -203,7 +201,7 @@ async fn a_pod_of_which_the_tenant_takes_no_status_stays_in_the_line() {
     assert!(waits(engine, "late", &pod).await);
     assert_eq!(scripted.calls("tenant PATCH", "/pods/late/status").len(), 1);
     let of = name("late");
-    sync_of(engine, &of, PodSchedule::default()).settle_room_after(&Err(CallError::NotFound));
+    sync_of(engine, &of, PodSchedule::default()).settle_places_after(&Err(CallError::NotFound));
     assert_eq!(counts(engine), (1, 1));
 }
 
@@ -215,16 +213,10 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
     let engine = &scripted.engine;
     let (first, second) = (put_pod(engine, "p0", 8), put_pod(engine, "p1", 8));
     assert!(!waits(engine, "p0", &first).await && waits(engine, "p1", &second).await);
-    let exceeded = |resource: &str| {
-        let text = format!(
-            "pods \"p0\" is forbidden: exceeded quota: a, requested: {resource}=1, used: {resource}=1, limited: {resource}=1"
-        );
-        QuotaExceeded::parse(&text).unwrap()
-    };
     let names = (name("p0"), name("p1"));
     let placed = sync_of(engine, &names.0, PodSchedule::default());
     let waiting = sync_of(engine, &names.1, PodSchedule::default());
-    placed.settle_room_after(&Err(CallError::QuotaExceeded(exceeded("count/pods"))));
+    placed.settle_places_after(&Err(CallError::QuotaExceeded(exceeded("count/pods"))));
     assert_eq!(counts(engine), (1, 1));
     engine.refused_kinds.refuse(KindId::Pod, &exceeded("count/pods"));
     let refused = placed.create(&Stored::new(&first), &first).await;
@@ -232,7 +224,7 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
     assert_eq!(waiting.create(&Stored::new(&second), &second).await.unwrap(), NO_ROOM);
     assert_eq!(counts(engine), (1, 1));
     // A smaller pod may fit.
-    placed.settle_room_after(&Err(CallError::QuotaExceeded(exceeded("requests.cpu"))));
+    placed.settle_places_after(&Err(CallError::QuotaExceeded(exceeded("requests.cpu"))));
     assert_eq!(counts(engine), (1, 0), "the next one has the place");
 }
 
@@ -286,12 +278,12 @@ async fn members_that_run_are_known_when_their_gang_becomes_known() {
     let engine = engine();
     let mut pod = put_pod(&engine, "runs", 8);
     put_host_pod(&engine, "runs", &json!({"nodeName": "gpu-1"}));
-    engine.regroup_in_room(&name("runs"), &pod);
+    engine.regroup_places(&name("runs"), &pod);
     assert!(!lock(&engine.waiting_room).knows(&name("runs")));
     pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: "train", labels::GANG_SIZE_OF_TENANT: "2"});
     let pods = engine.cache.stores.tenant(KindId::Pod);
     pods.written(name("runs"), Stored::new(&pod));
-    engine.regroup_in_room(&name("runs"), &pod);
+    engine.regroup_places(&name("runs"), &pod);
     assert!(lock(&engine.waiting_room).knows(&name("runs")));
 }
 

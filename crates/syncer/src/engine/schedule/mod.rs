@@ -8,7 +8,7 @@
 //! Pods end on time whatever the tenant's API server answers, and whatever its administrators write into the status of a pod: see
 //! [`ObjectSync::follow_schedule`].
 
-use super::{Engine, Outcome, api::CallError, lock, recorder::Level, status_sync::status_patch, to_host::ObjectSync};
+use super::{Engine, Outcome, api::CallError, lock, recorder::Level, to_host::ObjectSync};
 use crate::metrics::StopLabels;
 use berth_sync_rules::{
     kinds::pod::{placement, status::disrupted_status},
@@ -126,11 +126,8 @@ impl ObjectSync<'_> {
         let status = self
             .kind
             .not_synced_status(pod, OUTSIDE_SCHEDULE, &message, Timestamp::now());
-        if let Some(status) = status.filter(|status| status_patch(pod, status).is_some()) {
-            self.record_schedule(Level::Normal, OUTSIDE_SCHEDULE, &message).await;
-            self.write_status(stored, pod, &status).await?;
-        }
-        Ok(())
+        let why = (Level::Normal, OUTSIDE_SCHEDULE, &*message);
+        self.report_once((stored, pod), status, why).await
     }
 
     /// Warns a pod that runs of a stop, or ends it. `result` is that of its reconciliation: also a pod that cannot be reconciled must end, as

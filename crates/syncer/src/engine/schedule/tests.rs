@@ -4,16 +4,13 @@ use super::*;
 use crate::engine::{
     scripted::{Failure, Scripted},
     test_engine::{engine, sync_of, tenant},
+    test_requests::name,
 };
 use berth_api::{SyncPolicy, TENANT_SCHEDULE};
 use berth_sync_rules::model::resource::Side;
 use jiff::SignedDuration;
 use serde_json::json;
 use std::time::Instant;
-
-fn name(of: &str) -> Name {
-    Name::new("team", of)
-}
 
 fn put_pod(engine: &Engine, side: Side, of: &str, node: Option<&str>) -> Arc<Stored> {
     let mut pod = json!({

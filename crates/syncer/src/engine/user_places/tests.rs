@@ -1,35 +1,19 @@
 use super::*;
-
-fn name(of: &str) -> Name {
-    Name::new("team", of)
-}
+use crate::engine::test_requests::{member, name, request};
 
 fn names(of: &[&str]) -> Vec<Name> {
     of.iter().map(|of| name(of)).collect()
 }
 
-fn request(user: &str, of: &str, priority: i64, created: &str) -> Request {
-    Request {
-        name: name(of),
-        user: user.into(),
-        priority,
-        created: created.into(),
-        gang: None,
-    }
-}
-
-/// A pod of a gang.
-fn member(user: &str, of: &str, priority: i64, gang: &str, size: usize) -> Request {
-    let gang = Gang { name: name(gang), size };
-    Request {
-        gang: Some(gang),
-        ..request(user, of, priority, of)
-    }
+/// Asks for a pod whose name says how old it is.
+fn ask(places: &mut UserPlaces, user: &str, request: Request) -> Answer {
+    let created = request.name.name.to_string();
+    places.ask(&user.into(), &created, request, Instant::now())
 }
 
 /// Whether a pod that asks has a place.
 fn enters(places: &mut UserPlaces, user: &str, of: &str) -> bool {
-    places.ask(request(user, of, 0, of), Instant::now()) == Answer::HasPlace
+    ask(places, user, request(of)).waits.is_none()
 }
 
 const COUNTED_LATER: OnHost = OnHost::Gated { exceeds_limit: false };
@@ -54,14 +38,17 @@ fn pods_of_one_user_leave_places_to_others() {
 fn the_most_important_and_then_the_oldest_is_next() {
     let mut places = UserPlaces::new(1);
     assert!(enters(&mut places, "alice", "first"));
-    let now = Instant::now();
     for (of, priority, created) in [
         ("a-younger", 0, "2026-01-01T00:00:02Z"),
         ("z-older", 0, "2026-01-01T00:00:01Z"),
         ("important", 5, "2026-01-01T00:00:03Z"),
     ] {
-        let answer = places.ask(request("alice", of, priority, created), now);
-        assert_eq!(answer, Answer::Waits { is_late: false });
+        let request = Request {
+            priority,
+            ..request(of)
+        };
+        let answer = places.ask(&"alice".into(), created, request, Instant::now());
+        assert_eq!(answer.waits, Some(Waits { is_late: false }));
     }
     let mut current = name("first");
     for expected in ["important", "z-older", "a-younger"] {
@@ -85,7 +72,7 @@ fn a_pod_that_is_gone_or_on_the_host_already_waits_no_more() {
     assert_eq!(places.forget(&name("a3")), [], "it is on the host");
     assert!(!enters(&mut places, "alice", "a4"));
     assert_eq!(
-        places.observe(&name("a3"), OnHost::Gone),
+        places.observe(&name("a3"), OnHost::Ended),
         [],
         "the other has the only place"
     );
@@ -98,10 +85,10 @@ fn a_pod_that_is_gone_or_on_the_host_already_waits_no_more() {
 fn after_a_restart_those_on_the_host_count() {
     let mut places = UserPlaces::new(1);
     for of in ["a1", "a2"] {
-        places.restore(name(of), "alice".into(), None, COUNTED_LATER);
+        assert_eq!(places.restore(&"alice".into(), request(of), COUNTED_LATER), []);
     }
     assert!(!enters(&mut places, "alice", "a3"));
-    assert_eq!(places.observe(&name("a1"), OnHost::Gone), [], "another is there still");
+    assert_eq!(places.observe(&name("a1"), OnHost::Ended), [], "another is there still");
     assert_eq!(places.observe(&name("a2"), OnHost::Started), names(&["a3"]));
 }
 
@@ -110,14 +97,14 @@ fn pods_say_why_they_wait_once_all_before_them_are_beyond_a_limit() {
     let mut places = UserPlaces::new(2);
     assert!(enters(&mut places, "alice", "a1") && enters(&mut places, "alice", "a2"));
     let now = Instant::now();
-    places.ask(request("alice", "a3", 0, ""), now);
+    let ask = |places: &mut UserPlaces| places.ask(&"alice".into(), "", request("a3"), now).waits;
+    assert_eq!(ask(&mut places), Some(Waits { is_late: false }));
     assert_eq!(places.observe(&name("a1"), BEYOND_LIMIT), []);
     assert_eq!(places.take_late(now + LONG_WAIT), [], "the other may start");
     assert_eq!(places.observe(&name("a2"), BEYOND_LIMIT), []);
     assert_eq!(places.take_late(now), [], "it came now");
     assert_eq!(places.take_late(now + LONG_WAIT), names(&["a3"]));
-    let answer = places.ask(request("alice", "a3", 0, ""), now);
-    assert_eq!(answer, Answer::Waits { is_late: true });
+    assert_eq!(ask(&mut places), Some(Waits { is_late: true }));
     assert_eq!(places.take_late(now + 2 * LONG_WAIT), [], "it has said so");
     assert_eq!(
         places.observe(&name("a1"), COUNTED_LATER),
@@ -130,7 +117,7 @@ fn pods_say_why_they_wait_once_all_before_them_are_beyond_a_limit() {
 
 /// Whether a member of a gang that asks has a place.
 fn joins(places: &mut UserPlaces, of: &str, gang: &str, size: usize) -> bool {
-    places.ask(member("alice", of, 0, gang, size), Instant::now()) == Answer::HasPlace
+    ask(places, "alice", member(of, gang, size)).waits.is_none()
 }
 
 /// A user with so many places, whose gangs of three pods each have one that runs, and whose places are full.
@@ -157,10 +144,8 @@ fn a_started_gang_gets_its_other_members_while_the_places_are_full() {
     assert!(joins(&mut places, "train-1", "train", 3) && joins(&mut places, "train-2", "train", 3));
     assert!(!joins(&mut places, "train-3", "train", 3), "the gang has its size");
     assert!(!joins(&mut places, "other-0", "other", 3), "none of it runs");
-    assert!(
-        places.ask(member("bob", "b1", 0, "train", 3), Instant::now()) == Answer::HasPlace,
-        "another user has places"
-    );
+    let other = ask(&mut places, "bob", member("b1", "train", 3));
+    assert_eq!(other.waits, None, "another user has places");
     places.observe(&name("train-1"), OnHost::Started);
     assert_eq!(places.observe(&name("train-1"), OnHost::Started), [], "it runs still");
     assert!(!joins(&mut places, "train-3", "train", 3));
@@ -178,10 +163,11 @@ fn a_gang_that_was_admitted_in_part_is_completed_before_another() {
         assert_eq!(joins(&mut places, of, "a", 4), matches!(of, "a0" | "a1"));
     }
     for of in ["b0", "b1", "b2", "b3"] {
-        assert_eq!(
-            places.ask(member("alice", of, 5, "b", 4), Instant::now()),
-            Answer::Waits { is_late: false }
-        );
+        let important = Request {
+            priority: 5,
+            ..member(of, "b", 4)
+        };
+        assert!(ask(&mut places, "alice", important).waits.is_some());
     }
     places.observe(&name("a0"), COUNTED_LATER);
     places.observe(&name("a1"), COUNTED_LATER);
@@ -201,7 +187,7 @@ fn a_gang_that_was_admitted_in_part_is_completed_before_another() {
     }
     for of in ["b0", "b1", "b2", "b3"] {
         places.observe(&name(of), COUNTED_LATER);
-        places.observe(&name(of), OnHost::Gone);
+        places.observe(&name(of), OnHost::Ended);
     }
     assert!(places.users.is_empty() && places.pods.is_empty(), "{places:?}");
 }
@@ -213,6 +199,10 @@ fn gangs_do_not_multiply_the_places_of_a_user() {
     assert!(!joins(&mut places, "a-2", "a", 9), "twice as many places are taken");
     assert!(joins(&mut places, "b-1", "b", 9), "each gang has one");
     assert!(!joins(&mut places, "b-2", "b", 9));
+    assert!(
+        !joins(&mut places, "c-1", "c", 9),
+        "three times as many places are taken"
+    );
     assert_eq!(places.observe(&name("a-1"), OnHost::Started), names(&["a-2"]));
     assert_eq!(places.observe(&name("b-1"), OnHost::Started), names(&["b-2"]));
 }
@@ -227,16 +217,122 @@ fn a_gang_that_grows_gets_the_members_that_wait() {
 }
 
 #[test]
+fn a_gang_that_grows_gets_all_of_its_members_that_wait() {
+    let mut places = full(3, &["train"]);
+    assert!(joins(&mut places, "train-1", "train", 2));
+    for of in ["train-2", "train-3"] {
+        assert!(!joins(&mut places, of, "train", 2));
+    }
+    let larger = ask(&mut places, "alice", member("train-1", "train", 4));
+    assert_eq!(larger.admitted, names(&["train-2", "train-3"]));
+}
+
+#[test]
 fn after_a_restart_gangs_that_run_are_known() {
     let mut places = UserPlaces::new(1);
-    let gang = Gang {
-        name: name("train"),
-        size: 2,
-    };
-    places.restore(name("train-0"), "alice".into(), Some(gang), OnHost::Started);
-    places.restore(name("single-0"), "alice".into(), None, BEYOND_LIMIT);
-    places.restore(name("single-1"), "alice".into(), None, OnHost::Started);
+    let alice: User = "alice".into();
+    places.restore(&alice, member("train-0", "train", 2), OnHost::Started);
+    places.restore(&alice, request("single-0"), BEYOND_LIMIT);
+    places.restore(&alice, request("single-1"), OnHost::Started);
     assert!(!places.knows(&name("single-1")), "it needs no place, and is no member");
     assert!(joins(&mut places, "train-1", "train", 2));
     assert!(!joins(&mut places, "train-2", "train", 2));
+}
+
+#[test]
+fn a_gang_that_is_found_to_run_gets_its_members_that_wait() {
+    let mut places = full(1, &[]);
+    assert!(!joins(&mut places, "train-1", "train", 2), "none of it is known to run");
+    let admitted = places.restore(&"alice".into(), member("train-0", "train", 2), OnHost::Started);
+    assert_eq!(admitted, names(&["train-1"]));
+}
+
+#[test]
+fn members_that_have_succeeded_are_not_missing() {
+    let mut places = full(1, &["train"]);
+    for of in ["train-1", "train-2"] {
+        assert!(joins(&mut places, of, "train", 3));
+        places.observe(&name(of), OnHost::Started);
+        if of == "train-1" {
+            assert_eq!(places.observe(&name(of), OnHost::Succeeded), []);
+        }
+    }
+    assert!(
+        !joins(&mut places, "train-3", "train", 3),
+        "two run, and one has succeeded"
+    );
+    assert_eq!(places.observe(&name("train-0"), OnHost::Ended), names(&["train-3"]));
+    for of in ["train-1", "train-2", "train-3", "single-0"] {
+        places.observe(&name(of), OnHost::Ended);
+    }
+    assert!(places.users.is_empty() && places.pods.is_empty(), "{places:?}");
+}
+
+#[test]
+fn a_pod_whose_host_pod_is_replaced_keeps_its_place() {
+    let mut places = UserPlaces::new(1);
+    assert!(enters(&mut places, "alice", "a1") && !enters(&mut places, "alice", "a2"));
+    places.observe(&name("a1"), BEYOND_LIMIT);
+    assert_eq!(places.observe(&name("a1"), OnHost::Gone), [], "it is created again");
+    assert!(enters(&mut places, "alice", "a1") && !enters(&mut places, "alice", "a2"));
+    assert_eq!(places.forget(&name("a1")), names(&["a2"]), "it is not");
+}
+
+#[test]
+fn a_pod_of_another_user_gets_no_place_of_an_earlier_one_of_its_name() {
+    let mut places = UserPlaces::new(1);
+    assert!(enters(&mut places, "alice", "a1"));
+    for of in ["x", "y", "z"] {
+        assert!(!enters(&mut places, "alice", of));
+    }
+    assert!(enters(&mut places, "bob", "x"), "bob has a place");
+    assert!(!enters(&mut places, "bob", "y"), "and no other");
+    assert_eq!(places.forget(&name("a1")), names(&["z"]), "the others are not of alice");
+    assert!(!enters(&mut places, "alice", "last"));
+    let answer = ask(&mut places, "bob", request("z"));
+    assert_eq!(
+        (answer.waits.is_some(), answer.admitted),
+        (true, names(&["last"])),
+        "the place was of alice"
+    );
+}
+
+#[test]
+fn a_pod_that_is_made_again_is_not_as_old_as_before() {
+    let mut places = UserPlaces::new(1);
+    assert!(enters(&mut places, "alice", "first"));
+    let mut waits = |of: &str, created: &str| {
+        let answer = places.ask(&"alice".into(), created, request(of), Instant::now());
+        assert!(answer.waits.is_some());
+    };
+    waits("again", "2026-01-01T00:00:01Z");
+    waits("other", "2026-01-01T00:00:02Z");
+    waits("again", "2026-01-01T00:00:03Z");
+    assert_eq!(places.observe(&name("first"), OnHost::Started), names(&["other"]));
+}
+
+#[test]
+fn a_pod_counts_for_the_gang_that_it_belongs_to_now() {
+    let alice: User = "alice".into();
+    let gang = |of: &str| member("", of, 3).gang;
+    let mut places = full(1, &["a", "b"]);
+    assert!(!enters(&mut places, "alice", "late"));
+    let joined = places.regroup(&name("late"), &alice, gang("a").as_ref());
+    assert_eq!(joined, names(&["late"]), "a runs, and lacks it");
+    assert!(!joins(&mut places, "a-1", "a", 3), "twice as many places are taken");
+    let renamed = places.regroup(&name("late"), &alice, gang("b").as_ref());
+    assert_eq!(renamed, names(&["a-1"]), "a lacks it again");
+    // With other names there are not more places.
+    assert_eq!(places.regroup(&name("late"), &alice, gang("c").as_ref()), []);
+    assert!(
+        !joins(&mut places, "b-1", "b", 3),
+        "three times as many places are taken"
+    );
+    assert_eq!(places.regroup(&name("a-0"), &alice, None), []);
+    assert!(!places.knows(&name("a-0")), "it runs, and is no member");
+    assert_eq!(places.regroup(&name("late"), &"bob".into(), gang("a").as_ref()), []);
+    for of in ["a-1", "b-0", "b-1", "late", "single-0"] {
+        places.observe(&name(of), OnHost::Ended);
+    }
+    assert!(places.users.is_empty() && places.pods.is_empty(), "{places:?}");
 }

@@ -1,25 +1,8 @@
 use super::*;
-use crate::engine::window::LONG_WAIT;
-
-fn name(of: &str) -> Name {
-    Name::new("team", of)
-}
-
-fn request(of: &str) -> Request {
-    Request {
-        name: name(of),
-        priority: 0,
-        gang: None,
-    }
-}
-
-fn member(of: &str, gang: &str, size: usize) -> Request {
-    let gang = Gang { name: name(gang), size };
-    Request {
-        gang: Some(gang),
-        ..request(of)
-    }
-}
+use crate::engine::{
+    test_requests::{member, name, request},
+    window::LONG_WAIT,
+};
 
 fn names(admitted: &[Name]) -> Vec<&str> {
     admitted.iter().map(|name| &*name.name).collect()

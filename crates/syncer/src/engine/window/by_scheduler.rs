@@ -102,19 +102,10 @@ impl SchedulingWindows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::window::TIMEOUT;
-
-    fn name(of: &str) -> Name {
-        Name::new("team", of)
-    }
-
-    fn request(of: &str) -> Request {
-        Request {
-            name: name(of),
-            priority: 0,
-            gang: None,
-        }
-    }
+    use crate::engine::{
+        test_requests::{name, request},
+        window::TIMEOUT,
+    };
 
     #[test]
     fn pods_of_a_scheduler_that_does_not_run_delay_no_others() {

@@ -1,26 +1,7 @@
 use super::*;
+use crate::engine::test_requests::{member, name, request};
 
 const MAXIMUM: usize = 64;
-
-fn name(name: &str) -> Name {
-    Name::new("team", name)
-}
-
-fn request(of: &str) -> Request {
-    Request {
-        name: name(of),
-        priority: 0,
-        gang: None,
-    }
-}
-
-fn member(of: &str, gang: &str, size: usize) -> Request {
-    let gang = Gang { name: name(gang), size };
-    Request {
-        gang: Some(gang),
-        ..request(of)
-    }
-}
 
 fn names(admitted: &[Admitted]) -> Vec<&str> {
     admitted.iter().map(|pod| &*pod.name.name).collect()
