@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// Where control planes run.
     #[arg(long, value_enum, default_value_t = RuntimeKind::Process)]
     pub(crate) runtime: RuntimeKind,
-    /// JSON file with images, versions, placement and resources of control planes that are pods.
+    /// JSON file with images, versions, placement and resources of control planes that are pods, and who collects their metrics.
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_settings: Option<PathBuf>,
     /// URL at which syncers that are pods reach the host [default: as the kubeconfig says, or as in pods].

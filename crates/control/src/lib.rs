@@ -69,7 +69,7 @@ pub struct ControlConfig {
     pub host: HostInput,
     /// The tenants' shared etcd.
     pub datastore: DatastoreConfig,
-    /// What flags say about the host's network.
+    /// What flags and settings say about the host's network.
     pub network: network::NetworkConfig,
     /// What a TenantCluster without a class gets.
     pub without_class: controllers::tenant::WithoutClass,

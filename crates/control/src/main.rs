@@ -116,7 +116,9 @@ async fn lead(
     stop: tokio_util::sync::CancellationToken,
     on_ready: impl FnOnce(),
 ) -> Result<(), AnyError> {
-    let runtime = open_runtime(args, &client).await?;
+    let settings = read_cluster_settings(args)?;
+    let metrics_from = settings.metrics_from.clone();
+    let runtime = open_runtime(args, settings, &client).await?;
     let endpoints = find_datastore_endpoints(args, &client).await?;
     let config = ControlConfig {
         client,
@@ -129,6 +131,7 @@ async fn lead(
         network: NetworkConfig {
             blocked: args.blocked_cidr.clone(),
             api_server_clients: args.api_server_client.clone(),
+            metrics_from,
             gateway: args.gateway(),
         },
         without_class: args.without_class.into(),
@@ -183,12 +186,20 @@ async fn find_datastore_endpoints(args: &Args, client: &kube::Client) -> Result<
     Ok(vec![format!("https://{}", SocketAddr::new(address, PORT))])
 }
 
-async fn open_runtime(args: &Args, client: &kube::Client) -> Result<Arc<dyn ControlPlaneRuntime>, AnyError> {
+/// The platform's settings of control planes that are pods.
+fn read_cluster_settings(args: &Args) -> Result<ClusterSettings, AnyError> {
+    match &args.cluster_settings {
+        Some(file) => Ok(ClusterSettings::read(file)?),
+        None => Ok(ClusterSettings::default()),
+    }
+}
+
+async fn open_runtime(
+    args: &Args,
+    settings: ClusterSettings,
+    client: &kube::Client,
+) -> Result<Arc<dyn ControlPlaneRuntime>, AnyError> {
     if args.runtime == RuntimeKind::Cluster {
-        let settings = match &args.cluster_settings {
-            Some(file) => ClusterSettings::read(file)?,
-            None => ClusterSettings::default(),
-        };
         return Ok(Arc::new(ClusterRuntime::new(settings, client.clone())));
     }
     let dir = args.runtime_dir.clone().ok_or("--runtime-dir is needed")?;

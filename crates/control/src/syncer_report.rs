@@ -1,7 +1,8 @@
 //! What control knows of the syncer of a tenant: whether the class of the tenant is enforced on the host.
 //!
-//! Nobody but control reaches syncers, so it says this in its own metrics, for alerts. The conditions are not enough: a team can make another step
-//! fail, and then they stay as they were. A syncer that has been taken over can say anything; it is said of its own tenant only.
+//! Not every platform collects the metrics of syncers, so control says this in its own, for alerts. The conditions are not enough: a team can
+//! make another step fail, and then they stay as they were. A syncer that has been taken over can say anything; it is said of its own tenant
+//! only.
 
 /// The names of the numbers in the metrics of a syncer.
 const UNLISTED: &str = "berth_syncer_unlisted_kinds";

@@ -1,4 +1,4 @@
-//! Expressions of alerts, evaluated by Prometheus' own tool.
+//! Expressions of alerts and of the dashboard, evaluated by Prometheus' own tool.
 
 use berth_tests::{files::documents, helm::chart};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use std::{fs, process::Command};
 use tempfile::TempDir;
 
 /// The expression of an alert.
-fn expression(alert: &str) -> String {
+fn alert_expression(alert: &str) -> String {
     let text = fs::read_to_string(chart().join("files/alerts.yaml")).unwrap();
     let documents = documents(&text);
     let rules = documents[0]["groups"][0]["rules"].as_array().unwrap();
@@ -15,37 +15,40 @@ fn expression(alert: &str) -> String {
     rule["expr"].as_str().unwrap().to_owned()
 }
 
-/// The counter of a policy exists from its first denial on, with the value 1.
-#[test]
-fn the_first_denial_of_a_policy_raises_the_alert_and_so_does_the_next() {
-    let expression = expression("BerthAdmissionPolicyDenied");
-    let denied_at = |time: &str, is_denied: bool| {
-        let samples = if is_denied {
-            json!([{"labels": "{policy=\"berth-pods\"}", "value": 1}])
-        } else {
-            json!([])
-        };
-        // Whether there is a sample decides; `increase` extrapolates its value.
-        let expr = format!("({expression}) * 0 + 1");
-        json!({"expr": expr, "eval_time": time, "exp_samples": samples})
-    };
-    let counter = |policy: &str, action: &str, values: &str| {
-        let labels = format!("policy=\"{policy}\", enforcement_action=\"{action}\"");
-        json!({"series": format!("apiserver_validating_admission_policy_check_total{{{labels}}}"), "values": values})
-    };
-    let tests: Value = json!({"evaluation_interval": "30s", "tests": [{
-        "interval": "30s",
-        "input_series": [
-            // The first after 5 minutes, the second after 35.
-            counter("berth-pods", "deny", "_x10 1x59 2x60"),
-            counter("berth-pods", "allow", "0+1x120"),
-            counter("berth-event-sizes", "deny", "0+1x120"),
-            counter("of-others", "deny", "0+1x120"),
-        ],
-        "promql_expr_test": [
-            denied_at("4m", false), denied_at("6m", true), denied_at("14m", true), denied_at("25m", false),
-            denied_at("36m", true), denied_at("55m", false),
-        ],
+/// The expression of a panel of the dashboard.
+fn panel_expression(title: &str) -> String {
+    let text = fs::read_to_string(chart().join("files/dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let panel = panels.iter().find(|panel| panel["title"] == title);
+    let panel = panel.unwrap_or_else(|| panic!("there is no panel {title}"));
+    panel["targets"][0]["expr"].as_str().unwrap().to_owned()
+}
+
+/// A counter of requests that policies checked. It exists from its first request on, with the value 1: `values` has a sample every 30 seconds.
+fn counter(policy: &str, action: &str, values: &str) -> Value {
+    let labels = format!("policy=\"{policy}\", enforcement_action=\"{action}\"");
+    json!({"series": format!("apiserver_validating_admission_policy_check_total{{{labels}}}"), "values": values})
+}
+
+/// Denials of `berth-pods`: the first after 5 minutes, the second after 35.
+fn two_denials() -> Value {
+    counter("berth-pods", "deny", "_x10 1x59 2x60")
+}
+
+/// What an expression evaluates to at a time: this value for `berth-pods`, or nothing.
+fn evaluates_to(expression: &str, time: &str, value: Option<u8>) -> Value {
+    let samples: Vec<Value> = value
+        .map(|value| json!({"labels": "{policy=\"berth-pods\"}", "value": value}))
+        .into_iter()
+        .collect();
+    json!({"expr": expression, "eval_time": time, "exp_samples": samples})
+}
+
+/// Lets Prometheus' own tool evaluate expressions.
+fn evaluate(input_series: &[Value], expected: &[Value]) {
+    let tests = json!({"evaluation_interval": "30s", "tests": [{
+        "interval": "30s", "input_series": input_series, "promql_expr_test": expected,
     }]});
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("tests.yaml");
@@ -53,4 +56,48 @@ fn the_first_denial_of_a_policy_raises_the_alert_and_so_does_the_next() {
     let output = Command::new("promtool").args(["test", "rules"]).arg(&file).output();
     let output = output.expect("promtool is in the package prometheus");
     assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn the_first_denial_of_a_policy_raises_the_alert_and_so_does_the_next() {
+    // Whether there is a sample decides; `increase` extrapolates its value.
+    let expression = format!("({}) * 0 + 1", alert_expression("BerthAdmissionPolicyDenied"));
+    let raised_at = |time: &str, is_raised: bool| evaluates_to(&expression, time, is_raised.then_some(1));
+    evaluate(
+        &[
+            two_denials(),
+            counter("berth-pods", "allow", "0+1x120"),
+            counter("berth-event-sizes", "deny", "0+1x120"),
+            counter("of-others", "deny", "0+1x120"),
+        ],
+        &[
+            raised_at("4m", false),
+            raised_at("6m", true),
+            raised_at("14m", true),
+            raised_at("25m", false),
+            raised_at("36m", true),
+            raised_at("55m", false),
+        ],
+    );
+}
+
+#[test]
+fn the_dashboard_shows_the_first_denial_of_a_policy_and_the_next() {
+    let expression = format!("({}) > bool 0", panel_expression("Denied by admission policies"));
+    let shown_at = |time: &str, value: Option<u8>| evaluates_to(&expression, time, value);
+    evaluate(
+        &[
+            two_denials(),
+            counter("berth-pods", "allow", "0+1x120"),
+            counter("of-others", "deny", "0+1x120"),
+        ],
+        &[
+            shown_at("4m", None),
+            shown_at("6m", Some(1)),
+            shown_at("9m", Some(1)),
+            shown_at("25m", Some(0)),
+            shown_at("36m", Some(1)),
+            shown_at("55m", Some(0)),
+        ],
+    );
 }

@@ -4,6 +4,7 @@
 
 mod alerts;
 mod images;
+mod monitoring;
 mod render;
 mod server;
 mod texts;

@@ -48,7 +48,7 @@ fn is_generated(document: &Value) -> bool {
     GENERATED.iter().any(|kind| document["kind"] == *kind)
 }
 
-fn named(document: &Value) -> String {
+pub(crate) fn named(document: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     format!("{}/{}", text(&document["kind"]), text(&document["metadata"]["name"]))
 }

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 /// User name of the syncer in its tenant.
 pub const TENANT_USER: &str = "berth:syncer";
 
-/// Memory of a syncer without objects, and for what comes and goes: idle it has 19 MiB (docs/operations/performance.md), and an object or an
-/// answer of the tenant may take 64 MiB while it is read (`MAX_TREE` of `berth_runtime::answers`).
+/// Memory of a syncer without objects, and for what comes and goes: idle it has 17 to 20 MiB (docs/operations/performance.md), and an object
+/// or an answer of the tenant may take 64 MiB while it is read (`MAX_TREE` of `berth_runtime::answers`).
 const BASE_MEMORY: u64 = 256 << 20;
 /// Memory for a pod: 12 KiB were measured for a small one.
 const MEMORY_OF_POD: u64 = 16 << 10;

@@ -12,7 +12,11 @@ use crate::{
 };
 use berth_api::{labels, names::TenantId};
 use ipnet::IpNet;
-use k8s_openapi::api::{core::v1::Node, discovery::v1::EndpointSlice, networking::v1::NetworkPolicy};
+use k8s_openapi::api::{
+    core::v1::Node,
+    discovery::v1::EndpointSlice,
+    networking::v1::{NetworkPolicy, NetworkPolicyPeer},
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams, PostParams},
@@ -29,13 +33,15 @@ use tokio::time::Instant;
 /// Age after which discovery of the host's policy APIs is repeated.
 const REFRESH: Duration = Duration::from_secs(60);
 
-/// What flags say about the host's network.
+/// What flags and settings say about the host's network.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkConfig {
     /// Ranges that are blocked for every tenant, besides those that the host's API shows.
     pub blocked: Vec<IpNet>,
     /// Namespaces of the host whose pods may connect to the API servers of all tenants.
     pub api_server_clients: Vec<String>,
+    /// Who may read the metrics of syncers besides Berth, as peers of a policy in Berth's namespace.
+    pub metrics_from: Vec<NetworkPolicyPeer>,
     /// Where teams reach the gateway; none: there is no gateway.
     pub gateway: Option<GatewayConfig>,
 }
@@ -51,7 +57,7 @@ pub struct NetworkContext<'a> {
     pub nodes: &'a Store<Node>,
     /// NetworkPolicies that control made.
     pub network_policies: &'a Store<NetworkPolicy>,
-    /// Settings from flags.
+    /// Settings of the platform.
     pub config: &'a NetworkConfig,
     /// Which cluster-wide policies the host serves.
     pub tier: &'a AdministrativeTier,

@@ -12,7 +12,7 @@ use k8s_openapi::{
         NetworkPolicyPort, NetworkPolicySpec,
     },
     apimachinery::pkg::{
-        apis::meta::v1::{LabelSelector, ObjectMeta},
+        apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta},
         util::intstr::IntOrString,
     },
 };
@@ -78,6 +78,42 @@ pub fn all_addresses_except(blocked: &[IpNet]) -> Vec<NetworkPolicyPeer> {
         .into_iter()
         .filter_map(|cidr| block(cidr, blocked))
         .collect()
+}
+
+/// A peer of a policy in the namespace `home`, as a peer of policies elsewhere: without a namespace it means pods of `home`. What is empty is
+/// left out, as the API server returns it. Otherwise a policy would differ from the stored one for ever.
+pub fn peer_elsewhere(home: &str, peer: &NetworkPolicyPeer) -> NetworkPolicyPeer {
+    let NetworkPolicyPeer {
+        ip_block,
+        namespace_selector,
+        pod_selector,
+    } = peer;
+    let namespaces = match (namespace_selector, ip_block) {
+        (Some(selector), _) => Some(without_empty(selector)),
+        (None, Some(_)) => None,
+        (None, None) => Some(label_selector([(labels::NAMESPACE_NAME, home)])),
+    };
+    NetworkPolicyPeer {
+        ip_block: ip_block.as_ref().map(|block| IPBlock {
+            cidr: block.cidr.clone(),
+            except: block.except.clone().and_then(some),
+        }),
+        namespace_selector: namespaces,
+        pod_selector: pod_selector.as_ref().map(without_empty),
+    }
+}
+
+/// A selector without empty maps and lists.
+fn without_empty(selector: &LabelSelector) -> LabelSelector {
+    let expressions = selector.match_expressions.iter().flatten();
+    let expressions = expressions.map(|expression| LabelSelectorRequirement {
+        values: expression.values.clone().and_then(some),
+        ..expression.clone()
+    });
+    LabelSelector {
+        match_labels: selector.match_labels.clone().filter(|labels| !labels.is_empty()),
+        match_expressions: some(expressions.collect()),
+    }
 }
 
 /// A port. The protocol is always written out, as the API server would.

@@ -4,12 +4,12 @@
 //! |---|---|---|---|
 //! | `berth-baseline` | all | – | the tenant's API server |
 //! | `berth-kube-apiserver` | API server | the tenant's pods, the other components, Berth, and clients: every address except the host's other pods, and pods of namespaces that the platform names | the datastore, the syncer's admission and egress ports |
-//! | `berth-syncer` | syncer | the API server, Berth | the host's API server, the tenant's pods, DNS, allowed networks |
+//! | `berth-syncer` | syncer | the API server; Berth, and who collects metrics for the platform | the host's API server, the tenant's pods, DNS, allowed networks |
 //! | `berth-coredns` | CoreDNS | the tenant's pods, the other components | DNS servers outside |
 
 use super::{
     NetworkIsolation,
-    build::{Rules, address, all_addresses_except, dns, label_selector, pods, pods_in, port},
+    build::{Rules, address, all_addresses_except, dns, label_selector, peer_elsewhere, pods, pods_in, port},
     workloads::allow_egress,
 };
 use crate::{
@@ -63,9 +63,13 @@ pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPol
         server = server.to(peers, ports);
     }
 
+    let metrics_from = isolation.metrics_from.iter();
+    let metrics_from = metrics_from.map(|peer| peer_elsewhere(system::NAMESPACE, peer));
+    let admin = [tcp(endpoints.syncer_admin.listen.port())];
     let mut syncer = Rules::default()
         .from([pods(of(API_SERVER))], called_back)
-        .from([berth()], [tcp(endpoints.syncer_admin.listen.port())])
+        .from([berth()], admin.clone())
+        .from(metrics_from.collect::<Vec<_>>(), admin)
         .to([isolation.workloads()], [])
         .to([pods(of(COREDNS))], dns(endpoints.dns.listen.port()))
         .to([host_dns], dns(DNS_PORT));

@@ -61,6 +61,8 @@ pub struct NetworkIsolation<'a> {
     pub datastore: &'a [String],
     /// Namespaces of the host whose pods may connect to the API server.
     pub api_server_clients: Vec<&'a str>,
+    /// Who may read the metrics of the syncer besides Berth, as peers of a policy in Berth's namespace.
+    pub metrics_from: &'a [NetworkPolicyPeer],
 }
 
 impl NetworkIsolation<'_> {

@@ -19,6 +19,7 @@ struct Case {
     node_ports: NodePortAccess,
     uses_pods: bool,
     api_server_clients: Vec<&'static str>,
+    metrics_from: Vec<NetworkPolicyPeer>,
 }
 
 impl Case {
@@ -58,6 +59,7 @@ impl Case {
             endpoints: Endpoints::direct(IpAddr::from([0, 0, 0, 0]), &ports),
             uses_pods: true,
             api_server_clients: Vec::new(),
+            metrics_from: Vec::new(),
             tenant,
         }
     }
@@ -80,6 +82,7 @@ impl Case {
                 "https://etcd.storage.svc:2379".into(),
             ],
             api_server_clients: self.api_server_clients.clone(),
+            metrics_from: &self.metrics_from,
         })
     }
 
@@ -120,6 +123,37 @@ fn pods_of_named_namespaces_reach_the_api_server_and_nothing_else() {
         .find(|rule| rule["from"].as_array().unwrap().contains(&peer))
         .unwrap();
     assert_eq!(rule["ports"], json!([{"protocol": "TCP", "port": 6443}]));
+}
+
+/// The peers are those of a policy in Berth's namespace, and in the form in which the API server returns them: a policy that differs is
+/// replaced in each reconcile.
+#[test]
+fn who_collects_metrics_is_a_peer_of_the_syncers_policy_as_the_api_server_stores_it() {
+    let mut case = Case::new("vision");
+    let before = case.policies();
+    case.metrics_from = serde_json::from_value(json!([
+        {"namespaceSelector": {"matchLabels": {"team": "monitoring"}, "matchExpressions": []},
+            "podSelector": {"matchLabels": {}, "matchExpressions": [{"key": "app", "operator": "Exists", "values": []}]}},
+        {"podSelector": {"matchLabels": {"app": "prometheus"}}},
+        {"ipBlock": {"cidr": "192.0.2.7/32", "except": []}},
+    ]))
+    .unwrap();
+    let after = case.policies();
+    let changed: Vec<&NetworkPolicy> = after.iter().filter(|policy| !before.contains(policy)).collect();
+    assert_eq!((before.len(), changed.len()), (after.len(), 1));
+    assert_eq!(changed[0].metadata.name.as_deref(), Some("berth-syncer"));
+    let spec = serde_json::to_value(&changed[0].spec).unwrap();
+    let expected = json!({
+        "from": [
+            {"namespaceSelector": {"matchLabels": {"team": "monitoring"}},
+                "podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}},
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "berth-system"}},
+                "podSelector": {"matchLabels": {"app": "prometheus"}}},
+            {"ipBlock": {"cidr": "192.0.2.7/32"}},
+        ],
+        "ports": [{"protocol": "TCP", "port": 8080}],
+    });
+    assert_eq!(spec["ingress"].as_array().unwrap().last(), Some(&expected));
 }
 
 #[test]

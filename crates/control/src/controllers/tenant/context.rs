@@ -24,7 +24,7 @@ pub struct TenantContext {
     pub client: Client,
     /// The host's objects, as watches know them.
     pub stores: Stores,
-    /// Settings of the host's network, from flags.
+    /// Settings of the host's network, from flags and the platform's settings.
     pub network_config: NetworkConfig,
     /// What a TenantCluster without a class gets.
     pub without_class: WithoutClass,

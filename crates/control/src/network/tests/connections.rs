@@ -120,6 +120,44 @@ fn node_ports_are_open_at_the_tenants_own_nodes() {
     ]);
 }
 
+#[test]
+fn who_collects_metrics_reaches_the_metrics_of_syncers_and_nothing_else() {
+    let mut cases = NAMES.map(Case::new);
+    for case in &mut cases {
+        case.metrics_from = serde_json::from_value(json!([
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+                "podSelector": {"matchLabels": {"app": "prometheus"}}},
+            {"podSelector": {"matchLabels": {"app": "agent"}}},
+        ]))
+        .unwrap();
+    }
+    let fleet = Fleet::of(&cases, Vec::new());
+    let prometheus = pod("monitoring", 1, &[("app", "prometheus")]);
+    let (beside, elsewhere) = (pod("monitoring", 2, &[]), pod("other", 3, &[("app", "prometheus")]));
+    let agent = pod("berth-system", 4, &[("app", "agent")]);
+    let (berth, agent_elsewhere) = (pod("berth-system", 5, &[]), pod("other", 6, &[("app", "agent")]));
+    let team = workload(0, 7, &[&[("app", "prometheus")][..], OPEN].concat());
+    let (syncer, other_syncer) = (component(0, 8, "syncer"), component(1, 9, "syncer"));
+    let (server, coredns) = (component(0, 10, "kube-apiserver"), component(0, 11, "coredns"));
+    let metrics = ("TCP", 8080);
+    fleet.check(&[
+        (&prometheus, &syncer, metrics, true),
+        (&prometheus, &other_syncer, metrics, true),
+        (&agent, &syncer, metrics, true),
+        (&berth, &syncer, metrics, true),
+        (&prometheus, &syncer, ("UDP", 8080), false),
+        (&prometheus, &syncer, ("TCP", 8443), false),
+        (&prometheus, &syncer, ("TCP", 8444), false),
+        (&prometheus, &server, ("TCP", 6443), false),
+        (&prometheus, &coredns, ("UDP", 5353), false),
+        (&prometheus, &workload(0, 12, OPEN), metrics, false),
+        (&beside, &syncer, metrics, false),
+        (&elsewhere, &syncer, metrics, false),
+        (&agent_elsewhere, &syncer, metrics, false),
+        (&team, &syncer, metrics, false),
+    ]);
+}
+
 /// Any peer that the API accepts, including peers that no syncer writes.
 fn peer_strategy() -> impl Strategy<Value = Value> {
     let selector = prop::sample::select(vec![

@@ -172,7 +172,11 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) fn new(written: Vec<NetworkPolicy>) -> Self {
-        let cases = NAMES.map(Case::new);
+        Self::of(&NAMES.map(Case::new), written)
+    }
+
+    /// The same with these two tenants.
+    pub(super) fn of(cases: &[Case; 2], written: Vec<NetworkPolicy>) -> Self {
         let deny = |case: &Case| {
             case.with(|isolation| cluster_policy::build_cluster_policy(isolation, Generation::Cluster, true))
                 .data

@@ -11,7 +11,7 @@ use k8s_openapi::{
     api::{
         apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
         core::v1::{
-            Capabilities, Container, EnvVar, HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler,
+            Capabilities, Container, ContainerPort, EnvVar, HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler,
             LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec, Probe, ProjectedVolumeSource,
             SeccompProfile, Secret, SecretProjection, SecurityContext, Service, ServiceAccountTokenProjection,
             ServicePort, ServiceSpec, SleepAction, TopologySpreadConstraint, Volume, VolumeMount, VolumeProjection,
@@ -26,6 +26,8 @@ use k8s_openapi::{
 
 /// Label that names the component of an object.
 pub const APP_NAME: &str = "app.kubernetes.io/name";
+/// Name of the syncer's port with its metrics, in its pod and its Service.
+pub const ADMIN_PORT: &str = "admin";
 /// A capability without which the programs of some images do not start. Their ports do not need it.
 const BIND: &str = "NET_BIND_SERVICE";
 /// User and group of every container.
@@ -208,6 +210,7 @@ fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -
         command,
         args: Some(component.args_in(FOLDER)),
         env: (!env.is_empty()).then(|| env.into_iter().map(variable).collect()),
+        ports: admin_port(component).map(|port| vec![port]),
         resources: Some(resources),
         volume_mounts: Some(vec![VolumeMount {
             name: "files".into(),
@@ -245,6 +248,17 @@ fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -
         }),
         ..Container::default()
     }
+}
+
+/// The port of the syncer with its metrics: a PodMonitor finds ports by their names.
+fn admin_port(component: &Component) -> Option<ContainerPort> {
+    let health = component.health?;
+    matches!(component.program, Program::Syncer).then(|| ContainerPort {
+        name: Some(ADMIN_PORT.into()),
+        container_port: health.port.into(),
+        protocol: Some("TCP".into()),
+        ..ContainerPort::default()
+    })
 }
 
 fn probe(health: Health, path: &str, period: i32, failures: i32) -> Probe {
@@ -333,7 +347,7 @@ pub(super) fn service(owner: Owner<'_>, ports: &Ports) -> Service {
         spec: Some(ServiceSpec {
             selector: Some(pod_selector(owner.tenant, SYNCER)),
             ports: Some(vec![
-                port("admin", ports.syncer_admin),
+                port(ADMIN_PORT, ports.syncer_admin),
                 port("admission", ports.admission),
                 port("egress", ports.egress),
             ]),

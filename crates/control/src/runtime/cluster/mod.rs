@@ -16,7 +16,7 @@ pub use settings::ClusterSettings;
 
 use super::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError};
 use crate::apply::optional;
-pub use build::APP_NAME;
+pub use build::{ADMIN_PORT, APP_NAME};
 
 use crate::control_plane::{Component, Endpoint, Endpoints, Form, Ports, PublicEndpoint, ServiceRange};
 use async_trait::async_trait;

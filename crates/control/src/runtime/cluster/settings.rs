@@ -4,13 +4,16 @@ use super::super::RuntimeError;
 use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, Program, SCHEDULER, SYNCER};
 use berth_kubernetes_versions::{self as versions, emulation};
 use k8s_openapi::{
-    api::core::v1::{ResourceRequirements, Toleration},
+    api::{
+        core::v1::{ResourceRequirements, Toleration},
+        networking::v1::NetworkPolicyPeer,
+    },
     apimachinery::pkg::api::resource::Quantity,
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, path::Path};
 
-/// Images, placement and resources of the pods of control planes.
+/// Images, placement and resources of the pods of control planes, and who collects their metrics.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ClusterSettings {
@@ -36,6 +39,8 @@ pub struct ClusterSettings {
     pub tolerations: Vec<Toleration>,
     /// Resources by component, in place of the defaults.
     pub resources: BTreeMap<String, ResourceRequirements>,
+    /// Who may read the metrics of syncers, as peers of a NetworkPolicy in Berth's namespace, which may do so in any case.
+    pub metrics_from: Vec<NetworkPolicyPeer>,
 }
 
 impl Default for ClusterSettings {
@@ -51,6 +56,7 @@ impl Default for ClusterSettings {
             node_selector: BTreeMap::new(),
             tolerations: Vec::new(),
             resources: BTreeMap::new(),
+            metrics_from: Vec::new(),
         }
     }
 }
@@ -153,9 +159,11 @@ mod tests {
     fn missing_fields_have_defaults_and_unknown_fields_are_rejected() {
         let settings: ClusterSettings = serde_json::from_str(
             r#"{"versions": ["v1.37.1", "v1.36.4"], "kubernetesRegistry": "mirror.example/k8s",
-                "resources": {"syncer": {"requests": {"cpu": "1"}}}}"#,
+                "resources": {"syncer": {"requests": {"cpu": "1"}}},
+                "metricsFrom": [{"ipBlock": {"cidr": "192.0.2.7/32"}}]}"#,
         )
         .unwrap();
+        assert_eq!(settings.metrics_from.len(), 1);
         assert_eq!(settings.offered(), ["v1.37.1", "v1.36.4", "v1.35.0"]);
         assert_eq!(settings.image_pull_policy, "IfNotPresent");
         assert_eq!(settings.resources(SYNCER, Some(1 << 40)).limits, None);

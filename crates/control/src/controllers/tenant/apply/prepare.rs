@@ -140,6 +140,7 @@ async fn prepare_network(
         webhook_hosts: &class_network.api_server_egress.hosts,
         datastore: context.datastore.endpoints(),
         api_server_clients: api_server_clients(context, settings),
+        metrics_from: &context.network_config.metrics_from,
     };
     network::apply_policies(context.network(), &tenant.memory.host, &isolation)
         .await

@@ -1,0 +1,125 @@
+//! Who collects the metrics of syncers, and how.
+
+use crate::render::{named, template};
+use berth_api::{labels, names::WORKLOAD_NAMESPACE_PATTERN};
+use berth_control::{
+    control_plane::SYNCER,
+    runtime::cluster::{ADMIN_PORT, APP_NAME, ClusterSettings},
+};
+use serde_json::{Value, json};
+
+/// Values with a Prometheus of the platform.
+fn with_prometheus() -> Value {
+    let peer = json!({
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    });
+    json!({"networkPolicies": {"metricsFrom": [peer]}})
+}
+
+fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
+    all.iter().find(|document| named(document) == name)
+}
+
+/// What the settings of control say about who collects metrics.
+fn metrics_from_of_control(all: &[Value]) -> Value {
+    let settings = find(all, "ConfigMap/berth-control").unwrap()["data"]["settings.json"].as_str();
+    let settings: ClusterSettings = serde_json::from_str(settings.unwrap()).unwrap();
+    serde_json::to_value(settings.metrics_from).unwrap()
+}
+
+/// The name under which Prometheus discovers a label of a pod.
+fn discovered(label: &str) -> String {
+    let name = label.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    format!("__meta_kubernetes_pod_label_{name}")
+}
+
+#[tokio::test]
+async fn a_prometheus_that_the_platform_names_may_reach_berth_and_syncers() {
+    let values = with_prometheus();
+    let all = template(&values).await.unwrap();
+    let peers = &values["networkPolicies"]["metricsFrom"];
+    let policy = find(&all, "NetworkPolicy/berth-metrics").unwrap();
+    assert_eq!(&policy["spec"]["ingress"][0]["from"], peers);
+    assert_eq!(&metrics_from_of_control(&all), peers);
+    assert!(find(&all, "PodMonitor/berth-syncers").is_some());
+    let all = template(&json!({})).await.unwrap();
+    assert_eq!(metrics_from_of_control(&all), json!([]));
+    assert!(
+        find(&all, "PodMonitor/berth-syncers").is_none(),
+        "no Prometheus reaches syncers"
+    );
+}
+
+#[tokio::test]
+async fn policies_of_control_planes_follow_the_value_without_those_of_berth() {
+    let mut values = with_prometheus();
+    values["networkPolicies"]["enabled"] = false.into();
+    // The values of an older release do not have this one.
+    for (monitor, expected) in [
+        (json!({}), true),
+        (json!({"enabled": false}), false),
+        (json!(null), false),
+    ] {
+        values["monitoring"] = json!({ "podMonitor": monitor });
+        let all = template(&values).await.unwrap();
+        assert!(find(&all, "NetworkPolicy/berth-metrics").is_none());
+        assert_eq!(metrics_from_of_control(&all), values["networkPolicies"]["metricsFrom"]);
+        assert_eq!(
+            find(&all, "PodMonitor/berth-syncers").is_some(),
+            expected,
+            "{}",
+            values["monitoring"]
+        );
+    }
+}
+
+/// A syncer that has been taken over serves what it likes, and pods of tenants may have labels of syncers: neither may say anything of others.
+#[tokio::test]
+async fn syncers_are_found_in_control_planes_and_say_things_of_their_own_tenant_only() {
+    let mut values = with_prometheus();
+    values["monitoring"] = json!({"podMonitor": {"interval": "1m", "labels": {"release": "monitoring"}}});
+    let all = template(&values).await.unwrap();
+    let monitor = find(&all, "PodMonitor/berth-syncers").unwrap();
+    assert_eq!(monitor["metadata"]["labels"]["release"], "monitoring");
+    let workloads = WORKLOAD_NAMESPACE_PATTERN.trim_start_matches('^').trim_end_matches('$');
+    let label = |target: &str, label: &str| json!({"sourceLabels": [discovered(label)], "targetLabel": target, "action": "replace"});
+    let expected = json!({
+        "selector": {"matchLabels": {APP_NAME: SYNCER}},
+        "namespaceSelector": {"any": true},
+        "sampleLimit": 50_000,
+        "podMetricsEndpoints": [{
+            "port": ADMIN_PORT,
+            "path": "/metrics",
+            "scheme": "http",
+            "interval": "1m",
+            "honorLabels": false,
+            "honorTimestamps": false,
+            "relabelings": [
+                {"sourceLabels": ["__meta_kubernetes_namespace"], "regex": format!("{workloads}-cp"), "action": "keep"},
+                label("tenant_namespace", labels::TENANT_NAMESPACE),
+                label("tenant", labels::TENANT_NAME),
+            ],
+            "metricRelabelings": [{"sourceLabels": ["__name__"], "regex": "berth_syncer_.+", "action": "keep"}],
+        }],
+    });
+    assert_eq!(monitor["spec"], expected);
+}
+
+/// A name that Kubernetes does not know would be left out of a selector, and an empty selector is everybody.
+#[tokio::test]
+async fn peers_with_unknown_fields_are_refused() {
+    for peer in [
+        json!({}),
+        json!({"namespaces": "monitoring"}),
+        json!({"namespaceSelector": {"matchLabel": {"a": "b"}}}),
+        json!({"podSelector": {"matchExpressions": [{"key": "a", "op": "Exists"}]}}),
+        json!({"ipBlock": {"cidr": "192.0.2.7/32"}, "podSelector": {}}),
+    ] {
+        let refusal = template(&json!({"networkPolicies": {"metricsFrom": [peer]}})).await;
+        assert!(
+            refusal.unwrap_err().contains("/networkPolicies/metricsFrom/0"),
+            "{peer}"
+        );
+    }
+}
