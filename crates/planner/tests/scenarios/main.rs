@@ -36,6 +36,7 @@ macro_rules! scenario {
 }
 
 mod gangs;
+mod lacking;
 mod placement;
 mod quotas;
 mod reclaim;
