@@ -4,12 +4,12 @@
 //! Pools are planned one by one, in the order of their names. A limit of several pools together counts what the other pools have
 //! at that moment. Each pool is planned in these steps; the first of all pools comes before the others:
 //! 1. Nodes without a node group are released ([`release`]), and those over a limit ([`over_limit`]).
-//! 2. Waiting pods are placed on nodes that their groups have already ([`placement`]). Nodes that pods keep for too long without using
-//!    them are released, and their tenant is served last for a while ([`unused`]).
+//! 2. Waiting pods are placed on nodes that their groups have already ([`placement`]).
 //! 3. Private groups, and minimums of others, get the nodes that they lack ([`minimum`]).
 //! 4. Requests are served, by nominal quota, priority and fair share ([`serve`], [`serve_pods`], [`serve_gang`]). They wait for
 //!    nodes that are not free yet ([`wait_for_gang`], [`starvation`]); borrowed ones are reclaimed where allowed ([`reclaim`]). Tenants that
-//!    left nodes unused come last.
+//!    left nodes unused come last. Nodes that pods keep for too long without using them go to others that still lack them ([`unused`],
+//!    [`lacking`]).
 //! 5. Idle nodes are released; reservations and releases that no request needs are cancelled ([`release`]).
 //! 6. Nodes that a pool still lacks are listed if an autoscaler extends it ([`scale_up`]).
 //!
@@ -22,6 +22,7 @@ mod available;
 mod check;
 mod fleet;
 mod impossible;
+mod lacking;
 mod load;
 mod minimum;
 mod over_limit;
@@ -108,7 +109,7 @@ pub fn plan(fleet: &Fleet) -> Plan {
         let pass = passes.remove(0);
         published.push(pass.publish(&mut plan));
     }
-    unused::remove_empty(&mut plan);
+    unused::remove_empty(&mut plan.unused_nodes);
     plan.actions.sort_by(|a, b| a.node.cmp(&b.node));
     plan
 }

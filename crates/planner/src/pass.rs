@@ -3,6 +3,7 @@
 use crate::available::AvailableNodes;
 use crate::load::Load;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
+use crate::unused_nodes::LeftUnused;
 use crate::view::View;
 use crate::{ActionReason, Impossible, Seconds, UnusedNodes};
 use std::collections::{BTreeSet, HashMap};
@@ -108,11 +109,13 @@ pub(crate) struct PlanningPass<'a> {
     pub incoming: Vec<usize>,
     /// Node groups whose minimum lacks nodes that are not on their way either, with their number.
     pub unmet_minimums: Vec<(usize, usize)>,
-    /// Free nodes are kept for a gang that waited too long.
-    pub keeps_nodes_for_gang: bool,
+    /// The gang that waited too long and for which free nodes are kept.
+    pub starved_gang: Option<usize>,
     pub replan_at: Option<Seconds>,
     /// How many searches of the whole pool may still be made.
     pub searches_left: u32,
+    /// Gangs for which all domains were searched.
+    pub searched: BTreeSet<usize>,
     /// All nodes that a request can count on. Listed on first use.
     pub reachable: Option<AvailableNodes>,
     /// Listed on first use.
@@ -121,6 +124,14 @@ pub(crate) struct PlanningPass<'a> {
     pub unused: HashMap<usize, UnusedNodes>,
     /// Nodes whose request also waits for a node that is not ready.
     pub awaited: Vec<bool>,
+    /// Requests for which no node was free, in the order in which they were served.
+    pub lacking: Vec<usize>,
+    /// Nodes that pods keep for too long without using them, while requests of other tenants may count on them.
+    pub offered: BTreeSet<usize>,
+    /// Nodes of tenants that this plan releases and that no pod used, with what was known of the tenant before.
+    pub left_unused: HashMap<usize, (UnusedNodes, LeftUnused)>,
+    /// Whether tenants have more nodes that no pod ever used than nodes in use. Counted on first use.
+    pub leaves_most_unused: HashMap<usize, bool>,
 }
 
 impl<'a> PlanningPass<'a> {
@@ -140,13 +151,18 @@ impl<'a> PlanningPass<'a> {
             progress: progress.collect(),
             incoming: Vec::new(),
             unmet_minimums: Vec::new(),
-            keeps_nodes_for_gang: false,
+            starved_gang: None,
             replan_at: None,
             searches_left: 8,
+            searched: BTreeSet::new(),
             reachable: None,
             victims: None,
             unused: HashMap::new(),
             awaited: vec![false; view.nodes.len()],
+            lacking: Vec::new(),
+            offered: BTreeSet::new(),
+            left_unused: HashMap::new(),
+            leaves_most_unused: HashMap::new(),
             view,
         };
         pass.count_held_nodes();
@@ -213,7 +229,8 @@ impl<'a> PlanningPass<'a> {
         self.incoming.insert(at, node);
     }
 
-    /// Whether a group may count on an incoming node. An idle node is not released if its own group needs it for its minimum.
+    /// Whether a group may count on an incoming node. An idle node is not released if its own group needs it for its minimum. One that
+    /// is offered goes to other tenants: its own has left it unused.
     pub fn may_count_on(&self, node: usize, group: usize) -> bool {
         let Some(holder) = self.view.nodes[node].group.filter(|_| self.is_idle_too_long(node)) else {
             return true;
@@ -221,6 +238,10 @@ impl<'a> PlanningPass<'a> {
         match self.decisions[node] {
             Decision::Undecided => {
                 holder != group && self.groups[holder].staying > self.view.node_groups[holder].spec.min_nodes
+            }
+            Decision::Needed => {
+                let tenant_of = |group: usize| self.view.node_groups[group].tenant;
+                self.offered.contains(&node) && tenant_of(holder) != tenant_of(group)
             }
             decision => matches!(decision, Decision::Release { .. }),
         }
@@ -257,12 +278,6 @@ impl<'a> PlanningPass<'a> {
         }
         self.decisions[node] = Decision::Release { drain_at };
         self.reasons[node] = Some(reason);
-    }
-
-    pub fn release_as_idle(&mut self, node: usize) {
-        let since = self.view.nodes[node].object.idle_since.unwrap_or(self.view.now);
-        let idle = self.view.now - since;
-        self.release(node, self.view.now, ActionReason::Idle { idle });
     }
 
     pub fn cancel_reservation(&mut self, node: usize, reason: ActionReason) {
@@ -340,6 +355,16 @@ impl<'a> PlanningPass<'a> {
         if self.decisions[node] == Decision::Undecided {
             self.decisions[node] = Decision::Earmarked;
         }
+    }
+
+    /// Undoes [`Self::earmark`] for a free node.
+    pub fn undo_earmark(&mut self, node: usize, group: usize) {
+        let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
+        let gpus = self.view.gpus(node);
+        self.available.put_back(node, kind, domain, gpus);
+        self.tree.remove_used(self.view.node_groups[group].tenant, gpus);
+        self.groups[group].earmarked -= 1;
+        self.decisions[node] = Decision::Undecided;
     }
 
     /// Whether a group may have `nodes` more nodes with `gpus` GPUs, wherever they come from.

@@ -21,6 +21,9 @@ pub struct Plan {
     /// [`remember_unused_nodes`](crate::remember_unused_nodes).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unused_nodes: UnusedNodesByTenant,
+    /// The same without the releases of this plan, of tenants of which it releases nodes that no pod used: some releases may fail.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unused_before: UnusedNodesByTenant,
 }
 
 /// One change of one node, and why.

@@ -85,7 +85,12 @@ pub enum ActionReason {
         /// How long.
         idle: Seconds,
     },
-    /// Released: idle for too long, although pods wait for which it has room. They cannot start for another reason.
+    /// The same, and no pod of its tenant ever used it: those that needed it are gone.
+    NeverUsed {
+        /// How long it is idle.
+        idle: Seconds,
+    },
+    /// Released: idle for too long, although pods wait for which it has room. They cannot start for another reason, and others lack it.
     Unused {
         /// How long it is idle.
         idle: Seconds,

@@ -69,21 +69,32 @@ impl PlanningPass<'_> {
                 Reverse(*at),
             )
         });
-        let (tenant, mut never_used) = (of.tenant, 0);
         for at in idle {
             match self.idle_until(at) {
                 Some(until) if until > self.view.now => self.replan_by(until),
                 Some(_) if spare > 0 => {
                     spare -= 1;
-                    never_used += usize::from(self.is_never_used(at));
                     self.release_as_idle(at);
                 }
                 _ => {}
             }
         }
-        if never_used > 0 {
-            self.remember_never_used(tenant, never_used);
+    }
+
+    /// Releases a node that is idle for too long. Remembers if no pod used it.
+    pub fn release_as_idle(&mut self, node: usize) {
+        let now = self.view.now;
+        let idle = now - self.view.nodes[node].object.idle_since.unwrap_or(now);
+        let pods_wait = self.offered.remove(&node);
+        if pods_wait {
+            self.release(node, now, ActionReason::Unused { idle });
+        } else if self.is_left_without_use(node) {
+            self.release(node, now, ActionReason::NeverUsed { idle });
+        } else {
+            self.release(node, now, ActionReason::Idle { idle });
+            return;
         }
+        self.remember_unused(node, pods_wait);
     }
 
     /// Cancels reservations that no request needs.

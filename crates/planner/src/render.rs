@@ -43,7 +43,7 @@ impl Display for ActionReason {
                 write!(f, "{quota} may have {limit} GPUs of {scope} at most")?;
                 write_drain(f, *drain_at)
             }
-            Self::Idle { idle } => write!(f, "idle for {}", duration(*idle)),
+            Self::Idle { idle } | Self::NeverUsed { idle } => write!(f, "idle for {}", duration(*idle)),
             Self::Unused { idle } => write!(f, "idle for {}, although pods wait for it", duration(*idle)),
             Self::Reclaimed {
                 request,

@@ -9,10 +9,7 @@ use crate::{ActionReason, Topology};
 impl<'a> PlanningPass<'a> {
     pub fn serve_gang(&mut self, request: usize, stage: Stage) -> Outcome {
         let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
-        let placement = match self.view.requests[request].demand.topology {
-            Topology::Any => self.place_gang_anywhere(request),
-            Topology::SingleDomain => self.place_gang_in_one_domain(request),
-        };
+        let placement = self.place_gang(request);
         let blocked = if placement.unplaced.is_empty() {
             let gpus: u64 = placement.free.iter().map(|at| self.view.gpus(*at)).sum();
             if !self.is_in_stage(tenant, stage, gpus) {
@@ -52,6 +49,14 @@ impl<'a> PlanningPass<'a> {
         let number = placement.free.len() + missing as usize;
         let limits = self.check_limits(self.view.requests[request].group, number, gpus);
         limits.err().unwrap_or(Blocked::NoFreeNodes)
+    }
+
+    /// Finds held, cordoned and free nodes for a gang, as its topology requires.
+    pub fn place_gang(&self, request: usize) -> Placement {
+        match self.view.requests[request].demand.topology {
+            Topology::Any => self.place_gang_anywhere(request),
+            Topology::SingleDomain => self.place_gang_in_one_domain(request),
+        }
     }
 
     /// Finds held, cordoned and free nodes for a gang, in any domains.

@@ -41,12 +41,17 @@ impl<'a> PlanningPass<'a> {
         if self.take_from_group(node, request) && self.pass_to_minimum(node) {
             return Outcome::Progress;
         }
-        self.earmark(node, group);
+        self.wait_for_node(request, node);
+        Outcome::Progress
+    }
+
+    /// Lets pods of a request wait for a node that will be free.
+    pub fn wait_for_node(&mut self, request: usize, node: usize) {
+        self.earmark(node, self.view.requests[request].group);
         let mut capacity = self.view.capacity(node).to_vec();
         self.progress[request].unplaced.place(&mut capacity);
         self.progress[request].earmarked.push(node);
         self.progress[request].blocked_by.get_or_insert(Blocked::NodesComing);
-        Outcome::Progress
     }
 
     /// Cancels the release of a cordoned node of its group, if a pod fits there.
@@ -129,6 +134,9 @@ impl<'a> PlanningPass<'a> {
     }
 
     pub fn block(&mut self, request: usize, blocked: Blocked<'a>) -> Outcome {
+        if blocked == Blocked::NoFreeNodes {
+            self.lacking.push(request);
+        }
         self.progress[request].blocked_by = Some(blocked);
         Outcome::Finished
     }

@@ -6,6 +6,7 @@ use crate::pass::PlanningPass;
 use crate::placement::Placement;
 use crate::{Seconds, Topology};
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 /// Starvation limit of a pool that does not set one.
 const DEFAULT_STARVATION_LIMIT: Seconds = 600;
@@ -20,21 +21,73 @@ impl PlanningPass<'_> {
             self.replan_by(from);
             return;
         }
-        if self.keeps_nodes_for_gang || !self.is_reachable(request) {
+        if self.starved_gang.is_some() || !self.is_reachable(request) {
             return;
         }
-        self.keeps_nodes_for_gang = true;
-        let group = self.view.requests[request].group;
+        self.starved_gang = Some(request);
         let (free, unplaced) = match self.view.requests[request].demand.topology {
             Topology::Any => (placement.free, placement.unplaced),
             Topology::SingleDomain => self.find_most_promising_domain(request),
         };
-        self.progress[request].unplaced = unplaced;
         // Nodes that the gang's group has already are not kept for it: they are released at the idle timeout.
-        for node in free {
-            self.earmark(node, group);
-            self.progress[request].earmarked.push(node);
+        self.keep_nodes(request, free, unplaced);
+    }
+
+    /// Keeps free nodes for a gang. `unplaced`: its pods that do not fit there.
+    pub fn keep_nodes(&mut self, request: usize, free: Vec<usize>, unplaced: Load) {
+        let group = self.view.requests[request].group;
+        for node in &free {
+            self.earmark(*node, group);
         }
+        self.progress[request].earmarked = free;
+        self.progress[request].unplaced = unplaced;
+    }
+
+    /// Keeps no nodes for a gang any more. Returns what [`Self::keep_nodes`] needs to keep the same again.
+    pub fn stop_keeping_nodes(&mut self, request: usize) -> (Vec<usize>, Load) {
+        let group = self.view.requests[request].group;
+        let free = std::mem::take(&mut self.progress[request].earmarked);
+        for node in &free {
+            self.undo_earmark(*node, group);
+        }
+        let load = self.view.requests[request].load.clone();
+        (free, std::mem::replace(&mut self.progress[request].unplaced, load))
+    }
+
+    /// Whether one of `nodes` would be kept for a gang for which nodes are kept already, if they were free.
+    pub fn would_keep_any(&mut self, gang: usize, nodes: &[usize]) -> bool {
+        let spec = &self.view.requests[gang];
+        if spec.demand.topology == Topology::Any {
+            let unplaced = &self.progress[gang].unplaced;
+            return nodes
+                .iter()
+                .any(|at| self.matches(gang, *at) && unplaced.any_fits(self.view.capacity(*at)));
+        }
+        let (kept, unplaced) = self.stop_keeping_nodes(gang);
+        for at in nodes {
+            let node = &self.view.nodes[*at];
+            self.available.put_back(*at, node.kind, node.domain, node.gpus);
+        }
+        let domains: BTreeSet<usize> = nodes.iter().map(|at| self.view.nodes[*at].domain).collect();
+        let keeps_any = domains
+            .into_iter()
+            .any(|domain| self.would_keep_any_in(domain, gang, nodes, &kept));
+        for at in nodes {
+            let node = &self.view.nodes[*at];
+            self.available.remove(*at, node.kind, node.domain, node.gpus);
+        }
+        self.keep_nodes(gang, kept, unplaced);
+        keeps_any
+    }
+
+    /// The same for a domain, while all of `nodes` and `kept` are free. `kept`: what is kept now.
+    fn would_keep_any_in(&self, domain: usize, gang: usize, nodes: &[usize], kept: &[usize]) -> bool {
+        let (load, selector) = (&self.view.requests[gang].load, self.view.requests[gang].selector);
+        let (free, _) = self.available.find_in_domain(domain, load, selector, &self.view.kinds);
+        let is_same = |first: &usize| self.view.nodes[*first].domain == domain;
+        let is_promising = kept.first().is_none_or(is_same)
+            || (free.len(), Reverse(free.first())) > (kept.len(), Reverse(kept.first()));
+        is_promising && self.is_large_enough(domain, gang) && nodes.iter().any(|at| free.contains(at))
     }
 
     /// Whether the pool has enough nodes for a gang once other tenants release the nodes that they have for requests.
@@ -51,14 +104,20 @@ impl PlanningPass<'_> {
             self.view.requests[request].selector,
             &self.view.kinds,
         );
-        let large = |domain: &usize| {
-            let reachable = self.reachable.as_ref();
-            reachable.is_some_and(|reachable| reachable.find_in_domain(*domain, load, selector, kinds).1.is_empty())
-        };
-        let large = (0..self.view.domains.len()).filter(large);
+        let large = (0..self.view.domains.len()).filter(|domain| self.is_large_enough(*domain, request));
         let found = large.map(|domain| self.available.find_in_domain(domain, load, selector, kinds));
         let most = found.max_by_key(|(nodes, _)| (nodes.len(), Reverse(nodes.first().copied())));
         most.unwrap_or_else(|| (Vec::new(), load.clone()))
+    }
+
+    /// Whether a gang fits in a domain once other tenants release the nodes there that they have for requests.
+    fn is_large_enough(&self, domain: usize, gang: usize) -> bool {
+        let (load, selector) = (&self.view.requests[gang].load, self.view.requests[gang].selector);
+        let reachable = self.reachable.as_ref().filter(|_| domain < self.view.domains.len());
+        reachable.is_some_and(|reachable| {
+            let found = reachable.find_in_domain(domain, load, selector, &self.view.kinds);
+            found.1.is_empty()
+        })
     }
 
     /// Lists the nodes that a request can count on: free ones, those being recycled, and those beyond the minimums of groups.

@@ -3,8 +3,8 @@
 //! A pod can wait for ever although a node has room for it: because of an affinity to pods that do not exist, or as the first of a
 //! gang. The planner does not see why, only that nodes stay idle. It finds them in two ways:
 //! - nodes that are idle for too long and that only pods which wait keep. If a tenant has such nodes without a break for as long as the
-//!   planner has patience, those that are idle for as long beyond that are released once others lack nodes, and there is a pause for the
-//!   tenant. As long as nobody lacks them, they stay: the same pods would get them again, after they were recycled for nothing.
+//!   planner has patience, those that are idle for as long beyond that are released once [others lack them](crate::lacking), and there is a
+//!   pause for the tenant. As long as nobody lacks them, they stay: the same pods would get them again, after they were recycled for nothing.
 //! - nodes that no pod ever used and that are released as idle: their pods were deleted before. That happens to everybody at times, so
 //!   some are spared.
 //!
@@ -13,8 +13,9 @@
 //! The memory is by tenant and pool, not by request: who deletes a pod and creates it again, or renames a node group, has the same
 //! tenant. It ends when the tenant uses as many new nodes as it left unused. docs/adr/0051 says why.
 
-use crate::pass::{Blocked, Decision, PlanningPass};
+use crate::pass::{Decision, PlanningPass};
 use crate::placement::Placement;
+use crate::unused_nodes::LeftUnused;
 use crate::{ActionKind, ActionReason, Fleet, Plan, Seconds, Topology, UnusedNodes, UnusedNodesByTenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -40,30 +41,76 @@ pub(crate) fn carry_over(fleet: &Fleet) -> UnusedNodesByTenant {
         .collect()
 }
 
-/// What to remember for the next plan after `plan` was carried out, except the release of the nodes `kept`. A tenant that still has
-/// such a node has what it had before: the next plan releases the node again, and counts it.
+/// Releases of nodes of one tenant and pool that no pod used.
+#[derive(Default)]
+struct Releases {
+    done: LeftUnused,
+    has_failed: bool,
+    /// Whether pods wait for a node whose release failed.
+    pods_wait: bool,
+}
+
+/// What to remember for the next plan after `plan` was carried out, except the release of the nodes `kept`: the next plan releases these
+/// again, and counts them.
 pub fn remember_unused_nodes(fleet: &Fleet, plan: &Plan, kept: &BTreeSet<String>) -> UnusedNodesByTenant {
-    let is_counted = |reason: &ActionReason| matches!(reason, ActionReason::Unused { .. } | ActionReason::Idle { .. });
-    let released = plan.actions.iter().filter(|action| {
-        matches!(action.kind, ActionKind::Release { .. }) && is_counted(&action.reason) && kept.contains(&action.node)
-    });
-    let names: BTreeSet<&str> = released.map(|action| action.node.as_str()).collect();
-    let nodes = fleet.nodes.iter().filter(|node| names.contains(node.name.as_str()));
-    let uids: BTreeSet<&str> = nodes.filter_map(|node| Some(node.owner()?.tenant.as_str())).collect();
     let mut remembered = plan.unused_nodes.clone();
-    for tenant in fleet.tenants.iter().filter(|tenant| uids.contains(tenant.uid.as_str())) {
-        remembered.insert(tenant.uid.clone(), tenant.unused.clone());
+    if kept.is_empty() {
+        return remembered;
     }
-    remembered.retain(|_, pools| !pools.is_empty());
+    for ((uid, pool), releases) in list_releases(fleet, plan, kept) {
+        let before = plan.unused_before.get(uid).and_then(|pools| pools.get(pool));
+        let Some(before) = before.copied().filter(|_| releases.has_failed) else {
+            continue;
+        };
+        let pools = remembered.entry(uid.to_owned()).or_default();
+        let planned = pools.get(pool).copied().unwrap_or_default();
+        let unused = UnusedNodes {
+            kept_since: if releases.pods_wait {
+                before.kept_since
+            } else {
+                planned.kept_since
+            },
+            ..before.add(releases.done, fleet.now)
+        };
+        pools.insert(pool.to_owned(), unused);
+    }
+    remove_empty(&mut remembered);
     remembered
 }
 
+/// Releases of nodes that no pod used, by UID of the tenant and pool.
+fn list_releases<'a>(fleet: &'a Fleet, plan: &Plan, kept: &BTreeSet<String>) -> BTreeMap<(&'a str, &'a str), Releases> {
+    let released = plan.actions.iter().filter_map(|action| {
+        let pods_wait = match action.reason {
+            ActionReason::Unused { .. } => true,
+            ActionReason::NeverUsed { .. } => false,
+            _ => return None,
+        };
+        matches!(action.kind, ActionKind::Release { .. }).then_some((action.node.as_str(), pods_wait))
+    });
+    let released: HashMap<&str, bool> = released.collect();
+    let mut releases: BTreeMap<(&str, &str), Releases> = BTreeMap::new();
+    for node in &fleet.nodes {
+        let (Some(pods_wait), Some(owner)) = (released.get(node.name.as_str()), node.owner()) else {
+            continue;
+        };
+        let of_pool = releases.entry((&owner.tenant, &node.pool)).or_default();
+        if kept.contains(&node.name) {
+            of_pool.has_failed = true;
+            of_pool.pods_wait |= pods_wait;
+        } else {
+            of_pool.done.add_node(owner.since, *pods_wait);
+        }
+    }
+    releases
+}
+
 /// Removes what says nothing.
-pub(crate) fn remove_empty(plan: &mut Plan) {
-    for pools in plan.unused_nodes.values_mut() {
+pub(crate) fn remove_empty(unused: &mut UnusedNodesByTenant) {
+    for pools in unused.values_mut() {
         pools.retain(|_, unused| *unused != UnusedNodes::default());
     }
-    plan.unused_nodes.retain(|_, pools| !pools.is_empty());
+    unused.retain(|_, pools| !pools.is_empty());
 }
 
 impl PlanningPass<'_> {
@@ -137,7 +184,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Releases nodes that pods which wait have kept for too long without using them, as many as requests of others lack.
+    /// Releases nodes that pods which wait have kept for too long without using them, as far as others lack them.
     pub fn release_unused(&mut self) {
         let mut kept: BTreeMap<usize, Vec<(Seconds, usize)>> = BTreeMap::new();
         for group in 0..self.view.node_groups.len() {
@@ -153,49 +200,27 @@ impl PlanningPass<'_> {
             }
         }
         let (now, patience) = (self.view.now, self.patience());
-        let mut released = 0;
+        let mut due: Vec<(Seconds, usize)> = Vec::new();
+        for (tenant, nodes) in &kept {
+            let kept_since = *self.unused.entry(*tenant).or_default().kept_since.get_or_insert(now);
+            for (from, at) in nodes {
+                // Nodes of one pod have no less time because those of another are kept for longer.
+                let until = (*from).max(kept_since) + patience;
+                if until <= now {
+                    due.push((*from, *at));
+                } else {
+                    self.replan_by(until);
+                }
+            }
+        }
+        due.sort_unstable();
+        let due: Vec<usize> = due.into_iter().map(|(_, at)| at).collect();
+        self.give_to_others(&due);
         for (tenant, nodes) in kept {
-            let kept_since = *self.unused.entry(tenant).or_default().kept_since.get_or_insert(now);
-            // Nodes of one pod have no less time because those of another are kept for longer.
-            let until = |from: Seconds| from.max(kept_since) + patience;
-            let (mut due, rest): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|(from, _)| until(*from) <= now);
-            for (from, _) in &rest {
-                self.replan_by(until(*from));
-            }
-            let lacking = self.count_lacking(tenant).saturating_sub(released);
-            let stay = due.split_off(due.len().min(lacking));
-            if due.is_empty() {
-                continue;
-            }
-            released += due.len();
-            self.remember_unused(tenant, due.len(), true);
-            if rest.is_empty() && stay.is_empty() {
+            if nodes.iter().all(|(_, at)| self.is_leaving(*at)) {
                 self.unused.entry(tenant).or_default().kept_since = None;
             }
-            for (_, at) in due {
-                let since = self.view.nodes[at].object.idle_since.unwrap_or(now);
-                self.release(at, now, ActionReason::Unused { idle: now - since });
-            }
         }
-    }
-
-    /// How many nodes other tenants lack. Those in a pause do not count: of two tenants whose pods never start, each would have nodes taken from
-    /// the other. None, if there are free nodes that the pods of the tenant would get in place of those that are released.
-    fn count_lacking(&self, tenant: usize) -> usize {
-        let mut own = (0..self.progress.len()).filter(|at| self.view.tenant_of(*at) == tenant);
-        if own.any(|at| self.available.fits(at, &self.view)) {
-            return 0;
-        }
-        let is_other = |other: usize| other != tenant && self.find_pause(other).is_none();
-        let blocked = (0..self.progress.len()).filter(|at| {
-            is_other(self.view.tenant_of(*at)) && self.progress[*at].blocked_by == Some(Blocked::NoFreeNodes)
-        });
-        let requests = blocked.map(|at| self.count_nodes_for(at, &self.progress[at].unplaced));
-        let groups = self.view.node_groups.iter().zip(&self.groups);
-        let minimums = groups
-            .filter(|(group, state)| is_other(group.tenant) && state.minimum_blocked_by == Some(Blocked::NoFreeNodes));
-        let nodes = requests.chain(minimums.map(|(_, state)| state.missing));
-        nodes.fold(0, |sum, nodes| sum.saturating_add(nodes as usize))
     }
 
     /// Nodes of a group beyond its minimum that are idle for too long, and since when. They stay only because requests count on them.
@@ -236,16 +261,30 @@ impl PlanningPass<'_> {
     }
 
     /// Whether no pod of its tenant ever used a node, although it could.
-    pub fn is_never_used(&self, node: usize) -> bool {
+    fn is_never_used(&self, node: usize) -> bool {
         let owner = self.view.nodes[node].owner();
         owner
             .zip(self.left_idle_since(node))
             .is_some_and(|(owner, idle)| idle <= owner.since + NOTICED_WITHIN)
     }
 
-    /// Remembers that nodes are released which no pod used and for which none waits, unless the tenant uses as many others: a pod may find
-    /// another place while a node joins.
-    pub fn remember_never_used(&mut self, tenant: usize, nodes: usize) {
+    /// Whether no pod ever used a node and none needs it, and its tenant leaves more such nodes than it uses: a pod may find another place
+    /// while a node joins.
+    pub fn is_left_without_use(&mut self, node: usize) -> bool {
+        let is_unneeded = self.decisions[node] == Decision::Undecided && self.is_never_used(node);
+        let Some(group) = self.view.nodes[node].group.filter(|_| is_unneeded) else {
+            return false;
+        };
+        let tenant = self.view.node_groups[group].tenant;
+        let known = self.leaves_most_unused.get(&tenant).copied();
+        known.unwrap_or_else(|| {
+            let leaves_most = self.leaves_more_than_it_uses(tenant);
+            self.leaves_most_unused.insert(tenant, leaves_most);
+            leaves_most
+        })
+    }
+
+    fn leaves_more_than_it_uses(&self, tenant: usize) -> bool {
         let groups = self.view.node_groups.iter().filter(|group| group.tenant == tenant);
         let (mut used, mut never_used) = (0, 0);
         for group in groups {
@@ -258,15 +297,26 @@ impl PlanningPass<'_> {
             // It has these nodes without any pod.
             never_used += never_used_of_group.saturating_sub(group.spec.min_nodes);
         }
-        if never_used > used {
-            self.remember_unused(tenant, nodes, false);
-        }
+        never_used > used
     }
 
-    fn remember_unused(&mut self, tenant: usize, nodes: usize, pods_wait: bool) {
-        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+    /// Remembers that a node is released that no pod of its tenant used. `pods_wait`: for this node.
+    pub fn remember_unused(&mut self, node: usize, pods_wait: bool) {
+        let of = &self.view.nodes[node];
+        let (Some(group), Some(since)) = (of.group, of.owner().map(|owner| owner.since)) else {
+            return;
+        };
+        let tenant = self.view.node_groups[group].tenant;
         let known = self.unused.entry(tenant).or_default();
-        *known = known.add(nodes, self.view.now, pods_wait);
+        let (before, left) = self
+            .left_unused
+            .entry(tenant)
+            .or_insert((*known, LeftUnused::default()));
+        left.add_node(since, pods_wait);
+        *known = UnusedNodes {
+            kept_since: known.kept_since,
+            ..before.add(*left, self.view.now)
+        };
         let known = *known;
         self.replan_for(&known);
     }
@@ -278,6 +328,10 @@ impl PlanningPass<'_> {
             if let Some(unused) = self.unused.get(&group.tenant) {
                 let pools = plan.unused_nodes.entry(group.owner.uid.clone()).or_default();
                 pools.insert(pool.clone(), *unused);
+            }
+            if let Some((before, _)) = self.left_unused.get(&group.tenant) {
+                let pools = plan.unused_before.entry(group.owner.uid.clone()).or_default();
+                pools.insert(pool.clone(), *before);
             }
         }
     }

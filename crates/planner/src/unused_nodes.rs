@@ -24,9 +24,9 @@ pub struct UnusedNodes {
     pub kept_since: Option<Seconds>,
     /// When nodes were released that none of its pods used.
     pub released_at: Seconds,
-    /// How many.
+    /// How many; the most of all times in a row.
     pub nodes: u32,
-    /// How often that happened in a row. 0: it did not happen.
+    /// How often that happened in a row. 0: it did not happen. Nodes that came before others were released do not count as a further time.
     pub times: u32,
 }
 
@@ -54,10 +54,14 @@ impl UnusedNodes {
         }
     }
 
-    /// The same after further nodes were released. `pods_wait`: for these nodes.
-    pub(crate) fn add(self, nodes: u32, now: Seconds, pods_wait: bool) -> Self {
+    /// The same after further nodes were released.
+    pub(crate) fn add(self, left: LeftUnused, now: Seconds) -> Self {
+        if left.nodes == 0 {
+            return self;
+        }
         // Nodes that came together are not released at the same moment.
-        let is_same = self.times > 0 && now < self.released_at + FIRST_PAUSE;
+        let came_before = left.last_came.is_some_and(|came| came <= self.released_at);
+        let is_same = self.times > 0 && (came_before || now < self.released_at + FIRST_PAUSE);
         let was_spared = is_same && self.find_pause(now).is_none();
         let times = if is_same {
             self.times
@@ -66,18 +70,38 @@ impl UnusedNodes {
         };
         Self {
             kept_since: self.kept_since,
-            released_at: if was_spared && !pods_wait {
+            released_at: if was_spared && !left.pods_wait {
                 self.released_at
             } else {
                 now
             },
+            // A few nodes later do not make it quicker to forget many.
             nodes: if is_same {
-                self.nodes.saturating_add(nodes)
+                self.nodes.saturating_add(left.nodes)
             } else {
-                nodes
+                self.nodes.max(left.nodes)
             },
-            times: if pods_wait { times.max(SPARED + 1) } else { times },
+            times: if left.pods_wait { times.max(SPARED + 1) } else { times },
         }
+    }
+}
+
+/// Nodes of one pool that a plan takes from a tenant and that none of its pods used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LeftUnused {
+    pub nodes: u32,
+    /// When the last of them came to the tenant.
+    last_came: Option<Seconds>,
+    /// Whether pods wait for any of them.
+    pods_wait: bool,
+}
+
+impl LeftUnused {
+    /// Adds a node that came to the tenant at this time.
+    pub fn add_node(&mut self, came: Seconds, pods_wait: bool) {
+        self.nodes = self.nodes.saturating_add(1);
+        self.last_came = self.last_came.max(Some(came));
+        self.pods_wait |= pods_wait;
     }
 }
 
@@ -85,12 +109,21 @@ impl UnusedNodes {
 mod tests {
     use super::*;
 
+    /// Nodes that came at the same time.
+    fn left(nodes: u32, came: Seconds, pods_wait: bool) -> LeftUnused {
+        let mut left = LeftUnused::default();
+        for _ in 0..nodes {
+            left.add_node(came, pods_wait);
+        }
+        left
+    }
+
     #[test]
     fn pauses_grow_and_end() {
         let mut unused = UnusedNodes::default();
         let (mut now, mut pauses) = (1_000, Vec::new());
         for _ in 0..6 {
-            unused = unused.add(8, now, true);
+            unused = unused.add(left(8, now - 700, true), now);
             let until = unused.paused_until().unwrap();
             pauses.push(until - now);
             assert_eq!(
@@ -107,17 +140,38 @@ mod tests {
 
     #[test]
     fn nodes_that_are_released_one_after_the_other_count_once() {
-        let first = UnusedNodes::default().add(1, 1_000, true);
-        let second = first.add(1, 1_010, true);
+        let first = UnusedNodes::default().add(left(1, 100, true), 1_000);
+        let second = first.add(left(1, 1_005, true), 1_010);
         assert_eq!((second.nodes, second.times), (2, first.times));
         assert_eq!(second.paused_until(), Some(1_610));
+    }
+
+    #[test]
+    fn nodes_that_came_before_others_were_released_are_no_further_time() {
+        let mut unused = UnusedNodes::default();
+        for lost in 1..=6 {
+            let now = 1_000 + 660 * i64::from(lost);
+            unused = unused.add(left(1, 100, true), now);
+            assert_eq!((unused.nodes, unused.paused_until()), (lost, Some(now + 600)));
+        }
+        let now = unused.released_at + 5_000;
+        let again = unused.add(left(1, unused.released_at + 1, true), now);
+        assert_eq!(again.paused_until(), Some(now + 1_200), "it got the node afterwards");
+    }
+
+    #[test]
+    fn a_few_nodes_do_not_hide_that_there_were_many() {
+        let many = UnusedNodes::default().add(left(64, 100, true), 1_000);
+        let few = many.add(left(1, 2_000, false), 3_000);
+        assert_eq!((few.nodes, few.times), (64, many.times + 1));
+        assert_eq!(few.add(left(0, 2_000, true), 4_000), few);
     }
 
     #[test]
     fn nodes_whose_pods_were_deleted_are_spared_twice() {
         let mut unused = UnusedNodes::default();
         for (now, paused) in [(1_000, false), (1_100, false), (2_000, false), (3_000, true)] {
-            unused = unused.add(1, now, false);
+            unused = unused.add(left(1, now - 50, false), now);
             assert_eq!(unused.find_pause(now).is_some(), paused, "{now}");
         }
     }

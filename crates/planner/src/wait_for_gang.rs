@@ -6,14 +6,28 @@ use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::placement::Placement;
 use crate::stage::{Outcome, Stage};
 use crate::{ActionReason, Topology};
+use std::collections::BTreeSet;
 
 /// Nodes for a gang: those that it can have now, and those that it has to wait for.
-type Candidate = (Placement, Vec<usize>);
+pub(crate) type Candidate = (Placement, Vec<usize>);
 
 impl PlanningPass<'_> {
     /// Keeps incoming nodes for a gang, and reclaims as many borrowed nodes as it needs, if it can have all its nodes then.
     /// Otherwise does nothing. `now`: the nodes that it has, and free ones.
     pub fn wait_for_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Outcome> {
+        let (placement, later) = self.find_gang_nodes(request, stage, now)?;
+        if !self.unmet_minimums.is_empty()
+            && let Some(taken) = later.iter().copied().find(|at| self.take_from_group(*at, request))
+        {
+            self.pass_to_minimum(taken);
+            return Some(Outcome::Progress);
+        }
+        self.wait_with(request, placement, later);
+        Some(Outcome::Finished)
+    }
+
+    /// Finds all nodes of a gang: those that it can have now, incoming ones, and borrowed ones, as far as limits allow them.
+    pub fn find_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Candidate> {
         self.list_victims();
         let has_victims = self.victims.as_ref().is_some_and(|victims| !victims.groups.is_empty());
         if self.incoming.is_empty() && !has_victims {
@@ -21,7 +35,10 @@ impl PlanningPass<'_> {
         }
         let found = match self.view.requests[request].demand.topology {
             Topology::Any => self.collect_anywhere(request, now.clone()),
-            Topology::SingleDomain => self.collect_in_one_domain(request),
+            Topology::SingleDomain => {
+                let may_search = self.may_search_domains(request);
+                may_search.then(|| self.collect_in_one_domain(request)).flatten()
+            }
         };
         let (placement, later) = found?;
         let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
@@ -34,17 +51,11 @@ impl PlanningPass<'_> {
         {
             return None;
         }
-        if !self.unmet_minimums.is_empty()
-            && let Some(taken) = later.iter().copied().find(|at| self.take_from_group(*at, request))
-        {
-            self.pass_to_minimum(taken);
-            return Some(Outcome::Progress);
-        }
-        self.wait_with(request, placement, later);
-        Some(Outcome::Finished)
+        Some((placement, later))
     }
 
-    fn wait_with(&mut self, request: usize, placement: Placement, later: Vec<usize>) {
+    /// Lets a gang wait until the nodes `later` are free, too.
+    pub fn wait_with(&mut self, request: usize, placement: Placement, later: Vec<usize>) {
         let group = self.view.requests[request].group;
         for own in &placement.cordoned {
             // No other request is placed on it: it is full when the gang starts.
@@ -80,7 +91,7 @@ impl PlanningPass<'_> {
             if fits && !self.is_own(request, at) && self.may_count_on(at, group) {
                 placement.unplaced.place(&mut capacity.to_vec());
                 later.push(at);
-                if self.decisions[at] == Decision::Undecided && self.is_idle_too_long(at) {
+                if self.stays(at) && self.is_idle_too_long(at) {
                     self.assume_released(at);
                     assumed.push(at);
                 }
@@ -110,12 +121,28 @@ impl PlanningPass<'_> {
         (allowed && placement.unplaced.is_empty()).then_some((placement, later))
     }
 
+    /// Whether domains are searched for a gang: for the first gangs of a plan alone. Nodes that are offered go to these gangs: the next plan
+    /// gives others none that are not free.
+    fn may_search_domains(&mut self, request: usize) -> bool {
+        if !self.offered.is_empty() {
+            return self.searched.contains(&request);
+        }
+        let Some(left) = self.searches_left.checked_sub(1) else {
+            return false;
+        };
+        self.searches_left = left;
+        self.searched.insert(request);
+        true
+    }
+
     /// Finds the domain in which a gang fits with the fewest nodes reclaimed, then with the fewest to wait for.
     fn collect_in_one_domain(&mut self, request: usize) -> Option<Candidate> {
-        self.searches_left = self.searches_left.checked_sub(1)?;
         let sources = self.list_sources_by_domain(request);
+        let offered: BTreeSet<usize> = self.offered.iter().map(|at| self.view.nodes[*at].domain).collect();
         let mut best: Option<((usize, usize, usize, usize), Candidate)> = None;
-        for (domain, of_domain) in sources.iter().enumerate() {
+        // Domains without offered nodes were searched before.
+        let searched = |domain: &usize| offered.is_empty() || offered.contains(domain);
+        for (domain, of_domain) in sources.iter().enumerate().filter(|(domain, _)| searched(domain)) {
             let ([free, incoming, borrowed], candidate) = self.collect_in(request, domain, of_domain);
             let key = (borrowed, incoming, free, domain);
             if candidate.0.unplaced.is_empty() && best.as_ref().is_none_or(|(other, _)| key < *other) {
@@ -204,7 +231,7 @@ impl PlanningPass<'_> {
     }
 
     /// Counts a node as taken from its group during a search.
-    fn assume_released(&mut self, node: usize) {
+    pub fn assume_released(&mut self, node: usize) {
         if let Some(group) = self.view.nodes[node].group {
             self.groups[group].staying -= 1;
             self.tree
@@ -215,7 +242,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    fn undo_assumption(&mut self, node: usize) {
+    pub fn undo_assumption(&mut self, node: usize) {
         if let Some(group) = self.view.nodes[node].group {
             self.groups[group].staying += 1;
             self.tree

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod autoscaling;
+mod closed;
 mod demand;
 mod devices;
 mod drained;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         demand::nominal_quota_is_reclaimed_from_borrowers,
         demand::gang_gets_all_its_nodes_or_waits,
         unused::a_pod_that_never_starts_does_not_keep_its_node,
+        closed::a_pod_gets_a_node_on_which_it_can_start,
         devices::claims_of_devices_bring_nodes,
         devices::pool_learns_gpu_products_from_devices,
         autoscaling::missing_nodes_are_requested_from_an_autoscaler,

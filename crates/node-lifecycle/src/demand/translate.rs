@@ -56,7 +56,7 @@ pub struct Tenant<'a> {
     pub groups: Vec<NodeGroupDemand<'a>>,
     /// Its pods in any state.
     pub workloads: Vec<&'a Workload>,
-    /// Nodes that serve it now: the group, the node, and the amounts that its pods use.
+    /// Nodes that serve it now: the group, the node, and the amounts that are not free for its pods.
     pub own: Vec<(&'a str, &'a HostNode<'a>, Amounts)>,
     /// Nodes that will serve it soon.
     pub coming: Vec<(&'a str, &'a HostNode<'a>)>,

@@ -172,6 +172,8 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
 }
 
 #[cfg(test)]
+mod closed_tests;
+#[cfg(test)]
 mod crowd_tests;
 #[cfg(test)]
 mod testing;

@@ -5,7 +5,7 @@ use crate::{
     Assignment, AssignmentState,
     demand::{self, HostNode, PoolNodes, SchedulingState, Workload},
     devices::Resolved,
-    node::{autoscalers, is_available, is_ready, refuses_new_pods, was_shared},
+    node::{autoscalers, find_closing_taint, is_available, is_ready, was_shared},
     pod_requests, recorded_gpus,
 };
 use berth_api::HostNodePool;
@@ -28,6 +28,19 @@ pub(super) struct ObservedNode<'a> {
     /// Whether its pool counts GPUs and it has no device of any kind.
     pub(super) lacks_devices: bool,
     pub(super) pods: Vec<&'a Workload>,
+}
+
+impl ObservedNode<'_> {
+    /// The pods for which its tenant needs the node.
+    pub(super) fn list_users(&self, has_devices: bool) -> Vec<&Workload> {
+        let pods = self.pods.iter().copied();
+        pods.filter(|pod| demand::needs_node_of(pod, has_devices)).collect()
+    }
+
+    /// Whether its tenant can use it now. If new pods cannot start there, it is of use only for those that it has.
+    pub(super) fn is_usable(&self, is_idle: bool) -> bool {
+        is_available(self.object) && !(is_idle && find_closing_taint(self.object).is_some())
+    }
 }
 
 /// Nodes that are in a pool or have an assignment, by name.
@@ -191,11 +204,7 @@ pub(super) fn planner_node(
             recorded_gpus::track(node.object, &state, resource, reported)
         });
     let has_devices = with_devices.contains(&node.pool);
-    let using: Vec<&&Workload> = node
-        .pods
-        .iter()
-        .filter(|pod| demand::needs_node_of(pod, has_devices))
-        .collect();
+    let using = node.list_users(has_devices);
     let idle_since = if let NodeState::Owned(owner) = &state {
         input.idle.track(node.object, !using.is_empty(), owner.since, now)
     } else {
@@ -232,8 +241,7 @@ fn list_gangs(pods: &[&Workload]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether a tenant cannot use its node now. A cordon that Berth set is part of the node's state. A node that only refuses new pods is of
-/// no use if it is idle.
+/// Whether a tenant cannot use its node now. A cordon that Berth set is part of the node's state.
 fn is_broken(node: &ObservedNode<'_>, is_idle: bool) -> bool {
     let cordoned_by_berth = node
         .assignment
@@ -242,7 +250,7 @@ fn is_broken(node: &ObservedNode<'_>, is_idle: bool) -> bool {
     if cordoned_by_berth {
         !is_ready(node.object)
     } else {
-        !is_available(node.object) || is_idle && refuses_new_pods(node.object)
+        !node.is_usable(is_idle)
     }
 }
 
@@ -314,7 +322,8 @@ fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
     } else if !is_available(node.object) {
         "it is shared by several tenants, or has a NoExecute taint"
     } else {
-        return None;
+        // The first pods of a tenant could not start there.
+        return find_closing_taint(node.object).map(|taint| format!("no new pods may start there (taint {taint})"));
     };
     Some(why.into())
 }
@@ -322,14 +331,15 @@ fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::is_assignable;
     use k8s_openapi::api::core::v1::Taint;
     use serde_json::json;
 
-    fn observed<'a>(object: &'a HostObject, assignment: &Assignment) -> ObservedNode<'a> {
+    fn observed<'a>(object: &'a HostObject, assignment: Option<&Assignment>) -> ObservedNode<'a> {
         ObservedNode {
             object,
             name: "n1".into(),
-            assignment: Some(assignment.clone()),
+            assignment: assignment.cloned(),
             pool: "h100".into(),
             overlap: None,
             rejected: None,
@@ -339,14 +349,25 @@ mod tests {
         }
     }
 
+    /// A node that is Ready, with a taint.
+    fn with_taint(key: &str, effect: &str) -> HostObject {
+        let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let mut object: HostObject = serde_json::from_value(status).unwrap();
+        let taint = Taint {
+            key: key.into(),
+            effect: effect.into(),
+            ..Taint::default()
+        };
+        object.spec.get_or_insert_default().taints = Some(vec![taint]);
+        object
+    }
+
     #[test]
-    fn an_idle_node_that_the_platform_closed_for_new_pods_is_broken() {
+    fn a_node_that_the_platform_closed_is_not_assigned_and_is_broken_once_it_is_idle() {
         let now = Timestamp::from_second(10_000).unwrap();
         let assigned =
             Assignment::reserved("uid", "train", "h100", 1, now, "").with_state(AssignmentState::Assigned, now, "");
         let cordoned = assigned.clone().with_state(AssignmentState::Cordoned, now, "");
-        let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-        let mut object: HostObject = serde_json::from_value(status).unwrap();
         for (key, effect, is_closed) in [
             ("node.kubernetes.io/disk-pressure", "NoSchedule", true),
             ("node.kubernetes.io/memory-pressure", "NoSchedule", true),
@@ -355,17 +376,33 @@ mod tests {
             ("node.kubernetes.io/disk-pressure", "PreferNoSchedule", false),
             ("nvidia.com/gpu", "NoSchedule", false),
         ] {
-            let taint = Taint {
-                key: key.into(),
-                effect: effect.into(),
-                ..Taint::default()
-            };
-            object.spec.get_or_insert_default().taints = Some(vec![taint]);
-            let node = observed(&object, &assigned);
+            let object = with_taint(key, effect);
+            let node = observed(&object, Some(&assigned));
             assert_eq!(is_broken(&node, true), is_closed, "{key} {effect}");
             assert!(!is_broken(&node, false), "{key}: its pods go on");
-            assert!(!is_broken(&observed(&object, &cordoned), true), "{key}: it leaves");
+            assert!(
+                !is_broken(&observed(&object, Some(&cordoned)), true),
+                "{key}: it leaves"
+            );
+            let reason = unavailable_reason(&observed(&object, None));
+            assert_eq!(reason.is_some(), is_closed, "{key} {effect}");
+            assert_eq!(is_assignable(&object), !is_closed, "{key} {effect}");
         }
+    }
+
+    #[test]
+    fn the_taint_of_a_cordon_counts_only_while_the_node_is_cordoned() {
+        let now = Timestamp::from_second(10_000).unwrap();
+        let assigned =
+            Assignment::reserved("uid", "train", "h100", 1, now, "").with_state(AssignmentState::Assigned, now, "");
+        let mut object = with_taint("node.kubernetes.io/unschedulable", "NoSchedule");
+        assert!(!is_broken(&observed(&object, Some(&assigned)), true));
+        assert_eq!(unavailable_reason(&observed(&object, None)), None);
+        assert!(is_assignable(&object));
+        object.spec.get_or_insert_default().unschedulable = Some(true);
+        assert!(is_broken(&observed(&object, Some(&assigned)), true));
+        assert!(unavailable_reason(&observed(&object, None)).is_some_and(|why| why == "it is cordoned"));
+        assert!(!is_assignable(&object));
     }
 
     #[test]
@@ -374,7 +411,7 @@ mod tests {
             let now = Timestamp::from_second(10_000).unwrap();
             let assigned = Assignment::reserved("uid", "train", "h100", 1, now, "").with_state(state, now, "");
             let object = HostObject::default();
-            let node = observed(&object, &assigned);
+            let node = observed(&object, Some(&assigned));
             let tenant = match planner_state(&node, now.as_second()) {
                 NodeState::Owned(owner) => owner.tenant,
                 NodeState::Draining { tenant, .. } => tenant,

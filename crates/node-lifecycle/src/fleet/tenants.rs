@@ -7,7 +7,6 @@ use super::{
 use crate::{
     AssignmentState,
     demand::{self, HostNode, NodeGroupDemand, SchedulingState, Share, TenantDemand, Workload},
-    node::is_available,
 };
 use berth_api::{NodeGroup, NodeMode, ScheduleState};
 use berth_planner::{self as planner, Amounts, Seconds};
@@ -83,6 +82,32 @@ fn count_held<'a>(uid: &str, observed: &'a [ObservedNode<'_>]) -> BTreeMap<(&'a 
     held
 }
 
+/// The nodes that serve a tenant: the group of each, and what is not free for its pods.
+fn list_own<'a>(
+    uid: &str,
+    observed: &'a [ObservedNode<'a>],
+    pools: &NodesByPool<'_>,
+) -> Vec<(&'a str, HostNode<'a>, Amounts)> {
+    let mut own = Vec::new();
+    for node in observed {
+        let Some(assignment) = &node.assignment else { continue };
+        let serves = assignment.uid == uid && assignment.state == AssignmentState::Assigned;
+        if !serves || !node.is_usable(false) {
+            continue;
+        }
+        let has_devices = pools.get(node.pool.as_str()).is_some_and(|pool| pool.has_devices);
+        let is_idle = node.list_users(has_devices).is_empty();
+        // Where no pod can start, nothing is free.
+        let used = if node.is_usable(is_idle) {
+            sum_used(&node.pods)
+        } else {
+            node.capacity.clone()
+        };
+        own.push((assignment.group.as_str(), host_node(node), used));
+    }
+    own
+}
+
 /// How many groups of a tenant follow demand, if any of its pods is pending.
 pub(super) fn count_groups_with_demand(tenant: &TenantInput, workloads: &[&Workload]) -> usize {
     let is_pending = |workload: &&Workload| workload.scheduling == SchedulingState::Pending;
@@ -132,15 +157,7 @@ impl DemandCollector {
         if count_groups_with_demand(tenant, workloads) == 0 {
             return;
         }
-        let own: Vec<(&str, HostNode<'_>, Amounts)> = observed
-            .iter()
-            .filter_map(|node| {
-                let assignment = node.assignment.as_ref()?;
-                let serves =
-                    assignment.uid == uid && assignment.state == AssignmentState::Assigned && is_available(node.object);
-                serves.then(|| (assignment.group.as_str(), host_node(node), sum_used(&node.pods)))
-            })
-            .collect();
+        let own = list_own(uid, observed, nodes);
         let mut held: BTreeMap<&str, u32> = BTreeMap::new();
         let mut coming: Vec<(&str, HostNode<'_>)> = Vec::new();
         for node in observed {

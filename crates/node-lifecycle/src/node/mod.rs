@@ -30,13 +30,19 @@ pub(crate) fn is_unschedulable(node: &Node) -> bool {
         .unwrap_or_default()
 }
 
-/// Whether the platform keeps new pods from a node that may be Ready: it is under pressure, cordoned, or the node problem detector found
-/// something. Other taints are tolerated by pods for such nodes.
-pub(crate) fn refuses_new_pods(node: &Node) -> bool {
-    taints(node).iter().any(|taint| {
-        let is_of_platform =
-            taint.key.starts_with("node.kubernetes.io/") || taint.key.contains("node-problem-detector");
-        is_of_platform && taint.effect == "NoSchedule"
+/// Taint of a node that is cordoned.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// The taint with which the platform keeps new pods from a node that may be Ready: it is under pressure, cordoned, or the node problem
+/// detector found something. Other taints are tolerated by pods for such nodes. That of a cordon stays a moment longer than the cordon.
+pub(crate) fn find_closing_taint(node: &Node) -> Option<&str> {
+    let mut keys = taints(node)
+        .iter()
+        .filter(|taint| taint.effect == "NoSchedule")
+        .map(|taint| taint.key.as_str());
+    keys.find(|key| match *key {
+        UNSCHEDULABLE => is_unschedulable(node),
+        key => key.starts_with("node.kubernetes.io/") || key.contains("node-problem-detector"),
     })
 }
 
@@ -62,4 +68,9 @@ pub fn is_available(node: &Node) -> bool {
         && autoscalers::find_removal_taint(node).is_none()
         && autoscalers::find_startup_taint(node).is_none()
         && !other_taints(node).iter().any(|taint| taint.effect == "NoExecute")
+}
+
+/// Whether a node without a tenant could be assigned to one: it is available, and new pods can start there.
+pub fn is_assignable(node: &Node) -> bool {
+    is_available(node) && find_closing_taint(node).is_none()
 }

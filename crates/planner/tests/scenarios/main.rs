@@ -42,6 +42,7 @@ macro_rules! scenario {
 }
 
 mod gangs;
+mod lacking;
 mod placement;
 mod quotas;
 mod reclaim;

@@ -5,25 +5,25 @@ use super::{
     support::{NOW, describe, gpus, read_fleet},
 };
 use berth_planner::{
-    ActionKind, ActionReason, Fleet, NodeState, Phase, Plan, Seconds, UnusedNodes, remember_unused_nodes,
+    ActionKind, ActionReason, Fleet, NodeState, Owner, Phase, Plan, Seconds, UnusedNodes, remember_unused_nodes,
 };
 use std::collections::BTreeSet;
 
 /// Nodes that a plan reserves for a tenant.
-fn reserved(made: &Plan, of: &str) -> usize {
+pub(super) fn reserved(made: &Plan, of: &str) -> usize {
     let is_of = |kind: &ActionKind| matches!(kind, ActionKind::Reserve { tenant, .. } if tenant == of);
     made.actions.iter().filter(|action| is_of(&action.kind)).count()
 }
 
 /// Nodes that a plan releases because pods which wait do not use them.
-fn released_unused(made: &Plan) -> Vec<&str> {
+pub(super) fn released_unused(made: &Plan) -> Vec<&str> {
     let actions = made.actions.iter();
     let unused = actions.filter(|action| matches!(action.reason, ActionReason::Unused { .. }));
     unused.map(|action| action.node.as_str()).collect()
 }
 
 /// What a plan says of nodes of pool h100 that tenant a did not use.
-fn unused(made: &Plan) -> Option<UnusedNodes> {
+pub(super) fn unused(made: &Plan) -> Option<UnusedNodes> {
     made.unused_nodes.get("a")?.get("h100").copied()
 }
 
@@ -166,6 +166,31 @@ fn a_release_that_fails_counts_once() {
     let remembered = remember_unused_nodes(&fleet, &made, &BTreeSet::new());
     assert_eq!(remembered["a"]["h100"].nodes, 2);
     assert_eq!(remembered, made.unused_nodes);
+}
+
+#[test]
+fn a_release_that_fails_hides_no_other() {
+    let other_pool = "
+        pool l40s gpus=8 idle=300 hold=600
+        group a/h l40s 0..8
+        demand a/h stuck 1x8 since=1200
+        group b/h l40s 0..8
+        demand b/h late 1x8
+        node m1 a/h idle=900 age=900
+    ";
+    let mut fleet = read_fleet(&format!("{STUCK}{other_pool}"));
+    advance(&mut fleet);
+    fleet.now += 660;
+    let made = plan(&fleet);
+    assert_eq!(released_unused(&made), ["m1", "n1", "n2"]);
+    let kept = BTreeSet::from(["m1".to_owned(), "n2".to_owned()]);
+    let remembered = remember_unused_nodes(&fleet, &made, &kept);
+    let h100 = remembered["a"]["h100"];
+    assert_eq!((h100.nodes, h100.times, h100.kept_since), (1, 3, Some(NOW)));
+    assert_eq!(
+        remembered["a"]["l40s"], fleet.tenants[0].unused["l40s"],
+        "none was released there"
+    );
 }
 
 #[test]
@@ -358,6 +383,50 @@ fn a_tenant_that_uses_as_many_nodes_as_it_left_unused_starts_anew() {
     }
     let made = advance(&mut fleet);
     assert_eq!((reserved(&made, "a"), unused(&made)), (3, None));
+}
+
+#[test]
+fn nodes_that_others_lack_one_by_one_are_left_unused_once() {
+    let text = STUCK.replace("2x8 gang", "3x8").replace("n1..n2", "n1..n3");
+    let mut fleet = read_fleet(&text.replace("late 2x8", "late 1x8"));
+    advance(&mut fleet);
+    for at in 0..3 {
+        fleet.now += 660;
+        let made = advance(&mut fleet);
+        assert_eq!(released_unused(&made), [fleet.nodes[at].name.as_str()]);
+        assert_eq!(unused(&made).unwrap().paused_until(), Some(fleet.now + 600));
+        // Another tenant uses it, and lacks one more.
+        let node = &mut fleet.nodes[at];
+        node.state = NodeState::Owned(Owner {
+            tenant: "b".into(),
+            node_group: "g".into(),
+            since: fleet.now,
+            phase: Phase::Assigned,
+        });
+        (node.idle_since, node.used, node.pods) = (None, gpus(8), 1);
+    }
+}
+
+#[test]
+fn nodes_whose_pods_were_deleted_count_also_if_another_request_takes_them() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 idle=300 hold=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g large 8x8 gang since=100
+        node n1..n4 a/g idle=600 age=600
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 4x8
+        tenant c
+        group c/g h100 0..8
+        node n5..n8 c/g used=8 age=3600
+    ",
+    );
+    let made = advance(&mut fleet);
+    let unused = unused(&made).unwrap();
+    assert_eq!((unused.nodes, unused.times), (4, 1), "{}", describe(&made));
 }
 
 #[test]

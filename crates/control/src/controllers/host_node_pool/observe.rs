@@ -2,7 +2,7 @@
 
 use super::validate::{check_health, validate_pool};
 use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, conditions::ConditionUpdate};
-use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, is_available, transitions::MIG_CONFIG};
+use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, is_assignable, transitions::MIG_CONFIG};
 use berth_planner::MAX_NODE_GPUS;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -81,7 +81,7 @@ impl PoolNodes {
         let gpus = allocatable_gpus(pool, node);
         let mut is_free = false;
         match Assignment::read(node) {
-            None if is_available(node) => {
+            None if is_assignable(node) => {
                 counts.free += 1;
                 is_free = true;
             }

@@ -79,6 +79,22 @@ fn nodes_and_gpus_are_counted() {
 }
 
 #[test]
+fn a_free_node_on_which_no_pod_may_start_is_unavailable() {
+    let h100 = pool("h100", ("nvidia.com/gpu.product", "H100"));
+    for (key, free) in [
+        ("node.kubernetes.io/memory-pressure", 0),
+        ("node.kubernetes.io/unschedulable", 1),
+    ] {
+        let mut node = Node::clone(&node("n1", "H100", None));
+        let taint = json!({"key": key, "effect": "NoSchedule"});
+        node.spec.get_or_insert_default().taints = Some(vec![serde_json::from_value(taint).unwrap()]);
+        let (status, _) = observe_pool(&h100, &selectors(&[&h100]), &[Arc::new(node)], none);
+        let counts = status.nodes.unwrap();
+        assert_eq!((counts.free, counts.unavailable), (free, 1 - free), "{key}");
+    }
+}
+
+#[test]
 fn overlapping_empty_and_mixed_pools_are_not_ready() {
     let (h100, all) = (
         pool("h100", ("nvidia.com/gpu.product", "H100")),

@@ -9,7 +9,7 @@ use crate::{
     },
     error::ReconcileError,
 };
-use berth_node_lifecycle::{Assignment, AssignmentState, is_available, transitions::reason_after_sharing};
+use berth_node_lifecycle::{Assignment, AssignmentState, is_assignable, transitions::reason_after_sharing};
 use berth_planner::{Action, ActionKind};
 use futures::{StreamExt, future::join_all, stream};
 use k8s_openapi::api::core::v1::Node;
@@ -219,7 +219,7 @@ async fn check_candidate(
             Candidate::Unavailable
         });
     }
-    if !is_available(&node) {
+    if !is_assignable(&node) {
         return Ok(Candidate::Unavailable);
     }
     let pods = PodsOnNode::list(&pass.client, &node.name_any()).await?;
@@ -304,7 +304,7 @@ async fn reserve_node(
             // Nobody knows what another machine was used for, or this one until it comes back: the marker stays.
             None => return Ok(Outcome::Stale),
             Some(newer) if !in_use_markers::is_same_machine(&node, &newer) => return Ok(Outcome::Stale),
-            Some(newer) if is_available(&newer) => node = newer,
+            Some(newer) if is_assignable(&newer) => node = newer,
             Some(_) => {
                 delete_created_marker(pass, created.as_ref()).await?;
                 return Ok(Outcome::Stale);

@@ -40,6 +40,14 @@ pub(crate) struct AppliedObjects {
     pub(super) registrations: Registrations,
 }
 
+impl AppliedObjects {
+    /// How many APIServices and definitions of the tenant are remembered.
+    #[cfg(test)]
+    pub(crate) fn count_registrations(&self) -> usize {
+        self.registrations.count()
+    }
+}
+
 /// The result of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
@@ -94,6 +102,8 @@ impl<'a> Pass<'a> {
     /// Applies and deletes. What fails is in the result; the rest is done nevertheless.
     pub(crate) async fn run(mut self, manifests: &[Manifest]) -> Done {
         self.defined = DefinedKinds::of(manifests);
+        // Not at the end, which a pass that takes too long does not reach.
+        self.known.registrations.begin_pass();
         let mut kept: Vec<(&Manifest, &ManifestObject)> = manifests
             .iter()
             .filter(|manifest| manifest.is_kept())

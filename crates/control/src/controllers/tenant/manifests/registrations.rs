@@ -77,8 +77,20 @@ impl Registration {
 pub(super) struct Registrations {
     /// Those that name no server, and that nobody in the tenant can change any more.
     certain: BTreeSet<String>,
-    /// What they were when they were read last, and since when at least. None: there was none.
-    seen: BTreeMap<String, (Option<Registration>, Instant)>,
+    seen: BTreeMap<String, Seen>,
+    /// The number of the pass.
+    pass: u64,
+}
+
+/// What was read under a name.
+#[derive(Debug)]
+struct Seen {
+    /// What it was when it was read last. None: there was none.
+    read: Option<Registration>,
+    /// Since when at least.
+    since: Instant,
+    /// The last pass that read it.
+    pass: u64,
 }
 
 impl Registrations {
@@ -92,22 +104,37 @@ impl Registrations {
         self.certain.contains(name)
     }
 
+    /// Begins a pass. Forgets what none of the last two has read: the team chooses the names of definitions, and may choose new ones each time.
+    pub(super) fn begin_pass(&mut self) {
+        self.pass += 1;
+        let pass = self.pass;
+        self.seen.retain(|_, seen| seen.pass + 2 >= pass);
+    }
+
     /// Notes what was read.
     pub(super) fn note(&mut self, name: &str, read: Option<&Registration>) {
-        let (known, since) = self
-            .seen
-            .entry(name.to_owned())
-            .or_insert_with(|| (read.cloned(), Instant::now()));
-        if known.as_ref() != read {
-            *known = read.cloned();
-            *since = Instant::now();
+        let seen = self.seen.entry(name.to_owned()).or_insert_with(|| Seen {
+            read: read.cloned(),
+            since: Instant::now(),
+            pass: 0,
+        });
+        seen.pass = self.pass;
+        if seen.read.as_ref() != read {
+            seen.read = read.cloned();
+            seen.since = Instant::now();
         }
     }
 
     /// Whether an APIService had been as it was read last for so long, when something was asked, that its server answered.
     pub(super) fn has_settled(&self, name: &str, asked: Instant) -> bool {
         let seen = self.seen.get(name);
-        seen.is_some_and(|(_, since)| asked.saturating_duration_since(*since) >= SETTLED)
+        seen.is_some_and(|seen| asked.saturating_duration_since(seen.since) >= SETTLED)
+    }
+
+    /// How many names are remembered of which something was read.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.seen.len()
     }
 
     /// Forgets what was read.
@@ -185,5 +212,25 @@ mod tests {
         }
         registrations.forget();
         assert!(!registrations.has_settled(NAME, Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_that_are_not_read_any_more_are_forgotten() {
+        const NAME: &str = "v1.platform.example";
+        let mut registrations = Registrations::default();
+        for pass in 0..10 {
+            registrations.begin_pass();
+            // It has no turn in every other pass.
+            if pass % 2 == 0 {
+                registrations.note(NAME, None);
+            }
+            for number in 0..100 {
+                registrations.note(&name_of_definition(&format!("{pass}-{number}")), None);
+            }
+            sleep(SETTLED).await;
+        }
+        assert!(registrations.count() <= 301, "{}", registrations.count());
+        assert!(registrations.has_settled(NAME, Instant::now()));
+        assert!(!registrations.has_settled(&name_of_definition("0-0"), Instant::now()));
     }
 }

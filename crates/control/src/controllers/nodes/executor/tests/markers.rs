@@ -56,13 +56,28 @@ async fn a_marker_of_another_leader_stays_when_a_group_cannot_be_reserved() {
 
 #[tokio::test]
 async fn a_node_that_can_no_longer_be_reserved_has_no_marker() {
-    let fixture = Fixture::new(&["a1"]);
-    let not_ready = json!({"metadata": {"resourceVersion": "7"}, "status": {"conditions": []}});
-    fixture.api().changed_before_patch = Some(not_ready);
-    let reservation = [reserve("a1", "a")];
-    fixture.execute(&reservation, Failing::Nothing).await.0.unwrap();
-    assert!(fixture.api().changed_before_patch.is_none());
-    assert_eq!((state_of(&fixture, "a1"), count_markers(&fixture)), (None, 0));
+    let closed = json!({"taints": [{"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}]});
+    for changed in [json!({"status": {"conditions": []}}), json!({"spec": closed})] {
+        let fixture = Fixture::new(&["a1"]);
+        let mut change = changed.clone();
+        change["metadata"]["resourceVersion"] = "7".into();
+        fixture.api().changed_before_patch = Some(change);
+        let reservation = [reserve("a1", "a")];
+        fixture.execute(&reservation, Failing::Nothing).await.0.unwrap();
+        assert!(fixture.api().changed_before_patch.is_none());
+        assert_eq!(
+            (state_of(&fixture, "a1"), count_markers(&fixture)),
+            (None, 0),
+            "{changed}"
+        );
+        // Nor is it reserved by the next plan, which may be made on an older view.
+        fixture.execute(&reservation, Failing::Nothing).await.0.unwrap();
+        assert_eq!(
+            (state_of(&fixture, "a1"), count_markers(&fixture)),
+            (None, 0),
+            "{changed}"
+        );
+    }
 }
 
 /// The marker of a machine that was used under a name which no Node has any more.

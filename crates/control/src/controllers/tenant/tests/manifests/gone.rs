@@ -1,8 +1,8 @@
 //! Objects of kinds that the tenant defines count as deleted when its API server itself says so.
 
 use super::{
-    Fixture, GUARD, RETRY, WRITER, applied, message, serve_kind, set_documents, set_guards, set_registration,
-    until_applied, with_manifest,
+    super::fixture::UID, Fixture, GUARD, RETRY, WRITER, applied, message, serve_kind, set_documents, set_guards,
+    set_registration, until_applied, with_manifest,
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -160,6 +160,23 @@ async fn an_object_whose_definition_changes_all_the_time_is_not_forgotten() {
     }
     fixture.tenant.insert(OBJECT, hidden);
     until_deleted(&mut fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_definitions_that_come_and_go_are_forgotten() {
+    let (mut fixture, _) = Box::pin(with_hidden_guard()).await;
+    let mut last = "guards".to_owned();
+    for number in 0..12 {
+        fixture.tenant.remove(&definition(&last));
+        last = format!("guards{number}");
+        define(&fixture, &last, "True");
+        fixture.reconcile().await.unwrap();
+        assert_eq!(applied(&fixture), ("False".into(), "Pruning".into()));
+        sleep(RETRY).await;
+    }
+    let memory = fixture.context.tenants.of(UID, &fixture.host.client());
+    let remembered = memory.manifests.lock().await.applied.count_registrations();
+    assert!(remembered < 8, "{remembered}");
 }
 
 #[tokio::test(start_paused = true)]

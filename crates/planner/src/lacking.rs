@@ -1,0 +1,159 @@
+//! Nodes that pods keep for too long without using them go to minimums and requests of others that lack them.
+//!
+//! Each is placed on exactly these nodes, as the next plan places it once they are released: by the labels, the amounts and the domain
+//! that it needs, and within its limits and what others lend. So no node is released that nobody else would get: the pods that keep it
+//! would get it again, after it was recycled for nothing. A gang gets nodes only if it can have all that it needs then.
+
+use crate::Topology;
+use crate::pass::{Blocked, PlanningPass};
+use crate::stage::Stage;
+use std::collections::BTreeSet;
+
+impl PlanningPass<'_> {
+    /// Releases those of the nodes `due` that others lack. `due`: the first to be released first.
+    pub fn give_to_others(&mut self, due: &[usize]) {
+        if due.is_empty() {
+            return;
+        }
+        self.offered = due.iter().copied().collect();
+        // Nodes that come in any case are preferred.
+        self.incoming.retain(|at| !self.offered.contains(at));
+        self.incoming.extend(due);
+        self.give_to_minimums(due);
+        // A minimum that still lacks nodes gets all that come.
+        if self.unmet_minimums.is_empty() {
+            self.give_to_requests(due);
+        }
+        let left = std::mem::take(&mut self.offered);
+        self.incoming.retain(|at| !left.contains(at));
+    }
+
+    /// Gives nodes to minimums that keep all nodes that come until they are met.
+    fn give_to_minimums(&mut self, due: &[usize]) {
+        for at in due.iter().copied() {
+            let Some((group, _)) = self.unmet_minimums.first().copied() else {
+                return;
+            };
+            if self.may_count_on(at, group) && self.may_have_later(group, at) {
+                self.release_as_idle(at);
+                self.pass_to_minimum(at);
+            }
+        }
+    }
+
+    /// Gives nodes to requests that wait because none is free. Requests of a tenant in a pause do not count: of two tenants whose pods
+    /// never start, each would have nodes taken from the other.
+    fn give_to_requests(&mut self, due: &[usize]) {
+        let (mut kinds, mut first) = (self.list_offered_kinds(), None);
+        for request in std::mem::take(&mut self.lacking) {
+            if self.may_get_offered(request, &kinds) {
+                let before = self.offered.len();
+                let demand = self.view.requests[request].demand;
+                if demand.gang || demand.topology == Topology::SingleDomain {
+                    self.give_to_gang(request, due, first);
+                } else {
+                    self.give_to_pods(request, due, first);
+                }
+                if self.offered.len() < before {
+                    kinds = self.list_offered_kinds();
+                }
+            }
+            if self.starved_gang == Some(request) && self.is_lacking(request) {
+                first = Some(request);
+            }
+        }
+    }
+
+    /// Whether a request waits because no node is free, and nodes of these kinds would help.
+    fn may_get_offered(&self, request: usize, kinds: &BTreeSet<usize>) -> bool {
+        let spec = &self.view.requests[request];
+        let mut kinds = kinds.iter().map(|kind| &self.view.kinds[*kind]);
+        kinds.any(|kind| kind.matches[spec.selector] && spec.load.any_fits(&kind.capacity))
+            && self.is_lacking(request)
+            && self.find_pause(self.view.tenant_of(request)).is_none()
+    }
+
+    fn is_lacking(&self, request: usize) -> bool {
+        self.progress[request].blocked_by == Some(Blocked::NoFreeNodes)
+    }
+
+    fn list_offered_kinds(&self) -> BTreeSet<usize> {
+        self.offered.iter().map(|at| self.view.nodes[*at].kind).collect()
+    }
+
+    /// Gives nodes to pods. `first`: the gang before them for which nodes are kept as they become free.
+    fn give_to_pods(&mut self, request: usize, due: &[usize], first: Option<usize>) {
+        let group = self.view.requests[request].group;
+        for at in due.iter().copied() {
+            let helps = self.offered.contains(&at)
+                && self.may_count_on(at, group)
+                && self.matches(request, at)
+                && self.progress[request].unplaced.any_fits(self.view.capacity(at));
+            if !helps || self.are_kept_for(first, &[at], due) {
+                continue;
+            }
+            if !self.may_have_later(group, at) {
+                break;
+            }
+            self.take_from_group(at, request);
+            self.wait_for_node(request, at);
+        }
+        if self.progress[request].unplaced.is_empty() {
+            self.progress[request].blocked_by = Some(Blocked::NodesComing);
+        }
+    }
+
+    /// Gives a gang all nodes that it needs, those included that are free or come in any case; or none. `first` as above.
+    fn give_to_gang(&mut self, request: usize, due: &[usize], first: Option<usize>) {
+        let stage = Stage {
+            quota_depth: None,
+            priority: self.view.requests[request].demand.priority,
+        };
+        let (kept, unplaced) = self.stop_keeping_nodes(request);
+        let now = self.place_gang(request);
+        if let Some((placement, later)) = self.find_gang_nodes(request, stage, &now) {
+            let tenant = self.view.tenant_of(request);
+            if !self.are_kept_for(first, &later, due) && self.is_lent_later(tenant, &placement.free, &later) {
+                self.wait_with(request, placement, later);
+                return;
+            }
+        }
+        self.keep_nodes(request, kept, unplaced);
+    }
+
+    /// Whether nodes would be kept for the gang `first` once they are free together with those of `due` that others get.
+    fn are_kept_for(&mut self, first: Option<usize>, nodes: &[usize], due: &[usize]) -> bool {
+        let Some(gang) = first else { return false };
+        let mut coming = nodes.to_vec();
+        let given = due.iter().filter(|at| !self.offered.contains(at));
+        coming.extend(given);
+        self.would_keep_any(gang, &coming)
+    }
+
+    /// Whether a group may have one more node that is not free yet.
+    fn may_have_later(&mut self, group: usize, node: usize) -> bool {
+        let nodes = 1 + self.groups[group].earmarked;
+        self.check_limits(group, nodes, self.view.gpus(node)).is_ok()
+            && self.is_lent_later(self.view.node_groups[group].tenant, &[], &[node])
+    }
+
+    /// Whether a tenant may take nodes that are `free`, and those that are free `later`, and leave those that others do not lend.
+    fn is_lent_later(&mut self, tenant: usize, free: &[usize], later: &[usize]) -> bool {
+        if !self.tree.has_lending_limits() {
+            return true;
+        }
+        let sum = |nodes: &[usize]| nodes.iter().map(|at| self.view.gpus(*at)).sum::<u64>();
+        let (free, coming) = (sum(free), sum(later));
+        let is_held = |at: &usize| self.view.nodes[*at].is_serving() && self.stays(*at);
+        let held: Vec<usize> = later.iter().copied().filter(is_held).collect();
+        for node in &held {
+            self.assume_released(*node);
+        }
+        let is_lent = self.tree.is_within_nominal_quota(tenant, free + coming)
+            || free + self.tree.gpus_not_lent_by_others(tenant) <= self.available.gpus;
+        for node in &held {
+            self.undo_assumption(*node);
+        }
+        is_lent
+    }
+}

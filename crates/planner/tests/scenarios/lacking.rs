@@ -1,0 +1,303 @@
+//! Nodes that pods keep without using them go to others only if these can use exactly these nodes.
+
+use super::advance;
+use super::support::{describe, read_fleet};
+use super::unused::{released_unused, reserved};
+use berth_planner::{Fleet, NodeState, Plan, UnusedNodes, plan};
+
+/// The plan for a fleet in which the pods of tenants a and d have kept idle nodes for long.
+fn plan_when_due(fleet: &mut Fleet) -> Plan {
+    for tenant in &mut fleet.tenants {
+        if ["a", "d"].contains(&tenant.uid.as_str()) {
+            let unused = UnusedNodes {
+                kept_since: Some(fleet.now - 900),
+                ..UnusedNodes::default()
+            };
+            tenant.unused.insert("h100".into(), unused);
+        }
+    }
+    advance(fleet)
+}
+
+/// Nodes that a plan releases because others lack them.
+fn released(text: &str) -> Vec<String> {
+    let made = plan_when_due(&mut read_fleet(text));
+    released_unused(&made).into_iter().map(ToOwned::to_owned).collect()
+}
+
+/// Nodes that were released are free.
+fn recycle(fleet: &mut Fleet, names: &[&str]) {
+    for node in fleet
+        .nodes
+        .iter_mut()
+        .filter(|node| names.contains(&node.name.as_str()))
+    {
+        (node.state, node.idle_since, node.pods) = (NodeState::Free, None, 0);
+        node.used.clear();
+    }
+}
+
+#[test]
+fn a_pod_that_needs_another_node_takes_none() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 2x8 since=3600
+        node n1..n2 a/g idle=3600 age=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g pinned 1x8 host=n3
+        node n3 b/g used=8 age=3600 host=n3
+    ";
+    let mut fleet = read_fleet(text);
+    for _ in 0..5 {
+        let made = plan_when_due(&mut fleet);
+        assert_eq!(made.actions, [], "{}", describe(&made));
+        fleet.now += 900;
+    }
+    assert_eq!(
+        released(&text.replace("node n1..n2", "node n1 a/g idle=3600 age=3600\nnode n2 host=n3")),
+        ["n2"],
+        "exactly the one that it needs"
+    );
+    assert_eq!(
+        released(&text.replace("1x8 host=n3", "1x9")),
+        [""; 0],
+        "it fits on no node"
+    );
+}
+
+#[test]
+fn a_gang_takes_nodes_only_if_it_has_all_of_them_then() {
+    for starvation in [600, 6000] {
+        let mut fleet = read_fleet(&format!(
+            "
+            pool h100 gpus=8 idle=300 hold=600 starvation={starvation}
+            tenant a
+            group a/g h100 0..8
+            demand a/g stuck 2x8 since=3600
+            node n1..n2 a/g idle=3600 age=3600
+            tenant b
+            group b/g h100 0..8
+            demand b/g train 4x8 gang since=700
+            node n3 free
+            tenant c
+            group c/g h100 0..8
+            node n4..n5 c/g used=8 age=3600
+        "
+        ));
+        let made = plan_when_due(&mut fleet);
+        assert_eq!(made.actions, [], "{}", describe(&made));
+        recycle(&mut fleet, &["n4"]);
+        let made = plan_when_due(&mut fleet);
+        assert_eq!(released_unused(&made), ["n1", "n2"], "{}", describe(&made));
+        assert_eq!(advance(&mut fleet).actions, []);
+        recycle(&mut fleet, &["n1", "n2"]);
+        assert_eq!(reserved(&plan(&fleet), "b"), 4);
+    }
+}
+
+#[test]
+fn a_gang_that_waits_first_is_not_overtaken() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600 starvation=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 1x8 since=3600
+        node n1 a/g idle=3600 age=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g train 3x8 gang since=700
+        node n2 free zone=a
+        tenant c
+        group c/g h100 0..8
+        demand c/g late 1x8
+        node n3..n4 c/g used=8 age=3600 zone=a
+    ";
+    assert_eq!(released(text), [""; 0], "n1 would be kept for the gang");
+    assert_eq!(released(&text.replace("3x8 gang", "3x8 gang zone=a")), ["n1"]);
+    let overtaken = text.replace("starvation=600", "starvation=6000");
+    assert_eq!(released(&overtaken), [""; 0], "the pod gets n2");
+}
+
+#[test]
+fn other_requests_of_a_tenant_do_not_keep_its_nodes() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 idle=300 hold=600
+        tenant a
+        group a/g h100 0..1
+        demand a/g stuck 1x8 since=3600
+        demand a/g small 1x1 since=600 zone=b
+        node n1 a/g idle=3600 age=3600 zone=a
+        node n2 free zone=b
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8 zone=a
+    ",
+    );
+    let made = plan_when_due(&mut fleet);
+    assert_eq!(released_unused(&made), ["n1"], "{}", describe(&made));
+    recycle(&mut fleet, &["n1"]);
+    let made = plan(&fleet);
+    let both = (reserved(&made, "a"), reserved(&made, "b"));
+    assert_eq!(both, (1, 1), "{}", describe(&made));
+}
+
+#[test]
+fn an_idle_node_in_each_domain_does_not_keep_gangs_from_starting() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 domains idle=300 hold=600
+        tenant a
+        group a/g h100 0..2
+        demand a/g stuck 2x8 since=3600
+        node n1 rack=r1 a/g idle=3600 age=3600
+        node n2 rack=r1 free
+        node n3 rack=r2 a/g idle=3600 age=3600
+        node n4 rack=r2 free
+        tenant b
+        group b/g h100 0..8
+        demand b/g train 2x8 gang single-domain since=60
+    ",
+    );
+    let made = plan_when_due(&mut fleet);
+    assert_eq!(released_unused(&made), ["n1"], "one is enough: {}", describe(&made));
+    assert_eq!(advance(&mut fleet).actions, []);
+    recycle(&mut fleet, &["n1"]);
+    let made = plan(&fleet);
+    assert_eq!(reserved(&made, "b"), 2, "{}", describe(&made));
+}
+
+#[test]
+fn a_gang_gets_nodes_of_several_tenants_if_they_are_in_one_domain() {
+    let text = "
+        pool h100 gpus=8 domains idle=300 hold=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 1x8 since=3600
+        node n1 rack=r1 a/g idle=3600 age=3600
+        tenant d
+        group d/g h100 0..8
+        demand d/g stuck 1x8 since=3600
+        node n2 rack=r1 d/g idle=3600 age=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g train 2x8 gang single-domain since=60
+        tenant c
+        group c/g h100 0..8
+        node n3 rack=r1 c/g used=8 age=3600
+        node n4..n5 rack=r2 c/g used=8 age=3600
+    ";
+    assert_eq!(released(text), ["n1", "n2"]);
+    let apart = text.replace("node n2 rack=r1", "node n2 rack=r2");
+    assert_eq!(released(&apart), [""; 0]);
+    assert_eq!(released(&apart.replace(" single-domain", "")), ["n1", "n2"]);
+}
+
+#[test]
+fn of_two_tenants_whose_pods_do_not_start_one_loses_nodes() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 2x8 since=3600
+        node n1 a/g idle=3600 age=3600
+        tenant d
+        group d/g h100 0..8
+        demand d/g stuck 2x8 since=3600
+        node n2 d/g idle=3600 age=3600
+    ";
+    assert_eq!(released(text).len(), 1);
+}
+
+#[test]
+fn limits_of_others_count() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600
+        quota small limit=4
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 1x8 since=3600
+        node n1 a/g idle=3600 age=3600
+        tenant b quota=small
+        group b/g h100 0..8
+        demand b/g late 1x4
+        tenant c
+        group c/g h100 0..8
+        node n2 c/g gpus=4 used=4 age=3600
+    ";
+    assert_eq!(released(text), [""; 0], "it may not have a node of eight GPUs");
+    assert_eq!(released(&text.replace("limit=4", "limit=8")), ["n1"]);
+}
+
+#[test]
+fn nodes_that_others_would_not_be_lent_stay() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600
+        quota own nominal=16 lending=0
+        tenant a quota=own
+        group a/g h100 0..8
+        demand a/g stuck 2x8 since=3600
+        node n1..n2 a/g idle=3600 age=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 2x8
+    ";
+    assert_eq!(released(text), [""; 0]);
+    assert_eq!(released(&text.replace("lending=0", "lending=8")), ["n1"]);
+    assert_eq!(
+        released(
+            &text
+                .replace("late 2x8", "late 2x8 gang")
+                .replace("lending=0", "lending=8")
+        ),
+        [""; 0]
+    );
+    assert_eq!(released(&text.replace("lending=0", "lending=16")), ["n1", "n2"]);
+}
+
+#[test]
+fn minimums_get_nodes_before_requests() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 idle=300 hold=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 2x8 since=3600
+        node n1..n2 a/g idle=3600 age=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8
+        tenant c
+        group c/private h100 2..2
+    ",
+    );
+    let made = plan_when_due(&mut fleet);
+    assert_eq!(released_unused(&made), ["n1", "n2"], "{}", describe(&made));
+    recycle(&mut fleet, &["n1", "n2"]);
+    let made = plan(&fleet);
+    let both = (reserved(&made, "b"), reserved(&made, "c"));
+    assert_eq!(both, (0, 2), "{}", describe(&made));
+}
+
+#[test]
+fn nodes_that_no_request_needs_go_first() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 1x8 since=3600
+        node n1 a/g used=8 age=3600
+        node n2 a/g idle=3600 age=3600
+        node n3 a/g idle=3600 age=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 3x8
+    ";
+    let made = plan_when_due(&mut read_fleet(text));
+    assert_eq!(released_unused(&made), ["n2"], "{}", describe(&made));
+    let all: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
+    assert_eq!(all, ["n2", "n3"], "n3 goes in any case: {}", describe(&made));
+}
