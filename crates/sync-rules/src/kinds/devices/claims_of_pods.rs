@@ -70,10 +70,11 @@ pub fn lacks_claim(cache: &Cache, pod: &Name, template: &Name) -> bool {
 /// Whether a pod that names a target must wait until the host has it, although the tenant does not have it: it is a template. Those that a
 /// controller of the host makes for another object of the tenant need only that object.
 pub fn must_exist(cache: &Cache, target: &Target) -> bool {
-    let made_for = |user: &Key| user.kind != KindId::Pod && cache.stores.host(user.kind).contains(&user.name);
+    let made_for = |user: &Key| cache.stores.host(user.kind).contains(&user.name);
     target.kind == KindId::ResourceClaimTemplate && {
-        let users = cache.references().users(&target.kind.key(target.name.clone()));
-        !users.iter().any(made_for)
+        let template = target.kind.key(target.name.clone());
+        // All pods that wait for a template ask, and again and again.
+        !cache.references().users_besides_pods(&template).any(made_for)
     }
 }
 
