@@ -1,7 +1,10 @@
 //! Which objects use which ConfigMaps, Secrets and the like. Only objects in use are synced to the host, and only as
 //! long as they are used.
 
-use crate::model::resource::{Key, Name};
+use crate::model::{
+    KindId,
+    resource::{Key, Name},
+};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// The index, both ways.
@@ -9,14 +12,37 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 pub struct References {
     /// Sorted; most pods use one or two, for which a set would be far larger.
     by_user: HashMap<Key, Box<[Target]>>,
-    by_target: HashMap<Key, HashSet<Key>>,
+    by_target: HashMap<Key, Users>,
+}
+
+/// The objects that use another one.
+#[derive(Debug, Default)]
+struct Users {
+    /// Most of them: thousands may use the same.
+    pods: HashSet<Key>,
+    others: HashSet<Key>,
+}
+
+impl Users {
+    /// Those of the kind of a user.
+    fn alike(&mut self, user: &Key) -> &mut HashSet<Key> {
+        if user.kind == KindId::Pod {
+            &mut self.pods
+        } else {
+            &mut self.others
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.others.is_empty()
+    }
 }
 
 /// An object that others use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// Which kind.
-    pub kind: crate::model::KindId,
+    pub kind: KindId,
     /// Its name in the tenant.
     pub name: Name,
 }
@@ -31,7 +57,7 @@ impl References {
         for target in before.iter().filter(|target| targets.binary_search(target).is_err()) {
             let key = target.kind.key(target.name.clone());
             if let Some(users) = self.by_target.get_mut(&key) {
-                users.remove(user);
+                users.alike(user).remove(user);
                 if users.is_empty() {
                     self.by_target.remove(&key);
                     changed.push(key);
@@ -44,7 +70,7 @@ impl References {
             if users.is_empty() {
                 changed.push(key);
             }
-            users.insert(user.clone());
+            users.alike(user).insert(user.clone());
         }
         if !targets.is_empty() {
             self.by_user.insert(user.clone(), targets);
@@ -65,14 +91,22 @@ impl References {
 
     /// The objects that use this one.
     pub fn users(&self, target: &Key) -> Vec<Key> {
-        self.by_target.get(target).into_iter().flatten().cloned().collect()
+        let users = self.by_target.get(target).into_iter();
+        users
+            .flat_map(|users| users.pods.iter().chain(&users.others))
+            .cloned()
+            .collect()
+    }
+
+    /// The objects that use this one and are no pods. However many pods use it, that costs nothing.
+    pub fn users_besides_pods(&self, target: &Key) -> impl Iterator<Item = &Key> {
+        self.by_target.get(target).into_iter().flat_map(|users| &users.others)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::KindId;
 
     fn target(name: &str) -> Target {
         Target {
@@ -100,6 +134,23 @@ mod tests {
         assert!(!references.is_used(&key("x")) && references.is_used(&key("y")));
         references.set(&one, BTreeSet::new());
         assert!(references.by_user.is_empty() && references.by_target.is_empty());
+    }
+
+    #[test]
+    fn users_that_are_no_pods_are_found_without_the_pods() {
+        let mut references = References::default();
+        let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("a", name)));
+        let ingress = KindId::Ingress.key(Name::new("a", "one"));
+        for user in [&one, &ingress, &two] {
+            references.set(user, [target("x")].into());
+        }
+        let others = |references: &References| references.users_besides_pods(&key("x")).cloned().collect::<Vec<_>>();
+        assert_eq!(others(&references), std::slice::from_ref(&ingress));
+        assert_eq!(references.users(&key("x")).len(), 3);
+        for (user, changed) in [(&one, 0), (&ingress, 0), (&two, 1)] {
+            assert_eq!(references.set(user, BTreeSet::new()).len(), changed);
+        }
+        assert!(others(&references).is_empty() && references.by_target.is_empty());
     }
 
     #[test]

@@ -14,6 +14,12 @@ const FAILED: &str = "failed quota: ";
 /// Words after the name of that quota.
 const WITHOUT_REQUESTS: &str = ": must specify ";
 
+/// What a class limits that the syncer counts itself, and the field.
+const DEVICE_CLAIMS: (&str, &str) = (
+    "claims of devices, with those that are made from templates",
+    "resourceClaims",
+);
+
 /// The limits that an object would exceed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaExceeded(Vec<ExceededLimit>);
@@ -28,6 +34,17 @@ struct ExceededLimit {
     limit: String,
     /// The limit in the tenant's class: what it counts, and its field. None: it is one of the platform itself.
     of_class: Option<(Cow<'static, str>, Cow<'static, str>)>,
+    /// The pods of a gang exceed it together.
+    of_gang: Option<GangExceeds>,
+}
+
+/// How the pods of a gang exceed a limit together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GangExceeds {
+    /// There is no room for all of them now.
+    Now,
+    /// There never is: they need so much.
+    Always(u64),
 }
 
 impl QuotaExceeded {
@@ -44,6 +61,7 @@ impl QuotaExceeded {
                 used: amount_of(used, resource),
                 limit: limit.into(),
                 of_class: find_class_limit(name, resource),
+                of_gang: None,
             })
             .collect();
         (!limits.is_empty()).then_some(Self(limits))
@@ -51,26 +69,33 @@ impl QuotaExceeded {
 
     /// The objects of a tenant would have more bytes on the host than its class allows.
     pub fn of_host_bytes(limit: u64) -> Self {
-        Self::of_class(limit, "bytes of objects on the host", "hostBytes")
+        Self::of_class(limit, ("bytes of objects on the host", "hostBytes"), None)
     }
 
     /// The tenant would have more claims of devices on the host than its class allows.
     pub fn of_device_claims(limit: u32) -> Self {
-        Self::of_class(
-            limit.into(),
-            "claims of devices, with those that are made from templates",
-            "resourceClaims",
-        )
+        Self::of_class(limit.into(), DEVICE_CLAIMS, None)
+    }
+
+    /// The same of all pods of a gang, which come to the host together.
+    pub fn of_claims_of_gang(limit: u32) -> Self {
+        Self::of_class(limit.into(), DEVICE_CLAIMS, Some(GangExceeds::Now))
+    }
+
+    /// The pods of a gang that start together need more claims of devices than the tenant's class allows: `needed` in all.
+    pub fn of_large_gang(limit: u32, needed: u64) -> Self {
+        Self::of_class(limit.into(), DEVICE_CLAIMS, Some(GangExceeds::Always(needed)))
     }
 
     /// A limit that the syncer enforces: how many of what, and its field in the tenant's class.
-    fn of_class(limit: u64, counts: &'static str, field: &'static str) -> Self {
+    fn of_class(limit: u64, (counts, field): (&'static str, &'static str), of_gang: Option<GangExceeds>) -> Self {
         Self(vec![ExceededLimit {
             resource: String::new(),
             requested: String::new(),
             used: String::new(),
             limit: limit.to_string(),
             of_class: Some((counts.into(), field.into())),
+            of_gang,
         }])
     }
 
@@ -139,6 +164,7 @@ impl fmt::Display for ExceededLimit {
             used,
             limit,
             of_class,
+            of_gang,
         } = self;
         let Some((counts, field)) = of_class else {
             return write!(
@@ -148,8 +174,17 @@ impl fmt::Display for ExceededLimit {
             );
         };
         write!(f, "this tenant may have {limit} {counts}")?;
+        let mut remedy = "Delete what is no longer needed";
         // Without the amounts, the message stays the same while others come and go.
-        if requested.is_empty() {
+        if let Some(GangExceeds::Always(needed)) = of_gang {
+            write!(
+                f,
+                "; the pods of this gang that start together need {needed}, so none of them starts"
+            )?;
+            remedy = "Use fewer pods or fewer claims for each";
+        } else if of_gang.is_some() {
+            f.write_str(", and the pods of this gang, which start together, have no room now")?;
+        } else if requested.is_empty() {
             f.write_str(", and this has no room")?;
         } else if is_count(resource) {
             f.write_str(" and has as many")?;
@@ -160,7 +195,7 @@ impl fmt::Display for ExceededLimit {
         }
         write!(
             f,
-            ". Delete what is no longer needed, or ask the platform team to raise spec.limits.{field} of the tenant's class"
+            ". {remedy}, or ask the platform team to raise spec.limits.{field} of the tenant's class"
         )
     }
 }
@@ -262,6 +297,23 @@ mod tests {
             exceeded.to_string(),
             "this tenant may have 536870912 bytes of objects on the host, and this has no room. Delete what is no longer needed, or ask the \
              platform team to raise spec.limits.hostBytes of the tenant's class"
+        );
+    }
+
+    #[test]
+    fn a_gang_says_that_its_pods_have_no_room_together_or_what_they_need() {
+        let now = QuotaExceeded::of_claims_of_gang(1000);
+        assert!(!now.refuses_every_object(), "others may fit");
+        assert_eq!(
+            now.to_string(),
+            "this tenant may have 1000 claims of devices, with those that are made from templates, and the pods of this gang, which start together, \
+             have no room now. Delete what is no longer needed, or ask the platform team to raise spec.limits.resourceClaims of the tenant's class"
+        );
+        assert_eq!(
+            QuotaExceeded::of_large_gang(1000, 1600).to_string(),
+            "this tenant may have 1000 claims of devices, with those that are made from templates; the pods of this gang that start together need \
+             1600, so none of them starts. Use fewer pods or fewer claims for each, or ask the platform team to raise spec.limits.resourceClaims of \
+             the tenant's class"
         );
     }
 

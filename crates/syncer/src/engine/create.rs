@@ -71,6 +71,7 @@ impl ObjectSync<'_> {
         if !matches!(&result, Ok(outcome) if outcome.waits_for_turn()) {
             self.settle_places_after(&result);
         }
+        self.settle_claims_after(&result);
         result
     }
 
@@ -109,8 +110,11 @@ impl ObjectSync<'_> {
         let bytes = self.bytes_on_host(object, &desired);
         let in_flight = engine.reserve_growth(0, bytes).map_err(CallError::QuotaExceeded)?;
         let claims = engine
-            .reserve_device_claims(*id, object)
+            .reserve_device_claims(*id, name, object)
             .map_err(CallError::QuotaExceeded)?;
+        let Some(claims) = claims else {
+            return Ok(Outcome::requeue("waiting for its gang", SAFETY));
+        };
         if let Some(waits) = self.wait_to_make_endpoints(&desired).await {
             return Ok(waits);
         }

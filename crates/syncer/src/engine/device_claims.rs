@@ -2,16 +2,24 @@
 //! templates. If the quota refuses one, it tries again and again, with requests that all tenants share, long after the pod has come.
 //!
 //! So a pod comes to the host only when there is room for the claims of all pods that are there and for its own, whether or not they are made already. A
-//! claim that the tenant makes itself leaves that room.
+//! claim that the tenant makes itself leaves that room. Pods of a gang come [together](super::gang_claims).
 
-use super::{Engine, lock};
+use super::{
+    Engine, Outcome, admit,
+    api::CallError,
+    gang_claims::{GangClaims, Member, Refusal, Room},
+    lock,
+    places::Presence,
+    to_host::ObjectSync,
+    turns, user_waits,
+};
 use berth_sync_rules::{
-    kinds::devices::claims_of_pods,
+    kinds::{devices::claims_of_pods, pod::placement},
     model::{KindId, resource::Name},
     translation::quota::QuotaExceeded,
 };
 use serde_json::Value;
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Instant};
 
 /// Claims that are about to be made for pods.
 #[derive(Debug, Default)]
@@ -22,6 +30,7 @@ pub(super) struct DeviceClaims {
     total: u64,
     /// Of objects that are being created.
     in_flight: u64,
+    gangs: GangClaims,
 }
 
 impl DeviceClaims {
@@ -48,41 +57,101 @@ impl Drop for ClaimsInFlight<'_> {
 }
 
 impl Engine {
-    /// Brings the number up to date after a pod has changed on one side.
+    /// Brings the numbers up to date after a pod has changed on one side, or its gang.
     pub(super) fn update_device_claims(&self, pod: &Name) {
-        let claims = claims_of_pods::count_missing(&self.cache, pod);
-        lock(&self.device_claims).set(pod, claims);
+        let mut claims = lock(&self.device_claims);
+        // While they are locked: both sides change at the same time.
+        claims.set(pod, claims_of_pods::count_missing(&self.cache, pod));
+        claims.gangs.set(pod, self.find_member(pod), Instant::now());
     }
 
-    /// Room for the claims of an object that is to be created on the host.
+    /// What a pod is to a gang. None if it takes no claims, belongs to no gang, or is not to come to the host.
+    fn find_member(&self, pod: &Name) -> Option<Member> {
+        let stored = self.cache.stores.tenant(KindId::Pod).get(pod)?;
+        // Most pods have none: to know that, they are not unpacked.
+        if !claims_of_pods::may_have_any(&stored) {
+            return None;
+        }
+        let object = stored.object();
+        let claims = claims_of_pods::count(&object);
+        if claims == 0 || placement::has_gates(&object) {
+            return None;
+        }
+        let gang = self.find_gang(pod, &object).filter(|gang| gang.size > 1)?;
+        let host = self.cache.stores.host(KindId::Pod).get(pod);
+        let (claims, is_on_host) = match self.find_presence(pod, host.as_deref()) {
+            Presence::Active => (claims, true),
+            Presence::Succeeded => (0, true),
+            Presence::Gone => (claims, false),
+            Presence::Ended => return None,
+        };
+        Some(Member {
+            gang,
+            claims,
+            is_on_host,
+        })
+    }
+
+    /// Room for the claims of an object that is to be created on the host. None if the pod waits until its gang is complete.
     ///
     /// # Errors
     /// The tenant would have more than it may have.
     pub(super) fn reserve_device_claims(
         &self,
         id: KindId,
+        name: &Name,
         object: &Value,
-    ) -> Result<ClaimsInFlight<'_>, QuotaExceeded> {
+    ) -> Result<Option<ClaimsInFlight<'_>>, QuotaExceeded> {
         let more = match id {
             KindId::Pod => claims_of_pods::count(object),
             KindId::ResourceClaim => 1,
             _ => 0,
         };
         let mut claims = lock(&self.device_claims);
+        let mut others = Vec::new();
         if more > 0 {
             let number = |kind: KindId| self.cache.stores.host(kind).len() as u64;
             // Those of pods that have ended or are gone stay until controllers of the host have deleted them.
             let made = number(KindId::GeneratedClaim) + claims.total;
+            let taken = number(KindId::ResourceClaim) + made + claims.in_flight;
             let limit = self.cache.tenant.host_limits.resource_claims;
-            if number(KindId::ResourceClaim) + made + claims.in_flight + more > u64::from(limit) {
-                return Err(QuotaExceeded::of_device_claims(limit));
-            }
+            let room = Room {
+                limit: limit.into(),
+                free: u64::from(limit).saturating_sub(taken),
+            };
+            let pod = (id == KindId::Pod).then_some(name);
+            others = match claims.gangs.ask(pod, more, room, Instant::now()) {
+                Ok(others) => others,
+                Err(Refusal::Incomplete) => return Ok(None),
+                Err(Refusal::Full) => return Err(QuotaExceeded::of_device_claims(limit)),
+                Err(Refusal::FullForGang) => return Err(QuotaExceeded::of_claims_of_gang(limit)),
+                Err(Refusal::TooLarge(needed)) => return Err(QuotaExceeded::of_large_gang(limit, needed)),
+            };
         }
         claims.in_flight += more;
-        Ok(ClaimsInFlight {
+        drop(claims);
+        // There is room for them as well: they do not wait until it is their time to be tried again.
+        self.let_in(others);
+        Ok(Some(ClaimsInFlight {
             engine: self,
             claims: more,
-        })
+        }))
+    }
+}
+
+impl ObjectSync<'_> {
+    /// Notes that a pod was not created although there is room for its claims, if this came of it.
+    pub(super) fn settle_claims_after(&self, result: &Result<Outcome, CallError>) {
+        if self.id != KindId::Pod {
+            return;
+        }
+        let mut claims = lock(&self.engine.device_claims);
+        match result.as_ref().map_or("", |outcome| outcome.result) {
+            // Its turn comes.
+            turns::WAITS | admit::NO_PLACE => {}
+            user_waits::NO_PLACE => claims.gangs.give_up(self.name, Instant::now()),
+            _ => claims.gangs.put_off(self.name, Instant::now()),
+        }
     }
 }
 
@@ -91,13 +160,14 @@ mod tests {
     use super::*;
     use crate::engine::{
         scripted::Scripted,
-        test_engine::{engine_of, tenant},
+        test_engine::{engine_of, sync_of, tenant},
         to_host,
     };
     use berth_api::{SyncPolicy, labels};
-    use berth_sync_rules::model::{resource::Side, store::Stored};
+    use berth_sync_rules::model::{resource::Side, schedule::PodSchedule, store::Stored};
+    use futures::FutureExt;
     use serde_json::json;
-    use std::{sync::Arc, time::Instant};
+    use std::sync::Arc;
 
     fn engine() -> Arc<Engine> {
         let mut tenant = tenant(SyncPolicy::default());
@@ -139,8 +209,13 @@ mod tests {
         }
     }
 
+    fn reserve<'a>(engine: &'a Engine, pod: &Value) -> Result<Option<ClaimsInFlight<'a>>, QuotaExceeded> {
+        let name = Name::new("team", pod["metadata"]["name"].as_str().unwrap());
+        engine.reserve_device_claims(KindId::Pod, &name, pod)
+    }
+
     fn has_room(engine: &Engine, claims: usize) -> bool {
-        engine.reserve_device_claims(KindId::Pod, &pod("new", claims)).is_ok()
+        reserve(engine, &pod("new", claims)).is_ok_and(|claims| claims.is_some())
     }
 
     #[tokio::test]
@@ -168,21 +243,90 @@ mod tests {
     async fn a_pod_that_is_gone_leaves_its_room_and_a_claim_of_the_tenants_own_takes_it() {
         let engine = engine();
         put_pod(&engine, "a", 10);
-        let claim = json!({});
-        assert!(engine.reserve_device_claims(KindId::ResourceClaim, &claim).is_err());
         let name = Name::new("team", "a");
+        let reserve_one = || engine.reserve_device_claims(KindId::ResourceClaim, &name, &json!({}));
+        assert!(reserve_one().is_err());
         engine.cache.stores.host(KindId::Pod).gone(&name, 2);
         engine.add_dependents(Side::Host, KindId::Pod, &name);
-        let in_flight = engine.reserve_device_claims(KindId::ResourceClaim, &claim).unwrap();
+        let in_flight = reserve_one().unwrap();
         assert!(has_room(&engine, 9) && !has_room(&engine, 10));
         drop(in_flight);
         assert!(has_room(&engine, 10));
-        let why = engine
-            .reserve_device_claims(KindId::Pod, &pod("new", 11))
-            .err()
-            .unwrap();
+        let why = reserve(&engine, &pod("new", 11)).err().unwrap();
         assert!(why.to_string().contains("spec.limits.resourceClaims"), "{why}");
         assert!(!why.refuses_every_object(), "others go on");
+    }
+
+    /// Puts a pod of a gang of four with two claims into the tenant.
+    fn put_member(engine: &Engine, gang: &str, number: usize) -> Value {
+        let name = format!("{gang}{number}");
+        let mut pod = pod(&name, 2);
+        pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: gang, labels::GANG_SIZE_OF_TENANT: "4"});
+        put(engine, Side::Tenant, KindId::Pod, &name, &pod);
+        pod
+    }
+
+    /// Whether there is room for the claims of a pod. Then it comes to the host.
+    fn comes(engine: &Engine, pod: &Value) -> bool {
+        let comes = reserve(engine, pod).is_ok_and(|claims| claims.is_some());
+        if comes {
+            put_host_pod(engine, pod["metadata"]["name"].as_str().unwrap(), "1", &json!({}));
+        }
+        comes
+    }
+
+    #[tokio::test]
+    async fn gangs_that_are_created_together_get_their_claims_one_after_the_other() {
+        let engine = engine();
+        let gangs = ["a", "b"].map(|gang| [0, 1, 2, 3].map(|number| put_member(&engine, gang, number)));
+        let [a, b] = &gangs;
+        for (of_a, of_b) in a.iter().zip(b) {
+            assert!(comes(&engine, of_a) && !comes(&engine, of_b));
+        }
+        let why = reserve(&engine, &b[0]).err().unwrap().to_string();
+        assert!(
+            why.contains("gang") && why.contains("spec.limits.resourceClaims"),
+            "{why}"
+        );
+        assert!(has_room(&engine, 2) && !has_room(&engine, 3));
+        for number in 0..4 {
+            let name = Name::new("team", &format!("a{number}"));
+            for side in [Side::Tenant, Side::Host] {
+                engine.cache.stores.of(side, KindId::Pod).gone(&name, 2);
+                engine.add_dependents(side, KindId::Pod, &name);
+            }
+        }
+        while engine.queue_of(KindId::Pod).take().now_or_never().is_some() {}
+        assert!(reserve(&engine, &b[0]).is_ok_and(|claims| claims.is_some()));
+        let woken = engine.queue_of(KindId::Pod).len();
+        assert_eq!(woken, 3, "the others do not wait for the end of their back-off");
+        assert!(b.iter().all(|pod| comes(&engine, pod)));
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_fails_or_waits_for_its_user_keeps_no_claims_from_others_for_ever() {
+        let engine = engine();
+        let pods = [0, 1, 2, 3].map(|number| put_member(&engine, "a", number));
+        assert!(comes(&engine, &pods[0]));
+        assert!(!has_room(&engine, 3), "six are kept");
+        let name = Name::new("team", "a1");
+        let sync = sync_of(&engine, &name, PodSchedule::default());
+        assert!(reserve(&engine, &pods[1]).is_ok());
+        for result in [Err(CallError::NotFound), Ok(Outcome::new(turns::WAITS))] {
+            sync.settle_claims_after(&result);
+            assert!(!has_room(&engine, 3), "it may be created soon");
+        }
+        sync.settle_claims_after(&Ok(user_waits::NO_PLACE_OF_USER));
+        assert!(has_room(&engine, 4) && !has_room(&engine, 5));
+        engine.cache.stores.tenant(KindId::Pod).forget(&name);
+        engine.add_dependents(Side::Tenant, KindId::Pod, &name);
+        let mut gated = put_member(&engine, "a", 2);
+        gated["spec"]["schedulingGates"] = json!([{"name": "example.com/later"}]);
+        put(&engine, Side::Tenant, KindId::Pod, "a2", &gated);
+        assert!(
+            has_room(&engine, 6) && !has_room(&engine, 7),
+            "nothing is kept for a pod with gates"
+        );
     }
 
     #[tokio::test]

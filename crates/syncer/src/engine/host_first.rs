@@ -51,7 +51,7 @@ impl Engine {
 mod tests {
     use super::super::{
         lock,
-        scripted::Scripted,
+        scripted::{Failure, Scripted},
         test_engine::tenant,
         turns::{Lane, Turn},
     };
@@ -93,6 +93,33 @@ mod tests {
         assert!(scripted.first("tenant PATCH", "/ingresses/a/status").is_some());
         let event = scripted.first("tenant PATCH /api/v1/namespaces/team/events/", "");
         assert!(event.is_some(), "it was not taken for written before");
+        assert!(!slow.has(&key));
+    }
+
+    #[tokio::test]
+    async fn what_the_host_rejects_is_said_in_the_tenant_when_its_turn_comes() {
+        let is_update = |call: &str| call.starts_with("host PATCH") && call.contains("/poddisruptionbudgets/");
+        let refuses = move |call: &str| is_update(call).then_some(Failure::Refused(403));
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), refuses);
+        let (engine, name) = (&scripted.engine, Name::new("team", "web"));
+        let id = KindId::PodDisruptionBudget;
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": 1});
+        scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+        scripted.put(Side::Host, id, &name, json!({"spec": {}}));
+        let key = id.key(name);
+        let (queue, slow) = (engine.queue_of(id), engine.slow_queue_of(id));
+        engine.add(key.clone());
+        let taken = queue.take().await;
+        without_tenant(Arc::clone(engine).work(taken)).await;
+        assert_eq!(scripted.calls("host PATCH", "").len(), 1);
+        assert!(scripted.calls("tenant", "").is_empty());
+        assert!(lock(&engine.failures).contains_key(&key), "the host is asked again");
+        assert!(slow.has(&key));
+        let rest = slow.take().await;
+        assert!(queue.claim(&rest.key));
+        Arc::clone(engine).work(rest).await;
+        let events = scripted.calls("tenant PATCH /api/v1/namespaces/team/events/", "");
+        assert_eq!(events.len(), 1);
         assert!(!slow.has(&key));
     }
 

@@ -25,6 +25,7 @@ mod delete;
 mod device_claims;
 mod dropped;
 pub(crate) mod endpoint_changes;
+mod gang_claims;
 mod host_bytes;
 mod host_events;
 mod host_first;
@@ -400,6 +401,7 @@ impl Engine {
         };
         if was != is {
             for pod in self.cache.keys_in_namespace(KindId::Pod, &name.namespace) {
+                self.update_device_claims(&pod.name);
                 self.add(pod);
             }
         }

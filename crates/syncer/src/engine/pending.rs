@@ -36,6 +36,8 @@ struct PendingReservation {
     /// Tells it from another one of the same object.
     number: u64,
     since: Instant,
+    /// When the host object got ahead of the tenant's: the first of the reservations that were answered and whose objects have not arrived.
+    ahead_since: Option<Instant>,
     /// When the one before would have been looked at: it was answered, and its object has not arrived.
     look_at: Option<Instant>,
     /// What the tenant's object will have allocated; none until that is known.
@@ -74,14 +76,12 @@ pub(super) enum Pending {
 }
 
 impl PendingReservations {
-    /// Begins a reservation, unless one began less than `turn` ago. Returns its number.
-    pub(super) fn start(&self, key: &Key, turn: Duration) -> Option<u64> {
+    /// Begins a reservation at `now`, unless one began less than `turn` before. Returns its number.
+    pub(super) fn start(&self, key: &Key, turn: Duration, now: Instant) -> Option<u64> {
+        let age = |since: Instant| now.saturating_duration_since(since);
         let mut pending = lock(&self.pending);
-        pending.retain(|_, reservation| reservation.since.elapsed() < RESERVATION_TIMEOUT);
-        if pending
-            .get(key)
-            .is_some_and(|reservation| reservation.since.elapsed() < turn)
-        {
+        pending.retain(|_, reservation| age(reservation.since) < RESERVATION_TIMEOUT);
+        if pending.get(key).is_some_and(|before| age(before.since) < turn) {
             return None;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -89,7 +89,8 @@ impl PendingReservations {
         let look_at = before.and_then(|before| before.answer.as_ref().map(|answer| answer.look_at).or(before.look_at));
         let reservation = PendingReservation {
             number,
-            since: Instant::now(),
+            since: now,
+            ahead_since: before.and_then(|before| before.ahead_since),
             look_at,
             answer: None,
         };
@@ -117,6 +118,7 @@ impl PendingReservations {
         let mut pending = lock(&self.pending);
         let this = pending.get_mut(key).filter(|reservation| reservation.number == number);
         let Some(reservation) = this else { return FIRST_LOOK };
+        reservation.ahead_since.get_or_insert(now);
         let latest = now + FIRST_LOOK;
         let look_at = reservation
             .look_at
@@ -135,7 +137,11 @@ impl PendingReservations {
         let Some(reservation) = pending.get(key) else {
             return State::Settled;
         };
-        let left = RESERVATION_TIMEOUT.saturating_sub(now.saturating_duration_since(reservation.since));
+        // Updates that are rejected and repeated do not put off the end either: where the tenant's API server is not asked, nothing else ends them.
+        let begun = reservation
+            .ahead_since
+            .map_or(reservation.since, |ahead| ahead.min(reservation.since));
+        let left = RESERVATION_TIMEOUT.saturating_sub(now.saturating_duration_since(begun));
         let answer = reservation.answer.as_ref();
         let state = match answer {
             Some(answer) if answer.allocated == *allocated => State::Settled,
@@ -257,9 +263,9 @@ mod tests {
     #[test]
     fn a_pending_reservation_ends_when_the_allocated_address_arrives() {
         let (pending, key, now) = (PendingReservations::default(), key(), Instant::now());
-        let number = pending.start(&key, TURN).unwrap();
-        assert_eq!(pending.start(&key, TURN), None, "one at a time");
-        let next = pending.start(&key, Duration::ZERO).unwrap();
+        let number = pending.start(&key, TURN, now).unwrap();
+        assert_eq!(pending.start(&key, TURN, now), None, "one at a time");
+        let next = pending.start(&key, Duration::ZERO, now).unwrap();
         assert_ne!(number, next, "an update does not wait");
         let waits = |allocated: &str| matches!(pending.state(&key, &json!(allocated), now), State::Wait(_));
         assert!(waits("old"));
@@ -269,7 +275,7 @@ mod tests {
         assert!(waits("old"));
         assert_eq!(pending.state(&key, &json!("new"), now), State::Settled);
         assert_eq!(pending.state(&key, &json!("old"), now), State::Settled, "it has ended");
-        assert!(pending.start(&key, TURN).is_some());
+        assert!(pending.start(&key, TURN, now).is_some());
         let other = KindId::ConfigMap.key(key.name);
         assert_eq!(
             pending.state(&other, &json!("old"), now),
@@ -281,7 +287,7 @@ mod tests {
     #[test]
     fn what_the_tenant_does_not_store_is_looked_for_soon_and_then_less_and_less_often() {
         let (pending, key, now) = (PendingReservations::default(), key(), Instant::now());
-        let number = pending.start(&key, TURN).unwrap();
+        let number = pending.start(&key, TURN, now).unwrap();
         let state = |seconds: u64| pending.state(&key, &json!("old"), now + Duration::from_secs(seconds));
         assert!(matches!(state(20), State::Wait(_)), "it is being made");
         pending.set_allocated(&key, number, json!("new"), now);
@@ -302,25 +308,55 @@ mod tests {
     fn updates_that_are_rejected_and_repeated_do_not_put_off_the_look() {
         let (pending, key, now) = (PendingReservations::default(), key(), Instant::now());
         let answer = |seconds: f64| {
-            let number = pending.start(&key, Duration::ZERO).unwrap();
+            let number = pending.start(&key, Duration::ZERO, now).unwrap();
             pending.set_allocated(&key, number, json!("new"), now + Duration::from_secs_f64(seconds))
         };
         assert_eq!(answer(0.0), FIRST_LOOK);
         assert_eq!(answer(1.5), Duration::from_millis(500));
         assert_eq!(answer(3.0), EARLIEST_LOOK);
         // One that was not answered hides nothing.
-        pending.start(&key, Duration::ZERO).unwrap();
+        pending.start(&key, Duration::ZERO, now).unwrap();
         assert_eq!(answer(3.1), EARLIEST_LOOK);
         // The object has arrived.
         assert_eq!(pending.state(&key, &json!("new"), now), State::Settled);
         assert_eq!(answer(3.2), FIRST_LOOK);
     }
 
+    #[test]
+    fn updates_that_are_rejected_and_repeated_end_even_if_nobody_looks() {
+        let (pending, key, start) = (PendingReservations::default(), key(), Instant::now());
+        let after = |seconds: u64| start + Duration::from_secs(seconds);
+        let update = |seconds: u64| pending.start(&key, Duration::ZERO, after(seconds)).unwrap();
+        let state = |seconds: u64| pending.state(&key, &json!("old"), after(seconds));
+        for seconds in (0..30).step_by(5) {
+            let number = update(seconds);
+            pending.set_allocated(&key, number, json!("new"), after(seconds));
+            assert!(
+                matches!(state(seconds + 1), State::Wait(_) | State::Look(_)),
+                "{seconds}"
+            );
+        }
+        assert_eq!(state(30), State::Dropped);
+        assert_eq!(state(30), State::Settled);
+        // Also while another one is being made.
+        let number = update(31);
+        pending.set_allocated(&key, number, json!("new"), after(31));
+        update(59);
+        assert!(matches!(state(60), State::Wait(_)));
+        assert_eq!(state(61), State::Dropped);
+        // One that has arrived begins anew.
+        let number = update(62);
+        pending.set_allocated(&key, number, json!("new"), after(62));
+        assert_eq!(pending.state(&key, &json!("new"), after(63)), State::Settled);
+        update(91);
+        assert!(matches!(state(93), State::Wait(_)));
+    }
+
     #[tokio::test]
     async fn a_reservation_that_nobody_waits_for_any_more_is_not_pending() {
         let (engine, key) = (engine(), key());
         let in_progress = |turn| {
-            let number = engine.pending.start(&key, turn)?;
+            let number = engine.pending.start(&key, turn, Instant::now())?;
             Some(ReservationInProgress::new(&engine, key.clone(), number))
         };
         let state = || engine.pending.state(&key, &json!("old"), Instant::now());

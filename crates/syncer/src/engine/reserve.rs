@@ -147,7 +147,7 @@ impl Engine {
     /// Begins a reservation, unless one of the object began less than `turn` ago.
     fn start_reservation(&self, request: &ReservationRequest<'_>, turn: Duration) -> Option<ReservationInProgress<'_>> {
         let key = request.key();
-        let number = self.pending.start(&key, turn)?;
+        let number = self.pending.start(&key, turn, Instant::now())?;
         Some(ReservationInProgress::new(self, key, number))
     }
 

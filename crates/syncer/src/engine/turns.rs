@@ -8,7 +8,8 @@
 //! Controllers of the host make a few requests a second for all tenants together, and one small pod with claims can cost them dozens. So a write takes
 //! [these](berth_sync_rules::model::ToHost::controller_requests) from another allowance, before its bytes.
 //!
-//! A syncer starts with the whole allowance of bytes, and with a tenth of that of requests.
+//! A syncer starts with a tenth of each allowance: what was taken before is forgotten then, and teams can cause restarts. A start itself writes nothing, unless
+//! objects become something else than before.
 //!
 //! | a write | waits for |
 //! |---|---|
@@ -50,7 +51,7 @@ pub(super) const DELAYED: &str = "WriteDelayed";
 const SMALL_ALLOWANCE: u64 = 128 << 20;
 /// Seconds after which an empty allowance of requests is whole again: a team may start many pods with claims at once.
 const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
-/// The part of that allowance, one in so many, that a syncer starts with: what was taken before is forgotten then, and teams can cause restarts.
+/// The part of each allowance, one in so many, that a syncer starts with.
 const PART_AT_START: u64 = 10;
 /// Interval at which the next key looks for room among what others have taken and not used.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
@@ -183,9 +184,12 @@ pub(super) enum Keeps {
 }
 
 impl Line {
+    /// A line that starts with a part of its allowance.
     fn new(allowance: u64, rate: u64) -> Self {
+        let mut pace = Pace::with_allowance(allowance, rate, now());
+        pace.reserve(allowance - allowance / PART_AT_START, now());
         Self {
-            pace: Mutex::new(Pace::with_allowance(allowance, rate, now())),
+            pace: Mutex::new(pace),
             queue: Queue::new(),
             waiting: Mutex::default(),
         }
@@ -221,21 +225,19 @@ fn now() -> std::time::Instant {
 }
 
 impl Turns {
-    /// Turns for writes of so many bytes a second, in large objects and again in small ones, and for so many requests. What is on the host already has
-    /// taken nothing.
+    /// Turns for writes of so many bytes a second, in large objects and again in small ones, and for so many requests, with what a syncer starts with.
+    /// What is on the host already has taken nothing.
     pub(super) fn new(limits: &HostLimits) -> Self {
         let rate = limits.write_bytes_per_second;
         let requests = u64::from(limits.controller_requests_per_second);
         let allowance = requests_at_once(limits);
-        let turns = Self {
+        Self {
             large: Line::new(ALLOWANCE, rate),
             small: Line::new(SMALL_ALLOWANCE, rate),
             requests: Line::new(allowance, requests),
             granted: Mutex::default(),
             granted_requests: Mutex::new(Grants::new(allowance)),
-        };
-        turns.take_requests(allowance - allowance / PART_AT_START);
-        turns
+        }
     }
 
     fn line(&self, lane: Lane) -> &Line {

@@ -59,8 +59,7 @@ impl Engine {
         let compares = lock(&self.to_compare).remove(&key);
         let begun = self.turns.begin(&key);
         let result = self.reconcile(&key, observed_at, compares).await;
-        let is_deferred = host_first::has_deferred();
-        if !is_deferred {
+        if !host_first::has_deferred() {
             self.turns.end(&key, begun, keeps(&result));
         }
         let labels = QueueLabels {
@@ -100,6 +99,8 @@ impl Engine {
                 queue.add_after(QueuedKey(key.clone()), wait);
             }
         }
+        // Also if nothing is left but to say in the tenant why it has failed.
+        let is_deferred = host_first::has_deferred();
         if is_deferred && compares {
             self.compare_later(&key);
         }

@@ -22,6 +22,11 @@ fn claims(pod: &Value) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
+/// Whether claims may be made of templates for a pod: far cheaper than to count them.
+pub fn may_have_any(pod: &Stored) -> bool {
+    pod.mentions("resourceClaimTemplateName")
+}
+
 /// Number of claims that are made of templates for a pod.
 pub fn count(pod: &Value) -> u64 {
     claims(pod).count() as u64
@@ -32,10 +37,8 @@ fn pod_on_host(cache: &Cache, pod: &Name) -> Option<(Arc<Stored>, Arc<Stored>)> 
     let tenant = cache.stores.tenant(KindId::Pod).get(pod)?;
     let host = cache.stores.host(KindId::Pod).get(pod)?;
     // Most pods have none: to know that, they are not unpacked.
-    (tenant.mentions("resourceClaimTemplateName")
-        && is_origin(&tenant, &host)
-        && !is_finished(&host.object()["status"]))
-    .then_some((tenant, host))
+    (may_have_any(&tenant) && is_origin(&tenant, &host) && !is_finished(&host.object()["status"]))
+        .then_some((tenant, host))
 }
 
 /// Whether a host pod has a claim, which is named as in the pod.
@@ -67,10 +70,11 @@ pub fn lacks_claim(cache: &Cache, pod: &Name, template: &Name) -> bool {
 /// Whether a pod that names a target must wait until the host has it, although the tenant does not have it: it is a template. Those that a
 /// controller of the host makes for another object of the tenant need only that object.
 pub fn must_exist(cache: &Cache, target: &Target) -> bool {
-    let made_for = |user: &Key| user.kind != KindId::Pod && cache.stores.host(user.kind).contains(&user.name);
+    let made_for = |user: &Key| cache.stores.host(user.kind).contains(&user.name);
     target.kind == KindId::ResourceClaimTemplate && {
-        let users = cache.references().users(&target.kind.key(target.name.clone()));
-        !users.iter().any(made_for)
+        let template = target.kind.key(target.name.clone());
+        // All pods that wait for a template ask, and again and again.
+        !cache.references().users_besides_pods(&template).any(made_for)
     }
 }
 

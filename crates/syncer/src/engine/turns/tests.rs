@@ -38,15 +38,15 @@ async fn whole_turns() -> Turns {
 }
 
 /// Turns without any allowance left for large objects.
-fn used_up() -> Turns {
-    let turns = turns();
+async fn used_up() -> Turns {
+    let turns = whole_turns().await;
     turns.take(ALLOWANCE);
     turns
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_allowed_at_once_does_not_wait() {
-    let turns = turns();
+    let turns = whole_turns().await;
     for number in 0..32 {
         assert!(is_now(turns.ask(&key("a", &number.to_string()), LARGEST)));
     }
@@ -63,7 +63,7 @@ async fn what_is_allowed_at_once_does_not_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_get_their_turns_at_the_pace_and_namespaces_take_turns() {
-    let turns = used_up();
+    let turns = used_up().await;
     for number in 0..100 {
         assert!(!is_now(turns.ask(&key("flood", &number.to_string()), LARGEST)));
     }
@@ -92,7 +92,7 @@ async fn no_more_is_written_than_the_pace_allows() {
             assert!(is_now(turns.ask(&key, bytes)));
         }
         written += bytes;
-        let allowed = ALLOWANCE + RATE * (start.elapsed().as_secs() + 1);
+        let allowed = ALLOWANCE / PART_AT_START + RATE * (start.elapsed().as_secs() + 1);
         assert!(written <= allowed, "{written} of {allowed}");
     }
     assert!(start.elapsed() > Duration::from_secs(3));
@@ -100,7 +100,7 @@ async fn no_more_is_written_than_the_pace_allows() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_needs_its_turn_no_more_does_not_take_it() {
-    let turns = used_up();
+    let turns = used_up().await;
     let (gone, next) = (key("a", "gone"), key("a", "next"));
     for key in [&gone, &next] {
         assert!(!is_now(turns.ask(key, LARGEST)));
@@ -121,7 +121,7 @@ async fn a_key_that_needs_its_turn_no_more_does_not_take_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_waits_for_a_place_keeps_its_turn() {
-    let turns = turns();
+    let turns = whole_turns().await;
     let pod = key("a", "pod");
     for _ in 0..3 {
         let begun = turns.begin(&pod);
@@ -136,7 +136,7 @@ async fn a_pod_that_waits_for_a_place_keeps_its_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_has_grown_takes_the_rest_as_well() {
-    let turns = used_up();
+    let turns = used_up().await;
     let pod = key("a", "pod");
     assert!(!is_now(turns.ask(&pod, 100_000)));
     turns.next(LARGE_LINE).await;
@@ -258,6 +258,39 @@ async fn requests_of_what_is_not_made_are_forgotten_and_more_are_taken_for_more_
     let begun = turns.begin(&pod);
     turns.end(&pod, begun, Keeps::Nothing);
     assert_eq!(turns.spend(&pod), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_syncer_that_starts_has_a_tenth_of_the_bytes() {
+    for (size, bytes) in [(Size::Large, ALLOWANCE), (Size::Small, SMALL_ALLOWANCE)] {
+        let (turns, each) = (turns(), u64::from(LARGE) + u64::from(size == Size::Large));
+        let asked = (0..bytes / each).map(|number| turns.ask(&key("a", &number.to_string()), each));
+        let written: u64 = asked.take_while(|turn| is_now(*turn)).map(|_| each).sum();
+        assert!(
+            written <= bytes / 10 && written + each > bytes / 10,
+            "{size:?}: {written}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn restarts_add_little_to_what_is_written() {
+    let (start, mut written) = (Instant::now(), 0);
+    // A team has its syncer started again each minute, and changes as much as it can.
+    while start.elapsed() < Duration::from_mins(10) {
+        let (turns, begun) = (turns(), Instant::now());
+        while begun.elapsed() < Duration::from_mins(1) {
+            match turns.take_soon(LARGEST) {
+                Ok(wait) => {
+                    tokio::time::sleep(wait).await;
+                    written += LARGEST;
+                }
+                Err(wait) => tokio::time::sleep(wait).await,
+            }
+        }
+    }
+    let once = ALLOWANCE + RATE * start.elapsed().as_secs();
+    assert!(written < once + ALLOWANCE, "{written} of {once}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,7 @@
 //! | has scheduling gates of the platform | none: the scheduler does not try it |
 //! | was rejected by the host | no more: it asks again after its back-off |
 //! | was not tried for [`TIMEOUT`] | none any more: it waits for something else, such as further pods of its group |
+//! | was not created for as long, as the tenant's API server takes long for it | none any more: it asks again. Places of pods that are not on the host do not count then: most of these wait for long as well |
 //!
 //! The window says when a pod has a place: a pod that waits does not ask again by itself. [`SchedulingWindow::check`] looks after places of
 //! pods that are not tried. Each scheduler of the host has a window, see [`by_scheduler`].
@@ -51,6 +52,8 @@ pub(super) struct SchedulingWindow {
     placed: HashMap<Name, Placed>,
     /// Pods in `placed` that count.
     used: usize,
+    /// Those of them of which nothing was seen since they got their place.
+    unseen: usize,
     /// Pods with a place, by gang.
     members: HashMap<Name, usize>,
     /// No pod was tried for a while: every pod gets a place.
@@ -67,9 +70,36 @@ struct Placed {
     /// When it was first seen on the host.
     on_host: Option<Instant>,
     counts: bool,
+    /// It has asked after its place was over, and is about to be created.
+    is_at_hand: bool,
     /// The time until it is tried says how long the queue is: it waits for nothing else, such as its gang or the end of a back-off.
     is_measured: bool,
     gang: Option<Name>,
+}
+
+impl Placed {
+    /// Whether its place was over before it was created.
+    fn is_late(&self) -> bool {
+        !self.counts && self.on_host.is_none()
+    }
+
+    fn is_unseen(&self) -> bool {
+        self.counts && self.on_host.is_none() && !self.is_at_hand
+    }
+
+    /// It is about to be created, later than expected.
+    fn renew(&mut self, now: Instant) {
+        (self.counts, self.is_at_hand, self.since) = (true, true, now);
+    }
+
+    /// It was seen on the host.
+    fn arrive(&mut self, now: Instant) {
+        if self.is_late() {
+            // Since when it was being created is not known.
+            (self.counts, self.is_measured, self.since) = (true, false, now);
+        }
+        self.on_host.get_or_insert(now);
+    }
 }
 
 /// A pod that got a place.
@@ -115,6 +145,7 @@ impl SchedulingWindow {
             line: Line::default(),
             placed: HashMap::new(),
             used: 0,
+            unseen: 0,
             members: HashMap::new(),
             is_open: false,
             last_try: None,
@@ -161,6 +192,13 @@ impl SchedulingWindow {
     pub(super) fn ask(&mut self, request: Request, now: Instant) -> Answer {
         let name = request.name.clone();
         let mut admitted = Vec::new();
+        if self.placed.get(&name).is_some_and(Placed::is_late) {
+            if self.has_place_for_late(now) {
+                self.change(&name, |pod| pod.renew(now));
+            } else {
+                self.leave(&name);
+            }
+        }
         // A pod that has a place asks again if its creation failed.
         if !self.has(&name) {
             let lacks_member = self.lacks_member(&request);
@@ -177,9 +215,12 @@ impl SchedulingWindow {
     /// A pod was seen on the host; no stage if it is gone or being deleted there.
     pub(super) fn observe(&mut self, name: &Name, stage: Option<SchedulingStage>, now: Instant) -> Progress {
         self.observe_waiting(name, stage, now);
+        if stage == Some(SchedulingStage::Untried) {
+            self.change(name, |pod| pod.arrive(now));
+        }
         let mut tried_after = None;
-        let leaves = match (stage, self.placed.get_mut(name)) {
-            (_, None) => false,
+        let leaves = match (stage, self.placed.get(name)) {
+            (_, None) | (Some(SchedulingStage::Untried), Some(_)) => false,
             (Some(SchedulingStage::Tried), Some(pod)) => {
                 let elapsed = |at| now.saturating_duration_since(at);
                 // Others could not end a rest, so they begin none either.
@@ -192,10 +233,6 @@ impl SchedulingWindow {
                 true
             }
             (Some(SchedulingStage::Gated), Some(_)) => true,
-            (Some(SchedulingStage::Untried), Some(pod)) => {
-                pod.on_host.get_or_insert(now);
-                false
-            }
             // If this pod is not created yet, an earlier one of the name is gone.
             (None, Some(pod)) => pod.on_host.is_some(),
         };
@@ -240,6 +277,12 @@ impl SchedulingWindow {
             admitted: self.admit(now),
             late: self.line.take_late(now),
         }
+    }
+
+    /// Whether a pod may be created whose place was over before.
+    fn has_place_for_late(&self, now: Instant) -> bool {
+        let rests = self.rests_until.is_some_and(|end| now < end);
+        self.is_open || (!rests && self.used - self.unseen < self.limit.current())
     }
 
     /// Whether fewer pods of the pod's gang have a place than start together, and some have.
@@ -295,23 +338,35 @@ impl SchedulingWindow {
         if let Some(gang) = &gang {
             *self.members.entry(gang.clone()).or_default() += 1;
         }
-        self.used += 1;
         let pod = Placed {
             since: now,
             on_host,
             counts: true,
+            is_at_hand: false,
             is_measured,
             gang,
         };
+        self.used += 1;
+        self.unseen += usize::from(pod.is_unseen());
         self.placed.insert(name, pod);
+    }
+
+    /// Changes a pod with a place, and what is counted of it.
+    fn change(&mut self, name: &Name, change: impl FnOnce(&mut Placed)) {
+        if let Some(pod) = self.placed.get_mut(name) {
+            self.used -= usize::from(pod.counts);
+            self.unseen -= usize::from(pod.is_unseen());
+            change(pod);
+            self.used += usize::from(pod.counts);
+            self.unseen += usize::from(pod.is_unseen());
+        }
     }
 
     /// Takes a pod's place away.
     fn leave(&mut self, name: &Name) {
         let Some(pod) = self.placed.remove(name) else { return };
-        if pod.counts {
-            self.used -= 1;
-        }
+        self.used -= usize::from(pod.counts);
+        self.unseen -= usize::from(pod.is_unseen());
         if let Some(gang) = pod.gang
             && let Some(members) = self.members.get_mut(&gang)
         {
@@ -329,8 +384,9 @@ impl SchedulingWindow {
         let is_silent = !within(self.last_try, TIMEOUT);
         for pod in self.placed.values_mut() {
             if pod.counts && now.saturating_duration_since(pod.since) >= TIMEOUT {
-                pod.counts = false;
                 self.used -= 1;
+                self.unseen -= usize::from(pod.is_unseen());
+                pod.counts = false;
                 // The scheduler leaves out pods that have other gates, of the platform, and gangs that are not complete.
                 self.is_open |= is_silent && pod.on_host.is_some() && pod.is_measured;
             }

@@ -277,6 +277,63 @@ fn pods_whose_creation_fails_do_not_open_the_window() {
 }
 
 #[test]
+fn pods_that_were_not_created_in_time_do_not_come_all_at_once() {
+    let mut now = Instant::now();
+    let mut window = SchedulingWindow::new(MAXIMUM);
+    let of = |index: usize| format!("p{index}");
+    for index in 0..100 {
+        window.ask(request(&of(index)), now);
+    }
+    let limit = window.limit();
+    // They got a place in turn, and wait for the tenant's API server.
+    for _ in 0..100 {
+        now += TIMEOUT;
+        window.check(now);
+    }
+    assert_eq!((window.used(), window.unseen, window.waiting()), (0, 0, 0));
+    let comes = (0..100).filter(|index| window.ask(request(&of(*index)), now).waits.is_none());
+    assert_eq!(comes.count(), limit);
+    assert_eq!((window.used(), window.waiting()), (limit, 100 - limit));
+    window.observe(&name("p0"), Some(SchedulingStage::Untried), now);
+    let progress = window.observe(&name("p0"), Some(SchedulingStage::Tried), now);
+    assert!(
+        names(&progress.admitted).contains(&&*of(limit)),
+        "the others come as always"
+    );
+}
+
+#[test]
+fn a_pod_that_comes_late_waits_for_those_on_the_host_only() {
+    let start = Instant::now();
+    let mut window = SchedulingWindow::new(1);
+    for of in ["p0", "p1"] {
+        window.ask(request(of), start);
+    }
+    let later = start + TIMEOUT;
+    assert_eq!(names(&window.check(later).admitted), ["p1"]);
+    assert!(window.ask(request("p0"), later).waits.is_none(), "p1 is not there yet");
+    window.observe(&name("p0"), Some(SchedulingStage::Untried), later);
+    window.forget(&name("p1"), later);
+    assert!(window.ask(request("p1"), later).waits.is_some(), "p0 is there");
+    assert_eq!((window.used(), window.unseen), (1, 0));
+}
+
+#[test]
+fn a_pod_that_was_created_late_counts_from_then_on() {
+    let start = Instant::now();
+    let mut window = SchedulingWindow::new(1);
+    window.ask(request("p0"), start);
+    let later = start + TIMEOUT;
+    window.check(later);
+    assert_eq!(window.used(), 0);
+    window.observe(&name("p0"), Some(SchedulingStage::Untried), later);
+    assert_eq!(window.used(), 1);
+    assert!(window.ask(request("p1"), later).waits.is_some());
+    window.observe(&name("p0"), Some(SchedulingStage::Tried), later);
+    assert!(window.has(&name("p1")) && window.used() == 1);
+}
+
+#[test]
 fn a_restarted_syncer_counts_what_is_on_the_host() {
     let now = Instant::now();
     let mut window = SchedulingWindow::new(MAXIMUM);
