@@ -2,7 +2,10 @@
 
 use super::*;
 use berth_api::OwnerSuspend;
-use berth_idle_reclaim::{ladder::LadderState, workload::WorkloadName};
+use berth_idle_reclaim::{
+    ladder::{LadderState, UnknownTime},
+    workload::WorkloadName,
+};
 use std::collections::HashSet;
 
 const API_VERSION: &str = "evil.example/v1";
@@ -68,6 +71,7 @@ fn idle(world: &World, name: &str, owner: &Value) -> Decision {
             step: IdleStep::Warned,
             step_since: 0,
             paused: false,
+            unknown: UnknownTime::default(),
         }),
         next_step_at: None,
     }
