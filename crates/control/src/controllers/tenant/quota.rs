@@ -99,6 +99,12 @@ fn reserved_condition(reservation: &QuotaReservation, over: &OverQuota) -> Condi
     ConditionUpdate::mark_true(QUOTA_RESERVED, "OverQuota", message)
 }
 
+/// Whether a tenant has been created. Only control writes the status, so that nobody can pretend that a tenant runs.
+pub(super) fn runs(cluster: &TenantCluster) -> bool {
+    let status = cluster.status.as_ref();
+    status.is_some_and(|status| status.control_plane_namespace.is_some())
+}
+
 /// Whether a Project names the namespace of a tenant that is about to be created without quota: then the watch is behind. It is asked
 /// once for each tenant, and not for those that run. The watch has shown the tenant, so a list that is requested now has all Projects
 /// that are older.
@@ -106,9 +112,7 @@ fn reserved_condition(reservation: &QuotaReservation, over: &OverQuota) -> Condi
 /// # Errors
 /// The host refuses or does not answer.
 pub(super) async fn has_unseen_project(context: &TenantContext, tenant: &Tenant) -> Result<bool, TenantError> {
-    let status = tenant.cluster.status.as_ref();
-    let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
-    if runs || tenant.memory.is_without_project.load(Ordering::Relaxed) {
+    if runs(&tenant.cluster) || tenant.memory.is_without_project.load(Ordering::Relaxed) {
         return Ok(false);
     }
     let namespace = tenant.cluster.namespace().unwrap_or_default();
@@ -158,8 +162,8 @@ fn describe_above_limits(reservation: &QuotaReservation) -> Option<String> {
 }
 
 /// Writes what is reserved into the status, before anything is created that needs it. Returns whether that was necessary: then the
-/// tenant is reconciled again as soon as the watch shows it. An object that was changed since the watch showed it may be one about which
-/// something else has to be decided: nothing is written, and quotas are decided again.
+/// tenant is reconciled again as soon as the watch shows it. If somebody has written the status since the watch showed it, something else may have to
+/// be decided: nothing is written, and quotas are decided again.
 ///
 /// # Errors
 /// The host refuses or does not answer.

@@ -268,7 +268,7 @@ async fn what_exists_above_the_limits_is_reported_after_they_are_enforced() {
     assert!(pause.unwrap() <= super::super::reported_use::PAUSE);
 }
 
-fn hard(fixture: &Fixture, resource: &str) -> serde_json::Value {
+pub(super) fn hard(fixture: &Fixture, resource: &str) -> serde_json::Value {
     let path = format!(
         "/api/v1/namespaces/{}/resourcequotas/berth-limits",
         fixture.id.workload_namespace()
