@@ -219,7 +219,7 @@ async fn apply_namespaces(
     Ok(())
 }
 
-/// Applies the limits of what the tenant may create on the host.
+/// Applies the limits of what the tenant may create on the host. Before quotas are decided, they stay as they are.
 async fn apply_limits(
     Accepted {
         tenant,
@@ -228,15 +228,14 @@ async fn apply_limits(
         ceilings,
     }: &Accepted,
 ) -> Result<(), ReconcileError> {
+    let Some(ceilings) = ceilings else { return Ok(()) };
     let host = &tenant.memory.host;
     let mut failed = FirstError::<ReconcileError>::default();
     // A quota of CPU or memory rejects pods for whose containers the range has no default requests.
-    let range = limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits);
+    let range = limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits, ceilings);
     failed.note(host.apply(&range).await);
-    if let Some(ceilings) = ceilings {
-        let limits = (&settings.limits, settings.sync.kinds.as_slice());
-        let quota = limits::resource_quota(&tenant.cluster, &tenant.id, limits, *schedule, ceilings);
-        failed.note(host.apply(&quota).await);
-    }
+    let limits = (&settings.limits, settings.sync.kinds.as_slice());
+    let quota = limits::resource_quota(&tenant.cluster, &tenant.id, limits, *schedule, ceilings);
+    failed.note(host.apply(&quota).await);
     failed.into_result()
 }

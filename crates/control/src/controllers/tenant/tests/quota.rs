@@ -334,6 +334,40 @@ async fn a_lowered_quota_stops_growth_at_once_and_takes_nothing_away() {
 }
 
 #[tokio::test]
+async fn what_the_class_does_not_limit_is_counted_by_the_host_and_does_not_grow() {
+    const CPU: &str = "requests.cpu";
+    let mut fixture = Fixture::new();
+    decide(&fixture, reserved(reservation()));
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    assert_eq!(hard(&fixture, CPU), json!(null), "no quota limits it");
+    let limits_cpu = |fixture: &Fixture| {
+        let ranges = fixture.host.find("/limitranges/berth-limits");
+        !ranges[0]["spec"]["limits"][0]["defaultRequest"]["cpu"].is_null()
+    };
+    assert!(!limits_cpu(&fixture));
+    // A quota limits it now. The host has not counted it, and then it has.
+    for counted in [0_u64, 7] {
+        let mut kept = reservation();
+        kept.reserved.insert(CPU.into(), counted);
+        decide(&fixture, waiting(Some(kept)));
+        // In the reconcile that records it already.
+        for _ in 0..2 {
+            fixture.reconcile().await.unwrap();
+            assert_eq!(hard(&fixture, CPU), counted.to_string());
+            assert!(limits_cpu(&fixture), "pods without requests are created");
+        }
+        assert_eq!(fixture.status()["quota"]["reserved"][CPU], counted);
+    }
+    assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
+    // It goes with the quota.
+    decide(&fixture, reserved(reservation()));
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert!(fixture.status()["quota"]["reserved"][CPU].is_null());
+}
+
+#[tokio::test]
 async fn the_status_follows_use_at_intervals() {
     let mut fixture = Fixture::new();
     decide(&fixture, reserved(reservation()));
