@@ -155,15 +155,13 @@ impl TenantLimits {
     }
 
     /// What containers request that have neither a request nor a limit, by resource: what the host's `ResourceQuota` needs to count
-    /// their pods.
-    pub fn default_requests(&self) -> BTreeMap<&'static str, &str> {
+    /// their pods. `is_limited` says whether that limits a resource, by its name there.
+    pub fn default_requests(&self, is_limited: impl Fn(&str) -> bool) -> BTreeMap<&'static str, &str> {
         let defaults = [
             ("requests.cpu", "cpu", self.default_request.cpu.as_str()),
             ("requests.memory", "memory", self.default_request.memory.as_str()),
         ];
-        let limited = defaults
-            .into_iter()
-            .filter(|(name, _, _)| self.resource(name).is_some());
+        let limited = defaults.into_iter().filter(|(name, _, _)| is_limited(name));
         limited.map(|(_, resource, amount)| (resource, amount)).collect()
     }
 }
@@ -296,6 +294,11 @@ mod tests {
         }
     }
 
+    /// Default requests of what the class limits.
+    fn defaults(limits: &TenantLimits) -> BTreeMap<&str, &str> {
+        limits.default_requests(|name| limits.resource(name).is_some())
+    }
+
     #[test]
     fn resources_by_name_are_part_of_the_quota_and_have_default_requests() {
         let mig = "requests.nvidia.com/mig-1g.10gb";
@@ -305,13 +308,10 @@ mod tests {
         };
         let quota = limits.quota(&[]);
         assert_eq!((quota["requests.cpu"].as_str(), quota[mig].as_str()), ("64", "0"));
-        assert_eq!(limits.default_requests(), BTreeMap::from([("cpu", "10m")]));
+        assert_eq!(defaults(&limits), BTreeMap::from([("cpu", "10m")]));
         limits.resources.push(limit("requests.memory", "1Ti"));
         limits.default_request.memory = "1Gi".into();
-        assert_eq!(
-            limits.default_requests(),
-            BTreeMap::from([("cpu", "10m"), ("memory", "1Gi")])
-        );
-        assert!(TenantLimits::default().default_requests().is_empty());
+        assert_eq!(defaults(&limits), BTreeMap::from([("cpu", "10m"), ("memory", "1Gi")]));
+        assert!(defaults(&TenantLimits::default()).is_empty());
     }
 }

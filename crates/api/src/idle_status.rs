@@ -1,6 +1,7 @@
 //! GPUs that do nothing, in the status of a [`TenantCluster`](crate::TenantCluster).
 
 use crate::{GpuHourPrice, IdleLastStep, IdleReclaimMode, OwnerSuspend};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ pub struct IdleStatus {
     pub last_step: IdleLastStep,
     /// GPUs and MIG instances that the tenant's running pods have.
     pub gpus: u32,
-    /// GPUs and MIG instances of running pods that do nothing.
+    /// GPUs and MIG instances of running pods that do nothing, without those of pods that teams excepted.
     #[serde(rename = "idleGPUs")]
     pub idle_gpus: u32,
     /// GPUs and MIG instances of running pods of which it is not known whether they do something, by reason.
@@ -33,10 +34,35 @@ pub struct IdleStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub workloads: Vec<IdleWorkload>,
+    /// Further idle workloads, if there are more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlisted: Option<UnlistedWorkloads>,
     /// Owners that Berth stopped and that nobody has started since, at most 100. What they were before is in an annotation of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub stopped_owners: Vec<StoppedOwner>,
+}
+
+impl IdleStatus {
+    /// For how many seconds GPUs have done nothing until `now`, each for itself, as far as that is known: of all workloads that are idle.
+    pub fn gpu_seconds(&self, now: Timestamp) -> u64 {
+        let listed = self.workloads.iter().map(|workload| workload.gpu_seconds(now));
+        let unlisted = self.unlisted.iter().map(|unlisted| {
+            let UnlistedWorkloads {
+                workloads: _,
+                gpus,
+                idle_since,
+            } = unlisted;
+            count_gpu_seconds(*gpus, idle_since.0.as_second(), now.as_second())
+        });
+        listed.chain(unlisted).fold(0, u64::saturating_add)
+    }
+}
+
+/// GPUs that did nothing between two seconds, as a sum of seconds.
+fn count_gpu_seconds(gpus: u32, since: i64, until: i64) -> u64 {
+    let seconds = u64::try_from(until.saturating_sub(since)).unwrap_or_default();
+    seconds.saturating_mul(u64::from(gpus))
 }
 
 /// Most [`IdleStatus::workloads`].
@@ -143,6 +169,40 @@ pub struct IdleWorkload {
     /// Whether metrics are missing at the moment. The time until the next step starts again when they are back.
     #[serde(default)]
     pub paused: bool,
+    /// Since when it is not known whether they do nothing. Absent while it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_since: Option<Time>,
+    /// Seconds after `idleSince` for which that was not known, without those after `unknownSince`.
+    #[serde(default)]
+    pub unknown_seconds: u32,
+}
+
+impl IdleWorkload {
+    /// For how many seconds its GPUs have done nothing until `now`, each for itself, as far as that is known.
+    pub fn gpu_seconds(&self, now: Timestamp) -> u64 {
+        let until = self.unknown_since.as_ref().map_or(now, |since| since.0.min(now));
+        count_gpu_seconds(self.gpus, self.counted_since(), until.as_second())
+    }
+
+    /// Since when they do nothing, without the time for which that was not known, in seconds since the epoch.
+    pub fn counted_since(&self) -> i64 {
+        self.idle_since
+            .0
+            .as_second()
+            .saturating_add(self.unknown_seconds.into())
+    }
+}
+
+/// Idle workloads beyond those that are listed, without those of which it is not known whether they do nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnlistedWorkloads {
+    /// How many.
+    pub workloads: u32,
+    /// Their GPUs and MIG instances.
+    pub gpus: u32,
+    /// Since when these do nothing, on average.
+    pub idle_since: Time,
 }
 
 /// Steps that a workload goes through before its GPUs are given back.

@@ -82,7 +82,7 @@ pub use idle_reclaim::{
 };
 pub use idle_status::{
     ALL_STOPPED_OWNERS, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
-    StoppedOwner, UnknownGpus,
+    StoppedOwner, UnknownGpus, UnlistedWorkloads,
 };
 pub use integrations::{
     ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ArgoCdServer, ClassIntegrations, RegistrationPolicy,

@@ -38,11 +38,13 @@ struct Totals {
     unknown_gpus: u64,
     #[serde(rename = "optedOutGPUs")]
     opted_out_gpus: u64,
-    /// GPU-hours of the idle workloads since they are idle.
+    /// GPU-hours of the idle workloads since they are idle, without the time for which that was not known.
     #[serde(rename = "idleGPUHours")]
     idle_gpu_hours: f64,
     /// What these cost, by currency.
     worth: BTreeMap<String, String>,
+    /// Idle workloads of which only the sums say something: a status lists the largest ones.
+    unlisted_workloads: u64,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -90,9 +92,9 @@ fn has_idle_gpus(tenant: &TenantCluster) -> bool {
 fn build_view(tenants: &[TenantCluster], now: Timestamp) -> IdleView {
     let mut view = IdleView::default();
     let mut unknown: BTreeMap<String, u32> = BTreeMap::new();
-    // Seconds by price: one class may have another price than the next.
     let mut seconds = 0_u64;
-    let mut worth: BTreeMap<String, u128> = BTreeMap::new();
+    // By currency, seconds times thousandths: one class may have another price than the next.
+    let mut priced: BTreeMap<String, u128> = BTreeMap::new();
     for tenant in tenants {
         let Some(idle) = tenant.status.as_ref().and_then(|status| status.idle.as_ref()) else {
             continue;
@@ -110,15 +112,19 @@ fn build_view(tenants: &[TenantCluster], now: Timestamp) -> IdleView {
             tenant: name.clone(),
             owner: owner.clone(),
         }));
+        let gpu_seconds = idle.gpu_seconds(now);
+        seconds = seconds.saturating_add(gpu_seconds);
+        if let Some(price) = &idle.gpu_hour_price
+            && let Some(thousandths) = price.thousandths()
+        {
+            *priced.entry(price.currency.clone()).or_default() += u128::from(thousandths) * u128::from(gpu_seconds);
+        }
+        totals.unlisted_workloads += idle
+            .unlisted
+            .as_ref()
+            .map_or(0, |unlisted| u64::from(unlisted.workloads));
         for workload in &idle.workloads {
-            let gpu_seconds = gpu_seconds(workload, now);
-            seconds = seconds.saturating_add(gpu_seconds);
-            if let Some(price) = &idle.gpu_hour_price
-                && let Some(thousandths) = price.thousandths()
-            {
-                let sum = worth.entry(price.currency.clone()).or_default();
-                *sum += u128::from(thousandths) * u128::from(gpu_seconds) / 3600;
-            }
+            let gpu_seconds = workload.gpu_seconds(now);
             view.workloads
                 .push(build_workload_view(name.clone(), idle, workload, gpu_seconds));
         }
@@ -126,9 +132,10 @@ fn build_view(tenants: &[TenantCluster], now: Timestamp) -> IdleView {
     view.workloads
         .sort_by(|a, b| b.idle_gpu_hours.total_cmp(&a.idle_gpu_hours));
     view.totals.idle_gpu_hours = hours(seconds);
-    view.totals.worth = worth
+    // Divided once: what each workload loses by rounding adds up.
+    view.totals.worth = priced
         .into_iter()
-        .map(|(currency, thousandths)| (currency, format_thousandths(thousandths)))
+        .map(|(currency, priced)| (currency, format_thousandths(priced / 3600)))
         .collect();
     view.unknown = unknown
         .into_iter()
@@ -146,11 +153,6 @@ fn build_workload_view(tenant: String, idle: &IdleStatus, workload: &IdleWorkloa
         worth: idle.gpu_hour_price.as_ref().and_then(|price| price.worth(gpu_seconds)),
         workload: workload.clone(),
     }
-}
-
-fn gpu_seconds(workload: &IdleWorkload, now: Timestamp) -> u64 {
-    let idle = now.as_second().saturating_sub(workload.idle_since.0.as_second());
-    u64::try_from(idle).unwrap_or_default() * u64::from(workload.gpus)
 }
 
 /// Hours with one decimal.
@@ -172,6 +174,7 @@ fn describe(view: &IdleView) -> String {
         opted_out_gpus,
         idle_gpu_hours,
         worth,
+        unlisted_workloads,
     } = &view.totals;
     let mut summary = format!(
         "{idle_gpus} of {gpus} GPUs are idle, {idle_gpu_hours:.1} GPU-hours so far; {unknown_gpus} unknown, {opted_out_gpus} excepted"
@@ -197,6 +200,11 @@ fn describe(view: &IdleView) -> String {
                 "MODE",
             ],
             &rows,
+        ));
+    }
+    if *unlisted_workloads > 0 {
+        parts.push(format!(
+            "and {unlisted_workloads} more idle workloads, which are in the sums"
         ));
     }
     if !view.stopped.is_empty() {
@@ -291,6 +299,44 @@ mod tests {
         assert_eq!(format!("{:.1}", view.totals.idle_gpu_hours), "10.0");
         assert_eq!(view.totals.worth["EUR"], "25.00");
         assert_eq!(view.workloads[0].workload.name, "train", "the most GPU-hours first");
+    }
+
+    #[test]
+    fn time_for_which_nothing_is_known_does_not_count_and_workloads_that_are_not_listed_do() {
+        let idle = json!({
+            "mode": "Enforce", "lastStep": "EvictPods", "gpus": 800, "idleGPUs": 706, "optedOutGPUs": 0,
+            "workloads": [
+                {"kind": "Pod", "namespace": "ml", "name": "gap", "gpus": 6, "idleSince": "1970-01-01T00:00:00Z",
+                 "step": "Warned", "stepSince": "1970-01-01T01:00:00Z", "unknownSeconds": 3600},
+                {"kind": "Pod", "namespace": "ml", "name": "unseen", "gpus": 1, "idleSince": "1970-01-01T00:00:00Z", "paused": true,
+                 "step": "Warned", "stepSince": "1970-01-01T01:00:00Z", "unknownSince": "1970-01-01T00:30:00Z"},
+            ],
+            "unlisted": {"workloads": 700, "gpus": 700, "idleSince": "1970-01-01T01:30:00Z"},
+        });
+        let view = build_view(&[tenant(&idle)], Timestamp::from_second(7200).unwrap());
+        // 6 GPUs for one hour, one for half an hour, and 700 for half an hour.
+        assert_eq!(format!("{:.1}", view.totals.idle_gpu_hours), "356.5");
+        let rows = view.workloads.iter().map(|view| format!("{:.1}", view.idle_gpu_hours));
+        assert_eq!(rows.collect::<Vec<_>>(), ["6.0", "0.5"]);
+        let text = describe(&view);
+        assert!(text.contains("and 700 more idle workloads"), "{text}");
+    }
+
+    #[test]
+    fn what_rounding_takes_from_each_workload_is_in_the_sum() {
+        let workload = |name: &str| {
+            json!({"kind": "Pod", "namespace": "ml", "name": name, "gpus": 1, "idleSince": "1970-01-01T00:00:00Z",
+                "step": "Warned", "stepSince": "1970-01-01T00:00:00Z"})
+        };
+        let names: Vec<String> = (0..60).map(|number| format!("lab-{number}")).collect();
+        let workloads: Vec<_> = names.iter().map(|name| workload(name)).collect();
+        let idle = json!({
+            "mode": "DryRun", "lastStep": "EvictPods", "gpus": 60, "idleGPUs": 60, "optedOutGPUs": 0,
+            "gpuHourPrice": {"amount": "0.059", "currency": "EUR"}, "workloads": workloads,
+        });
+        // A minute each: less than a thousandth of them.
+        let view = build_view(&[tenant(&idle)], Timestamp::from_second(60).unwrap());
+        assert_eq!(view.totals.worth["EUR"], "0.06");
     }
 
     #[test]

@@ -21,6 +21,36 @@ pub struct LadderState {
     pub step_since: Seconds,
     /// Whether it was not known in the last pass whether the GPUs do something.
     pub paused: bool,
+    /// For how long that was not known. It is no part of the time for which they do nothing.
+    pub unknown: UnknownTime,
+}
+
+/// How long it was not known whether the GPUs of a workload do something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnknownTime {
+    /// Since when it is not known; none: it is.
+    pub since: Option<Seconds>,
+    /// How long it was not known before, since the GPUs do nothing.
+    pub before: Seconds,
+}
+
+impl UnknownTime {
+    /// It is not known now.
+    fn begin(self, now: Seconds) -> Self {
+        Self {
+            since: self.since.or(Some(now)),
+            ..self
+        }
+    }
+
+    /// It is known again.
+    fn end(self, now: Seconds) -> Self {
+        let passed = self.since.map_or(0, |since| now.saturating_sub(since).max(0));
+        Self {
+            since: None,
+            before: self.before.saturating_add(passed),
+        }
+    }
 }
 
 /// What a pass knows of a workload.
@@ -47,18 +77,24 @@ pub fn advance(before: Option<LadderState>, observation: &Observation, now: Seco
         .filter(|state| state.idle_since <= now);
     match (verdict, before) {
         (Verdict::Active, _) | (Verdict::Unknown(_), None) => None,
-        (Verdict::Unknown(_), Some(state)) => Some(LadderState { paused: true, ..state }),
+        (Verdict::Unknown(_), Some(state)) => Some(LadderState {
+            paused: true,
+            unknown: state.unknown.begin(now),
+            ..state
+        }),
         (Verdict::Idle, None) => Some(LadderState {
             idle_since: now - timings.window,
             step: IdleStep::Warned,
             step_since: now,
             paused: false,
+            unknown: UnknownTime::default(),
         }),
         (Verdict::Idle, Some(state)) if state.paused || state.step_since > now => Some(LadderState {
             // What was due is not evicted at once: nobody knows what it did meanwhile.
             step: state.step.min(IdleStep::CheckpointRequested),
             step_since: now,
             paused: false,
+            unknown: state.unknown.end(now),
             ..state
         }),
         (Verdict::Idle, Some(state)) => Some(match due_step(&state, observation) {
@@ -181,15 +217,24 @@ mod tests {
             step: IdleStep::Reclaimable,
             step_since: 99_000,
             paused: false,
+            unknown: UnknownTime::default(),
         };
-        let unknown = observed(Verdict::Unknown(Unknown::NoMetrics));
-        let during = advance(Some(due), &unknown, 100_000);
-        assert_eq!(during, Some(LadderState { paused: true, ..due }));
+        let missing = observed(Verdict::Unknown(Unknown::NoMetrics));
+        let during = advance(Some(due), &missing, 100_000);
+        let unknown = |since, before| UnknownTime { since, before };
+        let paused = LadderState {
+            paused: true,
+            unknown: unknown(Some(100_000), 0),
+            ..due
+        };
+        assert_eq!(during, Some(paused));
+        assert_eq!(advance(during, &missing, 110_000), during, "it goes on");
         let idle = observed(Verdict::Idle);
         let after = advance(during, &idle, 120_000);
         let again = LadderState {
             step: IdleStep::CheckpointRequested,
             step_since: 120_000,
+            unknown: unknown(None, 20_000),
             ..due
         };
         assert_eq!(after, Some(again));
@@ -208,6 +253,7 @@ mod tests {
             step: IdleStep::CheckpointRequested,
             step_since: 100_000,
             paused: false,
+            unknown: UnknownTime::default(),
         };
         assert_eq!(next_step_at(&state, &observation), Some(110_000));
         let step = |now| advance(Some(state), &observation, now).map(|state| state.step);
@@ -222,6 +268,7 @@ mod tests {
             step: IdleStep::Reclaimable,
             step_since: 100_000,
             paused: false,
+            unknown: UnknownTime::default(),
         };
         let mut observation = observed(Verdict::Idle);
         observation.last_start = Some(95_001);
@@ -238,6 +285,7 @@ mod tests {
             step: IdleStep::CheckpointRequested,
             step_since: 100_000,
             paused: false,
+            unknown: UnknownTime::default(),
         };
         let back = advance(Some(state), &observed(Verdict::Idle), 99_000).unwrap();
         assert_eq!((back.step, back.step_since), (IdleStep::CheckpointRequested, 99_000));

@@ -3,13 +3,15 @@
 use crate::{
     Seconds,
     evidence::{self, Metrics, Unknown, Verdict},
-    ladder::{self, LadderState, Observation},
+    ladder::{self, LadderState, Observation, UnknownTime},
     opt_out,
     pod::{DevicesHeld, GpuPod},
     policy::{Policy, Timings},
     workload::{self, Workload, WorkloadName},
 };
-use berth_api::{IdleReclaimMode, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, UnknownGpus};
+use berth_api::{
+    IdleReclaimMode, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, UnknownGpus, UnlistedWorkloads,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::{
@@ -171,6 +173,10 @@ pub fn states_of(status: Option<&IdleStatus>, mode: IdleReclaimMode) -> States {
             step: workload.step,
             step_since: workload.step_since.0.as_second(),
             paused: workload.paused,
+            unknown: UnknownTime {
+                since: workload.unknown_since.as_ref().map(|since| since.0.as_second()),
+                before: workload.unknown_seconds.into(),
+            },
         };
         (name, state)
     };
@@ -200,12 +206,13 @@ pub fn report(policy: &Policy, decisions: &[Decision]) -> IdleStatus {
             .cmp(&key(b))
             .then_with(|| (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name)))
     });
+    let unlisted = sum_unlisted(workloads.get(MOST_IDLE_WORKLOADS..).unwrap_or_default());
     workloads.truncate(MOST_IDLE_WORKLOADS);
     IdleStatus {
         mode: policy.mode,
         last_step: policy.last_step,
         gpus: sum(&|_| true),
-        idle_gpus: sum(&|decision| decision.verdict == Verdict::Idle),
+        idle_gpus: sum(&|decision| decision.verdict == Verdict::Idle && !decision.is_opted_out),
         unknown_gpus: unknown
             .into_iter()
             .map(|(reason, gpus)| UnknownGpus {
@@ -216,9 +223,23 @@ pub fn report(policy: &Policy, decisions: &[Decision]) -> IdleStatus {
         opted_out_gpus: sum(&|decision| decision.is_opted_out),
         gpu_hour_price: policy.gpu_hour_price.clone(),
         workloads,
+        unlisted,
         // Who looks into the tenant adds them.
         stopped_owners: Vec::new(),
     }
+}
+
+/// The sum of workloads that are not listed, of those of which it is known that they do nothing; none if there are none.
+fn sum_unlisted(workloads: &[IdleWorkload]) -> Option<UnlistedWorkloads> {
+    let known = || workloads.iter().filter(|workload| workload.unknown_since.is_none());
+    let gpus = known().map(|workload| workload.gpus).fold(0, u32::saturating_add);
+    let since = known().map(|workload| i128::from(workload.gpus) * i128::from(workload.counted_since()));
+    let average = since.sum::<i128>().checked_div(gpus.into())?;
+    Some(UnlistedWorkloads {
+        workloads: u32::try_from(known().count()).unwrap_or(u32::MAX),
+        gpus,
+        idle_since: time(Seconds::try_from(average).ok()?)?,
+    })
 }
 
 fn describe(decision: &Decision) -> Option<IdleWorkload> {
@@ -237,6 +258,8 @@ fn describe(decision: &Decision) -> Option<IdleWorkload> {
         step_since: time(state.step_since)?,
         next_step_at: decision.next_step_at.and_then(time),
         paused: state.paused,
+        unknown_since: state.unknown.since.and_then(time),
+        unknown_seconds: u32::try_from(state.unknown.before).unwrap_or_default(),
     })
 }
 

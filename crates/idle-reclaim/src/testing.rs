@@ -3,7 +3,7 @@
 use crate::{
     Seconds,
     evidence::{Metrics, Verdict},
-    ladder::LadderState,
+    ladder::{LadderState, UnknownTime},
     pass::Decision,
     pod::{DevicesHeld, GpuPod},
     query::Aggregation,
@@ -53,6 +53,7 @@ pub(crate) fn due(name: &str, gpus: u32) -> Decision {
             step: IdleStep::Reclaimable,
             step_since: NOW,
             paused: false,
+            unknown: UnknownTime::default(),
         }),
         next_step_at: None,
     }

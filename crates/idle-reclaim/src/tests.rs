@@ -3,6 +3,7 @@
 use crate::{
     Seconds,
     evidence::{Metrics, Unknown, Verdict},
+    ladder::{LadderState, UnknownTime},
     pass::{self, Decision, States, TenantInput},
     pod::{DevicesHeld, GpuPod},
     policy::Policy,
@@ -12,6 +13,7 @@ use crate::{
     testing::{self, NOW, SIGNALS},
 };
 use berth_api::{IdleReclaim, IdleReclaimMode, IdleStep};
+use jiff::Timestamp;
 use proptest::prelude::*;
 use std::{collections::BTreeSet, slice, sync::Arc, time::Instant};
 
@@ -247,6 +249,45 @@ fn reports_count_what_is_not_known() {
     assert_eq!(status.unknown_gpus[0].reason, "MissingSeries");
     assert_eq!(status.unknown_gpus[0].gpus, 8);
     assert_eq!(status.workloads[0].name, "idle");
+}
+
+#[test]
+fn workloads_that_are_not_listed_are_in_the_sums() {
+    let idle = |gpus, idle_since, is_opted_out| Decision {
+        is_opted_out,
+        state: (!is_opted_out).then_some(LadderState {
+            idle_since,
+            step: IdleStep::Warned,
+            step_since: NOW,
+            paused: false,
+            unknown: UnknownTime::default(),
+        }),
+        ..testing::due("job", gpus)
+    };
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let now = Timestamp::from_second(NOW).unwrap();
+    let listed: Vec<Decision> = (0..100).map(|_| idle(2, NOW - 100, false)).collect();
+    let status = pass::report(&enforce, &listed);
+    assert_eq!((status.unlisted.clone(), status.gpu_seconds(now)), (None, 100 * 200));
+    let mut unknown = idle(1, NOW - 1000, false);
+    if let Some(state) = &mut unknown.state {
+        state.unknown.since = Some(NOW - 500);
+    }
+    unknown.verdict = Verdict::Unknown(Unknown::NoMetrics);
+    let further = [
+        idle(1, NOW - 300, false),
+        idle(1, NOW - 100, false),
+        unknown,
+        idle(8, 0, true),
+    ];
+    let all = [listed.as_slice(), &further].concat();
+    let status = pass::report(&enforce, &all);
+    assert_eq!((status.idle_gpus, status.opted_out_gpus), (202, 8), "a GPU counts once");
+    assert_eq!(status.workloads.len(), 100);
+    let unlisted = status.unlisted.clone().unwrap();
+    assert_eq!((unlisted.workloads, unlisted.gpus), (2, 2));
+    assert_eq!(unlisted.idle_since.0.as_second(), NOW - 200);
+    assert_eq!(status.gpu_seconds(now), 100 * 200 + 400);
 }
 
 #[test]

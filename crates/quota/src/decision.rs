@@ -25,31 +25,39 @@ pub struct Claim {
     pub project: String,
     /// What its spec and class need. None: its spec is not accepted, so that it keeps what it has.
     pub requested: Option<Amounts>,
-    /// Resources for which its class sets no limit.
+    /// Resources for which its class sets no limit, of those that quotas limit or of which it has something.
     pub unlimited: BTreeSet<TreeResource>,
     /// What it has. None: nothing was created for it yet.
     pub reserved: Option<Amounts>,
     /// The most that can exist of each resource until its limits are raised: what exists, or the limit that is enforced, whichever is
     /// more. What is missing is not known, and stays reserved.
     pub at_most: Amounts,
+    /// How much the host has counted of resources for which nothing is reserved, or for which its class sets no limit. It counts what it limits, so
+    /// that the amounts do not grow. What is missing is not counted yet.
+    pub counted: Amounts,
 }
 
 impl Claim {
-    /// What the tenant has once it gets what it requests. Of what it no longer requests, it keeps as much as may exist: the
+    /// What a tenant that has `held` has once it gets what it requests. Of what it no longer requests, it keeps as much as may exist: the
     /// reservation shrinks as its objects are deleted.
-    fn target(&self, requested: &Amounts) -> Amounts {
+    fn target(&self, held: Option<&Amounts>, requested: &Amounts) -> Amounts {
         let target = requested.iter().map(|(resource, amount)| {
-            let held = self
-                .reserved
-                .as_ref()
-                .and_then(|amounts| amounts.get(resource))
-                .copied();
-            let held = held.unwrap_or(0);
+            let held = amount_of(held, resource);
             let needed = self.at_most.get(resource).map_or(held, |exists| held.min(*exists));
             (resource.clone(), needed.max(*amount))
         });
         target.collect()
     }
+
+    /// Whether the tenant has of a resource what the host counts, as no class has limited it so far. `known` is what is reserved.
+    fn is_counted(&self, resource: &TreeResource, known: Option<u64>) -> bool {
+        let is_requested = |requested: &Amounts| requested.contains_key(resource);
+        self.unlimited.contains(resource) || known.is_none() && self.requested.as_ref().is_none_or(is_requested)
+    }
+}
+
+fn amount_of(amounts: Option<&Amounts>, resource: &TreeResource) -> u64 {
+    amounts.and_then(|amounts| amounts.get(resource)).copied().unwrap_or(0)
 }
 
 /// Resources of which a tenant has reserved more than the quotas allow now, because a quota was lowered or the tenant came with its
@@ -98,6 +106,11 @@ pub enum Shortage {
         /// The resource.
         resource: TreeResource,
     },
+    /// Tenants that share the quota have something of a resource that nothing is reserved for, and the host has not counted it yet.
+    NotCounted {
+        /// The resource.
+        resource: TreeResource,
+    },
     /// The Project names an Organization that does not exist.
     UnknownOrganization {
         /// The Project.
@@ -116,49 +129,69 @@ pub struct Outcome<'t> {
     pub usage: Usage<'t>,
 }
 
+/// What a tenant has before anything is granted.
+struct Held {
+    amounts: Amounts,
+    over: OverQuota,
+    /// Resources of which it may have more, which the host has not counted yet.
+    uncounted: Vec<TreeResource>,
+}
+
+/// Levels with tenants of which something is not counted yet, each with the resource.
+type Uncounted<'t> = BTreeSet<(LevelKind, &'t str, TreeResource)>;
+
 /// Decides for all tenants that belong to a Project. What tenants have stays reserved, whatever the quotas say. What is left goes to
 /// those that request more: to the oldest first, all that it requests or nothing. One that does not fit holds up no other.
 pub fn decide<'t>(tree: &'t Tree, claims: &[Claim]) -> Outcome<'t> {
     let mut sorted: Vec<&Claim> = claims.iter().collect();
     sorted.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
     let mut usage = Usage::new(tree);
-    let mut decisions = BTreeMap::new();
-    for claim in &sorted {
-        let decision = keep(&mut usage, claim);
-        decisions.insert(claim.uid.clone(), decision);
-    }
+    let mut limited: BTreeMap<&str, Vec<TreeResource>> = BTreeMap::new();
+    let mut uncounted = Uncounted::new();
+    let mut kept = Vec::new();
     for claim in sorted {
-        let Some(requested) = &claim.requested else { continue };
-        let is_short = find_unlimited(&usage, claim).is_some();
-        if is_short || grows(claim, requested) {
-            // A tenant that waits for more is over the quota as before.
-            let over = match decisions.remove(&claim.uid) {
-                Some(Decision::Reserved { over, .. }) => over,
-                _ => OverQuota::new(),
-            };
-            let decision = grant(&mut usage, claim, requested, over);
-            decisions.insert(claim.uid.clone(), decision);
+        let of_project = limited
+            .entry(&claim.project)
+            .or_insert_with(|| usage.limited_resources(&claim.project));
+        let held = keep(&mut usage, claim, of_project);
+        for resource in held.iter().flat_map(|held| &held.uncounted) {
+            let levels = usage.limiting_levels(&claim.project, &Key::of(resource.clone()));
+            uncounted.extend(levels.into_iter().map(|(kind, name, _)| (kind, name, resource.clone())));
         }
+        kept.push((claim, held));
     }
+    let decisions = kept.into_iter().map(|(claim, held)| {
+        let amounts = held.as_ref().map(|held| &held.amounts);
+        let requested = claim.requested.as_ref();
+        let requested =
+            requested.filter(|requested| find_unlimited(&usage, claim).is_some() || grows(amounts, requested));
+        let decision = match (requested, held) {
+            (Some(requested), held) => grant(&mut usage, claim, requested, held, &uncounted),
+            (None, Some(Held { amounts, over, .. })) => Decision::Reserved { amounts, over },
+            (None, None) => Decision::Nothing,
+        };
+        (claim.uid.clone(), decision)
+    });
+    let decisions = decisions.collect();
     Outcome { decisions, usage }
 }
 
 /// Whether a tenant requests more than it has.
-fn grows(claim: &Claim, requested: &Amounts) -> bool {
-    let Some(reserved) = &claim.reserved else { return true };
+fn grows(held: Option<&Amounts>, requested: &Amounts) -> bool {
+    let Some(held) = held else { return true };
     requested
         .iter()
-        .any(|(resource, amount)| *amount > reserved.get(resource).copied().unwrap_or(0))
+        .any(|(resource, amount)| *amount > amount_of(Some(held), resource))
 }
 
-/// Counts what a tenant has. Less than that is enough if it requests less and nothing more, as far as no more exists.
-fn keep(usage: &mut Usage<'_>, claim: &Claim) -> Decision {
-    let Some(reserved) = &claim.reserved else {
-        return Decision::Nothing;
-    };
-    let is_enough = |requested: &&Amounts| !grows(claim, requested) && find_unlimited(usage, claim).is_none();
+/// Counts what a tenant has; none if nothing was created for it. Less than that is enough if it requests less and nothing more, as far as no more
+/// exists. `limited` are the resources that quotas limit for it.
+fn keep(usage: &mut Usage<'_>, claim: &Claim, limited: &[TreeResource]) -> Option<Held> {
+    let reserved = claim.reserved.as_ref()?;
+    let is_enough = |requested: &&Amounts| !grows(Some(reserved), requested) && find_unlimited(usage, claim).is_none();
     let shrunk = claim.requested.as_ref().filter(is_enough);
-    let amounts = shrunk.map_or_else(|| reserved.clone(), |requested| claim.target(requested));
+    let mut amounts = shrunk.map_or_else(|| reserved.clone(), |requested| claim.target(Some(reserved), requested));
+    let uncounted = add_counted(claim, limited, &mut amounts);
     let mut over = OverQuota::new();
     for (resource, amount) in &amounts {
         let key = Key::of(resource.clone());
@@ -168,22 +201,50 @@ fn keep(usage: &mut Usage<'_>, claim: &Claim) -> Decision {
         }
         usage.add(&claim.project, &key, *amount);
     }
-    Decision::Reserved { amounts, over }
+    Some(Held {
+        amounts,
+        over,
+        uncounted,
+    })
 }
 
-/// Gives a tenant all that it requests, or leaves it with what it has, of which this is `over` the quota.
-fn grant(usage: &mut Usage<'_>, claim: &Claim, requested: &Amounts, over: OverQuota) -> Decision {
-    if let Some(shortage) = find_shortage(usage, claim, requested) {
-        return Decision::Waiting {
-            kept: claim.reserved.clone(),
-            over,
-            shortage,
-        };
+/// Adds what a tenant has of resources that quotas limit and no class has limited so far. No number says how much it may have of them: so it is what the
+/// host counts, once it does, and does not grow, as the host lets no tenant have more than it has reserved. Returns what is not counted yet.
+fn add_counted(claim: &Claim, limited: &[TreeResource], amounts: &mut Amounts) -> Vec<TreeResource> {
+    amounts.retain(|resource, _| !claim.unlimited.contains(resource) || limited.contains(resource));
+    let mut uncounted = Vec::new();
+    for resource in limited {
+        let known = amounts.get(resource).copied();
+        if !claim.is_counted(resource, known) || resource.counted_names().is_empty() {
+            continue;
+        }
+        let counted = claim.counted.get(resource).copied();
+        let amount = known.unwrap_or(0).max(counted.unwrap_or(0));
+        if amount == 0 && counted.is_none() {
+            uncounted.push(resource.clone());
+        }
+        amounts.insert(resource.clone(), amount);
     }
-    for (resource, amount) in claim.reserved.iter().flatten() {
+    uncounted
+}
+
+/// Gives a tenant all that it requests, or leaves it with what it has.
+fn grant(
+    usage: &mut Usage<'_>,
+    claim: &Claim,
+    requested: &Amounts,
+    held: Option<Held>,
+    uncounted: &Uncounted<'_>,
+) -> Decision {
+    let (kept, over) = held.map(|held| (held.amounts, held.over)).unzip();
+    let over = over.unwrap_or_default();
+    if let Some(shortage) = find_shortage(usage, claim, (requested, kept.as_ref()), uncounted) {
+        return Decision::Waiting { kept, over, shortage };
+    }
+    for (resource, amount) in kept.iter().flatten() {
         usage.remove(&claim.project, &Key::of(resource.clone()), *amount);
     }
-    let amounts = claim.target(requested);
+    let amounts = claim.target(kept.as_ref(), requested);
     for (resource, amount) in &amounts {
         usage.add(&claim.project, &Key::of(resource.clone()), *amount);
     }
@@ -191,7 +252,12 @@ fn grant(usage: &mut Usage<'_>, claim: &Claim, requested: &Amounts, over: OverQu
 }
 
 /// The first resource of which a tenant cannot get what it requests.
-fn find_shortage(usage: &Usage<'_>, claim: &Claim, requested: &Amounts) -> Option<Shortage> {
+fn find_shortage(
+    usage: &Usage<'_>,
+    claim: &Claim,
+    (requested, held): (&Amounts, Option<&Amounts>),
+    uncounted: &Uncounted<'_>,
+) -> Option<Shortage> {
     if let Some(organization) = usage.missing_organization(&claim.project) {
         return Some(Shortage::UnknownOrganization {
             project: claim.project.clone(),
@@ -202,11 +268,25 @@ fn find_shortage(usage: &Usage<'_>, claim: &Claim, requested: &Amounts) -> Optio
         return Some(Shortage::NoLimit { resource });
     }
     requested.iter().find_map(|(resource, amount)| {
-        let held = claim.reserved.as_ref().and_then(|amounts| amounts.get(resource));
-        let additional = amount.saturating_sub(held.copied().unwrap_or(0));
-        let available = usage.available(&claim.project, &Key::of(resource.clone()))?;
+        let key = Key::of(resource.clone());
+        let additional = amount.saturating_sub(amount_of(held, resource));
+        let available = usage.available(&claim.project, &key)?;
+        if additional > 0 && is_uncounted(usage, &claim.project, &key, uncounted) {
+            return Some(Shortage::NotCounted {
+                resource: resource.clone(),
+            });
+        }
         (additional > available).then(|| not_enough(usage, claim, resource, additional, available))
     })
+}
+
+/// Whether a quota of a resource is shared with tenants of which not all is counted.
+fn is_uncounted(usage: &Usage<'_>, project: &str, key: &Key, uncounted: &Uncounted<'_>) -> bool {
+    !uncounted.is_empty()
+        && usage
+            .limiting_levels(project, key)
+            .into_iter()
+            .any(|(kind, name, _)| uncounted.contains(&(kind, name, key.resource.clone())))
 }
 
 /// A resource that a quota limits and the tenant's class does not.
@@ -233,7 +313,7 @@ impl Shortage {
     /// CamelCase reason.
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::NotEnough { .. } => "QuotaExceeded",
+            Self::NotEnough { .. } | Self::NotCounted { .. } => "QuotaExceeded",
             Self::NoLimit { .. } => "ClassWithoutLimit",
             Self::UnknownOrganization { .. } => UNKNOWN_ORGANIZATION,
         }
@@ -268,9 +348,16 @@ impl fmt::Display for Shortage {
             }
             Self::NoLimit { resource } => write!(
                 f,
-                "a quota limits {} and the class of the tenant does not; ask the platform team to set {} in the class",
+                "a quota limits {} and the class of the tenant does not, so that it gets no more than the host has counted; ask the platform team \
+                 to set {} in the class",
                 resource.as_str(),
                 resource.class_field().unwrap_or_default()
+            ),
+            Self::NotCounted { resource } => write!(
+                f,
+                "the host has not counted yet what tenants have of {} whose class did not limit it, and until then nobody gets more. That takes a \
+                 minute or two; if it takes longer, look at the conditions of these tenants",
+                resource.as_str()
             ),
             Self::UnknownOrganization { project, organization } => write!(
                 f,

@@ -25,6 +25,7 @@ fn claim(uid: &str, reserved: Option<Amounts>, requested: Amounts, at_most: Amou
         unlimited: BTreeSet::new(),
         reserved,
         at_most,
+        counted: Amounts::new(),
     }
 }
 
@@ -85,6 +86,7 @@ fn a_resource_that_the_class_no_longer_limits_is_not_kept() {
         &[tests::project("p", None, 1, &[], &[tests::limited(SERVICES, 1)])],
     );
     claim.unlimited = BTreeSet::from([PODS]);
+    claim.counted = Amounts::from([(SERVICES, 0)]);
     let outcome = decide(&tree, std::slice::from_ref(&claim));
     let Decision::Reserved { amounts, .. } = &outcome.decisions["a"] else {
         panic!("{outcome:?}")

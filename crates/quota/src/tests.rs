@@ -1,5 +1,6 @@
 //! Decisions and use of whole trees: examples, and properties over random histories.
 
+mod counted;
 mod histories;
 mod missing_organization;
 mod properties;
@@ -70,6 +71,7 @@ fn claim(uid: &str, created: i64, project: &str, resources: &[TreeResource]) -> 
         unlimited: BTreeSet::new(),
         reserved: None,
         at_most: Amounts::from([(TENANTS, 1)]),
+        counted: Amounts::new(),
     }
 }
 

@@ -7,7 +7,8 @@
 //! What tenants use of what they reserved is summed up beside it. Nothing depends on that: it is for people.
 
 use crate::tree::{Key, LevelKind, Limits, ROOT, Tree};
-use std::collections::BTreeMap;
+use berth_api::TreeResource;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Use of one quota of one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +134,14 @@ impl<'t> Usage<'t> {
     pub fn is_limited(&self, project: &str, key: &Key) -> bool {
         let level = self.tree.project(project);
         level.is_some_and(|level| self.tree.is_limited(level, key))
+    }
+
+    /// The resources that a level limits for a Project.
+    pub(crate) fn limited_resources(&self, project: &str) -> Vec<TreeResource> {
+        let keys = self.by_key.keys();
+        let limited = keys.filter(|key| self.is_limited(project, key));
+        let resources: BTreeSet<&TreeResource> = limited.map(|key| &key.resource).collect();
+        resources.into_iter().cloned().collect()
     }
 
     /// How much more a tenant of a Project may have. None: no level limits it.

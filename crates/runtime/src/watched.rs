@@ -133,7 +133,7 @@ impl<K: Resource> Resource for Watched<K> {
 
 impl<K: Resource + DeserializeOwned> Watched<K> {
     /// The object. One that cannot be read is logged, and left out.
-    fn readable(self) -> Option<K> {
+    pub fn readable(self) -> Option<K> {
         let Unreadable { meta, error } = match self.0 {
             Ok(object) => return Some(object),
             Err(unreadable) => unreadable,

@@ -34,6 +34,28 @@ pub fn publish(
     })
 }
 
+/// What is published for a tenant that falls asleep or sleeps since `stop.from`: a stop, whatever its `policies` say. The last period of a list that has
+/// begun applies. The stops of policies are before it, so that they say when they began once the tenant is awake: otherwise each sleep would give
+/// budgets their time again. And budgets hold no longer than in a stop of a policy that has begun before.
+pub fn with_sleep(policies: Option<TenantScheduleSpec>, mut stop: SchedulePeriod) -> TenantScheduleSpec {
+    let TenantScheduleSpec { tenant, workloads } = policies.unwrap_or_default();
+    let of_policy = SchedulePeriod::at(&tenant, stop.from.0).and_then(SchedulePeriod::budgets_hold_until);
+    let left = of_policy.map(|until| until.duration_since(stop.from.0).as_secs().max(0));
+    stop.eviction_timeout_seconds = stop.eviction_timeout_seconds.into_iter().chain(left).min();
+    let stops = tenant
+        .into_iter()
+        .filter(|period| period.state == ScheduleState::Stopped);
+    TenantScheduleSpec {
+        tenant: stops.chain([stop]).collect(),
+        workloads,
+    }
+}
+
+/// Whether a period is the stop of a tenant that sleeps: those of policies name them.
+pub fn is_of_sleep(period: &SchedulePeriod) -> bool {
+    period.state == ScheduleState::Stopped && period.policy_name.is_none()
+}
+
 /// The periods of a rule as they were published last.
 fn periods_of<'a>(before: Option<&'a TenantScheduleSpec>, rule: &WorkloadRule) -> &'a [SchedulePeriod] {
     let known = before.into_iter().flat_map(|before| &before.workloads);
@@ -57,9 +79,11 @@ fn periods(stack: &Stack, now: Timestamp, before: &[SchedulePeriod]) -> Vec<Sche
 }
 
 /// When the present state began: as was published, or else now. So a policy that is created in the middle of its window gives budgets
-/// their whole time.
+/// their whole time. That the tenant slept meanwhile changes nothing.
 fn began(before: &[SchedulePeriod], state: ScheduleState, now: Timestamp) -> Timestamp {
-    let known = SchedulePeriod::at(before, now).filter(|known| known.state == state);
+    let of_policies = before.iter().filter(|period| !is_of_sleep(period));
+    let of_policies: Vec<SchedulePeriod> = of_policies.cloned().collect();
+    let known = SchedulePeriod::at(&of_policies, now).filter(|known| known.state == state);
     let whole = Timestamp::from_second(now.as_second()).unwrap_or(now);
     // Not later than now: the clock may have been set back.
     known.map_or(whole, |known| known.from.0.min(whole))

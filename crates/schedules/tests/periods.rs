@@ -8,7 +8,11 @@ use berth_api::{
     KubeDuration, LabelSelector, SchedulePeriod, ScheduleState, ScheduleTarget, ScheduleTargetKind, TenantScheduleSpec,
     WorkloadSelector,
 };
-use berth_schedules::{Place, PolicyIndex, Schedule, periods::publish};
+use berth_schedules::{
+    Place, PolicyIndex, Schedule,
+    periods::{publish, with_sleep},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::sync::Arc;
 use support::{FORBID, RUNNING, STOP, STOPPED, at, spec};
 
@@ -169,6 +173,68 @@ fn a_control_that_was_down_over_a_transition_goes_on_from_what_was_published() {
         &[("2026-05-05T22:00:00Z", STOPPED), ("2026-05-06T06:00:00Z", RUNNING)],
     );
     assert_eq!(after.tenant.len(), 8);
+}
+
+/// The stop of a sleep that began at a time.
+fn sleep(from: &str) -> SchedulePeriod {
+    SchedulePeriod {
+        from: Time(at(from)),
+        state: STOPPED,
+        policy_name: None,
+        window_name: None,
+        warning_period_seconds: None,
+        eviction_timeout_seconds: Some(300),
+    }
+}
+
+#[test]
+fn a_stop_in_which_a_tenant_sleeps_and_wakes_began_when_it_began() {
+    let index = index(&[
+        policy("nights", target(ScheduleTargetKind::TenantClass, "gold", None)),
+        policy(
+            "batch-nights",
+            target(ScheduleTargetKind::TenantClass, "gold", Some(batch())),
+        ),
+    ]);
+    // It falls asleep in the stop and before it, and twice without anything between that was published.
+    for sleeps in [
+        &["2026-05-05T22:50:00Z"][..],
+        &["2026-05-05T21:58:00Z"],
+        &["2026-05-05T22:10:00Z", "2026-05-05T22:20:00Z"],
+    ] {
+        let mut known = published(&index, "2026-05-05T21:00:00Z", None).unwrap();
+        for since in sleeps {
+            known = with_sleep(published(&index, since, Some(&known)), sleep(since));
+            let now = SchedulePeriod::at(&known.tenant, at("2026-05-06T12:00:00Z")).unwrap();
+            assert_eq!(now, known.tenant.last().unwrap(), "it sleeps until it is woken");
+            assert_eq!((now.state, &now.policy_name), (STOPPED, &None));
+        }
+        let awake = published(&index, "2026-05-05T22:55:00Z", Some(&known)).unwrap();
+        let began = ("2026-05-05T22:00:00Z", STOPPED);
+        expect(&awake.tenant, &[began, ("2026-05-06T06:00:00Z", RUNNING)]);
+        expect(&awake.workloads[0].periods, &[began, ("2026-05-06T06:00:00Z", RUNNING)]);
+        assert_eq!(awake.tenant[0].policy_name.as_deref(), Some("nights"));
+    }
+}
+
+#[test]
+fn budgets_hold_no_longer_because_a_stopped_tenant_falls_asleep() {
+    let nights = index(&[policy("nights", target(ScheduleTargetKind::TenantClass, "gold", None))]);
+    let known = published(&nights, "2026-05-05T21:00:00Z", None);
+    // The policy lets budgets hold for an hour.
+    for (since, expected) in [
+        ("2026-05-05T21:30:00Z", 300),
+        ("2026-05-05T22:30:00Z", 300),
+        ("2026-05-05T22:58:00Z", 120),
+        ("2026-05-06T01:00:00Z", 0),
+    ] {
+        let policies = published(&nights, since, known.as_ref());
+        let asleep = with_sleep(policies, sleep(since));
+        let stop = asleep.tenant.last().unwrap();
+        assert_eq!(stop.eviction_timeout_seconds, Some(expected), "{since}");
+    }
+    let asleep = with_sleep(None, sleep("2026-05-05T22:30:00Z"));
+    assert_eq!(asleep.tenant, [sleep("2026-05-05T22:30:00Z")], "without policies");
 }
 
 #[test]

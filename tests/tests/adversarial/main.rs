@@ -5,6 +5,7 @@ mod admission_policies;
 mod credentials;
 mod datastore;
 mod egress;
+mod host_first;
 mod objects;
 mod shared;
 mod syncer;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
             egress::only_the_api_server_may_use_the_egress_broker,
             egress::connections_reach_their_target_or_nothing,
             workloads::reserved_labels_and_owners_do_not_cross,
+            host_first::a_team_that_changes_its_object_all_the_time_keeps_no_rule_away,
         ])],
     )
 }

@@ -280,9 +280,11 @@ async fn an_hour_without_prometheus_changes_nothing() {
     for (name, state) in &states {
         let before = LadderState {
             paused: true,
+            unknown: state.unknown,
             ..warned[name]
         };
         assert_eq!(*state, before, "{name:?}");
+        assert_eq!(state.unknown.since, Some(down), "{name:?}");
     }
 
     // The gap is long enough to be seen in the window; then the time of the step begins anew.

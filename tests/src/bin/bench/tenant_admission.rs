@@ -158,6 +158,7 @@ fn measure_decision(options: Options) -> Vec<f64> {
             unlimited: BTreeSet::new(),
             reserved: Some(requested.clone()),
             at_most: Amounts::new(),
+            counted: Amounts::new(),
         })
         .collect();
     let mut durations = Vec::new();

@@ -240,7 +240,11 @@ mod tests {
     use super::*;
     use berth_api::IdleReclaim;
     use berth_idle_reclaim::pod::DevicesHeld;
-    use berth_idle_reclaim::{evidence::Verdict, ladder::LadderState, workload::WorkloadName};
+    use berth_idle_reclaim::{
+        evidence::Verdict,
+        ladder::{LadderState, UnknownTime},
+        workload::WorkloadName,
+    };
 
     fn decision(step: IdleStep, next_step_at: Option<Seconds>) -> Decision {
         Decision {
@@ -259,6 +263,7 @@ mod tests {
                 step,
                 step_since: 3600,
                 paused: false,
+                unknown: UnknownTime::default(),
             }),
             next_step_at,
         }

@@ -60,10 +60,14 @@ pub async fn reconcile(context: &QuotasContext) -> Result<Option<Duration>, Reco
         projects.iter().map(AsRef::as_ref),
     );
     let owners = Projects::new(projects.iter().map(AsRef::as_ref));
-    let claims = observe::list_claims(context, (&owners, &tree.resources()), &basis);
+    let measured = context.quotas.measured();
+    let claims = observe::list_claims(
+        context,
+        (&owners, &tree.resources()),
+        (&basis, measured.tenants.as_ref()),
+    );
     let mut outcome = decide(&tree, &claims);
     let verdicts = build_verdicts(context, &basis, &claims, &outcome);
-    let measured = context.quotas.measured();
     add_gpus(context, &claims, &measured, &mut outcome);
     add_used(&claims, &measured, &mut outcome);
     let took = started.elapsed();

@@ -3,18 +3,18 @@
 use super::QuotasContext;
 use crate::{
     controllers::tenant::Validator,
-    quota_ledger::{Basis, Verdict},
+    quota_ledger::{Basis, MeasuredUse, TenantUse, Verdict},
 };
 use berth_api::{ControlPlaneServiceType, QuotaReservation, TenantCluster, TenantLimits, TreeResource};
 use berth_quota::{Amounts, Claim, Projects};
 use kube::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The claims of all tenants that belong to a Project. `limited` has the resources that any level of the tree lists.
+/// The claims of all tenants that belong to a Project. `limited` has the resources that any level of the tree lists, `measured` what tenants use.
 pub(super) fn list_claims(
     context: &QuotasContext,
     (projects, limited): (&Projects<'_>, &BTreeSet<TreeResource>),
-    basis: &Basis,
+    (basis, measured): (&Basis, &MeasuredUse),
 ) -> Vec<Claim> {
     let validator = Validator::new(
         &context.stores,
@@ -29,21 +29,25 @@ pub(super) fn list_claims(
         let is_deleted = cluster.meta().deletion_timestamp.is_some();
         let limits = (!is_deleted).then(|| validator.limits(cluster)).flatten();
         let service = cluster.spec.service().kind;
-        let (requested, unlimited) = limits
-            .as_ref()
-            .map(|limits| request((limits, service), limited))
-            .unzip();
-        let running = || {
-            validator
-                .running_limits(cluster)
-                .map(|limits| request((&limits, service), limited).0)
+        let recorded = find_recorded(cluster, basis.verdicts.get(&uid));
+        let request = |limits: &TenantLimits| request((limits, service), (limited, recorded.as_ref()));
+        let (requested, unlimited) = limits.as_ref().map(request).unzip();
+        // What it runs with, if its spec is not accepted.
+        let running = || validator.running_limits(cluster).map(|limits| request(&limits));
+        let (running, unlimited_running) = if requested.is_some() {
+            (None, None)
+        } else {
+            running().unzip()
         };
+        let unlimited = unlimited.or(unlimited_running).unwrap_or_default();
+        let reserved = recorded.or_else(|| find_unrecorded(cluster, requested.as_ref().or(running.as_ref())));
         Some(Claim {
             created: cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
             project: project.to_owned(),
-            reserved: find_reserved(cluster, basis.verdicts.get(&uid), requested.as_ref(), running),
+            counted: find_counted(measured.get(&uid), limited, (&unlimited, reserved.as_ref())),
+            reserved,
             requested,
-            unlimited: unlimited.unwrap_or_default(),
+            unlimited,
             at_most: basis.at_most(&uid),
             uid,
         })
@@ -51,20 +55,16 @@ pub(super) fn list_claims(
     claims.collect()
 }
 
-/// What a tenant with these limits and this Service of its API server requests, and the resources that they do not limit. `limited` has
-/// those that quotas limit.
+/// What a tenant with these limits and this Service of its API server requests, and the resources that they do not limit: of those that quotas limit,
+/// `limited`, and of those that are `recorded` for it.
 fn request(
     (limits, service): (&TenantLimits, ControlPlaneServiceType),
-    limited: &BTreeSet<TreeResource>,
+    (limited, recorded): (&BTreeSet<TreeResource>, Option<&Amounts>),
 ) -> (Amounts, BTreeSet<TreeResource>) {
     let (mut requested, mut unlimited) = (Amounts::new(), BTreeSet::new());
     let mut resources = TreeResource::listed_in([limits]);
-    resources.extend(
-        limited
-            .iter()
-            .filter(|resource| **resource != TreeResource::Gpus)
-            .cloned(),
-    );
+    let known = limited.iter().chain(recorded.into_iter().flat_map(Amounts::keys));
+    resources.extend(known.filter(|resource| **resource != TreeResource::Gpus).cloned());
     for resource in resources {
         match resource.reserved_by(limits, service) {
             Some(amount) => {
@@ -78,26 +78,38 @@ fn request(
     (requested, unlimited)
 }
 
-/// What a tenant has. What this process decided counts more than a status, which the watches show later. A tenant that runs without a
-/// reservation came before its Project: it has what it requests, or what it is `running` with if its spec is not accepted.
-fn find_reserved(
-    cluster: &TenantCluster,
-    known: Option<&Verdict>,
-    requested: Option<&Amounts>,
-    running: impl FnOnce() -> Option<Amounts>,
-) -> Option<Amounts> {
-    let status = cluster.status.as_ref();
+/// What is recorded for a tenant. What this process decided counts more than a status, which the watches show later.
+fn find_recorded(cluster: &TenantCluster, known: Option<&Verdict>) -> Option<Amounts> {
     let recorded = match known {
         Some(verdict) => verdict.reservation(),
-        None => status.and_then(|status| status.quota.as_ref()),
+        None => cluster.status.as_ref().and_then(|status| status.quota.as_ref()),
     };
-    if let Some(reservation) = recorded {
-        return Some(read_amounts(reservation));
-    }
+    recorded.map(read_amounts)
+}
+
+/// What a tenant has for which nothing is recorded. One that runs came before its Project: it has what its limits let it have, `by_limits`.
+fn find_unrecorded(cluster: &TenantCluster, by_limits: Option<&Amounts>) -> Option<Amounts> {
     // Only control writes the status, so that nobody can pretend that a tenant runs.
+    let status = cluster.status.as_ref();
     let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
     let least = || Amounts::from([(TreeResource::TenantClusters, 1)]);
-    runs.then(|| requested.cloned().or_else(running).unwrap_or_else(least))
+    runs.then(|| by_limits.cloned().unwrap_or_else(least))
+}
+
+/// See [`Claim::counted`].
+fn find_counted(
+    used: Option<&TenantUse>,
+    limited: &BTreeSet<TreeResource>,
+    (unlimited, reserved): (&BTreeSet<TreeResource>, Option<&Amounts>),
+) -> Amounts {
+    let (Some(used), Some(reserved)) = (used, reserved) else {
+        return Amounts::new();
+    };
+    let is_counted = |resource: &&TreeResource| unlimited.contains(*resource) || !reserved.contains_key(*resource);
+    let counted = limited.iter().filter(is_counted);
+    counted
+        .filter_map(|resource| Some((resource.clone(), *used.amounts.get(resource)?)))
+        .collect()
 }
 
 fn read_amounts(reservation: &QuotaReservation) -> Amounts {

@@ -198,9 +198,13 @@ impl TenantError {
         }
     }
 
-    /// Whether the tenant's API server failed or refused, and not the host. Its webhooks decide how often that happens.
+    /// Whether the tenant or its team decides how often the step fails: the tenant's API server failed or refused, with its webhooks for example, or the
+    /// host refused the Service with the annotations of the team.
     pub(super) fn is_of_tenant(&self) -> bool {
-        matches!(self, Self::Bootstrap(_) | Self::MetricsApi(_))
+        matches!(
+            self,
+            Self::Bootstrap(_) | Self::MetricsApi(_) | Self::ExternalService(_)
+        )
     }
 
     /// The condition of the step that failed.
@@ -220,12 +224,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_steps_with_calls_to_the_tenant_alone_are_of_the_tenant() {
+    fn only_steps_that_the_tenant_or_its_team_lets_fail_are_of_the_tenant() {
         let blocked = || ReconcileError::Blocked {
             reason: "Reason",
             message: "message".into(),
         };
-        for of_tenant in [TenantError::Bootstrap, TenantError::MetricsApi] {
+        for of_tenant in [
+            TenantError::Bootstrap,
+            TenantError::MetricsApi,
+            TenantError::ExternalService,
+        ] {
             assert!(of_tenant(blocked()).is_of_tenant());
         }
         for of_host in [TenantError::Kinds, TenantError::SyncerIdentity, TenantError::Components] {

@@ -23,10 +23,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 use tokio::time::Instant;
+
+/// Reconciles in a row that may end before they look at the components. A tenant that falls asleep and is woken at once needs four.
+const MOST_EARLY_ENDS: u32 = 5;
 
 /// What is remembered of one tenant.
 pub struct TenantMemory {
@@ -60,9 +63,22 @@ pub struct TenantMemory {
     pub(super) is_without_project: AtomicBool,
     /// Whether its components have run after everything that they need was applied.
     pub have_components_run: AtomicBool,
+    /// Reconciles in a row that ended early.
+    early_ends: AtomicU32,
 }
 
 impl TenantMemory {
+    /// Whether a reconcile may end before it looks at the components, because something has to be recorded or decided first: not too often in a
+    /// row. A team decides how often there is something, and no component would be updated meanwhile. Counts the reconcile.
+    pub(super) fn may_end_early(&self) -> bool {
+        self.early_ends.fetch_add(1, Ordering::Relaxed) < MOST_EARLY_ENDS
+    }
+
+    /// Notes that a reconcile has looked at everything.
+    pub(super) fn note_whole_reconcile(&self) {
+        self.early_ends.store(0, Ordering::Relaxed);
+    }
+
     /// Notes whether the tenant's syncer is ready.
     pub(super) fn note_syncer(&self, is_ready: bool) {
         lock(&self.syncer).is_ready = is_ready;
@@ -129,6 +145,7 @@ impl Tenants {
                 argo_cd: tokio::sync::Mutex::default(),
                 is_without_project: AtomicBool::new(false),
                 have_components_run: AtomicBool::new(false),
+                early_ends: AtomicU32::new(0),
             })
         }))
     }

@@ -24,6 +24,7 @@ mod measured_use;
 mod memory;
 mod node_groups;
 mod percent;
+mod plan;
 mod quota;
 mod recorded_settings;
 mod remaining;
@@ -52,14 +53,15 @@ pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};
 
 use super::slots::Slot;
-use crate::{error::ReconcileError, key::Key, quota_ledger::Verdict};
-use apply::{Accepted, Outcome};
+use crate::quota_ledger::Verdict;
+use apply::{HostSide, Outcome};
 use berth_api::{Violation, conditions::ConditionUpdate};
-use compliance::Assessment;
 use expiration::Expiration;
 use fetch::ObservedNodes;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
+use plan::Plan;
+use schedule::ObservedSchedule;
 use sleep::{FollowedSleep, ObservedSleep};
 use std::{sync::Arc, time::Duration};
 use target::Tenant;
@@ -91,32 +93,35 @@ pub async fn reconcile(
         return Box::pin(cleanup::delete_tenant(context, &tenant)).await;
     }
     let predecessors = Box::pin(cleanup::delete_predecessors(context, &tenant.cluster)).await;
-    let pause = Box::pin(apply_spec(context, &tenant, &uid)).await?;
+    let pause = Box::pin(apply_spec(context, &tenant)).await?;
     Ok([pause, predecessors].into_iter().flatten().min())
 }
 
 /// Makes a tenant that is not being deleted match its spec. Returns when to reconcile it again.
-async fn apply_spec(context: &TenantContext, tenant: &Tenant, uid: &str) -> Result<Option<Duration>, TenantError> {
+async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<Duration>, TenantError> {
     let now = Timestamp::now();
     let verdict = context.quotas.begin_reconcile(&context.stores, &tenant.cluster);
     let schedule = schedule::observe(context, &tenant.cluster);
     let restriction = tenant.cluster.restricted_by_sleep(schedule.state);
     let nodes = fetch::observe_nodes(context, &tenant.cluster, restriction);
-    let Some((rejection, allowed)) = Box::pin(find_settings(context, tenant, verdict.as_ref(), &nodes, now)).await?
+    let Some(plan) = Box::pin(plan::make(
+        context,
+        tenant,
+        verdict.as_ref(),
+        (&nodes, restriction),
+        now,
+    ))
+    .await?
     else {
         return Ok(Some(RECHECK));
     };
-    let (accepted, violations, unknown) = match allowed {
-        Ok(Some((mut settings, assessment))) => {
-            settings.version = version::version_to_run(&tenant.cluster, &settings.version);
-            let ceilings = quota::ceilings(context, uid, verdict.as_ref(), settings.endpoint.kind);
-            let accepted = Accepted::new(tenant, settings, restriction, ceilings);
-            (Some(accepted), assessment.violations, None)
-        }
-        Ok(None) => (None, Vec::new(), None),
-        // Since when something is forbidden must not be forgotten.
-        Err(error) => (None, known_violations(tenant), Some(TenantError::Settings(error))),
-    };
+    let Plan {
+        rejection,
+        accepted,
+        violations,
+        unknown,
+        waits,
+    } = plan;
     let settings = accepted.as_ref().map(|accepted| &accepted.settings);
     let waits_for_quota = settings.is_none() && matches!(verdict, Some(Verdict::Waiting { .. }));
     // A tenant whose pods wait for a schedule is not idle.
@@ -125,55 +130,105 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant, uid: &str) -> Resu
     let observe_expiration = || expiration::observe(context, tenant, settings, may_start_pods, now);
     // Without its settings, the status says of its end what it said before.
     let expiration = unknown.is_none().then(observe_expiration);
-    if let Some(over) = expiration.as_ref().filter(|expiration| expiration.is_over()) {
-        return Box::pin(expiration::delete(context, tenant, over)).await;
+    if let Some(over) = expiration.as_ref().filter(|expiration| expiration.is_over())
+        && Box::pin(expiration::delete(context, tenant, over)).await?
+    {
+        return Ok(Some(expiration::CHANGED));
     }
-    let sleep = match Box::pin(sleep::follow(context, tenant, settings, &schedule, now)).await? {
-        FollowedSleep::Recorded(pause) => return Ok(Some(pause)),
+    // Whatever else keeps this reconcile from its end: what closes on the host is applied.
+    let mut host = HostSide::new(context, accepted.as_ref(), &nodes);
+    if waits && tenant.memory.may_end_early() {
+        host.apply().await;
+        return host.end(RECHECK);
+    }
+    let followed = Box::pin(sleep::follow(context, tenant, settings, &schedule, &mut host, now)).await;
+    let sleep = match followed {
+        FollowedSleep::Recorded(pause) => return host.end(pause),
         FollowedSleep::Stays(sleep) => sleep,
     };
-    if let Some(settings) = settings
-        && upgrade::record(context, tenant, settings).await?
-    {
-        return Ok(Some(RECHECK));
-    }
-    let outcome = match (&accepted, unknown) {
-        (Some(accepted), _) => Box::pin(apply::apply(context, accepted, &nodes)).await,
-        (None, Some(error)) => Outcome::SettingsUnknown(error),
-        (None, None) => Outcome::NeverAccepted,
+    let outcome = match unknown {
+        Some(error) => Outcome::SettingsUnknown(error),
+        None => Box::pin(apply::apply(context, &nodes, host)).await,
     };
+    tenant.memory.note_whole_reconcile();
     if outcome.errors().into_iter().any(|error| !error.is_of_tenant()) {
         // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }
+    let known = Known {
+        rejection,
+        verdict,
+        violations,
+        schedule,
+        expiration,
+        sleep,
+        waits,
+    };
+    Box::pin(publish(context, tenant, (settings, &nodes), known, outcome)).await
+}
+
+/// What is known of a tenant besides the outcome of a reconcile.
+struct Known {
+    rejection: Option<ConditionUpdate>,
+    verdict: Option<Verdict>,
+    violations: Vec<Violation>,
+    schedule: ObservedSchedule,
+    expiration: Option<Expiration>,
+    sleep: Option<Box<ObservedSleep>>,
+    waits: bool,
+}
+
+/// Writes the status that follows from a reconcile. Returns when to reconcile the tenant again.
+async fn publish(
+    context: &TenantContext,
+    tenant: &Tenant,
+    (settings, nodes): (Option<&Settings>, &ObservedNodes),
+    known: Known,
+    outcome: Outcome<'_>,
+) -> Result<Option<Duration>, TenantError> {
+    let Known {
+        rejection,
+        verdict,
+        violations,
+        schedule,
+        expiration,
+        sleep,
+        waits,
+    } = known;
+    let uid = tenant.cluster.uid().unwrap_or_default();
     let quota = verdict
         .as_ref()
         .and_then(|verdict| quota::condition(&tenant.cluster, verdict));
-    let mut conditions = status::conditions(rejection.as_ref(), quota, &outcome, &nodes);
-    conditions.extend(accepted.as_ref().map(|_| compliance::condition(&violations)));
+    let mut conditions = status::conditions(rejection.as_ref(), quota, &outcome, nodes);
+    conditions.extend(settings.map(|_| compliance::condition(&violations)));
     conditions.extend(schedule.condition);
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
-    conditions.extend(sleep.as_deref().map(ObservedSleep::condition));
-    let next_deadline = compliance::until_next_deadline(&violations, now);
-    let mut wanted = status::build(tenant, settings, violations, &outcome, &nodes, &conditions);
-    wanted.usage = measured_use::publish(context, tenant, uid);
+    conditions.extend(sleep.as_deref().and_then(ObservedSleep::condition));
+    let next_deadline = compliance::until_next_deadline(&violations, Timestamp::now());
+    let mut wanted = status::build(tenant, settings, violations, &outcome, nodes, &conditions);
+    wanted.usage = measured_use::publish(context, tenant, &uid);
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);
     }
     if let Some(sleep) = &sleep {
         sleep.write_to(&mut wanted);
     }
-    status::write(context, &tenant.cluster, &wanted).await?;
+    if waits || sleep.as_deref().is_some_and(ObservedSleep::is_unrecorded) {
+        // What somebody has recorded meanwhile stays.
+        status::write_unless_changed(context, &tenant.cluster, &wanted).await?;
+    } else {
+        status::write(context, &tenant.cluster, &wanted).await?;
+    }
     let reported = match (&rejection, &verdict, settings) {
-        (None, Some(verdict @ Verdict::Reserved { .. }), Some(settings)) => {
-            reported_use::report(context, tenant, uid, verdict, settings, &outcome).await
+        (None, Some(verdict @ Verdict::Reserved { .. }), Some(settings)) if !waits => {
+            reported_use::report(context, tenant, &uid, verdict, settings, &outcome).await
         }
         _ => Ok(None),
     };
     outcome.into_result()?;
     let next_report = reported?;
     let is_sleeping = sleep.as_deref().is_some_and(ObservedSleep::is_sleeping);
-    let is_settled = status::is_settled(&conditions) && wanted.upgrading_to.is_none();
+    let is_settled = status::is_settled(&conditions) && wanted.upgrading_to.is_none() && !waits;
     let pause = if is_sleeping || is_settled { RESYNC } else { RECHECK };
     let next_end = expiration.and_then(|expiration| expiration.until_next(Timestamp::now()));
     let next_sleep = sleep.and_then(|sleep| sleep.until_next(Timestamp::now()));
@@ -182,70 +237,4 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant, uid: &str) -> Resu
         .flatten()
         .min();
     Ok(Some(next_change.map_or(pause, |next| next.min(pause))))
-}
-
-/// Settings, and what of them is not allowed; none if the tenant was never accepted.
-type Allowed = Result<Option<(Settings, Assessment)>, ReconcileError>;
-
-/// Why the spec is not accepted, if it is not, and what the tenant runs with. None: its quota has to be decided or recorded first.
-async fn find_settings(
-    context: &TenantContext,
-    tenant: &Tenant,
-    verdict: Option<&Verdict>,
-    nodes: &ObservedNodes,
-    now: Timestamp,
-) -> Result<Option<(Option<ConditionUpdate>, Allowed)>, TenantError> {
-    let validator = || {
-        Validator::new(
-            &context.stores,
-            context.runtime.as_ref(),
-            &context.network_config,
-            context.without_class,
-        )
-    };
-    let validity = validator().resolve(&tenant.cluster);
-    let is_waiting = matches!(verdict, Some(Verdict::Waiting { .. }));
-    let rejection = match validity {
-        Ok(settings) if !is_waiting => {
-            let Some(verdict) = verdict.filter(|verdict| verdict.allows(&settings.limits, settings.endpoint.kind))
-            else {
-                // The decision wakes the tenant.
-                context.queue.add(Key::Quotas);
-                return Ok(None);
-            };
-            if *verdict == Verdict::NoProject && quota::has_unseen_project(context, tenant).await? {
-                // The Project wakes the decision as soon as the watch shows it.
-                return Ok(None);
-            }
-            if quota::record(context, &tenant.cluster, verdict).await? {
-                return Ok(None);
-            }
-            finalizer::add(context, &tenant.cluster).await?;
-            context.queue.add(Key::Fleet);
-            let held = validator().hold_storage_to_rules(&tenant.cluster, settings, now);
-            return Ok(Some((None, Ok(Some(held)))));
-        }
-        // Until there is quota, it runs with what it has.
-        Ok(_) => None,
-        Err(rejection) => Some(rejection),
-    };
-    if let Some(verdict) = verdict
-        && quota::record(context, &tenant.cluster, verdict).await?
-    {
-        return Ok(None);
-    }
-    let loaded = recorded_settings::load(context, tenant).await;
-    let hold = |accepted: Settings| {
-        let limits = accepted.limits.clone();
-        let (mut settings, assessment) = validator().hold_to_rules(&tenant.cluster, accepted, nodes, now);
-        quota::restrict(&mut settings, &limits, verdict);
-        (settings, assessment)
-    };
-    Ok(Some((rejection, loaded.map(|settings| settings.map(hold)))))
-}
-
-/// What the status says that is not allowed.
-fn known_violations(tenant: &Tenant) -> Vec<Violation> {
-    let status = tenant.cluster.status.as_ref();
-    status.map(|status| status.violations.clone()).unwrap_or_default()
 }

@@ -56,27 +56,44 @@ pub(super) fn restrict(settings: &mut Settings, running: &TenantLimits, verdict:
     }
 }
 
-/// The amounts beyond which a tenant may not grow, by the names of the host's `ResourceQuota`: where it has reserved more than the quotas
-/// allow now, what they allow, or what it uses if that is more. What the `service` of its API server is of that is not in the workload
-/// namespace. None: nothing is decided yet.
+/// The amounts beyond which a tenant may not grow, by the names of the host's `ResourceQuota`: what is reserved for it, and where that is more than
+/// the quotas allow now, what they allow, or what it uses if that is more. So it has no more than it has reserved also of what its class does not limit.
+/// What the `service` of its API server is of that is not in the workload namespace. None: nothing is decided yet.
 pub(super) fn ceilings(
     context: &TenantContext,
     uid: &str,
     verdict: Option<&Verdict>,
     service: ControlPlaneServiceType,
 ) -> Option<BTreeMap<String, u64>> {
-    let over = verdict?.over();
+    let verdict = verdict?;
     let measured = context.quotas.measured();
     let used = measured.tenants.get(uid).map(|used| &used.amounts);
-    Some(build_ceilings(&over, used, service))
+    let reserved = verdict.reservation().map(read_amounts).unwrap_or_default();
+    Some(build_ceilings(reserved, &verdict.over(), used, service))
+}
+
+fn read_amounts(reservation: &QuotaReservation) -> Amounts {
+    let reserved = reservation.reserved.iter();
+    reserved
+        .map(|(name, amount)| (TreeResource::from(name.clone()), *amount))
+        .collect()
 }
 
 /// Of what is not measured, the tenant gets no more than the quotas allow.
-fn build_ceilings(over: &OverQuota, used: Option<&Amounts>, service: ControlPlaneServiceType) -> BTreeMap<String, u64> {
-    let mut ceilings = BTreeMap::new();
+fn build_ceilings(
+    reserved: Amounts,
+    over: &OverQuota,
+    used: Option<&Amounts>,
+    service: ControlPlaneServiceType,
+) -> BTreeMap<String, u64> {
+    let mut amounts = reserved;
     for (resource, allowed) in over {
         let used = used.and_then(|used| used.get(resource)).copied().unwrap_or_default();
-        let ceiling = used.max(*allowed).saturating_sub(resource.used_by_service(service));
+        amounts.insert(resource.clone(), used.max(*allowed));
+    }
+    let mut ceilings = BTreeMap::new();
+    for (resource, amount) in amounts {
+        let ceiling = amount.saturating_sub(resource.used_by_service(service));
         let names = resource.counted_names().into_iter();
         ceilings.extend(names.map(|name| (name.to_owned(), ceiling)));
     }
@@ -99,6 +116,12 @@ fn reserved_condition(reservation: &QuotaReservation, over: &OverQuota) -> Condi
     ConditionUpdate::mark_true(QUOTA_RESERVED, "OverQuota", message)
 }
 
+/// Whether a tenant has been created. Only control writes the status, so that nobody can pretend that a tenant runs.
+pub(super) fn runs(cluster: &TenantCluster) -> bool {
+    let status = cluster.status.as_ref();
+    status.is_some_and(|status| status.control_plane_namespace.is_some())
+}
+
 /// Whether a Project names the namespace of a tenant that is about to be created without quota: then the watch is behind. It is asked
 /// once for each tenant, and not for those that run. The watch has shown the tenant, so a list that is requested now has all Projects
 /// that are older.
@@ -106,9 +129,7 @@ fn reserved_condition(reservation: &QuotaReservation, over: &OverQuota) -> Condi
 /// # Errors
 /// The host refuses or does not answer.
 pub(super) async fn has_unseen_project(context: &TenantContext, tenant: &Tenant) -> Result<bool, TenantError> {
-    let status = tenant.cluster.status.as_ref();
-    let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
-    if runs || tenant.memory.is_without_project.load(Ordering::Relaxed) {
+    if runs(&tenant.cluster) || tenant.memory.is_without_project.load(Ordering::Relaxed) {
         return Ok(false);
     }
     let namespace = tenant.cluster.namespace().unwrap_or_default();
@@ -158,8 +179,8 @@ fn describe_above_limits(reservation: &QuotaReservation) -> Option<String> {
 }
 
 /// Writes what is reserved into the status, before anything is created that needs it. Returns whether that was necessary: then the
-/// tenant is reconciled again as soon as the watch shows it. An object that was changed since the watch showed it may be one about which
-/// something else has to be decided: nothing is written, and quotas are decided again.
+/// tenant is reconciled again as soon as the watch shows it. If somebody has written the status since the watch showed it, something else may have to
+/// be decided: nothing is written, and quotas are decided again.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -239,24 +260,42 @@ mod tests {
         ]);
         let used = Amounts::from([(TreeResource::Pods, 9), (TreeResource::Services, 1)]);
         let cluster_ip = ControlPlaneServiceType::ClusterIp;
-        let ceilings = build_ceilings(&over, Some(&used), cluster_ip);
+        let ceilings = build_ceilings(Amounts::new(), &over, Some(&used), cluster_ip);
         let expected = [("count/pods", 9), ("count/services", 4), ("requests.cpu", 8)];
         assert_eq!(
             ceilings,
             expected.map(|(name, amount)| (name.to_owned(), amount)).into()
         );
         assert_eq!(
-            build_ceilings(&over, None, cluster_ip)["count/pods"],
+            build_ceilings(Amounts::new(), &over, None, cluster_ip)["count/pods"],
             4,
             "its use is not known"
         );
     }
 
     #[test]
+    fn no_tenant_grows_beyond_what_is_reserved_for_it() {
+        let reserved = Amounts::from([
+            (TreeResource::TenantClusters, 1),
+            (TreeResource::Pods, 9),
+            (TreeResource::NodePorts, 3),
+            (TreeResource::RequestsStorage, 0),
+        ]);
+        let over = OverQuota::from([(TreeResource::Pods, 4)]);
+        let ceilings = |used: Option<&Amounts>| {
+            let ceilings = build_ceilings(reserved.clone(), &over, used, ControlPlaneServiceType::NodePort);
+            ["count/pods", "services.nodeports", "requests.storage"].map(|name| ceilings[name])
+        };
+        assert_eq!(ceilings(None), [4, 2, 0]);
+        let used = Amounts::from([(TreeResource::Pods, 6), (TreeResource::RequestsStorage, 7)]);
+        assert_eq!(ceilings(Some(&used)), [6, 2, 0], "a decision comes first");
+    }
+
+    #[test]
     fn the_load_balancer_of_the_api_server_is_one_of_those_that_a_quota_allows() {
         let over = OverQuota::from([(TreeResource::LoadBalancers, 1)]);
         let used = Amounts::from([(TreeResource::LoadBalancers, 3)]);
-        let ceiling = |used: Option<&Amounts>, service| build_ceilings(&over, used, service)["services.loadbalancers"];
+        let ceiling = |used: Option<&Amounts>, service| build_ceilings(Amounts::new(), &over, used, service)["services.loadbalancers"];
         assert_eq!(ceiling(Some(&used), ControlPlaneServiceType::LoadBalancer), 2);
         assert_eq!(ceiling(None, ControlPlaneServiceType::LoadBalancer), 0);
         assert_eq!(ceiling(None, ControlPlaneServiceType::NodePort), 1);

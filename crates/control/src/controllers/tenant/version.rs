@@ -27,10 +27,15 @@ pub(super) fn check(cluster: &TenantCluster) -> Result<(), ConditionUpdate> {
 /// tenant sleeps, so that only what ran is recorded as accepted.
 pub(super) fn version_to_run(cluster: &TenantCluster, requested: &str) -> String {
     let status = cluster.status.as_ref();
-    let started = status.and_then(|status| status.upgrading_to.as_ref().or(status.version.as_ref()));
     let is_asleep = cluster.sleep_state() == SleepState::Sleeping;
     let stays = is_asleep || status.is_some_and(|status| check_upgrade(status, requested).is_err());
-    started.filter(|_| stays).map_or(requested, String::as_str).to_owned()
+    let started = status.and_then(started);
+    started.filter(|_| stays).unwrap_or(requested).to_owned()
+}
+
+/// The version that was started last; none if none was.
+pub(super) fn started(status: &TenantClusterStatus) -> Option<&str> {
+    status.upgrading_to.as_deref().or(status.version.as_deref())
 }
 
 /// Whether `next` is another version than what runs, and the status does not say yet that it starts.

@@ -1,7 +1,7 @@
 //! What tenants reserve of quotas: the limits of their classes.
 
 use super::{Fixture, PROJECT, tenant_path};
-use crate::quota_ledger::Verdict;
+use crate::quota_ledger::{TenantUse, Verdict};
 use berth_api::TreeResource;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -113,4 +113,74 @@ async fn what_a_tenant_still_has_stays_reserved_when_its_limits_get_lower() {
     assert_eq!(of_pods(&fixture), (Some(3), Some(1)));
     assert_eq!(fixture.reserved(), ["a", "b"]);
     assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 5);
+}
+
+const MEMORY: &str = "requests.memory";
+
+/// What is reserved of memory for a tenant.
+fn memory(fixture: &Fixture, uid: &str) -> Option<u64> {
+    let verdicts = fixture.context.quotas.verdicts();
+    verdicts[uid].reservation()?.reserved.get(MEMORY).copied()
+}
+
+/// The host has counted so much memory of the tenant `runs`.
+fn count(fixture: &Fixture, amount: u64) {
+    let used = TenantUse {
+        amounts: [(TreeResource::from(MEMORY.to_owned()), amount)].into(),
+        ..TenantUse::default()
+    };
+    fixture.context.quotas.set_measured([("runs".to_owned(), used)].into());
+}
+
+#[tokio::test]
+async fn a_tenant_that_runs_without_a_limit_has_what_the_host_counts() {
+    for is_accepted in [true, false] {
+        let mut fixture = Fixture::new(9);
+        let class = json!({"limits": {"resources": [{"resource": MEMORY, "quantity": 4}]}});
+        fixture.host.insert(
+            "/apis/berth.dev/v1alpha1/tenantclasses/gold",
+            json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": class}),
+        );
+        // It came before the quota, and its class has no limit.
+        let quota = json!({"projectName": "vision", "reserved": {"tenantclusters": 1}});
+        let status = json!({"controlPlaneNamespace": "berth-cp", "quota": quota});
+        fixture.add_tenant("runs", "team", 1, &status);
+        fixture.set_project(&json!({
+            "namespaces": ["team"], "quotas": [{"resource": MEMORY, "nominalQuota": 10}],
+        }));
+        fixture.add_tenant("new", "team", 2, &Value::Null);
+        fixture.change(&tenant_path("new", "team"), |cluster| {
+            cluster["spec"]["className"] = "gold".into();
+        });
+        if !is_accepted {
+            fixture.change(&tenant_path("runs", "team"), |cluster| {
+                cluster["spec"]["version"] = "v1.99.0".into();
+            });
+        }
+        fixture.reconcile().await;
+        assert_eq!(memory(&fixture, "runs"), Some(0), "the host is to count it");
+        let Verdict::Waiting { message, .. } = &fixture.context.quotas.verdicts()["new"] else {
+            panic!("nobody gets more until it has")
+        };
+        assert!(message.contains("not counted yet"), "{message}");
+        count(&fixture, 7);
+        fixture.reconcile().await;
+        assert_eq!(memory(&fixture, "runs"), Some(7));
+        let Verdict::Waiting { message, .. } = &fixture.context.quotas.verdicts()["new"] else {
+            panic!("3 are left")
+        };
+        assert!(message.contains("3 are left"), "{message}");
+        assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 7);
+        // Without the limit it would have grown.
+        count(&fixture, 2);
+        fixture.reconcile().await;
+        assert_eq!(memory(&fixture, "runs"), Some(7));
+        fixture.set_project(&json!({
+            "namespaces": ["team"], "quotas": [{"resource": MEMORY, "nominalQuota": 11}],
+        }));
+        fixture.reconcile().await;
+        assert_eq!(memory(&fixture, "new"), Some(4));
+        let over = fixture.context.quotas.verdicts()["runs"].over();
+        assert!(over.is_empty(), "{over:?}");
+    }
 }

@@ -119,27 +119,30 @@ impl PublicState {
     }
 }
 
+/// Where the team reaches the API server, none where control planes are processes, and why the host rejects the Service that the spec asks for.
+pub(super) type PublicEndpointState = (Option<PublicState>, Result<(), ReconcileError>);
+
 /// Makes the API server reachable as the spec asks and at the gateway, if there is one, and sets its public endpoint in `endpoints`.
-/// None where control planes are processes.
 ///
 /// # Errors
-/// The host refuses or does not answer.
+/// The host fails or does not answer.
 pub(super) async fn apply_public_endpoint(
     context: &TenantContext,
     tenant: &Tenant,
     settings: &Settings,
     endpoints: &mut Endpoints,
-) -> Result<Option<PublicState>, ReconcileError> {
-    let state = apply_external_service(context, tenant, settings, endpoints).await?;
+) -> Result<PublicEndpointState, ReconcileError> {
+    let (state, accepted) = apply_external_service(context, tenant, settings, endpoints).await?;
     let Some(gateway) = &context.network_config.gateway else {
-        return Ok(state);
+        return Ok((state, accepted));
     };
     endpoints.gateway = Some(gateway.url(&tenant.cluster));
     external::add_gateway(&mut endpoints.public, gateway, &tenant.cluster, &settings.endpoint);
-    Ok(state.map(|state| match state {
+    let state = state.map(|state| match state {
         PublicState::Reachable(_) => PublicState::Reachable(endpoints.public.url.clone()),
         pending @ PublicState::Pending(_) => pending,
-    }))
+    });
+    Ok((state, accepted))
 }
 
 /// Makes the API server reachable as the spec asks; otherwise as [`apply_public_endpoint`].
@@ -148,11 +151,11 @@ async fn apply_external_service(
     tenant: &Tenant,
     settings: &Settings,
     endpoints: &mut Endpoints,
-) -> Result<Option<PublicState>, ReconcileError> {
+) -> Result<PublicEndpointState, ReconcileError> {
     let spec = &settings.endpoint;
     endpoints.public.hosts.clone_from(&spec.hostnames);
     if !context.runtime.uses_pods() {
-        return Ok(None);
+        return Ok((None, Ok(())));
     }
     let services: Api<Service> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     if spec.kind == ControlPlaneServiceType::ClusterIp {
@@ -163,27 +166,27 @@ async fn apply_external_service(
         }
         let host = spec.hostnames.first().unwrap_or(&endpoints.api_server.host);
         endpoints.public.url = external::url(host, external::PORT);
-        return Ok(Some(PublicState::Reachable(endpoints.public.url.clone())));
+        return Ok((Some(PublicState::Reachable(endpoints.public.url.clone())), Ok(())));
     }
     let service = external::external_service(tenant.owner(), spec, endpoints.api_server.listen.port());
-    tenant.memory.host.apply(&service).await?;
-    let made = services
-        .get(EXTERNAL_SERVICE)
-        .await
-        .map_err(api("read the external Service"))?;
+    let accepted = tenant.memory.host.apply(&service).await;
+    // One that was accepted earlier goes on, and the kubeconfig with it.
+    let made = optional(services.get(EXTERNAL_SERVICE).await).map_err(api("read the external Service"))?;
     let earlier = tenant.cluster.status.as_ref();
     let earlier = earlier.and_then(|status| status.endpoint.as_deref());
+    let made = made.unwrap_or_default();
     let found = match spec.kind {
         ControlPlaneServiceType::NodePort => {
             external::endpoint_at_node(spec, &made, &context.stores.nodes.state(), earlier)
         }
         _ => external::endpoint_at_load_balancer(spec, &made),
     };
-    Ok(Some(match found {
+    let state = match found {
         Ok(public) => {
             endpoints.public = public;
             PublicState::Reachable(endpoints.public.url.clone())
         }
         Err(pending) => PublicState::Pending(pending),
-    }))
+    };
+    Ok((Some(state), accepted.map_err(Into::into)))
 }

@@ -13,6 +13,7 @@ mod control_plane;
 mod definitions;
 mod dns;
 mod endpoint;
+mod host_side;
 mod keys;
 mod kubeconfig;
 mod leases;
@@ -28,6 +29,7 @@ mod usage;
 pub(super) use argo_cd::delete_registration;
 pub(super) use control_plane::{ApiServer, Observed, Serving, Started, SyncerState};
 pub(super) use endpoint::PublicState;
+pub(super) use host_side::HostSide;
 pub(super) use prepare::Prepared;
 
 use super::{
@@ -40,6 +42,7 @@ use super::{
     target::Tenant,
 };
 use berth_api::{ScheduleState, SleepState};
+use host_side::OnHost;
 use std::collections::BTreeMap;
 use tokio::time::Instant;
 
@@ -117,13 +120,14 @@ impl Outcome<'_> {
             Self::NeverAccepted => Vec::new(),
             Self::SettingsUnknown(error) | Self::NotPrepared(error) => vec![error],
             Self::Prepared {
-                prepared: _,
+                prepared,
                 control_plane,
                 nodes,
                 schedule,
                 argo_cd: _,
                 rotation: _,
             } => {
+                let external = prepared.external.as_ref().err();
                 let failed = match control_plane.as_ref() {
                     ControlPlane::NotStarted(error) => [Some(error), None],
                     ControlPlane::Asleep { kubeconfig } => [kubeconfig.as_ref().err(), None],
@@ -134,7 +138,11 @@ impl Outcome<'_> {
                     } => [started.kubeconfig.as_ref().err(), serving.as_ref().err()],
                 };
                 let published = [nodes, schedule].into_iter().filter_map(|result| result.as_ref().err());
-                failed.into_iter().flatten().chain(published).collect()
+                external
+                    .into_iter()
+                    .chain(failed.into_iter().flatten())
+                    .chain(published)
+                    .collect()
             }
         }
     }
@@ -145,24 +153,24 @@ impl Outcome<'_> {
             Self::NeverAccepted => Ok(()),
             Self::SettingsUnknown(error) | Self::NotPrepared(error) => Err(error),
             Self::Prepared {
-                prepared: _,
+                prepared,
                 control_plane,
                 nodes,
                 schedule,
                 argo_cd: _,
                 rotation: _,
-            } => match *control_plane {
-                ControlPlane::NotStarted(error) => Err(error),
-                ControlPlane::Asleep { kubeconfig } => kubeconfig.and(nodes).and(schedule),
-                ControlPlane::Started {
-                    started,
-                    serving,
-                    observed: _,
-                } => {
-                    let written = started.kubeconfig.map(drop);
-                    written.and(serving.map(drop)).and(nodes).and(schedule)
-                }
-            },
+            } => {
+                let ran = match *control_plane {
+                    ControlPlane::NotStarted(error) => Err(error),
+                    ControlPlane::Asleep { kubeconfig } => kubeconfig,
+                    ControlPlane::Started {
+                        started,
+                        serving,
+                        observed: _,
+                    } => started.kubeconfig.map(drop).and(serving.map(drop)),
+                };
+                prepared.external.and(ran).and(nodes).and(schedule)
+            }
         }
     }
 }
@@ -188,13 +196,14 @@ async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nod
 
 /// Does what can be done now. What it waits for puts the tenant back into the queue. The nodes of a tenant are published even
 /// if its control plane fails.
-pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, nodes: &ObservedNodes) -> Outcome<'a> {
-    let prepared = match prepare::prepare(context, accepted, nodes).await {
-        Ok(prepared) => Box::new(prepared),
+pub(super) async fn apply<'a>(context: &TenantContext, nodes: &ObservedNodes, host: HostSide<'a>) -> Outcome<'a> {
+    let Some(OnHost { prepared, schedule }) = host.finish().await else {
+        return Outcome::NeverAccepted;
+    };
+    let prepared = match prepared {
+        Ok(prepared) => prepared,
         Err(error) => return Outcome::NotPrepared(error),
     };
-    // Before what may take its time: the next state may begin meanwhile.
-    let schedule = tenant_schedule::publish_schedule(context, accepted).await;
     let begun = Instant::now();
     let control_plane = run_control_plane(context, &prepared, nodes).await;
     let applier = match &control_plane {
@@ -204,12 +213,12 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
     let writer = applier.map(|applier| argo_cd::Writer { applier, begun });
     let argo_cd = Box::pin(argo_cd::keep_registration(context, &prepared, writer)).await;
     let rotation = Box::pin(rotation::follow_rotation(context, &prepared, &control_plane, &argo_cd)).await;
-    let published = tenant_nodes::publish_nodes(context, accepted, nodes).await;
+    let published = tenant_nodes::publish_nodes(context, prepared.accepted, nodes).await;
     Outcome::Prepared {
         prepared,
         control_plane: Box::new(control_plane),
         nodes: published.map_err(in_step(TenantError::TenantNodes)),
-        schedule: schedule.map_err(in_step(TenantError::TenantSchedule)),
+        schedule,
         argo_cd,
         rotation: Box::new(rotation),
     }

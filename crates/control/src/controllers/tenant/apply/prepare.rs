@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     control_plane::{Authorities, Endpoints, ServiceRange},
+    error::{FirstError, ReconcileError},
     network::{self, HostNetwork, NetworkIsolation, NodePortAccess},
 };
 use berth_api::{NetworkLimits, dns_server, policy_annotations, ranges};
@@ -36,9 +37,13 @@ pub(crate) struct Prepared<'a> {
     pub(crate) endpoints: Endpoints,
     /// Where the team reaches the API server; none where control planes are processes.
     pub(crate) public: Option<PublicState>,
+    /// Whether the host has accepted the Service through which the team reaches it from outside. Nothing else depends on that: its annotations are
+    /// the team's.
+    pub(super) external: Result<(), TenantError>,
 }
 
-/// Creates what must exist before anything of the tenant runs, and before its syncer may create pods.
+/// Creates what must exist before anything of the tenant runs, and before its syncer may create pods. Once the namespaces exist, a step that fails
+/// keeps no other from being tried.
 pub(super) async fn prepare<'a>(
     context: &TenantContext,
     accepted: &'a Accepted,
@@ -62,11 +67,10 @@ pub(super) async fn prepare<'a>(
     let limits = network::network_limits(&settings.network, &class_network, &host_network, &blocked);
     let closed_to_endpoints = network::closed_to_endpoints(&host_network, &settings.class_network);
     apply_namespaces(context, accepted, &limits, &closed_to_endpoints).await?;
-    recorded_settings::record(tenant, settings)
-        .await
-        .map_err(in_step(TenantError::Settings))?;
     // None of these needs another one.
-    let (authorities, identity, network) = futures::join!(
+    let (limited, recorded, authorities, identity, network) = futures::join!(
+        apply_limits(accepted),
+        recorded_settings::record(tenant, settings),
         keys::load_authorities(context, tenant),
         context.datastore.create_tenant(&tenant.id),
         prepare_network(
@@ -76,12 +80,15 @@ pub(super) async fn prepare<'a>(
             (&host_ranges, &host_network, blocked.as_slice())
         ),
     );
+    limited.map_err(in_step(TenantError::Limits))?;
+    recorded.map_err(in_step(TenantError::Settings))?;
     let authorities = authorities.map_err(in_step(TenantError::Authorities))?;
     identity.map_err(in_step(TenantError::Datastore))?;
     let PreparedNetwork {
         endpoints,
         service_range,
         public,
+        external,
     } = network?;
     Ok(Prepared {
         accepted,
@@ -92,6 +99,7 @@ pub(super) async fn prepare<'a>(
         service_range,
         endpoints,
         public,
+        external,
     })
 }
 
@@ -100,9 +108,10 @@ struct PreparedNetwork {
     endpoints: Endpoints,
     service_range: ServiceRange,
     public: Option<PublicState>,
+    external: Result<(), TenantError>,
 }
 
-/// Reserves the addresses and applies the NetworkPolicies.
+/// Reserves the addresses and applies the NetworkPolicies, which need no public endpoint. That comes last.
 async fn prepare_network(
     context: &TenantContext,
     accepted: &Accepted,
@@ -119,9 +128,6 @@ async fn prepare_network(
     let (mut endpoints, service_range) = endpoint::reserve_address(context, tenant, host_ranges)
         .await
         .map_err(in_step(TenantError::Address))?;
-    let public = endpoint::apply_public_endpoint(context, tenant, settings, &mut endpoints)
-        .await
-        .map_err(in_step(TenantError::ExternalService))?;
     let isolation = NetworkIsolation {
         tenant: &tenant.id,
         labels: tenant.labels.clone(),
@@ -145,10 +151,14 @@ async fn prepare_network(
     network::apply_policies(context.network(), &tenant.memory.host, &isolation)
         .await
         .map_err(in_step(TenantError::NetworkPolicies))?;
+    let (public, external) = endpoint::apply_public_endpoint(context, tenant, settings, &mut endpoints)
+        .await
+        .map_err(in_step(TenantError::ExternalService))?;
     Ok(PreparedNetwork {
         endpoints,
         service_range,
         public,
+        external: external.map_err(in_step(TenantError::ExternalService)),
     })
 }
 
@@ -178,15 +188,14 @@ fn node_ports(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNode
     NodePortAccess::new(ports, nodes.running())
 }
 
-/// Applies the two namespaces, with the annotations that the admission policies of the host read, and the limits of what the
-/// tenant may create on the host.
+/// Applies the two namespaces, with the annotations that the admission policies of the host read.
 async fn apply_namespaces(
     context: &TenantContext,
     Accepted {
         tenant,
         settings,
-        schedule,
-        ceilings,
+        schedule: _,
+        ceilings: _,
     }: &Accepted,
     network: &NetworkLimits,
     closed_to_endpoints: &[String],
@@ -205,20 +214,29 @@ async fn apply_namespaces(
         annotations.insert(policy_annotations::USER_QUOTAS.into(), limited.into());
     }
     for namespace in host_objects::namespaces(&tenant.cluster, &tenant.id, &annotations) {
-        tenant
-            .memory
-            .host
-            .apply(&namespace)
-            .await
-            .map_err(in_step(TenantError::Namespaces))?;
+        let applied = tenant.memory.host.apply(&namespace).await;
+        applied.map_err(in_step(TenantError::Namespaces))?;
     }
-    let host = &tenant.memory.host;
-    // A quota of CPU or memory rejects pods for whose containers the range has no default requests.
-    host.apply(&limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits))
-        .await
-        .map_err(in_step(TenantError::Limits))?;
+    Ok(())
+}
+
+/// Applies the limits of what the tenant may create on the host. Before quotas are decided, they stay as they are.
+async fn apply_limits(
+    Accepted {
+        tenant,
+        settings,
+        schedule,
+        ceilings,
+    }: &Accepted,
+) -> Result<(), ReconcileError> {
     let Some(ceilings) = ceilings else { return Ok(()) };
+    let host = &tenant.memory.host;
+    let mut failed = FirstError::<ReconcileError>::default();
+    // A quota of CPU or memory rejects pods for whose containers the range has no default requests.
+    let range = limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits, ceilings);
+    failed.note(host.apply(&range).await);
     let limits = (&settings.limits, settings.sync.kinds.as_slice());
     let quota = limits::resource_quota(&tenant.cluster, &tenant.id, limits, *schedule, ceilings);
-    host.apply(&quota).await.map_err(in_step(TenantError::Limits))
+    failed.note(host.apply(&quota).await);
+    failed.into_result()
 }

@@ -11,7 +11,8 @@ use k8s_openapi::{
 use std::collections::BTreeMap;
 
 /// The number of objects in the workload namespace. While schedules let nothing new start, no pod can be created; those that there are
-/// stay. `kinds` are those that the class lists in `sync.kinds`. `ceilings` are amounts by the names of the `ResourceQuota` beyond which the tenant may not grow, because a quota was lowered.
+/// stay. `kinds` are those that the class lists in `sync.kinds`. `ceilings` are amounts by the names of the `ResourceQuota` beyond which the tenant may
+/// not grow, whether its class limits the resource or not.
 pub fn resource_quota(
     cluster: &TenantCluster,
     tenant: &TenantId,
@@ -21,12 +22,10 @@ pub fn resource_quota(
 ) -> ResourceQuota {
     let mut hard = limits.quota(kinds);
     for (resource, ceiling) in ceilings {
-        if let Some(limit) = hard.get_mut(resource)
-            && Amount::Text(limit.clone())
-                .value()
-                .is_some_and(|limit| limit > *ceiling)
-        {
-            *limit = ceiling.to_string();
+        let limit = hard.get(resource).cloned();
+        let limit = limit.and_then(|limit| Amount::Text(limit).value());
+        if limit.is_none_or(|limit| limit > *ceiling) {
+            hard.insert(resource.clone(), ceiling.to_string());
         }
     }
     if schedule != ScheduleState::Running {
@@ -47,15 +46,21 @@ pub fn resource_quota(
 }
 
 /// The size of one object in the workload namespace, and what containers without requests request of CPU and memory, where these are
-/// limited. It has no limits for containers: these would also set the requests of containers that have none.
-pub fn limit_range(cluster: &TenantCluster, tenant: &TenantId, limits: &TenantLimits) -> LimitRange {
+/// limited, by the class or by one of the `ceilings` of [`resource_quota`]. It has no limits for containers: these would also set the requests of
+/// containers that have none.
+pub fn limit_range(
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    limits: &TenantLimits,
+    ceilings: &BTreeMap<String, u64>,
+) -> LimitRange {
     let volume = limits.volume_size.iter().map(|size| LimitRangeItem {
         type_: "PersistentVolumeClaim".into(),
         max: Some(BTreeMap::from([("storage".to_owned(), Quantity(size.clone()))])),
         ..LimitRangeItem::default()
     });
     let requests: BTreeMap<String, Quantity> = limits
-        .default_requests()
+        .default_requests(|name| limits.resource(name).is_some() || ceilings.contains_key(name))
         .into_iter()
         .map(|(resource, amount)| (resource.to_owned(), Quantity(amount.to_owned())))
         .collect();
@@ -114,7 +119,7 @@ mod tests {
             ("count/pods", 7),
             ("count/services", 9),
             ("requests.memory", 3 << 30),
-            ("unknown", 1),
+            ("requests.cpu", 4),
         ];
         let ceilings = ceilings
             .map(|(resource, ceiling)| (resource.to_owned(), ceiling))
@@ -131,7 +136,7 @@ mod tests {
         );
         assert_eq!(amount("requests.memory"), (3_u64 << 30).to_string());
         assert_eq!(amount("count/secrets"), limits.quota(&[])["count/secrets"]);
-        assert!(!running.contains_key("unknown"));
+        assert_eq!(amount("requests.cpu"), "4", "the class does not limit it");
         assert_eq!(hard(ScheduleState::Stopped)["count/pods"].0, "0");
     }
 
@@ -158,13 +163,17 @@ mod tests {
             }],
             ..TenantLimits::default()
         };
-        let range = limit_range(&cluster, &id, &limits).spec.unwrap();
+        let range = limit_range(&cluster, &id, &limits, &BTreeMap::new()).spec.unwrap();
         assert_eq!(range.limits.len(), 1);
         let container = &range.limits[0];
         assert_eq!(container.type_, "Container");
         let requests = container.default_request.as_ref().unwrap();
         assert_eq!((requests.len(), requests["memory"].0.as_str()), (1, "16Mi"));
         assert_eq!((&container.default, &container.max), (&None, &None));
+        let ceilings = BTreeMap::from([("requests.cpu".to_owned(), 4)]);
+        let range = limit_range(&cluster, &id, &limits, &ceilings).spec.unwrap();
+        let requests = range.limits[0].default_request.as_ref().unwrap();
+        assert_eq!((requests.len(), requests["cpu"].0.as_str()), (2, "10m"));
         let quota = resource_quota(&cluster, &id, (&limits, &[]), ScheduleState::Running, &BTreeMap::new());
         assert_eq!(
             quota.spec.and_then(|spec| spec.hard).unwrap()["requests.memory"].0,
@@ -180,7 +189,7 @@ mod tests {
                 volume_size: volume_size.map(Into::into),
                 ..TenantLimits::default()
             };
-            let range = limit_range(&cluster, &id, &limits);
+            let range = limit_range(&cluster, &id, &limits, &BTreeMap::new());
             range.spec.map(|spec| spec.limits).unwrap_or_default()
         };
         assert!(limits(None).is_empty());

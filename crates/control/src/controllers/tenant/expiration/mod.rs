@@ -11,12 +11,12 @@ mod tests;
 
 use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
 use crate::{
-    apply::{delete_same, is_status},
+    apply::{delete_same, is_status, optional},
     error::api,
 };
 use berth_api::{
     ExpirationLimit, ExpirationLimits, ExpirationPolicy, KubeDuration, SleepState, TenantClassSpec, TenantCluster,
-    TenantClusterStatus,
+    TenantClusterSpec, TenantClusterStatus,
     conditions::{
         self, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY,
         SYNCER_READY,
@@ -39,8 +39,10 @@ use std::time::Duration;
 
 /// Reason of the condition and of the Event of a tenant that is deleted.
 pub(super) const EXPIRED: &str = "Expired";
-/// Pause before an object is read again that was changed just before its deletion.
-const CHANGED: Duration = Duration::from_secs(1);
+/// Pause before a tenant is looked at again that is being deleted, or that was changed just before its deletion.
+pub(super) const CHANGED: Duration = Duration::from_secs(1);
+/// How often the deletion of an object is tried that is changed at the same time.
+const ATTEMPTS: usize = 5;
 
 /// When a tenant expires, and why.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -281,6 +283,9 @@ impl Expiration {
 
     /// Time until something changes that the status says.
     pub(super) fn until_next(&self, now: Timestamp) -> Option<Duration> {
+        if self.is_over() {
+            return Some(CHANGED);
+        }
         let seconds = self.end?.next.saturating_sub(now.as_second());
         Some(Duration::from_secs(u64::try_from(seconds).unwrap_or_default()))
     }
@@ -339,7 +344,8 @@ impl End {
     }
 }
 
-/// Deletes a tenant that has expired, unless it was changed since: an extension in the last moment wins.
+/// Deletes a tenant that has expired, unless it got a pod or its end was changed since: an extension in the last moment wins. Returns whether it is being
+/// deleted. Until it is, everything goes on: a team could keep all rules away otherwise, with changes of its object.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -347,21 +353,22 @@ pub(super) async fn delete(
     context: &TenantContext,
     tenant: &Tenant,
     expiration: &Expiration,
-) -> Result<Option<Duration>, TenantError> {
+) -> Result<bool, TenantError> {
     let is_idle = expiration.end.is_some_and(|end| end.cause == Cause::Idle);
     if is_idle && has_pods(context, tenant).await? {
         let slug = tenant.id.slug();
         context.stores.pod_activity.record(slug, true, Timestamp::now());
-        return Ok(Some(CHANGED));
+        return Ok(false);
     }
     let cluster = &tenant.cluster;
     let namespace = cluster.namespace().unwrap_or_default();
     let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
-    match delete_same(&clusters, &cluster.metadata, cluster.resource_version()).await {
-        Ok(true) => {}
-        Ok(false) => return Ok(None),
-        Err(error) if is_status(&error, 409) => return Ok(Some(CHANGED)),
-        Err(error) => return Err(TenantError::Expiration(api("delete the expired tenant")(error))),
+    let deleted = delete_unless_extended(&clusters, cluster)
+        .await
+        .map_err(api("delete the expired tenant"))
+        .map_err(TenantError::Expiration)?;
+    if !deleted {
+        return Ok(false);
     }
     let rule = expiration.rule.as_deref().unwrap_or_default();
     tracing::info!(%namespace, name = cluster.name_any(), rule, "deleting a tenant that has expired");
@@ -373,7 +380,40 @@ pub(super) async fn delete(
         secondary: None,
     };
     context.recorder.publish(&event, &cluster.object_ref(&())).await;
-    Ok(Some(CHANGED))
+    Ok(true)
+}
+
+/// Deletes what was read, unless what its end depends on is another by now, or others change the object all the time. Returns whether it is deleted.
+async fn delete_unless_extended(clusters: &Api<Watched<TenantCluster>>, read: &TenantCluster) -> kube::Result<bool> {
+    let mut version = read.resource_version();
+    for _ in 0..ATTEMPTS {
+        match delete_same(clusters, &read.metadata, version).await {
+            Err(error) if is_status(&error, 409) => {}
+            // Or it is gone already.
+            deleted => return deleted.map(|_| true),
+        }
+        let Some(now) = optional(clusters.get(&read.name_any()).await)? else {
+            return Ok(true);
+        };
+        let is_same = |now: &TenantCluster| now.uid() == read.uid() && has_same_end(&now.spec, &read.spec);
+        match now.readable().filter(is_same) {
+            Some(now) => version = now.resource_version(),
+            None => return Ok(false),
+        }
+    }
+    Ok(false)
+}
+
+/// Whether two specs ask for the same end, under the rules of the same class.
+fn has_same_end(a: &TenantClusterSpec, b: &TenantClusterSpec) -> bool {
+    let of = |spec: &TenantClusterSpec| {
+        (
+            spec.ttl.clone(),
+            spec.expire_after_idle.clone(),
+            spec.class_name.clone(),
+        )
+    };
+    of(a) == of(b)
 }
 
 /// Whether the tenant has a pod on the host that has not ended. It asks the API server: a watch may be late, and there is no way back.

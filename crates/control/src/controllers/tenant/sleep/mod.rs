@@ -1,14 +1,15 @@
 //! Sleep: a tenant that nobody uses has no processes, and wakes when it is needed.
 //!
 //! [`follow`] collects what is known, lets [`berth_sleep`] decide, and records the next state in the status before anything is done for it.
-//! The rest of the reconcile follows the recorded state: while a tenant falls asleep or sleeps, its schedule is a stop, and while it
-//! sleeps, its components do not run.
+//! The rest of the reconcile follows the recorded state, also if the next one cannot be recorded: while a tenant falls asleep or sleeps, its
+//! schedule is a stop, and while it sleeps, its components do not run.
 
 mod inside;
 mod message;
 
 use super::{
-    context::TenantContext, error::TenantError, schedule::ObservedSchedule, settings::Settings, status, target::Tenant,
+    apply::HostSide, context::TenantContext, error::TenantError, schedule::ObservedSchedule, settings::Settings,
+    status, target::Tenant,
 };
 use crate::metrics::WakeLabels;
 use berth_api::{
@@ -31,6 +32,8 @@ const RECORDED: Duration = Duration::from_secs(1);
 pub(super) struct ObservedSleep {
     decision: Decision,
     facts: Facts,
+    /// Whether the state that was decided is not recorded. The tenant stays in the one before, and the status may be another by now.
+    is_unrecorded: bool,
 }
 
 /// What came of a decision.
@@ -41,27 +44,45 @@ pub(super) enum FollowedSleep {
     Stays(Option<Box<ObservedSleep>>),
 }
 
-/// Decides whether a tenant sleeps, and records its next state if that is another.
-///
-/// # Errors
-/// The host refuses or does not answer.
+/// What came of recording a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Record {
+    /// There was nothing to record.
+    Unneeded,
+    /// It is in the status.
+    Written,
+    /// It is not: the status is another than the watch has shown, or others change the object all the time, or too many reconciles in a row have
+    /// recorded something.
+    Postponed,
+}
+
+/// Decides whether a tenant sleeps, and records its next state if that is another. If that cannot be recorded, the tenant stays as it is for this
+/// reconcile: its team could keep everything else from it otherwise. Applies `host` before it waits for the tenant.
 pub(super) async fn follow(
     context: &TenantContext,
     tenant: &Tenant,
     settings: Option<&Settings>,
     schedule: &ObservedSchedule,
+    host: &mut HostSide<'_>,
     now: Timestamp,
-) -> Result<FollowedSleep, TenantError> {
+) -> FollowedSleep {
     let observed = match settings {
-        Some(settings) => observe(context, tenant, settings, schedule, now).await,
+        Some(settings) => observe(context, tenant, settings, schedule, host, now).await,
         None => None,
     };
-    if let Some(observed) = &observed
-        && let Some(pause) = carry_out(context, tenant, observed).await?
-    {
-        return Ok(FollowedSleep::Recorded(pause));
+    let Some(mut observed) = observed else {
+        return FollowedSleep::Stays(None);
+    };
+    let recorded = carry_out(context, tenant, &observed).await.unwrap_or_else(|error| {
+        let (namespace, name) = (&tenant.cluster.metadata.namespace, &tenant.cluster.metadata.name);
+        tracing::warn!(namespace, name, %error, "cannot record whether a tenant sleeps, which stays as it is");
+        Record::Postponed
+    });
+    if recorded == Record::Written {
+        return FollowedSleep::Recorded(RECORDED);
     }
-    Ok(FollowedSleep::Stays(observed.map(Box::new)))
+    observed.is_unrecorded = recorded == Record::Postponed;
+    FollowedSleep::Stays(Some(Box::new(observed)))
 }
 
 async fn observe(
@@ -69,11 +90,14 @@ async fn observe(
     tenant: &Tenant,
     settings: &Settings,
     schedule: &ObservedSchedule,
+    host: &mut HostSide<'_>,
     now: Timestamp,
 ) -> Option<ObservedSleep> {
     let mut facts = collect(context, tenant, settings, schedule, now)?;
     let mut decision = decide(&facts);
     if decision == Decision::LookInside {
+        // The tenant decides how long that takes, and its team how often.
+        host.apply().await;
         match inside::read(tenant, now).await {
             Ok(inside) => facts.inside = Some(inside),
             Err(why) => return Some(ObservedSleep::unknown(facts, why)),
@@ -93,7 +117,7 @@ async fn observe(
         facts.activity = read_activity(context, tenant, settings, now);
         decision = decide(&facts);
     }
-    Some(ObservedSleep { decision, facts })
+    Some(ObservedSleep::new(decision, facts))
 }
 
 fn collect(
@@ -159,11 +183,16 @@ fn read_activity(context: &TenantContext, tenant: &Tenant, settings: &Settings, 
 }
 
 impl ObservedSleep {
-    fn unknown(facts: Facts, why: String) -> Self {
+    fn new(decision: Decision, facts: Facts) -> Self {
         Self {
-            decision: facts.keep_falling_asleep(Stay::ActivityUnknown(why)),
+            decision,
             facts,
+            is_unrecorded: false,
         }
+    }
+
+    fn unknown(facts: Facts, why: String) -> Self {
+        Self::new(facts.keep_falling_asleep(Stay::ActivityUnknown(why)), facts)
     }
 
     /// The state that is to be recorded; none if it stays.
@@ -203,9 +232,14 @@ impl ObservedSleep {
         })
     }
 
-    /// The condition Awake.
-    pub(super) fn condition(&self) -> ConditionUpdate {
-        message::condition(&self.facts, &self.decision)
+    /// The condition Awake; none if it stays as it was.
+    pub(super) fn condition(&self) -> Option<ConditionUpdate> {
+        (!self.is_unrecorded).then(|| message::condition(&self.facts, &self.decision))
+    }
+
+    /// Whether the state that was decided is not recorded.
+    pub(super) fn is_unrecorded(&self) -> bool {
+        self.is_unrecorded
     }
 
     /// Whether nothing of the tenant runs.
@@ -215,6 +249,9 @@ impl ObservedSleep {
 
     /// Time until something is decided anew.
     pub(super) fn until_next(&self, now: Timestamp) -> Option<Duration> {
+        if self.is_unrecorded {
+            return Some(RECORDED);
+        }
         if self.facts.state == SleepState::FallingAsleep {
             return Some(FALLING_ASLEEP);
         }
@@ -247,16 +284,14 @@ impl ObservedSleep {
     }
 }
 
-/// Records the next state, if it is another. Returns when to go on then. Nothing is counted twice: a status that another process has
-/// changed is not written.
-async fn carry_out(
-    context: &TenantContext,
-    tenant: &Tenant,
-    observed: &ObservedSleep,
-) -> Result<Option<Duration>, TenantError> {
+/// Records the next state, if it is another. Nothing is counted twice: a status that another process has changed is not written.
+async fn carry_out(context: &TenantContext, tenant: &Tenant, observed: &ObservedSleep) -> Result<Record, TenantError> {
     let Some(next) = observed.next() else {
         return record_serving(context, tenant, observed).await;
     };
+    if !tenant.memory.may_end_early() {
+        return Ok(Record::Postponed);
+    }
     let (cluster, before) = (&tenant.cluster, tenant.cluster.status.clone().unwrap_or_default());
     let mut updates = vec![message::of_transition(&next, &observed.facts, &observed.decision)];
     if next.state == SleepState::Sleeping {
@@ -282,7 +317,7 @@ async fn carry_out(
         ..before
     };
     if !status::write_unless_changed(context, cluster, &after).await? {
-        return Ok(Some(RECORDED));
+        return Ok(Record::Postponed);
     }
     match (&observed.decision, state) {
         (Decision::Wake(cause), SleepState::Waking) => context.metrics.count_wake(*cause),
@@ -293,7 +328,7 @@ async fn carry_out(
         }
         _ => {}
     }
-    Ok(Some(RECORDED))
+    Ok(Record::Written)
 }
 
 /// Records at once that the API server of a tenant that wakes answers: the gateway passes connections on from then on, where it does not
@@ -302,21 +337,24 @@ async fn record_serving(
     context: &TenantContext,
     tenant: &Tenant,
     observed: &ObservedSleep,
-) -> Result<Option<Duration>, TenantError> {
+) -> Result<Record, TenantError> {
     let (cluster, before) = (&tenant.cluster, tenant.cluster.status.clone().unwrap_or_default());
     let serves = matches!(observed.decision, Decision::Stay(Stay::Waking { serves: true }));
-    if !serves || is_recorded_serving(&before.conditions) {
-        return Ok(None);
+    if !serves || is_recorded_serving(&before.conditions) || !tenant.memory.may_end_early() {
+        return Ok(Record::Unneeded);
     }
     let conditions = conditions::merge(
         &before.conditions,
-        &[observed.condition()],
+        &[message::condition(&observed.facts, &observed.decision)],
         cluster.metadata.generation,
         observed.facts.now,
     );
     let after = TenantClusterStatus { conditions, ..before };
-    status::write_unless_changed(context, cluster, &after).await?;
-    Ok(Some(RECORDED))
+    Ok(if status::write_unless_changed(context, cluster, &after).await? {
+        Record::Written
+    } else {
+        Record::Postponed
+    })
 }
 
 /// Whether the status says that the API server has answered since the tenant was woken.

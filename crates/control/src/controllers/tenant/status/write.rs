@@ -4,7 +4,7 @@ use super::{
     super::{context::TenantContext, error::TenantError},
     events::events,
 };
-use crate::error::api;
+use crate::{apply::optional, error::api};
 use berth_api::{TenantCluster, TenantClusterStatus, labels};
 use berth_runtime::watched::Watched;
 use kube::{
@@ -12,6 +12,9 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
+
+/// How often a write is tried whose object is changed at the same time.
+const ATTEMPTS: usize = 5;
 
 /// Writes `after` if it differs from the current status, and an Event for each change.
 ///
@@ -25,7 +28,8 @@ pub(in super::super) async fn write(
     patch(context, cluster, after, None).await
 }
 
-/// As [`write`], only if the object was not changed since the watch showed it. Returns whether it was written.
+/// As [`write`], only if nobody has written the status since the watch showed it. Who may change the rest of the object, such as its team with an
+/// annotation, keeps it from being written only with a change between each of a few reads and the write that follows. Returns whether it was written.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -34,10 +38,47 @@ pub(in super::super) async fn write_unless_changed(
     cluster: &TenantCluster,
     after: &TenantClusterStatus,
 ) -> Result<bool, TenantError> {
-    let version = cluster.resource_version();
-    match patch(context, cluster, after, version.as_deref()).await {
-        Err(TenantError::Status(error)) if error.is_status(409) => Ok(false),
-        written => written.map(|()| true),
+    let mut version = cluster.resource_version();
+    for attempt in 1..=ATTEMPTS {
+        match patch(context, cluster, after, version.as_deref()).await {
+            Err(TenantError::Status(error)) if error.is_status(409) => {}
+            written => return written.map(|()| true),
+        }
+        if attempt == ATTEMPTS {
+            break;
+        }
+        match read_version(context, cluster).await? {
+            Some(newer) => version = Some(newer),
+            None => break,
+        }
+    }
+    Ok(false)
+}
+
+/// The version that the object has by now. None: its status is another, or it is gone.
+async fn read_version(context: &TenantContext, cluster: &TenantCluster) -> Result<Option<String>, TenantError> {
+    let now = optional(api_of(context, cluster).get(&cluster.name_any()).await)
+        .map_err(api("read the status"))
+        .map_err(TenantError::Status)?;
+    let now = now.and_then(Watched::readable);
+    let same = now.filter(|now| now.uid() == cluster.uid() && own_status(now) == own_status(cluster));
+    Ok(same.and_then(|same| same.resource_version()))
+}
+
+fn api_of(context: &TenantContext, cluster: &TenantCluster) -> Api<Watched<TenantCluster>> {
+    Api::namespaced(context.client.clone(), &cluster.namespace().unwrap_or_default())
+}
+
+/// What this controller has written into the status of an object.
+fn own_status(cluster: &TenantCluster) -> TenantClusterStatus {
+    cluster.status.as_ref().map(without_idle).unwrap_or_default()
+}
+
+/// `status.idle` has another field manager.
+fn without_idle(status: &TenantClusterStatus) -> TenantClusterStatus {
+    TenantClusterStatus {
+        idle: None,
+        ..status.clone()
     }
 }
 
@@ -47,18 +88,10 @@ async fn patch(
     after: &TenantClusterStatus,
     version: Option<&str>,
 ) -> Result<(), TenantError> {
-    // `status.idle` has another field manager.
-    let without_idle = |status: &TenantClusterStatus| TenantClusterStatus {
-        idle: None,
-        ..status.clone()
-    };
-    let before = cluster.status.as_ref().map(without_idle).unwrap_or_default();
-    let after = &without_idle(after);
+    let (before, after) = (own_status(cluster), &without_idle(after));
     if before == *after {
         return Ok(());
     }
-    let namespace = cluster.namespace().unwrap_or_default();
-    let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
     let mut body = json!({
         "apiVersion": TenantCluster::api_version(&()), "kind": TenantCluster::kind(&()),
         "metadata": {"name": cluster.name_any(), "uid": cluster.uid()}, "status": after,
@@ -67,7 +100,7 @@ async fn patch(
         body["metadata"]["resourceVersion"] = version.into();
     }
     let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
-    clusters
+    api_of(context, cluster)
         .patch_status(&cluster.name_any(), &params, &Patch::Apply(&body))
         .await
         .map_err(api("write the status"))

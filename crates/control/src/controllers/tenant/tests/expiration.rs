@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 
 /// A tenant of long ago that gets a TTL of one minute, after the first reconcile with it.
-async fn warned() -> Fixture {
+pub(super) async fn warned() -> Fixture {
     let mut fixture = Fixture::new();
     fixture.reconcile_until_ready().await;
     fixture.change_tenant(|cluster| {
@@ -24,14 +24,14 @@ async fn warned() -> Fixture {
 }
 
 /// Moves the end of which the team was warned into the past.
-fn let_time_pass(fixture: &Fixture) {
+pub(super) fn let_time_pass(fixture: &Fixture) {
     fixture.change_tenant(|cluster| {
         assert!(!cluster["status"]["expiresAt"].is_null());
         cluster["status"]["expiresAt"] = "2026-01-01T00:01:00Z".into();
     });
 }
 
-fn is_deleted(fixture: &Fixture) -> bool {
+pub(super) fn is_deleted(fixture: &Fixture) -> bool {
     let cluster = fixture.host.get(TENANT);
     cluster.is_none_or(|cluster| !cluster["metadata"]["deletionTimestamp"].is_null())
 }

@@ -268,7 +268,7 @@ async fn what_exists_above_the_limits_is_reported_after_they_are_enforced() {
     assert!(pause.unwrap() <= super::super::reported_use::PAUSE);
 }
 
-fn hard(fixture: &Fixture, resource: &str) -> serde_json::Value {
+pub(super) fn hard(fixture: &Fixture, resource: &str) -> serde_json::Value {
     let path = format!(
         "/api/v1/namespaces/{}/resourcequotas/berth-limits",
         fixture.id.workload_namespace()
@@ -331,6 +331,40 @@ async fn a_lowered_quota_stops_growth_at_once_and_takes_nothing_away() {
     decide(&fixture, reserved(reservation()));
     fixture.reconcile().await.unwrap();
     assert_eq!(hard(&fixture, "count/pods"), limit);
+}
+
+#[tokio::test]
+async fn what_the_class_does_not_limit_is_counted_by_the_host_and_does_not_grow() {
+    const CPU: &str = "requests.cpu";
+    let mut fixture = Fixture::new();
+    decide(&fixture, reserved(reservation()));
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    assert_eq!(hard(&fixture, CPU), json!(null), "no quota limits it");
+    let limits_cpu = |fixture: &Fixture| {
+        let ranges = fixture.host.find("/limitranges/berth-limits");
+        !ranges[0]["spec"]["limits"][0]["defaultRequest"]["cpu"].is_null()
+    };
+    assert!(!limits_cpu(&fixture));
+    // A quota limits it now. The host has not counted it, and then it has.
+    for counted in [0_u64, 7] {
+        let mut kept = reservation();
+        kept.reserved.insert(CPU.into(), counted);
+        decide(&fixture, waiting(Some(kept)));
+        // In the reconcile that records it already.
+        for _ in 0..2 {
+            fixture.reconcile().await.unwrap();
+            assert_eq!(hard(&fixture, CPU), counted.to_string());
+            assert!(limits_cpu(&fixture), "pods without requests are created");
+        }
+        assert_eq!(fixture.status()["quota"]["reserved"][CPU], counted);
+    }
+    assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
+    // It goes with the quota.
+    decide(&fixture, reserved(reservation()));
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert!(fixture.status()["quota"]["reserved"][CPU].is_null());
 }
 
 #[tokio::test]

@@ -1,7 +1,11 @@
 //! A SchedulePolicy stops the tenant, and lets it start again.
 
-use super::fixture::Fixture;
-use serde_json::json;
+use super::{
+    fixture::Fixture,
+    sleep::{WAKE, fall_asleep, reconcile_until, request},
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
 
 /// A policy that stops the tenant for ever.
 pub(super) fn insert_stop(fixture: &Fixture) {
@@ -118,4 +122,33 @@ async fn a_stop_of_the_tenant_is_published_and_gone_with_the_policy() {
     remove_stop(&fixture);
     fixture.reconcile().await.unwrap();
     assert!(fixture.host.find("/tenantschedules/").is_empty());
+}
+
+#[tokio::test]
+async fn a_stop_in_which_a_tenant_sleeps_and_wakes_began_when_it_began() {
+    const BEGAN: &str = "2026-01-01T00:00:00Z";
+    let mut fixture = Fixture::new();
+    insert_stop(&fixture);
+    fixture.reconcile_until_ready().await;
+    let namespace = fixture.id.control_plane_namespace();
+    let path = format!("/apis/berth.dev/v1alpha1/namespaces/{namespace}/tenantschedules/schedule");
+    let mut schedule = fixture.host.get(&path).unwrap();
+    schedule["spec"]["tenant"][0]["from"] = BEGAN.into();
+    fixture.host.insert(&path, schedule);
+    fall_asleep(&mut fixture).await;
+    let asleep = fixture.host.get(&path).unwrap();
+    let last = asleep["spec"]["tenant"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&last["state"], &last["policyName"]), (&json!("Stopped"), &Value::Null));
+    // The time that budgets had in the stop of the policy is over.
+    assert_eq!(last["evictionTimeoutSeconds"], 0);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.host.get(&path).unwrap(), asleep, "it is not written again");
+    request(&fixture, WAKE, Timestamp::now());
+    reconcile_until(&mut fixture, "Awake", |_| {}).await;
+    let awake = fixture.host.get(&path).unwrap();
+    let period = &awake["spec"]["tenant"][0];
+    assert_eq!(
+        (&period["from"], &period["policyName"]),
+        (&json!(BEGAN), &json!("closed"))
+    );
 }

@@ -13,21 +13,21 @@ use std::{
     time::Duration,
 };
 
-const SLEEP: &str = "berth.dev/sleep-requested-at";
-const WAKE: &str = "berth.dev/wake-requested-at";
+pub(super) const SLEEP: &str = "berth.dev/sleep-requested-at";
+pub(super) const WAKE: &str = "berth.dev/wake-requested-at";
 /// Enough reconciles for each change of the state.
-const MAX_RECONCILES: usize = 12;
+pub(super) const MAX_RECONCILES: usize = 12;
 
-fn request(fixture: &Fixture, annotation: &str, at: Timestamp) {
+pub(super) fn request(fixture: &Fixture, annotation: &str, at: Timestamp) {
     fixture.change_tenant(|cluster| cluster["metadata"]["annotations"][annotation] = at.to_string().into());
 }
 
-fn state(fixture: &Fixture) -> Value {
+pub(super) fn state(fixture: &Fixture) -> Value {
     fixture.status()["sleep"]["state"].clone()
 }
 
 /// Reconciles until the state is recorded and one reconcile has acted on it. `between` happens before each reconcile.
-async fn reconcile_until(fixture: &mut Fixture, expected: &str, between: impl Fn(&mut Fixture)) {
+pub(super) async fn reconcile_until(fixture: &mut Fixture, expected: &str, between: impl Fn(&mut Fixture)) {
     for _ in 0..MAX_RECONCILES {
         between(fixture);
         Box::pin(fixture.reconcile()).await.unwrap();
@@ -40,18 +40,18 @@ async fn reconcile_until(fixture: &mut Fixture, expected: &str, between: impl Fn
     panic!("not {expected}: {:#}", fixture.status());
 }
 
-async fn fall_asleep(fixture: &mut Fixture) {
+pub(super) async fn fall_asleep(fixture: &mut Fixture) {
     request(fixture, SLEEP, Timestamp::now());
     reconcile_until(fixture, "Sleeping", |_| {}).await;
 }
 
-fn count_wakes(fixture: &Fixture, cause: &'static str) -> u64 {
+pub(super) fn count_wakes(fixture: &Fixture, cause: &'static str) -> u64 {
     let wakes = &fixture.context.metrics.wakes;
     wakes.get_or_create(&WakeLabels { cause }).get()
 }
 
 /// Number of components that were run so far.
-fn count_runs(fixture: &Fixture) -> usize {
+pub(super) fn count_runs(fixture: &Fixture) -> usize {
     let calls = fixture.script.calls();
     calls
         .iter()
@@ -302,15 +302,20 @@ async fn pods_in_the_tenant_refuse_a_request() {
     assert_eq!(fixture.status()["phase"], "Ready");
 }
 
-/// A tenant whose class lets its pods be stopped. It falls asleep, has a pod that does not end, and has fallen asleep for so long.
-async fn with_a_pod_that_does_not_end(since: SignedDuration) -> Fixture {
-    let mut fixture = Fixture::new();
+/// Gives the tenant a class that lets its pods be stopped.
+pub(super) fn let_pods_be_stopped(fixture: &Fixture) {
     let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
         "spec": {"sleep": {"stopsPods": true}, "sync": {"pods": {"maxTerminationGracePeriodSeconds": 60}}}});
     fixture
         .host
         .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
     fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+}
+
+/// A tenant whose class lets its pods be stopped. It falls asleep, has a pod that does not end, and has fallen asleep for so long.
+async fn with_a_pod_that_does_not_end(since: SignedDuration) -> Fixture {
+    let mut fixture = Fixture::new();
+    let_pods_be_stopped(&fixture);
     fixture.reconcile_until_ready().await;
     let pod = Workload {
         tenant: fixture.id.slug().into(),

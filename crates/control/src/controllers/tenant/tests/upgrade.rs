@@ -8,13 +8,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-const OLD: &str = "v1.35.0";
-const NEXT: &str = "v1.36.4";
+pub(super) const OLD: &str = "v1.35.0";
+pub(super) const NEXT: &str = "v1.36.4";
 /// Enough reconciles for each change.
 const MAX_RECONCILES: usize = 6;
 
 /// A tenant that runs the oldest of three versions, and whether its components have rolled out.
-async fn ready() -> (Fixture, Arc<AtomicBool>) {
+pub(super) async fn ready() -> (Fixture, Arc<AtomicBool>) {
     let mut fixture = Fixture::new();
     let mut runtime = ScriptedRuntime::new(&fixture.script);
     runtime.versions = [VERSION, NEXT, OLD].map(Into::into).into();
@@ -25,7 +25,7 @@ async fn ready() -> (Fixture, Arc<AtomicBool>) {
     (fixture, has_rolled_out)
 }
 
-fn request(fixture: &Fixture, version: &str) {
+pub(super) fn request(fixture: &Fixture, version: &str) {
     fixture.change_tenant(|cluster| cluster["spec"]["version"] = version.into());
 }
 
@@ -36,13 +36,13 @@ async fn reconcile_often(fixture: &mut Fixture) {
 }
 
 /// The versions that the status says: what runs, and what it is upgraded to.
-fn versions(fixture: &Fixture) -> (Value, Value) {
+pub(super) fn versions(fixture: &Fixture) -> (Value, Value) {
     let status = fixture.status();
     (status["version"].clone(), status["upgradingTo"].clone())
 }
 
 /// The version that the tenant was accepted with last, and runs with.
-fn accepted(fixture: &Fixture) -> String {
+pub(super) fn accepted(fixture: &Fixture) -> String {
     let path = format!(
         "/api/v1/namespaces/{}/configmaps/settings",
         fixture.id.control_plane_namespace()

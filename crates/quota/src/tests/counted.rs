@@ -1,0 +1,174 @@
+//! Tenants that run with a class that sets no limit for what a quota limits: they have what the host counts.
+
+use super::*;
+
+const STORAGE: TreeResource = TreeResource::RequestsStorage;
+
+/// A tenant that runs with a class without a limit of storage. It was created before there was a quota of that.
+fn runs(counted: Option<u64>) -> Claim {
+    let mut runs = claim("runs", 1, "p", &[TENANTS]);
+    runs.reserved = Some(Amounts::from([(TENANTS, 1)]));
+    runs.unlimited = BTreeSet::from([STORAGE]);
+    runs.counted = counted.map(|amount| (STORAGE, amount)).into_iter().collect();
+    runs
+}
+
+/// A new tenant in a Project that requests so much storage.
+fn new(project: &str, storage: u64) -> Claim {
+    let mut new = claim("new", 2, project, &[]);
+    new.requested = Some(Amounts::from([(STORAGE, storage)]));
+    new
+}
+
+/// Two Projects of an Organization. The first has a quota of 10 of storage, and the Organization has `of_organization`.
+fn tree(of_organization: &[TreeQuota]) -> Tree {
+    let organizations = [organization("lab", of_organization)];
+    let mut quota = limited(STORAGE, 10);
+    quota.borrowing_limit = Some(Amount::from(0_u32));
+    let projects = [
+        project("p", Some("lab"), 1, &[], &[quota]),
+        project("beside", Some("lab"), 2, &[], &[]),
+    ];
+    Tree::new(&organizations, &projects)
+}
+
+fn held(outcome: &Outcome<'_>) -> (Option<u64>, OverQuota) {
+    match &outcome.decisions["runs"] {
+        Decision::Reserved { amounts, over } => (amounts.get(&STORAGE).copied(), over.clone()),
+        Decision::Waiting {
+            kept: Some(kept), over, ..
+        } => (kept.get(&STORAGE).copied(), over.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reason(outcome: &Outcome<'_>, uid: &str) -> Option<Shortage> {
+    match &outcome.decisions[uid] {
+        Decision::Waiting { shortage, .. } => Some(shortage.clone()),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_the_host_counts_is_reserved() {
+    let tree = tree(&[]);
+    for (counted, requested, is_granted) in [(6, 4, true), (6, 5, false), (0, 10, true), (12, 1, false)] {
+        let outcome = decide(&tree, &[runs(Some(counted)), new("p", requested)]);
+        let over = if counted > 10 {
+            OverQuota::from([(STORAGE, 10)])
+        } else {
+            OverQuota::new()
+        };
+        assert_eq!(held(&outcome), (Some(counted), over), "{counted}");
+        assert_eq!(
+            reason(&outcome, "runs"),
+            Some(Shortage::NoLimit { resource: STORAGE }),
+            "it waits for a limit"
+        );
+        assert_eq!(reason(&outcome, "new").is_none(), is_granted, "{counted} {requested}");
+        let granted = if is_granted { requested } else { 0 };
+        assert_eq!(outcome.usage.of_project("p")[0].reserved, counted + granted);
+    }
+}
+
+#[test]
+fn nobody_gets_more_that_shares_the_quota_until_it_is_counted() {
+    let of_project = tree(&[]);
+    let outcome = decide(&of_project, &[runs(None), new("p", 1)]);
+    assert_eq!(held(&outcome).0, Some(0), "the host is to count it");
+    assert_eq!(
+        reason(&outcome, "new"),
+        Some(Shortage::NotCounted { resource: STORAGE })
+    );
+    assert_eq!(
+        reason(&decide(&of_project, &[runs(None), new("beside", 1)]), "new"),
+        None
+    );
+    // What does not grow is not held up.
+    let mut other = new("p", 3);
+    other.reserved = Some(Amounts::from([(STORAGE, 3)]));
+    assert_eq!(reason(&decide(&of_project, &[runs(None), other]), "new"), None);
+    let of_both = tree(&[limited(STORAGE, 20)]);
+    let outcome = decide(&of_both, &[runs(None), new("beside", 1)]);
+    assert_eq!(
+        reason(&outcome, "new"),
+        Some(Shortage::NotCounted { resource: STORAGE })
+    );
+    assert_eq!(
+        reason(&decide(&of_both, &[runs(Some(3)), new("beside", 1)]), "new"),
+        None
+    );
+}
+
+#[test]
+fn what_was_counted_once_stays_reserved() {
+    let tree = tree(&[]);
+    let mut tenant = runs(Some(6));
+    tenant.reserved = Some(Amounts::from([(TENANTS, 1), (STORAGE, 6)]));
+    for (counted, expected) in [(Some(6), 6), (Some(2), 6), (None, 6), (Some(7), 7)] {
+        tenant.counted = counted.map(|amount| (STORAGE, amount)).into_iter().collect();
+        let outcome = decide(&tree, &[tenant.clone(), new("p", 10 - expected)]);
+        assert_eq!(held(&outcome).0, Some(expected), "{counted:?}");
+        assert_eq!(reason(&outcome, "new"), None, "{counted:?}");
+    }
+}
+
+#[test]
+fn a_spec_that_is_not_accepted_changes_nothing_of_that() {
+    let tree = tree(&[]);
+    for unlimited in [BTreeSet::from([STORAGE]), BTreeSet::new()] {
+        let mut tenant = runs(Some(6));
+        tenant.requested = None;
+        tenant.unlimited = unlimited;
+        let outcome = decide(&tree, &[tenant.clone(), new("p", 5)]);
+        assert_eq!(held(&outcome).0, Some(6));
+        assert_eq!(reason(&outcome, "runs"), None, "it requests nothing");
+        assert!(reason(&outcome, "new").is_some());
+        tenant.counted.clear();
+        assert_eq!(
+            reason(&decide(&tree, &[tenant, new("p", 1)]), "new"),
+            Some(Shortage::NotCounted { resource: STORAGE })
+        );
+    }
+}
+
+#[test]
+fn without_the_quota_nothing_is_counted() {
+    let tree = Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[limited(TENANTS, 9)])]);
+    let mut tenant = runs(Some(6));
+    tenant.reserved = Some(Amounts::from([(TENANTS, 1), (STORAGE, 6)]));
+    let outcome = decide(&tree, std::slice::from_ref(&tenant));
+    assert_eq!(held(&outcome).0, None);
+    assert_eq!(reason(&outcome, "runs"), None);
+    tenant.requested = None;
+    assert_eq!(held(&decide(&tree, &[tenant])).0, None);
+}
+
+#[test]
+fn a_limit_that_the_class_gets_ends_it() {
+    let tree = tree(&[]);
+    let decide_with = |limit: u64, counted: Option<u64>, at_most: Option<u64>| {
+        let mut tenant = runs(counted);
+        tenant.requested = Some(Amounts::from([(TENANTS, 1), (STORAGE, limit)]));
+        tenant.unlimited.clear();
+        tenant.reserved = Some(Amounts::from([(TENANTS, 1), (STORAGE, 6)]));
+        tenant.at_most.extend(at_most.map(|amount| (STORAGE, amount)));
+        let outcome = decide(&tree, &[tenant]);
+        (held(&outcome).0, reason(&outcome, "runs").is_some())
+    };
+    assert_eq!(decide_with(8, None, None), (Some(8), false));
+    assert_eq!(decide_with(11, None, None), (Some(6), true));
+    assert_eq!(decide_with(4, None, None), (Some(6), false), "what exists is not known");
+    assert_eq!(decide_with(4, None, Some(5)), (Some(5), false));
+    // A limit that comes with the quota: what exists above it is reserved.
+    let mut tenant = runs(Some(9));
+    tenant.unlimited.clear();
+    tenant.requested = Some(Amounts::from([(TENANTS, 1), (STORAGE, 4)]));
+    let outcome = decide(&tree, std::slice::from_ref(&tenant));
+    assert_eq!((held(&outcome).0, reason(&outcome, "runs")), (Some(9), None));
+    tenant.counted.clear();
+    assert_eq!(
+        reason(&decide(&tree, &[tenant]), "runs"),
+        Some(Shortage::NotCounted { resource: STORAGE })
+    );
+}
