@@ -101,7 +101,7 @@ impl ObjectSync<'_> {
     pub(super) fn settle_places_after(&self, result: &Result<Outcome, CallError>) {
         let keeps = match result {
             Err(CallError::QuotaExceeded(exceeded)) if exceeded.refuses_every_object() => true,
-            Err(_) => self.stay_in_line().is_some(),
+            Err(_) => self.stay_in_line().is_some() || self.has_lent_room(),
             Ok(_) => false,
         };
         if !keeps {
