@@ -14,6 +14,10 @@ const FAILED: &str = "failed quota: ";
 /// Words after the name of that quota.
 const WITHOUT_REQUESTS: &str = ": must specify ";
 
+/// Fields of limits that the syncer enforces.
+const HOST_BYTES: &str = "hostBytes";
+const DEVICE_CLAIMS: &str = "resourceClaims";
+
 /// The limits that an object would exceed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaExceeded(Vec<ExceededLimit>);
@@ -51,7 +55,7 @@ impl QuotaExceeded {
 
     /// The objects of a tenant would have more bytes on the host than its class allows.
     pub fn of_host_bytes(limit: u64) -> Self {
-        Self::of_class(limit, "bytes of objects on the host", "hostBytes")
+        Self::of_class(limit, "bytes of objects on the host", HOST_BYTES)
     }
 
     /// The tenant would have more claims of devices on the host than its class allows.
@@ -59,8 +63,27 @@ impl QuotaExceeded {
         Self::of_class(
             limit.into(),
             "claims of devices, with those that are made from templates",
-            "resourceClaims",
+            DEVICE_CLAIMS,
         )
+    }
+
+    /// Whether the bytes on the host are exceeded.
+    pub fn is_of_host_bytes(&self) -> bool {
+        self.is_of_field(HOST_BYTES)
+    }
+
+    /// Whether claims of devices are exceeded.
+    pub fn is_of_device_claims(&self) -> bool {
+        self.is_of_field(DEVICE_CLAIMS)
+    }
+
+    /// Whether it is one that the syncer enforces, of this field in the tenant's class.
+    fn is_of_field(&self, field: &str) -> bool {
+        let is_this = |exceeded: &ExceededLimit| {
+            let of_class = exceeded.of_class.as_ref();
+            exceeded.resource.is_empty() && of_class.is_some_and(|(_, known)| known == field)
+        };
+        self.0.iter().any(is_this)
     }
 
     /// A limit that the syncer enforces: how many of what, and its field in the tenant's class.
@@ -258,6 +281,8 @@ mod tests {
     fn bytes_on_the_host_are_a_limit_of_the_class() {
         let exceeded = QuotaExceeded::of_host_bytes(536_870_912);
         assert!(!exceeded.refuses_every_object(), "smaller ones may fit");
+        assert!(exceeded.is_of_host_bytes() && !exceeded.is_of_device_claims());
+        assert!(QuotaExceeded::of_device_claims(1).is_of_device_claims());
         assert_eq!(
             exceeded.to_string(),
             "this tenant may have 536870912 bytes of objects on the host, and this has no room. Delete what is no longer needed, or ask the \

@@ -143,12 +143,19 @@ impl ObjectSync<'_> {
         Some(NO_ROOM)
     }
 
-    /// Lets others have the place of a pod that waits for something else, which can take long. When the pod asks again it gets the next place.
-    pub(super) fn lend_room(&self) {
-        if self.id == KindId::Pod {
-            let admitted = lock(&self.engine.waiting_room).lend(self.name);
-            self.engine.let_in(admitted);
+    /// Lets others have the place of a pod that waits for something else, which can take long. When the pod asks again it gets the next place. Returns
+    /// whether they may: a member of a gang keeps its place.
+    pub(super) fn lend_room(&self) -> bool {
+        let Self { engine, id, name, .. } = self;
+        if *id != KindId::Pod {
+            return false;
         }
+        let mut room = lock(&engine.waiting_room);
+        let admitted = room.lend(name);
+        let has_lent = room.has_lent(name);
+        drop(room);
+        engine.let_in(admitted);
+        has_lent
     }
 
     /// Whether others may have the place of a pod.

@@ -10,7 +10,7 @@ use crate::engine::{
     turns::{self, Lane},
 };
 use berth_api::{SyncPolicy, labels};
-use berth_sync_rules::model::schedule::PodSchedule;
+use berth_sync_rules::{model::schedule::PodSchedule, translation::quota::QuotaExceeded};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -254,6 +254,26 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
     // A smaller pod may fit.
     placed.settle_places_after(&Err(CallError::QuotaExceeded(exceeded("requests.cpu"))));
     assert_eq!(counts(engine), (1, 0), "the next one has the place");
+}
+
+#[tokio::test]
+async fn a_pod_keeps_its_place_while_bytes_are_missing_for_it_and_comes_first_if_room_for_its_claims_is_missing() {
+    let engine = engine_with_places(1);
+    let (first, second) = (put_pod(&engine, "p0", 8), put_pod(&engine, "p1", 1));
+    assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p1", &second).await);
+    let names = (name("p0"), name("p1"));
+    let placed = sync_of(&engine, &names.0, PodSchedule::default());
+    // Some hundred bytes may be left, with which a smaller pod could be created.
+    let bytes = QuotaExceeded::of_host_bytes(1000);
+    placed.settle_places_after(&Err(CallError::QuotaExceeded(bytes)));
+    assert_eq!(counts(&engine), (1, 1));
+    let claims = QuotaExceeded::of_device_claims(1);
+    placed.settle_places_after(&Err(CallError::QuotaExceeded(claims)));
+    assert_eq!(counts(&engine), (1, 0), "one that needs no claims has the place");
+    let third = put_pod(&engine, "p2", 2);
+    assert!(waits(&engine, "p2", &third).await && waits(&engine, "p0", &first).await);
+    sync_of(&engine, &names.1, PodSchedule::default()).settle_places();
+    assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p2", &third).await);
 }
 
 #[tokio::test]
