@@ -5,8 +5,8 @@ use proptest::{collection::vec, prelude::*};
 use std::collections::BTreeMap;
 
 /// Places of the room.
-const MOST: usize = 6;
-const PODS: usize = 24;
+const MOST: usize = 4;
+const PODS: usize = 40;
 
 /// What a pod asks for.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +41,7 @@ enum Event {
 }
 
 fn gang() -> impl Strategy<Value = Option<(usize, usize)>> {
-    proptest::option::weighted(0.7, (0..4_usize, 0..2 * MOST + 2))
+    proptest::option::weighted(0.7, (0..2_usize, 0..=2 * MOST))
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -52,16 +52,16 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(Creation::WaitsForRequests),
     ];
     let event = prop_oneof![
-        12 => (0..PODS, proptest::option::of(spec), creation)
+        28 => (0..PODS, proptest::option::of(spec), creation)
             .prop_map(|(pod, spec, creation)| Event::Ask(pod, spec, creation)),
-        4 => (0..PODS).prop_map(Event::Start),
-        2 => (0..PODS, any::<bool>()).prop_map(|(pod, is_seen)| Event::Lose(pod, is_seen)),
+        8 => (0..PODS).prop_map(Event::Start),
+        8 => (0..PODS, any::<bool>()).prop_map(|(pod, is_seen)| Event::Lose(pod, is_seen)),
         2 => (0..PODS).prop_map(Event::Delete),
-        2 => (0..PODS, gang()).prop_map(|(pod, gang)| Event::Regroup(pod, gang)),
-        2 => (0..90_u64).prop_map(Event::Wait),
+        6 => (0..PODS, gang()).prop_map(|(pod, gang)| Event::Regroup(pod, gang)),
+        4 => (0..90_u64).prop_map(Event::Wait),
         1 => Just(Event::Restart),
     ];
-    vec(event, 1..150)
+    vec(event, 1..250)
 }
 
 /// A room, and the host.

@@ -31,7 +31,7 @@ fn flood(room: &mut WaitingRoom, shape: &str, pods: usize) -> usize {
 
 /// All pods of a gang of so many ask one after another. Returns whether the last one has a place.
 fn ask_all(room: &mut WaitingRoom, gang: &str, size: usize) -> bool {
-    let mut ask_one = |index| ask(room, gang, member(&format!("{gang}{index}"), gang, size));
+    let mut ask_one = |index: usize| ask(room, gang, member(&format!("{gang}{index}"), gang, size));
     (0..size).fold(false, |_, index| ask_one(index))
 }
 
