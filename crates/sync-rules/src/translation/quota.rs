@@ -15,6 +15,7 @@ const FAILED: &str = "failed quota: ";
 const WITHOUT_REQUESTS: &str = ": must specify ";
 
 /// What a class limits that the syncer counts itself, and the field.
+const HOST_BYTES: (&str, &str) = ("bytes of objects on the host", "hostBytes");
 const DEVICE_CLAIMS: (&str, &str) = (
     "claims of devices, with those that are made from templates",
     "resourceClaims",
@@ -69,7 +70,7 @@ impl QuotaExceeded {
 
     /// The objects of a tenant would have more bytes on the host than its class allows.
     pub fn of_host_bytes(limit: u64) -> Self {
-        Self::of_class(limit, ("bytes of objects on the host", "hostBytes"), None)
+        Self::of_class(limit, HOST_BYTES, None)
     }
 
     /// The tenant would have more claims of devices on the host than its class allows.
@@ -85,6 +86,25 @@ impl QuotaExceeded {
     /// The pods of a gang that start together need more claims of devices than the tenant's class allows: `needed` in all.
     pub fn of_large_gang(limit: u32, needed: u64) -> Self {
         Self::of_class(limit.into(), DEVICE_CLAIMS, Some(GangExceeds::Always(needed)))
+    }
+
+    /// Whether the bytes on the host are exceeded.
+    pub fn is_of_host_bytes(&self) -> bool {
+        self.is_of_field(HOST_BYTES.1)
+    }
+
+    /// Whether claims of devices are exceeded.
+    pub fn is_of_device_claims(&self) -> bool {
+        self.is_of_field(DEVICE_CLAIMS.1)
+    }
+
+    /// Whether it is one that the syncer enforces, of this field in the tenant's class.
+    fn is_of_field(&self, field: &str) -> bool {
+        let is_this = |exceeded: &ExceededLimit| {
+            let of_class = exceeded.of_class.as_ref();
+            exceeded.resource.is_empty() && of_class.is_some_and(|(_, known)| known == field)
+        };
+        self.0.iter().any(is_this)
     }
 
     /// A limit that the syncer enforces: how many of what, and its field in the tenant's class.
@@ -293,6 +313,8 @@ mod tests {
     fn bytes_on_the_host_are_a_limit_of_the_class() {
         let exceeded = QuotaExceeded::of_host_bytes(536_870_912);
         assert!(!exceeded.refuses_every_object(), "smaller ones may fit");
+        assert!(exceeded.is_of_host_bytes() && !exceeded.is_of_device_claims());
+        assert!(QuotaExceeded::of_device_claims(1).is_of_device_claims());
         assert_eq!(
             exceeded.to_string(),
             "this tenant may have 536870912 bytes of objects on the host, and this has no room. Delete what is no longer needed, or ask the \

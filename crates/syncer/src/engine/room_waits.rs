@@ -5,7 +5,7 @@ use super::{
     Engine, Outcome, admit, lock,
     places::Presence,
     to_host::ObjectSync,
-    waiting_room::{Answer, OnHost, Shape, WaitingRoom},
+    waiting_room::{Answer, Checked, OnHost, Shape, WaitingRoom},
     window::{Gang, LONG_WAIT},
 };
 use berth_sync_rules::{
@@ -29,8 +29,11 @@ const TOO_MANY: &str = "TooManyWaitingPods";
 
 /// The waiting room of a tenant.
 pub(super) fn new_waiting_room(cache: &Cache) -> Mutex<WaitingRoom> {
-    let most = cache.tenant.host_limits.waiting_pods;
-    Mutex::new(WaitingRoom::new(usize::try_from(most).unwrap_or(usize::MAX)))
+    let tenant = &cache.tenant;
+    let number = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
+    let of_user = tenant.host_limits.waiting_pods_of_user;
+    let of_user = tenant.users.are_limited.then(|| number(of_user));
+    Mutex::new(WaitingRoom::new(number(tenant.host_limits.waiting_pods), of_user))
 }
 
 impl Engine {
@@ -65,14 +68,15 @@ impl Engine {
         }
     }
 
-    /// Lets pods that have waited for long say so, and publishes how many there are.
+    /// Lets pods in for which others have waited for long enough, lets those that have waited for long say so, and publishes how many there are.
     pub(super) fn check_waiting_room(&self) {
         let mut room = lock(&self.waiting_room);
+        let Checked { admitted, late } = room.check(Instant::now());
         let metrics = &self.metrics.waiting_room;
         admit::set(&metrics.placed, room.placed());
         admit::set(&metrics.held, room.waiting());
-        let late = room.take_late(Instant::now());
         drop(room);
+        self.let_in(admitted);
         self.let_in(late);
     }
 
@@ -139,12 +143,24 @@ impl ObjectSync<'_> {
         Some(NO_ROOM)
     }
 
-    /// Lets others have the place of a pod that waits for requests of the host's controllers, which can take long.
-    pub(super) fn lend_room(&self) {
-        if self.id == KindId::Pod {
-            let admitted = lock(&self.engine.waiting_room).lend(self.name);
-            self.engine.let_in(admitted);
+    /// Lets others have the place of a pod that waits for something else, which can take long. When the pod asks again it gets the next place. Returns
+    /// whether they may: a member of a gang keeps its place.
+    pub(super) fn lend_room(&self) -> bool {
+        let Self { engine, id, name, .. } = self;
+        if *id != KindId::Pod {
+            return false;
         }
+        let mut room = lock(&engine.waiting_room);
+        let admitted = room.lend(name);
+        let has_lent = room.has_lent(name);
+        drop(room);
+        engine.let_in(admitted);
+        has_lent
+    }
+
+    /// Whether others may have the place of a pod.
+    pub(super) fn has_lent_room(&self) -> bool {
+        self.id == KindId::Pod && lock(&self.engine.waiting_room).has_lent(self.name)
     }
 
     /// Says in the tenant why a pod waits, once.
@@ -163,7 +179,8 @@ fn describe_wait(most: u32, alike: usize) -> String {
     format!(
         "The pod waits in the cluster until others have a node or are deleted: at most {most} pods without a node may be at the host's scheduler, \
          and {alike} that ask it for the same. Pods that cannot be scheduled take these places: delete them or what creates them, or ask the \
-         platform team for nodes, or to raise spec.limits.waitingPods of the class. A gang of more than {most} pods needs a higher limit."
+         platform team for nodes, or to raise spec.limits.waitingPods of the class. Pods of a gang wait for each other, for a minute at most, and come \
+         together: a gang of more than {most} pods needs a higher limit."
     )
 }
 

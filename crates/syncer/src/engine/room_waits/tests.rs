@@ -10,7 +10,7 @@ use crate::engine::{
     turns::{self, Lane},
 };
 use berth_api::{SyncPolicy, labels};
-use berth_sync_rules::model::schedule::PodSchedule;
+use berth_sync_rules::{model::schedule::PodSchedule, translation::quota::QuotaExceeded};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -132,7 +132,7 @@ async fn a_restarted_syncer_counts_the_pods_on_the_host() {
     }
     put_pod(&engine, "runs", 8);
     put_host_pod(&engine, "runs", &json!({"nodeName": "gpu-1"}));
-    *lock(&engine.waiting_room) = WaitingRoom::new(4);
+    *lock(&engine.waiting_room) = WaitingRoom::new(4, None);
     engine.restore_waiting_room();
     let pod = put_pod(&engine, "p2", 8);
     assert!(waits(&engine, "p2", &pod).await, "two of them are alike");
@@ -151,6 +151,25 @@ async fn a_pod_that_came_to_the_host_before_it_asked_does_not_wait() {
     assert!(waits(&engine, "created", &pod).await, "it is not created again");
     let room = lock(&engine.waiting_room);
     assert_eq!((room.placed(), room.waiting()), (2, 0));
+}
+
+#[tokio::test]
+async fn pods_of_a_user_keep_no_more_places_for_others_than_the_user_may_have() {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.users.are_limited = true;
+    tenant.host_limits.waiting_pods = 1000;
+    tenant.host_limits.waiting_pods_of_user = 100;
+    let engine = engine_of(tenant);
+    for (of, size) in [("a", "100"), ("b", "100"), ("c", "1000")] {
+        let mut pod = put_pod(&engine, of, 8);
+        pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: of, labels::GANG_SIZE_OF_TENANT: size});
+        assert_eq!(waits(&engine, of, &pod).await, of == "b", "{of}");
+    }
+    assert_eq!(
+        create(&engine, "other-", 2000, |index| index + 9).await,
+        1000 - 100 - 1,
+        "99 places are kept for a gang"
+    );
 }
 
 /// Pods with a place, and those that wait.
@@ -184,6 +203,15 @@ async fn a_pod_that_waits_for_requests_keeps_no_place_from_others() {
     assert_eq!(counts(&engine), (0, 0));
     let plain = put_pod(&engine, "plain", 0);
     assert!(!waits(&engine, "plain", &plain).await);
+    put_host_pod(&engine, "plain", &json!({}));
+    let next = put_pod(&engine, "next", 0);
+    assert!(waits(&engine, "next", &next).await);
+    // Nothing of this is a failure of the pod.
+    sync.settle_places_after(&Err(CallError::NotFound));
+    assert!(waits(&engine, "claims", &pod).await, "it has its requests now");
+    put_host_pod(&engine, "plain", &json!({"nodeName": "cpu-1"}));
+    assert!(!waits(&engine, "claims", &pod).await, "it lent a place before");
+    assert_eq!(counts(&engine), (1, 1));
 }
 
 #[tokio::test]
@@ -226,6 +254,26 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
     // A smaller pod may fit.
     placed.settle_places_after(&Err(CallError::QuotaExceeded(exceeded("requests.cpu"))));
     assert_eq!(counts(engine), (1, 0), "the next one has the place");
+}
+
+#[tokio::test]
+async fn a_pod_keeps_its_place_while_bytes_are_missing_for_it_and_comes_first_if_room_for_its_claims_is_missing() {
+    let engine = engine_with_places(1);
+    let (first, second) = (put_pod(&engine, "p0", 8), put_pod(&engine, "p1", 1));
+    assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p1", &second).await);
+    let names = (name("p0"), name("p1"));
+    let placed = sync_of(&engine, &names.0, PodSchedule::default());
+    // Some hundred bytes may be left, with which a smaller pod could be created.
+    let bytes = QuotaExceeded::of_host_bytes(1000);
+    placed.settle_places_after(&Err(CallError::QuotaExceeded(bytes)));
+    assert_eq!(counts(&engine), (1, 1));
+    let claims = QuotaExceeded::of_device_claims(1);
+    placed.settle_places_after(&Err(CallError::QuotaExceeded(claims)));
+    assert_eq!(counts(&engine), (1, 0), "one that needs no claims has the place");
+    let third = put_pod(&engine, "p2", 2);
+    assert!(waits(&engine, "p2", &third).await && waits(&engine, "p0", &first).await);
+    sync_of(&engine, &names.1, PodSchedule::default()).settle_places();
+    assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p2", &third).await);
 }
 
 #[tokio::test]

@@ -8,20 +8,27 @@
 //! | is to be created on the host again | still, as when a node is cordoned and its host pod is replaced |
 //! | has a node, is gone in the tenant, or has ended | no more |
 //! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all |
-//! | waits for requests of the host's controllers | none until it has them, unless it is a member of a gang |
+//! | waits for requests of the host's controllers, or for claims of devices | none until it has them, unless it is a member of a gang. Then it gets the next one |
 //!
 //! Half of the places may be of pods that ask the scheduler for the same, so that a queue of equal jobs leaves room for others. The next place is
-//! for the pod with the highest priority; then for those of which the fewest have a place; then namespaces take turns.
+//! for the pod with the highest priority; then pods take turns as in [`order`].
 //!
-//! A gang that has begun gets places for all of its pods, up to as many as there are places, also beyond the limits. From its first pod on it takes
-//! the places of those that are missing, up to half of all: otherwise several gangs that are created at the same time would each get
-//! a part, and none could start. So pods exceed the limit by one and a half times at most. A gang with more pods than that starts when the platform raises the limit.
+//! A gang gets places for all of its pods together, as in [`of_gang`], also beyond the limits. It begins while one place is free, and no pod outside of it gets a place
+//! until one is free again: so at most twice as many pods have a place as there are places, whatever gangs say about themselves. Places are kept for
+//! pods that do not exist only within half of the room, and only for a [while](of_gang::PATIENCE).
+
+mod admission;
+mod counts;
+mod of_gang;
+mod order;
+mod patience;
 
 use super::window::{Gang, Line, Request};
 use berth_sync_rules::model::resource::Name;
+use of_gang::OfGang;
+use order::{Group, Order, Ring};
 use std::{
-    cmp::Reverse,
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -36,6 +43,15 @@ pub(super) struct Answer {
     pub(super) waits: Option<Duration>,
     /// Other pods that got a place.
     pub(super) admitted: Vec<Name>,
+}
+
+/// What has changed with time.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Checked {
+    /// Pods that got a place.
+    pub(super) admitted: Vec<Name>,
+    /// Pods that have waited for [`LONG_WAIT`](super::window::LONG_WAIT) since the last check.
+    pub(super) late: Vec<Name>,
 }
 
 /// What became of a pod on the host.
@@ -54,52 +70,47 @@ pub(super) enum OnHost {
 /// The pods with a place, and those that wait for one.
 #[derive(Debug)]
 pub(super) struct WaitingRoom {
+    /// Places.
     most: usize,
-    /// Places that are taken, with those that are kept for members of gangs.
-    taken: usize,
-    shapes: HashMap<Shape, OfShape>,
-    /// The shapes of which a pod could get the next place, the first one first.
-    turns: BTreeSet<Turn>,
+    /// Pods of a gang that can wait for each other here.
+    most_gathered: usize,
+    /// Pods that do not exist for which places are kept when gangs begin.
+    most_missing: usize,
+    /// Pods with a place.
+    placed: usize,
+    /// Places that are kept for pods of gangs.
+    kept: usize,
+    /// Pods with a place, by shape.
+    shapes: HashMap<Shape, usize>,
+    /// The pods that wait.
+    lines: HashMap<Group, Line>,
+    /// The lines of which a pod could get the next place.
+    order: Order,
     gangs: HashMap<Name, OfGang>,
+    /// Gangs whose pods wait for each other.
+    gathering: Ring<Name>,
     pods: HashMap<Name, Pod>,
-}
-
-/// Priority of the first pod that waits, pods with a place, and the shape: the least comes first.
-type Turn = (Reverse<i64>, usize, Shape);
-
-/// The pods of one shape.
-#[derive(Debug, Default)]
-struct OfShape {
-    /// Pods with a place.
-    placed: usize,
-    line: Line,
-    /// The entry in [`WaitingRoom::turns`].
-    turn: Option<Turn>,
-}
-
-/// The pods of one gang.
-#[derive(Debug, Default)]
-struct OfGang {
-    /// Pods that start together.
-    size: usize,
-    /// Pods that have a node, or have succeeded.
-    started: usize,
-    /// Pods with a place.
-    placed: usize,
-    /// Pods that wait for one.
-    waiting: BTreeSet<Name>,
+    /// Whether a pod got or left a place since the last check.
+    has_moved: bool,
+    /// Since when none has, while no place was free.
+    stalls_since: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Pod {
     shape: Shape,
     gang: Option<Name>,
+    priority: i64,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
+    /// It had a place before, which it has lent, and gets the next one.
+    Returning,
+    /// It has lent its place, and has not asked again.
+    Lent,
     /// It has a place, and is to be created.
     New,
     /// It has a place, and is on the host.
@@ -114,66 +125,84 @@ impl State {
     }
 }
 
-impl OfGang {
-    /// Pods of it that have no node yet, of those that start together.
-    fn needs(&self) -> usize {
-        self.size.saturating_sub(self.started)
-    }
-
-    /// Whether some of its pods have a place, and need others that have none.
-    fn lacks_member(&self, most: usize) -> bool {
-        0 < self.placed && self.placed < self.needs().min(most)
-    }
-
-    /// Places that it takes.
-    fn taken(&self, most_alike: usize) -> usize {
-        match self.placed {
-            0 => 0,
-            placed => placed.max(self.needs().min(most_alike)),
+impl Pod {
+    /// The line in which it waits, if it does.
+    fn group(&self, name: &Name) -> Option<Group> {
+        let alike = || (Arc::clone(&name.namespace), Arc::clone(&self.shape));
+        match (self.state, &self.gang) {
+            (State::Returning, _) => {
+                let (namespace, shape) = alike();
+                Some(Group::Returning(namespace, shape))
+            }
+            (State::Waiting, Some(gang)) => Some(Group::Gang(gang.clone())),
+            (State::Waiting, None) => {
+                let (namespace, shape) = alike();
+                Some(Group::Alike(namespace, shape))
+            }
+            (State::Lent | State::New | State::OnHost | State::Started, _) => None,
         }
     }
 
-    fn is_empty(&self) -> bool {
-        self.placed == 0 && self.started == 0 && self.waiting.is_empty()
+    /// Whether a pod of its name that asks for a place, and is of this shape, is another one, or this one on a host that lacks it by now.
+    fn is_outdated(&self, shape: &Shape) -> bool {
+        match self.state {
+            State::Waiting | State::Returning | State::Lent | State::New => self.shape != *shape,
+            State::OnHost => false,
+            State::Started => true,
+        }
     }
 }
 
 impl WaitingRoom {
-    /// With so many places.
-    pub(super) fn new(most: usize) -> Self {
+    /// With `most` places. `of_user` is how many pods of one user may wait on the host, if users have limits: places are not kept for more pods that do not
+    /// exist, so that none has more than that by them.
+    pub(super) fn new(most: usize, of_user: Option<usize>) -> Self {
         Self {
             most,
-            taken: 0,
+            most_gathered: of_user.unwrap_or(most).min(most),
+            most_missing: of_user.unwrap_or(most),
+            placed: 0,
+            kept: 0,
             shapes: HashMap::new(),
-            turns: BTreeSet::new(),
+            lines: HashMap::new(),
+            order: Order::default(),
             gangs: HashMap::new(),
+            gathering: Ring::default(),
             pods: HashMap::new(),
+            has_moved: false,
+            stalls_since: None,
         }
     }
 
-    /// Places for pods that are alike.
+    /// Places for pods that are alike, and within which places are kept for pods that do not exist.
     pub(super) fn most_alike(&self) -> usize {
         (self.most / 2).max(1)
     }
 
     /// Pods with a place.
     pub(super) fn placed(&self) -> usize {
-        self.shapes.values().map(|of_shape| of_shape.placed).sum()
+        self.placed
     }
 
     /// Pods that wait for a place.
     pub(super) fn waiting(&self) -> usize {
-        self.shapes.values().map(|of_shape| of_shape.line.len()).sum()
+        self.lines.values().map(Line::len).sum()
     }
 
-    /// Whether a pod has a place, waits for one, or is a member of a gang that has started.
+    /// Whether a pod has a place, waits for one, has lent its own, or is a member of a gang that has started.
     pub(super) fn knows(&self, name: &Name) -> bool {
         self.pods.contains_key(name)
     }
 
     /// Whether a pod waits for a place.
     pub(super) fn is_waiting(&self, name: &Name) -> bool {
-        self.pods.get(name).is_some_and(|pod| pod.state == State::Waiting)
+        let pod = self.pods.get(name);
+        pod.is_some_and(|pod| matches!(pod.state, State::Waiting | State::Returning))
+    }
+
+    /// Whether a pod has lent its place, and has not asked again.
+    pub(super) fn has_lent(&self, name: &Name) -> bool {
+        self.pods.get(name).is_some_and(|pod| pod.state == State::Lent)
     }
 
     /// A pod is on the host that has not asked, as when the syncer starts.
@@ -183,37 +212,47 @@ impl WaitingRoom {
             OnHost::Placed if request.gang.is_some() => State::Started,
             OnHost::Placed | OnHost::Gone | OnHost::Ended => return,
         };
-        if !self.knows(&request.name) {
-            let gang = self.note_size(request.gang);
-            self.put(request.name, Arc::clone(shape), gang, state);
+        if self.knows(&request.name) {
+            return;
+        }
+        let gang = self.note_size(request.gang);
+        let pod = Pod {
+            shape: Arc::clone(shape),
+            gang: gang.clone(),
+            priority: request.priority,
+            state,
+        };
+        self.put(request.name, pod, None);
+        if let Some(gang) = &gang {
+            self.settle(gang);
         }
     }
 
     /// A pod asks for a place. If there is none it waits, and may ask again.
     pub(super) fn ask(&mut self, shape: &Shape, request: Request, now: Instant) -> Answer {
-        let name = request.name.clone();
-        let is_asked_for = |pod: &Pod| matches!(pod.state, State::New | State::Waiting);
-        // One that asked under this name may have been another pod.
-        let is_other = |pod: &Pod| is_asked_for(pod) && pod.shape != *shape;
-        let mut admitted = if self.pods.get(&name).is_some_and(is_other) {
-            self.change(&name, None)
-        } else {
-            Vec::new()
-        };
-        admitted.extend(self.regroup(&name, request.gang.as_ref()));
-        let known = self.pods.get(&name).map(|pod| pod.state);
-        if known.is_none() {
-            let gang = self.note_size(request.gang.clone());
-            if self.has_room(shape, gang.as_ref()) {
-                self.put(name.clone(), Arc::clone(shape), gang.clone(), State::New);
-                admitted.extend(self.admit(gang));
-            } else {
-                self.wait(shape, request, gang, now);
-            }
+        let name = request.name;
+        let mut admitted = Vec::new();
+        if self.pods.get(&name).is_some_and(|pod| pod.is_outdated(shape)) {
+            admitted.extend(self.change(&name, None));
         }
-        let since = self.shapes.get(shape).and_then(|of_shape| of_shape.line.since(&name));
+        admitted.extend(self.regroup(&name, request.gang.as_ref()));
+        let has_lent = self.has_lent(&name);
+        if has_lent || !self.knows(&name) {
+            self.remove(&name);
+            let gang = self.note_size(request.gang);
+            let pod = Pod {
+                shape: Arc::clone(shape),
+                gang: gang.clone(),
+                priority: request.priority,
+                state: if has_lent { State::Returning } else { State::Waiting },
+            };
+            self.put(name.clone(), pod, Some(now));
+            // While there is room, no other pod waits that could have it.
+            admitted.extend(self.admit(gang.as_ref()));
+        }
+        admitted.retain(|other| *other != name);
         Answer {
-            waits: since.map(|since| now.saturating_duration_since(since)),
+            waits: self.since(&name).map(|since| now.saturating_duration_since(since)),
             admitted,
         }
     }
@@ -224,18 +263,29 @@ impl WaitingRoom {
         let Some(pod) = self.pods.get(name).filter(|pod| pod.gang.as_ref() != now) else {
             return gang.map(|gang| self.resize(gang)).unwrap_or_default();
         };
-        let (before, state) = (pod.gang.clone(), pod.state);
-        if gang.is_none() && state == State::Started {
+        // Members of gangs lend nothing.
+        if pod.state == State::Lent || gang.is_none() && pod.state == State::Started {
             return self.change(name, None);
         }
-        self.count_out(before.as_ref(), name, state);
-        let now = self.note_size(gang.cloned());
-        self.count_in(now.as_ref(), name, state);
-        if let Some(pod) = self.pods.get_mut(name) {
-            pod.gang.clone_from(&now);
+        let since = self.since(name);
+        let Some(pod) = self.remove(name) else {
+            return Vec::new();
+        };
+        let (before, now) = (pod.gang.clone(), self.note_size(gang.cloned()));
+        if let Some(before) = before.as_ref().filter(|_| pod.state.has_place()) {
+            self.change_gang(before, OfGang::drop_place);
         }
-        let mut admitted = self.admit(now);
-        admitted.extend(self.admit(before));
+        if let Some(before) = &before {
+            self.settle(before);
+        }
+        let state = match pod.state {
+            State::Returning => State::Waiting,
+            other => other,
+        };
+        let gang = now.clone();
+        self.put(name.clone(), Pod { gang, state, ..pod }, since);
+        let mut admitted = self.admit(now.as_ref());
+        admitted.extend(self.admit(before.as_ref()));
         admitted
     }
 
@@ -249,7 +299,7 @@ impl WaitingRoom {
             (OnHost::Waiting, _) => Some(State::OnHost),
             (OnHost::Placed, _) => pod.gang.is_some().then_some(State::Started),
             // An earlier pod of the name is gone.
-            (OnHost::Gone, State::New | State::Waiting) => return Vec::new(),
+            (OnHost::Gone, State::New | State::Waiting | State::Returning | State::Lent) => return Vec::new(),
             // It is created again. If not, it is forgotten then.
             (OnHost::Gone, State::OnHost) => Some(State::New),
             (OnHost::Gone, State::Started) | (OnHost::Ended, _) => None,
@@ -264,194 +314,29 @@ impl WaitingRoom {
     pub(super) fn forget(&mut self, name: &Name) -> Vec<Name> {
         match self.pods.get(name).map(|pod| pod.state) {
             None | Some(State::OnHost | State::Started) => Vec::new(),
-            Some(State::New | State::Waiting) => self.change(name, None),
+            Some(State::New | State::Waiting | State::Returning | State::Lent) => self.change(name, None),
         }
     }
 
-    /// A pod that got a place waits for something else before it is created, and asks again after that. Others may have the place, unless its gang
-    /// needs it. Returns the pods that got one.
+    /// A pod that got a place waits for something else before it is created, and gets the next place when it asks again. Until then others may have
+    /// the place, unless its gang needs it. Returns the pods that got one.
     pub(super) fn lend(&mut self, name: &Name) -> Vec<Name> {
-        if self.pods.get(name).is_some_and(|pod| pod.gang.is_none()) {
-            self.forget(name)
+        let pod = self.pods.get(name);
+        if pod.is_some_and(|pod| pod.gang.is_none() && pod.state == State::New) {
+            self.change(name, Some(State::Lent))
         } else {
             Vec::new()
         }
     }
 
-    /// The pods that have waited for [`LONG_WAIT`](super::window::LONG_WAIT), each of them once.
-    pub(super) fn take_late(&mut self, now: Instant) -> Vec<Name> {
-        let lines = self.shapes.values_mut().map(|of_shape| &mut of_shape.line);
-        lines.flat_map(|line| line.take_late(now)).collect()
-    }
-
-    fn has_room(&self, shape: &Shape, gang: Option<&Name>) -> bool {
-        let of_gang = gang.and_then(|gang| self.gangs.get(gang));
-        let of_shape = self.shapes.get(shape);
-        let is_free = self.taken < self.most && of_shape.is_none_or(|known| known.placed < self.most_alike());
-        is_free || of_gang.is_some_and(|of_gang| of_gang.lacks_member(self.most))
-    }
-
-    /// Gives places to pods that wait, those of a gang first.
-    fn admit(&mut self, changed: Option<Name>) -> Vec<Name> {
-        let mut admitted = Vec::new();
-        let mut gang = changed;
-        loop {
-            let member = gang.as_ref().and_then(|gang| self.next_member(gang));
-            if member.is_none() {
-                self.drop_gang(gang.as_ref());
-            }
-            let next = member.or_else(|| self.next_of_lines());
-            let Some(name) = next else { break };
-            let Some(pod) = self.remove(&name) else { break };
-            gang.clone_from(&pod.gang);
-            self.put(name.clone(), pod.shape, pod.gang, State::New);
-            admitted.push(name);
-        }
-        admitted
-    }
-
-    /// The next member of a gang that has begun.
-    fn next_member(&self, gang: &Name) -> Option<Name> {
-        let of_gang = self.gangs.get(gang).filter(|known| known.lacks_member(self.most))?;
-        of_gang.waiting.first().cloned()
-    }
-
-    /// The next pod of all, if there is a place.
-    fn next_of_lines(&self) -> Option<Name> {
-        let (_, _, shape) = self.turns.first().filter(|_| self.taken < self.most)?;
-        let first = self.shapes.get(shape)?.line.first()?;
-        Some(first.name.clone())
-    }
-
-    /// Changes the state of a pod, or forgets it. Returns the pods that got a place because of it.
-    fn change(&mut self, name: &Name, state: Option<State>) -> Vec<Name> {
-        let Some(Pod { shape, gang, .. }) = self.remove(name) else {
-            return Vec::new();
-        };
-        if let Some(state) = state {
-            self.put(name.clone(), shape, gang.clone(), state);
-        }
-        self.admit(gang)
-    }
-
-    /// A gang has this size now, if any pod of it is known. Returns the pods that got a place because of it.
-    fn resize(&mut self, gang: &Gang) -> Vec<Name> {
-        if self.gangs.get(&gang.name).is_none_or(|known| known.size == gang.size) {
-            return Vec::new();
-        }
-        let name = self.note_size(Some(gang.clone()));
-        self.admit(name)
-    }
-
-    /// Keeps the size of a gang, as the last of its pods says it. Returns its name.
-    fn note_size(&mut self, gang: Option<Gang>) -> Option<Name> {
-        let Gang { name, size } = gang?;
-        self.change_gang(&name, |of_gang| of_gang.size = size);
-        Some(name)
-    }
-
-    fn change_gang(&mut self, gang: &Name, change: impl FnOnce(&mut OfGang)) {
-        let most_alike = self.most_alike();
-        let of_gang = self.gangs.entry(gang.clone()).or_default();
-        let before = of_gang.taken(most_alike);
-        change(of_gang);
-        self.taken = self.taken + of_gang.taken(most_alike) - before;
-    }
-
-    /// Forgets a gang without pods.
-    fn drop_gang(&mut self, gang: Option<&Name>) {
-        if let Some(gang) = gang
-            && self.gangs.get(gang).is_some_and(OfGang::is_empty)
-        {
-            self.gangs.remove(gang);
-        }
-    }
-
-    /// Counts a pod of a gang, or of none.
-    fn count_in(&mut self, gang: Option<&Name>, name: &Name, state: State) {
-        let Some(gang) = gang else {
-            self.taken += usize::from(state.has_place());
-            return;
-        };
-        self.change_gang(gang, |of_gang| match state {
-            State::Waiting => {
-                of_gang.waiting.insert(name.clone());
-            }
-            State::New | State::OnHost => of_gang.placed += 1,
-            State::Started => of_gang.started += 1,
-        });
-    }
-
-    /// Counts it no more.
-    fn count_out(&mut self, gang: Option<&Name>, name: &Name, state: State) {
-        let Some(gang) = gang else {
-            self.taken -= usize::from(state.has_place());
-            return;
-        };
-        self.change_gang(gang, |of_gang| match state {
-            State::Waiting => {
-                of_gang.waiting.remove(name);
-            }
-            State::New | State::OnHost => of_gang.placed -= 1,
-            State::Started => of_gang.started -= 1,
-        });
-    }
-
-    /// Puts a pod into a state other than waiting.
-    fn put(&mut self, name: Name, shape: Shape, gang: Option<Name>, state: State) {
-        self.count_in(gang.as_ref(), &name, state);
-        let of_shape = self.shapes.entry(Arc::clone(&shape)).or_default();
-        of_shape.placed += usize::from(state.has_place());
-        self.refresh(&shape);
-        self.pods.insert(name, Pod { shape, gang, state });
-    }
-
-    /// Puts a pod into the line.
-    fn wait(&mut self, shape: &Shape, request: Request, gang: Option<Name>, now: Instant) {
-        let (name, state) = (request.name.clone(), State::Waiting);
-        self.count_in(gang.as_ref(), &name, state);
-        let of_shape = self.shapes.entry(Arc::clone(shape)).or_default();
-        of_shape.line.add(request, now);
-        self.refresh(shape);
-        let shape = Arc::clone(shape);
-        self.pods.insert(name, Pod { shape, gang, state });
-    }
-
-    /// Forgets a pod, but not the size of its gang.
-    fn remove(&mut self, name: &Name) -> Option<Pod> {
-        let pod = self.pods.remove(name)?;
-        self.count_out(pod.gang.as_ref(), name, pod.state);
-        if let Some(of_shape) = self.shapes.get_mut(&pod.shape) {
-            of_shape.placed -= usize::from(pod.state.has_place());
-            if pod.state == State::Waiting {
-                of_shape.line.take(name);
-            }
-        }
-        self.refresh(&pod.shape);
-        Some(pod)
-    }
-
-    /// Brings the turn of a shape up to date.
-    fn refresh(&mut self, shape: &Shape) {
-        let most_alike = self.most_alike();
-        let Some(of_shape) = self.shapes.get_mut(shape) else {
-            return;
-        };
-        if let Some(turn) = of_shape.turn.take() {
-            self.turns.remove(&turn);
-        }
-        if of_shape.placed == 0 && of_shape.line.is_empty() {
-            self.shapes.remove(shape);
-            return;
-        }
-        let first = of_shape.line.first().filter(|_| of_shape.placed < most_alike);
-        if let Some(first) = first {
-            let turn = (Reverse(first.priority), of_shape.placed, Arc::clone(shape));
-            of_shape.turn = Some(turn.clone());
-            self.turns.insert(turn);
-        }
+    /// Since when a pod waits, if it does.
+    fn since(&self, name: &Name) -> Option<Instant> {
+        let group = self.pods.get(name)?.group(name)?;
+        self.lines.get(&group)?.since(name)
     }
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,10 @@ use super::{
 };
 use crate::testing::{Script, ScriptedApi};
 use berth_api::{IdleLastStep, IdleReclaim, OwnerKind, OwnerSuspend};
-use berth_idle_reclaim::{ladder::LadderState, workload::WorkloadName};
+use berth_idle_reclaim::{
+    ladder::{LadderState, UnknownTime},
+    workload::WorkloadName,
+};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -82,6 +85,7 @@ fn idle(name: &str, pods: &[&str]) -> Decision {
             step: IdleStep::Warned,
             step_since: 0,
             paused: false,
+            unknown: UnknownTime::default(),
         }),
         next_step_at: None,
     }

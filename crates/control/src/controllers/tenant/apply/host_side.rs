@@ -51,7 +51,7 @@ impl<'a> HostSide<'a> {
         let (None, Some(accepted)) = (&self.applied, self.accepted) else {
             return;
         };
-        let prepared = prepare::prepare(self.context, accepted, self.nodes).await;
+        let prepared = Box::pin(prepare::prepare(self.context, accepted, self.nodes)).await;
         // Whatever failed: the syncer reads it, and nothing else depends on it.
         let schedule = tenant_schedule::publish_schedule(self.context, accepted).await;
         self.applied = Some(OnHost {
