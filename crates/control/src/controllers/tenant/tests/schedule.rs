@@ -19,6 +19,8 @@ pub(super) fn insert_stop(fixture: &Fixture) {
             },
         }),
     );
+    // The controller of policies reads it.
+    fixture.context.schedules.forget("closed");
 }
 
 /// Once the policy is gone, the controller of policies forgets it.
