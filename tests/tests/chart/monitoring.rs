@@ -9,7 +9,7 @@ use berth_control::{
 use serde_json::{Value, json};
 
 /// Values with a Prometheus of the platform.
-fn with_prometheus() -> Value {
+pub(crate) fn with_prometheus() -> Value {
     let peer = json!({
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
@@ -17,7 +17,7 @@ fn with_prometheus() -> Value {
     json!({"networkPolicies": {"metricsFrom": [peer]}})
 }
 
-fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
+pub(crate) fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
     all.iter().find(|document| named(document) == name)
 }
 
@@ -87,12 +87,17 @@ async fn syncers_are_found_in_control_planes_and_say_things_of_their_own_tenant_
     let expected = json!({
         "selector": {"matchLabels": {APP_NAME: SYNCER}},
         "namespaceSelector": {"any": true},
-        "sampleLimit": 50_000,
+        "bodySizeLimit": "4MB",
+        "sampleLimit": 20_000,
+        "labelLimit": 30,
+        "labelNameLengthLimit": 64,
+        "labelValueLengthLimit": 512,
         "podMetricsEndpoints": [{
             "port": ADMIN_PORT,
             "path": "/metrics",
             "scheme": "http",
             "interval": "1m",
+            "followRedirects": false,
             "honorLabels": false,
             "honorTimestamps": false,
             "relabelings": [
@@ -104,6 +109,44 @@ async fn syncers_are_found_in_control_planes_and_say_things_of_their_own_tenant_
         }],
     });
     assert_eq!(monitor["spec"], expected);
+}
+
+/// Clients from everywhere reach the gateway. One that has been taken over must not say what control says of tenants.
+#[tokio::test]
+async fn control_the_gateway_and_etcd_are_limited_as_syncers_are() {
+    let all = template(&json!({"gateway": {"enabled": true, "domain": "tenants.example.com"}}))
+        .await
+        .unwrap();
+    let spec = &find(&all, "ServiceMonitor/berth").unwrap()["spec"];
+    for (limit, value) in [
+        ("bodySizeLimit", json!("256MB")),
+        ("sampleLimit", json!(1_000_000)),
+        ("labelLimit", json!(30)),
+        ("labelNameLengthLimit", json!(64)),
+        // Users choose values of labels of control.
+        ("labelValueLengthLimit", json!(null)),
+    ] {
+        assert_eq!(spec[limit], value, "{limit}");
+    }
+    let endpoints = spec["endpoints"].as_array().unwrap();
+    assert_eq!(endpoints.len(), 2);
+    for endpoint in endpoints {
+        for field in ["followRedirects", "honorLabels", "honorTimestamps"] {
+            assert_eq!(endpoint[field], false, "{field} of {endpoint}");
+        }
+    }
+    let services = ["berth-control", "berth-gateway-admin"];
+    assert!(
+        services
+            .iter()
+            .all(|name| find(&all, &format!("Service/{name}")).is_some())
+    );
+    let regex = format!("{};berth_control_.+|{};berth_gateway_.+", services[0], services[1]);
+    let kept = json!([{"sourceLabels": ["service", "__name__"], "regex": regex, "action": "keep"}]);
+    assert_eq!(
+        (&endpoints[0]["port"], &endpoints[0]["metricRelabelings"]),
+        (&json!("admin"), &kept)
+    );
 }
 
 /// A name that Kubernetes does not know would be left out of a selector, and an empty selector is everybody.
