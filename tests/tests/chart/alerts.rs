@@ -134,3 +134,25 @@ fn a_syncer_that_adds_series_without_end_raises_the_alert_and_one_that_often_sta
         ],
     );
 }
+
+#[test]
+fn many_streams_at_the_hosts_api_servers_raise_the_alert() {
+    let expression = format!("({}) * 0 + 1", alert_expression("BerthManyPodStreams"));
+    let open = |instance: &str, resource: &str, subresource: &str, values: &str| {
+        let labels = format!("instance=\"{instance}\", resource=\"{resource}\", subresource=\"{subresource}\"");
+        json!({"series": format!("apiserver_longrunning_requests{{{labels}}}"), "values": values})
+    };
+    let raised_at =
+        |time: &str, is_raised: bool| evaluates_to(&expression, time, "{subresource=\"log\"}", is_raised.then_some(1));
+    evaluate(
+        &[
+            open("a", "pods", "log", "600x40"),
+            open("b", "pods", "log", "300x9 500x30"),
+            open("a", "pods", "exec", "1000x40"),
+            // Watches, and what kubelets answer themselves.
+            open("a", "pods", "", "9000x40"),
+            open("a", "nodes", "proxy", "9000x40"),
+        ],
+        &[raised_at("4m", false), raised_at("6m", true)],
+    );
+}
