@@ -21,6 +21,11 @@ pub(crate) fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
     all.iter().find(|document| named(document) == name)
 }
 
+/// Requirements of a namespace that is none of a tenant.
+fn no_tenants() -> Value {
+    json!([{"key": labels::ROLE, "operator": "DoesNotExist"}])
+}
+
 /// What the settings of control say about who collects metrics.
 fn metrics_from_of_control(all: &[Value]) -> Value {
     let settings = find(all, "ConfigMap/berth-control").unwrap()["data"]["settings.json"].as_str();
@@ -40,7 +45,10 @@ async fn a_prometheus_that_the_platform_names_may_reach_berth_and_syncers() {
     let all = template(&values).await.unwrap();
     let peers = &values["networkPolicies"]["metricsFrom"];
     let policy = find(&all, "NetworkPolicy/berth-metrics").unwrap();
-    assert_eq!(&policy["spec"]["ingress"][0]["from"], peers);
+    let mut outside_tenants = peers.clone();
+    outside_tenants[0]["namespaceSelector"]["matchExpressions"] = no_tenants();
+    assert_eq!(policy["spec"]["ingress"][0]["from"], outside_tenants);
+    // Control adds that itself.
     assert_eq!(&metrics_from_of_control(&all), peers);
     assert!(find(&all, "PodMonitor/berth-syncers").is_some());
     let all = template(&json!({})).await.unwrap();
@@ -49,6 +57,27 @@ async fn a_prometheus_that_the_platform_names_may_reach_berth_and_syncers() {
         find(&all, "PodMonitor/berth-syncers").is_none(),
         "no Prometheus reaches syncers"
     );
+}
+
+/// A selector that has been left empty selects the namespaces of tenants as well.
+#[tokio::test]
+async fn no_selector_of_namespaces_selects_those_of_tenants() {
+    let team = json!({"key": "team", "operator": "Exists"});
+    let peers = json!([
+        {"namespaceSelector": {}, "podSelector": {}},
+        {"namespaceSelector": {"matchExpressions": [team]}},
+        {"podSelector": {"matchLabels": {"app": "prometheus"}}},
+        {"ipBlock": {"cidr": "192.0.2.0/24", "except": ["192.0.2.7/32"]}},
+    ]);
+    let all = template(&json!({"networkPolicies": {"metricsFrom": peers}}))
+        .await
+        .unwrap();
+    let mut expected = peers.clone();
+    expected[0]["namespaceSelector"]["matchExpressions"] = no_tenants();
+    expected[1]["namespaceSelector"]["matchExpressions"] = json!([team, no_tenants()[0]]);
+    let policy = find(&all, "NetworkPolicy/berth-metrics").unwrap();
+    assert_eq!(policy["spec"]["ingress"][0]["from"], expected);
+    assert_eq!(metrics_from_of_control(&all), peers);
 }
 
 #[tokio::test]
@@ -149,15 +178,20 @@ async fn control_the_gateway_and_etcd_are_limited_as_syncers_are() {
     );
 }
 
-/// A name that Kubernetes does not know would be left out of a selector, and an empty selector is everybody.
+/// A name that Kubernetes does not know would be left out of a selector, and an empty selector is everybody. A value that it does not take would
+/// keep every tenant from its policies.
 #[tokio::test]
-async fn peers_with_unknown_fields_are_refused() {
+async fn peers_that_no_policy_can_have_are_refused() {
     for peer in [
         json!({}),
         json!({"namespaces": "monitoring"}),
         json!({"namespaceSelector": {"matchLabel": {"a": "b"}}}),
         json!({"podSelector": {"matchExpressions": [{"key": "a", "op": "Exists"}]}}),
         json!({"ipBlock": {"cidr": "192.0.2.7/32"}, "podSelector": {}}),
+        json!({"ipBlock": {"cidr": "192.0.2.7"}}),
+        json!({"ipBlock": {"cidr": "192.0.2.0/24", "except": ["192.0.2.7"]}}),
+        json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}),
+        json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}),
     ] {
         let refusal = template(&json!({"networkPolicies": {"metricsFrom": [peer]}})).await;
         assert!(
