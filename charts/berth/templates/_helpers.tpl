@@ -32,6 +32,17 @@
 [berth-control, berth-etcd{{ with .Values.gateway }}{{ if .enabled }}, berth-gateway{{ end }}{{ end }}]
 {{- end -}}
 
+{{/* Peers of a NetworkPolicy, of a list of them. No selector of namespaces selects those of tenants: control adds the same. */}}
+{{- define "berth.peersOutsideTenants" -}}
+{{- $none := dict "key" "berth.dev/role" "operator" "DoesNotExist" -}}
+{{- range $peer := deepCopy . }}
+{{- if hasKey $peer "namespaceSelector" }}
+{{- $_ := set $peer.namespaceSelector "matchExpressions" (append ($peer.namespaceSelector.matchExpressions | default list) $none) }}
+{{- end }}
+- {{ toYaml $peer | nindent 2 | trim }}
+{{- end }}
+{{- end -}}
+
 {{- define "berth.labels" -}}
 app.kubernetes.io/part-of: berth
 app.kubernetes.io/managed-by: {{ .Release.Service }}

@@ -78,6 +78,9 @@ pub const IN_USE_MARKER: &str = "berth.dev/in-use-marker";
 /// Label of the ConfigMap that marks a node as being in use: a hash of what identifies the machine of the node.
 /// Set by: Berth.
 pub const MACHINE: &str = "berth.dev/machine";
+/// Annotation on pods of control, by the chart: hash of the settings with which they started. Pods with other settings replace them.
+/// Set by: Berth.
+pub const SETTINGS_HASH: &str = "berth.dev/settings-hash";
 /// Annotation on a node: annotations for autoscalers that Berth set there, separated by commas. It takes these off again.
 /// Set by: Berth.
 pub const AUTOSCALER_ANNOTATIONS: &str = "berth.dev/autoscaler-annotations";

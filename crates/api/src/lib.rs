@@ -34,7 +34,7 @@ mod organization;
 pub mod pod_labels;
 pub mod policy_annotations;
 mod project;
-mod qualified_name;
+pub mod qualified_name;
 pub mod quantity;
 mod quotas;
 pub mod ranges;

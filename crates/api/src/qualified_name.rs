@@ -6,7 +6,7 @@ const MAX_NAME: usize = 63;
 const MAX_DOMAIN: usize = 253;
 
 /// Whether a text is a qualified name (`IsQualifiedName` of Kubernetes): a name, or a domain and a name with a slash between them.
-pub(crate) fn is_qualified_name(text: &str) -> bool {
+pub fn is_qualified_name(text: &str) -> bool {
     let (domain, name) = text
         .split_once('/')
         .map_or((None, text), |(domain, name)| (Some(domain), name));
@@ -21,7 +21,7 @@ pub(crate) fn is_qualified_name(text: &str) -> bool {
 }
 
 /// Whether a text can be the value of a label: as a name, or empty.
-pub(crate) fn is_label_value(value: &str) -> bool {
+pub fn is_label_value(value: &str) -> bool {
     let ends = [value.bytes().next(), value.bytes().next_back()];
     value.len() <= MAX_NAME
         && value

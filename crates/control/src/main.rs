@@ -62,6 +62,8 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> Result<(), AnyError> {
+    // A replica that waits for the lease is ready, and a rollout ends those before it. One that could not work must not get so far.
+    let settings = read_cluster_settings(&args)?;
     let stop = shutdown::signals()?;
     let readiness = Readiness::new(&["host watches"]);
     let mut registry = Registry::default();
@@ -95,7 +97,7 @@ async fn run(args: Args) -> Result<(), AnyError> {
     let leading = lease::run_as_leader(host, &lease, &stop, on_waiting, async |stop| {
         readiness.set("host watches", false);
         readiness.remark(&[]);
-        outcome = lead(&args, client, metrics, stop.clone(), || {
+        outcome = lead(&args, settings, client, metrics, stop.clone(), || {
             readiness.set("host watches", true);
         })
         .await;
@@ -111,12 +113,12 @@ async fn run(args: Args) -> Result<(), AnyError> {
 /// Runs as the leader. The runtime is opened only now, because only one replica may supervise the processes.
 async fn lead(
     args: &Args,
+    settings: ClusterSettings,
     client: kube::Client,
     metrics: Metrics,
     stop: tokio_util::sync::CancellationToken,
     on_ready: impl FnOnce(),
 ) -> Result<(), AnyError> {
-    let settings = read_cluster_settings(args)?;
     let metrics_from = settings.metrics_from.clone();
     let runtime = open_runtime(args, settings, &client).await?;
     let endpoints = find_datastore_endpoints(args, &client).await?;
@@ -249,4 +251,28 @@ fn read_kubeconfig(file: &Path) -> Result<(String, String), AnyError> {
         (None, None) => return Err("the kubeconfig names no certificate authority".into()),
     };
     Ok((server, String::from_utf8(ca)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn settings_that_cannot_be_used_end_control_before_it_waits_for_the_lease() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("settings.json");
+        std::fs::write(&file, r#"{"metricsFrom": [{"ipBlock": {"cidr": "192.0.2.7"}}]}"#).unwrap();
+        let args = Args::try_parse_from([
+            "berth-control",
+            "--runtime=cluster",
+            "--datastore-service=berth-system/berth-etcd",
+            "--datastore-ca=ca.crt",
+            "--datastore-ca-key=ca.key",
+            "--admin-address=127.0.0.1:0",
+            &format!("--kubeconfig={}", folder.path().join("none").display()),
+            &format!("--cluster-settings={}", file.display()),
+        ]);
+        let error = Box::pin(run(args.unwrap())).await.unwrap_err();
+        assert!(error.to_string().contains("192.0.2.7 is not a range"), "{error}");
+    }
 }

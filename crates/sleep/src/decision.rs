@@ -164,7 +164,7 @@ pub enum WakeCause {
 }
 
 impl WakeCause {
-    /// Its name, as the reason of a condition.
+    /// Its name, as the label `cause` of a metric.
     pub fn name(self) -> &'static str {
         match self {
             Self::Requested => "Requested",

@@ -2,6 +2,8 @@
 
 mod host_writes;
 mod scheduling_window;
+#[cfg(test)]
+mod scrape_tests;
 mod waiting_room;
 
 pub use host_writes::{HostWriteMetrics, SizeLabels};

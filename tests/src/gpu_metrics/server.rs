@@ -20,8 +20,12 @@ pub struct Server {
 impl Server {
     /// Starts it. It scrapes exporters of so many nodes at one address, with so many seconds between two scrapes.
     pub fn start(exporters: SocketAddr, nodes: usize, scrape_interval: i64) -> Self {
+        Self::with_configuration(&configuration(exporters, nodes, scrape_interval))
+    }
+
+    /// Starts it with this configuration, as YAML or JSON.
+    pub fn with_configuration(text: &str) -> Self {
         let dir = TempDir::with_prefix("berth-prometheus-").unwrap();
-        let text = configuration(exporters, nodes, scrape_interval);
         fs::write(dir.path().join("prometheus.yml"), text).unwrap();
         let port = free_port().unwrap();
         Self {

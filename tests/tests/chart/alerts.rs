@@ -36,10 +36,13 @@ fn two_denials() -> Value {
     counter("berth-pods", "deny", "_x10 1x59 2x60")
 }
 
-/// What an expression evaluates to at a time: this value for `berth-pods`, or nothing.
-fn evaluates_to(expression: &str, time: &str, value: Option<u8>) -> Value {
+/// The labels of `berth-pods`.
+const PODS: &str = "{policy=\"berth-pods\"}";
+
+/// What an expression evaluates to at a time: this value with these labels, or nothing.
+fn evaluates_to(expression: &str, time: &str, labels: &str, value: Option<u8>) -> Value {
     let samples: Vec<Value> = value
-        .map(|value| json!({"labels": "{policy=\"berth-pods\"}", "value": value}))
+        .map(|value| json!({"labels": labels, "value": value}))
         .into_iter()
         .collect();
     json!({"expr": expression, "eval_time": time, "exp_samples": samples})
@@ -62,7 +65,7 @@ fn evaluate(input_series: &[Value], expected: &[Value]) {
 fn the_first_denial_of_a_policy_raises_the_alert_and_so_does_the_next() {
     // Whether there is a sample decides; `increase` extrapolates its value.
     let expression = format!("({}) * 0 + 1", alert_expression("BerthAdmissionPolicyDenied"));
-    let raised_at = |time: &str, is_raised: bool| evaluates_to(&expression, time, is_raised.then_some(1));
+    let raised_at = |time: &str, is_raised: bool| evaluates_to(&expression, time, PODS, is_raised.then_some(1));
     evaluate(
         &[
             two_denials(),
@@ -84,7 +87,7 @@ fn the_first_denial_of_a_policy_raises_the_alert_and_so_does_the_next() {
 #[test]
 fn the_dashboard_shows_the_first_denial_of_a_policy_and_the_next() {
     let expression = format!("({}) > bool 0", panel_expression("Denied by admission policies"));
-    let shown_at = |time: &str, value: Option<u8>| evaluates_to(&expression, time, value);
+    let shown_at = |time: &str, value: Option<u8>| evaluates_to(&expression, time, PODS, value);
     evaluate(
         &[
             two_denials(),
@@ -99,5 +102,57 @@ fn the_dashboard_shows_the_first_denial_of_a_policy_and_the_next() {
             shown_at("36m", Some(1)),
             shown_at("55m", Some(0)),
         ],
+    );
+}
+
+#[test]
+fn a_syncer_that_adds_series_without_end_raises_the_alert_and_one_that_often_starts_does_not() {
+    let expression = format!("({}) * 0 + 1", alert_expression("BerthSyncerSeriesChurn"));
+    let added =
+        |labels: &str, values: &str| json!({"series": format!("scrape_series_added{{{labels}}}"), "values": values});
+    let job = "job=\"berth-system/berth-syncers\", tenant_namespace=\"team\"";
+    let starts = ["3500 0x8"; 24].join(" ");
+    let speech = "{tenant_namespace=\"team\", tenant=\"speech\"}";
+    let raised_at = |time: &str, is_raised: bool| evaluates_to(&expression, time, speech, is_raised.then_some(1));
+    evaluate(
+        &[
+            // Ten minutes, in two pods.
+            added(&format!("{job}, tenant=\"speech\", pod=\"a\""), "20000x9 0x230"),
+            added(&format!("{job}, tenant=\"speech\", pod=\"b\""), "_x9 20000x9 0x220"),
+            added(&format!("{job}, tenant=\"vision\", pod=\"c\""), &starts),
+            added(
+                "job=\"of-others\", tenant_namespace=\"team\", tenant=\"other\"",
+                "20000x240",
+            ),
+        ],
+        &[
+            raised_at("30s", false),
+            raised_at("1m", true),
+            raised_at("9m", true),
+            raised_at("60m", true),
+            raised_at("75m", false),
+        ],
+    );
+}
+
+#[test]
+fn many_streams_at_the_hosts_api_servers_raise_the_alert() {
+    let expression = format!("({}) * 0 + 1", alert_expression("BerthManyPodStreams"));
+    let open = |instance: &str, resource: &str, subresource: &str, values: &str| {
+        let labels = format!("instance=\"{instance}\", resource=\"{resource}\", subresource=\"{subresource}\"");
+        json!({"series": format!("apiserver_longrunning_requests{{{labels}}}"), "values": values})
+    };
+    let raised_at =
+        |time: &str, is_raised: bool| evaluates_to(&expression, time, "{subresource=\"log\"}", is_raised.then_some(1));
+    evaluate(
+        &[
+            open("a", "pods", "log", "600x40"),
+            open("b", "pods", "log", "300x9 500x30"),
+            open("a", "pods", "exec", "1000x40"),
+            // Watches, and what kubelets answer themselves.
+            open("a", "pods", "", "9000x40"),
+            open("a", "nodes", "proxy", "9000x40"),
+        ],
+        &[raised_at("4m", false), raised_at("6m", true)],
     );
 }

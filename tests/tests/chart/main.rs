@@ -6,5 +6,6 @@ mod alerts;
 mod images;
 mod monitoring;
 mod render;
+mod scrapes;
 mod server;
 mod texts;

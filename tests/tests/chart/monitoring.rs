@@ -9,7 +9,7 @@ use berth_control::{
 use serde_json::{Value, json};
 
 /// Values with a Prometheus of the platform.
-fn with_prometheus() -> Value {
+pub(crate) fn with_prometheus() -> Value {
     let peer = json!({
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
@@ -17,8 +17,13 @@ fn with_prometheus() -> Value {
     json!({"networkPolicies": {"metricsFrom": [peer]}})
 }
 
-fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
+pub(crate) fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
     all.iter().find(|document| named(document) == name)
+}
+
+/// Requirements of a namespace that is none of a tenant.
+fn no_tenants() -> Value {
+    json!([{"key": labels::ROLE, "operator": "DoesNotExist"}])
 }
 
 /// What the settings of control say about who collects metrics.
@@ -40,7 +45,10 @@ async fn a_prometheus_that_the_platform_names_may_reach_berth_and_syncers() {
     let all = template(&values).await.unwrap();
     let peers = &values["networkPolicies"]["metricsFrom"];
     let policy = find(&all, "NetworkPolicy/berth-metrics").unwrap();
-    assert_eq!(&policy["spec"]["ingress"][0]["from"], peers);
+    let mut outside_tenants = peers.clone();
+    outside_tenants[0]["namespaceSelector"]["matchExpressions"] = no_tenants();
+    assert_eq!(policy["spec"]["ingress"][0]["from"], outside_tenants);
+    // Control adds that itself.
     assert_eq!(&metrics_from_of_control(&all), peers);
     assert!(find(&all, "PodMonitor/berth-syncers").is_some());
     let all = template(&json!({})).await.unwrap();
@@ -49,6 +57,27 @@ async fn a_prometheus_that_the_platform_names_may_reach_berth_and_syncers() {
         find(&all, "PodMonitor/berth-syncers").is_none(),
         "no Prometheus reaches syncers"
     );
+}
+
+/// A selector that has been left empty selects the namespaces of tenants as well.
+#[tokio::test]
+async fn no_selector_of_namespaces_selects_those_of_tenants() {
+    let team = json!({"key": "team", "operator": "Exists"});
+    let peers = json!([
+        {"namespaceSelector": {}, "podSelector": {}},
+        {"namespaceSelector": {"matchExpressions": [team]}},
+        {"podSelector": {"matchLabels": {"app": "prometheus"}}},
+        {"ipBlock": {"cidr": "192.0.2.0/24", "except": ["192.0.2.7/32"]}},
+    ]);
+    let all = template(&json!({"networkPolicies": {"metricsFrom": peers}}))
+        .await
+        .unwrap();
+    let mut expected = peers.clone();
+    expected[0]["namespaceSelector"]["matchExpressions"] = no_tenants();
+    expected[1]["namespaceSelector"]["matchExpressions"] = json!([team, no_tenants()[0]]);
+    let policy = find(&all, "NetworkPolicy/berth-metrics").unwrap();
+    assert_eq!(policy["spec"]["ingress"][0]["from"], expected);
+    assert_eq!(metrics_from_of_control(&all), peers);
 }
 
 #[tokio::test]
@@ -87,12 +116,17 @@ async fn syncers_are_found_in_control_planes_and_say_things_of_their_own_tenant_
     let expected = json!({
         "selector": {"matchLabels": {APP_NAME: SYNCER}},
         "namespaceSelector": {"any": true},
-        "sampleLimit": 50_000,
+        "bodySizeLimit": "4MB",
+        "sampleLimit": 20_000,
+        "labelLimit": 30,
+        "labelNameLengthLimit": 64,
+        "labelValueLengthLimit": 512,
         "podMetricsEndpoints": [{
             "port": ADMIN_PORT,
             "path": "/metrics",
             "scheme": "http",
             "interval": "1m",
+            "followRedirects": false,
             "honorLabels": false,
             "honorTimestamps": false,
             "relabelings": [
@@ -106,15 +140,58 @@ async fn syncers_are_found_in_control_planes_and_say_things_of_their_own_tenant_
     assert_eq!(monitor["spec"], expected);
 }
 
-/// A name that Kubernetes does not know would be left out of a selector, and an empty selector is everybody.
+/// Clients from everywhere reach the gateway. One that has been taken over must not say what control says of tenants.
 #[tokio::test]
-async fn peers_with_unknown_fields_are_refused() {
+async fn control_the_gateway_and_etcd_are_limited_as_syncers_are() {
+    let all = template(&json!({"gateway": {"enabled": true, "domain": "tenants.example.com"}}))
+        .await
+        .unwrap();
+    let spec = &find(&all, "ServiceMonitor/berth").unwrap()["spec"];
+    for (limit, value) in [
+        ("bodySizeLimit", json!("256MB")),
+        ("sampleLimit", json!(1_000_000)),
+        ("labelLimit", json!(30)),
+        ("labelNameLengthLimit", json!(64)),
+        // Users choose values of labels of control.
+        ("labelValueLengthLimit", json!(null)),
+    ] {
+        assert_eq!(spec[limit], value, "{limit}");
+    }
+    let endpoints = spec["endpoints"].as_array().unwrap();
+    assert_eq!(endpoints.len(), 2);
+    for endpoint in endpoints {
+        for field in ["followRedirects", "honorLabels", "honorTimestamps"] {
+            assert_eq!(endpoint[field], false, "{field} of {endpoint}");
+        }
+    }
+    let services = ["berth-control", "berth-gateway-admin"];
+    assert!(
+        services
+            .iter()
+            .all(|name| find(&all, &format!("Service/{name}")).is_some())
+    );
+    let regex = format!("{};berth_control_.+|{};berth_gateway_.+", services[0], services[1]);
+    let kept = json!([{"sourceLabels": ["service", "__name__"], "regex": regex, "action": "keep"}]);
+    assert_eq!(
+        (&endpoints[0]["port"], &endpoints[0]["metricRelabelings"]),
+        (&json!("admin"), &kept)
+    );
+}
+
+/// A name that Kubernetes does not know would be left out of a selector, and an empty selector is everybody. A value that it does not take would
+/// keep every tenant from its policies.
+#[tokio::test]
+async fn peers_that_no_policy_can_have_are_refused() {
     for peer in [
         json!({}),
         json!({"namespaces": "monitoring"}),
         json!({"namespaceSelector": {"matchLabel": {"a": "b"}}}),
         json!({"podSelector": {"matchExpressions": [{"key": "a", "op": "Exists"}]}}),
         json!({"ipBlock": {"cidr": "192.0.2.7/32"}, "podSelector": {}}),
+        json!({"ipBlock": {"cidr": "192.0.2.7"}}),
+        json!({"ipBlock": {"cidr": "192.0.2.0/24", "except": ["192.0.2.7"]}}),
+        json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}),
+        json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}),
     ] {
         let refusal = template(&json!({"networkPolicies": {"metricsFrom": [peer]}})).await;
         assert!(

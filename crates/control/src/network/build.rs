@@ -80,8 +80,9 @@ pub fn all_addresses_except(blocked: &[IpNet]) -> Vec<NetworkPolicyPeer> {
         .collect()
 }
 
-/// A peer of a policy in the namespace `home`, as a peer of policies elsewhere: without a namespace it means pods of `home`. What is empty is
-/// left out, as the API server returns it. Otherwise a policy would differ from the stored one for ever.
+/// A peer of a policy in the namespace `home`, as a peer of policies elsewhere: without a namespace it means pods of `home`, and no selector of
+/// namespaces selects those of tenants. What is empty is left out, as the API server returns it. Otherwise a policy would differ from the stored
+/// one for ever.
 pub fn peer_elsewhere(home: &str, peer: &NetworkPolicyPeer) -> NetworkPolicyPeer {
     let NetworkPolicyPeer {
         ip_block,
@@ -89,7 +90,7 @@ pub fn peer_elsewhere(home: &str, peer: &NetworkPolicyPeer) -> NetworkPolicyPeer
         pod_selector,
     } = peer;
     let namespaces = match (namespace_selector, ip_block) {
-        (Some(selector), _) => Some(without_empty(selector)),
+        (Some(selector), _) => Some(with_requirement(without_empty(selector), lacks(labels::ROLE))),
         (None, Some(_)) => None,
         (None, None) => Some(label_selector([(labels::NAMESPACE_NAME, home)])),
     };
@@ -100,6 +101,28 @@ pub fn peer_elsewhere(home: &str, peer: &NetworkPolicyPeer) -> NetworkPolicyPeer
         }),
         namespace_selector: namespaces,
         pod_selector: pod_selector.as_ref().map(without_empty),
+    }
+}
+
+/// The requirement that an object has no label with this key.
+pub fn lacks(key: &str) -> LabelSelectorRequirement {
+    LabelSelectorRequirement {
+        key: key.into(),
+        operator: "DoesNotExist".into(),
+        values: None,
+    }
+}
+
+/// A selector with one requirement more.
+pub fn with_requirement(selector: LabelSelector, requirement: LabelSelectorRequirement) -> LabelSelector {
+    let LabelSelector {
+        match_labels,
+        match_expressions,
+    } = selector;
+    let requirements = match_expressions.into_iter().flatten().chain([requirement]);
+    LabelSelector {
+        match_labels,
+        match_expressions: Some(requirements.collect()),
     }
 }
 

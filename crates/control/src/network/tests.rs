@@ -145,7 +145,7 @@ fn who_collects_metrics_is_a_peer_of_the_syncers_policy_as_the_api_server_stores
     let spec = serde_json::to_value(&changed[0].spec).unwrap();
     let expected = json!({
         "from": [
-            {"namespaceSelector": {"matchLabels": {"team": "monitoring"}},
+            {"namespaceSelector": {"matchLabels": {"team": "monitoring"}, "matchExpressions": [{"key": "berth.dev/role", "operator": "DoesNotExist"}]},
                 "podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}},
             {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "berth-system"}},
                 "podSelector": {"matchLabels": {"app": "prometheus"}}},

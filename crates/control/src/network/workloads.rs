@@ -11,7 +11,10 @@
 
 use super::{
     NetworkIsolation,
-    build::{Rules, address, allowed_block, allowed_ports, block, dns, label_selector, pods, pods_in, port},
+    build::{
+        Rules, address, allowed_block, allowed_ports, block, dns, label_selector, lacks, pods, pods_in, port,
+        with_requirement,
+    },
 };
 use crate::control_plane::{API_SERVER, COREDNS, Endpoint, SYNCER};
 use berth_api::{
@@ -20,7 +23,7 @@ use berth_api::{
 };
 use k8s_openapi::{
     api::networking::v1::{NetworkPolicy, NetworkPolicyPeer},
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 
 pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPolicy> {
@@ -92,12 +95,7 @@ fn node_peers(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPolicyPeer> {
 
 /// The pods of a host namespace that is not a tenant's.
 fn pods_of_host_namespace(name: &str) -> NetworkPolicyPeer {
-    let mut selector = label_selector([(NAMESPACE_NAME, name)]);
-    selector.match_expressions = Some(vec![LabelSelectorRequirement {
-        key: TENANT.into(),
-        operator: "DoesNotExist".into(),
-        values: None,
-    }]);
+    let selector = with_requirement(label_selector([(NAMESPACE_NAME, name)]), lacks(TENANT));
     pods_in(selector, LabelSelector::default())
 }
 

@@ -98,6 +98,11 @@ impl References {
             .collect()
     }
 
+    /// The pods that use this one.
+    pub fn users_that_are_pods(&self, target: &Key) -> impl Iterator<Item = &Key> {
+        self.by_target.get(target).into_iter().flat_map(|users| &users.pods)
+    }
+
     /// The objects that use this one and are no pods. However many pods use it, that costs nothing.
     pub fn users_besides_pods(&self, target: &Key) -> impl Iterator<Item = &Key> {
         self.by_target.get(target).into_iter().flat_map(|users| &users.others)
@@ -137,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn users_that_are_no_pods_are_found_without_the_pods() {
+    fn users_that_are_pods_and_users_that_are_none_are_found_apart() {
         let mut references = References::default();
         let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("a", name)));
         let ingress = KindId::Ingress.key(Name::new("a", "one"));
@@ -147,6 +152,8 @@ mod tests {
         let others = |references: &References| references.users_besides_pods(&key("x")).cloned().collect::<Vec<_>>();
         assert_eq!(others(&references), std::slice::from_ref(&ingress));
         assert_eq!(references.users(&key("x")).len(), 3);
+        let pods: HashSet<&Key> = references.users_that_are_pods(&key("x")).collect();
+        assert_eq!(pods, HashSet::from([&one, &two]));
         for (user, changed) in [(&one, 0), (&ingress, 0), (&two, 1)] {
             assert_eq!(references.set(user, BTreeSet::new()).len(), changed);
         }

@@ -45,7 +45,7 @@ pub enum TenantError {
     NetworkPolicies(#[source] ReconcileError),
     /// Making a client for the tenant's API server.
     #[error("connection to the tenant: {0}")]
-    Connection(#[source] ReconcileError),
+    Connection(#[source] ConnectionError),
     /// Reserving the address of the tenant's DNS.
     #[error("DNS: {0}")]
     Dns(#[source] ReconcileError),
@@ -142,22 +142,13 @@ impl CleanupError {
     }
 }
 
-impl From<ConnectionError> for ReconcileError {
-    fn from(error: ConnectionError) -> Self {
-        Self::Blocked {
-            reason: "ConnectionError",
-            message: format!("cannot make a client for the tenant: {error}"),
-        }
-    }
-}
-
 /// Puts an error into the variant of its step: `.map_err(in_step(TenantError::Namespaces))`.
 pub(super) fn in_step<E: Into<ReconcileError>, S>(step: fn(ReconcileError) -> S) -> impl FnOnce(E) -> S {
     move |error| step(error.into())
 }
 
 impl TenantError {
-    /// Condition, reason and cause of the step.
+    /// Condition and reason of the step, and its cause if that may have a reason of its own.
     fn step(&self) -> (&'static str, &'static str, Option<&ReconcileError>) {
         match self {
             Self::Finalizer(cause) => (INFRASTRUCTURE_READY, "FinalizerFailed", Some(cause)),
@@ -171,7 +162,7 @@ impl TenantError {
             Self::NetworkPolicies(cause) => (INFRASTRUCTURE_READY, "NetworkPoliciesFailed", Some(cause)),
             Self::Datastore(cause) => (DATASTORE_READY, "DatastoreFailed", Some(cause)),
             Self::ExternalService(cause) => (ENDPOINT_READY, "ExternalServiceFailed", Some(cause)),
-            Self::Connection(cause) => (CONTROL_PLANE_READY, "ConnectionFailed", Some(cause)),
+            Self::Connection(_) => (CONTROL_PLANE_READY, "ConnectionFailed", None),
             Self::Dns(cause) => (CONTROL_PLANE_READY, "DNSFailed", Some(cause)),
             Self::Certificates(cause) => (CONTROL_PLANE_READY, "CertificatesFailed", Some(cause)),
             Self::ApiServer(cause) => (CONTROL_PLANE_READY, "APIServerFailed", Some(cause)),
@@ -222,6 +213,14 @@ impl TenantError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control_plane::CertificateError;
+
+    #[test]
+    fn a_connection_that_cannot_be_made_has_the_reason_of_its_step() {
+        let error = TenantError::Connection(CertificateError::Missing("ca.key".into()).into());
+        assert_eq!(error.reason(), "ConnectionFailed");
+        assert!(error.to_string().contains("the stored PKI lacks ca.key"), "{error}");
+    }
 
     #[test]
     fn only_steps_that_the_tenant_or_its_team_lets_fail_are_of_the_tenant() {

@@ -128,6 +128,7 @@ fn who_collects_metrics_reaches_the_metrics_of_syncers_and_nothing_else() {
             {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
                 "podSelector": {"matchLabels": {"app": "prometheus"}}},
             {"podSelector": {"matchLabels": {"app": "agent"}}},
+            {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "collector"}}},
         ]))
         .unwrap();
     }
@@ -137,6 +138,10 @@ fn who_collects_metrics_reaches_the_metrics_of_syncers_and_nothing_else() {
     let agent = pod("berth-system", 4, &[("app", "agent")]);
     let (berth, agent_elsewhere) = (pod("berth-system", 5, &[]), pod("other", 6, &[("app", "agent")]));
     let team = workload(0, 7, &[&[("app", "prometheus")][..], OPEN].concat());
+    let (collector, of_team) = (
+        pod("other", 13, &[("app", "collector")]),
+        workload(0, 14, &[&[("app", "collector")][..], OPEN].concat()),
+    );
     let (syncer, other_syncer) = (component(0, 8, "syncer"), component(1, 9, "syncer"));
     let (server, coredns) = (component(0, 10, "kube-apiserver"), component(0, 11, "coredns"));
     let metrics = ("TCP", 8080);
@@ -155,6 +160,9 @@ fn who_collects_metrics_reaches_the_metrics_of_syncers_and_nothing_else() {
         (&elsewhere, &syncer, metrics, false),
         (&agent_elsewhere, &syncer, metrics, false),
         (&team, &syncer, metrics, false),
+        (&collector, &syncer, metrics, true),
+        (&of_team, &syncer, metrics, false),
+        (&of_team, &other_syncer, metrics, false),
     ]);
 }
 

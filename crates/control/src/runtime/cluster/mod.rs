@@ -6,6 +6,7 @@
 
 mod build;
 mod go_memory_limit;
+mod metrics_peers;
 mod objects;
 mod settings;
 mod state;

@@ -1,7 +1,10 @@
 //! The platform's settings of the pods of control planes: read from one file, which the Helm chart writes.
 
-use super::super::RuntimeError;
-use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, Program, SCHEDULER, SYNCER};
+use super::metrics_peers;
+use crate::{
+    control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, Program, SCHEDULER, SYNCER},
+    runtime::RuntimeError,
+};
 use berth_kubernetes_versions::{self as versions, emulation};
 use k8s_openapi::{
     api::{
@@ -65,13 +68,22 @@ impl ClusterSettings {
     /// Reads settings from a JSON file. Missing fields are as in [`ClusterSettings::default`].
     ///
     /// # Errors
-    /// The file cannot be read, or has an unknown field.
+    /// The file cannot be read, or has an unknown field or a peer that an API server refuses.
     pub fn read(path: &Path) -> Result<Self, RuntimeError> {
         let text = std::fs::read_to_string(path).map_err(|source| RuntimeError::Io {
             path: path.display().to_string(),
             source,
         })?;
-        serde_json::from_str(&text).map_err(|error| RuntimeError::Settings(format!("{}: {error}", path.display())))
+        Self::parse(&text).map_err(|why| RuntimeError::Settings(format!("{}: {why}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let settings: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        for (index, peer) in settings.metrics_from.iter().enumerate() {
+            metrics_peers::validate(peer)
+                .map_err(|why| format!("metricsFrom[{index}] (networkPolicies.metricsFrom of the chart): {why}"))?;
+        }
+        Ok(settings)
     }
 
     /// Versions that tenants can have, newest first.
@@ -157,7 +169,7 @@ mod tests {
 
     #[test]
     fn missing_fields_have_defaults_and_unknown_fields_are_rejected() {
-        let settings: ClusterSettings = serde_json::from_str(
+        let settings = ClusterSettings::parse(
             r#"{"versions": ["v1.37.1", "v1.36.4"], "kubernetesRegistry": "mirror.example/k8s",
                 "resources": {"syncer": {"requests": {"cpu": "1"}}},
                 "metricsFrom": [{"ipBlock": {"cidr": "192.0.2.7/32"}}]}"#,
@@ -171,8 +183,18 @@ mod tests {
             settings.resources(API_SERVER, None).requests.unwrap()["memory"].0,
             "256Mi"
         );
-        let error = serde_json::from_str::<ClusterSettings>(r#"{"registry": "x"}"#).unwrap_err();
-        assert!(error.to_string().contains("registry"), "{error}");
+        let error = ClusterSettings::parse(r#"{"registry": "x"}"#).unwrap_err();
+        assert!(error.contains("registry"), "{error}");
+    }
+
+    #[test]
+    fn peers_that_would_keep_tenants_from_their_policies_are_rejected() {
+        let peers = r#"{"metricsFrom": [{"podSelector": {}}, {"ipBlock": {"cidr": "192.0.2.7"}}]}"#;
+        let error = ClusterSettings::parse(peers).unwrap_err();
+        assert!(
+            error.contains("metricsFrom[1]") && error.contains("192.0.2.7 is not a range"),
+            "{error}"
+        );
     }
 
     #[test]

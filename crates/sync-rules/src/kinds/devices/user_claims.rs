@@ -15,10 +15,10 @@ use crate::model::{
 pub fn is_held(cache: &Cache, claim: &Name) -> bool {
     let waits = |pod: &Key| {
         let host = cache.stores.host(KindId::Pod).get(&pod.name);
-        pod.kind == KindId::Pod && host.is_some_and(|host| !host.has_node)
+        host.is_some_and(|host| !host.has_node)
     };
     let target = KindId::ResourceClaim.key(claim.clone());
-    is_missing(cache, claim) && cache.references().users(&target).iter().any(waits)
+    is_missing(cache, claim) && cache.references().users_that_are_pods(&target).any(waits)
 }
 
 /// Whether one of the claims that a pod names is not on the host, but could be: a host pod of it that waits for a node is to be replaced.

@@ -133,7 +133,7 @@ pub(super) async fn start(
     let connected = connection
         .ready(remote, &server, authorities, have_run(tenant), waits)
         .await
-        .map_err(in_step(TenantError::Connection))?;
+        .map_err(TenantError::Connection)?;
     let applier = connected.as_ref().map(|connected| &connected.applier);
     let dns = dns::prepare_dns(context, prepared, applier)
         .await
