@@ -1,5 +1,9 @@
 //! What decides how a tenant runs, besides its nodes: its version, and the rules of its class.
 
+mod removals;
+
+pub(super) use removals::without_removed;
+
 use crate::{
     authentication::{self, ResolvedAuthentication},
     controllers::tenant_class::{self, class_of},
@@ -164,8 +168,9 @@ pub fn resolve(
 }
 
 /// What a tenant runs with as long as its spec is not accepted: what it was accepted with last, under the rules that its class has
-/// now. A spec that cannot be carried out keeps no rule away.
+/// now, and without the people whom the spec no longer lists. A spec that cannot be carried out keeps no rule away.
 pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &TenantClassSpec) -> Settings {
+    let accepted = without_removed(accepted, cluster, Some(rules));
     Settings {
         sync: SyncPolicy {
             ingress: expand_hostnames(cluster, &rules.sync.ingress),
@@ -181,11 +186,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         expiration: rules.expiration.clone(),
         sleep: rules.sleep.clone(),
         manifests: rules.manifests.clone(),
-        authentication: if accepted.authentication.from_class {
-            ResolvedAuthentication::of_class(&rules.authentication)
-        } else {
-            accepted.authentication
-        },
+        authentication: accepted.authentication,
         access: accepted.access,
         argo_cd: accepted.argo_cd.or_else(|| registration_of_all(cluster, rules)),
         argo_cd_server: rules.integrations.argo_cd.server,
