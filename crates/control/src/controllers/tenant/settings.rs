@@ -10,9 +10,9 @@ use crate::{
     network::{self, AllowedNetworks},
 };
 use berth_api::{
-    ArgoCdRegistration, ArgoCdServer, ClassManifest, ClassSleep, ControlPlaneService, ControlPlaneServicePolicy,
-    DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, StorageOffer, SyncPolicy, TenantAccess,
-    TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
+    ArgoCdRegistration, ArgoCdServer, ClassAuthentication, ClassManifest, ClassSleep, ControlPlaneService,
+    ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, StorageOffer,
+    SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -64,6 +64,9 @@ pub struct Settings {
     /// Whose tokens its API server accepts.
     #[serde(default)]
     pub authentication: ResolvedAuthentication,
+    /// Seconds for which a token of one of its ServiceAccounts is valid at most.
+    #[serde(default = "max_token_seconds")]
+    pub max_token_seconds: i64,
     /// Who has a role in all of it.
     #[serde(default)]
     pub access: TenantAccess,
@@ -87,6 +90,11 @@ pub struct Settings {
 /// The default of settings that earlier versions recorded.
 fn one() -> u32 {
     1
+}
+
+/// As [`one`].
+fn max_token_seconds() -> i64 {
+    ClassAuthentication::default().max_token_seconds()
 }
 
 impl Settings {
@@ -132,6 +140,7 @@ pub fn resolve(
             expiration: rules.expiration.clone(),
             authentication: authentication::resolve(spec.authentication.as_ref(), rules)
                 .map_err(|why| reject(AUTHENTICATION_NOT_ALLOWED, why))?,
+            max_token_seconds: rules.authentication.max_token_seconds(),
             access: spec.access.clone(),
             sleep: rules.sleep.clone(),
             manifests: rules.manifests.clone(),
@@ -187,6 +196,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         sleep: rules.sleep.clone(),
         manifests: rules.manifests.clone(),
         authentication: accepted.authentication,
+        max_token_seconds: rules.authentication.max_token_seconds(),
         access: accepted.access,
         argo_cd: accepted.argo_cd.or_else(|| registration_of_all(cluster, rules)),
         argo_cd_server: rules.integrations.argo_cd.server,

@@ -332,6 +332,7 @@ async fn render_control_plane(
         datastore_usage,
         limits_users: context.stores.limits_users(&tenant.cluster),
         authentication: &settings.authentication.rules,
+        max_token_seconds: settings.max_token_seconds,
         form: context.runtime.form(settings.replicas),
         network: &prepared.limits,
         endpoints: &prepared.endpoints,

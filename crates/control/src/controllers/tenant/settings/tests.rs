@@ -327,3 +327,22 @@ fn a_spec_that_is_not_accepted_takes_people_away_and_adds_none() {
         assert_eq!((names, issuers), (vec!["ada"], vec!["https://b.auth.svc"]));
     }
 }
+
+#[test]
+fn a_class_limits_how_long_tokens_are_valid() {
+    let cluster = cluster(Some("gold"), None);
+    let longer = |_: &str| {
+        let mut class = class("gold").as_ref().clone();
+        class.spec.authentication.service_account_max_token_expiration = Some("48h".into());
+        Some(Arc::new(class))
+    };
+    let settings = resolve(&cluster, longer, &[]).unwrap();
+    assert_eq!(settings.max_token_seconds, 48 * 3600);
+    // It holds for tenants whose spec is not accepted, and for those that an earlier version recorded.
+    let held = under_rules(settings.clone(), &cluster, &class("gold").spec);
+    assert_eq!(held.max_token_seconds, 24 * 3600);
+    let mut recorded = serde_json::to_value(settings).unwrap();
+    recorded.as_object_mut().unwrap().remove("maxTokenSeconds").unwrap();
+    let read: Settings = serde_json::from_value(recorded).unwrap();
+    assert_eq!(read.max_token_seconds, 24 * 3600);
+}
