@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_removed_loses_the_role_and_who_is_added_waits() {
+    fn a_removed_admin_loses_the_role_and_an_added_one_waits() {
         let accepted = access(&json!({"admins": [user("ada"), user("eve")], "viewers": [user("bob")]}));
         let listed = access(&json!({
             "admins": [user("ada"), user("bob")], "viewers": [user("bob"), {"kind": "Group", "name": "eve"}],
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_a_smaller_role_has_it_at_once() {
+    fn a_smaller_role_holds_at_once() {
         let accepted = access(&json!({"admins": [user("ada")], "editors": [user("bob")]}));
         let listed = access(&json!({"editors": [user("ada")], "viewers": [user("ada"), user("bob")]}));
         assert_eq!(keep_access(&accepted, &listed), listed);

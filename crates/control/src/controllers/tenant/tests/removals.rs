@@ -1,9 +1,12 @@
 //! People who are removed from a spec lose their rights whatever else the spec says.
 
 use super::{
+    super::build::stored_binding,
     fixture::Fixture,
     quota::{decide, reservation, reserved, waiting},
+    sleep::{WAKE, fall_asleep, reconcile_until, request},
 };
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/berth:access";
@@ -51,7 +54,7 @@ async fn expect_removal(fixture: &mut Fixture, condition: &str) {
 }
 
 #[tokio::test]
-async fn who_is_removed_goes_although_the_spec_is_not_accepted() {
+async fn a_removed_admin_goes_although_the_spec_is_not_accepted() {
     let mut fixture = Fixture::new();
     set_admins(&fixture, &["ada", "eve"]);
     fixture.reconcile_until_ready().await;
@@ -67,11 +70,47 @@ async fn who_is_removed_goes_although_the_spec_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn who_is_removed_goes_although_the_spec_waits_for_quota() {
+async fn a_removed_admin_goes_although_the_spec_waits_for_quota() {
     let mut fixture = Fixture::new();
     set_admins(&fixture, &["ada", "eve"]);
     decide(&fixture, reserved(reservation()));
     fixture.reconcile_until_ready().await;
     decide(&fixture, waiting(Some(reservation())));
     Box::pin(expect_removal(&mut fixture, "QuotaReserved")).await;
+}
+
+/// Lets the datastore have a binding of a role to users.
+pub(super) fn store_binding(fixture: &Fixture, name: &str, role: &str, users: &[&str]) {
+    let value = stored_binding::encode(name, role, users);
+    let mut values = fixture.stored.values.lock().unwrap();
+    values.insert(stored_binding::path(name), value);
+}
+
+/// Wakes the tenant. Returns the bindings that were deleted in the datastore before the API server was started.
+pub(super) async fn wake(fixture: &mut Fixture) -> Vec<String> {
+    let before = fixture.count_calls();
+    request(fixture, WAKE, Timestamp::now());
+    reconcile_until(fixture, "Awake", |_| {}).await;
+    let calls = fixture.script.calls().split_off(before);
+    let earlier = calls.iter().map(|call| call.text.as_str());
+    let earlier = earlier.take_while(|text| *text != "runtime run kube-apiserver");
+    let deleted = earlier.filter_map(|text| text.strip_prefix("datastore delete clusterrolebindings/"));
+    deleted.map(ToOwned::to_owned).collect()
+}
+
+#[tokio::test]
+async fn an_admin_removed_in_a_sleep_is_gone_before_the_api_server_starts() {
+    let admins_binding = vec!["berth:access:admins".to_owned()];
+    for (left, deleted) in [(&["ada", "eve"][..], Vec::new()), (&["ada"][..], admins_binding)] {
+        let mut fixture = Fixture::new();
+        set_admins(&fixture, &["ada", "eve"]);
+        fixture.reconcile_until_ready().await;
+        fall_asleep(&mut fixture).await;
+        store_binding(&fixture, "berth:access:admins", "cluster-admin", &["ada", "eve"]);
+        store_binding(&fixture, "berth:access:viewers", "berth:viewer", &[]);
+        set_admins(&fixture, left);
+        // Those whose role stays do not wait for it if nobody was removed.
+        assert_eq!(wake(&mut fixture).await, deleted);
+        assert_eq!(admins(&fixture).0, json!(left));
+    }
 }
