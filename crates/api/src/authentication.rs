@@ -4,7 +4,7 @@
 //! Names and meanings of the fields below `jwt` are those of `JWTAuthenticator` in the AuthenticationConfiguration of API servers
 //! (`apiserver.config.k8s.io/v1`). Its `egressSelectorType` is missing: Berth sets it.
 
-use crate::KubeconfigSignIn;
+use crate::{KubeDuration, KubeconfigSignIn};
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -234,21 +234,45 @@ pub struct UserValidationRule {
     pub message: Option<String>,
 }
 
+/// Seconds for which a token of a ServiceAccount is valid at most, unless the class says otherwise.
+const DEFAULT_MAX_TOKEN_SECONDS: i64 = 24 * 3600;
+/// An API server does not start with less.
+const LEAST_MAX_TOKEN_SECONDS: i64 = 3600;
+
 /// How users of a class's tenants authenticate: `spec.authentication` of a TenantClass.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.serviceAccountMaxTokenExpiration) || duration(self.serviceAccountMaxTokenExpiration) >= duration('1h')")
+    .message("must be at least 1h")
+    .field_path(".serviceAccountMaxTokenExpiration"))]
 pub struct ClassAuthentication {
     /// What tenants have that do not set `spec.authentication`.
+    #[serde(default)]
     pub default: TenantAuthentication,
     /// Whether tenants may not set `spec.authentication`.
+    #[serde(default)]
     pub locked: bool,
+    /// How long a token of a ServiceAccount in the tenants is valid at most. API servers shorten a request for more. A change replaces the API servers;
+    /// tokens that exist stay as they are. At least 1h. Defaults to 24h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account_max_token_expiration: Option<KubeDuration>,
     /// URLs of the issuers that tenants may list. Their API servers may connect to the hosts of these. Empty: every issuer whose host is
     /// in `network.apiServerEgress.hosts`, and those that the tenant runs itself.
+    #[serde(default)]
     #[schemars(
         length(max = 32),
         inner(length(min = 9, max = 1024), regex(pattern = r"^https://[^/?#@\s]+(/[^?#@\s]*)?$"))
     )]
     pub allowed_issuers: Vec<String>,
+}
+
+impl ClassAuthentication {
+    /// [`ClassAuthentication::service_account_max_token_expiration`] in seconds, as an API server takes it.
+    pub fn max_token_seconds(&self) -> i64 {
+        let longest = self.service_account_max_token_expiration.as_ref();
+        let seconds = longest.map_or(DEFAULT_MAX_TOKEN_SECONDS, KubeDuration::seconds);
+        seconds.max(LEAST_MAX_TOKEN_SECONDS)
+    }
 }
 
 /// Users and groups that have a role in the whole tenant: `spec.access` of a TenantCluster.
@@ -344,6 +368,28 @@ mod tests {
             ServiceAccountIssuer::Gateway
         );
         assert_eq!(serde_json::to_value(read(gateway.clone())).unwrap(), gateway);
+    }
+
+    #[test]
+    fn tokens_of_service_accounts_end_after_a_day_unless_the_class_says_otherwise() {
+        let seconds = |value| {
+            serde_json::from_value::<ClassAuthentication>(value)
+                .unwrap()
+                .max_token_seconds()
+        };
+        assert_eq!(seconds(json!({})), 86_400);
+        assert_eq!(
+            seconds(json!({"serviceAccountMaxTokenExpiration": "8760h"})),
+            31_536_000
+        );
+        // No schema lets these through, and an API server would not start.
+        for short in ["0s", "10m", "x"] {
+            assert_eq!(
+                seconds(json!({ "serviceAccountMaxTokenExpiration": short })),
+                3600,
+                "{short}"
+            );
+        }
     }
 
     #[test]

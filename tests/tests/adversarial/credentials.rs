@@ -1,6 +1,7 @@
 //! Identity: what a tenant's admin holds opens that tenant and nothing else.
 
 use crate::shared::attacker_and_victim;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use berth_tests::{
     tenant::{READY_WITHIN, patient_with},
     test_cluster::TestCluster,
@@ -16,6 +17,7 @@ use kube::{
     api::{ListParams, PostParams},
     config::Kubeconfig,
 };
+use serde_json::Value;
 use std::sync::Arc;
 
 /// The status code of the answer to a list of namespaces; 200 if the list succeeds.
@@ -96,6 +98,37 @@ pub(crate) async fn tenant_admin_has_no_rights_elsewhere(host: Arc<TestCluster>)
     // Anonymous requests get nothing.
     let anonymous = with_token(&a.kubeconfig, "").await;
     assert_eq!(try_to_list(&anonymous).await, 401);
+}
+
+/// The claims of a token.
+fn claims(token: &str) -> Value {
+    let part = token.split('.').nth(1).unwrap();
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap()
+}
+
+pub(crate) async fn nobody_gets_a_token_for_years(host: Arc<TestCluster>) {
+    let (a, _) = attacker_and_victim(&host).await;
+    let accounts: Api<ServiceAccount> = Api::namespaced(a.client.clone(), "default");
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
+            expiration_seconds: Some(10 * 365 * 24 * 3600),
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
+    };
+    let answer = accounts
+        .create_token_request("default", &PostParams::default(), &request)
+        .await
+        .unwrap();
+    let token = answer.status.unwrap().token.unwrap();
+    let claims = claims(&token);
+    let lifetime = claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap();
+    assert_eq!(lifetime, 24 * 3600, "{claims}");
+    assert_eq!(
+        try_to_list(&with_token(&a.kubeconfig, &token).await).await,
+        403,
+        "it is valid"
+    );
 }
 
 pub(crate) async fn tokens_are_rejected_elsewhere(host: Arc<TestCluster>) {

@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         vec![Group::alone(tests![
             credentials::tenant_admin_has_no_rights_elsewhere,
             credentials::tokens_are_rejected_elsewhere,
+            credentials::nobody_gets_a_token_for_years,
             datastore::a_tenants_etcd_certificate_opens_its_own_keys_only,
             datastore::a_tenants_etcd_certificate_opens_no_peer_port,
             syncer::a_stolen_syncer_identity_ends_at_its_namespaces,

@@ -67,6 +67,13 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
             "can be stopped",
         ),
         (class("c", &json!({"idleReclaim": {"lastStep": "Delete"}})), "lastStep"),
+        (
+            class(
+                "c",
+                &json!({"authentication": {"serviceAccountMaxTokenExpiration": "59m"}}),
+            ),
+            "must be at least 1h",
+        ),
     ];
     for (object, expected) in refused.into_iter().chain(invalid_owner_kinds()) {
         let error = apply(&host.client, "", &object)

@@ -119,6 +119,7 @@ impl Scene {
             datastore_usage: DatastoreUsage::default(),
             limits_users: false,
             authentication: &berth_api::TenantAuthentication::default(),
+            max_token_seconds: 86_400,
             network: &NetworkLimits::default(),
             form: self.runtime.form(replicas),
             endpoints: &endpoints,

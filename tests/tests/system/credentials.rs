@@ -13,6 +13,7 @@ use berth_tests::{
     token,
     wait::{SOON, until, until_true},
 };
+use futures::{AsyncBufReadExt as _, StreamExt as _};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     ByteString,
@@ -29,6 +30,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokio::task::JoinHandle;
 
 const NAMESPACE: &str = "sys-credentials";
 const NAME: &str = "rotated";
@@ -114,16 +116,28 @@ async fn run_pod(tenant: &Tenant, client: &Client, name: &str) {
     .await;
 }
 
+/// A watch that ends with its connection, or in an hour.
+async fn open_watch(client: &Client) -> JoinHandle<()> {
+    let request = http::Request::get("/api/v1/secrets?watch=true&timeoutSeconds=3600")
+        .body(Vec::new())
+        .unwrap();
+    let answer = client.request_stream(request).await.unwrap();
+    tokio::spawn(answer.lines().for_each(|_| async {}))
+}
+
 pub(crate) async fn old_certificates_are_refused_after_a_rotation_while_control_is_killed(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, NAMESPACE, &cluster(NAME, &[("train", "h100", 1)])).await;
     run_pod(&tenant, &tenant.client, "before").await;
     assert_eq!(answer(&tenant.kubeconfig).await, Some(200));
+    let watch = open_watch(&tenant.client).await;
+    assert!(!watch.is_finished());
 
     let at = request_rotation(&host, NAME).await;
     kill_control(&host, &[20, 150, 600, 1500]).await;
     assert_eq!(until_rotation(&host, NAME, RotationPhase::Completed).await, at);
 
     until_answer(&tenant.kubeconfig, 401).await;
+    until_true("connections from before are closed", SOON, async || watch.is_finished()).await;
     let rotated = Tenant::ready(&host, NAMESPACE, NAME).await;
     assert_ne!(rotated.kubeconfig, tenant.kubeconfig);
     assert_eq!(rotated.kubeconfig, kubeconfig_in_secret(&host, NAME).await);

@@ -123,6 +123,7 @@ fn main() -> ExitCode {
                 schedules::a_zone_that_does_not_exist_is_reported,
                 sleep::a_tenant_sleeps_and_many_requests_wake_it_once,
                 sleep::a_tenant_is_deleted_while_it_sleeps_and_while_it_wakes,
+                sleep::an_admin_removed_in_a_sleep_has_no_right_when_the_tenant_wakes,
                 sleep_commands::the_command_line_lets_a_tenant_sleep_and_wakes_it,
                 sleep_cron::a_tenant_wakes_for_a_run_of_a_cron_job_which_happens_once,
                 sleep_use::requests_of_people_are_use_and_those_of_the_control_plane_are_not,

@@ -149,11 +149,12 @@ pub(crate) async fn people_sign_in_with_tokens_of_issuers(host: Arc<TestCluster>
     until_user(&tenant, machine, Ok("system:serviceaccount:default:default")).await;
 
     // The class does not allow a third issuer: nothing changes.
-    patch(
-        &host,
-        &json!({"authentication": {"jwt": [authenticator(&unknown, "u:")]}}),
-    )
-    .await;
+    let three = json!([
+        authenticator(&a, "a:"),
+        authenticator(&b, ""),
+        authenticator(&unknown, "u:")
+    ]);
+    patch(&host, &json!({"authentication": {"jwt": three}})).await;
     let message = until_accepted(&host, "AuthenticationNotAllowed").await;
     assert!(message.contains(&unknown.url), "{message}");
     assert_eq!(
@@ -161,19 +162,29 @@ pub(crate) async fn people_sign_in_with_tokens_of_issuers(host: Arc<TestCluster>
         Ok("a:ada".into())
     );
 
-    // An issuer and a role that are gone take effect.
-    patch(
-        &host,
-        &json!({"authentication": {"jwt": [authenticator(&b, "")]}, "access": {"admins": []}}),
-    )
-    .await;
-    until_accepted(&host, "Valid").await;
-    until_user(&tenant, &a.token("ada", &["staff"]), Err(401)).await;
-    until_user(&tenant, &b.token("root", &[]), Ok("root")).await;
-    until_rights(&tenant, &b.token("root", &[]), (403, 403)).await;
+    remove_people_from_a_spec_that_is_not_accepted(&host, &tenant, [&a, &b]).await;
     tenant.delete(&host).await;
     let classes: Api<berth_api::TenantClass> = Api::all(host.client.clone());
     classes.delete(NAME, &DeleteParams::default()).await.unwrap();
+}
+
+/// An issuer and a role that are gone take effect although there are not enough nodes for the rest of the spec, and still once it is accepted.
+async fn remove_people_from_a_spec_that_is_not_accepted(host: &TestCluster, tenant: &Tenant, [a, b]: [&Issuer; 2]) {
+    let groups = json!([{"name": "train", "poolName": "h100", "replicas": 100}]);
+    patch(
+        host,
+        &json!({
+            "authentication": {"jwt": [authenticator(b, "")]}, "access": {"admins": []}, "nodeGroups": groups,
+        }),
+    )
+    .await;
+    for (reason, node_groups) in [("NotEnoughNodes", groups), ("Valid", json!([]))] {
+        patch(host, &json!({ "nodeGroups": node_groups })).await;
+        until_accepted(host, reason).await;
+        until_user(tenant, &a.token("ada", &["staff"]), Err(401)).await;
+        until_user(tenant, &b.token("root", &[]), Ok("root")).await;
+        until_rights(tenant, &b.token("root", &[]), (403, 403)).await;
+    }
 }
 
 /// Tokens that authenticate nobody.

@@ -19,9 +19,9 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Objects of every kind of the tests in the tenant.
@@ -178,4 +178,47 @@ pub(crate) async fn control_is_killed_while_a_tenant_falls_asleep_and_wakes(host
         [COREDNS, API_SERVER, CONTROLLER_MANAGER, SYNCER]
     );
     woken.delete(&host).await;
+}
+
+/// Creates a namespace in the tenant, as a user whose only rights are those of `spec.access`.
+async fn create_namespace_as_eve(tenant: &Tenant, name: &str) -> kube::Result<Value> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    let request = http::Request::post("/api/v1/namespaces")
+        .header("content-type", "application/json")
+        .header("Impersonate-User", "eve")
+        .body(namespace.to_string().into_bytes())
+        .unwrap();
+    tenant.client.request(request).await
+}
+
+pub(crate) async fn an_admin_removed_in_a_sleep_has_no_right_when_the_tenant_wakes(host: Arc<TestCluster>) {
+    let mut wanted = cluster("removing", &[]);
+    wanted.spec.access = serde_json::from_value(json!({"admins": [{"kind": "User", "name": "eve"}]})).unwrap();
+    let tenant = Tenant::create(&host, "sleep-access", &wanted).await;
+    until("eve is an admin", SOON, async || {
+        create_namespace_as_eve(&tenant, "before").await
+    })
+    .await;
+    fall_asleep(&host, &tenant).await;
+    let nobody = Patch::Merge(json!({"spec": {"access": {"admins": []}}}));
+    host.tenants("sleep-access")
+        .patch("removing", &PatchParams::default(), &nobody)
+        .await
+        .unwrap();
+    request(&host, &tenant, labels::WAKE_REQUESTED_AT).await;
+    // Before control has written anything in the tenant, too.
+    let stays_admin = async {
+        while create_namespace_as_eve(&tenant, "after").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        _ = until_state(&host, &tenant, SleepState::Awake) => {}
+        () = stays_admin => panic!("eve is an admin of the tenant that wakes"),
+    }
+    match create_namespace_as_eve(&tenant, "after").await {
+        Err(kube::Error::Api(status)) => assert_eq!(status.code, 403, "{status:?}"),
+        other => panic!("{other:?}"),
+    }
+    tenant.delete(&host).await;
 }

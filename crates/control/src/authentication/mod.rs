@@ -4,6 +4,7 @@
 //! egress broker, like every other: to hosts that the class lists, and to the tenant's own Services. [`resolve`] rejects
 //! issuers that the broker would not connect to, and what the API server would not start with. The schemas reject most of that earlier.
 
+mod narrow;
 mod published;
 mod validate;
 
@@ -14,6 +15,7 @@ use berth_sync_rules::egress::target::{Host, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::control_plane::CLUSTER_DOMAIN;
+pub use narrow::narrow_to_spec;
 pub use published::publish_kubeconfig;
 pub use validate::{check_service_account_issuer, find_error, find_unusable_issuer};
 

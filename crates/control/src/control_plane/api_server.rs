@@ -81,6 +81,28 @@ fn issue_certificates(
     Ok(())
 }
 
+/// The flags about tokens of ServiceAccounts, whose first issuer is in new ones.
+fn token_flags(input: &ControlPlaneInput<'_>, issuers: &[&str]) -> [String; 7] {
+    // The API server serves OIDC discovery at its root only, so an issuer has no path: it is that of every cluster, or the tenant's host name at
+    // the gateway. The key and the audience of a tenant's tokens are its own.
+    let audience = format!("{ISSUER}/{}", input.tenant.hash());
+    [
+        flag("service-account-issuer", issuers[0]),
+        // Without it, the discovery document names an address that its readers do not reach.
+        flag("service-account-jwks-uri", format!("{}/openid/v1/jwks", issuers[0])),
+        flag("api-audiences", &audience),
+        // A pod's token expires when it says, not after a year. Nor does anybody get a token that outlives everything by which access is taken away:
+        // no object shows that it exists.
+        flag("service-account-extend-token-expiration", "false"),
+        flag(
+            "service-account-max-token-expiration",
+            format!("{}s", input.max_token_seconds),
+        ),
+        file_flag("service-account-key-file", "service-account.pub"),
+        file_flag("service-account-signing-key-file", "service-account.key"),
+    ]
+}
+
 pub(super) fn render(
     input: &ControlPlaneInput<'_>,
     authorities: &Authorities,
@@ -111,9 +133,6 @@ pub(super) fn render(
         authorities.service_account.public_pem.clone(),
     );
 
-    // The API server serves OIDC discovery at its root only, so an issuer has no path: it is that of every cluster, or the tenant's host name at
-    // the gateway. The key and the audience of a tenant's tokens are its own.
-    let audience = format!("{ISSUER}/{}", input.tenant.hash());
     let mut args = vec![
         flag("etcd-servers", input.datastore.endpoints.join(",")),
         flag("etcd-prefix", input.tenant.etcd_prefix()),
@@ -133,14 +152,9 @@ pub(super) fn render(
         file_flag("client-ca-file", "client-ca.crt"),
         file_flag("authentication-config", authentication::FILE),
         authorization,
-        flag("service-account-issuer", issuers[0]),
-        // Without it, the discovery document names an address that its readers do not reach.
-        flag("service-account-jwks-uri", format!("{}/openid/v1/jwks", issuers[0])),
-        flag("api-audiences", &audience),
-        // A pod's token expires when it says, not after a year.
-        flag("service-account-extend-token-expiration", "false"),
-        file_flag("service-account-key-file", "service-account.pub"),
-        file_flag("service-account-signing-key-file", "service-account.key"),
+    ];
+    args.extend(token_flags(input, &issuers));
+    args.extend([
         file_flag("requestheader-client-ca-file", "front-proxy-ca.crt"),
         flag("requestheader-allowed-names", "front-proxy-client"),
         flag("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
@@ -160,7 +174,7 @@ pub(super) fn render(
         // Workloads with privileged templates are stored, so that charts install; the syncer rejects their pods and says so.
         flag("allow-privileged", "true"),
         flag("profiling", "false"),
-    ];
+    ]);
     args.extend(
         issuers
             .iter()

@@ -34,6 +34,8 @@ pub struct ControlPlaneInput<'a> {
     pub limits_users: bool,
     /// OIDC issuers whose tokens its API server accepts.
     pub authentication: &'a TenantAuthentication,
+    /// Seconds for which a token of one of its ServiceAccounts is valid at most; 3600 at least.
+    pub max_token_seconds: i64,
     /// Whether the components are processes or pods.
     pub form: Form,
     /// Networks outside the tenant that it may reach and be reached from.

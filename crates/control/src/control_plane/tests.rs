@@ -91,6 +91,7 @@ impl Fixture {
             datastore_usage: self.datastore_usage,
             limits_users: self.limits_users,
             authentication: &self.authentication,
+            max_token_seconds: 86_400,
             form: self.form,
             network: &NetworkLimits::default(),
             endpoints: &self.endpoints,

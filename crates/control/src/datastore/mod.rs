@@ -5,6 +5,7 @@
 //! control does it earlier when much of the quota is used ([`History`]).
 
 mod history;
+mod keys;
 mod leftovers;
 mod usage;
 
@@ -122,6 +123,18 @@ pub trait TenantDatastore: Send + Sync {
         range: KeyRange,
         start: Option<&[u8]>,
     ) -> Result<SizePage, DatastoreError>;
+
+    /// The value of one of the tenant's keys; none if there is no such key. `path` is what follows the tenant's prefix.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn read_key(&self, tenant: &TenantId, path: &str) -> Result<Option<Vec<u8>>, DatastoreError>;
+
+    /// Deletes one of the tenant's keys. Doing it again changes nothing.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn delete_key(&self, tenant: &TenantId, path: &str) -> Result<(), DatastoreError>;
 }
 
 #[async_trait]
@@ -157,6 +170,14 @@ impl TenantDatastore for Datastore {
         start: Option<&[u8]>,
     ) -> Result<SizePage, DatastoreError> {
         Self::read_sizes(self, tenant, range, start).await
+    }
+
+    async fn read_key(&self, tenant: &TenantId, path: &str) -> Result<Option<Vec<u8>>, DatastoreError> {
+        Self::read_key(self, tenant, path).await
+    }
+
+    async fn delete_key(&self, tenant: &TenantId, path: &str) -> Result<(), DatastoreError> {
+        Self::delete_key(self, tenant, path).await
     }
 }
 

@@ -9,12 +9,14 @@
 //!
 //! - [`berth_sync_rules::egress`] reads the target of a CONNECT and decides where it goes.
 //! - [`local`] has the syncer's own servers.
+//! - `places` limits how many connections there are.
 //! - `resolver` looks up the names of external hosts.
 //!
 //! Names are resolved here, once, and the addresses are checked before connecting. An error is in the status line,
 //! because the API server repeats only that part.
 
 pub mod local;
+mod places;
 mod resolver;
 
 use crate::{
@@ -47,6 +49,7 @@ use hyper::{body::Incoming, ext::ReasonPhrase, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use kube::Client;
 use local::Local;
+use places::{Place, Places, TUNNELS};
 use resolver::Resolver;
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -56,13 +59,8 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
+use tokio::net::{TcpListener, TcpStream};
 
-/// Connections at a time that lead out of this process.
-const TUNNELS: usize = 512;
 /// All connections at a time: some are left for the syncer's own servers, on which the tenant's Services depend.
 const CONNECTIONS: usize = TUNNELS + 128;
 /// Time in which a CONNECT must arrive.
@@ -113,7 +111,7 @@ struct Broker {
     kubelet: Kubelet,
     locals: Locals<Local>,
     platform: Vec<IpAddr>,
-    tunnels: Arc<Semaphore>,
+    places: Places,
     resolver: Resolver,
     /// Endpoints take turns.
     turn: AtomicUsize,
@@ -122,8 +120,8 @@ struct Broker {
 /// What a connection is for, once it is made.
 enum Next {
     Local(Local),
-    Kubelet(Name, OwnedSemaphorePermit),
-    Tunnel(TcpStream, OwnedSemaphorePermit),
+    Kubelet(Name, Place),
+    Tunnel(TcpStream, Place),
 }
 
 impl Egress {
@@ -191,7 +189,7 @@ impl Egress {
             certificates,
             locals,
             platform,
-            tunnels: Arc::new(Semaphore::new(TUNNELS)),
+            places: Places::default(),
             resolver: Resolver::default(),
             turn: AtomicUsize::new(0),
         });
@@ -290,23 +288,16 @@ impl Broker {
     }
 
     async fn take(&self, engine: &Engine, target: &Target, route: Route<Local>) -> Result<Next, ConnectError> {
-        let place = || {
-            Arc::clone(&self.tunnels).try_acquire_owned().map_err(|_| {
-                ConnectError::unavailable(format!(
-                    "{target}: your API server has {TUNNELS} connections open (logs, exec, port-forward, webhooks); close some"
-                ))
-            })
-        };
         Ok(match route {
             Route::Local(local) => Next::Local(local),
-            Route::Kubelet(node) => Next::Kubelet(node, place()?),
+            Route::Kubelet(node) => Next::Kubelet(node, self.places.take_for_kubelet(target)?),
             Route::Addresses(_, addresses) => {
-                let place = place()?;
+                let place = self.places.take(target)?;
                 let addresses = policy::without_platform(&self.platform, target, addresses)?;
                 Next::Tunnel(self.dial_any(target, &addresses).await?, place)
             }
             Route::External(target) => {
-                let place = place()?;
+                let place = self.places.take(&target)?;
                 let addresses = self.resolve(engine, &target).await?;
                 Next::Tunnel(self.dial_any(&target, &addresses).await?, place)
             }

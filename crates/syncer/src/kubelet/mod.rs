@@ -49,6 +49,8 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
+/// Connections of the API server at a time. The broker refuses further ones.
+pub(crate) const CONNECTIONS: usize = 384;
 /// How long a connection may lie idle between requests. The API server gives its own up after 90 seconds.
 const IDLE: Duration = Duration::from_mins(2);
 /// Time in which the host must agree to an upgrade.

@@ -13,8 +13,8 @@ use std::{
 
 /// Requests a second, in the long run.
 const RATE: u64 = 50;
-/// Requests at once: as many as there may be connections.
-const AT_ONCE: u64 = 512;
+/// Requests at once: as many as there may be [`super::CONNECTIONS`].
+const AT_ONCE: u64 = 384;
 
 /// The rate of one tenant.
 pub(super) struct Rate(Mutex<Pace>);
@@ -48,6 +48,7 @@ mod tests {
     fn many_begin_at_once_and_then_some_each_second() {
         let start = Instant::now();
         let rate = Rate::new(start);
+        assert_eq!(usize::try_from(AT_ONCE), Ok(super::super::CONNECTIONS));
         for _ in 0..AT_ONCE {
             assert_eq!(rate.take(start), Ok(Duration::ZERO));
         }

@@ -81,7 +81,7 @@ impl ObservedRegistration {
             )),
             Self::Revoking => unmet(
                 REVOKING,
-                "the Secret is deleted; Argo CD's rights in the tenant are removed when its API server answers",
+                "the Secret is deleted; Argo CD's rights in the tenant are removed when its API server answers, or before it starts again",
             ),
             Self::Failed { reason, message } => unmet(*reason, message),
         }

@@ -42,6 +42,7 @@ fn settings() -> Settings {
         limits: TenantLimits::default(),
         expiration: ExpirationPolicy::default(),
         authentication: ResolvedAuthentication::default(),
+        max_token_seconds: 86_400,
         access: TenantAccess::default(),
         sleep: berth_api::ClassSleep::default(),
         manifests: Vec::new(),

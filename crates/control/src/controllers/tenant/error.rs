@@ -31,7 +31,7 @@ pub enum TenantError {
     /// Loading or creating the certificate authorities.
     #[error("certificate authorities: {0}")]
     Authorities(#[source] ReconcileError),
-    /// Preparing user, role and key range in etcd.
+    /// Preparing user, role and key range in etcd, and deleting there what must not be there when an API server starts.
     #[error("datastore: {0}")]
     Datastore(#[source] ReconcileError),
     /// Reserving a Service range and ports.

@@ -1,14 +1,18 @@
 //! What decides how a tenant runs, besides its nodes: its version, and the rules of its class.
 
+mod removals;
+
+pub(super) use removals::without_removed;
+
 use crate::{
     authentication::{self, ResolvedAuthentication},
     controllers::tenant_class::{self, class_of},
     network::{self, AllowedNetworks},
 };
 use berth_api::{
-    ArgoCdRegistration, ArgoCdServer, ClassManifest, ClassSleep, ControlPlaneService, ControlPlaneServicePolicy,
-    DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, StorageOffer, SyncPolicy, TenantAccess,
-    TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
+    ArgoCdRegistration, ArgoCdServer, ClassAuthentication, ClassManifest, ClassSleep, ControlPlaneService,
+    ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, StorageOffer,
+    SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -60,6 +64,9 @@ pub struct Settings {
     /// Whose tokens its API server accepts.
     #[serde(default)]
     pub authentication: ResolvedAuthentication,
+    /// Seconds for which a token of one of its ServiceAccounts is valid at most.
+    #[serde(default = "max_token_seconds")]
+    pub max_token_seconds: i64,
     /// Who has a role in all of it.
     #[serde(default)]
     pub access: TenantAccess,
@@ -83,6 +90,11 @@ pub struct Settings {
 /// The default of settings that earlier versions recorded.
 fn one() -> u32 {
     1
+}
+
+/// As [`one`].
+fn max_token_seconds() -> i64 {
+    ClassAuthentication::default().max_token_seconds()
 }
 
 impl Settings {
@@ -128,6 +140,7 @@ pub fn resolve(
             expiration: rules.expiration.clone(),
             authentication: authentication::resolve(spec.authentication.as_ref(), rules)
                 .map_err(|why| reject(AUTHENTICATION_NOT_ALLOWED, why))?,
+            max_token_seconds: rules.authentication.max_token_seconds(),
             access: spec.access.clone(),
             sleep: rules.sleep.clone(),
             manifests: rules.manifests.clone(),
@@ -164,8 +177,9 @@ pub fn resolve(
 }
 
 /// What a tenant runs with as long as its spec is not accepted: what it was accepted with last, under the rules that its class has
-/// now. A spec that cannot be carried out keeps no rule away.
+/// now, and without the people whom the spec no longer lists. A spec that cannot be carried out keeps no rule away.
 pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &TenantClassSpec) -> Settings {
+    let accepted = without_removed(accepted, cluster, Some(rules));
     Settings {
         sync: SyncPolicy {
             ingress: expand_hostnames(cluster, &rules.sync.ingress),
@@ -181,11 +195,8 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         expiration: rules.expiration.clone(),
         sleep: rules.sleep.clone(),
         manifests: rules.manifests.clone(),
-        authentication: if accepted.authentication.from_class {
-            ResolvedAuthentication::of_class(&rules.authentication)
-        } else {
-            accepted.authentication
-        },
+        authentication: accepted.authentication,
+        max_token_seconds: rules.authentication.max_token_seconds(),
         access: accepted.access,
         argo_cd: accepted.argo_cd.or_else(|| registration_of_all(cluster, rules)),
         argo_cd_server: rules.integrations.argo_cd.server,

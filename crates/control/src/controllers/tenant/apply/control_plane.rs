@@ -14,7 +14,7 @@ use super::{
     bootstrap_objects::apply_bootstrap_objects,
     bootstrapping,
     components::{Running, run_component, run_components},
-    dns, keys, kubeconfig, leases, manifests, metrics_api, upgrade,
+    dns, keys, kubeconfig, leases, manifests, metrics_api, stored_access, upgrade,
     usage::{is_unknown, observe_host_usage, observe_usage, published_usage},
 };
 use crate::{
@@ -129,6 +129,9 @@ pub(super) async fn start(
     let remote = context.remote.as_ref();
     let connection = &tenant.memory.connection;
     let (authorities, waits) = (&prepared.authorities, (&context.queue, &tenant.key()));
+    stored_access::revoke_stored_access(context, prepared)
+        .await
+        .map_err(in_step(TenantError::Datastore))?;
     // One that has run before finds the default roles in its datastore.
     let connected = connection
         .ready(remote, &server, authorities, have_run(tenant), waits)
@@ -332,6 +335,7 @@ async fn render_control_plane(
         datastore_usage,
         limits_users: context.stores.limits_users(&tenant.cluster),
         authentication: &settings.authentication.rules,
+        max_token_seconds: settings.max_token_seconds,
         form: context.runtime.form(settings.replicas),
         network: &prepared.limits,
         endpoints: &prepared.endpoints,

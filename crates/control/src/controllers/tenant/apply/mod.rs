@@ -21,6 +21,7 @@ mod manifests;
 mod metrics_api;
 mod prepare;
 mod rotation;
+mod stored_access;
 mod tenant_nodes;
 mod tenant_schedule;
 mod upgrade;

@@ -12,5 +12,6 @@ pub mod host_objects;
 pub mod limits;
 pub mod metrics_api;
 pub mod service_range;
+pub mod stored_binding;
 pub mod team_roles;
 pub mod tenant_nodes;

@@ -2,6 +2,7 @@ use super::*;
 use berth_api::{
     ControlPlaneServiceType, ControlPlaneSpec, NodeGroup, TenantClusterSpec, TenantClusterStatus, policy_annotations,
 };
+use serde_json::{Value, json};
 
 fn cluster(class: Option<&str>, earlier: Option<&str>) -> TenantCluster {
     let spec = TenantClusterSpec {
@@ -296,4 +297,52 @@ fn a_class_limits_issuers() {
     // The class changes while the spec cannot be carried out: what the tenant set stays, until it is withdrawn.
     let held = under_rules(settings, &cluster, &class("gold").spec);
     assert_eq!(held.authentication.rules.jwt.len(), 1);
+}
+
+#[test]
+fn a_spec_that_is_not_accepted_takes_people_away_and_adds_none() {
+    let mut cluster = cluster(Some("gold"), None);
+    let jwt = |url: &str| json!({"issuer": {"url": url, "audiences": ["a"]}, "claimMappings": {"username": {"claim": "sub", "prefix": "x:"}}});
+    let set = |cluster: &mut TenantCluster, jwt: Value, admins: &[&str]| {
+        let admins: Vec<Value> = admins
+            .iter()
+            .map(|name| json!({"kind": "User", "name": name}))
+            .collect();
+        cluster.spec.authentication = serde_json::from_value(json!({ "jwt": jwt })).unwrap();
+        cluster.spec.access = serde_json::from_value(json!({ "admins": admins })).unwrap();
+    };
+    let (a, b) = (jwt("https://a.auth.svc"), jwt("https://b.auth.svc"));
+    set(&mut cluster, json!([a, b]), &["ada", "eve"]);
+    let accepted = resolve(&cluster, with(&["gold"]), &[]).unwrap();
+    set(&mut cluster, json!([b, jwt("https://c.auth.svc")]), &["ada", "mallory"]);
+    let held = [
+        under_rules(accepted.clone(), &cluster, &class("gold").spec),
+        // Its class is gone.
+        without_removed(accepted, &cluster, None),
+    ];
+    for settings in held {
+        let names: Vec<&str> = settings.access.admins.iter().map(|one| one.name.as_str()).collect();
+        let issuers = settings.authentication.rules.jwt.iter();
+        let issuers: Vec<&str> = issuers.map(|one| one.issuer.url.as_str()).collect();
+        assert_eq!((names, issuers), (vec!["ada"], vec!["https://b.auth.svc"]));
+    }
+}
+
+#[test]
+fn a_class_limits_how_long_tokens_are_valid() {
+    let cluster = cluster(Some("gold"), None);
+    let longer = |_: &str| {
+        let mut class = class("gold").as_ref().clone();
+        class.spec.authentication.service_account_max_token_expiration = Some("48h".into());
+        Some(Arc::new(class))
+    };
+    let settings = resolve(&cluster, longer, &[]).unwrap();
+    assert_eq!(settings.max_token_seconds, 48 * 3600);
+    // It holds for tenants whose spec is not accepted, and for those that an earlier version recorded.
+    let held = under_rules(settings.clone(), &cluster, &class("gold").spec);
+    assert_eq!(held.max_token_seconds, 24 * 3600);
+    let mut recorded = serde_json::to_value(settings).unwrap();
+    recorded.as_object_mut().unwrap().remove("maxTokenSeconds").unwrap();
+    let read: Settings = serde_json::from_value(recorded).unwrap();
+    assert_eq!(read.max_token_seconds, 24 * 3600);
 }

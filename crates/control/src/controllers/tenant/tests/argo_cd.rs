@@ -1,6 +1,10 @@
 //! Tenants in Argo CD: a Secret that follows the tenant, and that nothing outlives.
 
-use super::fixture::{Fixture, TENANT, UID};
+use super::{
+    fixture::{Fixture, TENANT, UID},
+    removals::{store_binding, wake},
+    sleep::fall_asleep,
+};
 use crate::control_plane::GatewayConfig;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
@@ -242,6 +246,20 @@ async fn another_secret_of_the_name_is_neither_overwritten_nor_deleted() {
     assert_eq!(fixture.host.get(&path), foreign);
     assert!(fixture.delete().await.is_empty());
     assert_eq!(fixture.host.get(&path), foreign);
+}
+
+#[tokio::test]
+async fn rights_end_in_a_sleep_before_the_api_server_starts() {
+    for (is_registered, deleted) in [(true, Vec::new()), (false, vec!["berth:argocd".to_owned()])] {
+        let mut fixture = registered().await;
+        Box::pin(fall_asleep(&mut fixture)).await;
+        store_binding(&fixture, "berth:argocd", "cluster-admin", &["berth:argocd"]);
+        if !is_registered {
+            opt_out(&fixture);
+        }
+        assert_eq!(Box::pin(wake(&mut fixture)).await, deleted);
+        assert_eq!(fixture.tenant.get(BINDING).is_some(), is_registered);
+    }
 }
 
 #[tokio::test]

@@ -28,8 +28,9 @@ use berth_runtime::{client, queue::Queue};
 use kube::Client;
 use serde_json::{Value, json};
 use std::{
+    collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -64,6 +65,8 @@ pub(super) struct Stored {
     pub(super) other_bytes: Arc<AtomicU64>,
     /// Bytes on the host, as the syncer says.
     pub(super) host_bytes: Arc<AtomicU64>,
+    /// Values of single keys, by what follows the tenant's prefix.
+    pub(super) values: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
 }
 
 impl Fixture {
@@ -329,6 +332,17 @@ impl TenantDatastore for ScriptedDatastore {
             },
             Some(_) => SizePage::default(),
         })
+    }
+
+    async fn read_key(&self, _: &TenantId, path: &str) -> Result<Option<Vec<u8>>, DatastoreError> {
+        self.call(&format!("get {path}"))?;
+        Ok(self.stored.values.lock().unwrap().get(path).cloned())
+    }
+
+    async fn delete_key(&self, _: &TenantId, path: &str) -> Result<(), DatastoreError> {
+        self.call(&format!("delete {path}"))?;
+        self.stored.values.lock().unwrap().remove(path);
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ mod kubeconfig;
 mod load_balancer;
 mod manifests;
 mod quota;
+mod removals;
 mod rotation;
 mod schedule;
 mod sleep;

@@ -28,7 +28,7 @@ impl Validator<'_> {
         Some(class.spec.limits.clone())
     }
 
-    /// What a tenant runs with whose spec is not accepted, and what of it is not allowed. `accepted` is what it was accepted with
+    /// What a tenant runs with whose spec is not accepted or waits, and what of it is not allowed. `accepted` is what it was accepted with
     /// last.
     pub(in super::super) fn hold_to_rules(
         &self,
@@ -39,6 +39,11 @@ impl Validator<'_> {
     ) -> (Settings, Assessment) {
         let (name, object) = self.namespace_of(cluster);
         let class = self.running_class(cluster, accepted.class.as_deref());
+        // Settings without a class are Berth's own.
+        let of_class = class.as_deref().filter(|_| accepted.class.is_some());
+        let of_class = of_class.map(|class| &class.spec);
+        // What the spec no longer lists is neither kept nor a violation.
+        let accepted = settings::without_removed(accepted, cluster, of_class);
         let rules = Rules {
             without_class: self.without_class,
             namespace: Namespace {
@@ -59,16 +64,14 @@ impl Validator<'_> {
             held: held.collect(),
         };
         let mut found = compliance::find_forbidden(&running, &rules);
-        let rules = class.as_deref().filter(|_| accepted.class.is_some());
-        let rules = rules.map(|class| &class.spec);
-        let mut settings = match rules {
+        let mut settings = match of_class {
             Some(rules) => settings::under_rules(accepted, cluster, rules),
             None => accepted,
         };
         settings.withdrawn_storage.clear();
         found.extend(self.find_forbidden_storage(cluster, &settings));
         let assessment = assess(cluster, found, now);
-        compliance::withdraw(&mut settings, rules, &assessment.withdrawals);
+        compliance::withdraw(&mut settings, of_class, &assessment.withdrawals);
         (settings, assessment)
     }
 
