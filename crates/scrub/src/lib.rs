@@ -17,6 +17,7 @@ mod kubelet;
 mod node;
 mod processes;
 pub mod program;
+mod removal;
 mod retry;
 mod toolkit;
 
