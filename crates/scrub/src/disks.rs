@@ -2,27 +2,15 @@
 
 use crate::{
     Unclean,
-    files::{entries, remove},
+    files::{entries, folder_to_empty, remove},
     node::Node,
 };
-use std::path::{Component, Path};
 
 /// Empties folders; the folders themselves stay.
 pub(crate) fn empty(node: &Node, folders: &[String]) -> Result<String, Unclean> {
     let mut removed = 0;
     for folder in folders {
-        let is_plain = Path::new(folder)
-            .components()
-            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-        if !is_plain || Path::new(folder).components().count() < 3 {
-            return Err(Unclean::Left(format!("{folder} must not be emptied")));
-        }
-        let path = node.path(folder);
-        // A link could lead into this container, or to any other folder.
-        let inside = path.canonicalize().map_err(crate::files::at(&path))?;
-        if inside != path {
-            return Err(Unclean::Left(format!("the path {folder} contains a symbolic link")));
-        }
+        let path = folder_to_empty(node, folder)?;
         for entry in entries(&path)? {
             remove(&entry)?;
             removed += 1;

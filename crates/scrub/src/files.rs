@@ -1,9 +1,9 @@
 //! Files of the node. A missing file is no error; a file that cannot be read is one.
 
-use crate::Unclean;
+use crate::{Unclean, node::Node, removal::remove_folder};
 use std::{
     fs, io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 /// Adds the path to an error.
@@ -51,7 +51,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Unclean> {
         Err(error) => return Err(at(path)(error)),
     };
     let removed = if metadata.is_dir() {
-        fs::remove_dir_all(path)
+        remove_folder(path)
     } else {
         fs::remove_file(path)
     };
@@ -59,4 +59,24 @@ pub(crate) fn remove(path: &Path) -> Result<(), Unclean> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path)(error)),
         _ => Ok(()),
     }
+}
+
+/// Where a folder is whose content may be removed, by its path on the node.
+///
+/// # Errors
+/// The path is too short or not plain, leads over a link, or there is no such folder.
+pub(crate) fn folder_to_empty(node: &Node, folder: &str) -> Result<PathBuf, Unclean> {
+    let is_plain = Path::new(folder)
+        .components()
+        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !is_plain || Path::new(folder).components().count() < 3 {
+        return Err(Unclean::Left(format!("{folder} must not be emptied")));
+    }
+    let path = node.path(folder);
+    // A link could lead into this container, or to any other folder.
+    let inside = path.canonicalize().map_err(at(&path))?;
+    if inside != path {
+        return Err(Unclean::Left(format!("the path {folder} contains a symbolic link")));
+    }
+    Ok(path)
 }

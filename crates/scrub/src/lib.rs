@@ -14,9 +14,11 @@ mod gpus;
 mod images;
 mod keyrings;
 mod kubelet;
+mod mps;
 mod node;
 mod processes;
 pub mod program;
+mod removal;
 mod retry;
 mod toolkit;
 
@@ -39,11 +41,12 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
         }
         "claims" => wait(|| claims::none_prepared(node)),
         "ephemeral" => wait(|| ephemeral::remove(node)),
+        "mps" => wait(|| mps::empty(node, arguments)),
         "mig" => gpus::destroy_instances(node),
         "gpu-reset" => gpus::reset(node),
         "images" => images::remove(node, arguments),
         "disks" => disks::empty(node, arguments),
-        "check" => check(node),
+        "check" => check(node, arguments),
         "done" => Ok("all steps are done".into()),
         other => Err(Unclean::UnknownStep(other.into())),
     }
@@ -51,10 +54,11 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
 
 /// Whether nothing of a tenant is left, without removing anything, whether the kubelet guards images and NVIDIA's container toolkit is a safe
 /// one, and whether all GPUs answer.
-fn check(node: &Node) -> Result<String, Unclean> {
+fn check(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
     wait(|| {
         processes::none_left(node)?;
         claims::none_prepared(node)?;
+        mps::none_left(node, arguments)?;
         ephemeral::none_left(node)
     })?;
     kubelet::checks_image_credentials(node)?;

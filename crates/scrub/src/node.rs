@@ -6,11 +6,11 @@ use std::{
 };
 
 /// Prefix of the names of tenants' namespaces on the host.
-const TENANT_NAMESPACES: &str = "berth-";
+pub(crate) const TENANT_NAMESPACES: &str = "berth-";
 /// Suffix of the names of control-plane namespaces, which are the platform's.
-const CONTROL_PLANES: &str = "-cp";
+pub(crate) const CONTROL_PLANES: &str = "-cp";
 /// The platform's own namespace, whose name has the same prefix.
-const SYSTEM: &str = "berth-system";
+pub(crate) const SYSTEM: &str = "berth-system";
 
 /// The node that is cleaned, and the platform's pods on it.
 #[derive(Clone, Debug)]

@@ -77,11 +77,19 @@ fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
         .map(|container| container.pod.as_str())
         .collect();
     let proc = node.path("/proc");
-    let Some(own) = text(&proc.join("self/cgroup"))?.and_then(|text| pods_group(&text)) else {
+    let own_groups = text(&proc.join("self/cgroup"))?.unwrap_or_default();
+    let Some(own) = pods_group(&own_groups) else {
         return Err(Unclean::Left(
             "cannot find the cgroup of the node's pods; check that the pod has hostPID".into(),
         ));
     };
+    // Where this pod is not recognized, no other is.
+    if pod_of(&own_groups, &own).is_none_or(|pod| !node.is_platform_pod(&pod)) {
+        return Err(Unclean::Left(format!(
+            "cannot find this pod in its own cgroup, so cgroups of other pods are not known either: {}",
+            own_groups.trim()
+        )));
+    }
     let mut left = Vec::new();
     for process in entries(&proc)? {
         let Ok(pid) = name(&process).parse::<u32>() else {
@@ -111,27 +119,33 @@ fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
     Ok(left)
 }
 
-/// The cgroup below which the node's kubelet has its pods, from the cgroups of a process in a pod.
+/// The cgroup below which the node's kubelet has its pods, from the cgroups of a process in a pod: `kubepods`, in systemd's names with those
+/// of the slices above (`kubelet-kubepods.slice`).
 fn pods_group(groups: &str) -> Option<String> {
+    let is_of_pods = |part: &str| {
+        let slice = part.strip_suffix(".slice");
+        part == "kubepods" || slice.is_some_and(|slice| slice == "kubepods" || slice.ends_with("-kubepods"))
+    };
     groups.lines().find_map(|line| {
         let path = line.splitn(3, ':').nth(2)?;
-        let at = path.find("kubepods")?;
-        let end = path[at..].find('/').map_or(path.len(), |end| at + end);
-        Some(path[..end].to_owned())
+        let parts: Vec<&str> = path.split('/').collect();
+        let last = parts.iter().position(|part| is_of_pods(part))?;
+        Some(parts[..=last].join("/"))
     })
 }
 
 /// The UID of the pod that a process belongs to, if it is one of this node's kubelet.
 fn pod_of(groups: &str, own: &str) -> Option<String> {
+    // The names of systemd's slices begin with that of the slice above: those of pods with the kubelet's own, whatever is before `kubepods`.
+    let slice = own.rsplit('/').next()?.strip_suffix(".slice");
     groups.lines().find_map(|line| {
         let path = line.splitn(3, ':').nth(2)?;
         let below = path.strip_prefix(own)?;
         below.split('/').find_map(|part| {
-            // `pod<uid>`, or systemd's `kubepods-burstable-pod<uid with underscores>.slice`.
-            let part = part.strip_suffix(".slice").unwrap_or(part);
-            let uid = match part.rfind("-pod") {
-                Some(at) if part.starts_with("kubepods") => &part[at + 4..],
-                _ => part.strip_prefix("pod")?,
+            let uid = match slice {
+                // `kubepods-burstable-pod<uid with underscores>.slice`
+                Some(slice) => part.strip_prefix(slice)?.strip_suffix(".slice")?.split_once("-pod")?.1,
+                None => part.strip_prefix("pod")?,
             };
             (!uid.is_empty()).then(|| uid.replace('_', "-"))
         })
@@ -189,6 +203,27 @@ mod tests {
         );
     }
 
+    #[test]
+    fn pods_are_found_below_a_cgroup_root() {
+        for root in ["kubelet", "gpu-pods", "kubepods-pods"] {
+            let own = format!("/{root}.slice/{root}-kubepods.slice");
+            let path = |class: &str, pod: &str| {
+                format!("0::{own}/{root}-kubepods-{class}.slice/{pod}/cri-containerd-x.scope\n")
+            };
+            let found = pods_group(&path("besteffort", &format!("{root}-kubepods-besteffort-pod1_2.slice"))).unwrap();
+            assert_eq!(found, own);
+            let burstable = path("burstable", &format!("{root}-kubepods-burstable-pod3_4.slice"));
+            assert_eq!(pod_of(&burstable, &found).as_deref(), Some("3-4"), "{root}");
+            let guaranteed = format!("0::{own}/{root}-kubepods-pod5_6.slice/cri-containerd-x.scope\n");
+            assert_eq!(pod_of(&guaranteed, &found).as_deref(), Some("5-6"), "{root}");
+        }
+        let own = pods_group("0::/kubelet/kubepods/besteffort/pod1-2/c\n").unwrap();
+        assert_eq!(
+            pod_of("0::/kubelet/kubepods/burstable/pod3-4/c\n", &own).as_deref(),
+            Some("3-4")
+        );
+    }
+
     fn machine(processes: &[(u32, &str)]) -> (tempfile::TempDir, Node) {
         let folder = tempfile::tempdir().unwrap();
         let proc = folder.path().join("proc");
@@ -234,5 +269,16 @@ mod tests {
             error.contains("process 14") && error.contains("/dev/nvidia3"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn nothing_is_clean_where_the_pod_does_not_find_itself() {
+        let (folder, node) = machine(&[(10, "0::/kubepods/podplat/c\n")]);
+        assert!(leftovers(&node).is_ok());
+        for groups in ["0::/kubepods/besteffort/c\n", "0::/kubepods/besteffort/podanother/c\n"] {
+            fs::write(folder.path().join("proc/self/cgroup"), groups).unwrap();
+            let error = leftovers(&node).unwrap_err().to_string();
+            assert!(error.contains("cannot find this pod"), "{error}");
+        }
     }
 }

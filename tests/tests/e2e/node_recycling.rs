@@ -114,6 +114,12 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     let scratch = orphan.join("volumes/kubernetes.io~empty-dir/scratch");
     fs::create_dir_all(&scratch).unwrap();
     fs::write(scratch.join("weights"), "secret").unwrap();
+    // As NVIDIA's multi-process service would leave it, which needs a GPU.
+    let mps = folder.join("mps");
+    for (shared, file) in [("shm", "weights"), ("nvidia.com/gpu/pipe", "control")] {
+        fs::create_dir_all(mps.join(shared)).unwrap();
+        fs::write(mps.join(shared).join(file), "secret").unwrap();
+    }
     let logs = || -> Vec<String> {
         let listed = fs::read_dir(folder.join("pods-log")).unwrap();
         let names = listed.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -126,6 +132,11 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     until_gone(&host, "recycling", "leaver").await;
     until_free(&host, &node).await;
     assert!(!orphan.exists(), "what the kubelet left is gone");
+    assert_eq!(
+        fs::read_dir(&mps).unwrap().count(),
+        0,
+        "what containers shared by MPS is gone"
+    );
     assert!(logs().is_empty(), "{:?}", logs());
     model.assert_gone(&host, &node);
 }

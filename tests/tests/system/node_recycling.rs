@@ -355,6 +355,12 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
             json!({"nvidia": {"devicePluginConfig": "shared-4"}}),
             "sharing: MIG, TimeSlicing or MPS",
         ),
+        (json!({"sharing": "MPS"}), "requires nvidia.devicePluginConfig"),
+        (
+            json!({"sharing": "MPS", "nvidia": {"devicePluginConfig": "mps-4"}, "scrub": {"steps": ["GPUReset"]}}),
+            "requires the step MPS",
+        ),
+        (json!({"nvidia": {"mpsRoot": "/run"}}), "spec.nvidia.mpsRoot"),
         (json!({"modes": ["Shared"]}), "cannot offer the mode Shared"),
         (json!({"scrub": {"steps": []}}), "scrubs nothing"),
         (

@@ -49,6 +49,12 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("!has(self.nvidia) || !has(self.nvidia.devicePluginConfig) || self.sharing in ['MIG', 'TimeSlicing', 'MPS']")
     .message("nvidia.devicePluginConfig requires sharing: MIG, TimeSlicing or MPS")
     .field_path(".nvidia.devicePluginConfig"))]
+#[x_kube(validation = Rule::new("self.sharing != 'MPS' || self.scrub.policy == 'None' || (has(self.nvidia) && has(self.nvidia.devicePluginConfig))")
+    .message("sharing: MPS requires nvidia.devicePluginConfig: Berth ends MPS between two tenants by taking this configuration away")
+    .field_path(".sharing"))]
+#[x_kube(validation = Rule::new("self.sharing != 'MPS' || !has(self.scrub.steps) || 'MPS' in self.scrub.steps")
+    .message("sharing: MPS requires the step MPS in scrub.steps")
+    .field_path(".scrub.steps"))]
 #[x_kube(validation = Rule::new("!('Shared' in self.modes) || !has(self.gpuResourceName)")
     .message("a node with GPUs belongs to one tenant at a time: a pool with spec.gpuResourceName cannot offer the mode Shared")
     .field_path(".modes"))]
@@ -116,7 +122,7 @@ pub struct HostNodePoolSpec {
     #[serde(default)]
     pub sharing: Sharing,
 
-    /// Configuration of NVIDIA's software on the nodes while they are assigned to a tenant.
+    /// Configuration of NVIDIA's software on the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvidia: Option<NvidiaSpec>,
 
@@ -183,6 +189,20 @@ impl HostNodePoolSpec {
         self.nvidia.as_ref()?.device_plugin_config.as_deref()
     }
 
+    /// Folder of the daemon of the multi-process service on the nodes, if it is not the default one.
+    pub fn mps_root(&self) -> Option<&str> {
+        self.nvidia.as_ref()?.mps_root.as_deref()
+    }
+
+    /// Whether Berth sets up the sharing of GPUs when it assigns a node, and takes it away between two tenants.
+    pub fn sets_up_sharing(&self) -> bool {
+        match self.sharing {
+            Sharing::Mig => self.mig_config().is_some(),
+            Sharing::Mps => self.device_plugin_config().is_some(),
+            Sharing::Exclusive | Sharing::TimeSlicing | Sharing::Dra => false,
+        }
+    }
+
     /// Whether a node with these labels belongs to the pool.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         !self.node_selector.is_empty()
@@ -201,7 +221,8 @@ impl HostNodePoolSpec {
             let mut steps = vec![ScrubStep::Processes, ScrubStep::Claims, ScrubStep::Ephemeral];
             let is_nvidia = |resource: &String| resource.starts_with("nvidia.com/");
             if self.gpu_resource_name.as_ref().is_some_and(is_nvidia) || self.sharing == Sharing::Dra {
-                steps.extend([ScrubStep::Mig, ScrubStep::GpuReset]);
+                // The daemon of MPS holds GPUs.
+                steps.extend([ScrubStep::Mps, ScrubStep::Mig, ScrubStep::GpuReset]);
             }
             steps.push(ScrubStep::Images);
             steps
@@ -241,7 +262,7 @@ impl Sharing {
     }
 }
 
-/// Configuration of NVIDIA's software on a node while it is assigned to a tenant.
+/// Configuration of NVIDIA's software on the nodes of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NvidiaSpec {
@@ -252,13 +273,19 @@ pub struct NvidiaSpec {
         regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub mig_config: Option<String>,
-    /// Configuration of the device plugin: value of the label nvidia.com/device-plugin.config.
+    /// Configuration of the device plugin: value of the label nvidia.com/device-plugin.config on assigned nodes. With sharing: MPS it is
+    /// taken away between two tenants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 63),
         regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub device_plugin_config: Option<String>,
+    /// Folder of the daemon of the multi-process service (MPS) on the nodes, as in the values of NVIDIA's chart (mps.root). Berth empties it
+    /// between two tenants. Defaults to /run/nvidia/mps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 5, max = 256), regex(pattern = r"^(/[A-Za-z0-9_][-A-Za-z0-9_.]*){2,}$"))]
+    pub mps_root: Option<String>,
 }
 
 fn default_modes() -> Vec<NodeMode> {

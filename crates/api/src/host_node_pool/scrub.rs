@@ -20,9 +20,9 @@ pub struct ScrubSpec {
     /// Whether Berth scrubs nodes. None is for simulated nodes: it leaves the data of a tenant to the next one.
     #[serde(default)]
     pub policy: ScrubPolicy,
-    /// Scrub steps, in this order. Defaults to Processes, Claims, Ephemeral, for NVIDIA GPUs MIG and GPUReset, and Images.
+    /// Scrub steps, in this order. Defaults to Processes, Claims, Ephemeral, for NVIDIA GPUs MPS, MIG and GPUReset, and Images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 7))]
+    #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub steps: Option<Vec<ScrubStep>>,
     /// Folders on local disks that the step Disks empties.
@@ -74,13 +74,16 @@ pub enum ScrubStep {
     Claims,
     /// Removes what is left of tenants' pods: emptyDirs and other folders of the kubelet, logs.
     Ephemeral,
+    /// Waits until NVIDIA's multi-process service has ended, and empties its folder, which containers share.
+    #[serde(rename = "MPS")]
+    Mps,
     /// Destroys MIG instances.
     #[serde(rename = "MIG")]
     Mig,
     /// Resets GPUs, which clears their memory.
     #[serde(rename = "GPUReset")]
     GpuReset,
-    /// Removes images that no pod of the platform uses, by name and by ID, and checks that their content is gone.
+    /// Removes images that no pod of the platform uses, by name and by ID, and checks that no content but that of kept images is left.
     Images,
     /// Empties folders on local disks.
     Disks,
@@ -93,6 +96,7 @@ impl ScrubStep {
             Self::Processes => "processes",
             Self::Claims => "claims",
             Self::Ephemeral => "ephemeral",
+            Self::Mps => "mps",
             Self::Mig => "mig",
             Self::GpuReset => "gpu-reset",
             Self::Images => "images",

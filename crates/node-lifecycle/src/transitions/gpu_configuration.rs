@@ -13,6 +13,10 @@ pub const MIG_STATE: &str = "nvidia.com/mig.config.state";
 pub const DEVICE_PLUGIN_CONFIG: &str = "nvidia.com/device-plugin.config";
 /// Label in which GPU Feature Discovery reports how GPUs are shared.
 const SHARING_STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
+/// Its value for the multi-process service.
+const MPS: &str = "mps";
+/// Label by which NVIDIA's DaemonSet selects nodes for the daemon of the multi-process service. GPU Feature Discovery sets it.
+const MPS_CAPABLE: &str = "nvidia.com/mps.capable";
 /// The MIG layout without MIG, of NVIDIA's default configuration.
 pub(super) const NO_MIG: &str = "all-disabled";
 
@@ -90,7 +94,7 @@ pub(super) fn await_sharing(observation: &Observation<'_>, limit: i64) -> Option
     let config = pool.device_plugin_config()?;
     let wanted = match pool.sharing {
         Sharing::TimeSlicing => "time-slicing",
-        Sharing::Mps => "mps",
+        Sharing::Mps => MPS,
         Sharing::Exclusive | Sharing::Mig | Sharing::Dra => return None,
     };
     let found = observation.node.labels().get(SHARING_STRATEGY)?;
@@ -103,6 +107,45 @@ pub(super) fn await_sharing(observation: &Observation<'_>, limit: i64) -> Option
             &format!(
                 "the device plugin did not apply configuration {config} within {limit} s \
                  ({SHARING_STRATEGY}: {found}, not {wanted})"
+            ),
+        ));
+    }
+    Some(Transition::CheckAfter((limit - assignment.elapsed(*now)).max(POLL)))
+}
+
+/// Takes the device plugin configuration away from a node with MPS, and waits until GPU Feature Discovery reports MPS no more; none once
+/// that is so. NVIDIA's DaemonSet ends its daemon then. Every container that used a GPU could write what the daemon has on the node, and a
+/// daemon that goes on would mount the same into containers of the next tenant.
+///
+/// The node decides, besides the pool: the pool may have got another `sharing` meanwhile.
+pub(super) fn await_no_mps(observation: &Observation<'_>, limit: i64) -> Option<Transition> {
+    let Observation {
+        assignment,
+        now,
+        node,
+        pool,
+        ..
+    } = observation;
+    let label = |key: &str| node.labels().get(key).map(String::as_str);
+    let reported = [(SHARING_STRATEGY, MPS), (MPS_CAPABLE, "true")]
+        .into_iter()
+        .find(|(key, value)| label(key) == Some(*value));
+    if reported.is_none() && pool.sharing != Sharing::Mps {
+        return None;
+    }
+    if label(DEVICE_PLUGIN_CONFIG).is_some() {
+        return Some(Transition::SetAssignment(
+            Box::new((*assignment).clone()),
+            vec![(DEVICE_PLUGIN_CONFIG.to_owned(), None)],
+        ));
+    }
+    let (key, value) = reported?;
+    if assignment.elapsed(*now) >= limit {
+        return Some(quarantine(
+            observation,
+            &format!(
+                "MPS did not end within {limit} s without the label {DEVICE_PLUGIN_CONFIG} ({key}: {value}): the default \
+                 configuration of the device plugin must not share GPUs by MPS"
             ),
         ));
     }

@@ -15,7 +15,7 @@
 //! |  | Quarantined | pods do not end, and nothing would end their processes, because scrubbing is disabled |
 //! | Scrubbing | Validating | the scrub Job has succeeded |
 //! |  | Scrubbing | its time is over and there is no Job: once |
-//! |  | Quarantined | it failed, or took too long |
+//! |  | Quarantined | it failed, or took too long; MIG or MPS of the tenant before does not end |
 //! | Validating | free | the validation Job has succeeded, and all its GPUs are healthy |
 //! |  | Scrubbing | its time is over and there is no Job: once |
 //! |  | Quarantined | it failed, or took too long |

@@ -2,7 +2,7 @@
 
 use super::{
     JobKind, JobState, Observation, POLL, Transition,
-    gpu_configuration::{NO_MIG, await_mig, clear_mig_labels},
+    gpu_configuration::{NO_MIG, await_mig, await_no_mps, clear_mig_labels},
     quarantine, set_assignment,
 };
 use crate::{AssignmentState, node::is_ready};
@@ -46,6 +46,9 @@ pub(super) fn from_scrubbing(observation: &Observation<'_>) -> Transition {
     if pool.mig_config().is_some()
         && let Some(wait) = await_mig(observation, NO_MIG, limit)
     {
+        return wait;
+    }
+    if let Some(wait) = await_no_mps(observation, limit) {
         return wait;
     }
     match &observation.job {

@@ -1,6 +1,6 @@
 //! Images of CRI-O, by the tool `crictl`. The runtime removes all names of an image, and its content, with its ID.
 
-use super::{has_prefix, left};
+use super::names::{has_prefix, in_parts, left};
 use crate::{
     error::Unclean,
     node::{Node, is_tenants},
@@ -12,17 +12,12 @@ use std::collections::BTreeSet;
 /// One attempt.
 pub(super) fn remove(node: &Node, keep: &[&str]) -> Result<String, Unclean> {
     let containers = json(node, &["ps", "--all", "--output", "json"])?;
-    let ended = of_tenants(&containers);
-    if !ended.is_empty() {
-        // It removes none that runs.
-        crictl(node, &[&["rm"][..], ended.as_slice()].concat())?;
-    }
+    // It removes none that runs.
+    in_parts(&["rm"], &of_tenants(&containers), |arguments| crictl(node, arguments))?;
     let used = used(&containers);
     let images = json(node, &["images", "--output", "json"])?;
     let ids = removable(&images, &used, keep);
-    for id in &ids {
-        crictl(node, &["rmi", id])?;
-    }
+    in_parts(&["rmi"], &ids, |arguments| crictl(node, arguments))?;
     let still = removable(&json(node, &["images", "--output", "json"])?, &used, keep);
     if !still.is_empty() {
         return Err(left("images are left", &still));
@@ -45,10 +40,10 @@ fn is_of_tenant(container: &Value) -> bool {
 }
 
 /// IDs of tenants' containers.
-fn of_tenants(containers: &Value) -> Vec<&str> {
+fn of_tenants(containers: &Value) -> Vec<String> {
     entries(containers, "containers")
         .filter(|container| is_of_tenant(container))
-        .filter_map(|container| container["id"].as_str())
+        .filter_map(|container| container["id"].as_str().map(str::to_owned))
         .collect()
 }
 

@@ -2,9 +2,9 @@
 
 mod containerd;
 mod cri_o;
+mod names;
 
 use crate::{error::Unclean, node::Node, retry::wait};
-use std::collections::BTreeSet;
 
 /// CRI-O's socket. A node without it has containerd.
 const CRI_O: &str = "/run/crio/crio.sock";
@@ -20,17 +20,6 @@ pub(crate) fn remove(node: &Node, arguments: &[String]) -> Result<String, Unclea
         return wait(|| cri_o::remove(node, &keep));
     }
     // Content that must be gone, also if it is an earlier attempt that has removed its image.
-    let mut content = BTreeSet::new();
-    wait(|| containerd::remove(node, &keep, &mut content))
-}
-
-/// Whether a name has one of the prefixes.
-fn has_prefix(name: &str, prefixes: &[&str]) -> bool {
-    prefixes.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// An error that names the first few of what is left.
-fn left(what: &str, all: &[String]) -> Unclean {
-    let shown: Vec<&str> = all.iter().take(5).map(String::as_str).collect();
-    Unclean::Left(format!("{} {what}: {}", all.len(), shown.join(", ")))
+    let mut content = None;
+    wait(|| containerd::remove(node, node, &keep, &mut content))
 }

@@ -14,7 +14,7 @@ use crate::{Error, Home};
 
 /// Directories of a node's own, where kubelet, containerd and Calico expect them; the last element of a path is not
 /// unique, so each has a name in the node's folder.
-const OWN: [(&str, &str); 11] = [
+const OWN: [(&str, &str); 12] = [
     ("kubelet", "/var/lib/kubelet"),
     ("containerd", "/var/lib/containerd"),
     ("containerd-run", "/run/containerd"),
@@ -26,6 +26,8 @@ const OWN: [(&str, &str); 11] = [
     ("calico", "/var/lib/calico"),
     ("cdi", "/var/run/cdi"),
     ("pods-log", "/var/log/pods"),
+    // No program makes it where there are no GPUs: tests of the scrub do.
+    ("mps", "/run/nvidia/mps"),
 ];
 /// Where cgroup hierarchies are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";

@@ -113,6 +113,20 @@ fn overlapping_empty_and_mixed_pools_are_not_ready() {
 }
 
 #[test]
+fn a_pool_whose_free_nodes_do_not_share_yet_is_ready() {
+    let mut h100 = pool("h100", ("nvidia.com/gpu.product", "H100"));
+    h100.spec.sharing = berth_api::Sharing::Mps;
+    let reason = |pool: &HostNodePool| {
+        let nodes = [node("n1", "H100", None)];
+        let (_, [update, _]) = observe_pool(pool, &selectors(&[pool]), &nodes, none);
+        update.reason
+    };
+    assert_eq!(reason(&h100), "SharingMismatch");
+    h100.spec.nvidia.get_or_insert_default().device_plugin_config = Some("mps-4".into());
+    assert_eq!(reason(&h100), "Ready", "Berth sets up MPS when it assigns the node");
+}
+
+#[test]
 fn broken_domains_are_fragmentation_and_quarantine_is_reported() {
     let mut h100 = pool("h100", ("gpu", "yes"));
     h100.spec.topology_key = Some("rack".into());

@@ -56,7 +56,8 @@ pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Condition
         );
     }
     let expected = pool.spec.sharing.name();
-    if pool.spec.mig_config().is_none() && sharing.iter().any(|found| found != expected) {
+    // Where Berth sets it up, free nodes do not share.
+    if !pool.spec.sets_up_sharing() && sharing.iter().any(|found| found != expected) {
         let found: Vec<&str> = sharing.iter().map(String::as_str).collect();
         return ConditionUpdate::mark_false(
             READY,

@@ -97,7 +97,8 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
             (steps, pool.timeouts.scrub())
         }
         JobKind::Validate => {
-            let check = own("check", &["check".to_owned()]);
+            let check = [vec!["check".to_owned()], mps_arguments(pool)].concat();
+            let check = own("check", &check);
             let steps = std::iter::once(check)
                 .chain(pool.validate.custom.iter().map(custom))
                 .collect();
@@ -148,9 +149,16 @@ fn arguments(step: ScrubStep, pool: &HostNodePoolSpec) -> Vec<String> {
     match step {
         ScrubStep::Disks => all.extend(pool.scrub.disks.clone()),
         ScrubStep::Images => all.extend(pool.scrub.keep_images.iter().map(|prefix| format!("--keep={prefix}"))),
+        ScrubStep::Mps => all.extend(mps_arguments(pool)),
         _ => {}
     }
     all
+}
+
+/// The argument that names the folder of MPS, if the pool does.
+fn mps_arguments(pool: &HostNodePoolSpec) -> Vec<String> {
+    let root = pool.mps_root().map(|root| format!("--mps-root={root}"));
+    root.into_iter().collect()
 }
 
 fn container(name: &str, image: &str, env: &Value) -> Value {

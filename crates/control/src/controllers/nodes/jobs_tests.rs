@@ -54,8 +54,37 @@ fn the_default_steps_follow_the_gpus() {
         [&base[..], &["images"]].concat()
     );
     let nvidia = names(&json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu"}));
-    assert_eq!(nvidia, [&base[..], &["mig", "gpu-reset", "images"]].concat());
+    assert_eq!(nvidia, [&base[..], &["mps", "mig", "gpu-reset", "images"]].concat());
     assert!(names(&json!({"nodeSelector": {}, "scrub": {"policy": "None"}})).is_empty());
+}
+
+#[test]
+fn the_folder_of_mps_is_named_to_the_scrub_and_to_the_validation() {
+    let arguments = |root: Option<&str>, kind: JobKind, step: &str| {
+        let pool = pool(&json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu", "nvidia": {"mpsRoot": root}}));
+        let assignment = assignment();
+        let on = OnNode {
+            node: "gpu-h100-01",
+            assignment: &assignment,
+            pool: &pool,
+            platform_pods: &[],
+        };
+        let pod = build(kind, &NodeJobs::default(), &on)
+            .spec
+            .unwrap()
+            .template
+            .spec
+            .unwrap();
+        let containers = pod.init_containers.unwrap().into_iter();
+        let args = containers
+            .filter(|container| container.name == step)
+            .find_map(|container| container.args);
+        args.unwrap().split_off(1)
+    };
+    for (kind, step) in [(JobKind::Scrub, "mps"), (JobKind::Validate, "check")] {
+        assert_eq!(arguments(Some("/var/run/mps"), kind, step), ["--mps-root=/var/run/mps"]);
+        assert!(arguments(None, kind, step).is_empty(), "{step}");
+    }
 }
 
 #[test]

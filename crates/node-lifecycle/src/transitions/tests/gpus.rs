@@ -3,6 +3,9 @@
 use super::*;
 use berth_api::Sharing;
 
+const STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
+const CAPABLE: &str = "nvidia.com/mps.capable";
+
 #[test]
 fn a_mig_layout_is_requested_and_awaited_each_time() {
     let mut world = World::new();
@@ -46,7 +49,6 @@ fn a_mig_layout_is_requested_and_awaited_each_time() {
 
 #[test]
 fn gpu_sharing_is_awaited_where_it_is_reported() {
-    const STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
     let sharing = || {
         let mut world = World::new();
         world.pool.sharing = Sharing::TimeSlicing;
@@ -74,6 +76,105 @@ fn gpu_sharing_is_awaited_where_it_is_reported() {
     timed_out.settle();
     assert_eq!(timed_out.state(), Some(AssignmentState::Quarantined));
     assert!(timed_out.node.annotations()[labels::QUARANTINE].contains("none, not time-slicing"));
+}
+
+/// A node that serves a tenant whose pods share GPUs by MPS.
+fn serving_by_mps() -> World {
+    let mut world = World::new();
+    world.pool.sharing = Sharing::Mps;
+    world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("mps-4".into());
+    world.reserve();
+    world.label(STRATEGY, "mps");
+    world.label(CAPABLE, "true");
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Assigned));
+    assert_eq!(world.node.labels()[DEVICE_PLUGIN_CONFIG], "mps-4");
+    world
+}
+
+#[test]
+fn mps_ends_before_the_scrub_and_begins_with_the_next_tenant() {
+    let mut world = serving_by_mps();
+    world.release(0);
+    world.settle();
+    assert!(!world.node.labels().contains_key(DEVICE_PLUGIN_CONFIG));
+    assert_eq!(
+        (world.state(), &world.job_of),
+        (Some(AssignmentState::Scrubbing), &None)
+    );
+    world.label(STRATEGY, "none");
+    world.settle();
+    assert_eq!(world.job_of, None, "NVIDIA's DaemonSet still selects the node");
+    world.label(CAPABLE, "false");
+    world.settle();
+    assert!(world.job_of.is_some(), "the scrub begins");
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), None);
+    assert!(
+        !world.node.labels().contains_key(DEVICE_PLUGIN_CONFIG),
+        "a free node has no MPS"
+    );
+
+    world.reserve();
+    world.settle();
+    assert_eq!(world.node.labels()[DEVICE_PLUGIN_CONFIG], "mps-4");
+    assert_eq!(world.state(), Some(AssignmentState::Joining));
+    world.label(STRATEGY, "mps");
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Assigned));
+}
+
+#[test]
+fn mps_that_does_not_end_quarantines_the_node() {
+    let mut world = serving_by_mps();
+    world.release(0);
+    world.settle();
+    world.now += 1800;
+    world.settle();
+    assert_eq!(
+        (world.state(), &world.job_of),
+        (Some(AssignmentState::Quarantined), &None)
+    );
+    let why = world.node.annotations()[labels::QUARANTINE].clone();
+    assert!(
+        why.contains("MPS did not end") && why.contains("nvidia.com/gpu.sharing-strategy: mps"),
+        "{why}"
+    );
+    world.release_from_quarantine();
+    world.label(STRATEGY, "none");
+    world.label(CAPABLE, "false");
+    world.settle();
+    assert!(world.job_of.is_some(), "the scrub goes on");
+}
+
+#[test]
+fn mps_ends_also_where_the_pool_has_another_sharing_by_now() {
+    let mut world = serving_by_mps();
+    world.pool.sharing = Sharing::Exclusive;
+    world.pool.nvidia = None;
+    world.release(0);
+    world.settle();
+    assert!(!world.node.labels().contains_key(DEVICE_PLUGIN_CONFIG));
+    assert_eq!(
+        (world.state(), &world.job_of),
+        (Some(AssignmentState::Scrubbing), &None)
+    );
+}
+
+#[test]
+fn a_configuration_without_mps_stays() {
+    let mut world = World::new();
+    world.pool.sharing = Sharing::TimeSlicing;
+    world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("four".into());
+    world.reserve();
+    world.label(STRATEGY, "time-slicing");
+    world.label(CAPABLE, "false");
+    world.settle();
+    world.release(0);
+    world.settle();
+    assert!(world.job_of.is_some());
+    assert_eq!(world.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! Containers as containerd has them, running or ended.
+
+use super::ctr::Ctr;
+use crate::{
+    error::Unclean,
+    images::names::in_parts,
+    node::{CONTROL_PLANES, SYSTEM, TENANT_NAMESPACES, is_tenants},
+};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// The label with the namespace of a container's pod.
+const NAMESPACE: &str = "io.kubernetes.pod.namespace";
+/// Selects containers that hold the namespaces of a pod.
+const SANDBOXES: &str = r#"labels."io.cri-containerd.kind"=="sandbox""#;
+
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Container {
+    /// Name of its image.
+    pub(super) image: String,
+    /// UID of its pod.
+    pub(super) pod: String,
+    pub(super) is_tenants: bool,
+    /// Whether it holds the namespaces of a pod. The node's configuration names its image, not the pod.
+    pub(super) is_sandbox: bool,
+}
+
+impl Container {
+    pub(super) fn new(info: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let labels = &info["Labels"];
+        Self {
+            image: text(&info["Image"]),
+            pod: text(&labels["io.kubernetes.pod.uid"]),
+            is_tenants: is_tenants(&text(&labels[NAMESPACE])),
+            is_sandbox: labels["io.cri-containerd.kind"] == "sandbox",
+        }
+    }
+}
+
+/// All containers.
+pub(super) struct Containers {
+    /// IDs of those of tenants' pods, without sandboxes.
+    tenants: Vec<String>,
+    /// Those of the platform.
+    pub(super) platform: Vec<Container>,
+}
+
+impl Containers {
+    /// Finds tenants' containers by their labels, in a few calls for all of them: a tenant may leave any number. Each other one is read in a
+    /// call of its own.
+    pub(super) fn list(ctr: &impl Ctr) -> Result<Self, Unclean> {
+        let tenants = ids_of_tenants(ctr)?;
+        let sandboxes = ctr.list(&["containers", "ls", "-q", SANDBOXES])?;
+        let mut platform = Vec::new();
+        for id in ctr.list(&["containers", "ls", "-q"])?.difference(&tenants) {
+            let info = ctr.run(&["containers", "info", id])?;
+            let info: Value = serde_json::from_str(&info)
+                .map_err(|error| Unclean::Program(format!("ctr containers info {id}: {error}")))?;
+            platform.push(Container::new(&info));
+        }
+        Ok(Self {
+            tenants: tenants.difference(&sandboxes).cloned().collect(),
+            platform,
+        })
+    }
+
+    /// Removes containers of tenants, which have ended and keep the layers of their images. The kubelet would do so within minutes. `ctr` removes
+    /// none that runs.
+    pub(super) fn remove_ended(&self, ctr: &impl Ctr) -> Result<(), Unclean> {
+        in_parts(&["containers", "rm"], &self.tenants, |arguments| ctr.run(arguments)).map(drop)
+    }
+}
+
+/// As [`is_tenants`] decides, by filters.
+fn ids_of_tenants(ctr: &impl Ctr) -> Result<BTreeSet<String>, Unclean> {
+    let label = format!("labels.{NAMESPACE:?}");
+    let named = format!(r#"{label}~="^{TENANT_NAMESPACES}",{label}!={SYSTEM:?}"#);
+    let control_planes = format!(r#"{label}~="{CONTROL_PLANES}$""#);
+    let named = ctr.list(&["containers", "ls", "-q", &named])?;
+    let control_planes = ctr.list(&["containers", "ls", "-q", &control_planes])?;
+    Ok(named.difference(&control_planes).cloned().collect())
+}

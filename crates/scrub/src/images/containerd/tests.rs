@@ -1,0 +1,198 @@
+mod fake;
+
+use super::*;
+use fake::{Blob, Containerd};
+use serde_json::json;
+
+fn set(all: &[&str]) -> BTreeSet<String> {
+    all.iter().map(ToString::to_string).collect()
+}
+
+/// The node of a [`Containerd`].
+fn node() -> Node {
+    Node::new("/nowhere", ["scrub-pod".to_owned()])
+}
+
+/// One attempt, the first.
+fn first_attempt(containerd: &Containerd) -> Result<String, Unclean> {
+    remove(&node(), containerd, &[], &mut None)
+}
+
+#[test]
+fn images_of_a_tenant_go_and_those_of_the_platform_stay() {
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("example.com/model:1", "model", 1);
+    containerd.add_container("ended", "berth-vision-x", "example.com/model:1");
+    first_attempt(&containerd).unwrap();
+    assert_eq!(containerd.names(), set(&["q/dns:1", "q/pause:3", "q/scrub:1"]));
+    assert_eq!(
+        containerd.content(),
+        set(&[
+            "dns",
+            "dns-config",
+            "dns-layer",
+            "pause",
+            "pause-config",
+            "pause-layer",
+            "scrub",
+            "scrub-config",
+            "scrub-layer"
+        ])
+    );
+    assert_eq!(
+        containerd.containers(),
+        set(&["dns", "dns-sandbox", "scrub", "scrub-sandbox"])
+    );
+}
+
+#[test]
+fn what_a_tenant_has_pulled_costs_no_calls() {
+    let calls = |levels: usize, containers: usize| {
+        let mut containerd = Containerd::with_platform();
+        containerd.pull("example.com/model:1", "model", levels);
+        for number in 0..containers {
+            containerd.add_container(&format!("ended-{number}"), "berth-vision-x", "example.com/model:1");
+        }
+        first_attempt(&containerd).unwrap();
+        assert!(!containerd.content().contains("model"));
+        containerd.calls()
+    };
+    let few = calls(2, 1);
+    assert!(few < 30, "{few} calls");
+    assert_eq!(calls(9_900, 1), few, "indexes of a tenant are not read");
+    assert_eq!(calls(2, 150), few, "nor are its containers, one by one");
+}
+
+#[test]
+fn a_tenants_name_for_an_image_of_the_platform_costs_few_calls() {
+    // An index of the tenant's that ends in the platform's image: containerd gives its name to the next container with this image.
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("a.example.com/dns:1", "long", 9_900);
+    containerd.add_container("dns-2", "kube-system", "a.example.com/dns:1");
+    first_attempt(&containerd).unwrap();
+    assert!(!containerd.names().contains("a.example.com/dns:1"));
+    assert!(!containerd.content().contains("long"));
+    assert!(containerd.calls() < 200, "{} calls", containerd.calls());
+}
+
+#[test]
+fn content_of_a_pull_that_was_aborted_is_removed() {
+    let mut containerd = Containerd::with_platform();
+    containerd.add_blob("aborted", Blob::Layer);
+    containerd.lease("2026-pull", true, &["aborted"]);
+    containerd.lease("dns-sandbox", false, &[]);
+    containerd.add_blob("unreferenced", Blob::Layer);
+    first_attempt(&containerd).unwrap();
+    assert!(containerd.content().is_disjoint(&set(&["aborted", "unreferenced"])));
+    assert_eq!(containerd.leases(), set(&["dns-sandbox"]), "those of pods stay");
+}
+
+#[test]
+fn content_that_stays_fails_the_step() {
+    let mut containerd = Containerd::with_platform();
+    containerd.add_blob("weights", Blob::Layer);
+    containerd.lease("of-some-tool", false, &["weights"]);
+    let error = first_attempt(&containerd).unwrap_err().to_string();
+    assert!(
+        error.contains("no kept image needs") && error.contains("weights"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_the_platform_pulls_meanwhile_is_left_alone() {
+    let mut containerd = Containerd::with_platform();
+    containerd.add_blob("coming", Blob::Layer);
+    containerd.lease("2026-pull", true, &["coming"]);
+    // An earlier attempt began before the pull.
+    let mut content = Some(set(&["model"]));
+    remove(&node(), &containerd, &[], &mut content).unwrap();
+    assert!(containerd.content().contains("coming"));
+    assert_eq!(containerd.leases(), set(&["2026-pull"]));
+}
+
+#[test]
+fn a_runtime_without_this_pod_is_another_one() {
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("example.com/model:1", "model", 1);
+    let other = Node::new("/nowhere", ["another-pod".to_owned()]);
+    assert!(remove(&other, &containerd, &[], &mut None).is_err());
+    assert!(
+        containerd.names().contains("example.com/model:1"),
+        "nothing was removed"
+    );
+}
+
+fn container(namespace: &str, kind: &str, image: &str) -> Container {
+    Container::new(&json!({"ID": "c", "Image": image, "Labels": {
+        "io.kubernetes.pod.namespace": namespace, "io.kubernetes.pod.uid": "uid", "io.cri-containerd.kind": kind,
+    }}))
+}
+
+#[test]
+fn images_of_the_platform_stay() {
+    let names = set(&[
+        "example.com/model:1",
+        "ghcr.io/berth-dev/x:1",
+        "node.example.com/tool:1",
+        "quay.io/dns:1",
+        "registry.k8s.io/pause:3",
+        "sha256:abc",
+    ]);
+    let containers = [
+        container("kube-system", "container", "quay.io/dns:1"),
+        container("berth-vision-x", "container", "example.com/model:1"),
+        container("berth-vision-x", "sandbox", "registry.k8s.io/pause:3"),
+    ];
+    let pinned = set(&["node.example.com/tool:1"]);
+    let kept = kept_names(&names, &containers, &pinned, &["ghcr.io/berth-dev/"]);
+    assert_eq!(
+        kept,
+        [
+            "ghcr.io/berth-dev/x:1",
+            "node.example.com/tool:1",
+            "quay.io/dns:1",
+            "registry.k8s.io/pause:3"
+        ]
+    );
+}
+
+#[test]
+fn targets_are_read_from_the_list() {
+    let listed = "REF TYPE DIGEST SIZE PLATFORMS LABELS\n\
+        quay.io/dns:1 application/vnd.oci.image.index.v1+json sha256:aa 1.2 MiB linux/amd64 -\n\
+        sha256:cc     application/vnd.oci.image.index.v1+json sha256:aa 1.2 MiB linux/amd64 a=b\n";
+    assert_eq!(targets(listed), set(&["sha256:aa"]));
+}
+
+#[test]
+fn content_is_followed_through_an_index() {
+    let mut containerd = Containerd::default();
+    containerd.add_blob("index", Blob::Index(vec!["amd64".into(), "arm64".into()]));
+    containerd.add_blob(
+        "amd64",
+        Blob::Manifest("config".into(), vec!["base".into(), "weights".into()]),
+    );
+    for digest in ["config", "base", "weights", "other"] {
+        containerd.add_blob(digest, Blob::Layer);
+    }
+    assert_eq!(
+        parts_of(&containerd, "index", &containerd.content()).unwrap(),
+        Some(set(&["index", "amd64", "config", "base", "weights"])),
+        "what another platform needs was never here"
+    );
+    assert_eq!(containerd.calls(), 2, "layers are not read");
+    assert!(parts_of(&containerd, "unreadable", &set(&["unreadable"])).is_err());
+}
+
+#[test]
+fn what_is_too_long_for_a_manifest_has_no_parts() {
+    let mut containerd = Containerd::default();
+    containerd.add_blob("index", Blob::Index(vec!["weights".into()]));
+    containerd.add_blob("weights", Blob::Layer);
+    containerd.add_blob("other", Blob::Layer);
+    assert_eq!(
+        parts_of(&containerd, "index", &containerd.content()).unwrap(),
+        Some(set(&["index", "weights"]))
+    );
+}

@@ -1,0 +1,58 @@
+//! Names of images and of containers, of which there can be many.
+
+use crate::error::Unclean;
+
+/// Names in one call. A command line has a limited length, and a tenant can pull thousands of images.
+const NAMES_PER_CALL: usize = 200;
+
+/// Whether a name has one of the prefixes.
+pub(super) fn has_prefix(name: &str, prefixes: &[&str]) -> bool {
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// An error that names the first few of what is left.
+pub(super) fn left(what: &str, all: &[String]) -> Unclean {
+    let shown: Vec<&str> = all.iter().take(5).map(String::as_str).collect();
+    Unclean::Left(format!("{} {what}: {}", all.len(), shown.join(", ")))
+}
+
+/// Calls with these arguments and the names behind them, as often as there are parts of the names, and gives the outputs.
+/// Without names there is no call.
+pub(super) fn in_parts(
+    arguments: &[&str],
+    names: &[String],
+    mut call: impl FnMut(&[&str]) -> Result<String, Unclean>,
+) -> Result<Vec<String>, Unclean> {
+    let mut outputs = Vec::new();
+    for part in names.chunks(NAMES_PER_CALL) {
+        let part: Vec<&str> = part.iter().map(String::as_str).collect();
+        outputs.push(call(&[arguments, part.as_slice()].concat())?);
+    }
+    Ok(outputs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_a_limited_number_of_names() {
+        let names: Vec<String> = (0..=2 * NAMES_PER_CALL).map(|number| number.to_string()).collect();
+        let mut called = Vec::new();
+        let outputs = in_parts(&["images", "ls"], &names, |arguments| {
+            assert!(arguments.starts_with(&["images", "ls"]), "{arguments:?}");
+            let part = &arguments[2..];
+            called.extend(part.iter().copied().map(str::to_owned));
+            Ok(part.len().to_string())
+        });
+        assert_eq!(outputs.unwrap(), ["200", "200", "1"]);
+        assert_eq!(called, names, "each name once");
+    }
+
+    #[test]
+    fn there_is_no_call_without_names() {
+        // A list without filters would be of all images.
+        let outputs = in_parts(&["images", "ls"], &[], |_| Err(Unclean::Left("a call".into())));
+        assert!(outputs.unwrap().is_empty());
+    }
+}

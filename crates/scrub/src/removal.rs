@@ -1,0 +1,209 @@
+//! Removal of a folder with everything in it, however deep it is. A tenant can nest folders until a recursion has no more descriptors or no
+//! more stack, and until paths are longer than the kernel takes.
+
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, unlinkat},
+    io::Errno,
+};
+use std::{
+    ffi::{CStr, CString},
+    fs::{self, File},
+    io::{self, Seek, SeekFrom},
+    mem::MaybeUninit,
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+
+/// Bytes of entries that are read at a time.
+const BUFFER: usize = 32 * 1024;
+/// A folder is opened, and not what a link leads to.
+const FOLDER: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// Device and inode of a folder.
+type FolderId = (u64, u64);
+
+/// A folder above the one that is emptied.
+struct Above {
+    id: FolderId,
+    /// The folder in it that is emptied.
+    child: CString,
+    /// Where the entries after that one begin.
+    next: u64,
+}
+
+/// Removes a folder. Links in it are removed, not followed. Two descriptors are open at most, and there is no recursion; the memory grows with
+/// the depth.
+///
+/// # Errors
+/// Something cannot be removed, such as a mount point or an immutable file. What was found before it is gone.
+pub(crate) fn remove_folder(path: &Path) -> io::Result<()> {
+    let mut buffer = vec![MaybeUninit::<u8>::uninit(); BUFFER];
+    let mut above: Vec<Above> = Vec::new();
+    let mut folder = File::from(openat(CWD, path, FOLDER, Mode::empty())?);
+    loop {
+        if let Some((child, next)) = remove_files(&mut folder, &mut buffer)? {
+            match openat(&folder, &child, FOLDER, Mode::empty()) {
+                Ok(below) => {
+                    let id = id_of(&folder)?;
+                    above.push(Above { id, child, next });
+                    folder = File::from(below);
+                }
+                // Somebody else has removed it.
+                Err(Errno::NOENT) => {
+                    folder.seek(SeekFrom::Start(next))?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            continue;
+        }
+        let Some(parent) = above.pop() else {
+            return fs::remove_dir(path);
+        };
+        folder = open_parent(&folder, parent.id)?;
+        if_there(unlinkat(&folder, &parent.child, AtFlags::REMOVEDIR))?;
+        folder.seek(SeekFrom::Start(parent.next))?;
+    }
+}
+
+/// Removes what is not a folder, from the position on at which the descriptor is. At the first folder it stops, and gives its name and the
+/// position after it. Nothing: the folder is empty.
+fn remove_files(folder: &mut File, buffer: &mut [MaybeUninit<u8>]) -> io::Result<Option<(CString, u64)>> {
+    loop {
+        let is_from_start = folder.stream_position()? == 0;
+        let mut is_empty = true;
+        let mut entries = RawDir::new(&*folder, buffer);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                // The folder was removed meanwhile.
+                Err(Errno::NOENT) => return Ok(None),
+                entry => entry?,
+            };
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            is_empty = false;
+            if entry.file_type() == FileType::Directory || is_folder_left(folder, name)? {
+                return Ok(Some((name.to_owned(), entry.next_entry_cookie())));
+            }
+        }
+        if is_from_start && is_empty {
+            return Ok(None);
+        }
+        // A file system may skip entries while others are removed: only a whole reading without any shows that there are none.
+        folder.rewind()?;
+    }
+}
+
+/// Removes a file. Whether it is a folder, and is left: not all file systems say it in their entries.
+fn is_folder_left(folder: &File, name: &CStr) -> io::Result<bool> {
+    match unlinkat(folder, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => Ok(true),
+        removed => if_there(removed).map(|()| false),
+    }
+}
+
+/// Opens the folder above, if it is still the one from which this one was opened: this one may have been moved.
+fn open_parent(folder: &File, expected: FolderId) -> io::Result<File> {
+    let parent = File::from(openat(folder, c"..", FOLDER, Mode::empty())?);
+    if id_of(&parent)? == expected {
+        Ok(parent)
+    } else {
+        Err(io::Error::other("a folder was moved while it was removed"))
+    }
+}
+
+fn id_of(folder: &File) -> io::Result<FolderId> {
+    let metadata = folder.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// The outcome of a removal: what is gone already is no error.
+fn if_there(removed: Result<(), Errno>) -> io::Result<()> {
+    match removed {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::{
+        fs::mkdirat,
+        process::{Resource, Rlimit, getrlimit, setrlimit},
+    };
+    use std::os::unix::fs::symlink;
+
+    /// Makes a folder in a folder, and opens it.
+    fn make(folder: &File, name: &str) -> File {
+        mkdirat(folder, name, Mode::RWXU).unwrap();
+        File::from(openat(folder, name, FOLDER, Mode::empty()).unwrap())
+    }
+
+    #[test]
+    fn folders_deeper_than_descriptors_and_paths_are_removed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let top = temporary.path().join("top");
+        fs::create_dir(&top).unwrap();
+        let mut folder = File::open(&top).unwrap();
+        for level in 0..10_000 {
+            folder = make(&folder, "deeper");
+            if level % 1000 == 0 {
+                make(&folder, "aside");
+                make(&folder, "zz-aside");
+            }
+        }
+        drop(folder);
+        let before = getrlimit(Resource::Nofile);
+        let few = Rlimit {
+            current: Some(256),
+            ..before
+        };
+        setrlimit(Resource::Nofile, few).unwrap();
+        let removed = crate::files::remove(&top);
+        setrlimit(Resource::Nofile, before).unwrap();
+        removed.unwrap();
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn many_folders_are_removed_and_links_are_not_followed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (top, outside) = (temporary.path().join("top"), temporary.path().join("outside"));
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("file"), "x").unwrap();
+        // More entries than are read at a time.
+        let long = "n".repeat(200);
+        for number in 0..400 {
+            let folder = top.join(format!("{long}{number}"));
+            fs::create_dir_all(folder.join("a/b")).unwrap();
+            fs::create_dir_all(folder.join("c")).unwrap();
+            fs::write(folder.join("a/file"), "x").unwrap();
+            symlink(&outside, folder.join("a/link")).unwrap();
+            symlink(&outside, top.join(format!("link-{number}"))).unwrap();
+        }
+        remove_folder(&top).unwrap();
+        assert!(!top.exists());
+        assert!(outside.join("file").exists());
+        symlink(&outside, &top).unwrap();
+        assert!(remove_folder(&top).is_err(), "a link is no folder");
+        assert!(outside.join("file").exists());
+    }
+
+    #[test]
+    fn a_folder_that_was_moved_is_not_left_upwards() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (from, to) = (temporary.path().join("from"), temporary.path().join("to"));
+        fs::create_dir_all(from.join("inner")).unwrap();
+        fs::create_dir(&to).unwrap();
+        let inner = File::open(from.join("inner")).unwrap();
+        let expected = id_of(&File::open(&from).unwrap()).unwrap();
+        assert!(open_parent(&inner, expected).is_ok());
+        fs::rename(from.join("inner"), to.join("inner")).unwrap();
+        assert!(open_parent(&inner, expected).is_err());
+    }
+}
