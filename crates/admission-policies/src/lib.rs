@@ -28,6 +28,7 @@ mod metadata;
 mod namespaces;
 mod network_policies;
 mod nodes;
+mod pod_origin;
 mod pod_status;
 mod pods;
 mod policy;
@@ -83,6 +84,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         namespaces::build_policy(),
         network_policies::build_policy(),
         nodes::build_policy(),
+        pod_origin::build_policy(),
         team_pods::build_policy(),
         tenant_nodes::build_policy(),
         tenant_clusters::build_policy(),
