@@ -43,6 +43,9 @@ mod tenant_clusters;
 mod tenant_nodes;
 mod user_quotas;
 
+#[cfg(test)]
+mod cost_tests;
+
 pub use policy::{AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, Validation};
 pub use tenant_clusters::{USE, USED_RESOURCES};
 
