@@ -49,6 +49,10 @@ pub fn may_bypass_policies() -> String {
     format!("{}.check('{BYPASS}').allowed()", authorizer_of(RESOURCE))
 }
 
+/// Most labels, and most annotations, that an expression goes through on objects which others can fill. If an evaluation costs too much, an API
+/// server rejects the request, that of the platform as well: somebody could so close an object to everybody.
+pub const MAX_ENTRIES: usize = 1_000;
+
 /// The start of a question to RBAC about the requesting user's rights on a resource of Berth.
 pub fn authorizer_of(resource: &str) -> String {
     format!("authorizer.group('{GROUP}').resource('{resource}')")
@@ -92,11 +96,27 @@ pub fn metadata_variables() -> [(&'static str, String); 4] {
     ]
 }
 
-/// Whether the request adds, changes and removes no entry whose key `k` matches the expression `which`.
+/// Whether none of these variables with maps has more than [`MAX_ENTRIES`] entries.
+pub fn have_few_entries(maps: &[&str]) -> String {
+    let is_small = |map: &&str| format!("variables.{map}.size() <= {MAX_ENTRIES}");
+    maps.iter().map(is_small).collect::<Vec<_>>().join(" && ")
+}
+
+/// Whether labels and annotations of the object are few enough before and after the request, or RBAC lets the user bypass that; needs
+/// [`metadata_variables`].
+pub fn metadata_has_few_entries() -> String {
+    let maps = ["labels", "oldLabels", "annotations", "oldAnnotations"];
+    format!("({}) || {}", have_few_entries(&maps), may_bypass_policies())
+}
+
+/// Whether the request adds, changes and removes no entry whose key `k` matches the expression `which`. False if there are more entries than
+/// [`MAX_ENTRIES`].
 pub fn entries_unchanged(new: &str, old: &str, which: &str) -> String {
     format!(
-        "variables.{new}.all(k, !{which} || (k in variables.{old} && variables.{old}[k] == variables.{new}[k])) && \
-         variables.{old}.all(k, !{which} || k in variables.{new})"
+        "{} && \
+         variables.{new}.all(k, !{which} || (k in variables.{old} && variables.{old}[k] == variables.{new}[k])) && \
+         variables.{old}.all(k, !{which} || k in variables.{new})",
+        have_few_entries(&[new, old])
     )
 }
 

@@ -1,4 +1,5 @@
-//! ResourceClaims and ResourceClaimTemplates: only DeviceClasses that the tenant's class lists, never admin access.
+//! ResourceClaims and ResourceClaimTemplates: only DeviceClasses that the tenant's class lists, never admin access. PodGroups have no claims: the
+//! host would keep the devices allocated as long as the group exists, also those of a node that is another tenant's by then.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::policy_annotations;
@@ -19,7 +20,32 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
             &["resourceclaimtemplates"],
             "object.spec.spec.?devices",
         ),
+        build_pod_group_policy(),
     ]
+}
+
+/// Not for classes to decide ([`berth_sync_rules::kinds::custom`]).
+fn build_pod_group_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
+        name: "berth-pod-groups",
+        description: "PodGroups of a tenant have no claims of devices, which they would keep longer than the tenant has the node.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        parameters: None,
+        conditions: Vec::new(),
+        resource_rules: vec![ResourceRule {
+            group: "scheduling.k8s.io",
+            // Hosts serve different versions.
+            version: "*",
+            resources: &["podgroups"],
+            operations: WRITES,
+        }],
+        variables: Vec::new(),
+        validations: vec![validation(
+            format!("{}.size() == 0", cel::list("object.spec", "resourceClaims")),
+            "spec.resourceClaims of PodGroups may not be set: the devices would be kept as long as the group exists",
+        )],
+    }
 }
 
 fn build_claim_policy(
@@ -82,4 +108,24 @@ fn validate_each_request(expression: &str, message: &'static str) -> Validation 
         ),
         message,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pod_groups_of_every_version_have_no_claims() {
+        let policies = build_policies();
+        let policy = policies.last().unwrap();
+        assert_eq!(policy.name, "berth-pod-groups");
+        let [rule] = &policy.resource_rules[..] else {
+            panic!("{policy:?}")
+        };
+        assert_eq!((rule.group, rule.version), ("scheduling.k8s.io", "*"));
+        assert_eq!(
+            policy.validations[0].expression,
+            "object.spec.?resourceClaims.optMap(l, dyn(l) == null ? [] : l).orValue([]).size() == 0"
+        );
+    }
 }

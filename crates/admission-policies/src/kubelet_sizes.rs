@@ -18,7 +18,7 @@ struct Limit {
 }
 
 /// Bytes of a static pod. Its number has no limit.
-const STATIC_POD: u32 = 128 * 1024;
+pub(super) const STATIC_POD: u32 = 128 * 1024;
 /// Bytes of other pods: what is stored, less what a deletion writes.
 const POD: u32 = 1440 * 1024;
 /// The annotation of static pods, which nobody can add to or take from a pod.

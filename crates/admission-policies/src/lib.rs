@@ -28,6 +28,7 @@ mod metadata;
 mod namespaces;
 mod network_policies;
 mod nodes;
+mod pod_origin;
 mod pod_status;
 mod pods;
 mod policy;
@@ -41,6 +42,9 @@ mod team_pods;
 mod tenant_clusters;
 mod tenant_nodes;
 mod user_quotas;
+
+#[cfg(test)]
+mod cost_tests;
 
 pub use policy::{AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, Validation};
 pub use tenant_clusters::{USE, USED_RESOURCES};
@@ -83,6 +87,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         namespaces::build_policy(),
         network_policies::build_policy(),
         nodes::build_policy(),
+        pod_origin::build_policy(),
         team_pods::build_policy(),
         tenant_nodes::build_policy(),
         tenant_clusters::build_policy(),

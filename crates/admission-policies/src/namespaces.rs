@@ -28,6 +28,10 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         variables: cel::metadata_variables().into(),
         validations: vec![
             validation(
+                cel::metadata_has_few_entries(),
+                "a namespace may have at most 1,000 labels and 1,000 annotations; only the platform may change one that has more",
+            ),
+            validation(
                 format!(
                     "({} && {}) || {}",
                     unchanged("labels", "oldLabels", &reserved),

@@ -36,6 +36,11 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         }],
         variables,
         validations: vec![
+            // Who is root on a node writes its Node: filled up, nobody could change it any more, and its tenant would have it for ever.
+            validation(
+                cel::metadata_has_few_entries(),
+                "a node may have at most 1,000 labels and 1,000 annotations; only the platform may change one that has more",
+            ),
             validation(
                 format!(
                     "(({}) && ({}) && variables.taints == variables.oldTaints) || {}",
@@ -48,11 +53,13 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             validation(
                 format!(
                     "!{} || !({}.exists(k, k in variables.oldLabels) || '{}' in variables.oldAnnotations) || \
-                     (variables.oldLabels.all(k, k in variables.labels && variables.labels[k] == variables.oldLabels[k]) && \
+                     ({} && \
+                     variables.oldLabels.all(k, k in variables.labels && variables.labels[k] == variables.oldLabels[k]) && \
                      variables.labels.all(k, k in variables.oldLabels || k.split('/')[0] in {})) || {}",
                     cel::is_kubelet(),
                     cel::string_list(MARKS_OF_USE),
                     labels::PREVIOUS_SHARED_POOL,
+                    cel::have_few_entries(&["oldLabels", "labels"]),
                     cel::string_list(KUBELET_DOMAINS),
                     cel::may_bypass_policies()
                 ),

@@ -26,6 +26,7 @@ pub mod stores;
 pub mod syncer_report;
 mod tenant_errors;
 mod tenant_lists;
+mod tenant_pods;
 #[cfg(test)]
 mod testing;
 pub mod user_pods;

@@ -5,7 +5,7 @@
 //! | is not terminating | it is deleted with its own grace period, or with the limit if that is shorter |
 //! | is terminating with a longer grace period than the limit | it gets the limit |
 //! | is overdue: its grace period has been over for a minute | it is removed although its kubelet has not reported its end |
-//! | is removed, but finalizers hold it | controllers of the host set them, which are waited for: a tenant cannot set any |
+//! | is removed, but finalizers hold it | controllers of the host set them: a tenant cannot set any. What waits for the pod decides for how long |
 
 use crate::{
     apply::{is_status, only_this},
@@ -61,10 +61,20 @@ pub fn next_step(
     if now.as_second() < ends_at.0.as_second().saturating_add(REPORTED_WITHIN) {
         return DeletionStep::Wait;
     }
-    if grace == 0 && metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty()) {
+    if is_held(metadata, now) {
         return DeletionStep::Held;
     }
     DeletionStep::Remove
+}
+
+/// Whether a pod was removed more than a minute ago and finalizers alone hold it.
+pub fn is_held(metadata: &ObjectMeta, now: Timestamp) -> bool {
+    let is_overdue = metadata
+        .deletion_timestamp
+        .as_ref()
+        .is_some_and(|ends_at| now.as_second() >= ends_at.0.as_second().saturating_add(REPORTED_WITHIN));
+    let grace = metadata.deletion_grace_period_seconds.unwrap_or_default();
+    is_overdue && grace == 0 && metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty())
 }
 
 /// Deletes a pod with this grace period. That it is gone, or that another pod has its name, is no error.
@@ -151,6 +161,11 @@ mod tests {
             (terminating(0, &[]), 1060, DeletionStep::Remove),
         ] {
             assert_eq!(next_step(&pod, None, MAX, at(now)), expected, "{pod:?} at {now}");
+            assert_eq!(
+                is_held(&pod, at(now)),
+                expected == DeletionStep::Held,
+                "{pod:?} at {now}"
+            );
         }
     }
 }

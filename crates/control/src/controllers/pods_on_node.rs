@@ -2,20 +2,17 @@
 
 use crate::{
     apply::is_status,
-    controllers::pod_deletion::{DeletionStep, delete_pod, evict_only_this, next_step},
+    controllers::pod_deletion::{DeletionStep, delete_pod, evict_only_this, is_held, next_step},
     error::{ReconcileError, api},
+    tenant_pods::{MIRROR, is_of_tenant},
 };
-use berth_api::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
-/// Annotation of a mirror pod with the kubelet's ID of the static pod.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// The pods on a node, listed by the API server itself: a view that lags could free a node too early.
 pub(super) struct PodsOnNode {
-    /// Pods that syncers made.
+    /// Pods that syncers made ([`is_of_tenant`]).
     pub(super) of_tenants: Vec<Pod>,
     /// UIDs of the other pods, and the kubelet's IDs of static pods.
     pub(super) platform: Vec<String>,
@@ -26,9 +23,7 @@ impl PodsOnNode {
         let pods: Api<Pod> = Api::all(client.clone());
         let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let all = pods.list(&params).await.map_err(api("list the pods of a node"))?.items;
-        let (of_tenants, others): (Vec<Pod>, Vec<Pod>) = all.into_iter().partition(|pod| {
-            pod.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_SYNCER)
-        });
+        let (of_tenants, others): (Vec<Pod>, Vec<Pod>) = all.into_iter().partition(is_of_tenant);
         let platform = others
             .iter()
             .flat_map(|pod| [pod.uid(), pod.annotations().get(MIRROR).cloned()])
@@ -39,8 +34,13 @@ impl PodsOnNode {
 
     /// `namespace/name` of the tenants' pods.
     pub(super) fn names(&self) -> Vec<String> {
-        let name = |pod: &Pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-        self.of_tenants.iter().map(name).collect()
+        self.of_tenants.iter().map(full_name).collect()
+    }
+
+    /// The same of those that finalizers alone hold.
+    pub(super) fn held_names(&self, now: Timestamp) -> Vec<String> {
+        let held = self.of_tenants.iter().filter(|pod| is_held(&pod.metadata, now));
+        held.map(full_name).collect()
     }
 
     /// Evicts the tenants' pods, as `kubectl drain` does. Disruption budgets may say "not yet" (429). A pod that cannot be
@@ -93,6 +93,10 @@ pub(super) struct DeletionLimits {
     /// Whether pods that are overdue are removed although their kubelet has not reported their end.
     pub(super) removes_overdue: bool,
     pub(super) now: Timestamp,
+}
+
+fn full_name(pod: &Pod) -> String {
+    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
 }
 
 fn api_of(client: &Client, pod: &Pod) -> Api<Pod> {

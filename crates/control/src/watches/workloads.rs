@@ -9,12 +9,10 @@ use crate::{
     key::Key,
     pod_activity::PodActivity,
     storage_uses::{self, StorageUses},
+    tenant_pods::is_of_tenant,
     user_pods::{self, UserPods},
 };
-use berth_api::{
-    NodeMode, TenantCluster, labels,
-    names::{self, TenantId},
-};
+use berth_api::{NodeMode, TenantCluster, labels, names::TenantId};
 use berth_node_lifecycle::demand::{Workload, WorkloadIndex};
 use berth_runtime::queue::Queue;
 use jiff::Timestamp;
@@ -141,14 +139,6 @@ impl WorkloadWatch {
     }
 }
 
-/// Whether a pod is in the namespace of the tenant that its label names. Who may create pods in another namespace could otherwise make the nodes of
-/// a tenant grow, keep it from falling asleep, and use up limits of its users.
-fn is_of_tenant(pod: &Pod) -> bool {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let slug = pod.labels().get(labels::TENANT);
-    slug.is_some_and(|slug| names::is_workload_namespace(namespace, slug))
-}
-
 impl Index<Pod> for WorkloadWatch {
     fn put(&self, name: &str, pod: Option<&Pod>) {
         let pod = pod.filter(|pod| is_of_tenant(pod));
@@ -172,26 +162,5 @@ impl Index<Pod> for WorkloadWatch {
         for tenant in self.index.retain(names) {
             self.wake(&tenant);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_label_in_another_namespace_makes_no_pod_of_a_tenant() {
-        let id = TenantId::new("vision", "6f2c");
-        let is_of = |namespace: &str, labels: serde_json::Value| {
-            let pod = json!({"metadata": {"name": "p", "namespace": namespace, "labels": labels}});
-            is_of_tenant(&serde_json::from_value(pod).unwrap())
-        };
-        let labels = json!({(labels::TENANT): id.slug(), (labels::MANAGED_BY): labels::MANAGED_BY_SYNCER});
-        assert!(is_of(&id.workload_namespace(), labels.clone()));
-        for other in ["team", "default", &id.control_plane_namespace(), "berth-other"] {
-            assert!(!is_of(other, labels.clone()), "{other}");
-        }
-        assert!(!is_of(&id.workload_namespace(), json!({})));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::selector::Selector;
 use serde_json::Value;
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Maximum length of a request's selectors; longer ones are ignored.
 const MAX_SELECTOR_LENGTH: usize = 512;
@@ -50,8 +50,21 @@ pub struct DeviceKind {
 pub struct Allocation {
     /// The node of the devices. None: several nodes reach them.
     pub node: Option<String>,
+    /// Names of the pools that the devices are of.
+    pub pools: BTreeSet<String>,
     /// Names of the requests that were satisfied.
     pub requests: Vec<String>,
+}
+
+impl Allocation {
+    /// Whether a device of this node is allocated. Its pools have the name of the node, or this name, a slash and another one.
+    pub fn is_on_node(&self, node: &str) -> bool {
+        let is_of_node = |pool: &String| {
+            let rest = pool.strip_prefix(node);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.node.as_deref() == Some(node) || self.pools.iter().any(is_of_node)
+    }
 }
 
 impl DeviceKind {
@@ -85,12 +98,16 @@ impl DeviceClaim {
             requests,
             allocation: allocation.map(|allocation| Allocation {
                 node: read_allocated_node(&allocation["nodeSelector"]),
-                requests: array(&allocation["devices"]["results"])
-                    .filter_map(|result| Some(result["request"].as_str()?.to_owned()))
-                    .collect(),
+                pools: read_results(allocation, "pool").collect(),
+                requests: read_results(allocation, "request").collect(),
             }),
         }
     }
+}
+
+/// A text of each allocated device.
+fn read_results<'a>(allocation: &'a Value, field: &'a str) -> impl Iterator<Item = String> + 'a {
+    array(&allocation["devices"]["results"]).filter_map(move |result| Some(result[field].as_str()?.to_owned()))
 }
 
 fn array(value: &Value) -> impl Iterator<Item = &Value> {
@@ -203,5 +220,21 @@ mod tests {
         assert_eq!(allocation(&named).node.as_deref(), Some("n1"));
         assert_eq!(allocation(&Value::Null).node, None);
         assert_eq!(allocation(&named).requests, ["either/b"]);
+    }
+
+    #[test]
+    fn an_allocation_is_on_the_node_of_its_selector_and_of_its_pools() {
+        let named = json!({"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]});
+        let is_on_node = |pool: &str, selector: &Value| {
+            let devices = json!({"results": [{"request": "r", "driver": "d", "pool": pool, "device": "x"}]});
+            let status = json!({"allocation": {"devices": devices, "nodeSelector": selector}});
+            DeviceClaim::read(&Value::Null, &status)
+                .allocation
+                .unwrap()
+                .is_on_node("n1")
+        };
+        assert!(is_on_node("any", &named));
+        assert!(is_on_node("n1", &Value::Null) && is_on_node("n1/imex", &Value::Null));
+        assert!(!is_on_node("n10", &Value::Null) && !is_on_node("network", &Value::Null));
     }
 }

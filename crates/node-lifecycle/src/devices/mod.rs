@@ -26,7 +26,7 @@ use crate::{
     NodeIndex,
     demand::{Claim, DRA_PREFIX, Workload},
 };
-use berth_api::DEVICES_BY_CLASS;
+use berth_api::{DEVICES_BY_CLASS, names};
 use berth_planner::Amounts;
 use counts::{Counted, Counts};
 use resolve::{add_claim_amounts, find_claim_holders};
@@ -137,6 +137,23 @@ impl Devices {
     /// The same for templates.
     pub fn retain_templates(&self, names: &HashSet<String>) -> bool {
         retain(&mut self.known().templates, names)
+    }
+
+    /// The claims of tenants that have devices of a node, as `namespace/name`. Those of the platform are in other namespaces, and may stay.
+    pub fn find_claims_of_tenants(&self, node: &str) -> Vec<String> {
+        let is_of_tenant = |name: &str| {
+            let namespace = name.split_once('/').map(|(namespace, _)| namespace);
+            namespace.is_some_and(names::is_like_tenant_namespace)
+        };
+        let known = self.known();
+        let has_device = |claim: &DeviceClaim| claim.allocation.as_ref().is_some_and(|on| on.is_on_node(node));
+        let of_tenants = known
+            .claims
+            .iter()
+            .filter(|(name, claim)| has_device(claim) && is_of_tenant(name));
+        let mut found: Vec<String> = of_tenants.map(|(name, _)| name.clone()).collect();
+        found.sort();
+        found
     }
 
     /// Adds the amounts of their claims to pods.

@@ -268,3 +268,23 @@ fn a_class_can_be_requested_as_an_extended_resource() {
     let resolved = devices.resolve(&pods);
     assert_eq!(devices.of_node("c", &resolved)[implicit], 4);
 }
+
+#[test]
+fn claims_of_tenants_that_have_devices_of_a_node_are_found() {
+    let devices = Devices::default();
+    let id = names::TenantId::new("vision", "6f2c");
+    let claim = |status: &Value| Some(DeviceClaim::read(&Value::Null, status));
+    for (name, status) in [
+        (format!("{}/held", id.workload_namespace()), on("a")),
+        (format!("{}/elsewhere", id.workload_namespace()), on("b")),
+        (format!("{}/free", id.workload_namespace()), json!({})),
+        // The platform's, whose pods stay.
+        ("monitoring/dcgm".to_owned(), on("a")),
+    ] {
+        devices.put_claim(&name, claim(&status));
+    }
+    let held = format!("{}/held", id.workload_namespace());
+    assert_eq!(devices.find_claims_of_tenants("a"), [held.clone()]);
+    devices.put_claim(&held, claim(&json!({})));
+    assert!(devices.find_claims_of_tenants("a").is_empty());
+}

@@ -5,6 +5,8 @@
 //! | less than half of `drain` | `Evict` | are evicted; disruption budgets and their grace periods hold |
 //! | less than `drain` | `Warn` | the same; Events say when budgets cease to hold |
 //! | more | `Delete` | are deleted, and have `terminate` to end at most; then they are removed without their kubelet |
+//!
+//! What finalizers alone still hold after that keeps no node: it is quarantined.
 
 use super::{Observation, Tenant, Transition, quarantine, recycle::requires_scrub, set_assignment};
 use crate::{Assignment, AssignmentState};
@@ -98,14 +100,23 @@ pub(super) fn from_draining(observation: &Observation<'_>) -> Transition {
     if stage != DrainStage::Delete && observation.tenant != Tenant::Gone {
         return Transition::EvictPods;
     }
+    let is_over = elapsed >= timeouts.drain() + timeouts.terminate() + MARGIN;
     if requires_scrub(pool) {
+        // There is nothing left to do here, and it is not known what sets finalizers on a host.
+        if is_over && observation.held_pods.len() == observation.pods.len() {
+            let why = format!(
+                "finalizers hold pods that were removed: {}; find out what set them before you release the node",
+                name_some(observation.pods)
+            );
+            return quarantine(observation, &why);
+        }
         return Transition::DeletePods {
             max_grace_seconds: timeouts.terminate(),
             removes_overdue: true,
         };
     }
     // Processes of a pod that is removed without its kubelet may go on. The scrub ends them; without it, nothing does.
-    if elapsed >= timeouts.drain() + timeouts.terminate() + MARGIN {
+    if is_over {
         let why = format!(
             "pods did not end: {}; they may still run, and scrubbing is disabled in the pool",
             name_some(observation.pods)
@@ -128,11 +139,12 @@ fn reason_after_drain(assignment: &Assignment) -> &str {
     }
 }
 
-fn name_some(pods: &[String]) -> String {
+/// The first few of these names.
+pub(super) fn name_some(names: &[String]) -> String {
     const NAMED: usize = 5;
-    let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    if pods.len() > NAMED {
-        format!("{named} and {} more", pods.len() - NAMED)
+    let named = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED {
+        format!("{named} and {} more", names.len() - NAMED)
     } else {
         named
     }

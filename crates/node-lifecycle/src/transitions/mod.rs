@@ -12,11 +12,11 @@
 //! | Assigned | Cordoned | the planner releases it |
 //! | Cordoned | Draining | the time of its drain has come, or the tenant is gone |
 //! | Draining | Scrubbing | no pod of a tenant is left; never before |
-//! |  | Quarantined | pods do not end, and nothing would end their processes, because scrubbing is disabled |
+//! |  | Quarantined | finalizers hold pods for ever, or pods do not end and nothing would end their processes, because scrubbing is disabled |
 //! | Scrubbing | Validating | the scrub Job has succeeded |
 //! |  | Scrubbing | its time is over and there is no Job: once |
 //! |  | Quarantined | it failed, or took too long; MIG or MPS of the tenant before does not end |
-//! | Validating | free | the validation Job has succeeded, and all its GPUs are healthy |
+//! | Validating | free | the validation Job has succeeded, all its GPUs are healthy, and no claim of a tenant has devices of it |
 //! |  | Scrubbing | its time is over and there is no Job: once |
 //! |  | Quarantined | it failed, or took too long |
 //! | Quarantined | Scrubbing | people release it |
@@ -92,6 +92,10 @@ pub struct Observation<'a> {
     pub is_group_complete: bool,
     /// Pods of tenants on the node, listed by the API server, as `namespace/name`. Known from Draining on.
     pub pods: &'a [String],
+    /// Those of them that are removed, and that finalizers alone hold.
+    pub held_pods: &'a [String],
+    /// Claims of tenants that have devices of the node, as `namespace/name`. Known in Validating.
+    pub claims: &'a [String],
     /// The Job of the node's state, as the API server has it.
     pub job: JobState,
 }

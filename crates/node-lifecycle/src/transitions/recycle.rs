@@ -2,6 +2,7 @@
 
 use super::{
     JobKind, JobState, Observation, POLL, Transition,
+    drain::name_some,
     gpu_configuration::{NO_MIG, await_mig, await_no_mps, clear_mig_labels},
     quarantine, set_assignment,
 };
@@ -108,6 +109,13 @@ pub(super) fn from_validating(observation: &Observation<'_>) -> Transition {
 fn find_unhealthy(observation: &Observation<'_>) -> Option<String> {
     if !is_ready(observation.node) {
         return Some("the node is not Ready".into());
+    }
+    if !observation.claims.is_empty() {
+        // The host's controllers free them when their pods have ended. With them, the next tenant would have fewer devices than the node has.
+        return Some(format!(
+            "devices of the node are still allocated to claims of tenants ({})",
+            name_some(observation.claims)
+        ));
     }
     let resource = observation.pool.gpu_resource_name.as_ref()?;
     let status = observation.node.status.as_ref()?;

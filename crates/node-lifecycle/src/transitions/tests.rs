@@ -30,6 +30,8 @@ struct World {
     tenant: Tenant,
     is_group_complete: bool,
     pods: Vec<String>,
+    held_pods: Vec<String>,
+    claims: Vec<String>,
     job: JobState,
     /// The Job that `job` is of: recycling and kind.
     job_of: Option<(String, JobKind)>,
@@ -57,6 +59,8 @@ impl World {
             tenant: alive(),
             is_group_complete: true,
             pods: Vec::new(),
+            held_pods: Vec::new(),
+            claims: Vec::new(),
             job: JobState::Missing,
             job_of: None,
             dirty: false,
@@ -110,6 +114,8 @@ impl World {
             tenant: self.tenant.clone(),
             is_group_complete: self.is_group_complete,
             pods: &self.pods,
+            held_pods: &self.held_pods,
+            claims: &self.claims,
             job: if is_this { self.job.clone() } else { JobState::Missing },
         }))
     }
@@ -304,6 +310,34 @@ fn a_pool_without_validation_has_no_time_limit_for_its_job() {
     world.now += 3600;
     world.settle();
     assert_eq!(world.state(), None);
+}
+
+#[test]
+fn a_node_whose_devices_claims_of_tenants_keep_is_not_free() {
+    for policy in [ScrubPolicy::Always, ScrubPolicy::None] {
+        let mut world = World::new();
+        world.pool.validate.policy = policy;
+        world.reserve();
+        world.settle();
+        world.release(0);
+        world.settle();
+        world.claims.push("berth-vision/group".into());
+        world.succeed();
+        world.job = JobState::Succeeded;
+        assert_eq!(
+            (world.state(), world.next()),
+            (Some(AssignmentState::Validating), Some(Transition::CheckAfter(1)))
+        );
+        let mut freed = world.clone();
+        freed.claims.clear();
+        freed.settle();
+        assert_eq!(freed.state(), None);
+        world.now += 900;
+        world.settle();
+        assert_eq!(world.state(), Some(AssignmentState::Quarantined));
+        let why = &world.node.annotations()[labels::QUARANTINE];
+        assert!(why.contains("claims of tenants (berth-vision/group)"), "{why}");
+    }
 }
 
 #[test]

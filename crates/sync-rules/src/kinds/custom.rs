@@ -8,6 +8,7 @@
 //! | `references` | the name becomes that of the host object; the referenced object is synced as well |
 //! | `selectors` | narrowed to the tenant and the namespace |
 //! | `deniedFields` and fields that are not listed | denied by name |
+//! | `spec.resourceClaims` of a PodGroup | denied, whatever the class lists |
 //! | status | comes back, with the tenant's names |
 
 use crate::{
@@ -30,6 +31,22 @@ use std::{
     collections::BTreeSet,
     sync::{Mutex, PoisonError},
 };
+
+/// A field of one kind that no class can offer.
+struct ForbiddenField {
+    group: &'static str,
+    kind: &'static str,
+    path: &'static str,
+    why: &'static str,
+}
+
+/// The host frees the devices of a pod's claim when the pod has ended, those of a group only when the group is gone.
+const FORBIDDEN: &[ForbiddenField] = &[ForbiddenField {
+    group: "scheduling.k8s.io",
+    kind: "PodGroup",
+    path: "spec.resourceClaims",
+    why: "a group keeps its devices as long as it exists, also those of a node that is another tenant's by then: name the claims in the pods alone",
+}];
 
 fn leak(text: String) -> &'static str {
     text.leak()
@@ -99,7 +116,21 @@ impl CustomKind {
                 }
             });
         }
+        for ForbiddenField { path, why, .. } in self.forbidden_fields() {
+            json::each(&copied, path, &mut |value| {
+                if !json::is_unset(value) {
+                    issues.deny(*path, *why);
+                }
+            });
+        }
         copied
+    }
+
+    fn forbidden_fields(&self) -> impl Iterator<Item = &'static ForbiddenField> {
+        let (group, kind) = (self.rules.group.as_str(), self.rules.kind.as_str());
+        FORBIDDEN
+            .iter()
+            .filter(move |field| field.group == group && field.kind == kind)
     }
 }
 
@@ -307,6 +338,37 @@ mod tests {
         let denied = rules.translate(&cache, &Name::new("a", "g"), &object).unwrap_err();
         let fields: Vec<_> = denied.iter().map(|denied| denied.field.as_str()).collect();
         assert_eq!(fields, ["extra", "spec.hostPath", "spec.unknown"]);
+    }
+
+    #[test]
+    fn no_class_gives_groups_of_pods_devices() {
+        let mut policy = SyncPolicy::clone(&cache().tenant.policy);
+        policy.kinds = vec![SyncedKind {
+            group: "scheduling.k8s.io".into(),
+            version: "v1beta1".into(),
+            kind: "PodGroup".into(),
+            resource: "podgroups".into(),
+            fields: vec!["spec".into()],
+            ..SyncedKind::default()
+        }];
+        let mut tenant = test_tenant();
+        tenant.policy = Arc::new(policy);
+        let cache = registry::new_cache(tenant);
+        let id = cache.find_kind_by_name("PodGroup.scheduling.k8s.io").unwrap();
+        let rules = cache.rules_to_host(id).unwrap();
+        let name = Name::new("research", "ring");
+        let group = |claims: Value| json!({"metadata": {}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}, "resourceClaims": claims}});
+        let with_claims = group(json!([{"name": "gpu", "resourceClaimName": "one"}]));
+        let denied = rules.translate(&cache, &name, &with_claims).unwrap_err();
+        let denied: Vec<_> = denied.iter().map(ToString::to_string).collect();
+        assert!(
+            matches!(&denied[..], [one] if one.starts_with("spec.resourceClaims: a group keeps its devices")),
+            "{denied:?}"
+        );
+        assert!(rules.translate(&cache, &name, &group(json!([]))).is_ok());
+        // One that is on the host already ends.
+        let when_denied = rules.when_denied(&cache, &name, &Value::Null, &with_claims);
+        assert_eq!(when_denied, WhenDenied::Withdraw);
     }
 
     #[test]

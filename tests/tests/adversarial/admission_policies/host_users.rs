@@ -52,6 +52,11 @@ pub(crate) async fn an_agent_with_rights_on_the_status_of_pods_redirects_no_traf
             json!({"status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0}]}}),
         ),
         ("the phase", json!({"status": {"phase": "Failed"}})),
+        // With tens of thousands, nobody could preempt or collect the pod: to look at all of them would cost too much.
+        (
+            "whether a tenant's pod is ready",
+            json!({"status": {"conditions": many_conditions(201)}}),
+        ),
         (
             "whether a tenant's pod is ready",
             json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
@@ -87,6 +92,12 @@ pub(crate) async fn an_agent_with_rights_on_the_status_of_pods_redirects_no_traf
         .delete("victim", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
+}
+
+fn many_conditions(count: usize) -> Vec<Value> {
+    (0..count)
+        .map(|number| json!({"type": format!("example.com/{number}"), "status": "True"}))
+        .collect()
 }
 
 async fn patch_status(client: &Client, namespace: &str, patch: &Value) -> kube::Result<Pod> {
@@ -127,4 +138,63 @@ pub(crate) async fn people_of_a_team_run_no_pods_on_nodes_of_tenants(host: Arc<T
     ] {
         expect_denied("may not tolerate the taint", create(tolerations).await);
     }
+    many_tolerations(&host, &namespace, &pods).await;
+    // Control believes the labels in workload namespaces only. Nor can the pod have them, not even later.
+    let labels = json!({labels::TENANT: tenant.id.slug(), labels::MANAGED_BY: labels::MANAGED_BY_SYNCER});
+    let named = json!({
+        "metadata": {"name": "beside", "labels": labels},
+        "spec": {"schedulerName": "none", "containers": [{"name": "c", "image": "i"}]},
+    });
+    let denied = "only pods in the workload namespaces of tenants";
+    let mut pod: Pod = serde_json::from_value(named).unwrap();
+    expect_denied(denied, pods.create(&dry_run(), &pod).await);
+    pod.metadata.labels = None;
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
+    expect_denied(denied, pods.patch("beside", &PatchParams::default(), &patch).await);
+    pods.delete("beside", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+}
+
+/// An API server admits what a policy with parameters cannot evaluate, for example because it costs too much.
+async fn many_tolerations(host: &TestCluster, namespace: &str, of_member: &Api<Pod>) {
+    // It adds two to a new pod.
+    let pod = |count: usize| -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "crowded"},
+            "spec": {
+                // Nothing starts it.
+                "schedulerName": "none", "tolerations": vec![json!({"key": "a"}); count],
+                "containers": [{"name": "c", "image": "i"}],
+            },
+        }))
+        .unwrap()
+    };
+    let denied = "at most 500";
+    expect_denied(denied, of_member.create(&dry_run(), &pod(100_000)).await);
+    expect_denied(denied, of_member.create(&dry_run(), &pod(499)).await);
+    of_member.create(&dry_run(), &pod(498)).await.unwrap();
+    // One from before the policy. People may add tolerations to a pod that waits, and replace one of two that are alike.
+    let of_admin: Api<Pod> = Api::namespaced(host.client.clone(), namespace);
+    let crowded = of_admin.create(&PostParams::default(), &pod(100_000)).await.unwrap();
+    let before = serde_json::to_value(crowded.spec.unwrap().tolerations.unwrap()).unwrap();
+    let tolerated = json!({"key": labels::TENANT, "operator": "Exists"});
+    let (mut added, mut replaced) = (before.clone(), before);
+    added.as_array_mut().unwrap().push(tolerated.clone());
+    replaced[0] = tolerated;
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    for tolerations in [added, replaced] {
+        let patch = Patch::Merge(json!({"spec": {"tolerations": tolerations}}));
+        expect_denied(denied, of_member.patch("crowded", &params, &patch).await);
+    }
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"app": "crowded"}}}));
+    of_member.patch("crowded", &params, &patch).await.unwrap();
+    of_admin
+        .delete("crowded", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
 }

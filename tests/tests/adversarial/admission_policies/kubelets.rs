@@ -38,12 +38,21 @@ pub(crate) async fn a_stolen_kubelet_credential_reaches_no_other_tenant(host: Ar
     let of_platform: Api<Pod> = Api::namespaced(kubelet.clone(), "default");
     let in_network_of_node = on_network_of_node(&mirror);
     of_platform.create(&dry_run(), &in_network_of_node).await.unwrap();
+    // It does not say that a syncer made it.
+    let mut of_syncer = in_network_of_node.clone();
+    of_syncer.labels_mut().extend([
+        (labels::TENANT.to_owned(), tenant.id.slug().to_owned()),
+        (labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_SYNCER.to_owned()),
+    ]);
+    let created = of_platform.create(&dry_run(), &of_syncer).await;
+    expect_denied("only pods in the workload namespaces of tenants", created);
     // NetworkPolicies would take any other for a pod of the platform.
     let admitted = of_platform.create(&dry_run(), &mirror).await;
     expect_denied("no static pod without hostNetwork", admitted);
     services_of_the_platform(&host, &of_platform, &in_network_of_node).await;
     labels_of_nodes(&host, &kubelet, &node).await;
     room_in_objects(&host, &kubelet, (&node, &tenant.id.workload_namespace())).await;
+    full_nodes(&host, &kubelet, &node).await;
 
     let slices: Api<ResourceSlice> = Api::all(kubelet);
     for pool in ["gpu-l40s-01".to_owned(), "n".to_owned(), format!("{node}-b")] {
@@ -170,6 +179,36 @@ async fn room_in_objects(host: &TestCluster, kubelet: &Client, (node, namespace)
         .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
+}
+
+/// A Node with tens of thousands of annotations could not be changed by anybody, because to look at all of them costs an API server too much. It would
+/// stay its tenant's.
+async fn full_nodes(host: &TestCluster, kubelet: &Client, node: &str) {
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let annotations = |count: usize| -> Value {
+        let all = (0..count).map(|number| (format!("{number:x}"), Value::from("")));
+        all.collect::<serde_json::Map<_, _>>().into()
+    };
+    let nodes: Api<Node> = Api::all(kubelet.clone());
+    let annotate = |count: usize| Patch::Merge(json!({"metadata": {"annotations": annotations(count)}}));
+    nodes.patch(node, &params, &annotate(500)).await.unwrap();
+    let denied = "at most 1,000 labels and 1,000 annotations";
+    expect_denied(denied, nodes.patch(node, &params, &annotate(1001)).await);
+    expect_denied(denied, nodes.patch_status(node, &params, &annotate(1001)).await);
+    // One from before the policy: the platform could release it.
+    let full = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "full", "annotations": annotations(45_000)},
+    });
+    let of_host: Api<Node> = Api::all(host.client.clone());
+    let full = serde_json::from_value(full).unwrap();
+    of_host.create(&PostParams::default(), &full).await.unwrap();
+    let taint = json!({"key": labels::TENANT, "value": labels::RECYCLING, "effect": "NoSchedule"});
+    let release = Patch::Merge(json!({"spec": {"taints": [taint]}}));
+    of_host.patch("full", &params, &release).await.unwrap();
+    of_host.delete("full", &DeleteParams::default()).await.unwrap();
 }
 
 pub(super) async fn kubelet_of(host: &TestCluster, node: &str) -> Client {

@@ -19,7 +19,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Rights on nodes and namespaces are common: kubelets, operators, and teams that create namespaces have them.
 pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespaces(host: Arc<TestCluster>) {
@@ -82,6 +82,13 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
             message,
             namespaces.patch_status(&own, &params, &Patch::Merge(&patch)).await,
         );
+    }
+    let many: BTreeMap<String, &str> = (0..1001).map(|number| (format!("n{number}"), "")).collect();
+    for field in ["labels", "annotations"] {
+        let patch = Patch::Merge(json!({"metadata": {field: many}}));
+        let denied = "at most 1,000 labels and 1,000 annotations";
+        expect_denied(denied, nodes.patch(&node, &params, &patch).await);
+        expect_denied(denied, namespaces.patch(&own, &params, &patch).await);
     }
     let plain = json!({"metadata": {"labels": {"team": "a"}}});
     namespaces.patch(&own, &params, &Patch::Merge(&plain)).await.unwrap();

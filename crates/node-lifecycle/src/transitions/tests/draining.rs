@@ -98,3 +98,21 @@ fn without_a_scrub_no_node_is_free_while_processes_may_run() {
         "{why}"
     );
 }
+
+#[test]
+fn finalizers_do_not_keep_a_node_for_ever() {
+    let mut world = blocked();
+    world.now = 100 + 3600;
+    assert!(world.step(), "the deletion is announced");
+    world.held_pods.clone_from(&world.pods);
+    world.now += 600 + 119;
+    assert_eq!(world.next(), Some(DELETE));
+    world.now += 1;
+    let mut with_another = world.clone();
+    with_another.pods.push("berth-vision/b".into());
+    assert_eq!(with_another.next(), Some(DELETE), "one of them can still be removed");
+    assert!(world.step());
+    assert_eq!(world.state(), Some(AssignmentState::Quarantined));
+    let why = &world.node.annotations()[labels::QUARANTINE];
+    assert!(why.contains("berth-vision/a") && why.contains("finalizers"), "{why}");
+}

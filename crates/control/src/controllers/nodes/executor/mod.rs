@@ -26,7 +26,7 @@ use crate::{
     metrics::{Metrics, NodeStateLabels},
 };
 use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
-use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, rejections::RejectedNodes};
+use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, devices::Devices, rejections::RejectedNodes};
 use berth_planner::{Action, ActionKind};
 use berth_runtime::watched::Watched;
 use failures::StepFailures;
@@ -78,6 +78,7 @@ struct Pass<'a> {
     metrics: &'a Metrics,
     rejected_nodes: &'a RejectedNodes,
     job_settings: &'a NodeJobs,
+    devices: &'a Devices,
     now: Timestamp,
     nodes: BTreeMap<String, Arc<Node>>,
     /// Slugs of tenants by UID; none for a tenant whose workloads are gone.
@@ -105,6 +106,7 @@ impl<'a> Pass<'a> {
             metrics: &context.metrics,
             rejected_nodes: &context.rejected_nodes,
             job_settings: &context.node_jobs,
+            devices: &stores.devices,
             now: context.clock.now(),
             nodes: nodes.collect(),
             tenants: tenants.collect(),

@@ -1,12 +1,11 @@
 //! The executor against a scripted API server, which keeps objects in memory and fails chosen calls.
 
 mod api;
+mod draining;
 mod markers;
 
 use super::*;
-use crate::testing::{LATE, make_unreadable};
 use api::{Api, Failing, client_of, merge};
-use berth_api::labels;
 use berth_node_lifecycle::assignment::AssignmentState::{Assigned, Cordoned, Draining, Scrubbing};
 use berth_planner::{ActionKind, ActionReason};
 use prometheus_client::registry::Registry;
@@ -26,6 +25,7 @@ struct Fixture {
     api: Arc<Mutex<Api>>,
     client: Client,
     pools: BTreeMap<String, HostNodePoolSpec>,
+    devices: Devices,
     metrics: Metrics,
 }
 
@@ -47,6 +47,7 @@ impl Fixture {
             api,
             client,
             pools: BTreeMap::new(),
+            devices: Devices::default(),
             metrics: Metrics::new(&mut Registry::default()),
         }
     }
@@ -107,6 +108,7 @@ impl Fixture {
             metrics: &self.metrics,
             rejected_nodes: &RejectedNodes::default(),
             job_settings: &NodeJobs::default(),
+            devices: &self.devices,
             now: Timestamp::from_second(now).unwrap(),
             nodes,
             tenants: [(TENANT.to_owned(), Some(SLUG.to_owned()))].into(),
@@ -229,94 +231,6 @@ async fn an_api_server_that_fails_each_time_ends_the_pass() {
     let (outcome, calls) = fixture.execute(&actions, Failing::Everything).await;
     assert!(outcome.is_err());
     assert!(calls < all.len(), "{calls}");
-}
-
-/// A node in Draining with a pod that asks for a day to end.
-fn fixture_with_stubborn_pod() -> Fixture {
-    let fixture = Fixture::new(&["a"]);
-    fixture.put_in_state("a", Draining);
-    let pod = json!({
-        "metadata": {"name": "p", "namespace": "berth-vision", "uid": "uid-p", "labels": {labels::MANAGED_BY: labels::MANAGED_BY_SYNCER}},
-        "spec": {"nodeName": "a", "terminationGracePeriodSeconds": 86_400, "containers": []},
-    });
-    fixture
-        .api()
-        .objects
-        .insert("/api/v1/namespaces/berth-vision/pods/p".into(), pod);
-    fixture
-}
-
-#[tokio::test]
-async fn budgets_and_pods_that_do_not_end_do_not_keep_a_node() {
-    let fixture = fixture_with_stubborn_pod();
-    let at = async |seconds: i64| {
-        let (outcome, _) = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
-        outcome.unwrap();
-        let api = fixture.api();
-        (api.nodes_in(Draining).len(), api.graces.clone())
-    };
-    assert_eq!(at(0).await, (1, vec![]));
-    assert_eq!(at(1800).await, (1, vec![]), "a budget holds for an hour");
-    assert_eq!(at(3600).await, (1, vec![600]));
-    assert_eq!(
-        at(3600 + 600 + 59).await,
-        (1, vec![600]),
-        "it has the time that it was given"
-    );
-    assert_eq!(at(3600 + 600 + 60).await, (1, vec![600, 0]));
-    assert_eq!(at(3600 + 600 + 61).await, (0, vec![600, 0]));
-    assert_eq!(fixture.api().nodes_in(Scrubbing), names(&["a"]));
-    let events = fixture.api().events.clone();
-    for reason in ["DrainBlocked", "DrainForced"] {
-        let of_node = events.iter().filter(|event| *event == reason).count();
-        assert_eq!(of_node, 1, "{events:?}");
-    }
-    let warnings = events.iter().filter(|event| *event == "NodeReclaimed").count();
-    assert_eq!(warnings, 2, "{events:?}");
-}
-
-#[tokio::test]
-async fn a_pod_that_no_type_holds_does_not_keep_a_node() {
-    let fixture = fixture_with_stubborn_pod();
-    for (path, object) in &mut fixture.api().objects {
-        if path.contains("/pods/") {
-            make_unreadable(object);
-            object["status"] = json!({"startTime": LATE});
-        }
-    }
-    for seconds in [0, 3600, 3600 + 660, 3600 + 661] {
-        let (outcome, _) = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
-        outcome.unwrap();
-    }
-    assert_eq!(fixture.api().graces, [600, 0], "of the day that it asks for");
-    assert_eq!(fixture.api().nodes_in(Scrubbing), names(&["a"]));
-}
-
-#[tokio::test]
-async fn a_node_is_emptied_whichever_call_fails() {
-    let times = [3600, 3601, 3602, 4300, 4301, 4302];
-    let calls = {
-        let fixture = fixture_with_stubborn_pod();
-        let mut calls = 0;
-        for seconds in times {
-            calls = calls.max(fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await.1);
-        }
-        calls
-    };
-    for call in 1..=calls {
-        let fixture = fixture_with_stubborn_pod();
-        for seconds in times {
-            let _ = fixture.execute_at(NOW + seconds, &[], Failing::Call(call)).await;
-        }
-        for seconds in [5000, 5700, 5701] {
-            let _ = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
-        }
-        assert_eq!(fixture.api().nodes_in(Draining), names(&[]), "call {call}");
-        assert!(
-            fixture.api().objects.keys().all(|path| !path.contains("/pods/")),
-            "call {call}"
-        );
-    }
 }
 
 /// The Jobs of a recycling succeed.

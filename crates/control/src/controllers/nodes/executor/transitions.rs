@@ -208,6 +208,12 @@ async fn apply_next_transition(
         None
     };
     let pod_names = pods.as_ref().map(PodsOnNode::names).unwrap_or_default();
+    let held_pods = pods.as_ref().map(|pods| pods.held_names(pass.now)).unwrap_or_default();
+    let claims = if assignment.state == AssignmentState::Validating {
+        pass.devices.find_claims_of_tenants(&name)
+    } else {
+        Vec::new()
+    };
     let job = match assignment.state {
         AssignmentState::Scrubbing => jobs::get_job_state(&pass.client, JobKind::Scrub, &name, assignment).await?,
         AssignmentState::Validating => jobs::get_job_state(&pass.client, JobKind::Validate, &name, assignment).await?,
@@ -222,6 +228,8 @@ async fn apply_next_transition(
         tenant,
         is_group_complete: sizes.get(&group).is_some_and(|size| *size >= assignment.reserved_with),
         pods: &pod_names,
+        held_pods: &held_pods,
+        claims: &claims,
         job,
     };
     match next_transition(&observation) {

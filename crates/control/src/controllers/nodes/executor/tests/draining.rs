@@ -1,0 +1,179 @@
+//! Nodes that pods, or claims of devices, hold up.
+
+use super::{Fixture, NOW, SLUG, TENANT, api::Failing, finish_recycling, names, reserve, state_of};
+use crate::testing::{LATE, make_unreadable};
+use berth_api::{HostNodePoolSpec, labels, names::TenantId};
+use berth_node_lifecycle::{
+    assignment::AssignmentState::{Assigned, Draining, Quarantined, Scrubbing, Validating},
+    devices::DeviceClaim,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The workload namespace of the tenant.
+const NAMESPACE: &str = "berth-vision-abc";
+
+/// A pod on node `a` with the labels of one that a syncer made, which asks for a day to end.
+fn stubborn_pod(namespace: &str) -> (String, Value) {
+    let labels = json!({labels::MANAGED_BY: labels::MANAGED_BY_SYNCER, labels::TENANT: SLUG});
+    let pod = json!({
+        "metadata": {"name": "p", "namespace": namespace, "uid": "uid-p", "labels": labels},
+        "spec": {"nodeName": "a", "terminationGracePeriodSeconds": 86_400, "containers": []},
+    });
+    (format!("/api/v1/namespaces/{namespace}/pods/p"), pod)
+}
+
+/// A node in Draining with a pod that asks for a day to end.
+fn fixture_with_stubborn_pod() -> Fixture {
+    let fixture = Fixture::new(&["a"]);
+    fixture.put_in_state("a", Draining);
+    fixture.api().objects.extend([stubborn_pod(NAMESPACE)]);
+    fixture
+}
+
+#[tokio::test]
+async fn budgets_and_pods_that_do_not_end_do_not_keep_a_node() {
+    let fixture = fixture_with_stubborn_pod();
+    let at = async |seconds: i64| {
+        let (outcome, _) = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
+        outcome.unwrap();
+        let api = fixture.api();
+        (api.nodes_in(Draining).len(), api.graces.clone())
+    };
+    assert_eq!(at(0).await, (1, vec![]));
+    assert_eq!(at(1800).await, (1, vec![]), "a budget holds for an hour");
+    assert_eq!(at(3600).await, (1, vec![600]));
+    assert_eq!(
+        at(3600 + 600 + 59).await,
+        (1, vec![600]),
+        "it has the time that it was given"
+    );
+    assert_eq!(at(3600 + 600 + 60).await, (1, vec![600, 0]));
+    assert_eq!(at(3600 + 600 + 61).await, (0, vec![600, 0]));
+    assert_eq!(fixture.api().nodes_in(Scrubbing), names(&["a"]));
+    let events = fixture.api().events.clone();
+    for reason in ["DrainBlocked", "DrainForced"] {
+        let of_node = events.iter().filter(|event| *event == reason).count();
+        assert_eq!(of_node, 1, "{events:?}");
+    }
+    let warnings = events.iter().filter(|event| *event == "NodeReclaimed").count();
+    assert_eq!(warnings, 2, "{events:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_a_finalizer_holds_ends_in_quarantine() {
+    let fixture = fixture_with_stubborn_pod();
+    for (path, object) in &mut fixture.api().objects {
+        if path.contains("/pods/") {
+            object["metadata"]["finalizers"] = json!(["example.com/held"]);
+        }
+    }
+    let at = async |seconds: i64| {
+        let (outcome, _) = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
+        outcome.unwrap();
+        state_of(&fixture, "a")
+    };
+    for seconds in [0, 1800, 3600, 3600 + 660, 3600 + 600 + 119] {
+        assert_eq!(at(seconds).await, Some(Draining), "{seconds}");
+    }
+    assert_eq!(fixture.api().graces, [600, 0]);
+    assert_eq!(at(3600 + 600 + 120).await, Some(Quarantined));
+    assert_eq!(fixture.api().graces, [600, 0]);
+}
+
+#[tokio::test]
+async fn a_pod_elsewhere_with_the_labels_of_a_tenants_keeps_no_node() {
+    for namespace in ["kube-system", "team"] {
+        let (path, mut pod) = stubborn_pod(namespace);
+        pod["metadata"]["finalizers"] = json!(["example.com/held"]);
+        if namespace == "kube-system" {
+            // As a kubelet whose credential was stolen makes it.
+            pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "id-of-static-pod"});
+        }
+        // It does not keep one from being recycled.
+        let fixture = Fixture::new(&["a"]);
+        fixture.put_in_state("a", Draining);
+        fixture.api().objects.extend([(path.clone(), pod.clone())]);
+        fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+        assert_eq!(state_of(&fixture, "a"), Some(Scrubbing), "{namespace}");
+        {
+            let api = fixture.api();
+            let scrub = api.objects.iter().find(|(path, _)| path.contains("/jobs/"));
+            let scrub = scrub.map(|(_, job)| job.to_string()).unwrap_or_default();
+            assert!(scrub.contains("uid-p"), "the platform's pods stay: {scrub}");
+        }
+        // Nor from being reserved.
+        let fixture = Fixture {
+            pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
+            ..Fixture::new(&["a", "b"])
+        };
+        for node in ["a", "b"] {
+            fixture.set_machine(node, node);
+        }
+        fixture.api().objects.extend([(path, pod)]);
+        let reservations = ["a", "b"].map(|node| reserve(node, "group"));
+        fixture.execute(&reservations, Failing::Nothing).await.0.unwrap();
+        assert_eq!(fixture.api().nodes_in(Assigned), names(&["a", "b"]), "{namespace}");
+        assert!(fixture.api().graces.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_node_is_free_once_no_claim_of_a_tenant_has_its_devices() {
+    let fixture = fixture_with_stubborn_pod();
+    fixture.api().objects.retain(|path, _| !path.contains("/pods/"));
+    let status = json!({"allocation": {"devices": {"results": [{"request": "r", "pool": "a"}]}}});
+    let claim = format!("{}/group", TenantId::new("vision", TENANT).workload_namespace());
+    fixture
+        .devices
+        .put_claim(&claim, Some(DeviceClaim::read(&Value::Null, &status)));
+    finish_recycling(&fixture).await;
+    assert_eq!(state_of(&fixture, "a"), Some(Validating));
+    fixture.devices.put_claim(&claim, None);
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert_eq!(state_of(&fixture, "a"), None);
+}
+
+#[tokio::test]
+async fn a_pod_that_no_type_holds_does_not_keep_a_node() {
+    let fixture = fixture_with_stubborn_pod();
+    for (path, object) in &mut fixture.api().objects {
+        if path.contains("/pods/") {
+            make_unreadable(object);
+            object["status"] = json!({"startTime": LATE});
+        }
+    }
+    for seconds in [0, 3600, 3600 + 660, 3600 + 661] {
+        let (outcome, _) = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
+        outcome.unwrap();
+    }
+    assert_eq!(fixture.api().graces, [600, 0], "of the day that it asks for");
+    assert_eq!(fixture.api().nodes_in(Scrubbing), names(&["a"]));
+}
+
+#[tokio::test]
+async fn a_node_is_emptied_whichever_call_fails() {
+    let times = [3600, 3601, 3602, 4300, 4301, 4302];
+    let calls = {
+        let fixture = fixture_with_stubborn_pod();
+        let mut calls = 0;
+        for seconds in times {
+            calls = calls.max(fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await.1);
+        }
+        calls
+    };
+    for call in 1..=calls {
+        let fixture = fixture_with_stubborn_pod();
+        for seconds in times {
+            let _ = fixture.execute_at(NOW + seconds, &[], Failing::Call(call)).await;
+        }
+        for seconds in [5000, 5700, 5701] {
+            let _ = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
+        }
+        assert_eq!(fixture.api().nodes_in(Draining), names(&[]), "call {call}");
+        assert!(
+            fixture.api().objects.keys().all(|path| !path.contains("/pods/")),
+            "call {call}"
+        );
+    }
+}
