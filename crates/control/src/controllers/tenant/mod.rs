@@ -215,7 +215,7 @@ async fn publish(
     }
     if waits || sleep.as_deref().is_some_and(ObservedSleep::is_unrecorded) {
         // What somebody has recorded meanwhile stays.
-        status::write_unless_changed(context, &tenant.cluster, &wanted).await?;
+        status::write_unless_changed(context, &tenant.cluster, &wanted, |_| ()).await?;
     } else {
         status::write(context, &tenant.cluster, &wanted).await?;
     }

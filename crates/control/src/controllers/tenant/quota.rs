@@ -212,7 +212,8 @@ pub(super) async fn record(
         quota: verdict.reservation().cloned(),
         ..before
     };
-    if !status::write_unless_changed(context, cluster, &after).await? {
+    // Whatever the spec says by now: what is recorded was decided.
+    if !status::write_unless_changed(context, cluster, &after, |_| ()).await? {
         context.queue.add(Key::Quotas);
     }
     Ok(true)

@@ -98,6 +98,20 @@ async fn a_tenant_whose_object_others_change_falls_asleep_all_the_same() {
 }
 
 #[tokio::test]
+async fn a_request_that_comes_while_a_state_is_recorded_counts() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    sleep::request(&fixture, SLEEP, Timestamp::now());
+    let wake = |host: &ScriptedApi| {
+        let mut cluster = host.get(TENANT).unwrap();
+        cluster["metadata"]["annotations"][WAKE] = Timestamp::now().to_string().into();
+        host.insert(TENANT, cluster);
+    };
+    fixture.reconcile_after_unseen(wake).await.unwrap();
+    assert_ne!(state(&fixture), "FallingAsleep");
+}
+
+#[tokio::test]
 async fn a_state_that_another_process_has_recorded_stays() {
     let mut fixture = Fixture::new();
     fixture.reconcile_until_ready().await;

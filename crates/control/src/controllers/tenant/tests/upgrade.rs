@@ -1,7 +1,7 @@
 //! A tenant gets another Kubernetes version. Which version may follow another is tested in `version`.
 
-use super::fixture::Fixture;
-use crate::testing::{ScriptedRuntime, VERSION};
+use super::fixture::{Fixture, TENANT};
+use crate::testing::{ScriptedApi, ScriptedRuntime, VERSION};
 use serde_json::{Value, json};
 use std::sync::{
     Arc,
@@ -86,6 +86,21 @@ async fn each_minor_version_runs_before_the_next_one() {
     reconcile_often(&mut fixture).await;
     assert_eq!(versions(&fixture), (json!(VERSION), json!(null)));
     assert_eq!((accepted(&fixture), reason(&fixture)), (VERSION.into(), json!("Valid")));
+}
+
+#[tokio::test]
+async fn an_upgrade_that_is_taken_back_while_it_is_recorded_does_not_begin() {
+    let (mut fixture, _) = ready().await;
+    request(&fixture, NEXT);
+    let take_back = |host: &ScriptedApi| {
+        let mut cluster = host.get(TENANT).unwrap();
+        cluster["spec"]["version"] = OLD.into();
+        host.insert(TENANT, cluster);
+    };
+    fixture.reconcile_after_unseen(take_back).await.unwrap();
+    assert_eq!(versions(&fixture), (json!(OLD), json!(null)));
+    reconcile_often(&mut fixture).await;
+    assert_eq!((accepted(&fixture), reason(&fixture)), (OLD.into(), json!("Valid")));
 }
 
 #[tokio::test]
