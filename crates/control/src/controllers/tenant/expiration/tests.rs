@@ -1,6 +1,7 @@
 //! What a pass says of the end of a tenant, and writes into its status.
 
 use super::*;
+use crate::error::ReconcileError;
 use berth_api::TenantClusterSpec;
 
 fn at(second: i64) -> Timestamp {
@@ -277,4 +278,31 @@ fn durations_are_written_as_kubernetes_writes_them() {
     for (seconds, text) in [(0, "0s"), (90, "1m30s"), (7200, "2h"), (3601, "1h1s")] {
         assert_eq!(duration_text(seconds), text);
     }
+}
+
+#[test]
+fn the_condition_says_why_an_expired_tenant_is_not_deleted() {
+    let mut expired = Expiration {
+        end: Some(End {
+            at: 60,
+            stage: Stage::Expired,
+            cause: Cause::Ttl,
+            next: 60,
+        }),
+        rule: Some("1m after its creation".into()),
+        ..Expiration::default()
+    };
+    let of = |expired: &Expiration| expired.condition().unwrap();
+    assert!(!of(&expired).message.contains("not deleted"));
+    expired.note_failure(&TenantError::Expiration(ReconcileError::Blocked {
+        reason: "Denied",
+        message: "a policy denies it".into(),
+    }));
+    let condition = of(&expired);
+    assert_eq!((condition.status, condition.reason), (Some(true), EXPIRED));
+    assert!(
+        condition.message.contains("It is not deleted yet: ") && condition.message.ends_with("a policy denies it"),
+        "{}",
+        condition.message
+    );
 }
