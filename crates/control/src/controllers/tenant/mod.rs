@@ -215,7 +215,14 @@ async fn publish(
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
     conditions.extend(sleep.as_deref().and_then(ObservedSleep::condition));
     let next_deadline = compliance::until_next_deadline(&violations, Timestamp::now());
-    let mut wanted = status::build(tenant, settings, violations, &outcome, nodes, &conditions);
+    // What runs is still what an earlier spec asked for.
+    let generation = if waits {
+        let status = tenant.cluster.status.as_ref();
+        status.and_then(|status| status.observed_generation)
+    } else {
+        tenant.cluster.metadata.generation
+    };
+    let mut wanted = status::build((tenant, generation), settings, violations, &outcome, nodes, &conditions);
     wanted.usage = measured_use::publish(context, tenant, &uid);
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);

@@ -9,7 +9,12 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
+use super::{
+    context::TenantContext,
+    error::{EXTERNAL_SERVICE_FAILED, TenantError},
+    settings::Settings,
+    target::Tenant,
+};
 use crate::{
     apply::{delete_same, is_status, optional},
     error::api,
@@ -132,7 +137,8 @@ struct Terms<'a> {
     is_accepted: bool,
 }
 
-/// Whether everything answered in the reconcile before that a team needs to start a pod. What was not looked at is not known.
+/// Whether everything answered in the reconcile before that a team needs to start a pod. What was not looked at is not known. A Service that the host does
+/// not store counts for nothing: the team may have written it so, and could keep an idle tenant for ever.
 fn answers(cluster: &TenantCluster) -> bool {
     // It wakes for anybody who wants to start a pod.
     if matches!(cluster.sleep_state(), SleepState::Sleeping | SleepState::Waking) {
@@ -142,7 +148,7 @@ fn answers(cluster: &TenantCluster) -> bool {
     let conditions = conditions.unwrap_or_default();
     let is_false = |kind: &&str| {
         let condition = conditions.iter().find(|condition| condition.type_ == **kind);
-        condition.is_some_and(|condition| condition.status != "True")
+        condition.is_some_and(|condition| condition.status != "True" && condition.reason != EXTERNAL_SERVICE_FAILED)
     };
     let needed = [CONTROL_PLANE_READY, SYNCER_READY];
     let others = [INFRASTRUCTURE_READY, DATASTORE_READY, ENDPOINT_READY];

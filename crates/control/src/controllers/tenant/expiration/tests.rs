@@ -192,6 +192,28 @@ fn a_tenant_whose_control_plane_does_not_answer_is_not_idle() {
 }
 
 #[test]
+fn a_service_that_the_host_rejects_does_not_keep_an_idle_tenant() {
+    let mut cluster = cluster(None, Some("2h"));
+    let set = |cluster: &mut TenantCluster, update: ConditionUpdate| {
+        let status = cluster.status.get_or_insert_default();
+        status.conditions = conditions::merge(&status.conditions, &[update], None, at(0));
+    };
+    for kind in [CONTROL_PLANE_READY, SYNCER_READY] {
+        set(&mut cluster, ConditionUpdate::mark_true(kind, "A", "a"));
+    }
+    set(
+        &mut cluster,
+        ConditionUpdate::mark_false(ENDPOINT_READY, EXTERNAL_SERVICE_FAILED, "invalid annotation"),
+    );
+    assert!(answers(&cluster));
+    set(
+        &mut cluster,
+        ConditionUpdate::mark_false(ENDPOINT_READY, "Pending", "it has no address"),
+    );
+    assert!(!answers(&cluster));
+}
+
+#[test]
 fn what_is_not_known_to_answer_does_not() {
     let mut cluster = cluster(None, Some("2h"));
     assert!(!answers(&cluster), "nothing was looked at yet");
