@@ -138,11 +138,7 @@ fn build_verdicts(
 }
 
 /// `uncounted` are resources of which the host has not counted yet what the tenant has.
-fn build_verdict(
-    claim: &Claim,
-    decision: &Decision,
-    uncounted: Option<&BTreeSet<TreeResource>>,
-) -> Option<Verdict> {
+fn build_verdict(claim: &Claim, decision: &Decision, uncounted: Option<&BTreeSet<TreeResource>>) -> Option<Verdict> {
     let named = |amounts: Amounts| {
         let amounts = amounts.into_iter();
         amounts
