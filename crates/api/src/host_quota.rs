@@ -1,6 +1,6 @@
 //! The limits of a tenant that the host's `ResourceQuota` enforces.
 
-use crate::{Amount, TenantLimits, qualified_name::is_qualified_name, sync_policy::SyncedKind};
+use crate::{Amount, TenantLimits, qualified_name::is_qualified_name, quantity, sync_policy::SyncedKind};
 use std::collections::BTreeMap;
 
 /// A limit as the host's `ResourceQuota` has it.
@@ -164,6 +164,18 @@ impl TenantLimits {
         let limited = defaults.into_iter().filter(|(name, _, _)| is_limited(name));
         limited.map(|(_, resource, amount)| (resource, amount)).collect()
     }
+
+    /// How much this many pods request of a resource of a `ResourceQuota` by [`TenantLimits::default_requests`], with one container each: in whole
+    /// units, rounded up. 0 of a resource that has no default.
+    pub fn requested_by_default(&self, name: &str, pods: u64) -> u64 {
+        let amount = self.default_requests(|limited| limited == name).into_values().next();
+        let thousandths = amount
+            .and_then(quantity::parse)
+            .unwrap_or(0)
+            .saturating_mul(pods.into());
+        let whole = thousandths.saturating_add(999).div_euclid(1000);
+        u64::try_from(whole.max(0)).unwrap_or(u64::MAX)
+    }
 }
 
 impl SyncedKind {
@@ -313,5 +325,20 @@ mod tests {
         limits.default_request.memory = "1Gi".into();
         assert_eq!(defaults(&limits), BTreeMap::from([("cpu", "10m"), ("memory", "1Gi")]));
         assert!(defaults(&TenantLimits::default()).is_empty());
+    }
+
+    #[test]
+    fn pods_without_requests_request_the_default_in_whole_units() {
+        let limits = TenantLimits::default();
+        for (name, pods, expected) in [
+            ("requests.cpu", 0, 0),
+            ("requests.cpu", 20, 1),
+            ("requests.cpu", 101, 2),
+            ("requests.memory", 20, 20 * (16 << 20)),
+            ("requests.memory", u64::MAX, u64::MAX),
+            ("requests.storage", 20, 0),
+        ] {
+            assert_eq!(limits.requested_by_default(name, pods), expected, "{name} {pods}");
+        }
     }
 }

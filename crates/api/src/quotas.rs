@@ -174,6 +174,10 @@ pub struct QuotaReservation {
     /// objects, or bytes, are deleted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub above_limits: BTreeMap<String, u64>,
+    /// Resources of which the tenant may have something that the host has not counted yet, because no class limited them before. Until the host has,
+    /// the tenant creates no more of them, and no tenant gets more of their quota.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uncounted: Vec<String>,
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ pub fn report(policy: &Policy, decisions: &[Decision]) -> IdleStatus {
         gpus.fold(0, u32::saturating_add)
     };
     let mut unknown: BTreeMap<&'static str, u32> = BTreeMap::new();
-    for decision in decisions {
+    for decision in decisions.iter().filter(|decision| !decision.is_opted_out) {
         if let Verdict::Unknown(reason) = decision.verdict {
             let gpus = unknown.entry(reason.as_str()).or_default();
             *gpus = gpus.saturating_add(decision.gpus);

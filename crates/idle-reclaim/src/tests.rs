@@ -252,6 +252,26 @@ fn reports_count_what_is_not_known() {
 }
 
 #[test]
+fn gpus_of_excepted_pods_count_once() {
+    let enforce = policy(IdleReclaimMode::Enforce);
+    for verdict in [Verdict::Idle, Verdict::Unknown(Unknown::NoMetrics)] {
+        let excepted = Decision {
+            verdict,
+            is_opted_out: true,
+            state: None,
+            ..testing::due("job", 8)
+        };
+        let status = pass::report(&enforce, &[excepted]);
+        assert_eq!(
+            (status.gpus, status.idle_gpus, status.opted_out_gpus),
+            (8, 0, 8),
+            "{verdict:?}"
+        );
+        assert!(status.unknown_gpus.is_empty(), "{verdict:?}");
+    }
+}
+
+#[test]
 fn workloads_that_are_not_listed_are_in_the_sums() {
     let idle = |gpus, idle_since, is_opted_out| Decision {
         is_opted_out,

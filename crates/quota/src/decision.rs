@@ -1,15 +1,12 @@
 //! Which tenants get what they reserve.
 
 use crate::{
+    shortage::Shortage,
     tree::{Key, LevelKind, Tree},
     usage::Usage,
-    validate::UNKNOWN_ORGANIZATION,
 };
 use berth_api::TreeResource;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Amounts of resources. GPUs are never among them: they follow demand.
 pub type Amounts = BTreeMap<TreeResource, u64>;
@@ -19,6 +16,8 @@ pub type Amounts = BTreeMap<TreeResource, u64>;
 pub struct Claim {
     /// UID of the TenantCluster.
     pub uid: String,
+    /// Its namespace and name, for messages.
+    pub name: String,
     /// Second in which it was created: the oldest tenant comes first.
     pub created: i64,
     /// Its Project.
@@ -27,13 +26,13 @@ pub struct Claim {
     pub requested: Option<Amounts>,
     /// Resources for which its class sets no limit, of those that quotas limit or of which it has something.
     pub unlimited: BTreeSet<TreeResource>,
-    /// What it has. None: nothing was created for it yet.
+    /// What it has. None: nothing was created for it yet. What is missing of what it may have, the host has to count first.
     pub reserved: Option<Amounts>,
     /// The most that can exist of each resource until its limits are raised: what exists, or the limit that is enforced, whichever is
     /// more. What is missing is not known, and stays reserved.
     pub at_most: Amounts,
     /// How much the host has counted of resources for which nothing is reserved, or for which its class sets no limit. It counts what it limits, so
-    /// that the amounts do not grow. What is missing is not counted yet.
+    /// that the amounts do not grow. What is missing is not counted yet. Of a tenant of which nothing exists, or that is deleted, nothing is missing.
     pub counted: Amounts,
 }
 
@@ -87,44 +86,14 @@ pub enum Decision {
     Nothing,
 }
 
-/// Why a tenant waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shortage {
-    /// There is not enough of a resource.
-    NotEnough {
-        /// The resource.
-        resource: TreeResource,
-        /// How much more the tenant requests.
-        additional: u64,
-        /// How much more it may have.
-        available: u64,
-        /// The levels that limit it: kind, name, what is reserved and the nominal quota.
-        levels: Vec<(LevelKind, String, u64, u64)>,
-    },
-    /// A quota limits a resource, and the tenant's class sets no limit for it.
-    NoLimit {
-        /// The resource.
-        resource: TreeResource,
-    },
-    /// Tenants that share the quota have something of a resource that nothing is reserved for, and the host has not counted it yet.
-    NotCounted {
-        /// The resource.
-        resource: TreeResource,
-    },
-    /// The Project names an Organization that does not exist.
-    UnknownOrganization {
-        /// The Project.
-        project: String,
-        /// The Organization.
-        organization: String,
-    },
-}
-
 /// All decisions, and the use that follows from them.
 #[derive(Debug)]
 pub struct Outcome<'t> {
     /// By UID.
     pub decisions: BTreeMap<String, Decision>,
+    /// Resources of which a tenant may have something that the host has not counted yet, by UID. It gets none of them until then, and nothing is
+    /// reserved for it: 0 is an amount that was counted.
+    pub uncounted: BTreeMap<String, BTreeSet<TreeResource>>,
     /// With everything that is reserved.
     pub usage: Usage<'t>,
 }
@@ -133,12 +102,12 @@ pub struct Outcome<'t> {
 struct Held {
     amounts: Amounts,
     over: OverQuota,
-    /// Resources of which it may have more, which the host has not counted yet.
-    uncounted: Vec<TreeResource>,
+    /// See [`Outcome::uncounted`].
+    uncounted: BTreeSet<TreeResource>,
 }
 
-/// Levels with tenants of which something is not counted yet, each with the resource.
-type Uncounted<'t> = BTreeSet<(LevelKind, &'t str, TreeResource)>;
+/// Levels with tenants of which something is not counted yet, each with the resource: Project and name of the tenants.
+type Uncounted<'t, 'c> = BTreeMap<(LevelKind, &'t str, TreeResource), BTreeSet<(&'c str, &'c str)>>;
 
 /// Decides for all tenants that belong to a Project. What tenants have stays reserved, whatever the quotas say. What is left goes to
 /// those that request more: to the oldest first, all that it requests or nothing. One that does not fit holds up no other.
@@ -155,16 +124,21 @@ pub fn decide<'t>(tree: &'t Tree, claims: &[Claim]) -> Outcome<'t> {
             .or_insert_with(|| usage.limited_resources(&claim.project));
         let held = keep(&mut usage, claim, of_project);
         for resource in held.iter().flat_map(|held| &held.uncounted) {
-            let levels = usage.limiting_levels(&claim.project, &Key::of(resource.clone()));
-            uncounted.extend(levels.into_iter().map(|(kind, name, _)| (kind, name, resource.clone())));
+            for (kind, name, _) in usage.limiting_levels(&claim.project, &Key::of(resource.clone())) {
+                let tenants = uncounted.entry((kind, name, resource.clone())).or_default();
+                tenants.insert((claim.project.as_str(), claim.name.as_str()));
+            }
         }
         kept.push((claim, held));
     }
+    let by_tenant = kept.iter().filter_map(|(claim, held)| {
+        let uncounted = held.as_ref().map(|held| held.uncounted.clone());
+        Some((claim.uid.clone(), uncounted.filter(|uncounted| !uncounted.is_empty())?))
+    });
+    let by_tenant = by_tenant.collect();
     let decisions = kept.into_iter().map(|(claim, held)| {
-        let amounts = held.as_ref().map(|held| &held.amounts);
         let requested = claim.requested.as_ref();
-        let requested =
-            requested.filter(|requested| find_unlimited(&usage, claim).is_some() || grows(amounts, requested));
+        let requested = requested.filter(|requested| waits_or_grows(&usage, claim, requested, held.as_ref()));
         let decision = match (requested, held) {
             (Some(requested), held) => grant(&mut usage, claim, requested, held, &uncounted),
             (None, Some(Held { amounts, over, .. })) => Decision::Reserved { amounts, over },
@@ -173,7 +147,26 @@ pub fn decide<'t>(tree: &'t Tree, claims: &[Claim]) -> Outcome<'t> {
         (claim.uid.clone(), decision)
     });
     let decisions = decisions.collect();
-    Outcome { decisions, usage }
+    Outcome {
+        decisions,
+        uncounted: by_tenant,
+        usage,
+    }
+}
+
+/// Whether a tenant does not simply go on with what it has: it requests more, or something of what it requests is not limited or not counted.
+fn waits_or_grows(usage: &Usage<'_>, claim: &Claim, requested: &Amounts, held: Option<&Held>) -> bool {
+    let is_uncounted = |held: &Held| held.find_uncounted(requested).is_some();
+    find_unlimited(usage, claim).is_some()
+        || held.is_some_and(is_uncounted)
+        || grows(held.map(|held| &held.amounts), requested)
+}
+
+impl Held {
+    /// A resource that the tenant requests and of which the host has not counted yet what it has.
+    fn find_uncounted<'r>(&self, requested: &'r Amounts) -> Option<&'r TreeResource> {
+        requested.keys().find(|resource| self.uncounted.contains(*resource))
+    }
 }
 
 /// Whether a tenant requests more than it has.
@@ -191,7 +184,7 @@ fn keep(usage: &mut Usage<'_>, claim: &Claim, limited: &[TreeResource]) -> Optio
     let is_enough = |requested: &&Amounts| !grows(Some(reserved), requested) && find_unlimited(usage, claim).is_none();
     let shrunk = claim.requested.as_ref().filter(is_enough);
     let mut amounts = shrunk.map_or_else(|| reserved.clone(), |requested| claim.target(Some(reserved), requested));
-    let uncounted = add_counted(claim, limited, &mut amounts);
+    let uncounted = add_counted(claim, reserved, limited, &mut amounts);
     let mut over = OverQuota::new();
     for (resource, amount) in &amounts {
         let key = Key::of(resource.clone());
@@ -208,22 +201,31 @@ fn keep(usage: &mut Usage<'_>, claim: &Claim, limited: &[TreeResource]) -> Optio
     })
 }
 
-/// Adds what a tenant has of resources that quotas limit and no class has limited so far. No number says how much it may have of them: so it is what the
-/// host counts, once it does, and does not grow, as the host lets no tenant have more than it has reserved. Returns what is not counted yet.
-fn add_counted(claim: &Claim, limited: &[TreeResource], amounts: &mut Amounts) -> Vec<TreeResource> {
+/// Adds what a tenant that has `reserved` has of resources that quotas limit and no class has limited so far. No number says how much it may have of
+/// them: so it is what the host counts, once it does, and does not grow, as the host lets no tenant have more than it has reserved. Returns what is
+/// not counted yet. Nothing is reserved of that, so that the next decision knows that it still has to be counted.
+fn add_counted(
+    claim: &Claim,
+    reserved: &Amounts,
+    limited: &[TreeResource],
+    amounts: &mut Amounts,
+) -> BTreeSet<TreeResource> {
     amounts.retain(|resource, _| !claim.unlimited.contains(resource) || limited.contains(resource));
-    let mut uncounted = Vec::new();
+    let mut uncounted = BTreeSet::new();
     for resource in limited {
-        let known = amounts.get(resource).copied();
+        let known = reserved.get(resource).copied();
         if !claim.is_counted(resource, known) || resource.counted_names().is_empty() {
             continue;
         }
-        let counted = claim.counted.get(resource).copied();
-        let amount = known.unwrap_or(0).max(counted.unwrap_or(0));
-        if amount == 0 && counted.is_none() {
-            uncounted.push(resource.clone());
+        match known.max(claim.counted.get(resource).copied()) {
+            Some(amount) => {
+                amounts.insert(resource.clone(), amount);
+            }
+            None => {
+                amounts.remove(resource);
+                uncounted.insert(resource.clone());
+            }
         }
-        amounts.insert(resource.clone(), amount);
     }
     uncounted
 }
@@ -234,11 +236,12 @@ fn grant(
     claim: &Claim,
     requested: &Amounts,
     held: Option<Held>,
-    uncounted: &Uncounted<'_>,
+    uncounted: &Uncounted<'_, '_>,
 ) -> Decision {
+    let shortage = find_shortage(usage, claim, (requested, held.as_ref()), uncounted);
     let (kept, over) = held.map(|held| (held.amounts, held.over)).unzip();
     let over = over.unwrap_or_default();
-    if let Some(shortage) = find_shortage(usage, claim, (requested, kept.as_ref()), uncounted) {
+    if let Some(shortage) = shortage {
         return Decision::Waiting { kept, over, shortage };
     }
     for (resource, amount) in kept.iter().flatten() {
@@ -255,8 +258,8 @@ fn grant(
 fn find_shortage(
     usage: &Usage<'_>,
     claim: &Claim,
-    (requested, held): (&Amounts, Option<&Amounts>),
-    uncounted: &Uncounted<'_>,
+    (requested, held): (&Amounts, Option<&Held>),
+    uncounted: &Uncounted<'_, '_>,
 ) -> Option<Shortage> {
     if let Some(organization) = usage.missing_organization(&claim.project) {
         return Some(Shortage::UnknownOrganization {
@@ -267,26 +270,43 @@ fn find_shortage(
     if let Some(resource) = find_unlimited(usage, claim) {
         return Some(Shortage::NoLimit { resource });
     }
+    let own = held.and_then(|held| held.find_uncounted(requested));
+    if let Some(shortage) = own.and_then(|resource| not_counted(usage, claim, resource, uncounted)) {
+        return Some(shortage);
+    }
+    let amounts = held.map(|held| &held.amounts);
     requested.iter().find_map(|(resource, amount)| {
-        let key = Key::of(resource.clone());
-        let additional = amount.saturating_sub(amount_of(held, resource));
-        let available = usage.available(&claim.project, &key)?;
-        if additional > 0 && is_uncounted(usage, &claim.project, &key, uncounted) {
-            return Some(Shortage::NotCounted {
-                resource: resource.clone(),
-            });
-        }
-        (additional > available).then(|| not_enough(usage, claim, resource, additional, available))
+        let additional = amount.saturating_sub(amount_of(amounts, resource));
+        let available = usage.available(&claim.project, &Key::of(resource.clone()))?;
+        let is_not_counted = (additional > 0).then(|| not_counted(usage, claim, resource, uncounted));
+        let is_not_enough =
+            || (additional > available).then(|| not_enough(usage, claim, resource, additional, available));
+        is_not_counted.flatten().or_else(is_not_enough)
     })
 }
 
-/// Whether a quota of a resource is shared with tenants of which not all is counted.
-fn is_uncounted(usage: &Usage<'_>, project: &str, key: &Key, uncounted: &Uncounted<'_>) -> bool {
-    !uncounted.is_empty()
-        && usage
-            .limiting_levels(project, key)
-            .into_iter()
-            .any(|(kind, name, _)| uncounted.contains(&(kind, name, key.resource.clone())))
+/// That a quota of a resource is shared with tenants of which not all is counted; none if it is not.
+fn not_counted(
+    usage: &Usage<'_>,
+    claim: &Claim,
+    resource: &TreeResource,
+    uncounted: &Uncounted<'_, '_>,
+) -> Option<Shortage> {
+    if uncounted.is_empty() {
+        return None;
+    }
+    let levels = usage.limiting_levels(&claim.project, &Key::of(resource.clone()));
+    let of_levels = levels
+        .into_iter()
+        .filter_map(|(kind, name, _)| uncounted.get(&(kind, name, resource.clone())));
+    let found: BTreeSet<_> = of_levels.flatten().collect();
+    let own = found.iter().filter(|(project, _)| *project == claim.project);
+    let tenants: Vec<String> = own.map(|(_, name)| (*name).to_owned()).collect();
+    (!found.is_empty()).then(|| Shortage::NotCounted {
+        resource: resource.clone(),
+        others: found.len() - tenants.len(),
+        tenants,
+    })
 }
 
 /// A resource that a quota limits and the tenant's class does not.
@@ -306,74 +326,5 @@ fn not_enough(usage: &Usage<'_>, claim: &Claim, resource: &TreeResource, additio
             .into_iter()
             .map(|(kind, name, at)| (kind, name.to_owned(), at.reserved, at.nominal))
             .collect(),
-    }
-}
-
-impl Shortage {
-    /// CamelCase reason.
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::NotEnough { .. } | Self::NotCounted { .. } => "QuotaExceeded",
-            Self::NoLimit { .. } => "ClassWithoutLimit",
-            Self::UnknownOrganization { .. } => UNKNOWN_ORGANIZATION,
-        }
-    }
-}
-
-impl fmt::Display for Shortage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotEnough {
-                resource,
-                additional,
-                available,
-                levels,
-            } => {
-                let name = resource.as_str();
-                let amount = |amount: u64| resource.format_amount(amount);
-                let (additional, available) = (amount(*additional), amount(*available));
-                write!(f, "the tenant needs {additional} of {name} and {available} are left")?;
-                for (index, (kind, level, reserved, nominal)) in levels.iter().enumerate() {
-                    let before = if index == 0 { ": " } else { ", " };
-                    let (reserved, nominal) = (amount(*reserved), amount(*nominal));
-                    write!(f, "{before}{kind} {level} has reserved {reserved} of {nominal}")?;
-                }
-                match resource.class_field() {
-                    Some(field) => write!(
-                        f,
-                        "; delete tenants, or ask the platform team for more quota or a class with a lower {field}"
-                    ),
-                    None => write!(f, "; delete tenants, or ask the platform team for more quota"),
-                }
-            }
-            Self::NoLimit { resource } => write!(
-                f,
-                "a quota limits {} and the class of the tenant does not, so that it gets no more than the host has counted; ask the platform team \
-                 to set {} in the class",
-                resource.as_str(),
-                resource.class_field().unwrap_or_default()
-            ),
-            Self::NotCounted { resource } => write!(
-                f,
-                "the host has not counted yet what tenants have of {} whose class did not limit it, and until then nobody gets more. That takes a \
-                 minute or two; if it takes longer, look at the conditions of these tenants",
-                resource.as_str()
-            ),
-            Self::UnknownOrganization { project, organization } => write!(
-                f,
-                "Project {project} names Organization {organization}, which does not exist, so that its tenants keep what they have and get \
-                 no more; ask the platform team to create it, or to correct spec.organizationName"
-            ),
-        }
-    }
-}
-
-impl fmt::Display for LevelKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Root => "all",
-            Self::Organization => "Organization",
-            Self::Project => "Project",
-        })
     }
 }

@@ -8,6 +8,7 @@
 
 mod decision;
 mod projects;
+mod shortage;
 mod tree;
 mod usage;
 mod users;
@@ -18,8 +19,9 @@ mod shrinking_tests;
 #[cfg(test)]
 mod tests;
 
-pub use decision::{Amounts, Claim, Decision, Outcome, OverQuota, Shortage, decide};
+pub use decision::{Amounts, Claim, Decision, Outcome, OverQuota, decide};
 pub use projects::Projects;
+pub use shortage::Shortage;
 pub use tree::{Key, LevelKind, Tree};
 pub use usage::{QuotaUse, Usage};
 pub use users::{

@@ -19,6 +19,7 @@ fn tree() -> Tree {
 fn claim(uid: &str, reserved: Option<Amounts>, requested: Amounts, at_most: Amounts) -> Claim {
     Claim {
         uid: uid.into(),
+        name: format!("team/{uid}"),
         created: 0,
         project: "p".into(),
         requested: Some(requested),

@@ -65,6 +65,7 @@ fn with_limits(nominal: u32, lending: Option<u32>, borrowing: Option<u32>) -> Tr
 fn claim(uid: &str, created: i64, project: &str, resources: &[TreeResource]) -> Claim {
     Claim {
         uid: uid.into(),
+        name: format!("team/{uid}"),
         created,
         project: project.into(),
         requested: Some(resources.iter().map(|resource| (resource.clone(), 1)).collect()),

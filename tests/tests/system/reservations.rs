@@ -71,6 +71,7 @@ async fn until_reserved(host: &TestCluster, name: &str, reserved: u64, above: Op
             project_name: _,
             reserved: amounts,
             above_limits,
+            uncounted: _,
         } = status.quota.unwrap_or_default();
         let found = (amounts.get("services").copied(), above_limits.get("services").copied());
         if found == (Some(reserved), above) {

@@ -22,7 +22,7 @@ fn limits_by_name_are_allowed_as_far_as_they_are_reserved() {
                 .into_iter()
                 .filter_map(|resource| Some((resource.as_str().to_owned(), resource.reserved_by(limits, CLUSTER_IP)?)))
                 .collect(),
-            above_limits: BTreeMap::new(),
+            ..QuotaReservation::default()
         },
         over: OverQuota::new(),
     };
@@ -70,6 +70,7 @@ fn reserved(pods: u64, above_limits: u64) -> BTreeMap<String, Verdict> {
         project_name: "vision".into(),
         reserved: [("pods".to_owned(), pods)].into(),
         above_limits: [("pods".to_owned(), above_limits)].into(),
+        ..QuotaReservation::default()
     };
     let verdict = Verdict::Reserved {
         reservation,

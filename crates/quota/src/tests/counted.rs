@@ -42,6 +42,20 @@ fn held(outcome: &Outcome<'_>) -> (Option<u64>, OverQuota) {
     }
 }
 
+/// Resources of a tenant that the host has not counted.
+fn uncounted(outcome: &Outcome<'_>, uid: &str) -> BTreeSet<TreeResource> {
+    outcome.uncounted.get(uid).cloned().unwrap_or_default()
+}
+
+/// That a tenant waits until the tenant `runs` is counted, which is of its own Project or of another.
+fn not_counted(is_own: bool) -> Option<Shortage> {
+    Some(Shortage::NotCounted {
+        resource: STORAGE,
+        tenants: is_own.then(|| "team/runs".to_owned()).into_iter().collect(),
+        others: usize::from(!is_own),
+    })
+}
+
 fn reason(outcome: &Outcome<'_>, uid: &str) -> Option<Shortage> {
     match &outcome.decisions[uid] {
         Decision::Waiting { shortage, .. } => Some(shortage.clone()),
@@ -75,11 +89,10 @@ fn what_the_host_counts_is_reserved() {
 fn nobody_gets_more_that_shares_the_quota_until_it_is_counted() {
     let of_project = tree(&[]);
     let outcome = decide(&of_project, &[runs(None), new("p", 1)]);
-    assert_eq!(held(&outcome).0, Some(0), "the host is to count it");
-    assert_eq!(
-        reason(&outcome, "new"),
-        Some(Shortage::NotCounted { resource: STORAGE })
-    );
+    assert_eq!(held(&outcome).0, None, "0 would be an amount that was counted");
+    assert_eq!(uncounted(&outcome, "runs"), BTreeSet::from([STORAGE]));
+    assert!(uncounted(&outcome, "new").is_empty());
+    assert_eq!(reason(&outcome, "new"), not_counted(true));
     assert_eq!(
         reason(&decide(&of_project, &[runs(None), new("beside", 1)]), "new"),
         None
@@ -90,10 +103,7 @@ fn nobody_gets_more_that_shares_the_quota_until_it_is_counted() {
     assert_eq!(reason(&decide(&of_project, &[runs(None), other]), "new"), None);
     let of_both = tree(&[limited(STORAGE, 20)]);
     let outcome = decide(&of_both, &[runs(None), new("beside", 1)]);
-    assert_eq!(
-        reason(&outcome, "new"),
-        Some(Shortage::NotCounted { resource: STORAGE })
-    );
+    assert_eq!(reason(&outcome, "new"), not_counted(false));
     assert_eq!(
         reason(&decide(&of_both, &[runs(Some(3)), new("beside", 1)]), "new"),
         None
@@ -125,10 +135,8 @@ fn a_spec_that_is_not_accepted_changes_nothing_of_that() {
         assert_eq!(reason(&outcome, "runs"), None, "it requests nothing");
         assert!(reason(&outcome, "new").is_some());
         tenant.counted.clear();
-        assert_eq!(
-            reason(&decide(&tree, &[tenant, new("p", 1)]), "new"),
-            Some(Shortage::NotCounted { resource: STORAGE })
-        );
+        let outcome = decide(&tree, &[tenant, new("p", 1)]);
+        assert_eq!(reason(&outcome, "new"), not_counted(true));
     }
 }
 
@@ -160,15 +168,66 @@ fn a_limit_that_the_class_gets_ends_it() {
     assert_eq!(decide_with(11, None, None), (Some(6), true));
     assert_eq!(decide_with(4, None, None), (Some(6), false), "what exists is not known");
     assert_eq!(decide_with(4, None, Some(5)), (Some(5), false));
-    // A limit that comes with the quota: what exists above it is reserved.
-    let mut tenant = runs(Some(9));
-    tenant.unlimited.clear();
-    tenant.requested = Some(Amounts::from([(TENANTS, 1), (STORAGE, 4)]));
-    let outcome = decide(&tree, std::slice::from_ref(&tenant));
-    assert_eq!((held(&outcome).0, reason(&outcome, "runs")), (Some(9), None));
-    tenant.counted.clear();
-    assert_eq!(
-        reason(&decide(&tree, &[tenant]), "runs"),
-        Some(Shortage::NotCounted { resource: STORAGE })
+}
+
+#[test]
+fn a_limit_that_comes_with_the_quota_takes_effect_once_what_exists_is_counted() {
+    let tree = tree(&[]);
+    for limit in [0, 4, 9, 11] {
+        let mut tenants = [runs(None), new("p", 1)];
+        tenants[0].unlimited.clear();
+        tenants[0].requested = Some(Amounts::from([(TENANTS, 1), (STORAGE, limit)]));
+        // As often as it is decided.
+        for _ in 0..3 {
+            let outcome = decide(&tree, &tenants);
+            assert_eq!(held(&outcome).0, None, "{limit}");
+            assert_eq!(uncounted(&outcome, "runs"), BTreeSet::from([STORAGE]), "{limit}");
+            for uid in ["runs", "new"] {
+                assert_eq!(reason(&outcome, uid), not_counted(true), "{limit}");
+            }
+            record(&mut tenants, &outcome);
+        }
+        tenants[0].counted = Amounts::from([(STORAGE, 9)]);
+        let outcome = decide(&tree, &tenants);
+        assert!(outcome.uncounted.is_empty(), "{limit}");
+        assert_eq!(
+            held(&outcome).0,
+            Some(9),
+            "{limit}: what exists above the limit is reserved"
+        );
+        assert_eq!(reason(&outcome, "runs").is_some(), limit > 10, "{limit}");
+        assert_eq!(reason(&outcome, "new"), None, "{limit}");
+    }
+}
+
+#[test]
+fn what_was_counted_as_nothing_is_known() {
+    let tree = tree(&[]);
+    let mut tenant = runs(None);
+    tenant.reserved = Some(Amounts::from([(TENANTS, 1), (STORAGE, 0)]));
+    // Its class limits it or not, its spec is accepted or not, and it is deleted: its ResourceQuota is gone before its namespace.
+    for unlimited in [BTreeSet::from([STORAGE]), BTreeSet::new()] {
+        for requested in [Some(Amounts::from([(TENANTS, 1)])), None] {
+            tenant.unlimited.clone_from(&unlimited);
+            tenant.requested = requested;
+            let outcome = decide(&tree, &[tenant.clone(), new("p", 10)]);
+            assert!(outcome.uncounted.is_empty());
+            assert_eq!(reason(&outcome, "new"), None);
+        }
+    }
+}
+
+#[test]
+fn a_message_names_the_tenants_of_the_own_project_that_are_not_counted() {
+    let of_both = tree(&[limited(STORAGE, 20)]);
+    let message = |project: &str| {
+        let outcome = decide(&of_both, &[runs(None), new(project, 1)]);
+        reason(&outcome, "new").unwrap().to_string()
+    };
+    let (own, others) = (message("p"), message("beside"));
+    assert!(own.contains("nobody gets more: team/runs. That"), "{own}");
+    assert!(
+        others.contains("nobody gets more: 1 of other Projects. That"),
+        "{others}"
     );
 }

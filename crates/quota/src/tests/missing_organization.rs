@@ -38,7 +38,7 @@ fn its_tenants_keep_what_they_have_and_get_no_more() {
         }
         other => panic!("{other:?}"),
     };
-    assert_eq!(kept("grows").0, Some([(TENANTS, 1), (PODS, 0)].into()));
+    assert_eq!(kept("grows").0, Some([(TENANTS, 1)].into()));
     let (kept, message) = kept("new");
     assert_eq!(kept, None);
     assert!(

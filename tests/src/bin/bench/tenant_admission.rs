@@ -152,6 +152,7 @@ fn measure_decision(options: Options) -> Vec<f64> {
     let mut claims: Vec<Claim> = (0..options.tenants)
         .map(|number| Claim {
             uid: format!("{number:05}"),
+            name: format!("team/{number:05}"),
             created: number as i64,
             project: format!("p{}", number % count),
             requested: Some(requested.clone()),

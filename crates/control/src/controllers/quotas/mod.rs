@@ -26,7 +26,10 @@ use berth_quota::{Amounts, Claim, Decision, Key as QuotaKey, Outcome, Projects, 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use pace::{RESYNC, Turn};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// Pause before something is tried again that changed while it was decided or written.
@@ -128,13 +131,14 @@ fn build_verdicts(
         let verdict = outcome
             .decisions
             .get(&claim.uid)
-            .and_then(|decision| build_verdict(claim, decision));
+            .and_then(|decision| build_verdict(claim, decision, outcome.uncounted.get(&claim.uid)));
         verdicts.extend(verdict.map(|verdict| (claim.uid.clone(), verdict)));
     }
     verdicts
 }
 
-fn build_verdict(claim: &Claim, decision: &Decision) -> Option<Verdict> {
+/// `uncounted` are resources of which the host has not counted yet what the tenant has.
+fn build_verdict(claim: &Claim, decision: &Decision, uncounted: Option<&BTreeSet<TreeResource>>) -> Option<Verdict> {
     let named = |amounts: Amounts| {
         let amounts = amounts.into_iter();
         amounts
@@ -145,6 +149,7 @@ fn build_verdict(claim: &Claim, decision: &Decision) -> Option<Verdict> {
         project_name: claim.project.clone(),
         reserved: named(amounts.clone()),
         above_limits: BTreeMap::new(),
+        uncounted: names(uncounted),
     };
     match decision {
         Decision::Reserved { amounts, over } => Some(Verdict::Reserved {
@@ -162,6 +167,11 @@ fn build_verdict(claim: &Claim, decision: &Decision) -> Option<Verdict> {
         }),
         Decision::Nothing => None,
     }
+}
+
+fn names(resources: Option<&BTreeSet<TreeResource>>) -> Vec<String> {
+    let resources = resources.into_iter().flatten();
+    resources.map(|resource| resource.as_str().to_owned()).collect()
 }
 
 /// What a tenant has beyond what it requests.

@@ -28,25 +28,30 @@ pub(super) fn list_claims(
         let project = projects.of(&cluster.namespace().unwrap_or_default())?;
         let is_deleted = cluster.meta().deletion_timestamp.is_some();
         let limits = (!is_deleted).then(|| validator.limits(cluster)).flatten();
+        // What it runs with, if its spec is not accepted.
+        let is_accepted = limits.is_some();
+        let running = (!is_accepted).then(|| validator.running_limits(cluster)).flatten();
         let service = cluster.spec.service().kind;
         let recorded = find_recorded(cluster, basis.verdicts.get(&uid));
         let request = |limits: &TenantLimits| request((limits, service), (limited, recorded.as_ref()));
-        let (requested, unlimited) = limits.as_ref().map(request).unzip();
-        // What it runs with, if its spec is not accepted.
-        let running = || validator.running_limits(cluster).map(|limits| request(&limits));
-        let (running, unlimited_running) = if requested.is_some() {
-            (None, None)
-        } else {
-            running().unzip()
+        let of_class = limits.or(running);
+        let (by_limits, unlimited) = of_class.as_ref().map(request).unzip();
+        let unlimited = unlimited.unwrap_or_default();
+        let reserved = recorded
+            .clone()
+            .or_else(|| find_unrecorded(cluster, by_limits.as_ref()));
+        let use_of_tenant = CountedUse {
+            used: measured.get(&uid),
+            is_complete: is_deleted || !runs(cluster),
+            limits: of_class.as_ref(),
         };
-        let unlimited = unlimited.or(unlimited_running).unwrap_or_default();
-        let reserved = recorded.or_else(|| find_unrecorded(cluster, requested.as_ref().or(running.as_ref())));
         Some(Claim {
+            name: format!("{}/{}", cluster.namespace().unwrap_or_default(), cluster.name_any()),
             created: cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
             project: project.to_owned(),
-            counted: find_counted(measured.get(&uid), limited, (&unlimited, reserved.as_ref())),
+            counted: find_counted(&use_of_tenant, limited, (&unlimited, reserved.as_ref())),
             reserved,
-            requested,
+            requested: by_limits.filter(|_| is_accepted),
             unlimited,
             at_most: basis.at_most(&uid),
             uid,
@@ -90,26 +95,60 @@ fn find_recorded(cluster: &TenantCluster, known: Option<&Verdict>) -> Option<Amo
 /// What a tenant has for which nothing is recorded. One that runs came before its Project: it has what its limits let it have, `by_limits`.
 fn find_unrecorded(cluster: &TenantCluster, by_limits: Option<&Amounts>) -> Option<Amounts> {
     // Only control writes the status, so that nobody can pretend that a tenant runs.
-    let status = cluster.status.as_ref();
-    let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
     let least = || Amounts::from([(TreeResource::TenantClusters, 1)]);
-    runs.then(|| by_limits.cloned().unwrap_or_else(least))
+    runs(cluster).then(|| by_limits.cloned().unwrap_or_else(least))
+}
+
+fn runs(cluster: &TenantCluster) -> bool {
+    let status = cluster.status.as_ref();
+    status.is_some_and(|status| status.control_plane_namespace.is_some())
+}
+
+/// What is known of a tenant's use.
+struct CountedUse<'a> {
+    used: Option<&'a TenantUse>,
+    /// Whether what is not measured is nothing: of a tenant without namespaces, or one that is deleted, whose `ResourceQuota` may be gone before them.
+    is_complete: bool,
+    /// What it runs with.
+    limits: Option<&'a TenantLimits>,
+}
+
+impl CountedUse<'_> {
+    fn amount(&self, resource: &TreeResource) -> Option<u64> {
+        let measured = self.used.and_then(|used| used.amounts.get(resource));
+        measured.copied().or(self.is_complete.then_some(0))
+    }
+
+    /// How much more the pods need that exist, if each of them is replaced. Those from before the resource was limited may request nothing of it;
+    /// from then on each container requests at least the default.
+    fn for_replaced_pods(&self, resource: &TreeResource) -> u64 {
+        let pods = self.amount(&TreeResource::Pods).unwrap_or(0);
+        let requested = |limits: &TenantLimits| limits.requested_by_default(resource.as_str(), pods);
+        self.limits.map_or(0, requested)
+    }
 }
 
 /// See [`Claim::counted`].
 fn find_counted(
-    used: Option<&TenantUse>,
+    counted: &CountedUse<'_>,
     limited: &BTreeSet<TreeResource>,
     (unlimited, reserved): (&BTreeSet<TreeResource>, Option<&Amounts>),
 ) -> Amounts {
-    let (Some(used), Some(reserved)) = (used, reserved) else {
+    let Some(reserved) = reserved else {
         return Amounts::new();
     };
-    let is_counted = |resource: &&TreeResource| unlimited.contains(*resource) || !reserved.contains_key(*resource);
-    let counted = limited.iter().filter(is_counted);
-    counted
-        .filter_map(|resource| Some((resource.clone(), *used.amounts.get(resource)?)))
-        .collect()
+    let amounts = limited.iter().filter_map(|resource| {
+        // Once only: it would grow each time.
+        let is_first = !reserved.contains_key(resource);
+        let amount = (is_first || unlimited.contains(resource)).then(|| counted.amount(resource))??;
+        let for_replaced = if is_first {
+            counted.for_replaced_pods(resource)
+        } else {
+            0
+        };
+        Some((resource.clone(), amount.saturating_add(for_replaced)))
+    });
+    amounts.collect()
 }
 
 fn read_amounts(reservation: &QuotaReservation) -> Amounts {

@@ -7,6 +7,9 @@ use berth_api::conditions::{
     NODES_READY, SYNCER_READY,
 };
 
+/// Reason of a Service of the API server that the host does not store, with the annotations of the team for example.
+pub(super) const EXTERNAL_SERVICE_FAILED: &str = "ExternalServiceFailed";
+
 /// The step that failed, and why.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
@@ -161,7 +164,7 @@ impl TenantError {
             Self::Address(cause) => (INFRASTRUCTURE_READY, "AddressFailed", Some(cause)),
             Self::NetworkPolicies(cause) => (INFRASTRUCTURE_READY, "NetworkPoliciesFailed", Some(cause)),
             Self::Datastore(cause) => (DATASTORE_READY, "DatastoreFailed", Some(cause)),
-            Self::ExternalService(cause) => (ENDPOINT_READY, "ExternalServiceFailed", Some(cause)),
+            Self::ExternalService(cause) => (ENDPOINT_READY, EXTERNAL_SERVICE_FAILED, Some(cause)),
             Self::Connection(_) => (CONTROL_PLANE_READY, "ConnectionFailed", None),
             Self::Dns(cause) => (CONTROL_PLANE_READY, "DNSFailed", Some(cause)),
             Self::Certificates(cause) => (CONTROL_PLANE_READY, "CertificatesFailed", Some(cause)),

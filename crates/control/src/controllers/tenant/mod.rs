@@ -56,7 +56,7 @@ use super::slots::Slot;
 use crate::quota_ledger::Verdict;
 use apply::{HostSide, Outcome};
 use berth_api::{Violation, conditions::ConditionUpdate};
-use expiration::Expiration;
+use expiration::{Deletion, Expiration};
 use fetch::ObservedNodes;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
@@ -129,17 +129,26 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
     let may_start_pods = restricted.is_empty() && !waits_for_quota;
     let observe_expiration = || expiration::observe(context, tenant, settings, may_start_pods, now);
     // Without its settings, the status says of its end what it said before.
-    let expiration = unknown.is_none().then(observe_expiration);
-    if let Some(over) = expiration.as_ref().filter(|expiration| expiration.is_over())
-        && Box::pin(expiration::delete(context, tenant, over)).await?
-    {
+    let mut expiration = unknown.is_none().then(observe_expiration);
+    let deletion = match &expiration {
+        Some(expiration) => Box::pin(expiration::delete(context, tenant, expiration)).await,
+        None => Ok(Deletion::NotBegun),
+    };
+    if matches!(deletion, Ok(Deletion::Begun)) {
         return Ok(Some(expiration::CHANGED));
+    }
+    let is_extended = matches!(deletion, Ok(Deletion::Extended));
+    // The next reconcile says of its end what it is by then.
+    expiration = expiration.filter(|_| !is_extended);
+    let undeleted = deletion.err();
+    if let (Some(expiration), Some(error)) = (&mut expiration, &undeleted) {
+        expiration.note_failure(error);
     }
     // Whatever else keeps this reconcile from its end: what closes on the host is applied.
     let mut host = HostSide::new(context, accepted.as_ref(), &nodes);
-    if waits && tenant.memory.may_end_early() {
+    if (waits || is_extended) && tenant.memory.may_end_early() {
         host.apply().await;
-        return host.end(RECHECK);
+        return host.end(if is_extended { expiration::CHANGED } else { RECHECK });
     }
     let followed = Box::pin(sleep::follow(context, tenant, settings, &schedule, &mut host, now)).await;
     let sleep = match followed {
@@ -164,7 +173,8 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
         sleep,
         waits,
     };
-    Box::pin(publish(context, tenant, (settings, &nodes), known, outcome)).await
+    let pause = Box::pin(publish(context, tenant, (settings, &nodes), known, outcome)).await?;
+    undeleted.map_or(Ok(pause), Err)
 }
 
 /// What is known of a tenant besides the outcome of a reconcile.
@@ -205,7 +215,14 @@ async fn publish(
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
     conditions.extend(sleep.as_deref().and_then(ObservedSleep::condition));
     let next_deadline = compliance::until_next_deadline(&violations, Timestamp::now());
-    let mut wanted = status::build(tenant, settings, violations, &outcome, nodes, &conditions);
+    // What runs is still what an earlier spec asked for.
+    let generation = if waits {
+        let status = tenant.cluster.status.as_ref();
+        status.and_then(|status| status.observed_generation)
+    } else {
+        tenant.cluster.metadata.generation
+    };
+    let mut wanted = status::build((tenant, generation), settings, violations, &outcome, nodes, &conditions);
     wanted.usage = measured_use::publish(context, tenant, &uid);
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);
@@ -215,7 +232,7 @@ async fn publish(
     }
     if waits || sleep.as_deref().is_some_and(ObservedSleep::is_unrecorded) {
         // What somebody has recorded meanwhile stays.
-        status::write_unless_changed(context, &tenant.cluster, &wanted).await?;
+        status::write_unless_changed(context, &tenant.cluster, &wanted, |_| ()).await?;
     } else {
         status::write(context, &tenant.cluster, &wanted).await?;
     }

@@ -8,7 +8,6 @@ use super::{
 use crate::{error::ReconcileError, key::Key, quota_ledger::Verdict};
 use berth_api::{ScheduleState, Violation, conditions::ConditionUpdate};
 use jiff::Timestamp;
-use kube::ResourceExt;
 
 /// What a reconcile is made with.
 pub(super) struct Plan {
@@ -60,8 +59,8 @@ pub(super) async fn make(
         Ok(Some((mut settings, assessment))) => {
             settings.version = version::version_to_run(&tenant.cluster, &settings.version);
             waits |= upgrade::record(context, tenant, &mut settings).await;
-            let uid = tenant.cluster.uid().unwrap_or_default();
-            let ceilings = quota::ceilings(context, &uid, verdict, settings.endpoint.kind);
+            let verdict = (verdict, is_undecided);
+            let ceilings = quota::ceilings(context, &tenant.cluster, verdict, settings.endpoint.kind);
             let accepted = Accepted::new(tenant, settings, restriction, ceilings);
             (Some(accepted), assessment.violations, None)
         }

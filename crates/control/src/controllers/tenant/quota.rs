@@ -58,30 +58,41 @@ pub(super) fn restrict(settings: &mut Settings, running: &TenantLimits, verdict:
 
 /// The amounts beyond which a tenant may not grow, by the names of the host's `ResourceQuota`: what is reserved for it, and where that is more than
 /// the quotas allow now, what they allow, or what it uses if that is more. So it has no more than it has reserved also of what its class does not limit.
-/// What the `service` of its API server is of that is not in the workload namespace. None: nothing is decided yet.
+/// What the `service` of its API server is of that is not in the workload namespace. While the verdict `is_undecided`, what the status says is not
+/// exceeded either: the next process knows no more. None: nothing is decided yet.
 pub(super) fn ceilings(
     context: &TenantContext,
-    uid: &str,
-    verdict: Option<&Verdict>,
+    cluster: &TenantCluster,
+    (verdict, is_undecided): (Option<&Verdict>, bool),
     service: ControlPlaneServiceType,
 ) -> Option<BTreeMap<String, u64>> {
     let verdict = verdict?;
     let measured = context.quotas.measured();
-    let used = measured.tenants.get(uid).map(|used| &used.amounts);
+    let used = measured.tenants.get(&cluster.uid()?).map(|used| &used.amounts);
     let reserved = verdict.reservation().map(read_amounts).unwrap_or_default();
-    Some(build_ceilings(reserved, &verdict.over(), used, service))
+    let status = cluster.status.as_ref().filter(|_| is_undecided);
+    let recorded = status.and_then(|status| status.quota.as_ref()).map(read_amounts);
+    Some(build_ceilings(
+        (reserved, recorded.as_ref()),
+        &verdict.over(),
+        used,
+        service,
+    ))
 }
 
+/// What a tenant has by its reservation: nothing of what is not counted yet.
 fn read_amounts(reservation: &QuotaReservation) -> Amounts {
-    let reserved = reservation.reserved.iter();
-    reserved
-        .map(|(name, amount)| (TreeResource::from(name.clone()), *amount))
+    let reserved = reservation.reserved.iter().map(|(name, amount)| (name, *amount));
+    let uncounted = reservation.uncounted.iter().map(|name| (name, 0));
+    let amounts = reserved.chain(uncounted);
+    amounts
+        .map(|(name, amount)| (TreeResource::from(name.clone()), amount))
         .collect()
 }
 
-/// Of what is not measured, the tenant gets no more than the quotas allow.
+/// Of what is not measured, the tenant gets no more than the quotas allow. And no more than what is `recorded`, if that counts.
 fn build_ceilings(
-    reserved: Amounts,
+    (reserved, recorded): (Amounts, Option<&Amounts>),
     over: &OverQuota,
     used: Option<&Amounts>,
     service: ControlPlaneServiceType,
@@ -90,6 +101,10 @@ fn build_ceilings(
     for (resource, allowed) in over {
         let used = used.and_then(|used| used.get(resource)).copied().unwrap_or_default();
         amounts.insert(resource.clone(), used.max(*allowed));
+    }
+    for (resource, recorded) in recorded.into_iter().flatten() {
+        let amount = amounts.entry(resource.clone()).or_insert(*recorded);
+        *amount = (*amount).min(*recorded);
     }
     let mut ceilings = BTreeMap::new();
     for (resource, amount) in amounts {
@@ -197,7 +212,8 @@ pub(super) async fn record(
         quota: verdict.reservation().cloned(),
         ..before
     };
-    if !status::write_unless_changed(context, cluster, &after).await? {
+    // Whatever the spec says by now: what is recorded was decided.
+    if !status::write_unless_changed(context, cluster, &after, |_| ()).await? {
         context.queue.add(Key::Quotas);
     }
     Ok(true)
@@ -260,14 +276,14 @@ mod tests {
         ]);
         let used = Amounts::from([(TreeResource::Pods, 9), (TreeResource::Services, 1)]);
         let cluster_ip = ControlPlaneServiceType::ClusterIp;
-        let ceilings = build_ceilings(Amounts::new(), &over, Some(&used), cluster_ip);
+        let ceilings = build_ceilings((Amounts::new(), None), &over, Some(&used), cluster_ip);
         let expected = [("count/pods", 9), ("count/services", 4), ("requests.cpu", 8)];
         assert_eq!(
             ceilings,
             expected.map(|(name, amount)| (name.to_owned(), amount)).into()
         );
         assert_eq!(
-            build_ceilings(Amounts::new(), &over, None, cluster_ip)["count/pods"],
+            build_ceilings((Amounts::new(), None), &over, None, cluster_ip)["count/pods"],
             4,
             "its use is not known"
         );
@@ -283,7 +299,7 @@ mod tests {
         ]);
         let over = OverQuota::from([(TreeResource::Pods, 4)]);
         let ceilings = |used: Option<&Amounts>| {
-            let ceilings = build_ceilings(reserved.clone(), &over, used, ControlPlaneServiceType::NodePort);
+            let ceilings = build_ceilings((reserved.clone(), None), &over, used, ControlPlaneServiceType::NodePort);
             ["count/pods", "services.nodeports", "requests.storage"].map(|name| ceilings[name])
         };
         assert_eq!(ceilings(None), [4, 2, 0]);
@@ -292,10 +308,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_counted_yet_does_not_grow() {
+        let reservation = QuotaReservation {
+            reserved: [("pods".to_owned(), 9)].into(),
+            uncounted: vec!["requests.cpu".into()],
+            ..QuotaReservation::default()
+        };
+        let reserved = read_amounts(&reservation);
+        let cluster_ip = ControlPlaneServiceType::ClusterIp;
+        let ceilings = build_ceilings((reserved, None), &OverQuota::new(), None, cluster_ip);
+        let expected = [("count/pods", 9), ("requests.cpu", 0)];
+        assert_eq!(
+            ceilings,
+            expected.map(|(name, amount)| (name.to_owned(), amount)).into()
+        );
+    }
+
+    #[test]
+    fn what_is_not_recorded_yet_raises_nothing() {
+        let cpu = || TreeResource::Host("requests.cpu".into());
+        let recorded = Amounts::from([(TreeResource::Pods, 6), (TreeResource::Services, 6), (cpu(), 6)]);
+        // More, less, and no limit any more.
+        let decided = Amounts::from([(TreeResource::Pods, 10), (TreeResource::Services, 2)]);
+        let cluster_ip = ControlPlaneServiceType::ClusterIp;
+        let ceilings = build_ceilings((decided, Some(&recorded)), &OverQuota::new(), None, cluster_ip);
+        let expected = [("count/pods", 6), ("count/services", 2), ("requests.cpu", 6)];
+        assert_eq!(
+            ceilings,
+            expected.map(|(name, amount)| (name.to_owned(), amount)).into()
+        );
+    }
+
+    #[test]
     fn the_load_balancer_of_the_api_server_is_one_of_those_that_a_quota_allows() {
         let over = OverQuota::from([(TreeResource::LoadBalancers, 1)]);
         let used = Amounts::from([(TreeResource::LoadBalancers, 3)]);
-        let ceiling = |used: Option<&Amounts>, service| build_ceilings(Amounts::new(), &over, used, service)["services.loadbalancers"];
+        let ceiling = |used: Option<&Amounts>, service| build_ceilings((Amounts::new(), None), &over, used, service)["services.loadbalancers"];
         assert_eq!(ceiling(Some(&used), ControlPlaneServiceType::LoadBalancer), 2);
         assert_eq!(ceiling(None, ControlPlaneServiceType::LoadBalancer), 0);
         assert_eq!(ceiling(None, ControlPlaneServiceType::NodePort), 1);

@@ -2,7 +2,7 @@
 
 use super::{Fixture, PROJECT, tenant_path};
 use crate::quota_ledger::{TenantUse, Verdict};
-use berth_api::TreeResource;
+use berth_api::{ControlPlaneServiceType, TenantLimits, TreeResource};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -123,6 +123,15 @@ fn memory(fixture: &Fixture, uid: &str) -> Option<u64> {
     verdicts[uid].reservation()?.reserved.get(MEMORY).copied()
 }
 
+/// Resources of a tenant that the host has not counted.
+fn uncounted(fixture: &Fixture, uid: &str) -> Vec<String> {
+    let verdicts = fixture.context.quotas.verdicts();
+    let reservation = verdicts.get(uid).and_then(Verdict::reservation);
+    reservation
+        .map(|reservation| reservation.uncounted.clone())
+        .unwrap_or_default()
+}
+
 /// The host has counted so much memory of the tenant `runs`.
 fn count(fixture: &Fixture, amount: u64) {
     let used = TenantUse {
@@ -158,14 +167,19 @@ async fn a_tenant_that_runs_without_a_limit_has_what_the_host_counts() {
             });
         }
         fixture.reconcile().await;
-        assert_eq!(memory(&fixture, "runs"), Some(0), "the host is to count it");
+        assert_eq!(memory(&fixture, "runs"), None);
+        assert_eq!(uncounted(&fixture, "runs"), [MEMORY], "the host is to count it");
         let Verdict::Waiting { message, .. } = &fixture.context.quotas.verdicts()["new"] else {
             panic!("nobody gets more until it has")
         };
-        assert!(message.contains("not counted yet"), "{message}");
+        assert!(
+            message.contains("not counted yet") && message.contains("team/runs"),
+            "{message}"
+        );
         count(&fixture, 7);
         fixture.reconcile().await;
         assert_eq!(memory(&fixture, "runs"), Some(7));
+        assert!(uncounted(&fixture, "runs").is_empty());
         let Verdict::Waiting { message, .. } = &fixture.context.quotas.verdicts()["new"] else {
             panic!("3 are left")
         };
@@ -182,5 +196,114 @@ async fn a_tenant_that_runs_without_a_limit_has_what_the_host_counts() {
         assert_eq!(memory(&fixture, "new"), Some(4));
         let over = fixture.context.quotas.verdicts()["runs"].over();
         assert!(over.is_empty(), "{over:?}");
+    }
+}
+
+/// A Project with a quota of 10 of a resource, and a tenant `runs` with this status that came before the quota and a tenant `new`. The class of
+/// both has a limit of 4.
+fn with_limit_and_quota(resource: &str, status: &Value) -> Fixture {
+    let fixture = Fixture::new(9);
+    let class = json!({"limits": {"resources": [{"resource": resource, "quantity": 4}]}});
+    fixture.host.insert(
+        "/apis/berth.dev/v1alpha1/tenantclasses/gold",
+        json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": class}),
+    );
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [{"resource": resource, "nominalQuota": 10}],
+    }));
+    for (name, second, status) in [("runs", 1, status), ("new", 2, &Value::Null)] {
+        fixture.add_tenant(name, "team", second, status);
+        fixture.change(&tenant_path(name, "team"), |cluster| {
+            cluster["spec"]["className"] = "gold".into();
+        });
+    }
+    fixture
+}
+
+fn created(reserved: &Value) -> Value {
+    json!({"controlPlaneNamespace": "berth-cp", "className": "gold", "quota": {"projectName": "vision", "reserved": reserved}})
+}
+
+/// What a tenant of a class without limits by name has.
+fn without_memory() -> BTreeMap<String, u64> {
+    let limits = TenantLimits::default();
+    let resources = TreeResource::RESERVED.into_iter();
+    resources
+        .filter_map(|resource| {
+            let amount = resource.reserved_by(&limits, ControlPlaneServiceType::ClusterIp)?;
+            Some((resource.as_str().to_owned(), amount))
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_limit_that_comes_with_the_quota_waits_until_the_host_has_counted() {
+    let mut fixture = with_limit_and_quota(MEMORY, &created(&json!(without_memory())));
+    for round in 0..3 {
+        fixture.reconcile().await;
+        assert_eq!(memory(&fixture, "runs"), None, "{round}");
+        assert_eq!(uncounted(&fixture, "runs"), [MEMORY], "{round}");
+        assert!(fixture.reserved().is_empty(), "{round}");
+        if round == 1 {
+            // The next process reads what this one wrote.
+            let verdicts = fixture.context.quotas.verdicts();
+            let recorded = json!(verdicts["runs"].reservation());
+            fixture.change(&tenant_path("runs", "team"), |cluster| {
+                cluster["status"]["quota"] = recorded;
+            });
+            let quotas = &fixture.context.quotas;
+            quotas.replace(BTreeMap::new(), &quotas.basis()).unwrap();
+        }
+        fixture.context.pace.repeat();
+    }
+    count(&fixture, 9);
+    fixture.reconcile().await;
+    assert_eq!(memory(&fixture, "runs"), Some(9));
+    assert_eq!(fixture.reserved(), ["runs"], "1 is left");
+    let verdicts = fixture.context.quotas.verdicts();
+    assert_eq!(verdicts["runs"].reservation().unwrap().above_limits[MEMORY], 5);
+}
+
+#[tokio::test]
+async fn a_tenant_of_which_nothing_can_be_counted_holds_up_nobody() {
+    let mut not_created = created(&json!(without_memory()));
+    not_created["controlPlaneNamespace"] = Value::Null;
+    for (status, is_deleted) in [(not_created, false), (created(&json!(without_memory())), true)] {
+        let mut fixture = with_limit_and_quota(MEMORY, &status);
+        if is_deleted {
+            fixture.change(&tenant_path("runs", "team"), |cluster| {
+                cluster["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z".into();
+            });
+        }
+        fixture.reconcile().await;
+        assert!(uncounted(&fixture, "runs").is_empty(), "{is_deleted}");
+        assert_eq!(memory(&fixture, "new"), Some(4), "{is_deleted}");
+    }
+}
+
+#[tokio::test]
+async fn pods_without_requests_can_be_replaced() {
+    const CPU: &str = "requests.cpu";
+    let mut fixture = with_limit_and_quota(CPU, &created(&json!({"tenantclusters": 1})));
+    let class = json!({"metadata": {"name": "gold", "uid": "g", "generation": 2}, "spec": {}});
+    fixture
+        .host
+        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+    let cpu = |fixture: &Fixture| {
+        let verdicts = fixture.context.quotas.verdicts();
+        verdicts["runs"].reservation()?.reserved.get(CPU).copied()
+    };
+    fixture.reconcile().await;
+    assert_eq!(cpu(&fixture), None);
+    // The default of each is a hundredth of a CPU. It is added once.
+    for counted in [0, 1] {
+        let amounts = [(TreeResource::from(CPU.to_owned()), counted), (TreeResource::Pods, 20)];
+        let used = TenantUse {
+            amounts: amounts.into(),
+            ..TenantUse::default()
+        };
+        fixture.context.quotas.set_measured([("runs".to_owned(), used)].into());
+        fixture.reconcile().await;
+        assert_eq!(cpu(&fixture), Some(1), "{counted}");
     }
 }

@@ -9,7 +9,12 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use super::{context::TenantContext, error::TenantError, settings::Settings, target::Tenant};
+use super::{
+    context::TenantContext,
+    error::{EXTERNAL_SERVICE_FAILED, TenantError},
+    settings::Settings,
+    target::Tenant,
+};
 use crate::{
     apply::{delete_same, is_status, optional},
     error::api,
@@ -56,6 +61,20 @@ pub(super) struct Expiration {
     limits: Option<ExpirationLimits>,
     /// What its end depends on, for people; none if it never expires.
     rule: Option<String>,
+    /// Why it is not deleted although it has expired.
+    failure: Option<String>,
+}
+
+/// What came of a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deletion {
+    /// The tenant is being deleted.
+    Begun,
+    /// The tenant got a pod, or its end was changed: what was observed of its end is not so any more.
+    Extended,
+    /// It has not expired, or others change its object all the time. Until it is deleted, everything goes on: a team could keep all rules away
+    /// otherwise, with changes of its object.
+    NotBegun,
 }
 
 /// Why time without pods does not count.
@@ -118,7 +137,8 @@ struct Terms<'a> {
     is_accepted: bool,
 }
 
-/// Whether everything answered in the reconcile before that a team needs to start a pod. What was not looked at is not known.
+/// Whether everything answered in the reconcile before that a team needs to start a pod. What was not looked at is not known. A Service that the host does
+/// not store counts for nothing: the team may have written it so, and could keep an idle tenant for ever.
 fn answers(cluster: &TenantCluster) -> bool {
     // It wakes for anybody who wants to start a pod.
     if matches!(cluster.sleep_state(), SleepState::Sleeping | SleepState::Waking) {
@@ -128,7 +148,7 @@ fn answers(cluster: &TenantCluster) -> bool {
     let conditions = conditions.unwrap_or_default();
     let is_false = |kind: &&str| {
         let condition = conditions.iter().find(|condition| condition.type_ == **kind);
-        condition.is_some_and(|condition| condition.status != "True")
+        condition.is_some_and(|condition| condition.status != "True" && condition.reason != EXTERNAL_SERVICE_FAILED)
     };
     let needed = [CONTROL_PLANE_READY, SYNCER_READY];
     let others = [INFRASTRUCTURE_READY, DATASTORE_READY, ENDPOINT_READY];
@@ -189,6 +209,7 @@ fn expiration(cluster: &TenantCluster, terms: &Terms<'_>, pods: Pods, now: Times
         } else {
             status.and_then(|status| status.expiration_limits.clone())
         },
+        failure: None,
     }
 }
 
@@ -276,8 +297,13 @@ fn duration_text(seconds: i64) -> String {
 }
 
 impl Expiration {
+    /// Notes that the tenant could not be deleted.
+    pub(super) fn note_failure(&mut self, error: &TenantError) {
+        self.failure = Some(error.to_string());
+    }
+
     /// Whether the tenant is to be deleted now.
-    pub(super) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.end.is_some_and(|end| end.stage == Stage::Expired)
     }
 
@@ -315,12 +341,17 @@ impl Expiration {
             Stage::Soon => "ExpiresSoon",
             Stage::Expired => EXPIRED,
         };
+        let failure = self
+            .failure
+            .as_deref()
+            .map(|why| format!(". It is not deleted yet: {why}"));
+        let failure = failure.unwrap_or_default();
         let keep = match end.cause {
             Cause::Ttl => "set a greater spec.ttl to keep it, as far as its class allows",
             Cause::Idle => "start a pod or set a greater spec.expireAfterIdle to keep it, as far as its class allows",
         };
         let message = format!(
-            "Berth deletes the tenant with everything in it at {}: {rule}; {keep}",
+            "Berth deletes the tenant with everything in it at {}: {rule}; {keep}{failure}",
             end.text()
         );
         Some(ConditionUpdate::mark_true(EXPIRING, reason, message))
@@ -344,8 +375,7 @@ impl End {
     }
 }
 
-/// Deletes a tenant that has expired, unless it got a pod or its end was changed since: an extension in the last moment wins. Returns whether it is being
-/// deleted. Until it is, everything goes on: a team could keep all rules away otherwise, with changes of its object.
+/// Deletes a tenant if it has expired, unless it got a pod or its end was changed since: an extension in the last moment wins.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -353,22 +383,25 @@ pub(super) async fn delete(
     context: &TenantContext,
     tenant: &Tenant,
     expiration: &Expiration,
-) -> Result<bool, TenantError> {
+) -> Result<Deletion, TenantError> {
+    if !expiration.is_over() {
+        return Ok(Deletion::NotBegun);
+    }
     let is_idle = expiration.end.is_some_and(|end| end.cause == Cause::Idle);
     if is_idle && has_pods(context, tenant).await? {
         let slug = tenant.id.slug();
         context.stores.pod_activity.record(slug, true, Timestamp::now());
-        return Ok(false);
+        return Ok(Deletion::Extended);
     }
     let cluster = &tenant.cluster;
     let namespace = cluster.namespace().unwrap_or_default();
     let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
-    let deleted = delete_unless_extended(&clusters, cluster)
+    let deletion = delete_unless_extended(&clusters, cluster)
         .await
         .map_err(api("delete the expired tenant"))
         .map_err(TenantError::Expiration)?;
-    if !deleted {
-        return Ok(false);
+    if deletion != Deletion::Begun {
+        return Ok(deletion);
     }
     let rule = expiration.rule.as_deref().unwrap_or_default();
     tracing::info!(%namespace, name = cluster.name_any(), rule, "deleting a tenant that has expired");
@@ -380,28 +413,31 @@ pub(super) async fn delete(
         secondary: None,
     };
     context.recorder.publish(&event, &cluster.object_ref(&())).await;
-    Ok(true)
+    Ok(deletion)
 }
 
-/// Deletes what was read, unless what its end depends on is another by now, or others change the object all the time. Returns whether it is deleted.
-async fn delete_unless_extended(clusters: &Api<Watched<TenantCluster>>, read: &TenantCluster) -> kube::Result<bool> {
+/// Deletes what was read, unless what its end depends on is another by now, or others change the object all the time.
+async fn delete_unless_extended(
+    clusters: &Api<Watched<TenantCluster>>,
+    read: &TenantCluster,
+) -> kube::Result<Deletion> {
     let mut version = read.resource_version();
     for _ in 0..ATTEMPTS {
         match delete_same(clusters, &read.metadata, version).await {
             Err(error) if is_status(&error, 409) => {}
             // Or it is gone already.
-            deleted => return deleted.map(|_| true),
+            deleted => return deleted.map(|_| Deletion::Begun),
         }
         let Some(now) = optional(clusters.get(&read.name_any()).await)? else {
-            return Ok(true);
+            return Ok(Deletion::Begun);
         };
         let is_same = |now: &TenantCluster| now.uid() == read.uid() && has_same_end(&now.spec, &read.spec);
         match now.readable().filter(is_same) {
             Some(now) => version = now.resource_version(),
-            None => return Ok(false),
+            None => return Ok(Deletion::Extended),
         }
     }
-    Ok(false)
+    Ok(Deletion::NotBegun)
 }
 
 /// Whether two specs ask for the same end, under the rules of the same class.

@@ -1,6 +1,7 @@
 //! What a pass says of the end of a tenant, and writes into its status.
 
 use super::*;
+use crate::error::ReconcileError;
 use berth_api::TenantClusterSpec;
 
 fn at(second: i64) -> Timestamp {
@@ -191,6 +192,28 @@ fn a_tenant_whose_control_plane_does_not_answer_is_not_idle() {
 }
 
 #[test]
+fn a_service_that_the_host_rejects_does_not_keep_an_idle_tenant() {
+    let mut cluster = cluster(None, Some("2h"));
+    let set = |cluster: &mut TenantCluster, update: ConditionUpdate| {
+        let status = cluster.status.get_or_insert_default();
+        status.conditions = conditions::merge(&status.conditions, &[update], None, at(0));
+    };
+    for kind in [CONTROL_PLANE_READY, SYNCER_READY] {
+        set(&mut cluster, ConditionUpdate::mark_true(kind, "A", "a"));
+    }
+    set(
+        &mut cluster,
+        ConditionUpdate::mark_false(ENDPOINT_READY, EXTERNAL_SERVICE_FAILED, "invalid annotation"),
+    );
+    assert!(answers(&cluster));
+    set(
+        &mut cluster,
+        ConditionUpdate::mark_false(ENDPOINT_READY, "Pending", "it has no address"),
+    );
+    assert!(!answers(&cluster));
+}
+
+#[test]
 fn what_is_not_known_to_answer_does_not() {
     let mut cluster = cluster(None, Some("2h"));
     assert!(!answers(&cluster), "nothing was looked at yet");
@@ -277,4 +300,31 @@ fn durations_are_written_as_kubernetes_writes_them() {
     for (seconds, text) in [(0, "0s"), (90, "1m30s"), (7200, "2h"), (3601, "1h1s")] {
         assert_eq!(duration_text(seconds), text);
     }
+}
+
+#[test]
+fn the_condition_says_why_an_expired_tenant_is_not_deleted() {
+    let mut expired = Expiration {
+        end: Some(End {
+            at: 60,
+            stage: Stage::Expired,
+            cause: Cause::Ttl,
+            next: 60,
+        }),
+        rule: Some("1m after its creation".into()),
+        ..Expiration::default()
+    };
+    let of = |expired: &Expiration| expired.condition().unwrap();
+    assert!(!of(&expired).message.contains("not deleted"));
+    expired.note_failure(&TenantError::Expiration(ReconcileError::Blocked {
+        reason: "Denied",
+        message: "a policy denies it".into(),
+    }));
+    let condition = of(&expired);
+    assert_eq!((condition.status, condition.reason), (Some(true), EXPIRED));
+    assert!(
+        condition.message.contains("It is not deleted yet: ") && condition.message.ends_with("a policy denies it"),
+        "{}",
+        condition.message
+    );
 }

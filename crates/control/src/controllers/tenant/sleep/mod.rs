@@ -13,7 +13,7 @@ use super::{
 };
 use crate::metrics::WakeLabels;
 use berth_api::{
-    Phase, SleepCause, SleepMode, SleepState, SleepStatus, TenantClusterStatus,
+    Phase, SleepCause, SleepMode, SleepState, SleepStatus, TenantCluster, TenantClusterStatus,
     conditions::{self, AWAKE, CONTROL_PLANE_READY, ConditionUpdate, READY, SERVING, SYNCER_READY},
 };
 use berth_sleep::{Activity, Decision, Facts, Stay, WakeCause, decide};
@@ -131,9 +131,8 @@ fn collect(
     let status = cluster.status.as_ref();
     let known = status.and_then(|status| status.sleep.as_ref());
     let spec = cluster.spec.sleep.as_ref();
-    let mode = spec.map(|spec| spec.mode).unwrap_or_default();
+    let (mode, sleep_requested, wake_requested) = requests(cluster);
     let after_idle = settings.sleep.idle_seconds(spec).map(SignedDuration::from_secs);
-    let sleep_requested = cluster.sleep_requested_at();
     if known.is_none() && after_idle.is_none() && mode == SleepMode::Auto && sleep_requested.is_none() {
         return None;
     }
@@ -156,11 +155,18 @@ fn collect(
             .all(|kind| conditions::is_true(conditions, kind)),
         serves: is_recorded_serving(conditions) || tenant.memory.connection.applier().is_some(),
         sleep_requested,
-        wake_requested: cluster.wake_requested_at(),
+        wake_requested,
         schedule: schedule.state,
         next_start: schedule.next_start,
         inside: None,
     })
+}
+
+/// What people ask of the tenant: the mode, and when they asked it to sleep and to wake. A request that comes while a state is recorded is older than
+/// that state, and would be void.
+fn requests(cluster: &TenantCluster) -> (SleepMode, Option<Timestamp>, Option<Timestamp>) {
+    let mode = cluster.spec.sleep.as_ref().map(|spec| spec.mode).unwrap_or_default();
+    (mode, cluster.sleep_requested_at(), cluster.wake_requested_at())
 }
 
 /// How long pods of a tenant that falls asleep may take to end: as long as budgets may keep them, and their longest grace period.
@@ -316,7 +322,7 @@ async fn carry_out(context: &TenantContext, tenant: &Tenant, observed: &Observed
         sleep: Some(next),
         ..before
     };
-    if !status::write_unless_changed(context, cluster, &after).await? {
+    if !status::write_unless_changed(context, cluster, &after, requests).await? {
         return Ok(Record::Postponed);
     }
     match (&observed.decision, state) {
@@ -350,11 +356,13 @@ async fn record_serving(
         observed.facts.now,
     );
     let after = TenantClusterStatus { conditions, ..before };
-    Ok(if status::write_unless_changed(context, cluster, &after).await? {
-        Record::Written
-    } else {
-        Record::Postponed
-    })
+    Ok(
+        if status::write_unless_changed(context, cluster, &after, |_| ()).await? {
+            Record::Written
+        } else {
+            Record::Postponed
+        },
+    )
 }
 
 /// Whether the status says that the API server has answered since the tenant was woken.

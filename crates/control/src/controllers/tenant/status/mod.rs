@@ -28,9 +28,9 @@ use observed::{
     has_rolled_out, is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation,
 };
 
-/// The whole status. `settings` is what the tenant runs with.
+/// The whole status. `settings` is what the tenant runs with, and `generation` that of the spec that was carried out.
 pub(super) fn build(
-    tenant: &Tenant,
+    (tenant, generation): (&Tenant, Option<i64>),
     settings: Option<&Settings>,
     violations: Vec<Violation>,
     outcome: &Outcome<'_>,
@@ -71,7 +71,7 @@ pub(super) fn build(
     let versions = Versions::observe(&before, settings, has_rolled_out(outcome));
     let mut status = TenantClusterStatus {
         phase: Some(phase(conditions, cluster.sleep_state())),
-        observed_generation: cluster.metadata.generation,
+        observed_generation: generation,
         version: versions.running,
         upgrading_to: versions.upgrading_to,
         class_name: settings.map_or_else(|| before.class_name.clone(), |settings| settings.class.clone()),
@@ -105,12 +105,7 @@ pub(super) fn build(
         // The pass over GPUs writes it, see [`write`].
         idle: None,
         violations,
-        conditions: merge(
-            &before.conditions,
-            conditions,
-            cluster.metadata.generation,
-            Timestamp::now(),
-        ),
+        conditions: merge(&before.conditions, conditions, generation, Timestamp::now()),
     };
     if let Some(manifests) = observed_manifests(outcome) {
         manifests.write_to(&mut status);

@@ -28,15 +28,17 @@ pub(in super::super) async fn write(
     patch(context, cluster, after, None).await
 }
 
-/// As [`write`], only if nobody has written the status since the watch showed it. Who may change the rest of the object, such as its team with an
-/// annotation, keeps it from being written only with a change between each of a few reads and the write that follows. Returns whether it was written.
+/// As [`write`], only if nobody has written the status since the watch showed it, and what `after` `follows_from` of the rest of the object is the same.
+/// Who may change what is left, such as its team with an annotation, keeps it from being written only with a change between each of a few reads and the
+/// write that follows. Returns whether it was written.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub(in super::super) async fn write_unless_changed(
+pub(in super::super) async fn write_unless_changed<T: PartialEq>(
     context: &TenantContext,
     cluster: &TenantCluster,
     after: &TenantClusterStatus,
+    follows_from: fn(&TenantCluster) -> T,
 ) -> Result<bool, TenantError> {
     let mut version = cluster.resource_version();
     for attempt in 1..=ATTEMPTS {
@@ -47,7 +49,7 @@ pub(in super::super) async fn write_unless_changed(
         if attempt == ATTEMPTS {
             break;
         }
-        match read_version(context, cluster).await? {
+        match read_version(context, cluster, follows_from).await? {
             Some(newer) => version = Some(newer),
             None => break,
         }
@@ -55,13 +57,22 @@ pub(in super::super) async fn write_unless_changed(
     Ok(false)
 }
 
-/// The version that the object has by now. None: its status is another, or it is gone.
-async fn read_version(context: &TenantContext, cluster: &TenantCluster) -> Result<Option<String>, TenantError> {
+/// The version that the object has by now. None: its status is another, or what the new one `follows_from`, or it is gone.
+async fn read_version<T: PartialEq>(
+    context: &TenantContext,
+    cluster: &TenantCluster,
+    follows_from: fn(&TenantCluster) -> T,
+) -> Result<Option<String>, TenantError> {
     let now = optional(api_of(context, cluster).get(&cluster.name_any()).await)
         .map_err(api("read the status"))
         .map_err(TenantError::Status)?;
     let now = now.and_then(Watched::readable);
-    let same = now.filter(|now| now.uid() == cluster.uid() && own_status(now) == own_status(cluster));
+    let is_same = |now: &TenantCluster| {
+        now.uid() == cluster.uid()
+            && own_status(now) == own_status(cluster)
+            && follows_from(now) == follows_from(cluster)
+    };
+    let same = now.filter(is_same);
     Ok(same.and_then(|same| same.resource_version()))
 }
 

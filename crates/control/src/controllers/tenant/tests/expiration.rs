@@ -76,7 +76,10 @@ async fn an_extension_in_the_last_moment_wins() {
     let again = fixture.reconcile_after_unseen(extend).await.unwrap();
     assert!(again.is_some_and(|pause| pause <= Duration::from_secs(1)));
     assert!(!is_deleted(&fixture));
+    let is_expired = |object: &Value| object["reason"] == "Expired";
+    assert!(!fixture.condition("Expiring").as_ref().is_some_and(is_expired));
     fixture.reconcile().await.unwrap();
+    assert!(!fixture.host.find("/events/vision.").iter().any(is_expired));
     assert!(!is_deleted(&fixture));
     assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotSoon");
 }

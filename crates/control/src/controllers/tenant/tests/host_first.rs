@@ -4,7 +4,7 @@
 use super::{
     expiration::{is_deleted, let_time_pass, warned},
     fixture::{Fixture, TENANT},
-    quota::{decide, hard, reservation, reserved},
+    quota::{decide, hard, reservation, reserved, waiting},
     schedule::insert_stop,
     sleep::{self, MAX_RECONCILES, SLEEP, WAKE, count_runs, count_wakes, fall_asleep, reconcile_until, state},
     upgrade,
@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::time::Duration;
 
+const CPU: &str = "requests.cpu";
 /// Answers to writes of the status: somebody changes the object all the time, or the host cannot store it.
 const CONFLICT: (u16, &str) = (409, "the object was changed");
 const NOT_STORED: (u16, &str) = (500, "etcdserver: request is too large");
@@ -94,6 +95,20 @@ async fn a_tenant_whose_object_others_change_falls_asleep_all_the_same() {
     fixture.host.change_before_patches("/tenantclusters/vision", 3);
     fixture.reconcile().await.unwrap();
     assert_eq!(state(&fixture), "FallingAsleep");
+}
+
+#[tokio::test]
+async fn a_request_that_comes_while_a_state_is_recorded_counts() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    sleep::request(&fixture, SLEEP, Timestamp::now());
+    let wake = |host: &ScriptedApi| {
+        let mut cluster = host.get(TENANT).unwrap();
+        cluster["metadata"]["annotations"][WAKE] = Timestamp::now().to_string().into();
+        host.insert(TENANT, cluster);
+    };
+    fixture.reconcile_after_unseen(wake).await.unwrap();
+    assert_ne!(state(&fixture), "FallingAsleep");
 }
 
 #[tokio::test]
@@ -180,24 +195,37 @@ async fn a_reservation_that_cannot_be_recorded_or_is_not_decided_holds_up_nothin
 #[tokio::test]
 async fn limits_that_wait_for_a_record_are_not_raised() {
     let mut fixture = ready().await;
-    let limit = hard(&fixture, "count/pods");
+    // The host has counted it, as the class had no limit.
+    let mut counted = reservation();
+    counted.reserved.insert(CPU.into(), 6);
+    decide(&fixture, waiting(Some(counted)));
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+    }
+    let before = ["count/pods", CPU].map(|resource| hard(&fixture, resource));
+    assert_eq!(before[1], "6");
     let class = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
     let mut more = fixture.host.get(class).unwrap();
-    more["spec"]["limits"] = json!({"pods": 900_000});
+    more["spec"]["limits"] = json!({"pods": 900_000, "resources": [{"resource": CPU, "quantity": 10}]});
     fixture.host.insert(class, more);
     let mut granted = reservation();
-    granted.reserved.insert("pods".into(), 900_000);
+    granted
+        .reserved
+        .extend([("pods".to_owned(), 900_000), (CPU.to_owned(), 10)]);
     decide(&fixture, reserved(granted));
     refuse_status(&fixture, CONFLICT);
     for _ in 0..MAX_RECONCILES {
         Box::pin(fixture.reconcile()).await.unwrap();
-        assert_eq!(hard(&fixture, "count/pods"), limit);
+        assert_eq!(["count/pods", CPU].map(|resource| hard(&fixture, resource)), before);
     }
     fixture.host.refuse_writes(None);
     for _ in 0..2 {
         fixture.reconcile().await.unwrap();
     }
-    assert_eq!(hard(&fixture, "count/pods"), "900000");
+    assert_eq!(
+        ["count/pods", CPU].map(|resource| hard(&fixture, resource)),
+        ["900000", "10"]
+    );
 }
 
 #[tokio::test]
@@ -240,18 +268,20 @@ async fn an_expired_tenant_that_changes_is_deleted_unless_its_end_does() {
 
 #[tokio::test]
 async fn an_expired_tenant_that_cannot_be_deleted_is_held_to_the_rules() {
-    let mut fixture = Box::pin(warned()).await;
-    decide(&fixture, reserved(reservation()));
-    for _ in 0..2 {
-        fixture.reconcile().await.unwrap();
+    for (code, message) in [CONFLICT, (403, "a policy denies it")] {
+        let mut fixture = Box::pin(warned()).await;
+        decide(&fixture, reserved(reservation()));
+        for _ in 0..2 {
+            fixture.reconcile().await.unwrap();
+        }
+        let_time_pass(&fixture);
+        close(&fixture, reservation());
+        fixture
+            .host
+            .refuse_writes(Some(("/tenantclusters/vision", code, message)));
+        // Its status is not written either.
+        let _ = fixture.reconcile().await;
+        assert!(!is_deleted(&fixture));
+        expect_closed(&fixture, message);
     }
-    let_time_pass(&fixture);
-    close(&fixture, reservation());
-    fixture
-        .host
-        .refuse_writes(Some(("/tenantclusters/vision", 409, "the object was changed")));
-    // Its status is not written either.
-    let _ = fixture.reconcile().await;
-    assert!(!is_deleted(&fixture));
-    expect_closed(&fixture, "expired");
 }

@@ -345,19 +345,27 @@ async fn what_the_class_does_not_limit_is_counted_by_the_host_and_does_not_grow(
         !ranges[0]["spec"]["limits"][0]["defaultRequest"]["cpu"].is_null()
     };
     assert!(!limits_cpu(&fixture));
-    // A quota limits it now. The host has not counted it, and then it has.
-    for counted in [0_u64, 7] {
-        let mut kept = reservation();
-        kept.reserved.insert(CPU.into(), counted);
-        decide(&fixture, waiting(Some(kept)));
-        // In the reconcile that records it already.
-        for _ in 0..2 {
-            fixture.reconcile().await.unwrap();
-            assert_eq!(hard(&fixture, CPU), counted.to_string());
-            assert!(limits_cpu(&fixture), "pods without requests are created");
-        }
-        assert_eq!(fixture.status()["quota"]["reserved"][CPU], counted);
+    // A quota limits it now. The host has not counted it.
+    let mut kept = reservation();
+    kept.uncounted = vec![CPU.into()];
+    decide(&fixture, waiting(Some(kept.clone())));
+    // In the reconcile that records it already.
+    for _ in 0..2 {
+        fixture.reconcile().await.unwrap();
+        assert_eq!(hard(&fixture, CPU), "0");
+        assert!(limits_cpu(&fixture), "pods without requests are created");
     }
+    assert_eq!(fixture.status()["quota"]["uncounted"], json!([CPU]));
+    // Then it has.
+    kept.uncounted.clear();
+    kept.reserved.insert(CPU.into(), 7);
+    decide(&fixture, waiting(Some(kept)));
+    for limit in ["0", "7"] {
+        fixture.reconcile().await.unwrap();
+        assert_eq!(hard(&fixture, CPU), limit, "it is recorded first");
+    }
+    assert_eq!(fixture.status()["quota"]["reserved"][CPU], 7);
+    assert!(fixture.status()["quota"]["uncounted"].is_null());
     assert_eq!(fixture.condition("Ready").unwrap()["status"], "True");
     // It goes with the quota.
     decide(&fixture, reserved(reservation()));

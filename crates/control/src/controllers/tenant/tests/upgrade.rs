@@ -1,7 +1,7 @@
 //! A tenant gets another Kubernetes version. Which version may follow another is tested in `version`.
 
-use super::fixture::Fixture;
-use crate::testing::{ScriptedRuntime, VERSION};
+use super::fixture::{Fixture, TENANT};
+use crate::testing::{ScriptedApi, ScriptedRuntime, VERSION};
 use serde_json::{Value, json};
 use std::sync::{
     Arc,
@@ -86,6 +86,52 @@ async fn each_minor_version_runs_before_the_next_one() {
     reconcile_often(&mut fixture).await;
     assert_eq!(versions(&fixture), (json!(VERSION), json!(null)));
     assert_eq!((accepted(&fixture), reason(&fixture)), (VERSION.into(), json!("Valid")));
+}
+
+#[tokio::test]
+async fn an_upgrade_that_is_taken_back_while_it_is_recorded_does_not_begin() {
+    let (mut fixture, _) = ready().await;
+    request(&fixture, NEXT);
+    let take_back = |host: &ScriptedApi| {
+        let mut cluster = host.get(TENANT).unwrap();
+        cluster["spec"]["version"] = OLD.into();
+        host.insert(TENANT, cluster);
+    };
+    fixture.reconcile_after_unseen(take_back).await.unwrap();
+    assert_eq!(versions(&fixture), (json!(OLD), json!(null)));
+    reconcile_often(&mut fixture).await;
+    assert_eq!((accepted(&fixture), reason(&fixture)), (OLD.into(), json!("Valid")));
+}
+
+#[tokio::test]
+async fn a_generation_that_waits_for_a_record_is_not_observed() {
+    /// How often each reconcile tries to record the upgrade.
+    const ATTEMPTS: usize = 5;
+    let (mut fixture, _) = ready().await;
+    let observed = |fixture: &Fixture| {
+        let nodes = fixture
+            .condition("NodesReady")
+            .map(|condition| condition["observedGeneration"].clone());
+        (fixture.status()["observedGeneration"].clone(), nodes)
+    };
+    assert_eq!(observed(&fixture), (json!(1), Some(json!(1))));
+    fixture.change_tenant(|cluster| {
+        cluster["metadata"]["generation"] = 2.into();
+        cluster["spec"]["version"] = NEXT.into();
+        // The status is written all the same.
+        let conditions = cluster["status"]["conditions"].as_array_mut().unwrap();
+        conditions.retain(|condition| condition["type"] != "NodesReady");
+    });
+    fixture
+        .host
+        .change_before_patches("/tenantclusters/vision", MAX_RECONCILES * ATTEMPTS);
+    // The last of them looks at everything.
+    reconcile_often(&mut fixture).await;
+    assert_eq!(observed(&fixture), (json!(1), Some(json!(1))));
+    assert_eq!(versions(&fixture), (json!(OLD), json!(null)));
+    reconcile_often(&mut fixture).await;
+    assert_eq!(observed(&fixture), (json!(2), Some(json!(2))));
+    assert_eq!(accepted(&fixture), NEXT);
 }
 
 #[tokio::test]
