@@ -10,7 +10,7 @@
 //! | is to be created on the host again | still, as when a node is cordoned and its host pod is replaced |
 //! | is on the host without the gate, is gone in the tenant, or has ended | no more |
 //! | is a member of a gang that has fewer pods on the host than its size, and some of these have started | although there is none: see [`user_places`](super::user_places) |
-//! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all |
+//! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all, or does not answer |
 //! | waits for requests of the host's controllers | still: so one user has no more pods in that line than places, and others come to their turn |
 //!
 //! [`HostLimits::waiting_pods_of_user`]: berth_sync_rules::model::HostLimits::waiting_pods_of_user

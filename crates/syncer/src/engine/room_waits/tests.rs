@@ -12,7 +12,7 @@ use crate::engine::{
 use berth_api::{SyncPolicy, labels};
 use berth_sync_rules::{model::schedule::PodSchedule, translation::quota::QuotaExceeded};
 use serde_json::json;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 const MOST: usize = 1000;
 
@@ -254,6 +254,47 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
     // A smaller pod may fit.
     placed.settle_places_after(&Err(CallError::QuotaExceeded(exceeded("requests.cpu"))));
     assert_eq!(counts(engine), (1, 0), "the next one has the place");
+}
+
+#[tokio::test]
+async fn while_the_host_does_not_answer_none_leaves_the_line() {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.host_limits.waiting_pods = 1;
+    let scripted = Scripted::new(tenant, |call| call.starts_with("host").then_some(Failure::Refused(503)));
+    let engine = &scripted.engine;
+    let (first, second) = (put_pod(engine, "p0", 8), put_pod(engine, "p1", 8));
+    assert!(!waits(engine, "p0", &first).await && waits(engine, "p1", &second).await);
+    let names = (name("p0"), name("p1"));
+    let placed = sync_of(engine, &names.0, PodSchedule::default());
+    let waiting = sync_of(engine, &names.1, PodSchedule::default());
+    for _ in 0..3 {
+        let failed = placed.create(&Stored::new(&first), &first).await;
+        assert!(matches!(failed, Err(CallError::Unavailable(_))), "{failed:?}");
+        assert_eq!(waiting.create(&Stored::new(&second), &second).await.unwrap(), NO_ROOM);
+        assert_eq!(counts(engine), (1, 1));
+    }
+    for error in [CallError::Busy(Duration::from_secs(1)), CallError::Deferred] {
+        placed.settle_places_after(&Err(error));
+        assert_eq!(counts(engine), (1, 1));
+    }
+    // Only the answer was lost, and the watch says so.
+    put_host_pod(engine, "p0", &json!({}));
+    placed.settle_places_after(&Err(CallError::Unavailable("slow".into())));
+    assert_eq!(counts(engine), (1, 1));
+    placed.settle_places_after(&Err(CallError::Rejected("no".into())));
+    assert_eq!(counts(engine), (1, 1), "it is on the host");
+}
+
+#[tokio::test]
+async fn a_pod_that_the_host_rejects_gives_its_place_to_the_next_one() {
+    let engine = engine_with_places(1);
+    let (first, second) = (put_pod(&engine, "p0", 8), put_pod(&engine, "p1", 8));
+    assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p1", &second).await);
+    let of = name("p0");
+    let placed = sync_of(&engine, &of, PodSchedule::default());
+    placed.settle_places_after(&Err(CallError::Rejected("no".into())));
+    assert_eq!(counts(&engine), (1, 0));
+    assert!(!waits(&engine, "p1", &second).await);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@
 //! | is on the host without a node | as long as it is: also if it has gates of the platform, was not tried yet, or is nominated |
 //! | is to be created on the host again | still, as when a node is cordoned and its host pod is replaced |
 //! | has a node, is gone in the tenant, or has ended | no more |
-//! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all |
+//! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all, or does not answer |
 //! | waits for requests of the host's controllers, or for claims of devices | none until it has them, unless it is a member of a gang. Then it gets the next one |
 //!
 //! Half of the places may be of pods that ask the scheduler for the same, so that a queue of equal jobs leaves room for others. The next place is

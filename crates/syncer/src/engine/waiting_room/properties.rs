@@ -21,7 +21,10 @@ struct Spec {
 #[derive(Clone, Copy, Debug)]
 enum Creation {
     Created,
+    /// The host rejects it.
     Fails,
+    /// There is no answer, and the host has created it or not.
+    HasNoAnswer(bool),
     WaitsForRequests,
 }
 
@@ -49,6 +52,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let creation = prop_oneof![
         6 => Just(Creation::Created),
         1 => Just(Creation::Fails),
+        2 => any::<bool>().prop_map(Creation::HasNoAnswer),
         1 => Just(Creation::WaitsForRequests),
     ];
     let event = prop_oneof![
@@ -136,7 +140,10 @@ impl World {
     }
 
     fn ask(&mut self, pod: usize, spec: Option<&Spec>, creation: Creation) {
-        if self.host.contains_key(&pod) {
+        if let Some(has_node) = self.host.get(&pod) {
+            // It is found there, also if there was no answer.
+            let on_host = if *has_node { OnHost::Placed } else { OnHost::Waiting };
+            self.room.observe(&pod_name(pod), on_host);
             return;
         }
         if let Some(spec) = spec {
@@ -153,6 +160,12 @@ impl World {
             }
             Creation::Fails => {
                 self.room.forget(&pod_name(pod));
+            }
+            // It keeps its place, and asks again.
+            Creation::HasNoAnswer(is_created) => {
+                if is_created {
+                    self.host.insert(pod, false);
+                }
             }
             Creation::WaitsForRequests => {
                 self.room.lend(&pod_name(pod));
