@@ -10,6 +10,7 @@ use super::{
     gang_claims::{GangClaims, Member, Refusal, Room},
     lock,
     places::Presence,
+    room_waits,
     to_host::ObjectSync,
     turns, user_waits,
 };
@@ -148,7 +149,7 @@ impl ObjectSync<'_> {
         let mut claims = lock(&self.engine.device_claims);
         match result.as_ref().map_or("", |outcome| outcome.result) {
             // Its turn comes.
-            turns::WAITS | admit::NO_PLACE => {}
+            turns::WAITS | admit::NO_PLACE | room_waits::NO_PLACE => {}
             user_waits::NO_PLACE => claims.gangs.give_up(self.name, Instant::now()),
             _ => claims.gangs.put_off(self.name, Instant::now()),
         }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | is the first that asks | if there is room for those of all pods of the gang that exist and are not on the host. From then on it is kept for these |
 //! | does not ask | is kept for ten minutes: after that the pod does not count until it asks |
-//! | asks, and waits for its turn after that | is kept |
+//! | asks, and waits for its turn after that, as for a place in the waiting room | is kept |
 //! | asks, and is not created for another reason | is kept for the rest of these ten minutes; later only while it asks and waits for its turn |
 //! | waits for a place of its user | is not kept |
 //! | is created later, or again | as for the first one |

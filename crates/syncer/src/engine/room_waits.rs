@@ -18,7 +18,10 @@ use berth_sync_rules::{
 };
 use jiff::Timestamp;
 use serde_json::Value;
-use std::{sync::Mutex, time::Instant};
+use std::{
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 /// Result of a reconciliation of a pod for which there is no place.
 pub(super) const NO_PLACE: &str = "waiting for room on the host";
@@ -123,8 +126,8 @@ impl Engine {
 }
 
 impl ObjectSync<'_> {
-    /// Asks for a place for a pod that is to be created. Returns what to do if there is none.
-    pub(super) async fn wait_for_room(&self, stored: &Stored, pod: &Value) -> Option<Outcome> {
+    /// Asks for a place for a pod that is to be created. Returns how long it has waited so far, if there is none.
+    pub(super) fn ask_for_room(&self, pod: &Value) -> Option<Duration> {
         let Self { engine, id, name, .. } = self;
         if *id != KindId::Pod {
             return None;
@@ -133,29 +136,28 @@ impl ObjectSync<'_> {
         let shape = engine.shape(pod);
         let Answer { waits, admitted } = lock(&engine.waiting_room).ask(&shape, request, Instant::now());
         engine.let_in(admitted);
-        let waits = waits?;
+        waits
+    }
+
+    /// What to do about a pod that has waited for so long, and has no place.
+    pub(super) async fn wait_for_room(&self, stored: &Stored, pod: &Value, waits: Duration) -> Outcome {
         // It may have come to the host before it asked: the answer to an earlier creation was lost.
-        engine.observe_in_room(name);
+        self.engine.observe_in_room(self.name);
         if waits >= LONG_WAIT {
             self.report_full_room(stored, pod).await;
         }
         // Its key is added when it gets a place. Until then it costs nothing.
-        Some(NO_ROOM)
+        NO_ROOM
     }
 
-    /// Lets others have the place of a pod that waits for something else, which can take long. When the pod asks again it gets the next place. Returns
-    /// whether they may: a member of a gang keeps its place.
-    pub(super) fn lend_room(&self) -> bool {
+    /// Lets others have the place of a pod that waits for requests, which can take long. When the pod asks again it gets the next place. A member of a gang
+    /// keeps its place.
+    pub(super) fn lend_room(&self) {
         let Self { engine, id, name, .. } = self;
-        if *id != KindId::Pod {
-            return false;
+        if *id == KindId::Pod {
+            let admitted = lock(&engine.waiting_room).lend(name);
+            engine.let_in(admitted);
         }
-        let mut room = lock(&engine.waiting_room);
-        let admitted = room.lend(name);
-        let has_lent = room.has_lent(name);
-        drop(room);
-        engine.let_in(admitted);
-        has_lent
     }
 
     /// Whether others may have the place of a pod.

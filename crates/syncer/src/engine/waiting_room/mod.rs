@@ -8,7 +8,7 @@
 //! | is to be created on the host again | still, as when a node is cordoned and its host pod is replaced |
 //! | has a node, is gone in the tenant, or has ended | no more |
 //! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all, or does not answer |
-//! | waits for requests of the host's controllers, or for claims of devices | none until it has them, unless it is a member of a gang. Then it gets the next one |
+//! | waits for requests of the host's controllers | none until it has them, unless it is a member of a gang. Then it gets the next one |
 //!
 //! Half of the places may be of pods that ask the scheduler for the same, so that a queue of equal jobs leaves room for others. The next place is
 //! for the pod with the highest priority; then pods take turns as in [`order`].
