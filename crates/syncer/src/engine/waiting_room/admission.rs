@@ -11,15 +11,24 @@ impl WaitingRoom {
             self.settle(gang);
             self.fill(gang, &mut admitted);
         }
+        self.note_freed();
         loop {
             if let Some(group) = self.next_turn() {
                 self.take_turn(&group, &mut admitted);
             } else if let Some(gang) = self.next_early_gang() {
                 self.claim_all(&gang, &mut admitted);
             } else {
+                self.note_freed();
                 return admitted;
             }
         }
+    }
+
+    /// Notes whether a place has become free since this was called last. One whose pod is replaced, or which is kept for another pod, has not.
+    pub(super) fn note_freed(&mut self) {
+        let taken = self.taken();
+        self.has_freed |= taken < self.last_taken;
+        self.last_taken = taken;
     }
 
     /// Places that no other pod can have.
@@ -87,7 +96,6 @@ impl WaitingRoom {
         let pod = self.remove(&name)?;
         let state = State::New;
         self.put(name.clone(), Pod { state, ..pod }, None);
-        self.has_moved = true;
         Some(name)
     }
 

@@ -47,7 +47,6 @@ impl WaitingRoom {
     pub(super) fn remove(&mut self, name: &Name) -> Option<Pod> {
         let pod = self.pods.remove(name)?;
         if pod.state.has_place() {
-            self.has_moved = true;
             self.placed -= 1;
             if let Some(alike) = self.shapes.get_mut(&pod.shape) {
                 *alike -= 1;

@@ -90,9 +90,11 @@ pub(super) struct WaitingRoom {
     /// Gangs whose pods wait for each other.
     gathering: Ring<Name>,
     pods: HashMap<Name, Pod>,
-    /// Whether a pod got or left a place since the last check.
-    has_moved: bool,
-    /// Since when none has, while no place was free.
+    /// Whether a place became free since the last check.
+    has_freed: bool,
+    /// Places that were taken when this was found out last.
+    last_taken: usize,
+    /// Since when none has become free.
     stalls_since: Option<Instant>,
 }
 
@@ -169,7 +171,8 @@ impl WaitingRoom {
             gangs: HashMap::new(),
             gathering: Ring::default(),
             pods: HashMap::new(),
-            has_moved: false,
+            has_freed: false,
+            last_taken: 0,
             stalls_since: None,
         }
     }

@@ -39,8 +39,8 @@ impl WaitingRoom {
     /// If no place has become free for a while, completes gangs beyond the limit of which a part has places. Otherwise several that each have a part, and
     /// together all places, would wait for each other for ever. Not earlier: while places become free, each comes to its turn, and pods of no gang as well.
     fn end_stall(&mut self, now: Instant) -> Vec<Name> {
-        if self.has_moved || self.taken() < self.most {
-            self.has_moved = false;
+        if self.has_freed || self.taken() < self.most {
+            self.has_freed = false;
             self.stalls_since = Some(now);
             return Vec::new();
         }
@@ -50,6 +50,7 @@ impl WaitingRoom {
             while let Some(gang) = self.next_to_complete() {
                 self.claim_all(&gang, &mut admitted);
             }
+            self.note_freed();
         }
         admitted
     }
