@@ -228,6 +228,9 @@ impl Engine {
             demand,
             availability: Notify::new(),
             turns: turns::Turns::new(&cache.tenant.host_limits),
+            device_claims: Mutex::new(device_claims::DeviceClaims::new(
+                cache.tenant.host_limits.resource_claims,
+            )),
             cache,
             recorder: Recorder::new(tenant.clone(), metrics.clone()),
             extensions: extension_answers::limited(tenant.client()),
@@ -245,7 +248,6 @@ impl Engine {
             pending: pending::PendingReservations::default(),
             bytes_in_flight: Mutex::default(),
             schedule_phase: Mutex::default(),
-            device_claims: Mutex::default(),
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
             certificates: Mutex::default(),
