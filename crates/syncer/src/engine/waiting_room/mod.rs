@@ -22,11 +22,13 @@ mod counts;
 mod of_gang;
 mod order;
 mod patience;
+mod ring;
 
 use super::window::{Gang, Line, Request};
 use berth_sync_rules::model::resource::Name;
-use of_gang::OfGang;
-use order::{Group, Order, Ring};
+use of_gang::{Lack, OfGang};
+use order::{Group, Order};
+use ring::Ring;
 use std::{
     collections::HashMap,
     sync::Arc,
@@ -88,7 +90,7 @@ pub(super) struct WaitingRoom {
     order: Order,
     gangs: HashMap<Name, OfGang>,
     /// Gangs whose pods wait for each other.
-    gathering: Ring<Name>,
+    gathering: Ring<Name, Lack>,
     pods: HashMap<Name, Pod>,
     /// Whether a place became free since the last check.
     has_freed: bool,

@@ -37,6 +37,15 @@ pub(super) struct OfGang {
     lacks_since: Option<Instant>,
 }
 
+/// What a gang lacks whose pods wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Lack {
+    /// Places that it needs and does not have.
+    pub(super) places: usize,
+    /// Pods of those that need them which are not known.
+    pub(super) missing: usize,
+}
+
 impl OfGang {
     /// Pods of it that have no node yet, of those that start together.
     fn needs(&self) -> usize {
@@ -53,8 +62,16 @@ impl OfGang {
         self.needs().saturating_sub(self.placed.max(self.claim))
     }
 
+    /// The same, and how many of the pods that need them are not known.
+    pub(super) fn lack(&self) -> Lack {
+        Lack {
+            places: self.lacks(),
+            missing: self.missing(),
+        }
+    }
+
     /// Pods that it needs and that are not known.
-    pub(super) fn missing(&self) -> usize {
+    fn missing(&self) -> usize {
         self.needs().saturating_sub(self.placed + self.waiting)
     }
 

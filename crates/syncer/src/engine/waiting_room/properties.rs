@@ -198,13 +198,19 @@ impl World {
             assert_eq!(of_gang.placed, count_in(&State::has_place), "{room:?}");
             assert_eq!(of_gang.waiting, count_in(&|state| state == State::Waiting));
             assert_eq!(of_gang.started, count_in(&|state| state == State::Started));
+            if let Some(lack) = room.gathering.class(gang) {
+                assert_eq!(*lack, of_gang.lack(), "{room:?}");
+            }
             assert!(
                 !of_gang.is_empty() && (of_gang.kept() == 0 || of_gang.waiting == 0),
                 "{room:?}"
             );
         }
         let lines = room.lines.keys().filter(|group| !self.gathers(group)).count();
-        assert_eq!(lines, room.order.iter().count(), "{room:?}");
+        assert_eq!(lines, room.order.all().len(), "{room:?}");
+        for group in room.order.all() {
+            assert_eq!(room.order.class(group), Some(&room.class(group)), "{room:?}");
+        }
         assert!(
             room.next_turn().is_none() && room.next_early_gang().is_none(),
             "{room:?}"
@@ -212,7 +218,7 @@ impl World {
     }
 
     fn gathers(&self, group: &Group) -> bool {
-        matches!(group, Group::Gang(gang) if self.room.gathering.iter().any(|known| known == gang))
+        matches!(group, Group::Gang(gang) if self.room.gathering.all().contains(&gang))
     }
 }
 
