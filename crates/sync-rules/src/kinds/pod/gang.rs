@@ -72,6 +72,16 @@ enum Named {
     Annotation(&'static str),
 }
 
+impl Named {
+    /// The name of the group, if the pod has one.
+    fn find<'a>(&self, pod: &'a Value) -> Option<&'a str> {
+        match self {
+            Self::Label(key) => label(pod, key),
+            Self::Annotation(key) => annotation(pod, key),
+        }
+    }
+}
+
 /// The gang of a pod that the host's schedulers place, and how many pods of it start together.
 pub fn membership(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
     // Schedulers in the tenant know their gangs themselves.
@@ -116,10 +126,7 @@ fn gang(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
         ));
     }
     for (named, kind, path) in GROUPS {
-        let group = match named {
-            Named::Label(key) => label(pod, key),
-            Named::Annotation(key) => annotation(pod, key),
-        };
+        let group = named.find(pod);
         if let Some((group, size)) = group.and_then(|group| Some((group, size_of(cache, name, kind, group, path)?))) {
             return Some((group.to_owned(), size));
         }
@@ -127,6 +134,13 @@ fn gang(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
     SIZED
         .iter()
         .find_map(|(group, size)| Some((label(pod, group)?.to_owned(), annotation(pod, size)?.parse().ok()?)))
+}
+
+/// The groups that a pod names, whatever their kind: its gang may depend on their objects.
+pub fn named_groups(pod: &Value) -> impl Iterator<Item = &str> {
+    let of_kubernetes = json::filled(pod, &["spec", "schedulingGroup", POD_GROUP_NAME]);
+    let others = GROUPS.iter().filter_map(move |(named, ..)| named.find(pod));
+    of_kubernetes.into_iter().chain(others)
 }
 
 /// Whether a pod may belong to a gang: far cheaper than to find out.
