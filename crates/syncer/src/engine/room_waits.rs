@@ -97,6 +97,12 @@ impl Engine {
         true
     }
 
+    /// Pods of a gang wait for places of their user, and may do so for long: those that have one do not wait for them.
+    pub(super) fn expect_no_more(&self, gang: &Name) {
+        let admitted = lock(&self.waiting_room).expect_no_more(gang);
+        self.let_in(admitted);
+    }
+
     /// Counts a pod on the host that has not asked for a place.
     fn restore_in_room(&self, name: &Name) {
         let stores = &self.cache.stores;
@@ -133,9 +139,16 @@ impl ObjectSync<'_> {
             return None;
         }
         let (_, request) = engine.request(name, pod);
+        let gang = request.gang.as_ref().map(|gang| gang.name.clone());
         let shape = engine.shape(pod);
         let Answer { waits, admitted } = lock(&engine.waiting_room).ask(&shape, request, Instant::now());
         engine.let_in(admitted);
+        if let Some(gang) = gang
+            && engine.has_waiting_of_user(pod, &gang)
+        {
+            engine.expect_no_more(&gang);
+            return waits.filter(|_| lock(&engine.waiting_room).is_waiting(name));
+        }
         waits
     }
 

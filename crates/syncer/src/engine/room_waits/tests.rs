@@ -175,6 +175,39 @@ async fn pods_of_a_user_keep_no_more_places_for_others_than_the_user_may_have() 
     );
 }
 
+#[tokio::test]
+async fn a_gang_does_not_wait_for_pods_that_wait_for_places_of_their_user() {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.users.are_limited = true;
+    tenant.host_limits.waiting_pods = 8;
+    tenant.host_limits.waiting_pods_of_user = 3;
+    let engine = engine_of(tenant);
+    assert_eq!(
+        create(&engine, "other-", 5, |index| index + 9).await,
+        5,
+        "more than half"
+    );
+    let single = put_pod(&engine, "single", 1);
+    let pods = ["m0", "m1", "m2"].map(|of| {
+        let mut pod = put_pod(&engine, of, 8);
+        pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: "train", labels::GANG_SIZE_OF_TENANT: "3"});
+        pod
+    });
+    let names = ["single", "m0", "m1", "m2"].map(name);
+    let all = [&single, &pods[0], &pods[1], &pods[2]];
+    let waits_for_user = async |index: usize| {
+        let sync = sync_of(&engine, &names[index], PodSchedule::default());
+        sync.wait_for_user(&Stored::new(all[index]), all[index]).await.is_some()
+    };
+    for index in 0..3 {
+        assert!(!waits_for_user(index).await);
+    }
+    assert!(waits(&engine, "m0", all[1]).await, "the others may come");
+    assert!(waits_for_user(3).await);
+    assert_eq!(counts(&engine), (6, 0), "m0 has a place that is free");
+    assert!(!waits(&engine, "m1", all[2]).await, "it does not wait for m2 either");
+}
+
 /// Pods with a place, and those that wait.
 fn counts(engine: &Engine) -> (usize, usize) {
     let room = lock(&engine.waiting_room);

@@ -153,6 +153,11 @@ impl OfUser {
         Some(name)
     }
 
+    /// Whether pods of a gang wait for a place.
+    pub(super) fn has_waiting(&self, gang: &Name) -> bool {
+        self.gangs.get(gang).is_some_and(|of_gang| !of_gang.line.is_empty())
+    }
+
     /// Keeps the size of a gang, as the last of its pods says it. Returns whether it had another one.
     pub(super) fn set_size(&mut self, gang: &Gang) -> bool {
         let mut before = 0;

@@ -294,6 +294,17 @@ impl WaitingRoom {
         admitted
     }
 
+    /// The pods that a gang lacks may not come for long: it waits for them no more, and no places are kept for them. Returns the pods that got a place
+    /// because of it.
+    pub(super) fn expect_no_more(&mut self, gang: &Name) -> Vec<Name> {
+        let expects_more = |of_gang: &OfGang| of_gang.kept() > 0 || of_gang.gathers(self.most_gathered);
+        if !self.gangs.get(gang).is_some_and(expects_more) {
+            return Vec::new();
+        }
+        self.change_gang(gang, OfGang::give_up);
+        self.admit(Some(gang))
+    }
+
     /// A pod that asked was seen on the host. Returns the pods that got a place because of it.
     pub(super) fn observe(&mut self, name: &Name, on_host: OnHost) -> Vec<Name> {
         let Some(pod) = self.pods.get(name) else {

@@ -6,6 +6,7 @@
 //! | some do not exist yet, and half of the room has room for the whole gang | get places at once, and those of the others are kept for a while |
 //! | some do not exist yet, and it has less room | wait for each other for a while |
 //! | waits, or has kept places, for longer than that | come to their turn one by one, until all are known |
+//! | some wait for a place of their user | come to their turn one by one, at once |
 //! | is larger than the room | come to their turn one by one |
 //!
 //! Known are pods that wait, have a place, have a node or have succeeded. What a gang may take is counted when it begins: if its size grows later, it takes
