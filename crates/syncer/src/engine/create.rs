@@ -48,6 +48,8 @@ impl ObjectSync<'_> {
         let refusal = refused.refusal(self.id).or_else(|| self.engine.refuse_if_full());
         let exceeded = match refusal {
             Some(exceeded) => {
+                // Others must not wait for claims of a pod that does not come: the tenant's own need no pod.
+                self.settle_claims_after(&Err(CallError::QuotaExceeded(exceeded.clone())));
                 if let Some(waits) = self.stay_in_line() {
                     return Ok(waits);
                 }

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::engine::{
         scripted::Scripted,
-        test_engine::{engine_of, sync_of, tenant},
+        test_engine::{engine_of, exceeded, sync_of, tenant},
         to_host,
     };
     use berth_api::{SyncPolicy, labels};
@@ -348,6 +348,22 @@ mod tests {
             has_room(&engine, 6) && !has_room(&engine, 7),
             "nothing is kept for a pod with gates"
         );
+    }
+
+    #[tokio::test]
+    async fn while_the_host_takes_no_pods_none_keeps_claims_for_ever() {
+        let engine = engine();
+        let pods = [0, 1, 2, 3].map(|number| put_member(&engine, "a", number));
+        assert!(comes(&engine, &pods[0]));
+        let name = Name::new("team", "a1");
+        let sync = sync_of(&engine, &name, PodSchedule::default());
+        // It has not used them in time, and asks again.
+        sync.settle_claims_after(&Ok(user_waits::NO_PLACE_OF_USER));
+        assert!(reserve(&engine, &pods[1]).is_ok());
+        assert!(!has_room(&engine, 3), "it waits for its turn");
+        engine.refused_kinds.refuse(KindId::Pod, &exceeded("count/pods"));
+        assert!(sync.create(&Stored::new(&pods[1]), &pods[1]).await.is_err());
+        assert!(has_room(&engine, 4) && !has_room(&engine, 5));
     }
 
     #[tokio::test]

@@ -77,6 +77,7 @@ impl Engine {
         let Checked { admitted, late } = room.check(Instant::now());
         let metrics = &self.metrics.waiting_room;
         admit::set(&metrics.placed, room.placed());
+        admit::set(&metrics.kept, room.kept());
         admit::set(&metrics.held, room.waiting());
         drop(room);
         self.let_in(admitted);
@@ -112,7 +113,9 @@ impl Engine {
             let mut room = lock(&self.waiting_room);
             // While the room is locked, as above: one that is gone by now would have the place for ever.
             let host = stores.host(KindId::Pod).get(name);
-            room.restore(&shape, request, self.find_on_host(name, host.as_deref()));
+            let admitted = room.restore(&shape, request, self.find_on_host(name, host.as_deref()));
+            drop(room);
+            self.let_in(admitted);
         }
     }
 

@@ -15,7 +15,7 @@
 //!
 //! A gang gets places for all of its pods together, as in [`of_gang`], also beyond the limits. It begins while one place is free, and no pod outside of it gets a place
 //! until one is free again: so at most twice as many pods have a place as there are places, whatever gangs say about themselves. Places are kept for
-//! pods that do not exist only within half of the room, and only for a [while](of_gang::PATIENCE).
+//! pods that do not exist only within half of the room, and for those of a gang that had places and are gone; and only for a [while](of_gang::PATIENCE).
 
 mod admission;
 mod counts;
@@ -189,6 +189,11 @@ impl WaitingRoom {
         self.placed
     }
 
+    /// Places that are kept for pods of gangs.
+    pub(super) fn kept(&self) -> usize {
+        self.kept
+    }
+
     /// Pods that wait for a place.
     pub(super) fn waiting(&self) -> usize {
         self.lines.values().map(Line::len).sum()
@@ -210,15 +215,15 @@ impl WaitingRoom {
         self.pods.get(name).is_some_and(|pod| pod.state == State::Lent)
     }
 
-    /// A pod is on the host that has not asked, as when the syncer starts.
-    pub(super) fn restore(&mut self, shape: &Shape, request: Request, on_host: OnHost) {
+    /// A pod is on the host that has not asked, as when the syncer starts. Returns the pods that got a place because its gang does not lack it.
+    pub(super) fn restore(&mut self, shape: &Shape, request: Request, on_host: OnHost) -> Vec<Name> {
         let state = match on_host {
             OnHost::Waiting => State::OnHost,
             OnHost::Placed if request.gang.is_some() => State::Started,
-            OnHost::Placed | OnHost::Gone | OnHost::Ended => return,
+            OnHost::Placed | OnHost::Gone | OnHost::Ended => return Vec::new(),
         };
         if self.knows(&request.name) {
-            return;
+            return Vec::new();
         }
         let gang = self.note_size(request.gang);
         let pod = Pod {
@@ -228,9 +233,7 @@ impl WaitingRoom {
             state,
         };
         self.put(request.name, pod, None);
-        if let Some(gang) = &gang {
-            self.settle(gang);
-        }
+        self.admit(gang.as_ref())
     }
 
     /// A pod asks for a place. If there is none it waits, and may ask again.

@@ -535,6 +535,16 @@ fn a_gang_that_becomes_known_or_has_another_size_takes_other_places() {
 }
 
 #[test]
+fn places_are_not_kept_for_a_member_that_is_found_to_run() {
+    let mut room = room(8);
+    assert!(ask(&mut room, "g", member("m0", "train", 4)));
+    assert_eq!(flood(&mut room, "a", 4), 4);
+    assert!(!ask(&mut room, "c", request("c0")), "three are kept");
+    let admitted = room.restore(&"g".into(), member("runs", "train", 4), OnHost::Placed);
+    assert_eq!(names(&admitted), ["c0"]);
+}
+
+#[test]
 fn a_pod_that_asks_and_says_that_its_gang_is_smaller_lets_others_in() {
     let mut room = room(8);
     assert!(ask(&mut room, "g", member("m0", "train", 4)));
