@@ -91,6 +91,11 @@ impl CallError {
         matches!(self, Self::Busy(_) | Self::Unavailable(_))
     }
 
+    /// Whether the failure says nothing about the object: others fail in the same way meanwhile, and the API server may have done what it was asked.
+    pub(super) fn is_transient(&self) -> bool {
+        self.is_unanswered() || matches!(self, Self::Deferred)
+    }
+
     /// The object, or `None` if there is none.
     ///
     /// # Errors

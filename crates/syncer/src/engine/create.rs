@@ -1,4 +1,16 @@
 //! Creating the host object.
+//!
+//! What a pod needs before that, it asks for in one order. Pods keep what comes first while they wait for what comes later, and never the other way round.
+//! So no two pods wait for each other.
+//!
+//! | asks for | here, because |
+//! |---|---|
+//! | a place of its [user](super::user_waits) | one user would fill the lines after it |
+//! | room for its [claims of devices](super::device_claims) | it comes when work ends, which can take hours. With a place in the waiting room, a pod would keep others from the host that need no claims, or lose the place again and again. Only gangs keep it while they wait for what follows |
+//! | a place in the [waiting room](super::room_waits) | what follows takes minutes |
+//! | [bytes](super::host_bytes) on the host | there is no line for them: the pod keeps its places and tries again |
+//! | its turn for [requests and bytes](super::turns) | they come at a rate. A pod that waits for requests lends its place in the waiting room |
+//! | a place in the [scheduling window](super::window) | it is had for seconds, and used at once |
 
 use super::to_host::ObjectSync;
 use super::{
@@ -36,6 +48,8 @@ impl ObjectSync<'_> {
         let refusal = refused.refusal(self.id).or_else(|| self.engine.refuse_if_full());
         let exceeded = match refusal {
             Some(exceeded) => {
+                // Others must not wait for claims of a pod that does not come: the tenant's own need no pod.
+                self.settle_claims_after(&Err(CallError::QuotaExceeded(exceeded.clone())));
                 if let Some(waits) = self.stay_in_line() {
                     return Ok(waits);
                 }
@@ -104,17 +118,19 @@ impl ObjectSync<'_> {
         if let Some(waits) = self.wait_for_user(stored, object).await {
             return Ok(waits);
         }
-        if let Some(waits) = self.wait_for_room(stored, object).await {
-            return Ok(waits);
-        }
-        let bytes = self.bytes_on_host(object, &desired);
-        let in_flight = engine.reserve_growth(0, bytes).map_err(CallError::QuotaExceeded)?;
         let claims = engine
             .reserve_device_claims(*id, name, object)
             .map_err(CallError::QuotaExceeded)?;
         let Some(claims) = claims else {
             return Ok(Outcome::requeue("waiting for its gang", SAFETY));
         };
+        if let Some(waits) = self.ask_for_room(object) {
+            // Others may have them, unless they are kept for its gang. To say why it waits can take long.
+            drop(claims);
+            return Ok(self.wait_for_room(stored, object, waits).await);
+        }
+        let bytes = self.bytes_on_host(object, &desired);
+        let in_flight = engine.reserve_growth(0, bytes).map_err(CallError::QuotaExceeded)?;
         if let Some(waits) = self.wait_to_make_endpoints(&desired).await {
             return Ok(waits);
         }

@@ -7,14 +7,18 @@
 use super::{
     Engine, Outcome, admit,
     api::CallError,
-    gang_claims::{GangClaims, Member, Refusal, Room},
+    gang_claims::{GangClaims, Member, Refusal},
     lock,
     places::Presence,
+    room_waits,
     to_host::ObjectSync,
     turns, user_waits,
 };
 use berth_sync_rules::{
-    kinds::{devices::claims_of_pods, pod::placement},
+    kinds::{
+        devices::claims_of_pods,
+        pod::{gang, placement},
+    },
     model::{KindId, resource::Name},
     translation::quota::QuotaExceeded,
 };
@@ -22,7 +26,7 @@ use serde_json::Value;
 use std::{collections::HashMap, time::Instant};
 
 /// Claims that are about to be made for pods.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DeviceClaims {
     /// Of those pods on the host that lack some.
     of_pods: HashMap<Name, u64>,
@@ -34,6 +38,16 @@ pub(super) struct DeviceClaims {
 }
 
 impl DeviceClaims {
+    /// Of a tenant that may have so many claims.
+    pub(super) fn new(limit: u32) -> Self {
+        Self {
+            of_pods: HashMap::new(),
+            total: 0,
+            in_flight: 0,
+            gangs: GangClaims::new(limit.into()),
+        }
+    }
+
     fn set(&mut self, pod: &Name, claims: u64) {
         let before = match claims {
             0 => self.of_pods.remove(pod),
@@ -47,12 +61,18 @@ impl DeviceClaims {
 #[must_use]
 pub(super) struct ClaimsInFlight<'a> {
     engine: &'a Engine,
+    /// The object, if it is a pod.
+    pod: Option<Name>,
     claims: u64,
 }
 
 impl Drop for ClaimsInFlight<'_> {
     fn drop(&mut self) {
-        lock(&self.engine.device_claims).in_flight -= self.claims;
+        let mut claims = lock(&self.engine.device_claims);
+        claims.in_flight -= self.claims;
+        if let Some(pod) = &self.pod {
+            claims.gangs.end_creation(pod, Instant::now());
+        }
     }
 }
 
@@ -65,18 +85,18 @@ impl Engine {
         claims.gangs.set(pod, self.find_member(pod), Instant::now());
     }
 
-    /// What a pod is to a gang. None if it takes no claims, belongs to no gang, or is not to come to the host.
+    /// What a pod is to a gang, also if it takes no claims. None if it belongs to none, or is not to come to the host.
     fn find_member(&self, pod: &Name) -> Option<Member> {
         let stored = self.cache.stores.tenant(KindId::Pod).get(pod)?;
-        // Most pods have none: to know that, they are not unpacked.
-        if !claims_of_pods::may_have_any(&stored) {
+        // Most pods belong to none: to know that, they are not unpacked.
+        if !gang::may_have_one(&stored) {
             return None;
         }
         let object = stored.object();
-        let claims = claims_of_pods::count(&object);
-        if claims == 0 || placement::has_gates(&object) {
+        if placement::has_gates(&object) {
             return None;
         }
+        let claims = claims_of_pods::count(&object);
         let gang = self.find_gang(pod, &object).filter(|gang| gang.size > 1)?;
         let host = self.cache.stores.host(KindId::Pod).get(pod);
         let (claims, is_on_host) = match self.find_presence(pod, host.as_deref()) {
@@ -115,18 +135,18 @@ impl Engine {
             let made = number(KindId::GeneratedClaim) + claims.total;
             let taken = number(KindId::ResourceClaim) + made + claims.in_flight;
             let limit = self.cache.tenant.host_limits.resource_claims;
-            let room = Room {
-                limit: limit.into(),
-                free: u64::from(limit).saturating_sub(taken),
-            };
-            let pod = (id == KindId::Pod).then_some(name);
-            others = match claims.gangs.ask(pod, more, room, Instant::now()) {
+            let free = u64::from(limit).saturating_sub(taken);
+            let (pod, now) = ((id == KindId::Pod).then_some(name), Instant::now());
+            others = match claims.gangs.ask(pod, more, free, now) {
                 Ok(others) => others,
                 Err(Refusal::Incomplete) => return Ok(None),
                 Err(Refusal::Full) => return Err(QuotaExceeded::of_device_claims(limit)),
                 Err(Refusal::FullForGang) => return Err(QuotaExceeded::of_claims_of_gang(limit)),
                 Err(Refusal::TooLarge(needed)) => return Err(QuotaExceeded::of_large_gang(limit, needed)),
             };
+            if let Some(pod) = pod {
+                claims.gangs.begin_creation(pod, now);
+            }
         }
         claims.in_flight += more;
         drop(claims);
@@ -134,6 +154,7 @@ impl Engine {
         self.let_in(others);
         Ok(Some(ClaimsInFlight {
             engine: self,
+            pod: (id == KindId::Pod).then(|| name.clone()),
             claims: more,
         }))
     }
@@ -148,7 +169,7 @@ impl ObjectSync<'_> {
         let mut claims = lock(&self.engine.device_claims);
         match result.as_ref().map_or("", |outcome| outcome.result) {
             // Its turn comes.
-            turns::WAITS | admit::NO_PLACE => {}
+            turns::WAITS | admit::NO_PLACE | room_waits::NO_PLACE => {}
             user_waits::NO_PLACE => claims.gangs.give_up(self.name, Instant::now()),
             _ => claims.gangs.put_off(self.name, Instant::now()),
         }
@@ -160,7 +181,7 @@ mod tests {
     use super::*;
     use crate::engine::{
         scripted::Scripted,
-        test_engine::{engine_of, sync_of, tenant},
+        test_engine::{engine_of, exceeded, sync_of, tenant},
         to_host,
     };
     use berth_api::{SyncPolicy, labels};
@@ -327,6 +348,44 @@ mod tests {
             has_room(&engine, 6) && !has_room(&engine, 7),
             "nothing is kept for a pod with gates"
         );
+    }
+
+    #[tokio::test]
+    async fn while_the_host_takes_no_pods_none_keeps_claims_for_ever() {
+        let engine = engine();
+        let pods = [0, 1, 2, 3].map(|number| put_member(&engine, "a", number));
+        assert!(comes(&engine, &pods[0]));
+        let name = Name::new("team", "a1");
+        let sync = sync_of(&engine, &name, PodSchedule::default());
+        // It has not used them in time, and asks again.
+        sync.settle_claims_after(&Ok(user_waits::NO_PLACE_OF_USER));
+        assert!(reserve(&engine, &pods[1]).is_ok());
+        assert!(!has_room(&engine, 3), "it waits for its turn");
+        engine.refused_kinds.refuse(KindId::Pod, &exceeded("count/pods"));
+        assert!(sync.create(&Stored::new(&pods[1]), &pods[1]).await.is_err());
+        assert!(has_room(&engine, 4) && !has_room(&engine, 5));
+    }
+
+    #[tokio::test]
+    async fn a_pod_of_a_gang_that_is_being_created_takes_its_room_once() {
+        let engine = engine();
+        let pods = [0, 1, 2, 3].map(|number| put_member(&engine, "a", number));
+        let in_flight = reserve(&engine, &pods[0]).unwrap();
+        assert!(has_room(&engine, 2) && !has_room(&engine, 3), "eight are for the gang");
+        drop(in_flight);
+        assert!(has_room(&engine, 2) && !has_room(&engine, 3));
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_claims_is_a_member_of_its_gang() {
+        let engine = engine();
+        let mut leader = pod("leader", 0);
+        leader["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: "a", labels::GANG_SIZE_OF_TENANT: "4"});
+        put_member(&engine, "other", 0);
+        let workers = [1, 2, 3].map(|number| put_member(&engine, "a", number));
+        assert!(!comes(&engine, &workers[0]), "one pod is missing");
+        put(&engine, Side::Tenant, KindId::Pod, "leader", &leader);
+        assert!(comes(&engine, &workers[0]));
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | is the first that asks | if there is room for those of all pods of the gang that exist and are not on the host. From then on it is kept for these |
 //! | does not ask | is kept for ten minutes: after that the pod does not count until it asks |
-//! | asks, and waits for its turn after that | is kept |
+//! | asks, and waits for its turn after that, as for a place in the waiting room | is kept |
 //! | asks, and is not created for another reason | is kept for the rest of these ten minutes; later only while it asks and waits for its turn |
 //! | waits for a place of its user | is not kept |
 //! | is created later, or again | as for the first one |
@@ -13,7 +13,8 @@
 //!
 //! Nobody else has room that is kept. A gang for which there is no room keeps none, so that others do not wait for it. As long as there is less than all gangs
 //! may want, a gang of which pods are missing waits for a minute: controllers create pods one after another, and two gangs that are created at the
-//! same time would begin with a part.
+//! same time would begin with a part. What missing pods may want is counted for that minute, and never more than the tenant may have. Pods of the gang without
+//! claims exist as well, as the leader of workers with devices.
 
 use super::window::Gang;
 use berth_sync_rules::model::resource::Name;
@@ -26,15 +27,6 @@ use std::{
 const CREATION: Duration = Duration::from_mins(1);
 /// Time for which room is kept for a pod that does not use it.
 const LASTS: Duration = Duration::from_mins(10);
-
-/// Claims of devices that a tenant may have.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    /// In all.
-    pub(super) limit: u64,
-    /// Of these, those that nothing has taken.
-    pub(super) free: u64,
-}
 
 /// Why there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,23 +41,27 @@ pub(super) enum Refusal {
     Incomplete,
 }
 
-/// A pod with claims that belongs to a gang.
+/// A pod that belongs to a gang.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) gang: Gang,
-    /// None if it has succeeded.
+    /// 0 if it has none, or has succeeded.
     pub(super) claims: u64,
     /// Whether it is on the host, or has succeeded.
     pub(super) is_on_host: bool,
 }
 
-/// What is known of all pods with claims that belong to gangs.
-#[derive(Debug, Default)]
+/// What is known of all pods that belong to gangs.
+#[derive(Debug)]
 pub(super) struct GangClaims {
+    /// Claims that the tenant may have.
+    limit: u64,
     gangs: HashMap<Name, OfGang>,
     pods: HashMap<Name, Pod>,
     /// Pods for which room is kept, or was, with the time since when. The first one was first.
     expected: VecDeque<(Instant, Name)>,
+    /// Gangs of which pods may be about to be created, with the time since when. The first one was first.
+    growing: VecDeque<(Instant, Name)>,
     /// Claims for which room is kept.
     kept: u64,
     /// Claims that all gangs may want besides those that are on the host.
@@ -89,8 +85,10 @@ enum State {
     Waiting,
     /// Room is kept for it.
     Expected,
-    /// The same, and it is about to be created, or waits for its turn.
+    /// The same, and it waits for its turn.
     Asked,
+    /// It is about to be created, and its claims are counted as those of other objects that are.
+    Creating,
     /// It does not count until it asks.
     Absent,
     /// It is on the host, or has succeeded.
@@ -114,10 +112,13 @@ struct OfGang {
     line: BTreeMap<Name, u64>,
     waiting: Count,
     kept: Count,
+    creating: Count,
     absent: Count,
     on_host: Count,
     /// Since when pods that exist are not on the host.
     lacks_since: Option<Instant>,
+    /// When this began last, if it was a short while ago: other pods of it may be about to be created.
+    grows_since: Option<Instant>,
 }
 
 impl OfGang {
@@ -125,6 +126,7 @@ impl OfGang {
         match state {
             State::Waiting => &mut self.waiting,
             State::Expected | State::Asked => &mut self.kept,
+            State::Creating => &mut self.creating,
             State::Absent => &mut self.absent,
             State::OnHost => &mut self.on_host,
         }
@@ -137,7 +139,10 @@ impl OfGang {
         count.claims += claims;
         if state == State::Waiting {
             self.line.insert(name.clone(), claims);
-            self.lacks_since.get_or_insert(now);
+            if self.lacks_since.is_none() {
+                self.lacks_since = Some(now);
+                self.grows_since = Some(now);
+            }
         }
     }
 
@@ -152,18 +157,28 @@ impl OfGang {
 
     /// Pods that exist, of those that count.
     fn pods(&self) -> usize {
-        self.waiting.pods + self.kept.pods + self.on_host.pods
+        self.waiting.pods + self.comes()
+    }
+
+    /// Pods for which room has been found.
+    fn comes(&self) -> usize {
+        self.kept.pods + self.creating.pods + self.on_host.pods
     }
 
     /// Pods of those that start together for which no room has been found.
     fn lacks(&self) -> usize {
-        self.size.saturating_sub(self.kept.pods + self.on_host.pods)
+        self.size.saturating_sub(self.comes())
     }
 
-    /// Claims that it may want besides those that are on the host. What missing pods need is not known: as much as the largest at most.
-    fn wanted(&self) -> u64 {
-        let missing = self.size.saturating_sub(self.pods()) as u64;
-        self.waiting.claims + self.kept.claims + missing * self.largest
+    /// Claims that it may want besides those that are taken, of `limit` in all. What missing pods need is not known: as much as the largest at most.
+    fn wanted(&self, limit: u64) -> u64 {
+        let missing = if self.grows_since.is_some() {
+            self.size.saturating_sub(self.pods()) as u64
+        } else {
+            0
+        };
+        let wanted = self.waiting.claims + self.kept.claims + missing * self.largest;
+        wanted.min(limit)
     }
 
     /// The pods for which room is looked for when one asks, that one first, with their claims.
@@ -180,8 +195,22 @@ impl OfGang {
 }
 
 impl GangClaims {
-    /// Sets what a pod is to a gang; nothing if it has no claims, belongs to none, or is not to come.
+    /// Of a tenant that may have so many claims.
+    pub(super) fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            gangs: HashMap::new(),
+            pods: HashMap::new(),
+            expected: VecDeque::new(),
+            growing: VecDeque::new(),
+            kept: 0,
+            wanted: 0,
+        }
+    }
+
+    /// Sets what a pod is to a gang; nothing if it belongs to none, or is not to come.
     pub(super) fn set(&mut self, name: &Name, member: Option<Member>, now: Instant) {
+        self.expire(now);
         let Some(Member {
             gang,
             claims,
@@ -218,7 +247,8 @@ impl GangClaims {
         self.pods.insert(name.clone(), pod);
     }
 
-    /// Asks for room for the claims of an object, which may be a pod of a gang. Returns the other pods for which room was found, and is kept.
+    /// Asks for room for the claims of an object, which may be a pod of a gang. Of those that the tenant may have, nothing has taken `free`. Returns the other
+    /// pods for which room was found, and is kept.
     ///
     /// # Errors
     /// There is none.
@@ -226,29 +256,29 @@ impl GangClaims {
         &mut self,
         pod: Option<&Name>,
         claims: u64,
-        room: Room,
+        free: u64,
         now: Instant,
     ) -> Result<Vec<Name>, Refusal> {
         self.expire(now);
         let Some((name, state)) = pod.and_then(|name| Some((name, self.pods.get(name)?.state))) else {
-            return self.ask_alone(claims, room);
+            return self.ask_alone(claims, free);
         };
         match state {
             State::Waiting => {}
             State::Absent => self.shift(name, State::Waiting, now),
-            State::OnHost => return self.ask_alone(claims, room),
-            State::Expected | State::Asked => {
+            State::OnHost => return self.ask_alone(claims, free),
+            State::Expected | State::Asked | State::Creating => {
                 self.shift(name, State::Asked, now);
-                return has_room(claims, room.free);
+                return has_room(claims, free);
             }
         }
         let Some(of_gang) = self.pods.get(name).and_then(|pod| self.gangs.get(&pod.gang)) else {
-            return self.ask_alone(claims, room);
+            return self.ask_alone(claims, free);
         };
         if of_gang.lacks() == 0 {
-            return self.ask_alone(claims, room);
+            return self.ask_alone(claims, free);
         }
-        self.find_room(of_gang, name, room, now)?;
+        self.find_room(of_gang, name, free, now)?;
         let mut batch: Vec<Name> = of_gang.batch(name).map(|(name, _)| name.clone()).collect();
         for member in &batch {
             self.shift(member, State::Expected, now);
@@ -260,6 +290,24 @@ impl GangClaims {
         self.shift(name, State::Asked, now);
         batch.retain(|member| member != name);
         Ok(batch)
+    }
+
+    /// A pod that has asked is about to be created: until [`Self::end_creation`], its claims are counted as those of other objects that are.
+    pub(super) fn begin_creation(&mut self, name: &Name, now: Instant) {
+        if self.is(name, State::Asked) {
+            self.shift(name, State::Creating, now);
+        }
+    }
+
+    /// A pod is created, or not: then its room is kept.
+    pub(super) fn end_creation(&mut self, name: &Name, now: Instant) {
+        if self.is(name, State::Creating) {
+            self.shift(name, State::Asked, now);
+        }
+    }
+
+    fn is(&self, name: &Name, state: State) -> bool {
+        self.pods.get(name).is_some_and(|pod| pod.state == state)
     }
 
     /// A pod was not created although there was room. It may be tried again.
@@ -279,31 +327,44 @@ impl GangClaims {
         }
     }
 
-    fn ask_alone(&self, claims: u64, room: Room) -> Result<Vec<Name>, Refusal> {
-        has_room(claims, room.free.saturating_sub(self.kept))
+    fn ask_alone(&self, claims: u64, free: u64) -> Result<Vec<Name>, Refusal> {
+        has_room(claims, free.saturating_sub(self.kept))
     }
 
     /// Looks for room for the pods of a gang that would come with the one that asks.
-    fn find_room(&self, of_gang: &OfGang, name: &Name, room: Room, now: Instant) -> Result<(), Refusal> {
+    fn find_room(&self, of_gang: &OfGang, name: &Name, free: u64, now: Instant) -> Result<(), Refusal> {
         let claims: u64 = of_gang.batch(name).map(|(_, claims)| claims).sum();
-        let all = of_gang.on_host.claims + of_gang.kept.claims + claims;
-        if all > room.limit {
+        let all = of_gang.on_host.claims + of_gang.creating.claims + of_gang.kept.claims + claims;
+        if all > self.limit {
             return Err(Refusal::TooLarge(all));
         }
         let is_new = of_gang
             .lacks_since
             .is_some_and(|since| now.saturating_duration_since(since) < CREATION);
-        if is_new && of_gang.pods() < of_gang.size && self.wanted > room.free {
+        if is_new && of_gang.pods() < of_gang.size && self.wanted > free {
             return Err(Refusal::Incomplete);
         }
-        if self.kept + claims > room.free {
+        if self.kept + claims > free {
             return Err(Refusal::FullForGang);
         }
         Ok(())
     }
 
-    /// Room that was not used in time is for others again.
+    /// Room that was not used in time is for others again, and gangs whose pods have not come in time want no more for these.
     fn expire(&mut self, now: Instant) {
+        let has_grown = |since: Instant| now.saturating_duration_since(since) >= CREATION;
+        while self.growing.front().is_some_and(|(since, _)| has_grown(*since)) {
+            let Some((since, gang)) = self.growing.pop_front() else {
+                return;
+            };
+            if self
+                .gangs
+                .get(&gang)
+                .is_some_and(|of_gang| of_gang.grows_since == Some(since))
+            {
+                self.change(&gang, |of_gang| of_gang.grows_since = None);
+            }
+        }
         let is_over = |since: Instant| now.saturating_duration_since(since) >= LASTS;
         while self.expected.front().is_some_and(|(since, _)| is_over(*since)) {
             let Some((since, name)) = self.expected.pop_front() else {
@@ -344,18 +405,22 @@ impl GangClaims {
     /// Changes a gang, and what is counted of all. One without pods is forgotten.
     fn change(&mut self, gang: &Name, change: impl FnOnce(&mut OfGang)) {
         let of_gang = self.gangs.entry(gang.clone()).or_default();
+        let grew_since = of_gang.grows_since;
         self.kept -= of_gang.kept.claims;
-        self.wanted -= of_gang.wanted();
+        self.wanted -= of_gang.wanted(self.limit);
         change(of_gang);
         if of_gang.is_empty() {
             self.gangs.remove(gang);
             return;
         }
-        if of_gang.waiting.pods + of_gang.kept.pods == 0 {
+        if of_gang.waiting.pods + of_gang.kept.pods + of_gang.creating.pods == 0 {
             of_gang.lacks_since = None;
         }
         self.kept += of_gang.kept.claims;
-        self.wanted += of_gang.wanted();
+        self.wanted += of_gang.wanted(self.limit);
+        if let Some(since) = of_gang.grows_since.filter(|_| of_gang.grows_since != grew_since) {
+            self.growing.push_back((since, gang.clone()));
+        }
     }
 }
 

@@ -26,6 +26,7 @@ mod device_claims;
 mod dropped;
 pub(crate) mod endpoint_changes;
 mod gang_claims;
+mod group_members;
 mod host_bytes;
 mod host_events;
 mod host_first;
@@ -123,6 +124,8 @@ pub struct Engine {
     groups: Vec<KindId>,
     /// How many pods of each group must start together.
     group_sizes: Mutex<HashMap<Key, u64>>,
+    /// Pods that name groups.
+    group_members: Mutex<group_members::GroupMembers>,
     /// Keys whose objects have to be compared as a whole.
     to_compare: Mutex<HashSet<Key>>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
@@ -225,9 +228,13 @@ impl Engine {
             user_places: user_waits::new_user_places(&cache),
             groups: gang::groups(&cache),
             group_sizes: Mutex::default(),
+            group_members: Mutex::default(),
             demand,
             availability: Notify::new(),
             turns: turns::Turns::new(&cache.tenant.host_limits),
+            device_claims: Mutex::new(device_claims::DeviceClaims::new(
+                cache.tenant.host_limits.resource_claims,
+            )),
             cache,
             recorder: Recorder::new(tenant.clone(), metrics.clone()),
             extensions: extension_answers::limited(tenant.client()),
@@ -245,7 +252,6 @@ impl Engine {
             pending: pending::PendingReservations::default(),
             bytes_in_flight: Mutex::default(),
             schedule_phase: Mutex::default(),
-            device_claims: Mutex::default(),
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
             certificates: Mutex::default(),
@@ -372,6 +378,10 @@ impl Engine {
 
     fn add_dependents(&self, side: Side, id: KindId, name: &Name) {
         if id == KindId::Pod {
+            if side == Side::Tenant {
+                // First: what follows reads the sizes of its groups.
+                self.update_group_members(name);
+            }
             self.update_windows(side, name);
             self.update_user_places(side, name);
             self.update_device_claims(name);
@@ -385,25 +395,6 @@ impl Engine {
                 self.start_host_watch(key.kind);
             }
             self.add(key);
-        }
-    }
-
-    /// Puts pods into the queue if the group that they may belong to has another size than before: it is on the host pods.
-    fn compare_members(&self, id: KindId, name: &Name) {
-        if !self.groups.contains(&id) {
-            return;
-        }
-        let key = id.key(name.clone());
-        let is = gang::size_of_group(&self.cache, &key);
-        let was = match is {
-            Some(size) => lock(&self.group_sizes).insert(key, size),
-            None => lock(&self.group_sizes).remove(&key),
-        };
-        if was != is {
-            for pod in self.cache.keys_in_namespace(KindId::Pod, &name.namespace) {
-                self.update_device_claims(&pod.name);
-                self.add(pod);
-            }
         }
     }
 

@@ -40,6 +40,8 @@ struct PendingReservation {
     ahead_since: Option<Instant>,
     /// When the one before would have been looked at: it was answered, and its object has not arrived.
     look_at: Option<Instant>,
+    /// What the object of that one will have allocated.
+    answered_before: Option<Value>,
     /// What the tenant's object will have allocated; none until that is known.
     answer: Option<Answer>,
 }
@@ -85,13 +87,21 @@ impl PendingReservations {
             return None;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let before = pending.get(key);
-        let look_at = before.and_then(|before| before.answer.as_ref().map(|answer| answer.look_at).or(before.look_at));
+        let before = pending.remove(key);
+        let ahead_since = before.as_ref().and_then(|before| before.ahead_since);
+        let (look_at, answered_before) = match before {
+            Some(PendingReservation {
+                answer: Some(answer), ..
+            }) => (Some(answer.look_at), Some(answer.allocated)),
+            Some(before) => (before.look_at, before.answered_before),
+            None => (None, None),
+        };
         let reservation = PendingReservation {
             number,
             since: now,
-            ahead_since: before.and_then(|before| before.ahead_since),
+            ahead_since,
             look_at,
+            answered_before,
             answer: None,
         };
         pending.insert(key.clone(), reservation);
@@ -134,9 +144,16 @@ impl PendingReservations {
     /// The state, given what the tenant's object has allocated as it is known here. Ends the reservation if that is what it waits for.
     fn state(&self, key: &Key, allocated: &Value, now: Instant) -> State {
         let mut pending = lock(&self.pending);
-        let Some(reservation) = pending.get(key) else {
+        let Some(reservation) = pending.get_mut(key) else {
             return State::Settled;
         };
+        if reservation.answered_before.as_ref() == Some(allocated) {
+            // The object of the one before has arrived: until this one is answered, the host object is not ahead.
+            reservation.answered_before = None;
+            if reservation.answer.is_none() {
+                (reservation.ahead_since, reservation.look_at) = (None, None);
+            }
+        }
         // Updates that are rejected and repeated do not put off the end either: where the tenant's API server is not asked, nothing else ends them.
         let begun = reservation
             .ahead_since
@@ -350,6 +367,22 @@ mod tests {
         assert_eq!(pending.state(&key, &json!("new"), after(63)), State::Settled);
         update(91);
         assert!(matches!(state(93), State::Wait(_)));
+    }
+
+    #[test]
+    fn updates_that_are_accepted_one_after_another_are_not_dropped() {
+        let (pending, key, start) = (PendingReservations::default(), key(), Instant::now());
+        let after = |seconds: u64| start + Duration::from_secs(seconds);
+        let update = |seconds: u64| pending.start(&key, Duration::ZERO, after(seconds)).unwrap();
+        let mut number = update(0);
+        for round in 0..10_u64 {
+            let (allocated, seconds) = (json!(round), round * 10);
+            pending.set_allocated(&key, number, allocated.clone(), after(seconds + 1));
+            // The next one begins before the object of this one arrives.
+            number = update(seconds + 8);
+            let state = pending.state(&key, &allocated, after(seconds + 9));
+            assert!(matches!(state, State::Wait(_)), "{round}: {state:?}");
+        }
     }
 
     #[tokio::test]

@@ -5,16 +5,13 @@
 //! |---|---|
 //! | creates it | has its places until it does not wait on the host any more |
 //! | fails, as the host takes no pod at all, or has no bytes left for it | keeps its places, which no other pod could use, or only one that is smaller, and stays in its line |
-//! | fails, as there is no room for its claims of devices | gives its places back to pods with fewer claims, and gets the [next](ObjectSync::lend_room) one in the waiting room |
-//! | fails otherwise | gives its places back and asks again. In a line it stays |
+//! | fails, as the host or the tenant gives no answer | keeps its places: others would fail as well, one after another, and the host may have created it. It stays in its line |
+//! | fails otherwise, as there is no room for its claims of devices | gives its places back and asks again. In a line it stays |
 //! | ends because the pod waits for a place or a turn | keeps its places; while it waits for requests, others may [have](ObjectSync::lend_room) that in the waiting room |
 //! | ends because the pod is not to be created now | gives its places back |
 
 use super::{Engine, Outcome, api::CallError, lock, recorder::Level, room_waits, to_host::ObjectSync, user_waits};
-use berth_sync_rules::{
-    model::{KindId, json, resource::Name, store::Stored},
-    translation::quota::QuotaExceeded,
-};
+use berth_sync_rules::model::{KindId, json, resource::Name, store::Stored};
 use serde_json::Value;
 
 /// Phase of a pod that has ended, and whose gang does not need another for it.
@@ -89,44 +86,33 @@ impl ObjectSync<'_> {
         if *id != KindId::Pod {
             return;
         }
-        self.settle_place_of_user();
-        if engine.cache.stores.host(*id).contains(name) {
-            engine.observe_in_room(name);
-        } else {
-            let in_room = lock(&engine.waiting_room).forget(name);
-            engine.let_in(in_room);
-        }
-    }
-
-    fn settle_place_of_user(&self) {
-        let Self { engine, id, name, .. } = self;
         if engine.cache.stores.host(*id).contains(name) {
             engine.observe_user_place(name);
+            engine.observe_in_room(name);
         } else {
             let of_user = lock(&engine.user_places).forget(name);
+            let in_room = lock(&engine.waiting_room).forget(name);
             engine.let_in(of_user);
+            engine.let_in(in_room);
         }
     }
 
     /// The same after this came of the creation. Places that no other pod could use now are kept, or one after another would get them, and none would
     /// be left in the line. So are those of a pod for which bytes are missing: otherwise smaller ones would come before it for ever.
     pub(super) fn settle_places_after(&self, result: &Result<Outcome, CallError>) {
-        let exceeded = match result {
-            Err(CallError::QuotaExceeded(exceeded)) => Some(exceeded),
-            Ok(_) | Err(_) => None,
+        let keeps_places = match result {
+            Ok(_) => false,
+            Err(CallError::QuotaExceeded(exceeded)) => exceeded.refuses_every_object() || exceeded.is_of_host_bytes(),
+            Err(error) => error.is_transient(),
         };
-        if exceeded.is_some_and(|exceeded| exceeded.refuses_every_object() || exceeded.is_of_host_bytes()) {
+        let is_on_host = self.engine.cache.stores.host(self.id).contains(self.name);
+        if keeps_places && !is_on_host {
             return;
         }
         if result.is_err() && (self.stay_in_line().is_some() || self.has_lent_room()) {
             return;
         }
-        // In the line of its user it has the same position whenever it asks.
-        if exceeded.is_some_and(QuotaExceeded::is_of_device_claims) && self.lend_room() {
-            self.settle_place_of_user();
-        } else {
-            self.settle_places();
-        }
+        self.settle_places();
     }
 
     /// Says in the tenant why a pod waits in a line, once: by an Event, and by this status if the kind has one. The pod waits all the same if the tenant

@@ -18,7 +18,10 @@ use berth_sync_rules::{
 };
 use jiff::Timestamp;
 use serde_json::Value;
-use std::{sync::Mutex, time::Instant};
+use std::{
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 /// Result of a reconciliation of a pod for which there is no place.
 pub(super) const NO_PLACE: &str = "waiting for room on the host";
@@ -74,6 +77,7 @@ impl Engine {
         let Checked { admitted, late } = room.check(Instant::now());
         let metrics = &self.metrics.waiting_room;
         admit::set(&metrics.placed, room.placed());
+        admit::set(&metrics.kept, room.kept());
         admit::set(&metrics.held, room.waiting());
         drop(room);
         self.let_in(admitted);
@@ -94,6 +98,12 @@ impl Engine {
         true
     }
 
+    /// Pods of a gang wait for places of their user, and may do so for long: those that have one do not wait for them.
+    pub(super) fn expect_no_more(&self, gang: &Name) {
+        let admitted = lock(&self.waiting_room).expect_no_more(gang);
+        self.let_in(admitted);
+    }
+
     /// Counts a pod on the host that has not asked for a place.
     fn restore_in_room(&self, name: &Name) {
         let stores = &self.cache.stores;
@@ -103,7 +113,9 @@ impl Engine {
             let mut room = lock(&self.waiting_room);
             // While the room is locked, as above: one that is gone by now would have the place for ever.
             let host = stores.host(KindId::Pod).get(name);
-            room.restore(&shape, request, self.find_on_host(name, host.as_deref()));
+            let admitted = room.restore(&shape, request, self.find_on_host(name, host.as_deref()));
+            drop(room);
+            self.let_in(admitted);
         }
     }
 
@@ -123,39 +135,45 @@ impl Engine {
 }
 
 impl ObjectSync<'_> {
-    /// Asks for a place for a pod that is to be created. Returns what to do if there is none.
-    pub(super) async fn wait_for_room(&self, stored: &Stored, pod: &Value) -> Option<Outcome> {
+    /// Asks for a place for a pod that is to be created. Returns how long it has waited so far, if there is none.
+    pub(super) fn ask_for_room(&self, pod: &Value) -> Option<Duration> {
         let Self { engine, id, name, .. } = self;
         if *id != KindId::Pod {
             return None;
         }
         let (_, request) = engine.request(name, pod);
+        let gang = request.gang.as_ref().map(|gang| gang.name.clone());
         let shape = engine.shape(pod);
         let Answer { waits, admitted } = lock(&engine.waiting_room).ask(&shape, request, Instant::now());
         engine.let_in(admitted);
-        let waits = waits?;
+        if let Some(gang) = gang
+            && engine.has_waiting_of_user(pod, &gang)
+        {
+            engine.expect_no_more(&gang);
+            return waits.filter(|_| lock(&engine.waiting_room).is_waiting(name));
+        }
+        waits
+    }
+
+    /// What to do about a pod that has waited for so long, and has no place.
+    pub(super) async fn wait_for_room(&self, stored: &Stored, pod: &Value, waits: Duration) -> Outcome {
         // It may have come to the host before it asked: the answer to an earlier creation was lost.
-        engine.observe_in_room(name);
+        self.engine.observe_in_room(self.name);
         if waits >= LONG_WAIT {
             self.report_full_room(stored, pod).await;
         }
         // Its key is added when it gets a place. Until then it costs nothing.
-        Some(NO_ROOM)
+        NO_ROOM
     }
 
-    /// Lets others have the place of a pod that waits for something else, which can take long. When the pod asks again it gets the next place. Returns
-    /// whether they may: a member of a gang keeps its place.
-    pub(super) fn lend_room(&self) -> bool {
+    /// Lets others have the place of a pod that waits for requests, which can take long. When the pod asks again it gets the next place. A member of a gang
+    /// keeps its place.
+    pub(super) fn lend_room(&self) {
         let Self { engine, id, name, .. } = self;
-        if *id != KindId::Pod {
-            return false;
+        if *id == KindId::Pod {
+            let admitted = lock(&engine.waiting_room).lend(name);
+            engine.let_in(admitted);
         }
-        let mut room = lock(&engine.waiting_room);
-        let admitted = room.lend(name);
-        let has_lent = room.has_lent(name);
-        drop(room);
-        engine.let_in(admitted);
-        has_lent
     }
 
     /// Whether others may have the place of a pod.

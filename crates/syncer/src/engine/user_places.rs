@@ -96,6 +96,11 @@ impl UserPlaces {
         pod.is_some_and(|pod| matches!(pod.state, State::Waiting(_)))
     }
 
+    /// Whether pods of a gang wait for a place of their user.
+    pub(super) fn has_waiting(&self, user: &User, gang: &Name) -> bool {
+        self.users.get(user).is_some_and(|of_user| of_user.has_waiting(gang))
+    }
+
     /// A pod is on the host that has not asked, as when the syncer starts. Returns the pods that got a place because its gang runs.
     pub(super) fn restore(&mut self, user: &User, request: Request, on_host: OnHost) -> Vec<Name> {
         let state = match on_host {

@@ -10,7 +10,7 @@
 //! | is to be created on the host again | still, as when a node is cordoned and its host pod is replaced |
 //! | is on the host without the gate, is gone in the tenant, or has ended | no more |
 //! | is a member of a gang that has fewer pods on the host than its size, and some of these have started | although there is none: see [`user_places`](super::user_places) |
-//! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all |
+//! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all, or does not answer |
 //! | waits for requests of the host's controllers | still: so one user has no more pods in that line than places, and others come to their turn |
 //!
 //! [`HostLimits::waiting_pods_of_user`]: berth_sync_rules::model::HostLimits::waiting_pods_of_user
@@ -136,6 +136,11 @@ impl Engine {
         self.let_in(late);
     }
 
+    /// Whether pods of the gang of a pod wait for a place of their user.
+    pub(super) fn has_waiting_of_user(&self, pod: &Value, gang: &Name) -> bool {
+        self.cache.tenant.users.are_limited && lock(&self.user_places).has_waiting(&self.user_of(pod), gang)
+    }
+
     fn user_of(&self, pod: &Value) -> User {
         user::waits_as(self.cache.tenant.users, pod).into()
     }
@@ -149,6 +154,7 @@ impl ObjectSync<'_> {
             return None;
         }
         let (_, request) = engine.request(name, pod);
+        let gang = request.gang.as_ref().map(|gang| gang.name.clone());
         let user = engine.user_of(pod);
         let created = json::text(pod, &["metadata", "creationTimestamp"]).unwrap_or_default();
         let answer = lock(&engine.user_places).ask(&user, created, request, Instant::now());
@@ -157,6 +163,9 @@ impl ObjectSync<'_> {
         let Waits { is_late } = waits?;
         // It may have come to the host before it asked: the answer to an earlier creation was lost.
         engine.observe_user_place(name);
+        if let Some(gang) = gang {
+            engine.expect_no_more(&gang);
+        }
         if is_late {
             self.report_user_limit(stored, pod, &user).await;
         }

@@ -19,6 +19,7 @@ use super::placement;
 use crate::model::{
     Cache, KindId, json,
     resource::{Key, Name},
+    store::Stored,
 };
 use berth_api::{SchedulingMode, labels};
 use serde_json::{Map, Value};
@@ -40,6 +41,8 @@ const GROUPS: &[(Named, &str, &[&str])] = &[
     ),
 ];
 
+/// Field of `spec.schedulingGroup` with the name of a PodGroup of Kubernetes itself.
+const POD_GROUP_NAME: &str = "podGroupName";
 /// Where a PodGroup of Kubernetes itself says how many must start together.
 const MIN_COUNT: &[&str] = &["spec", "schedulingPolicy", "gang", "minCount"];
 
@@ -67,6 +70,16 @@ const HOST: &str = "kubernetes.io/hostname";
 enum Named {
     Label(&'static str),
     Annotation(&'static str),
+}
+
+impl Named {
+    /// The name of the group, if the pod has one.
+    fn find<'a>(&self, pod: &'a Value) -> Option<&'a str> {
+        match self {
+            Self::Label(key) => label(pod, key),
+            Self::Annotation(key) => annotation(pod, key),
+        }
+    }
 }
 
 /// The gang of a pod that the host's schedulers place, and how many pods of it start together.
@@ -106,17 +119,14 @@ fn gang(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
             annotation(pod, labels::GANG_SIZE_OF_TENANT)?.parse().ok()?,
         ));
     }
-    if let Some(group) = json::filled(pod, &["spec", "schedulingGroup", "podGroupName"]) {
+    if let Some(group) = json::filled(pod, &["spec", "schedulingGroup", POD_GROUP_NAME]) {
         return Some((
             group.to_owned(),
             size_of(cache, name, super::scheduling::POD_GROUP, group, MIN_COUNT)?,
         ));
     }
     for (named, kind, path) in GROUPS {
-        let group = match named {
-            Named::Label(key) => label(pod, key),
-            Named::Annotation(key) => annotation(pod, key),
-        };
+        let group = named.find(pod);
         if let Some((group, size)) = group.and_then(|group| Some((group, size_of(cache, name, kind, group, path)?))) {
             return Some((group.to_owned(), size));
         }
@@ -124,6 +134,24 @@ fn gang(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
     SIZED
         .iter()
         .find_map(|(group, size)| Some((label(pod, group)?.to_owned(), annotation(pod, size)?.parse().ok()?)))
+}
+
+/// The groups that a pod names, whatever their kind: its gang may depend on their objects.
+pub fn named_groups(pod: &Value) -> impl Iterator<Item = &str> {
+    let of_kubernetes = json::filled(pod, &["spec", "schedulingGroup", POD_GROUP_NAME]);
+    let others = GROUPS.iter().filter_map(move |(named, ..)| named.find(pod));
+    of_kubernetes.into_iter().chain(others)
+}
+
+/// Whether a pod may belong to a gang: far cheaper than to find out.
+pub fn may_have_one(pod: &Stored) -> bool {
+    let of_groups = GROUPS
+        .iter()
+        .map(|(Named::Label(key) | Named::Annotation(key), ..)| *key);
+    let mut keys = of_groups
+        .chain(SIZED.iter().map(|(key, _)| *key))
+        .chain([labels::GANG_OF_TENANT, POD_GROUP_NAME]);
+    keys.any(|key| pod.mentions(key))
 }
 
 /// The kinds of groups that are synced for this tenant.
@@ -192,6 +220,29 @@ mod tests {
             let pod = json!({"metadata": {"labels": {*group: "g"}, "annotations": {*size: "4"}}});
             assert_eq!(found(&pod)["berth.dev/gang-size"], "4", "{group}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_names_no_group_needs_no_closer_look() {
+        let may_have_one = |pod: &Value| may_have_one(&Stored::new(pod));
+        assert!(!may_have_one(
+            &json!({"metadata": {"labels": {"app": "a"}}, "spec": {"containers": []}})
+        ));
+        assert!(may_have_one(
+            &json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}})
+        ));
+        for (group, _) in SIZED {
+            assert!(may_have_one(&json!({"metadata": {"labels": {*group: "g"}}})), "{group}");
+        }
+        for (named, ..) in GROUPS {
+            let metadata = match named {
+                Named::Label(key) => json!({"labels": {*key: "g"}}),
+                Named::Annotation(key) => json!({"annotations": {*key: "g"}}),
+            };
+            assert!(may_have_one(&json!({ "metadata": metadata })), "{metadata}");
+        }
+        let own = json!({"metadata": {"annotations": {"scheduling.berth.dev/gang": "train"}}});
+        assert!(may_have_one(&own));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::user;
 use crate::model::{json, tenant::UserRules};
 use serde_json::{Value, json};
 
-/// Fields of the spec that the scheduler reads.
+/// Fields of the spec that the scheduler reads. Not the name of the group: equal gangs are as alike as those which labels name.
 const OF_SPEC: &[&str] = &[
     "affinity",
     "nodeName",
@@ -16,7 +16,6 @@ const OF_SPEC: &[&str] = &[
     "resources",
     "runtimeClassName",
     "schedulerName",
-    "schedulingGroup",
     "tolerations",
     "topologySpreadConstraints",
 ];
@@ -74,6 +73,19 @@ mod tests {
         other["spec"]["containers"][0]["env"] = json!([{"name": "INDEX", "value": "1"}]);
         other["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] = "data-1".into();
         assert_eq!(shape(&other), shape(&pod()));
+    }
+
+    #[test]
+    fn pods_of_equal_gangs_are_alike_however_the_gangs_are_named() {
+        let [one, other] = ["one", "other"].map(|gang| {
+            let mut pod = pod();
+            pod["spec"]["schedulingGroup"] = json!({ "podGroupName": gang });
+            pod
+        });
+        assert_eq!(shape(&one), shape(&other));
+        let mut labelled = pod();
+        labelled["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] = "one".into();
+        assert_eq!(shape(&one), shape(&labelled));
     }
 
     #[test]

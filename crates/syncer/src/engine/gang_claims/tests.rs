@@ -24,7 +24,7 @@ fn names(pods: &[Name]) -> Vec<&str> {
 impl Host {
     fn new(limit: u64) -> Self {
         Self {
-            gangs: GangClaims::default(),
+            gangs: GangClaims::new(limit),
             limit,
             taken: 0,
             now: Instant::now(),
@@ -32,9 +32,14 @@ impl Host {
     }
 
     fn set(&mut self, gang: &str, size: usize, index: usize, is_on_host: bool) {
+        self.set_with(CLAIMS, gang, size, index, is_on_host);
+    }
+
+    /// Sets a pod that has so many claims.
+    fn set_with(&mut self, claims: u64, gang: &str, size: usize, index: usize, is_on_host: bool) {
         let member = Member {
             gang: Gang { name: name(gang), size },
-            claims: CLAIMS,
+            claims,
             is_on_host,
         };
         self.gangs.set(&pod(gang, index), Some(member), self.now);
@@ -48,21 +53,14 @@ impl Host {
     }
 
     fn ask(&mut self, gang: &str, index: usize) -> Result<Vec<Name>, Refusal> {
-        let room = self.room();
-        self.gangs.ask(Some(&pod(gang, index)), CLAIMS, room, self.now)
+        let free = self.limit - self.taken;
+        self.gangs.ask(Some(&pod(gang, index)), CLAIMS, free, self.now)
     }
 
     /// Asks for a pod of no gang with so many claims.
     fn ask_alone(&mut self, claims: u64) -> Result<Vec<Name>, Refusal> {
-        let room = self.room();
-        self.gangs.ask(None, claims, room, self.now)
-    }
-
-    fn room(&self) -> Room {
-        Room {
-            limit: self.limit,
-            free: self.limit - self.taken,
-        }
+        let free = self.limit - self.taken;
+        self.gangs.ask(None, claims, free, self.now)
     }
 
     /// A pod of a gang of `size` asks, and comes to the host if there is room. Returns whether there is.
@@ -84,9 +82,11 @@ impl Host {
     /// Nothing is left behind that grows.
     fn is_clean(&self) -> bool {
         let GangClaims {
+            limit: _,
             gangs,
             pods,
             expected: _,
+            growing: _,
             kept,
             wanted,
         } = &self.gangs;
@@ -206,6 +206,63 @@ fn while_there_is_enough_for_all_no_gang_waits_for_its_pods() {
         let came = (1..4).filter(|index| host.come(gang, 4, *index));
         assert_eq!(came.count(), 3);
     }
+}
+
+#[test]
+fn a_pod_without_claims_is_not_missing() {
+    let mut host = Host::new(14);
+    host.create("other", 4, 0..1);
+    host.create("a", 4, 1..4);
+    assert_eq!(host.ask("a", 1), Err(Refusal::Incomplete));
+    // Its leader needs no device.
+    host.set_with(0, "a", 4, 0, false);
+    let came = (1..4).filter(|index| host.come("a", 4, *index));
+    assert_eq!(came.count(), 3);
+    host.set_with(0, "a", 4, 0, true);
+    assert!(host.come("other", 4, 0), "nothing is wanted for the gang that runs");
+}
+
+#[test]
+fn what_a_gang_says_about_its_size_keeps_others_waiting_for_a_minute_at_most() {
+    let mut host = Host::new(100);
+    host.create("large", 10_000, 0..1);
+    host.create("a", 4, 0..1);
+    assert_eq!(host.ask("a", 0), Err(Refusal::Incomplete));
+    assert_eq!(host.gangs.wanted, 100 + 8);
+    host.now += CREATION;
+    host.create("b", 4, 0..1);
+    assert!(host.come("b", 4, 0), "two claims are wanted for the large one");
+    // One that runs with fewer pods than it says, as after a restart.
+    host.set("runs", 10_000, 0, true);
+    assert!(host.come("a", 4, 0));
+    for gang in ["a", "b", "runs"] {
+        host.gangs.set(&pod(gang, 0), None, host.now);
+    }
+    host.gangs.set(&pod("large", 0), None, host.now);
+    assert!(host.is_clean());
+}
+
+#[test]
+fn a_pod_that_is_being_created_takes_its_room_once() {
+    let mut host = Host::new(10);
+    host.create("a", 2, 0..2);
+    assert!(host.ask("a", 0).is_ok());
+    host.gangs.begin_creation(&pod("a", 0), host.now);
+    host.taken += CLAIMS;
+    assert_eq!(host.gangs.kept, CLAIMS);
+    assert_eq!(host.ask_alone(7), Err(Refusal::Full));
+    assert_eq!(host.ask_alone(6), Ok(Vec::new()));
+    host.taken -= CLAIMS;
+    host.gangs.end_creation(&pod("a", 0), host.now);
+    assert_eq!(
+        host.gangs.kept,
+        2 * CLAIMS,
+        "it was not created, and waits for its turn"
+    );
+    host.gangs.begin_creation(&pod("a", 0), host.now);
+    host.set("a", 2, 0, true);
+    host.gangs.end_creation(&pod("a", 0), host.now);
+    assert_eq!(host.gangs.kept, CLAIMS);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::engine::{
 use berth_api::{SyncPolicy, labels};
 use berth_sync_rules::{model::schedule::PodSchedule, translation::quota::QuotaExceeded};
 use serde_json::json;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 const MOST: usize = 1000;
 
@@ -55,10 +55,13 @@ fn put_host_pod(engine: &Engine, of: &str, spec: &Value) {
 async fn waits(engine: &Engine, of: &str, pod: &Value) -> bool {
     let name = name(of);
     let sync = sync_of(engine, &name, PodSchedule::default());
-    let outcome = sync.wait_for_room(&Stored::new(pod), pod).await;
-    let expected = Outcome::new(NO_PLACE).comparing_again();
-    assert!(outcome.is_none_or(|outcome| outcome == expected && outcome.waits_for_turn()));
-    outcome.is_some()
+    let Some(waits) = sync.ask_for_room(pod) else {
+        return false;
+    };
+    let outcome = sync.wait_for_room(&Stored::new(pod), pod, waits).await;
+    assert_eq!(outcome, Outcome::new(NO_PLACE).comparing_again());
+    assert!(outcome.waits_for_turn());
+    true
 }
 
 /// Creates pods that request so many GPUs each and get no node. Returns how many came to the host.
@@ -172,6 +175,39 @@ async fn pods_of_a_user_keep_no_more_places_for_others_than_the_user_may_have() 
     );
 }
 
+#[tokio::test]
+async fn a_gang_does_not_wait_for_pods_that_wait_for_places_of_their_user() {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.users.are_limited = true;
+    tenant.host_limits.waiting_pods = 8;
+    tenant.host_limits.waiting_pods_of_user = 3;
+    let engine = engine_of(tenant);
+    assert_eq!(
+        create(&engine, "other-", 5, |index| index + 9).await,
+        5,
+        "more than half"
+    );
+    let single = put_pod(&engine, "single", 1);
+    let pods = ["m0", "m1", "m2"].map(|of| {
+        let mut pod = put_pod(&engine, of, 8);
+        pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: "train", labels::GANG_SIZE_OF_TENANT: "3"});
+        pod
+    });
+    let names = ["single", "m0", "m1", "m2"].map(name);
+    let all = [&single, &pods[0], &pods[1], &pods[2]];
+    let waits_for_user = async |index: usize| {
+        let sync = sync_of(&engine, &names[index], PodSchedule::default());
+        sync.wait_for_user(&Stored::new(all[index]), all[index]).await.is_some()
+    };
+    for index in 0..3 {
+        assert!(!waits_for_user(index).await);
+    }
+    assert!(waits(&engine, "m0", all[1]).await, "the others may come");
+    assert!(waits_for_user(3).await);
+    assert_eq!(counts(&engine), (6, 0), "m0 has a place that is free");
+    assert!(!waits(&engine, "m1", all[2]).await, "it does not wait for m2 either");
+}
+
 /// Pods with a place, and those that wait.
 fn counts(engine: &Engine) -> (usize, usize) {
     let room = lock(&engine.waiting_room);
@@ -257,7 +293,48 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
 }
 
 #[tokio::test]
-async fn a_pod_keeps_its_place_while_bytes_are_missing_for_it_and_comes_first_if_room_for_its_claims_is_missing() {
+async fn while_the_host_does_not_answer_none_leaves_the_line() {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.host_limits.waiting_pods = 1;
+    let scripted = Scripted::new(tenant, |call| call.starts_with("host").then_some(Failure::Refused(503)));
+    let engine = &scripted.engine;
+    let (first, second) = (put_pod(engine, "p0", 8), put_pod(engine, "p1", 8));
+    assert!(!waits(engine, "p0", &first).await && waits(engine, "p1", &second).await);
+    let names = (name("p0"), name("p1"));
+    let placed = sync_of(engine, &names.0, PodSchedule::default());
+    let waiting = sync_of(engine, &names.1, PodSchedule::default());
+    for _ in 0..3 {
+        let failed = placed.create(&Stored::new(&first), &first).await;
+        assert!(matches!(failed, Err(CallError::Unavailable(_))), "{failed:?}");
+        assert_eq!(waiting.create(&Stored::new(&second), &second).await.unwrap(), NO_ROOM);
+        assert_eq!(counts(engine), (1, 1));
+    }
+    for error in [CallError::Busy(Duration::from_secs(1)), CallError::Deferred] {
+        placed.settle_places_after(&Err(error));
+        assert_eq!(counts(engine), (1, 1));
+    }
+    // Only the answer was lost, and the watch says so.
+    put_host_pod(engine, "p0", &json!({}));
+    placed.settle_places_after(&Err(CallError::Unavailable("slow".into())));
+    assert_eq!(counts(engine), (1, 1));
+    placed.settle_places_after(&Err(CallError::Rejected("no".into())));
+    assert_eq!(counts(engine), (1, 1), "it is on the host");
+}
+
+#[tokio::test]
+async fn a_pod_that_the_host_rejects_gives_its_place_to_the_next_one() {
+    let engine = engine_with_places(1);
+    let (first, second) = (put_pod(&engine, "p0", 8), put_pod(&engine, "p1", 8));
+    assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p1", &second).await);
+    let of = name("p0");
+    let placed = sync_of(&engine, &of, PodSchedule::default());
+    placed.settle_places_after(&Err(CallError::Rejected("no".into())));
+    assert_eq!(counts(&engine), (1, 0));
+    assert!(!waits(&engine, "p1", &second).await);
+}
+
+#[tokio::test]
+async fn a_pod_keeps_its_place_while_bytes_are_missing_for_it_but_not_while_room_for_its_claims_is() {
     let engine = engine_with_places(1);
     let (first, second) = (put_pod(&engine, "p0", 8), put_pod(&engine, "p1", 1));
     assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p1", &second).await);
@@ -273,7 +350,118 @@ async fn a_pod_keeps_its_place_while_bytes_are_missing_for_it_and_comes_first_if
     let third = put_pod(&engine, "p2", 2);
     assert!(waits(&engine, "p2", &third).await && waits(&engine, "p0", &first).await);
     sync_of(&engine, &names.1, PodSchedule::default()).settle_places();
-    assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p2", &third).await);
+    assert!(!waits(&engine, "p2", &third).await && waits(&engine, "p0", &first).await);
+}
+
+/// Puts a pod with a claim of a device into the tenant; of a gang of two, if it belongs to one.
+fn put_claiming_pod(engine: &Engine, of: &str, gang: Option<&str>) -> Value {
+    let mut pod = put_pod(engine, of, 0);
+    pod["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimTemplateName": "gpu"}]);
+    pod["spec"]["containers"][0]["resources"] = json!({});
+    if let Some(gang) = gang {
+        pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: gang, labels::GANG_SIZE_OF_TENANT: "2"});
+    }
+    let pods = engine.cache.stores.tenant(KindId::Pod);
+    pods.written(name(of), Stored::new(&pod));
+    engine.update_device_claims(&name(of));
+    pod
+}
+
+/// An engine of a tenant that may have so many pods that wait, and so many claims, of which one is taken.
+fn engine_with_claims(most: u32, claims: u32) -> Scripted {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.host_limits.waiting_pods = most;
+    tenant.host_limits.resource_claims = claims;
+    // Whose pods nobody reports about: no status of them is stored.
+    let scripted = Scripted::new(tenant, |call| {
+        call.starts_with("tenant").then_some(Failure::Refused(404))
+    });
+    let template = KindId::ResourceClaimTemplate;
+    scripted.put(Side::Host, template, &name("gpu"), json!({"spec": {}}));
+    take_claim(&scripted);
+    scripted
+}
+
+/// The tenant makes a claim itself.
+fn take_claim(scripted: &Scripted) {
+    scripted.put(Side::Host, KindId::ResourceClaim, &name("own"), json!({"spec": {}}));
+}
+
+/// The claim is gone.
+fn free_claim(scripted: &Scripted) {
+    scripted
+        .engine
+        .cache
+        .stores
+        .host(KindId::ResourceClaim)
+        .forget(&name("own"));
+}
+
+/// Tries to create a pod that waits for a place then, or has no room for its claims. Returns whether it waits.
+async fn gets_claims(engine: &Engine, of: &str, pod: &Value) -> bool {
+    let name = name(of);
+    let sync = sync_of(engine, &name, PodSchedule::default());
+    match sync.create(&Stored::new(pod), pod).await {
+        Ok(outcome) => {
+            assert_eq!(outcome, NO_ROOM);
+            true
+        }
+        Err(CallError::QuotaExceeded(exceeded)) => {
+            assert!(exceeded.is_of_device_claims(), "{exceeded}");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn a_gang_has_room_for_its_claims_before_it_has_places() {
+    let scripted = engine_with_claims(2, 2);
+    let engine = &scripted.engine;
+    let members = ["m0", "m1"].map(|of| (of, put_claiming_pod(engine, of, Some("train"))));
+    for (of, pod) in &members {
+        assert!(!gets_claims(engine, of, pod).await);
+        assert_eq!(counts(engine), (0, 0), "others have the places meanwhile");
+    }
+    assert_eq!(create(engine, "p", 2, |index| index + 1).await, 2);
+    free_claim(&scripted);
+    for (of, pod) in &members {
+        assert!(gets_claims(engine, of, pod).await);
+    }
+    assert_eq!(counts(engine), (2, 2));
+    let single = put_claiming_pod(engine, "single", None);
+    assert!(
+        !gets_claims(engine, "single", &single).await,
+        "they are kept for the gang"
+    );
+    put_host_pod(engine, "p0", &json!({"nodeName": "gpu-1"}));
+    assert_eq!(counts(engine), (3, 0), "the gang is complete");
+}
+
+#[tokio::test]
+async fn pods_without_room_for_their_claims_do_not_come_before_others() {
+    let scripted = engine_with_claims(1, 1);
+    let engine = &scripted.engine;
+    assert_eq!(create(engine, "p", 1, |_| 8).await, 1);
+    let of_claims = ["c0", "c1", "c2"];
+    let claiming = of_claims.map(|of| put_claiming_pod(engine, of, None));
+    free_claim(&scripted);
+    for (of, pod) in of_claims.iter().zip(&claiming) {
+        assert!(gets_claims(engine, of, pod).await);
+    }
+    let plain = put_pod(engine, "plain", 1);
+    assert!(waits(engine, "plain", &plain).await);
+    take_claim(&scripted);
+    put_host_pod(engine, "p0", &json!({"nodeName": "gpu-1"}));
+    assert!(!lock(&engine.waiting_room).is_waiting(&name("c0")), "it is its turn");
+    assert!(!gets_claims(engine, "c0", &claiming[0]).await);
+    assert!(!waits(engine, "plain", &plain).await);
+    assert!(!gets_claims(engine, "c0", &claiming[0]).await);
+    assert_eq!(
+        counts(engine),
+        (1, 2),
+        "it is not in the line until there is room for its claims"
+    );
 }
 
 #[tokio::test]

@@ -59,6 +59,11 @@ pub(super) struct OfUser {
     beyond_limit: usize,
     pub(super) line: BTreeMap<Position, Waiting>,
     gangs: HashMap<Name, OfGang>,
+    /// The first pods in the line of gangs that run and need them: of those of which other pods have a place, and of the others.
+    needed: BTreeSet<Position>,
+    needed_first: BTreeSet<Position>,
+    /// Gangs that may have no pod any more.
+    emptied: Vec<Name>,
 }
 
 /// The pods of one user in one gang.
@@ -74,12 +79,31 @@ struct OfGang {
     placed: usize,
     /// Positions of pods without a place.
     line: BTreeSet<Position>,
+    /// What is in the sets of its user.
+    needed: Option<Needed>,
+}
+
+/// A pod without a place that its gang needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Needed {
+    position: Position,
+    /// Whether no other pod of the gang has a place.
+    is_first: bool,
 }
 
 impl OfGang {
     /// Whether pods of it run, and need others that are not on the host.
     fn lacks_member(&self) -> bool {
         self.started > 0 && self.started + self.succeeded + self.placed < self.size
+    }
+
+    /// The pod that it needs next.
+    fn find_needed(&self) -> Option<Needed> {
+        let position = self.line.first().filter(|_| self.lacks_member())?;
+        Some(Needed {
+            position: position.clone(),
+            is_first: self.placed == 0,
+        })
     }
 
     fn is_empty(&self) -> bool {
@@ -120,26 +144,27 @@ impl OfUser {
         let (.., name) = if self.placed < most {
             self.line.keys().next()?
         } else {
-            let gangs = self.gangs.values().filter(|of_gang| self.exceeds_places(most, of_gang));
-            gangs.filter_map(|of_gang| of_gang.line.first()).min()?
+            // The user has none left: more come for gangs that run.
+            let is_below = |times: usize| self.placed < most.saturating_mul(times);
+            let needed = self.needed.first().filter(|_| is_below(TIMES_FOR_GANGS));
+            let needed_first = self.needed_first.first().filter(|_| is_below(TIMES_FOR_FIRST_MEMBERS));
+            needed.into_iter().chain(needed_first).min()?
         };
         Some(name)
     }
 
-    /// Whether a gang gets a place although the user has none left.
-    fn exceeds_places(&self, most: usize, of_gang: &OfGang) -> bool {
-        let times = if of_gang.placed == 0 {
-            TIMES_FOR_FIRST_MEMBERS
-        } else {
-            TIMES_FOR_GANGS
-        };
-        of_gang.lacks_member() && self.placed < most.saturating_mul(times)
+    /// Whether pods of a gang wait for a place.
+    pub(super) fn has_waiting(&self, gang: &Name) -> bool {
+        self.gangs.get(gang).is_some_and(|of_gang| !of_gang.line.is_empty())
     }
 
     /// Keeps the size of a gang, as the last of its pods says it. Returns whether it had another one.
     pub(super) fn set_size(&mut self, gang: &Gang) -> bool {
-        let of_gang = self.gangs.entry(gang.name.clone()).or_default();
-        std::mem::replace(&mut of_gang.size, gang.size) != gang.size
+        let mut before = 0;
+        self.change_gang(&gang.name, |of_gang| {
+            before = std::mem::replace(&mut of_gang.size, gang.size)
+        });
+        before != gang.size
     }
 
     /// Counts a pod. One that waits is in the line already.
@@ -167,19 +192,51 @@ impl OfUser {
 
     fn add_to_gang(&mut self, gang: Option<&Name>, state: &State) {
         if let Some(gang) = gang {
-            self.gangs.entry(gang.clone()).or_default().count_in(state);
+            self.change_gang(gang, |of_gang| of_gang.count_in(state));
         }
     }
 
     fn remove_from_gang(&mut self, gang: Option<&Name>, state: &State) {
-        if let Some(of_gang) = gang.and_then(|gang| self.gangs.get_mut(gang)) {
-            of_gang.count_out(state);
+        if let Some(gang) = gang.filter(|gang| self.gangs.contains_key(*gang)) {
+            self.change_gang(gang, |of_gang| of_gang.count_out(state));
+        }
+    }
+
+    /// Changes a gang, and brings up to date what follows from it: there can be thousands of gangs, and there is a look at each change of a pod.
+    fn change_gang(&mut self, gang: &Name, change: impl FnOnce(&mut OfGang)) {
+        let of_gang = self.gangs.entry(gang.clone()).or_default();
+        change(of_gang);
+        let now = of_gang.find_needed();
+        if of_gang.is_empty() {
+            self.emptied.push(gang.clone());
+        }
+        if of_gang.needed == now {
+            return;
+        }
+        let before = std::mem::replace(&mut of_gang.needed, now.clone());
+        if let Some(before) = before {
+            self.needed_of(before.is_first).remove(&before.position);
+        }
+        if let Some(now) = now {
+            self.needed_of(now.is_first).insert(now.position);
+        }
+    }
+
+    fn needed_of(&mut self, is_first: bool) -> &mut BTreeSet<Position> {
+        if is_first {
+            &mut self.needed_first
+        } else {
+            &mut self.needed
         }
     }
 
     /// Forgets gangs without pods. Returns whether no pod is left.
     pub(super) fn clear(&mut self) -> bool {
-        self.gangs.retain(|_, of_gang| !of_gang.is_empty());
+        for gang in self.emptied.drain(..) {
+            if self.gangs.get(&gang).is_some_and(OfGang::is_empty) {
+                self.gangs.remove(&gang);
+            }
+        }
         self.placed == 0 && self.line.is_empty() && self.gangs.is_empty()
     }
 }

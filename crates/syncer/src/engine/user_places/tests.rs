@@ -336,3 +336,22 @@ fn a_pod_counts_for_the_gang_that_it_belongs_to_now() {
     }
     assert!(places.users.is_empty() && places.pods.is_empty(), "{places:?}");
 }
+
+#[test]
+fn of_many_gangs_those_that_run_come_first_and_nothing_is_left_of_them() {
+    let mut places = UserPlaces::new(1);
+    assert!(enters(&mut places, "alice", "full"));
+    for gang in 0..100 {
+        assert!(!joins(&mut places, &format!("m{gang}"), &format!("g{gang}"), 2));
+    }
+    let restored = places.restore(&"alice".into(), member("runs", "g42", 2), OnHost::Started);
+    assert_eq!(restored, names(&["m42"]));
+    assert!(!joins(&mut places, "n42", "g42", 2), "it is complete");
+    assert_eq!(places.observe(&name("runs"), OnHost::Ended), []);
+    let mut all: Vec<String> = (0..100).map(|gang| format!("m{gang}")).collect();
+    all.extend(["full", "runs", "n42"].map(str::to_owned));
+    for of in &all {
+        places.observe(&name(of), OnHost::Ended);
+    }
+    assert!(places.users.is_empty() && places.pods.is_empty());
+}

@@ -256,6 +256,7 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
     let placed = sync_of(engine, &of, PodSchedule::default());
     let waits = || lock(&engine.user_places).is_waiting(&name("a2"));
     placed.settle_places_after(&Err(CallError::QuotaExceeded(exceeded("count/pods"))));
+    placed.settle_places_after(&Err(CallError::Unavailable("it is down".into())));
     assert!(waits(), "no other pod could use the place");
     engine.refused_kinds.refuse(KindId::Pod, &exceeded("count/pods"));
     let refused = create(engine, "a1", &first).await;

@@ -1,7 +1,8 @@
 //! Who gets the next place.
 
-use super::{Group, Line, OfGang, Pod, State, WaitingRoom};
+use super::{Group, Line, OfGang, Pod, Shape, State, WaitingRoom, of_gang::Lack, order::Class};
 use berth_sync_rules::model::resource::Name;
+use std::sync::Arc;
 
 impl WaitingRoom {
     /// Gives places to pods that wait: first those that are kept for a gang that has changed, then those that are free. Returns the pods that got one.
@@ -11,15 +12,24 @@ impl WaitingRoom {
             self.settle(gang);
             self.fill(gang, &mut admitted);
         }
+        self.note_freed();
         loop {
             if let Some(group) = self.next_turn() {
                 self.take_turn(&group, &mut admitted);
             } else if let Some(gang) = self.next_early_gang() {
                 self.claim_all(&gang, &mut admitted);
             } else {
+                self.note_freed();
                 return admitted;
             }
         }
+    }
+
+    /// Notes whether a place has become free since this was called last. One whose pod is replaced, or which is kept for another pod, has not.
+    pub(super) fn note_freed(&mut self) {
+        let taken = self.taken();
+        self.has_freed |= taken < self.last_taken;
+        self.last_taken = taken;
     }
 
     /// Places that no other pod can have.
@@ -32,23 +42,19 @@ impl WaitingRoom {
         if self.taken() >= self.most {
             return None;
         }
-        self.order.iter().find(|group| self.may_have_turn(group)).cloned()
+        self.order.next(|class| self.may_have_turn(class.as_ref())).cloned()
     }
 
     /// The first gang whose pods wait for each other and for which half of the room has room. Its turn is not before that of others: no other pod waits for
-    /// such a place.
+    /// such a place. Nor do pods that are alike have half of the places then.
     pub(super) fn next_early_gang(&self) -> Option<Name> {
-        if self.taken() >= self.most_alike() {
+        let free = self.most_alike().saturating_sub(self.taken());
+        if free == 0 {
             return None;
         }
-        self.gathering.iter().find(|gang| self.may_begin_early(gang)).cloned()
-    }
-
-    fn may_begin_early(&self, gang: &Name) -> bool {
-        let fits = |of_gang: &OfGang| {
-            self.taken() + of_gang.lacks() <= self.most_alike() && self.kept + of_gang.missing() <= self.most_missing
-        };
-        self.gangs.get(gang).is_some_and(fits) && self.has_room_alike(&Group::Gang(gang.clone()))
+        let missing = self.most_missing.saturating_sub(self.kept);
+        let fits = |of_gang: &Lack| of_gang.places <= free && of_gang.missing <= missing;
+        self.gathering.first(fits).cloned()
     }
 
     /// Gives the places to a gang that it needs.
@@ -87,25 +93,24 @@ impl WaitingRoom {
         let pod = self.remove(&name)?;
         let state = State::New;
         self.put(name.clone(), Pod { state, ..pod }, None);
-        self.has_moved = true;
         Some(name)
     }
 
-    /// Whether the first pod of a line may have a place that is free. Pods of a gang of which others are there already, and that can complete it, do not count
-    /// as alike.
-    fn may_have_turn(&self, group: &Group) -> bool {
-        let completes = match group {
-            Group::Gang(gang) => self.lacks_to_complete(gang).is_some(),
-            Group::Returning(..) | Group::Alike(..) => false,
-        };
-        completes || self.has_room_alike(group)
+    /// Whether groups of a class may have a place that is free: half of them are left to pods that are not alike.
+    fn may_have_turn(&self, shape: Option<&Shape>) -> bool {
+        let alike = shape.and_then(|shape| self.shapes.get(shape));
+        alike.is_none_or(|alike| *alike < self.most_alike())
     }
 
-    /// Whether the first pod of a line leaves half of the places to pods that are not alike.
-    fn has_room_alike(&self, group: &Group) -> bool {
-        let first = self.lines.get(group).and_then(Line::first);
-        let shape = first.and_then(|first| self.pods.get(&first.name)).map(|pod| &pod.shape);
-        shape.is_some_and(|shape| self.shapes.get(shape).is_none_or(|alike| *alike < self.most_alike()))
+    /// The class of a line. Pods of a gang of which others are there already, and that can complete it, do not count as alike.
+    pub(super) fn class(&self, group: &Group) -> Class {
+        if let Group::Gang(gang) = group
+            && self.lacks_to_complete(gang).is_some()
+        {
+            return None;
+        }
+        let first = self.lines.get(group).and_then(Line::first)?;
+        self.pods.get(&first.name).map(|pod| Arc::clone(&pod.shape))
     }
 
     /// Whether all pods that a gang lacks wait.

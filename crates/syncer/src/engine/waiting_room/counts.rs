@@ -1,6 +1,6 @@
 //! Counts pods in and out of the waiting room: by shape, by gang, and in the lines.
 
-use super::{Group, Line, OfGang, Pod, State, WaitingRoom};
+use super::{Group, Line, OfGang, Pod, State, WaitingRoom, of_gang::Lack};
 use crate::engine::window::{Gang, Request};
 use berth_sync_rules::model::resource::Name;
 use std::{sync::Arc, time::Instant};
@@ -31,23 +31,23 @@ impl WaitingRoom {
         if let Some(gang) = &pod.gang {
             self.change_gang(gang, |of_gang| of_gang.count_in(pod.state, since));
         }
-        if let (Some(group), Some(since)) = (pod.group(&name), since) {
+        let (group, priority) = (pod.group(&name), pod.priority);
+        self.pods.insert(name.clone(), pod);
+        if let (Some(group), Some(since)) = (group, since) {
             let request = Request {
-                name: name.clone(),
-                priority: pod.priority,
+                name,
+                priority,
                 gang: None,
             };
             self.lines.entry(group.clone()).or_default().add(request, since);
             self.refresh(&group);
         }
-        self.pods.insert(name, pod);
     }
 
     /// Forgets a pod, but not the size of its gang.
     pub(super) fn remove(&mut self, name: &Name) -> Option<Pod> {
         let pod = self.pods.remove(name)?;
         if pod.state.has_place() {
-            self.has_moved = true;
             self.placed -= 1;
             if let Some(alike) = self.shapes.get_mut(&pod.shape) {
                 *alike -= 1;
@@ -106,27 +106,35 @@ impl WaitingRoom {
     fn refresh(&mut self, group: &Group) {
         let first = self.lines.get(group).and_then(Line::first);
         let priority = first.map(|first| first.priority);
-        let gathers = matches!(group, Group::Gang(gang) if self.gathers(gang));
+        let gathers = match group {
+            Group::Gang(gang) => self.find_gathering(gang),
+            Group::Returning(..) | Group::Alike(..) => None,
+        };
         match priority {
             None => {
                 self.lines.remove(group);
                 self.order.leave(group);
             }
-            Some(_) if gathers => self.order.leave(group),
-            Some(priority) => self.order.join(group, priority),
+            Some(_) if gathers.is_some() => self.order.leave(group),
+            Some(priority) => {
+                let class = self.class(group);
+                self.order.join(group, priority, class);
+            }
         }
         if let Group::Gang(gang) = group {
-            if gathers {
-                self.gathering.join(gang);
-            } else {
-                self.gathering.leave(gang);
+            match gathers {
+                Some(lack) => self.gathering.join(gang, lack),
+                None => {
+                    self.gathering.leave(gang);
+                }
             }
         }
     }
 
-    fn gathers(&self, gang: &Name) -> bool {
-        let of_gang = self.gangs.get(gang);
-        of_gang.is_some_and(|of_gang| of_gang.gathers(self.most_gathered))
+    /// What a gang lacks, if its pods wait for each other.
+    fn find_gathering(&self, gang: &Name) -> Option<Lack> {
+        let of_gang = self.gangs.get(gang)?;
+        of_gang.gathers(self.most_gathered).then(|| of_gang.lack())
     }
 }
 

@@ -7,26 +7,28 @@
 //! | is on the host without a node | as long as it is: also if it has gates of the platform, was not tried yet, or is nominated |
 //! | is to be created on the host again | still, as when a node is cordoned and its host pod is replaced |
 //! | has a node, is gone in the tenant, or has ended | no more |
-//! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all |
-//! | waits for requests of the host's controllers, or for claims of devices | none until it has them, unless it is a member of a gang. Then it gets the next one |
+//! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all, or does not answer |
+//! | waits for requests of the host's controllers | none until it has them, unless it is a member of a gang. Then it gets the next one |
 //!
 //! Half of the places may be of pods that ask the scheduler for the same, so that a queue of equal jobs leaves room for others. The next place is
 //! for the pod with the highest priority; then pods take turns as in [`order`].
 //!
 //! A gang gets places for all of its pods together, as in [`of_gang`], also beyond the limits. It begins while one place is free, and no pod outside of it gets a place
 //! until one is free again: so at most twice as many pods have a place as there are places, whatever gangs say about themselves. Places are kept for
-//! pods that do not exist only within half of the room, and only for a [while](of_gang::PATIENCE).
+//! pods that do not exist only within half of the room, and for those of a gang that had places and are gone; and only for a [while](of_gang::PATIENCE).
 
 mod admission;
 mod counts;
 mod of_gang;
 mod order;
 mod patience;
+mod ring;
 
 use super::window::{Gang, Line, Request};
 use berth_sync_rules::model::resource::Name;
-use of_gang::OfGang;
-use order::{Group, Order, Ring};
+use of_gang::{Lack, OfGang};
+use order::{Group, Order};
+use ring::Ring;
 use std::{
     collections::HashMap,
     sync::Arc,
@@ -88,11 +90,13 @@ pub(super) struct WaitingRoom {
     order: Order,
     gangs: HashMap<Name, OfGang>,
     /// Gangs whose pods wait for each other.
-    gathering: Ring<Name>,
+    gathering: Ring<Name, Lack>,
     pods: HashMap<Name, Pod>,
-    /// Whether a pod got or left a place since the last check.
-    has_moved: bool,
-    /// Since when none has, while no place was free.
+    /// Whether a place became free since the last check.
+    has_freed: bool,
+    /// Places that were taken when this was found out last.
+    last_taken: usize,
+    /// Since when none has become free.
     stalls_since: Option<Instant>,
 }
 
@@ -169,7 +173,8 @@ impl WaitingRoom {
             gangs: HashMap::new(),
             gathering: Ring::default(),
             pods: HashMap::new(),
-            has_moved: false,
+            has_freed: false,
+            last_taken: 0,
             stalls_since: None,
         }
     }
@@ -182,6 +187,11 @@ impl WaitingRoom {
     /// Pods with a place.
     pub(super) fn placed(&self) -> usize {
         self.placed
+    }
+
+    /// Places that are kept for pods of gangs.
+    pub(super) fn kept(&self) -> usize {
+        self.kept
     }
 
     /// Pods that wait for a place.
@@ -205,15 +215,15 @@ impl WaitingRoom {
         self.pods.get(name).is_some_and(|pod| pod.state == State::Lent)
     }
 
-    /// A pod is on the host that has not asked, as when the syncer starts.
-    pub(super) fn restore(&mut self, shape: &Shape, request: Request, on_host: OnHost) {
+    /// A pod is on the host that has not asked, as when the syncer starts. Returns the pods that got a place because its gang does not lack it.
+    pub(super) fn restore(&mut self, shape: &Shape, request: Request, on_host: OnHost) -> Vec<Name> {
         let state = match on_host {
             OnHost::Waiting => State::OnHost,
             OnHost::Placed if request.gang.is_some() => State::Started,
-            OnHost::Placed | OnHost::Gone | OnHost::Ended => return,
+            OnHost::Placed | OnHost::Gone | OnHost::Ended => return Vec::new(),
         };
         if self.knows(&request.name) {
-            return;
+            return Vec::new();
         }
         let gang = self.note_size(request.gang);
         let pod = Pod {
@@ -223,9 +233,7 @@ impl WaitingRoom {
             state,
         };
         self.put(request.name, pod, None);
-        if let Some(gang) = &gang {
-            self.settle(gang);
-        }
+        self.admit(gang.as_ref())
     }
 
     /// A pod asks for a place. If there is none it waits, and may ask again.
@@ -287,6 +295,17 @@ impl WaitingRoom {
         let mut admitted = self.admit(now.as_ref());
         admitted.extend(self.admit(before.as_ref()));
         admitted
+    }
+
+    /// The pods that a gang lacks may not come for long: it waits for them no more, and no places are kept for them. Returns the pods that got a place
+    /// because of it.
+    pub(super) fn expect_no_more(&mut self, gang: &Name) -> Vec<Name> {
+        let expects_more = |of_gang: &OfGang| of_gang.kept() > 0 || of_gang.gathers(self.most_gathered);
+        if !self.gangs.get(gang).is_some_and(expects_more) {
+            return Vec::new();
+        }
+        self.change_gang(gang, OfGang::give_up);
+        self.admit(Some(gang))
     }
 
     /// A pod that asked was seen on the host. Returns the pods that got a place because of it.

@@ -6,6 +6,7 @@
 //! | some do not exist yet, and half of the room has room for the whole gang | get places at once, and those of the others are kept for a while |
 //! | some do not exist yet, and it has less room | wait for each other for a while |
 //! | waits, or has kept places, for longer than that | come to their turn one by one, until all are known |
+//! | some wait for a place of their user | come to their turn one by one, at once |
 //! | is larger than the room | come to their turn one by one |
 //!
 //! Known are pods that wait, have a place, have a node or have succeeded. What a gang may take is counted when it begins: if its size grows later, it takes
@@ -37,6 +38,15 @@ pub(super) struct OfGang {
     lacks_since: Option<Instant>,
 }
 
+/// What a gang lacks whose pods wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Lack {
+    /// Places that it needs and does not have.
+    pub(super) places: usize,
+    /// Pods of those that need them which are not known.
+    pub(super) missing: usize,
+}
+
 impl OfGang {
     /// Pods of it that have no node yet, of those that start together.
     fn needs(&self) -> usize {
@@ -53,8 +63,16 @@ impl OfGang {
         self.needs().saturating_sub(self.placed.max(self.claim))
     }
 
+    /// The same, and how many of the pods that need them are not known.
+    pub(super) fn lack(&self) -> Lack {
+        Lack {
+            places: self.lacks(),
+            missing: self.missing(),
+        }
+    }
+
     /// Pods that it needs and that are not known.
-    pub(super) fn missing(&self) -> usize {
+    fn missing(&self) -> usize {
         self.needs().saturating_sub(self.placed + self.waiting)
     }
 

@@ -1,12 +1,11 @@
 //! Whose pod gets the next place: namespaces take turns, and in each of them its groups. What comes to wait joins at the end, and so does what has had its
 //! turn. So each pod comes to its turn, whatever comes after it, and neither how many pods are alike nor how they are called decides.
 
-use super::Shape;
+use super::{Shape, ring::Ring};
 use berth_sync_rules::model::resource::Name;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
-    hash::Hash,
     sync::Arc,
 };
 
@@ -38,6 +37,9 @@ impl Group {
 /// Groups of one rank take turns, and the least rank comes first: whether the pods have lent no places, and their priority.
 type Rank = (bool, Reverse<i64>);
 
+/// The shape whose places the first pod of a group takes. None if it may have a turn whatever places pods that are alike have.
+pub(super) type Class = Option<Shape>;
+
 /// The groups that may get the next place.
 #[derive(Debug, Default)]
 pub(super) struct Order {
@@ -49,22 +51,25 @@ pub(super) struct Order {
 #[derive(Debug, Default)]
 struct Level {
     namespaces: Ring<Arc<str>>,
-    groups: HashMap<Arc<str>, Ring<Group>>,
+    groups: HashMap<Arc<str>, Ring<Group, Class>>,
 }
 
 impl Order {
     /// A group takes turns, with others whose first pods have this priority.
-    pub(super) fn join(&mut self, group: &Group, priority: i64) {
+    pub(super) fn join(&mut self, group: &Group, priority: i64, class: Class) {
         let rank = group.rank(priority);
-        if self.ranks.get(group) == Some(&rank) {
-            return;
+        if self.ranks.get(group) != Some(&rank) {
+            self.leave(group);
+            self.ranks.insert(group.clone(), rank);
         }
-        self.leave(group);
-        self.ranks.insert(group.clone(), rank);
         let level = self.levels.entry(rank).or_default();
         let namespace = group.namespace();
-        level.namespaces.join(namespace);
-        level.groups.entry(Arc::clone(namespace)).or_default().join(group);
+        level.namespaces.join(namespace, ());
+        level
+            .groups
+            .entry(Arc::clone(namespace))
+            .or_default()
+            .join(group, class);
     }
 
     /// A group takes no turns any more.
@@ -97,68 +102,40 @@ impl Order {
         }
     }
 
-    /// All groups, in the order of their turns.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Group> {
+    /// The group whose turn it is, of those classes that may have one.
+    pub(super) fn next(&self, mut may_have_turn: impl FnMut(&Class) -> bool) -> Option<&Group> {
+        let mut groups = self.by_namespace();
+        groups.find_map(|groups| groups.first(&mut may_have_turn))
+    }
+
+    /// The groups that may have a turn whatever places pods that are alike have, in the order of their turns.
+    pub(super) fn unlimited(&self) -> impl Iterator<Item = &Group> {
+        self.by_namespace().flat_map(|groups| groups.of_class(&None))
+    }
+
+    /// The groups of each rank and namespace, in the order of the turns of these.
+    fn by_namespace(&self) -> impl Iterator<Item = &Ring<Group, Class>> {
         self.levels.values().flat_map(|level| {
-            let namespaces = level.namespaces.iter();
-            namespaces.flat_map(move |namespace| level.groups.get(namespace).into_iter().flat_map(Ring::iter))
+            let namespaces = level.namespaces.of_class(&());
+            namespaces.filter_map(move |namespace| level.groups.get(namespace))
         })
+    }
+
+    /// All groups, in the order of their turns.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> Vec<&Group> {
+        self.by_namespace().flat_map(Ring::all).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn class(&self, group: &Group) -> Option<&Class> {
+        let level = self.levels.get(self.ranks.get(group)?)?;
+        level.groups.get(group.namespace())?.class(group)
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.levels.is_empty() && self.ranks.is_empty()
-    }
-}
-
-/// Keys that take turns.
-#[derive(Debug)]
-pub(super) struct Ring<K> {
-    order: BTreeMap<u64, K>,
-    positions: HashMap<K, u64>,
-    next_position: u64,
-}
-
-impl<K> Default for Ring<K> {
-    fn default() -> Self {
-        Self {
-            order: BTreeMap::new(),
-            positions: HashMap::new(),
-            next_position: 0,
-        }
-    }
-}
-
-impl<K: Clone + Eq + Hash> Ring<K> {
-    /// Adds a key at the end, unless it is there.
-    pub(super) fn join(&mut self, key: &K) {
-        if !self.positions.contains_key(key) {
-            self.order.insert(self.next_position, key.clone());
-            self.positions.insert(key.clone(), self.next_position);
-            self.next_position += 1;
-        }
-    }
-
-    /// Removes a key. Returns whether it was there.
-    pub(super) fn leave(&mut self, key: &K) -> bool {
-        let position = self.positions.remove(key);
-        position.is_some_and(|position| self.order.remove(&position).is_some())
-    }
-
-    /// A key has had its turn: it comes to the end.
-    fn pass(&mut self, key: &K) {
-        if self.leave(key) {
-            self.join(key);
-        }
-    }
-
-    /// All keys, in the order of their turns.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &K> {
-        self.order.values()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.order.is_empty()
     }
 }
 
@@ -174,7 +151,7 @@ mod tests {
     fn take(order: &mut Order, places: usize) -> Vec<Group> {
         let mut taken = Vec::new();
         for _ in 0..places {
-            let first = order.iter().next().unwrap().clone();
+            let first = order.next(|_| true).unwrap().clone();
             order.pass(&first);
             taken.push(first);
         }
@@ -186,12 +163,12 @@ mod tests {
         let mut order = Order::default();
         let groups = [alike("a", "1"), alike("a", "2"), alike("b", "1")];
         for group in &groups {
-            order.join(group, 0);
+            order.join(group, 0, None);
         }
         let [one, two, other] = groups.clone();
         assert_eq!(take(&mut order, 4), [one.clone(), other.clone(), two, other.clone()]);
         // What comes later waits for one turn of each of the others at most.
-        order.join(&alike("c", "0"), 0);
+        order.join(&alike("c", "0"), 0, None);
         assert_eq!(take(&mut order, 3), [one, other, alike("c", "0")]);
         for group in groups.iter().chain([&alike("c", "0")]) {
             order.leave(group);
@@ -203,15 +180,37 @@ mod tests {
     fn who_has_lent_a_place_comes_first_and_then_higher_priorities() {
         let mut order = Order::default();
         let gang = Group::Gang(Name::new("a", "train"));
-        order.join(&gang, 0);
-        order.join(&alike("b", "1"), 100);
-        order.join(&Group::Returning("c".into(), "1".into()), -1);
-        let all: Vec<_> = order.iter().cloned().collect();
+        order.join(&gang, 0, None);
+        order.join(&alike("b", "1"), 100, None);
+        order.join(&Group::Returning("c".into(), "1".into()), -1, None);
         assert_eq!(
-            all,
-            [Group::Returning("c".into(), "1".into()), alike("b", "1"), gang.clone()]
+            order.all(),
+            [&Group::Returning("c".into(), "1".into()), &alike("b", "1"), &gang]
         );
-        order.join(&gang, 200);
-        assert_eq!(order.iter().nth(1), Some(&gang), "its first pod is another one now");
+        order.join(&gang, 200, None);
+        assert_eq!(order.all()[1], &gang, "its first pod is another one now");
+    }
+
+    #[test]
+    fn groups_whose_pods_are_alike_are_passed_over_together() {
+        let mut order = Order::default();
+        let gangs: Vec<_> = (0..5000)
+            .map(|number| Group::Gang(Name::new("a", &format!("g{number}"))))
+            .collect();
+        for gang in &gangs {
+            order.join(gang, 0, Some("full".into()));
+        }
+        order.join(&alike("a", "other"), 0, Some("other".into()));
+        let mut looks = 0;
+        let next = order.next(|class| {
+            looks += 1;
+            class.as_deref() != Some("full")
+        });
+        assert_eq!((next, looks), (Some(&alike("a", "other")), 2));
+        // All pods that one of them lacks have come.
+        order.join(&gangs[7], 0, None);
+        assert_eq!(order.unlimited().collect::<Vec<_>>(), [&gangs[7]]);
+        assert_eq!(order.next(Option::is_none), Some(&gangs[7]));
+        assert_eq!(order.all()[7], &gangs[7], "it keeps its position");
     }
 }

@@ -10,8 +10,8 @@ const TIMES_FOR_GANGS: usize = 2;
 impl WaitingRoom {
     /// To be called every second or so: what has changed because nothing happened.
     pub(in crate::engine) fn check(&mut self, now: Instant) -> Checked {
-        let mut admitted = self.give_up_waits(now);
-        admitted.extend(self.admit(None));
+        self.give_up_waits(now);
+        let mut admitted = self.admit(None);
         admitted.extend(self.end_stall(now));
         Checked {
             admitted,
@@ -19,8 +19,8 @@ impl WaitingRoom {
         }
     }
 
-    /// Lets gangs wait no more for pods that have not come in time. Returns the pods that got a place because of it.
-    fn give_up_waits(&mut self, now: Instant) -> Vec<Name> {
+    /// Lets gangs wait no more for pods that have not come in time.
+    fn give_up_waits(&mut self, now: Instant) {
         let most_gathered = self.most_gathered;
         let over = self.gangs.iter_mut().filter_map(|(gang, of_gang)| {
             let is_over = of_gang.is_over(most_gathered, now);
@@ -28,19 +28,17 @@ impl WaitingRoom {
         });
         let mut over: Vec<_> = over.collect();
         over.sort();
-        let mut admitted = Vec::new();
         for gang in over {
             self.change_gang(&gang, OfGang::give_up);
-            admitted.extend(self.admit(Some(&gang)));
+            self.settle(&gang);
         }
-        admitted
     }
 
     /// If no place has become free for a while, completes gangs beyond the limit of which a part has places. Otherwise several that each have a part, and
     /// together all places, would wait for each other for ever. Not earlier: while places become free, each comes to its turn, and pods of no gang as well.
     fn end_stall(&mut self, now: Instant) -> Vec<Name> {
-        if self.has_moved || self.taken() < self.most {
-            self.has_moved = false;
+        if self.has_freed || self.taken() < self.most {
+            self.has_freed = false;
             self.stalls_since = Some(now);
             return Vec::new();
         }
@@ -50,6 +48,7 @@ impl WaitingRoom {
             while let Some(gang) = self.next_to_complete() {
                 self.claim_all(&gang, &mut admitted);
             }
+            self.note_freed();
         }
         admitted
     }
@@ -57,7 +56,7 @@ impl WaitingRoom {
     /// The next gang that can be completed.
     fn next_to_complete(&self) -> Option<Name> {
         let left = self.most.saturating_mul(TIMES_FOR_GANGS).checked_sub(self.taken())?;
-        let mut gangs = self.order.iter().filter_map(|group| match group {
+        let mut gangs = self.order.unlimited().filter_map(|group| match group {
             Group::Gang(gang) => Some(gang),
             Group::Returning(..) | Group::Alike(..) => None,
         });

@@ -21,7 +21,10 @@ struct Spec {
 #[derive(Clone, Copy, Debug)]
 enum Creation {
     Created,
+    /// The host rejects it.
     Fails,
+    /// There is no answer, and the host has created it or not.
+    HasNoAnswer(bool),
     WaitsForRequests,
 }
 
@@ -49,6 +52,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let creation = prop_oneof![
         6 => Just(Creation::Created),
         1 => Just(Creation::Fails),
+        2 => any::<bool>().prop_map(Creation::HasNoAnswer),
         1 => Just(Creation::WaitsForRequests),
     ];
     let event = prop_oneof![
@@ -136,7 +140,10 @@ impl World {
     }
 
     fn ask(&mut self, pod: usize, spec: Option<&Spec>, creation: Creation) {
-        if self.host.contains_key(&pod) {
+        if let Some(has_node) = self.host.get(&pod) {
+            // It is found there, also if there was no answer.
+            let on_host = if *has_node { OnHost::Placed } else { OnHost::Waiting };
+            self.room.observe(&pod_name(pod), on_host);
             return;
         }
         if let Some(spec) = spec {
@@ -153,6 +160,12 @@ impl World {
             }
             Creation::Fails => {
                 self.room.forget(&pod_name(pod));
+            }
+            // It keeps its place, and asks again.
+            Creation::HasNoAnswer(is_created) => {
+                if is_created {
+                    self.host.insert(pod, false);
+                }
             }
             Creation::WaitsForRequests => {
                 self.room.lend(&pod_name(pod));
@@ -185,13 +198,19 @@ impl World {
             assert_eq!(of_gang.placed, count_in(&State::has_place), "{room:?}");
             assert_eq!(of_gang.waiting, count_in(&|state| state == State::Waiting));
             assert_eq!(of_gang.started, count_in(&|state| state == State::Started));
+            if let Some(lack) = room.gathering.class(gang) {
+                assert_eq!(*lack, of_gang.lack(), "{room:?}");
+            }
             assert!(
                 !of_gang.is_empty() && (of_gang.kept() == 0 || of_gang.waiting == 0),
                 "{room:?}"
             );
         }
         let lines = room.lines.keys().filter(|group| !self.gathers(group)).count();
-        assert_eq!(lines, room.order.iter().count(), "{room:?}");
+        assert_eq!(lines, room.order.all().len(), "{room:?}");
+        for group in room.order.all() {
+            assert_eq!(room.order.class(group), Some(&room.class(group)), "{room:?}");
+        }
         assert!(
             room.next_turn().is_none() && room.next_early_gang().is_none(),
             "{room:?}"
@@ -199,7 +218,7 @@ impl World {
     }
 
     fn gathers(&self, group: &Group) -> bool {
-        matches!(group, Group::Gang(gang) if self.room.gathering.iter().any(|known| known == gang))
+        matches!(group, Group::Gang(gang) if self.room.gathering.all().contains(&gang))
     }
 }
 
@@ -222,16 +241,48 @@ proptest! {
     }
 }
 
-/// Gangs of which all pods are created, and of which none starts before all of its pods are on the host.
+/// Gangs of which all pods are created, and of which none starts before all of its pods are on the host. Other pods start once they are there.
 struct Gangs {
     room: WaitingRoom,
     now: Instant,
     sizes: Vec<usize>,
     shapes: usize,
+    /// Pods of each gang that exist, and other pods.
     asked: Vec<usize>,
+    others: usize,
+    /// Pods on the host, and whether they have a node.
+    host: BTreeMap<Name, bool>,
+}
+
+/// What happens besides.
+#[derive(Clone, Copy, Debug)]
+enum Disturbance {
+    /// There is no answer to creations, although every second pod is created.
+    NoAnswer,
+    /// The host rejects all pods that have a place. They ask again.
+    Rejections,
+    /// Other pods wait for requests, and lend their places.
+    Lending,
+    /// The nodes of the pods that wait on the host are cordoned: these are created again.
+    Replacements,
+    /// Another pod asks.
+    Other,
+    Restart,
 }
 
 impl Gangs {
+    fn new(sizes: Vec<usize>, shapes: usize) -> Self {
+        Self {
+            room: WaitingRoom::new(MOST, None),
+            now: Instant::now(),
+            asked: vec![0; sizes.len()],
+            sizes,
+            shapes,
+            others: 0,
+            host: BTreeMap::new(),
+        }
+    }
+
     fn member(&self, gang: usize, member: usize) -> (Shape, Request) {
         let namespace = ["a", "b"][gang % 2];
         let of = Gang {
@@ -246,36 +297,106 @@ impl Gangs {
         (format!("s{}", gang % self.shapes).into(), request)
     }
 
+    /// All pods that exist.
+    fn existing(&self) -> Vec<(Shape, Request)> {
+        let gangs = self.asked.iter().enumerate();
+        let members = gangs.flat_map(|(gang, asked)| (0..*asked).map(move |member| self.member(gang, member)));
+        let others = (0..self.others).map(|number| (Shape::from("other"), request_of(0, number)));
+        members.chain(others).collect()
+    }
+
     fn names_of(&self, gang: usize) -> Vec<Name> {
         let members = 0..self.sizes[gang];
         members.map(|member| self.member(gang, member).1.name).collect()
     }
 
-    fn is(&self, name: &Name, states: &[State]) -> bool {
-        self.room.pods.get(name).is_some_and(|pod| states.contains(&pod.state))
+    /// The pods that are in one of these states.
+    fn names_in(&self, states: &[State]) -> Vec<Name> {
+        let pods = self.room.pods.iter().filter(|(_, pod)| states.contains(&pod.state));
+        let mut names: Vec<_> = pods.map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
     }
 
-    /// Creates the pods that have a place, and lets gangs start that are complete.
+    fn has_started(&self, gang: usize) -> bool {
+        self.names_of(gang)
+            .iter()
+            .all(|name| self.host.get(name) == Some(&true))
+    }
+
+    /// Pods that are neither on the host nor have a place or wait for one ask.
+    fn ask_again(&mut self) {
+        for (shape, request) in self.existing() {
+            if !self.host.contains_key(&request.name) {
+                self.room.ask(&shape, request, self.now);
+            }
+        }
+    }
+
+    fn create(&mut self, name: &Name) {
+        self.host.entry(name.clone()).or_insert(false);
+        self.room.observe(name, OnHost::Waiting);
+    }
+
+    fn start(&mut self, name: &Name) {
+        self.host.insert(name.clone(), true);
+        self.room.observe(name, OnHost::Placed);
+    }
+
+    /// Creates the pods that have a place, and lets gangs start that are complete, and other pods.
     fn create_and_start(&mut self) {
-        let mut has_changed = true;
-        while has_changed {
-            has_changed = false;
-            for gang in 0..self.sizes.len() {
-                let names = self.names_of(gang);
-                for name in names
-                    .iter()
-                    .filter(|name| self.is(name, &[State::New]))
-                    .cloned()
-                    .collect::<Vec<_>>()
-                {
-                    self.room.observe(&name, OnHost::Waiting);
+        loop {
+            for name in self.names_in(&[State::New]) {
+                self.create(&name);
+            }
+            let waits = |name: &Name| self.host.get(name) == Some(&false);
+            let gangs = (0..self.sizes.len()).map(|gang| self.names_of(gang));
+            let complete = gangs.filter(|names| names.iter().all(|name| self.host.contains_key(name)));
+            let others = (0..self.others).map(|number| vec![request_of(0, number).name]);
+            let ready: Vec<Name> = complete.chain(others).flatten().filter(waits).collect();
+            for name in &ready {
+                self.start(name);
+            }
+            if ready.is_empty() && self.names_in(&[State::New]).is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn disturb(&mut self, disturbance: Disturbance) {
+        match disturbance {
+            Disturbance::NoAnswer => {
+                for name in self.names_in(&[State::New]).into_iter().step_by(2) {
+                    self.host.insert(name, false);
                 }
-                if names.iter().all(|name| self.is(name, &[State::OnHost])) {
-                    has_changed = true;
-                    for name in &names {
-                        self.room.observe(name, OnHost::Placed);
-                    }
+            }
+            Disturbance::Rejections => {
+                for name in self.names_in(&[State::New]) {
+                    self.room.forget(&name);
                 }
+            }
+            Disturbance::Lending => {
+                for name in self.names_in(&[State::New]) {
+                    self.room.lend(&name);
+                }
+            }
+            Disturbance::Replacements => {
+                for name in self.names_in(&[State::OnHost]) {
+                    self.host.remove(&name);
+                    self.room.observe(&name, OnHost::Gone);
+                }
+            }
+            Disturbance::Other => self.others += 1,
+            Disturbance::Restart => self.restart(),
+        }
+    }
+
+    fn restart(&mut self) {
+        self.room = WaitingRoom::new(MOST, None);
+        for (shape, request) in self.existing() {
+            if let Some(has_node) = self.host.get(&request.name) {
+                let on_host = if *has_node { OnHost::Placed } else { OnHost::Waiting };
+                self.room.restore(&shape, request, on_host);
             }
         }
     }
@@ -283,15 +404,18 @@ impl Gangs {
     fn pass_time(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
         self.room.check(self.now);
+        self.ask_again();
         self.create_and_start();
     }
 
-    /// The next pod of a gang is created.
-    fn ask(&mut self, gang: usize) {
-        let (shape, request) = self.member(gang, self.asked[gang]);
+    /// The next pod of a gang is created in the tenant. Meanwhile this happens to those that have a place.
+    fn ask(&mut self, gang: usize, disturbance: Option<Disturbance>) {
         self.asked[gang] += 1;
-        self.room.ask(&shape, request, self.now);
-        self.create_and_start();
+        self.ask_again();
+        if let Some(disturbance) = disturbance {
+            self.disturb(disturbance);
+            self.ask_again();
+        }
     }
 }
 
@@ -306,26 +430,45 @@ fn sizes_and_order() -> impl Strategy<Value = (Vec<usize>, Vec<usize>)> {
     })
 }
 
+fn disturbances() -> impl Strategy<Value = Vec<Option<Disturbance>>> {
+    let one = prop_oneof![
+        Just(Disturbance::NoAnswer),
+        Just(Disturbance::Rejections),
+        Just(Disturbance::Lending),
+        Just(Disturbance::Replacements),
+        Just(Disturbance::Other),
+        Just(Disturbance::Restart),
+    ];
+    vec(proptest::option::of(one), 8 * MOST)
+}
+
 proptest! {
-    /// However slowly and in which order they are created.
+    /// However slowly and in which order they are created, and whatever happens meanwhile.
     #[test]
     fn gangs_that_fit_into_the_room_all_start(
         (sizes, order) in sizes_and_order(),
         shapes in 1..4_usize,
         pace in 0..50_u64,
+        disturbances in disturbances(),
     ) {
-        let asked = vec![0; sizes.len()];
-        let mut gangs = Gangs { room: WaitingRoom::new(MOST, None), now: Instant::now(), sizes, shapes, asked };
-        for gang in order {
-            gangs.ask(gang);
+        let mut gangs = Gangs::new(sizes, shapes);
+        for (gang, disturbance) in order.into_iter().zip(disturbances) {
+            gangs.ask(gang, disturbance);
             gangs.pass_time(pace);
         }
         for _ in 0..100 {
             gangs.pass_time(20);
+            // No place becomes free by that.
+            gangs.disturb(Disturbance::Replacements);
+            gangs.ask_again();
+            gangs.create_and_start();
         }
         for gang in 0..gangs.sizes.len() {
-            let names = gangs.names_of(gang);
-            prop_assert!(names.iter().all(|name| gangs.is(name, &[State::Started])), "{:?}", gangs.room);
+            prop_assert!(gangs.has_started(gang), "{:?}", gangs.room);
+        }
+        let others = (0..gangs.others).map(|number| request_of(0, number).name);
+        for other in others {
+            prop_assert_eq!(gangs.host.get(&other), Some(&true), "{:?}", gangs.room);
         }
     }
 }

@@ -307,6 +307,45 @@ fn gangs_that_each_have_a_part_of_the_room_are_completed_once_nothing_moves() {
 }
 
 #[test]
+fn a_pod_that_is_created_again_and_again_does_not_put_off_the_end_of_a_stall() {
+    let mut room = room(4);
+    for of in ["a0", "a1", "b0", "b1"] {
+        room.restore(&"g".into(), member(of, &of[..1], 3), OnHost::Waiting);
+    }
+    assert!(!ask(&mut room, "g", member("a2", "a", 3)) && !ask(&mut room, "g", member("b2", "b", 3)));
+    let start = Instant::now();
+    assert_eq!(room.check(start), Checked::default());
+    // Its node is cordoned, and it moves to another gang and back.
+    for _ in 0..2 {
+        for on_host in [OnHost::Gone, OnHost::Waiting] {
+            assert!(room.observe(&name("a0"), on_host).is_empty());
+        }
+        for gang in ["other", "a"] {
+            let gang = member("a0", gang, 3).gang;
+            assert!(room.regroup(&name("a0"), gang.as_ref()).is_empty());
+        }
+        assert_eq!(room.check(start + PATIENCE / 2), Checked::default());
+    }
+    assert_eq!(names(&room.check(start + PATIENCE).admitted), ["b2", "a2"]);
+}
+
+#[test]
+fn while_places_become_free_no_gang_is_completed_beyond_the_limit() {
+    let mut room = room(4);
+    for of in ["a0", "a1", "b0"] {
+        room.restore(&"g".into(), member(of, &of[..1], 3), OnHost::Waiting);
+    }
+    assert!(ask(&mut room, "c", request("c0")) && !ask(&mut room, "d", request("d0")));
+    assert!(!ask(&mut room, "g", member("a2", "a", 3)));
+    let start = Instant::now();
+    assert_eq!(room.check(start), Checked::default());
+    // The place goes to another pod at once.
+    let admitted = room.observe(&name("c0"), OnHost::Placed);
+    assert_eq!(admitted.len(), 1);
+    assert!(room.check(start + PATIENCE).admitted.is_empty());
+}
+
+#[test]
 fn a_pod_waits_for_a_turn_of_each_other_namespace_and_shape_at_most() {
     let mut room = room(4);
     assert_eq!(flood(&mut room, "stuck", 2) + flood(&mut room, "zz", 2), 4);
@@ -493,6 +532,16 @@ fn a_gang_that_becomes_known_or_has_another_size_takes_other_places() {
         room.observe(&name(of), OnHost::Ended);
     }
     assert!(is_clean(&room));
+}
+
+#[test]
+fn places_are_not_kept_for_a_member_that_is_found_to_run() {
+    let mut room = room(8);
+    assert!(ask(&mut room, "g", member("m0", "train", 4)));
+    assert_eq!(flood(&mut room, "a", 4), 4);
+    assert!(!ask(&mut room, "c", request("c0")), "three are kept");
+    let admitted = room.restore(&"g".into(), member("runs", "train", 4), OnHost::Placed);
+    assert_eq!(names(&admitted), ["c0"]);
 }
 
 #[test]
