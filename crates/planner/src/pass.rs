@@ -122,7 +122,7 @@ pub(crate) struct PlanningPass<'a> {
     pub victims: Option<Victims>,
     /// What is known of nodes that tenants did not use, by tenant.
     pub unused: HashMap<usize, UnusedNodes>,
-    /// Nodes whose request also waits for a node that is not ready.
+    /// Nodes whose request also waits for a node that is not ready, or not free yet.
     pub awaited: Vec<bool>,
     /// Requests for which no node was free, in the order in which they were served.
     pub lacking: Vec<usize>,

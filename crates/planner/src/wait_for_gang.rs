@@ -64,6 +64,9 @@ impl PlanningPass<'_> {
             };
             self.cancel_release(*own, reason);
         }
+        if !later.is_empty() {
+            self.note_awaited(&placement);
+        }
         let free = placement.free.clone();
         let complete = Placement {
             unplaced: Load::default(),

@@ -301,3 +301,21 @@ fn nodes_that_no_request_needs_go_first() {
     let all: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
     assert_eq!(all, ["n2", "n3"], "n3 goes in any case: {}", describe(&made));
 }
+
+#[test]
+fn nodes_of_a_gang_that_waits_for_nodes_which_are_recycled_are_kept() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600 order=fifo
+        tenant a
+        group a/g h100 0..8
+        demand a/g train 4x8 gang since=1200
+        node n1..n2 a/g idle=1800 age=3600
+        node n3..n4 recycling
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 2x8
+    ";
+    assert_eq!(released(text), [""; 0]);
+    let complete = text.replace("4x8 gang", "2x8 gang").replace("node n3..n4 recycling", "");
+    assert_eq!(released(&complete), ["n1", "n2"], "it waits for no node");
+}
