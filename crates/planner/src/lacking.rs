@@ -41,7 +41,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Gives nodes to requests that wait because none is free. Requests of a tenant in a pause do not count: of two tenants whose pods
+    /// Gives nodes to requests that lack them. Requests of a tenant in a pause do not count: of two tenants whose pods
     /// never start, each would have nodes taken from the other.
     fn give_to_requests(&mut self, due: &[usize]) {
         let (mut kinds, mut first) = (self.list_offered_kinds(), None);
@@ -64,7 +64,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Whether a request waits because no node is free, and nodes of these kinds would help.
+    /// Whether a request waits because it lacks nodes, and some of these kinds would help.
     fn may_get_offered(&self, request: usize, kinds: &BTreeSet<usize>) -> bool {
         let spec = &self.view.requests[request];
         let mut kinds = kinds.iter().map(|kind| &self.view.kinds[*kind]);
@@ -73,8 +73,10 @@ impl PlanningPass<'_> {
             && self.find_pause(self.view.tenant_of(request)).is_none()
     }
 
+    /// Whether a request waits because no node is free, or because others do not lend those that are: with one more they may.
     fn is_lacking(&self, request: usize) -> bool {
-        self.progress[request].blocked_by == Some(Blocked::NoFreeNodes)
+        let blocked = self.progress[request].blocked_by.as_ref();
+        blocked.is_some_and(|blocked| matches!(blocked, Blocked::NoFreeNodes | Blocked::NotLent { .. }))
     }
 
     fn list_offered_kinds(&self) -> BTreeSet<usize> {
@@ -112,8 +114,7 @@ impl PlanningPass<'_> {
         let (kept, unplaced) = self.stop_keeping_nodes(request);
         let now = self.place_gang(request);
         if let Some((placement, later)) = self.find_gang_nodes(request, stage, &now) {
-            let tenant = self.view.tenant_of(request);
-            if !self.are_kept_for(first, &later, due) && self.is_lent_later(tenant, &placement.free, &later) {
+            if !self.are_kept_for(first, &later, due) {
                 self.wait_with(request, placement, later);
                 return;
             }
@@ -138,7 +139,7 @@ impl PlanningPass<'_> {
     }
 
     /// Whether a tenant may take nodes that are `free`, and those that are free `later`, and leave those that others do not lend.
-    fn is_lent_later(&mut self, tenant: usize, free: &[usize], later: &[usize]) -> bool {
+    pub fn is_lent_later(&mut self, tenant: usize, free: &[usize], later: &[usize]) -> bool {
         if !self.tree.has_lending_limits() {
             return true;
         }

@@ -124,7 +124,7 @@ pub(crate) struct PlanningPass<'a> {
     pub unused: HashMap<usize, UnusedNodes>,
     /// Nodes whose request also waits for a node that is not ready, or not free yet.
     pub awaited: Vec<bool>,
-    /// Requests for which no node was free, in the order in which they were served.
+    /// Requests for which no node was free, or none that others lend, in the order in which they were served.
     pub lacking: Vec<usize>,
     /// Nodes that pods keep for too long without using them, while requests of other tenants may count on them.
     pub offered: BTreeSet<usize>,

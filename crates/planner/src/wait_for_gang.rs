@@ -33,25 +33,60 @@ impl PlanningPass<'_> {
         if self.incoming.is_empty() && !has_victims {
             return None;
         }
-        let found = match self.view.requests[request].demand.topology {
-            Topology::Any => self.collect_anywhere(request, now.clone()),
-            Topology::SingleDomain => {
-                let may_search = self.may_search_domains(request);
-                may_search.then(|| self.collect_in_one_domain(request)).flatten()
-            }
-        };
-        let (placement, later) = found?;
-        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
-        let gpus = |nodes: &[usize]| nodes.iter().map(|at| self.view.gpus(*at)).sum::<u64>();
-        let new_gpus = gpus(&placement.free) + gpus(&later);
-        let new_nodes = placement.free.len() + later.len() + self.groups[group].earmarked;
-        if !self.is_in_stage(tenant, stage, new_gpus)
-            || self.check_limits(group, new_nodes, new_gpus).is_err()
-            || self.check_lending(tenant, gpus(&placement.free)).is_err()
-        {
+        let in_one_domain = self.view.requests[request].demand.topology == Topology::SingleDomain;
+        if in_one_domain && !self.may_search_domains(request) {
             return None;
         }
-        Some((placement, later))
+        let (placement, later) = self.find_lent_nodes(request, now)?;
+        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
+        let new = placement.free.iter().chain(&later);
+        let new_gpus = new.map(|at| self.view.gpus(*at)).sum();
+        let new_nodes = placement.free.len() + later.len() + self.groups[group].earmarked;
+        let may_have =
+            self.is_in_stage(tenant, stage, new_gpus) && self.check_limits(group, new_nodes, new_gpus).is_ok();
+        may_have.then_some((placement, later))
+    }
+
+    /// Finds all nodes of a gang. If others do not lend all of the free ones, it counts on nodes that come in place of these.
+    fn find_lent_nodes(&mut self, request: usize, now: &Placement) -> Option<Candidate> {
+        let tenant = self.view.tenant_of(request);
+        let (placement, later) = self.collect_nodes(request, now, None)?;
+        if self.is_lent_later(tenant, &placement.free, &later) {
+            return Some((placement, later));
+        }
+        let not_lent = self.tree.gpus_not_lent_by_others(tenant);
+        let lent = self.available.gpus.saturating_sub(not_lent);
+        let (placement, later) = self.collect_nodes(request, now, Some(lent))?;
+        let is_lent = self.is_lent_later(tenant, &placement.free, &later);
+        is_lent.then_some((placement, later))
+    }
+
+    /// `lent`: how many of the free GPUs it counts on at most; nothing is reclaimed then.
+    fn collect_nodes(&mut self, request: usize, now: &Placement, lent: Option<u64>) -> Option<Candidate> {
+        match (self.view.requests[request].demand.topology, lent) {
+            (Topology::Any, None) => self.collect_anywhere(request, now.clone(), true),
+            (Topology::Any, Some(lent)) => {
+                let limited = self.limit_free_nodes(request, now, lent);
+                self.collect_anywhere(request, limited, false)
+            }
+            (Topology::SingleDomain, _) => self.collect_in_one_domain(request, lent),
+        }
+    }
+
+    /// The placement of a gang with free nodes of `lent` GPUs at most.
+    fn limit_free_nodes(&self, request: usize, placement: &Placement, lent: u64) -> Placement {
+        let group = self.view.requests[request].group;
+        let mut limited = self.pack(request, self.groups[group].free_capacity.iter());
+        self.add_cordoned(request, &mut limited, |_| true);
+        let mut left = lent;
+        for at in &placement.free {
+            let gpus = self.view.gpus(*at);
+            if gpus <= left && limited.unplaced.place(&mut self.view.capacity(*at).to_vec()) > 0 {
+                left -= gpus;
+                limited.free.push(*at);
+            }
+        }
+        limited
     }
 
     /// Lets a gang wait until the nodes `later` are free, too.
@@ -81,8 +116,8 @@ impl PlanningPass<'_> {
         self.progress[request].blocked_by = Some(Blocked::NodesComing);
     }
 
-    /// Adds incoming nodes, then borrowed ones, to those that a gang can have now, until it fits.
-    fn collect_anywhere(&mut self, request: usize, mut placement: Placement) -> Option<Candidate> {
+    /// Adds incoming nodes, then borrowed ones if it `reclaims` any, to those that a gang can have now, until it fits.
+    fn collect_anywhere(&mut self, request: usize, mut placement: Placement, reclaims: bool) -> Option<Candidate> {
         let group = self.view.requests[request].group;
         let (mut later, mut assumed) = (Vec::new(), Vec::new());
         for at in self.incoming.clone() {
@@ -104,7 +139,7 @@ impl PlanningPass<'_> {
         let mut gpus: u64 = so_far.map(|at| self.view.gpus(*at)).sum();
         let before = self.progress[request].unplaced.clone();
         let mut taken = Vec::new();
-        while !placement.unplaced.is_empty() {
+        while reclaims && !placement.unplaced.is_empty() {
             self.progress[request].unplaced = placement.unplaced.clone();
             let Some(node) = self.choose_victim(request, gpus) else {
                 break;
@@ -138,15 +173,20 @@ impl PlanningPass<'_> {
         true
     }
 
-    /// Finds the domain in which a gang fits with the fewest nodes reclaimed, then with the fewest to wait for.
-    fn collect_in_one_domain(&mut self, request: usize) -> Option<Candidate> {
-        let sources = self.list_sources_by_domain(request);
+    /// Finds the domain in which a gang fits with the fewest nodes reclaimed, then with the fewest to wait for. `lent`: as above.
+    fn collect_in_one_domain(&mut self, request: usize, lent: Option<u64>) -> Option<Candidate> {
+        let mut sources = self.list_sources_by_domain(request);
+        if lent.is_some() {
+            for [.., borrowed] in &mut sources {
+                borrowed.clear();
+            }
+        }
         let offered: BTreeSet<usize> = self.offered.iter().map(|at| self.view.nodes[*at].domain).collect();
         let mut best: Option<((usize, usize, usize, usize), Candidate)> = None;
         // Domains without offered nodes were searched before.
         let searched = |domain: &usize| offered.is_empty() || offered.contains(domain);
         for (domain, of_domain) in sources.iter().enumerate().filter(|(domain, _)| searched(domain)) {
-            let ([free, incoming, borrowed], candidate) = self.collect_in(request, domain, of_domain);
+            let ([free, incoming, borrowed], candidate) = self.collect_in(request, domain, of_domain, lent);
             let key = (borrowed, incoming, free, domain);
             if candidate.0.unplaced.is_empty() && best.as_ref().is_none_or(|(other, _)| key < *other) {
                 best = Some((key, candidate));
@@ -186,8 +226,15 @@ impl PlanningPass<'_> {
         sources
     }
 
-    /// Places a gang on the nodes of one domain; also returns the number of nodes of each source.
-    fn collect_in(&self, request: usize, domain: usize, sources: &[Vec<usize>; 3]) -> ([usize; 3], Candidate) {
+    /// Places a gang on the nodes of one domain; also returns the number of nodes of each source. `lent`: as above.
+    fn collect_in(
+        &self,
+        request: usize,
+        domain: usize,
+        sources: &[Vec<usize>; 3],
+        lent: Option<u64>,
+    ) -> ([usize; 3], Candidate) {
+        let mut lent = lent.unwrap_or(u64::MAX);
         let held = self.groups[self.view.requests[request].group].free_capacity.iter();
         let mut placement = self.pack(request, held.filter(|(at, _)| self.view.nodes[*at].domain == domain));
         let (mut later, mut number) = (Vec::new(), [0, 0, 0]);
@@ -197,12 +244,19 @@ impl PlanningPass<'_> {
                 if !self.matches(request, *at) || own && !self.may_cancel_release(*at, &placement.cordoned) {
                     continue;
                 }
+                let is_free = source == 0;
+                if is_free && self.view.gpus(*at) > lent {
+                    continue;
+                }
                 if placement.unplaced.place(&mut self.view.capacity(*at).to_vec()) == 0 {
                     continue;
                 }
                 number[source] += 1;
                 match source {
-                    0 => placement.free.push(*at),
+                    0 => {
+                        lent -= self.view.gpus(*at);
+                        placement.free.push(*at);
+                    }
                     1 if own => placement.cordoned.push(*at),
                     _ => later.push(*at),
                 }

@@ -259,6 +259,42 @@ fn nodes_that_others_would_not_be_lent_stay() {
 }
 
 #[test]
+fn free_nodes_that_are_not_lent_do_not_keep_unused_ones_where_they_are() {
+    let text = "
+        pool h100 gpus=8 domains idle=300 hold=600
+        quota own nominal=8 lending=0
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 3x8 since=3600
+        node n0 rack=r1 free
+        node n1..n3 rack=r1 a/g idle=3600 age=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8
+    ";
+    for (late, expected) in [
+        ("1x8", vec!["n1"]),
+        ("2x8 gang", vec!["n1", "n2"]),
+        ("2x8 gang single-domain", vec!["n1", "n2"]),
+    ] {
+        let mut fleet = read_fleet(&text.replace("1x8", late));
+        let made = plan_when_due(&mut fleet);
+        assert_eq!(released_unused(&made), expected, "{late}: {}", describe(&made));
+        assert_eq!(advance(&mut fleet).actions, [], "{late}: they are cordoned");
+        for node in fleet.nodes.iter_mut().filter(|node| expected.contains(&&*node.name)) {
+            node.idle_since = None;
+            node.state = NodeState::Recycling {
+                previous_tenant: "a".into(),
+                since: fleet.now,
+            };
+        }
+        assert_eq!(advance(&mut fleet).actions, [], "{late}: they are recycled");
+        recycle(&mut fleet, &expected);
+        assert_eq!(reserved(&plan(&fleet), "b"), expected.len(), "{late}");
+    }
+}
+
+#[test]
 fn minimums_get_nodes_before_requests() {
     let mut fleet = read_fleet(
         "
@@ -316,6 +352,8 @@ fn nodes_of_a_gang_that_waits_for_nodes_which_are_recycled_are_kept() {
         demand b/g late 2x8
     ";
     assert_eq!(released(text), [""; 0]);
-    let complete = text.replace("4x8 gang", "2x8 gang").replace("node n3..n4 recycling", "");
+    let complete = text
+        .replace("4x8 gang", "2x8 gang")
+        .replace("node n3..n4 recycling", "");
     assert_eq!(released(&complete), ["n1", "n2"], "it waits for no node");
 }
