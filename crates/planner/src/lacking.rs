@@ -20,23 +20,17 @@ impl PlanningPass<'_> {
         self.incoming.retain(|at| !self.offered.contains(at));
         self.incoming.extend(due);
         self.give_to_minimums(due);
-        // A minimum that still lacks nodes gets all that come.
-        if self.unmet_minimums.is_empty() {
-            self.give_to_requests(due);
-        }
+        self.give_to_requests(due);
         let left = std::mem::take(&mut self.offered);
         self.incoming.retain(|at| !left.contains(at));
     }
 
-    /// Gives nodes to minimums that keep all nodes that come until they are met.
+    /// Gives nodes to minimums that keep all nodes that come until they are met. What is left then is for none that waits.
     fn give_to_minimums(&mut self, due: &[usize]) {
         for at in due.iter().copied() {
-            let Some((group, _)) = self.unmet_minimums.first().copied() else {
-                return;
-            };
-            if self.may_count_on(at, group) && self.may_have_later(group, at) {
+            if let Some(minimum) = self.find_minimum_for(at) {
                 self.release_as_idle(at);
-                self.pass_to_minimum(at);
+                self.pass_to_minimum(minimum, at);
             }
         }
     }
@@ -114,7 +108,9 @@ impl PlanningPass<'_> {
         let (kept, unplaced) = self.stop_keeping_nodes(request);
         let now = self.place_gang(request);
         if let Some((placement, later)) = self.find_gang_nodes(request, stage, &now) {
-            if !self.are_kept_for(first, &later, due) {
+            // The next plan serves minimums first.
+            let is_for_minimum = later.iter().any(|at| self.find_minimum_for(*at).is_some());
+            if !is_for_minimum && !self.are_kept_for(first, &later, due) {
                 self.wait_with(request, placement, later);
                 return;
             }

@@ -44,7 +44,11 @@ impl<'a> PlanningPass<'a> {
         if let Err(blocked) = self.check_limits(group, 1 + self.groups[group].earmarked, gpus) {
             return self.block(request, blocked);
         }
-        if self.take_from_group(node, request) && self.pass_to_minimum(node) {
+        let minimum = self.find_minimum_for(node);
+        if self.take_from_group(node, request)
+            && let Some(minimum) = minimum
+        {
+            self.pass_to_minimum(minimum, node);
             return Outcome::Progress;
         }
         self.wait_for_node(request, node);

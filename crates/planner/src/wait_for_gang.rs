@@ -16,11 +16,13 @@ impl PlanningPass<'_> {
     /// Otherwise does nothing. `now`: the nodes that it has, and free ones.
     pub fn wait_for_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Outcome> {
         let (placement, later) = self.find_gang_nodes(request, stage, now)?;
-        if !self.unmet_minimums.is_empty()
-            && let Some(taken) = later.iter().copied().find(|at| self.take_from_group(*at, request))
-        {
-            self.pass_to_minimum(taken);
-            return Some(Outcome::Progress);
+        for at in later.iter().copied() {
+            if let Some(minimum) = self.find_minimum_for(at)
+                && self.take_from_group(at, request)
+            {
+                self.pass_to_minimum(minimum, at);
+                return Some(Outcome::Progress);
+            }
         }
         self.wait_with(request, placement, later);
         Some(Outcome::Finished)

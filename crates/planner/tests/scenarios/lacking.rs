@@ -319,6 +319,63 @@ fn minimums_get_nodes_before_requests() {
 }
 
 #[test]
+fn a_minimum_that_is_lent_no_nodes_keeps_nobody_from_its_own() {
+    for minimum in [1, 2] {
+        let mut fleet = read_fleet(&format!(
+            "
+            pool h100 gpus=8 idle=300 hold=600
+            quota own nominal=16 lending=0
+            tenant a quota=own
+            group a/g h100 0..8
+            demand a/g stuck 2x8 since=3600
+            node n1..n2 a/g idle=3600 age=3600
+            tenant b quota=own
+            group b/g h100 0..8
+            demand b/g late 1x8
+            tenant c
+            group c/private h100 {minimum}..{minimum}
+        "
+        ));
+        let made = plan_when_due(&mut fleet);
+        assert_eq!(released_unused(&made), ["n1"], "{}", describe(&made));
+        assert_eq!(advance(&mut fleet).actions, []);
+        recycle(&mut fleet, &["n1"]);
+        let made = plan(&fleet);
+        let both = (reserved(&made, "b"), reserved(&made, "c"));
+        assert_eq!(both, (1, 0), "{}", describe(&made));
+    }
+}
+
+#[test]
+fn a_minimum_that_is_lent_too_few_nodes_keeps_those_that_it_is_lent() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 idle=300 hold=600
+        quota own nominal=8 lending=0
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 2x8 since=3600
+        node n1 a/g idle=3600 age=3600
+        node n2 a/g idle=10 age=3600
+        node n3 free
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8
+        tenant c
+        group c/private h100 2..2
+    ",
+    );
+    let made = plan_when_due(&mut fleet);
+    assert_eq!(released_unused(&made), ["n1"], "{}", describe(&made));
+    recycle(&mut fleet, &["n1"]);
+    assert_eq!(advance(&mut fleet).actions, [], "one of both is kept for the minimum");
+    recycle(&mut fleet, &["n2"]);
+    let made = plan(&fleet);
+    let both = (reserved(&made, "b"), reserved(&made, "c"));
+    assert_eq!(both, (0, 2), "{}", describe(&made));
+}
+
+#[test]
 fn nodes_that_no_request_needs_go_first() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
