@@ -229,19 +229,18 @@ impl<'a> PlanningPass<'a> {
         self.incoming.insert(at, node);
     }
 
-    /// Whether a group may count on an incoming node. An idle node is not released if its own group needs it for its minimum. One that
-    /// is offered goes to other tenants: its own has left it unused.
+    /// Whether a group may count on an incoming node. An idle node is not released if its own group needs it for its minimum, which
+    /// counts those that were taken before it in the same search. One that is offered goes to other tenants: its own has left it unused.
     pub fn may_count_on(&self, node: usize, group: usize) -> bool {
         let Some(holder) = self.view.nodes[node].group.filter(|_| self.is_idle_too_long(node)) else {
             return true;
         };
+        let has_spare = self.groups[holder].staying > self.view.node_groups[holder].spec.min_nodes;
         match self.decisions[node] {
-            Decision::Undecided => {
-                holder != group && self.groups[holder].staying > self.view.node_groups[holder].spec.min_nodes
-            }
+            Decision::Undecided => holder != group && has_spare,
             Decision::Needed => {
                 let tenant_of = |group: usize| self.view.node_groups[group].tenant;
-                self.offered.contains(&node) && tenant_of(holder) != tenant_of(group)
+                self.offered.contains(&node) && tenant_of(holder) != tenant_of(group) && has_spare
             }
             decision => matches!(decision, Decision::Release { .. }),
         }

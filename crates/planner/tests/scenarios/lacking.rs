@@ -122,6 +122,27 @@ fn a_gang_that_waits_first_is_not_overtaken() {
 }
 
 #[test]
+fn a_group_keeps_its_minimum_also_if_some_of_its_nodes_are_idle_in_truth() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600
+        tenant a
+        group a/g h100 1..3
+        demand a/g stuck 2x8 since=3600
+        demand a/g wide 2x8 gang since=3000
+        node n1..n3 a/g idle=3600 age=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g train 3x8 gang
+    ";
+    assert_eq!(released(text), [""; 0]);
+    assert_eq!(
+        released(&text.replace("1..3", "0..3")),
+        ["n1", "n2"],
+        "n3 goes in any case"
+    );
+}
+
+#[test]
 fn other_requests_of_a_tenant_do_not_keep_its_nodes() {
     let mut fleet = read_fleet(
         "
