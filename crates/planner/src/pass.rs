@@ -1,6 +1,7 @@
 //! The planning of one pool: the decisions so far, and the few operations that change them.
 
 use crate::available::AvailableNodes;
+use crate::first_gang::FirstGang;
 use crate::load::Load;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::unused_nodes::LeftUnused;
@@ -128,6 +129,8 @@ pub(crate) struct PlanningPass<'a> {
     pub lacking: Vec<usize>,
     /// Nodes that pods keep for too long without using them, while requests of other tenants may count on them.
     pub offered: BTreeSet<usize>,
+    /// A gang that waits before the requests that may get offered nodes.
+    pub first_gang: Option<FirstGang>,
     /// Nodes of tenants that this plan releases and that no pod used, with what was known of the tenant before.
     pub left_unused: HashMap<usize, (UnusedNodes, LeftUnused)>,
     /// Whether tenants have more nodes that no pod ever used than nodes in use. Counted on first use.
@@ -161,6 +164,7 @@ impl<'a> PlanningPass<'a> {
             awaited: vec![false; view.nodes.len()],
             lacking: Vec::new(),
             offered: BTreeSet::new(),
+            first_gang: None,
             left_unused: HashMap::new(),
             leaves_most_unused: HashMap::new(),
             view,

@@ -190,7 +190,8 @@ impl PlanningPass<'_> {
         for (domain, of_domain) in sources.iter().enumerate().filter(|(domain, _)| searched(domain)) {
             let ([free, incoming, borrowed], candidate) = self.collect_in(request, domain, of_domain, lent);
             let key = (borrowed, incoming, free, domain);
-            if candidate.0.unplaced.is_empty() && best.as_ref().is_none_or(|(other, _)| key < *other) {
+            let is_better = candidate.0.unplaced.is_empty() && best.as_ref().is_none_or(|(other, _)| key < *other);
+            if is_better && !self.are_kept_for_first(&candidate.1) {
                 best = Some((key, candidate));
             }
         }

@@ -143,6 +143,37 @@ fn a_group_keeps_its_minimum_also_if_some_of_its_nodes_are_idle_in_truth() {
 }
 
 #[test]
+fn a_gang_gets_nodes_that_would_not_be_kept_for_the_one_before_it() {
+    let text = "
+        pool h100 gpus=8 domains idle=300 hold=600 starvation=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 4x8 since=3600
+        node n1..n2 rack=r1 free
+        node n3..n4 rack=r1 a/g idle=3600 age=3600
+        node n5..n6 rack=r2 a/g idle=3600 age=3600
+        tenant c
+        group c/g h100 0..8
+        node n7..n8 rack=r1 c/g used=8 age=3600
+        node m1..m3 rack=r2 c/g used=8 age=3600
+        tenant first
+        group first/g h100 0..8
+        demand first/g large 5x8 gang single-domain since=1200
+        tenant b
+        group b/g h100 0..8
+        demand b/g train 2x8 gang single-domain since=60
+    ";
+    for late in ["2x8 gang single-domain", "2x8 gang", "2x8"] {
+        let mut fleet = read_fleet(&text.replace("2x8 gang single-domain", late));
+        let made = plan_when_due(&mut fleet);
+        assert_eq!(released_unused(&made), ["n5", "n6"], "{late}: {}", describe(&made));
+        assert_eq!(advance(&mut fleet).actions, [], "{late}");
+        recycle(&mut fleet, &["n5", "n6"]);
+        assert_eq!(reserved(&plan(&fleet), "b"), 2, "{late}");
+    }
+}
+
+#[test]
 fn other_requests_of_a_tenant_do_not_keep_its_nodes() {
     let mut fleet = read_fleet(
         "
@@ -251,6 +282,9 @@ fn limits_of_others_count() {
     ";
     assert_eq!(released(text), [""; 0], "it may not have a node of eight GPUs");
     assert_eq!(released(&text.replace("limit=4", "limit=8")), ["n1"]);
+    let small = text.replace("stuck 1x8", "stuck 1x8 1x4");
+    let small = format!("{small}\nnode n3 a/g gpus=4 idle=3000 age=3600");
+    assert_eq!(released(&small), ["n3"], "it may have a smaller one");
 }
 
 #[test]
