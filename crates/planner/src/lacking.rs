@@ -42,7 +42,7 @@ impl PlanningPass<'_> {
         let mut open: Vec<usize> = due.to_vec();
         open.retain(|at| self.offered.contains(at));
         let mut kinds = self.list_kinds(&open);
-        for request in std::mem::take(&mut self.lacking) {
+        for request in self.take_lacking() {
             let before = self.offered.len();
             if self.may_get_offered(request, &kinds) {
                 let demand = self.view.requests[request].demand;
@@ -62,6 +62,25 @@ impl PlanningPass<'_> {
             }
         }
         self.first_gang = None;
+    }
+
+    /// The requests that lack nodes, in the order in which the next plan serves them: those within a nominal quota first. This one noted
+    /// them after all quotas.
+    fn take_lacking(&mut self) -> Vec<usize> {
+        let mut lacking = std::mem::take(&mut self.lacking);
+        let depths: Vec<usize> = self.tree.nominal_quota_depths().collect();
+        let least = self.view.smallest_node_gpus();
+        lacking.sort_by_cached_key(|request| {
+            let nodes = if self.view.requests[*request].demand.gang {
+                self.count_nodes_for(*request, &self.progress[*request].unplaced)
+            } else {
+                1
+            };
+            let (tenant, gpus) = (self.view.tenant_of(*request), least * u64::from(nodes));
+            let within = |depth: &usize| self.tree.is_within_nominal_quota_at(tenant, *depth, gpus);
+            depths.iter().position(within).unwrap_or(depths.len())
+        });
+        lacking
     }
 
     /// Whether a request waits because it lacks nodes, and some of these kinds would help.

@@ -30,6 +30,10 @@ impl PlanningPass<'_> {
 
     /// Finds all nodes of a gang: those that it can have now, incoming ones, and borrowed ones, as far as limits allow them.
     pub fn find_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Candidate> {
+        // A stage that it cannot be in must not cost one of the searches.
+        if !self.is_in_stage(self.view.tenant_of(request), stage, 0) {
+            return None;
+        }
         self.list_victims();
         let has_victims = self.victims.as_ref().is_some_and(|victims| !victims.groups.is_empty());
         if self.incoming.is_empty() && !has_victims {

@@ -288,6 +288,28 @@ fn limits_of_others_count() {
 }
 
 #[test]
+fn requests_within_a_nominal_quota_get_nodes_before_urgent_ones() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600 reclaim=never
+        quota own nominal=8
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 2x8 since=3600
+        node n1 a/g idle=3600 age=3600 zone=a
+        node n2 a/g idle=3600 age=3600
+        tenant b quota=own
+        group b/g h100 0..8
+        demand b/g late 1x8
+        tenant c
+        group c/g h100 0..8
+        demand c/g urgent 1x8 prio=5 zone=a
+    ";
+    assert_eq!(released(text), ["n1"], "the next plan gives n1 to b");
+    let borrowing = text.replace("tenant b quota=own", "tenant b");
+    assert_eq!(released(&borrowing), ["n1", "n2"]);
+}
+
+#[test]
 fn nodes_that_others_would_not_be_lent_stay() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
