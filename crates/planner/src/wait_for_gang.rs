@@ -46,7 +46,7 @@ impl PlanningPass<'_> {
         let (placement, later) = self.find_lent_nodes(request, now)?;
         let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
         let new = placement.free.iter().chain(&later);
-        let new_gpus = new.map(|at| self.view.gpus(*at)).sum();
+        let new_gpus: u64 = new.map(|at| self.view.gpus(*at)).sum();
         let new_nodes = placement.free.len() + later.len() + self.groups[group].earmarked;
         let may_have =
             self.is_in_stage(tenant, stage, new_gpus) && self.check_limits(group, new_nodes, new_gpus).is_ok();
@@ -57,7 +57,15 @@ impl PlanningPass<'_> {
     fn find_lent_nodes(&mut self, request: usize, now: &Placement) -> Option<Candidate> {
         let tenant = self.view.tenant_of(request);
         let (placement, later) = self.collect_nodes(request, now, None)?;
-        if self.is_lent_later(tenant, &placement.free, &later) {
+        // Nodes that its quota loses count for it until they are gone, so a gang may wait for more than it may have now. Offered nodes must
+        // be sure to help.
+        let is_lent = if self.offered.is_empty() {
+            let gpus = placement.free.iter().map(|at| self.view.gpus(*at)).sum();
+            self.check_lending(tenant, gpus).is_ok()
+        } else {
+            self.is_lent_later(tenant, &placement.free, &later)
+        };
+        if is_lent {
             return Some((placement, later));
         }
         let not_lent = self.tree.gpus_not_lent_by_others(tenant);
