@@ -48,7 +48,10 @@ pub struct UnusedNodesStatus {
     pub nodes: u32,
     /// How many times in a row that happened.
     pub times: u32,
-    /// When they were released.
+    /// When the first of them were released. Absent: all were released at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_at: Option<Time>,
+    /// When the last of them were released.
     pub released_at: Time,
     /// Until when other tenants are served first in the pool, and no nodes are reclaimed for this one. Absent: it was spared.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,8 +3,9 @@
 
 use berth_planner::{
     Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Owner, Phase, PodSet, Pool, Quota, Reclaim, Tenant, Topology,
-    plan,
+    UnusedNodes, plan,
 };
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,9 @@ enum Case {
     Busy,
     /// All nodes are taken by half of the tenants; the others have a nominal quota, or are below their fair share.
     Reclaimed,
+    /// All nodes are taken by half of the tenants, some for pods that never start. The others lack nodes, and a gang that waits first would
+    /// keep each of those in its domain.
+    Unused,
 }
 
 fn main() -> ExitCode {
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
         (Case::AllAsk, "all request at once"),
         (Case::Busy, "busy"),
         (Case::Reclaimed, "reclaimed"),
+        (Case::Unused, "unused"),
     ] {
         print_line(name);
         let mut before: Option<(usize, f64)> = None;
@@ -102,11 +107,14 @@ fn fleet(case: Case, nodes: usize) -> Fleet {
             min_hold_duration: 600,
             idle_timeout: 300,
             reclaim_grace_period: 300,
-            reclaim: Reclaim::FairShare,
+            reclaim: match case {
+                Case::Unused => Reclaim::Never,
+                _ => Reclaim::FairShare,
+            },
             ..Pool::default()
         }],
         nodes: (0..nodes).map(|at| node(case, at, nodes)).collect(),
-        tenants: (0..TENANTS).map(|at| tenant(at, each)).collect(),
+        tenants: (0..TENANTS).map(|at| tenant(case, at, each)).collect(),
         quotas: (0..QUOTAS)
             .map(|at| Quota {
                 name: format!("class-{at}"),
@@ -141,6 +149,7 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
             number => (owner(at * TENANTS / nodes), number == 2),
         },
         Case::Reclaimed => (owner(at * TENANTS / nodes / 2), false),
+        Case::Unused => (owner(at * TENANTS / nodes / 2), at.is_multiple_of(16)),
     };
     Node {
         name: format!("node-{at:05}"),
@@ -156,17 +165,17 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         used: match case {
             _ if idle => Amounts::new(),
             // Full: on free capacity waiting pods of its tenant would count, and the node would not be reclaimed for fairness.
-            Case::Reclaimed => gpus(8),
+            Case::Reclaimed | Case::Unused => gpus(8),
             Case::AllAsk | Case::Busy => gpus(6),
         },
         pods: u32::from(!idle),
-        idle_since: idle.then_some(NOW - 1_000),
+        idle_since: idle.then_some(NOW - 3_000),
         state,
         ..Node::default()
     }
 }
 
-fn tenant(at: usize, each: u32) -> Tenant {
+fn tenant(case: Case, at: usize, each: u32) -> Tenant {
     let demand = |name: &str, since: i64, count: u32, number: u64| Demand {
         name: name.into(),
         waiting_since: NOW - since,
@@ -178,7 +187,7 @@ fn tenant(at: usize, each: u32) -> Tenant {
     };
     let gang = Demand {
         gang: true,
-        topology: if at.is_multiple_of(10) {
+        topology: if at.is_multiple_of(10) || matches!(case, Case::Unused) {
             Topology::SingleDomain
         } else {
             Topology::Any
@@ -187,6 +196,19 @@ fn tenant(at: usize, each: u32) -> Tenant {
     };
     let mut zoned = demand("zoned", 30, 1, 4);
     zoned.selector = [("zone".to_string(), format!("zone-{}", at % 3))].into();
+    let (demand, unused) = match case {
+        Case::Unused if at < TENANTS / 2 => {
+            let kept = UnusedNodes {
+                kept_since: Some(NOW - 2_000),
+                ..UnusedNodes::default()
+            };
+            (
+                vec![demand("stuck", 900, each / 8 + 1, 8)],
+                [("h100".to_string(), kept)].into(),
+            )
+        }
+        _ => (vec![gang, demand("many", 60, each * 4, 2), zoned], BTreeMap::new()),
+    };
     Tenant {
         uid: format!("uid-{at}"),
         name: format!("team/{at}"),
@@ -197,9 +219,10 @@ fn tenant(at: usize, each: u32) -> Tenant {
             pool: "h100".into(),
             min_nodes: 0,
             max_nodes: 1000,
-            demand: vec![gang, demand("many", 60, each * 4, 2), zoned],
+            demand,
             ..NodeGroup::default()
         }],
+        unused,
         ..Tenant::default()
     }
 }

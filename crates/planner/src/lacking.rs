@@ -5,6 +5,7 @@
 //! would get it again, after it was recycled for nothing. A gang gets nodes only if it can have all that it needs then.
 
 use crate::Topology;
+use crate::first_gang::FirstGang;
 use crate::pass::{Blocked, PlanningPass};
 use crate::stage::Stage;
 use std::collections::BTreeSet;
@@ -20,51 +21,69 @@ impl PlanningPass<'_> {
         self.incoming.retain(|at| !self.offered.contains(at));
         self.incoming.extend(due);
         self.give_to_minimums(due);
-        // A minimum that still lacks nodes gets all that come.
-        if self.unmet_minimums.is_empty() {
-            self.give_to_requests(due);
-        }
+        self.give_to_requests(due);
         let left = std::mem::take(&mut self.offered);
         self.incoming.retain(|at| !left.contains(at));
     }
 
-    /// Gives nodes to minimums that keep all nodes that come until they are met.
+    /// Gives nodes to minimums that keep all nodes that come until they are met. What is left then is for none that waits.
     fn give_to_minimums(&mut self, due: &[usize]) {
         for at in due.iter().copied() {
-            let Some((group, _)) = self.unmet_minimums.first().copied() else {
-                return;
-            };
-            if self.may_count_on(at, group) && self.may_have_later(group, at) {
+            if let Some(minimum) = self.find_minimum_for(at) {
                 self.release_as_idle(at);
-                self.pass_to_minimum(at);
+                self.pass_to_minimum(minimum, at);
             }
         }
     }
 
-    /// Gives nodes to requests that wait because none is free. Requests of a tenant in a pause do not count: of two tenants whose pods
+    /// Gives nodes to requests that lack them. Requests of a tenant in a pause do not count: of two tenants whose pods
     /// never start, each would have nodes taken from the other.
     fn give_to_requests(&mut self, due: &[usize]) {
-        let (mut kinds, mut first) = (self.list_offered_kinds(), None);
-        for request in std::mem::take(&mut self.lacking) {
+        let mut open: Vec<usize> = due.to_vec();
+        open.retain(|at| self.offered.contains(at));
+        let mut kinds = self.list_kinds(&open);
+        for request in self.take_lacking() {
+            let before = self.offered.len();
             if self.may_get_offered(request, &kinds) {
-                let before = self.offered.len();
                 let demand = self.view.requests[request].demand;
                 if demand.gang || demand.topology == Topology::SingleDomain {
-                    self.give_to_gang(request, due, first);
+                    self.give_to_gang(request);
                 } else {
-                    self.give_to_pods(request, due, first);
-                }
-                if self.offered.len() < before {
-                    kinds = self.list_offered_kinds();
+                    self.give_to_pods(request, &open);
                 }
             }
-            if self.starved_gang == Some(request) && self.is_lacking(request) {
-                first = Some(request);
+            let is_first = self.starved_gang == Some(request) && self.is_lacking(request);
+            if is_first {
+                self.first_gang = Some(FirstGang::new(request, due, &self.view));
+            }
+            if is_first || self.offered.len() < before {
+                open.retain(|at| self.offered.contains(at) && !self.is_kept_for_first(*at));
+                kinds = self.list_kinds(&open);
             }
         }
+        self.first_gang = None;
     }
 
-    /// Whether a request waits because no node is free, and nodes of these kinds would help.
+    /// The requests that lack nodes, in the order in which the next plan serves them: those within a nominal quota first. This one noted
+    /// them after all quotas.
+    fn take_lacking(&mut self) -> Vec<usize> {
+        let mut lacking = std::mem::take(&mut self.lacking);
+        let depths: Vec<usize> = self.tree.nominal_quota_depths().collect();
+        let least = self.view.smallest_node_gpus();
+        lacking.sort_by_cached_key(|request| {
+            let nodes = if self.view.requests[*request].demand.gang {
+                self.count_nodes_for(*request, &self.progress[*request].unplaced)
+            } else {
+                1
+            };
+            let (tenant, gpus) = (self.view.tenant_of(*request), least * u64::from(nodes));
+            let within = |depth: &usize| self.tree.is_within_nominal_quota_at(tenant, *depth, gpus);
+            depths.iter().position(within).unwrap_or(depths.len())
+        });
+        lacking
+    }
+
+    /// Whether a request waits because it lacks nodes, and some of these kinds would help.
     fn may_get_offered(&self, request: usize, kinds: &BTreeSet<usize>) -> bool {
         let spec = &self.view.requests[request];
         let mut kinds = kinds.iter().map(|kind| &self.view.kinds[*kind]);
@@ -73,47 +92,68 @@ impl PlanningPass<'_> {
             && self.find_pause(self.view.tenant_of(request)).is_none()
     }
 
+    /// Whether a request waits because no node is free, or because others do not lend those that are: with one more they may.
     fn is_lacking(&self, request: usize) -> bool {
-        self.progress[request].blocked_by == Some(Blocked::NoFreeNodes)
+        let blocked = self.progress[request].blocked_by.as_ref();
+        blocked.is_some_and(|blocked| matches!(blocked, Blocked::NoFreeNodes | Blocked::NotLent { .. }))
     }
 
-    fn list_offered_kinds(&self) -> BTreeSet<usize> {
-        self.offered.iter().map(|at| self.view.nodes[*at].kind).collect()
+    fn list_kinds(&self, nodes: &[usize]) -> BTreeSet<usize> {
+        nodes.iter().map(|at| self.view.nodes[*at].kind).collect()
     }
 
-    /// Gives nodes to pods. `first`: the gang before them for which nodes are kept as they become free.
-    fn give_to_pods(&mut self, request: usize, due: &[usize], first: Option<usize>) {
-        let group = self.view.requests[request].group;
-        for at in due.iter().copied() {
-            let helps = self.offered.contains(&at)
-                && self.may_count_on(at, group)
+    /// Gives nodes to pods. `open`: those that are not kept for a gang before them.
+    fn give_to_pods(&mut self, request: usize, open: &[usize]) {
+        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
+        // A limit that forbids a node may allow a smaller one, or one of another tenant.
+        let mut refused: BTreeSet<(u64, Option<usize>)> = BTreeSet::new();
+        for at in open.iter().copied() {
+            let (gpus, holder) = (self.view.gpus(at), self.view.nodes[at].group);
+            let alike = (gpus, holder.map(|holder| self.view.node_groups[holder].tenant));
+            let helps = !refused.contains(&alike)
                 && self.matches(request, at)
-                && self.progress[request].unplaced.any_fits(self.view.capacity(at));
-            if !helps || self.are_kept_for(first, &[at], due) {
+                && self.progress[request].unplaced.any_fits(self.view.capacity(at))
+                && self.may_count_on(at, group);
+            if !helps || self.is_kept_for_first(at) {
                 continue;
             }
-            if !self.may_have_later(group, at) {
+            let limits = self.check_limits(group, 1 + self.groups[group].earmarked, gpus);
+            if matches!(limits, Err(Blocked::MaxNodes { .. } | Blocked::MissingQuota(_))) {
                 break;
+            }
+            if limits.is_err() || !self.is_lent_later(tenant, &[], &[at]) {
+                refused.insert(alike);
+                continue;
             }
             self.take_from_group(at, request);
             self.wait_for_node(request, at);
+            self.note_given(&[at]);
         }
         if self.progress[request].unplaced.is_empty() {
             self.progress[request].blocked_by = Some(Blocked::NodesComing);
         }
     }
 
-    /// Gives a gang all nodes that it needs, those included that are free or come in any case; or none. `first` as above.
-    fn give_to_gang(&mut self, request: usize, due: &[usize], first: Option<usize>) {
+    /// Gives a gang all nodes that it needs, those included that are free or come in any case; or none.
+    fn give_to_gang(&mut self, request: usize) {
         let stage = Stage {
             quota_depth: None,
             priority: self.view.requests[request].demand.priority,
         };
         let (kept, unplaced) = self.stop_keeping_nodes(request);
         let now = self.place_gang(request);
-        if let Some((placement, later)) = self.find_gang_nodes(request, stage, &now) {
-            let tenant = self.view.tenant_of(request);
-            if !self.are_kept_for(first, &later, due) && self.is_lent_later(tenant, &placement.free, &later) {
+        let incoming = self.incoming.clone();
+        let mut open = std::mem::take(&mut self.incoming);
+        open.retain(|at| self.is_own(request, *at) || !self.is_kept_for_first(*at));
+        self.incoming = open;
+        let found = self.find_gang_nodes(request, stage, &now);
+        self.incoming = incoming;
+        if let Some((placement, later)) = found {
+            // The next plan serves minimums first.
+            let is_for_minimum = later.iter().any(|at| self.find_minimum_for(*at).is_some());
+            if !is_for_minimum && !self.are_kept_for_first(&later) {
+                self.note_given(&placement.free);
+                self.note_given(&later);
                 self.wait_with(request, placement, later);
                 return;
             }
@@ -121,24 +161,8 @@ impl PlanningPass<'_> {
         self.keep_nodes(request, kept, unplaced);
     }
 
-    /// Whether nodes would be kept for the gang `first` once they are free together with those of `due` that others get.
-    fn are_kept_for(&mut self, first: Option<usize>, nodes: &[usize], due: &[usize]) -> bool {
-        let Some(gang) = first else { return false };
-        let mut coming = nodes.to_vec();
-        let given = due.iter().filter(|at| !self.offered.contains(at));
-        coming.extend(given);
-        self.would_keep_any(gang, &coming)
-    }
-
-    /// Whether a group may have one more node that is not free yet.
-    fn may_have_later(&mut self, group: usize, node: usize) -> bool {
-        let nodes = 1 + self.groups[group].earmarked;
-        self.check_limits(group, nodes, self.view.gpus(node)).is_ok()
-            && self.is_lent_later(self.view.node_groups[group].tenant, &[], &[node])
-    }
-
     /// Whether a tenant may take nodes that are `free`, and those that are free `later`, and leave those that others do not lend.
-    fn is_lent_later(&mut self, tenant: usize, free: &[usize], later: &[usize]) -> bool {
+    pub fn is_lent_later(&mut self, tenant: usize, free: &[usize], later: &[usize]) -> bool {
         if !self.tree.has_lending_limits() {
             return true;
         }

@@ -20,6 +20,7 @@
 
 mod available;
 mod check;
+mod first_gang;
 mod fleet;
 mod impossible;
 mod lacking;

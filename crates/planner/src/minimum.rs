@@ -109,12 +109,13 @@ impl PlanningPass<'_> {
         self.available.find(&search, &self.view.kinds).nodes
     }
 
-    /// Lets minimums wait that cannot be met now: cancels incomplete reservations, and keeps free and incoming nodes if the
-    /// pool can have enough once other tenants release the nodes that they have for requests.
+    /// Lets minimums wait that cannot be met now: cancels incomplete reservations, and keeps those free and incoming nodes that others
+    /// lend, if the pool can have enough once other tenants release the nodes that they have for requests.
     fn wait_for_minimums(&mut self, groups: &Range<usize>) {
-        let blocked = groups
-            .clone()
-            .any(|group| self.groups[group].minimum_blocked_by.is_some());
+        let is_blocked = groups.clone().any(|group| {
+            let blocked = self.groups[group].minimum_blocked_by.as_ref();
+            blocked.is_some_and(|blocked| !matches!(blocked, Blocked::NotLent { .. }))
+        });
         for group in groups.clone() {
             self.cancel_incomplete_reservations(group);
             self.groups[group].missing = self.count_missing(group);
@@ -124,7 +125,7 @@ impl PlanningPass<'_> {
                     .get_or_insert(Blocked::NoFreeNodes);
             }
         }
-        if blocked || self.count_reachable_nodes() < self.count_missing_of(groups) as usize {
+        if is_blocked || !self.are_within_reach(groups) {
             return;
         }
         for group in groups.clone() {
@@ -151,7 +152,7 @@ impl PlanningPass<'_> {
             if missing == 0 {
                 break;
             }
-            if self.may_count_on(at, group) {
+            if self.may_be_for_minimum(at, group) {
                 if self.is_idle_too_long(at) && self.decisions[at] == Decision::Undecided {
                     self.release_as_idle(at);
                 }
@@ -167,21 +168,51 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Gives a node that was reclaimed for a request to a minimum that waits, if there is one: the next plan would serve the
-    /// minimum before the request. Returns whether there is one.
-    pub fn pass_to_minimum(&mut self, node: usize) -> bool {
-        let Some((group, missing)) = self.unmet_minimums.first_mut() else {
+    /// Whether the minimum of a group may have a node that is free, or will be: others lend it, and no quota is in the way.
+    fn may_be_for_minimum(&mut self, node: usize, group: usize) -> bool {
+        let (tenant, gpus) = (self.view.node_groups[group].tenant, self.view.gpus(node));
+        if !self.may_count_on(node, group) || self.check_quota_limits(tenant, gpus).is_err() {
             return false;
-        };
+        }
+        if self.view.nodes[node].is_free() {
+            self.check_lending(tenant, gpus).is_ok()
+        } else {
+            self.is_lent_later(tenant, &[], &[node])
+        }
+    }
+
+    /// The first minimum that waits and may have a node. It is an entry of `unmet_minimums`.
+    pub fn find_minimum_for(&mut self, node: usize) -> Option<usize> {
+        let mut unmet = 0..self.unmet_minimums.len();
+        unmet.find(|minimum| self.may_be_for_minimum(node, self.unmet_minimums[*minimum].0))
+    }
+
+    /// Gives a node that is taken from a tenant to a minimum that waits, as [`Self::find_minimum_for`] found it: the next plan would serve
+    /// the minimum before the request for which the node was taken.
+    pub fn pass_to_minimum(&mut self, minimum: usize, node: usize) {
+        let (group, missing) = &mut self.unmet_minimums[minimum];
         let group = *group;
         *missing -= 1;
         if *missing == 0 {
-            self.unmet_minimums.remove(0);
+            self.unmet_minimums.remove(minimum);
             self.groups[group].minimum_blocked_by = Some(Blocked::NodesComing);
         }
         self.earmark(node, group);
         self.groups[group].earmarked_for_minimum.push(node);
-        true
+    }
+
+    /// Whether the pool can have enough nodes for minimums of one tenant, besides those that others do not lend.
+    fn are_within_reach(&self, groups: &Range<usize>) -> bool {
+        let (missing, reachable) = (self.count_missing_of(groups) as usize, self.count_reachable_nodes());
+        if reachable < missing || !self.tree.has_lending_limits() {
+            return reachable >= missing;
+        }
+        let tenant = self.view.node_groups[groups.start].tenant;
+        let needed = self.view.smallest_node_gpus() * missing as u64;
+        // As if all were large: nothing is given up that can be met.
+        let largest = self.view.kinds.iter().map(|kind| kind.gpus).max().unwrap_or(1);
+        self.tree.is_within_nominal_quota(tenant, needed)
+            || needed + self.tree.gpus_not_lent_by_others(tenant) <= largest * reachable as u64
     }
 
     /// Counts the nodes that a minimum can count on: free ones, incoming ones, and those that other tenants have for requests.

@@ -1,6 +1,7 @@
 //! The planning of one pool: the decisions so far, and the few operations that change them.
 
 use crate::available::AvailableNodes;
+use crate::first_gang::FirstGang;
 use crate::load::Load;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::unused_nodes::LeftUnused;
@@ -122,12 +123,14 @@ pub(crate) struct PlanningPass<'a> {
     pub victims: Option<Victims>,
     /// What is known of nodes that tenants did not use, by tenant.
     pub unused: HashMap<usize, UnusedNodes>,
-    /// Nodes whose request also waits for a node that is not ready.
+    /// Nodes whose request also waits for a node that is not ready, or not free yet.
     pub awaited: Vec<bool>,
-    /// Requests for which no node was free, in the order in which they were served.
+    /// Requests for which no node was free, or none that others lend, in the order in which they were served.
     pub lacking: Vec<usize>,
     /// Nodes that pods keep for too long without using them, while requests of other tenants may count on them.
     pub offered: BTreeSet<usize>,
+    /// A gang that waits before the requests that may get offered nodes.
+    pub first_gang: Option<FirstGang>,
     /// Nodes of tenants that this plan releases and that no pod used, with what was known of the tenant before.
     pub left_unused: HashMap<usize, (UnusedNodes, LeftUnused)>,
     /// Whether tenants have more nodes that no pod ever used than nodes in use. Counted on first use.
@@ -161,6 +164,7 @@ impl<'a> PlanningPass<'a> {
             awaited: vec![false; view.nodes.len()],
             lacking: Vec::new(),
             offered: BTreeSet::new(),
+            first_gang: None,
             left_unused: HashMap::new(),
             leaves_most_unused: HashMap::new(),
             view,
@@ -229,19 +233,18 @@ impl<'a> PlanningPass<'a> {
         self.incoming.insert(at, node);
     }
 
-    /// Whether a group may count on an incoming node. An idle node is not released if its own group needs it for its minimum. One that
-    /// is offered goes to other tenants: its own has left it unused.
+    /// Whether a group may count on an incoming node. An idle node is not released if its own group needs it for its minimum, which
+    /// counts those that were taken before it in the same search. One that is offered goes to other tenants: its own has left it unused.
     pub fn may_count_on(&self, node: usize, group: usize) -> bool {
         let Some(holder) = self.view.nodes[node].group.filter(|_| self.is_idle_too_long(node)) else {
             return true;
         };
+        let has_spare = self.groups[holder].staying > self.view.node_groups[holder].spec.min_nodes;
         match self.decisions[node] {
-            Decision::Undecided => {
-                holder != group && self.groups[holder].staying > self.view.node_groups[holder].spec.min_nodes
-            }
+            Decision::Undecided => holder != group && has_spare,
             Decision::Needed => {
                 let tenant_of = |group: usize| self.view.node_groups[group].tenant;
-                self.offered.contains(&node) && tenant_of(holder) != tenant_of(group)
+                self.offered.contains(&node) && tenant_of(holder) != tenant_of(group) && has_spare
             }
             decision => matches!(decision, Decision::Release { .. }),
         }

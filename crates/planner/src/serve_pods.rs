@@ -21,9 +21,15 @@ impl<'a> PlanningPass<'a> {
             Ok(outcome) => return outcome,
             Err(not_lent) => not_lent,
         };
-        let next = self.find_incoming(request).or_else(|| self.find_victim(request));
-        let group = self.view.requests[request].group;
-        let Some(node) = next.filter(|_| not_lent.is_none()) else {
+        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
+        let next = match not_lent {
+            None => self.find_incoming(request).or_else(|| self.find_victim(request)),
+            // With a node that comes, enough may be free besides for what others do not lend. Nothing is reclaimed as long as nodes are free.
+            Some(_) => self
+                .find_incoming(request)
+                .filter(|at| self.is_lent_later(tenant, &[], &[*at])),
+        };
+        let Some(node) = next else {
             if stage.quota_depth.is_some() {
                 return Outcome::NotNow;
             }
@@ -32,13 +38,17 @@ impl<'a> PlanningPass<'a> {
             return self.block(request, blocked.unwrap_or(Blocked::NoFreeNodes));
         };
         let gpus = self.view.gpus(node);
-        if !self.is_in_stage(self.view.tenant_of(request), stage, gpus) {
+        if !self.is_in_stage(tenant, stage, gpus) {
             return Outcome::NotNow;
         }
         if let Err(blocked) = self.check_limits(group, 1 + self.groups[group].earmarked, gpus) {
             return self.block(request, blocked);
         }
-        if self.take_from_group(node, request) && self.pass_to_minimum(node) {
+        let minimum = self.find_minimum_for(node);
+        if self.take_from_group(node, request)
+            && let Some(minimum) = minimum
+        {
+            self.pass_to_minimum(minimum, node);
             return Outcome::Progress;
         }
         self.wait_for_node(request, node);
@@ -134,7 +144,7 @@ impl<'a> PlanningPass<'a> {
     }
 
     pub fn block(&mut self, request: usize, blocked: Blocked<'a>) -> Outcome {
-        if blocked == Blocked::NoFreeNodes {
+        if matches!(blocked, Blocked::NoFreeNodes | Blocked::NotLent { .. }) {
             self.lacking.push(request);
         }
         self.progress[request].blocked_by = Some(blocked);

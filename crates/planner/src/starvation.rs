@@ -6,7 +6,6 @@ use crate::pass::PlanningPass;
 use crate::placement::Placement;
 use crate::{Seconds, Topology};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 /// Starvation limit of a pool that does not set one.
 const DEFAULT_STARVATION_LIMIT: Seconds = 600;
@@ -54,42 +53,6 @@ impl PlanningPass<'_> {
         (free, std::mem::replace(&mut self.progress[request].unplaced, load))
     }
 
-    /// Whether one of `nodes` would be kept for a gang for which nodes are kept already, if they were free.
-    pub fn would_keep_any(&mut self, gang: usize, nodes: &[usize]) -> bool {
-        let spec = &self.view.requests[gang];
-        if spec.demand.topology == Topology::Any {
-            let unplaced = &self.progress[gang].unplaced;
-            return nodes
-                .iter()
-                .any(|at| self.matches(gang, *at) && unplaced.any_fits(self.view.capacity(*at)));
-        }
-        let (kept, unplaced) = self.stop_keeping_nodes(gang);
-        for at in nodes {
-            let node = &self.view.nodes[*at];
-            self.available.put_back(*at, node.kind, node.domain, node.gpus);
-        }
-        let domains: BTreeSet<usize> = nodes.iter().map(|at| self.view.nodes[*at].domain).collect();
-        let keeps_any = domains
-            .into_iter()
-            .any(|domain| self.would_keep_any_in(domain, gang, nodes, &kept));
-        for at in nodes {
-            let node = &self.view.nodes[*at];
-            self.available.remove(*at, node.kind, node.domain, node.gpus);
-        }
-        self.keep_nodes(gang, kept, unplaced);
-        keeps_any
-    }
-
-    /// The same for a domain, while all of `nodes` and `kept` are free. `kept`: what is kept now.
-    fn would_keep_any_in(&self, domain: usize, gang: usize, nodes: &[usize], kept: &[usize]) -> bool {
-        let (load, selector) = (&self.view.requests[gang].load, self.view.requests[gang].selector);
-        let (free, _) = self.available.find_in_domain(domain, load, selector, &self.view.kinds);
-        let is_same = |first: &usize| self.view.nodes[*first].domain == domain;
-        let is_promising = kept.first().is_none_or(is_same)
-            || (free.len(), Reverse(free.first())) > (kept.len(), Reverse(kept.first()));
-        is_promising && self.is_large_enough(domain, gang) && nodes.iter().any(|at| free.contains(at))
-    }
-
     /// Whether the pool has enough nodes for a gang once other tenants release the nodes that they have for requests.
     fn is_reachable(&mut self, request: usize) -> bool {
         self.list_reachable();
@@ -111,7 +74,7 @@ impl PlanningPass<'_> {
     }
 
     /// Whether a gang fits in a domain once other tenants release the nodes there that they have for requests.
-    fn is_large_enough(&self, domain: usize, gang: usize) -> bool {
+    pub fn is_large_enough(&self, domain: usize, gang: usize) -> bool {
         let (load, selector) = (&self.view.requests[gang].load, self.view.requests[gang].selector);
         let reachable = self.reachable.as_ref().filter(|_| domain < self.view.domains.len());
         reachable.is_some_and(|reachable| {

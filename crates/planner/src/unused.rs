@@ -178,9 +178,14 @@ impl PlanningPass<'_> {
         let together = demand.gang || demand.topology == Topology::SingleDomain;
         let mut nodes = placement.on_held.iter();
         if together && nodes.any(|(at, _)| !self.view.nodes[*at].is_serving()) {
-            for (at, _) in &placement.on_held {
-                self.awaited[*at] = true;
-            }
+            self.note_awaited(placement);
+        }
+    }
+
+    /// Notes that the request on these nodes of its group waits for further ones.
+    pub fn note_awaited(&mut self, placement: &Placement) {
+        for (at, _) in &placement.on_held {
+            self.awaited[*at] = true;
         }
     }
 

@@ -22,11 +22,13 @@ pub type UnusedNodesByTenant = BTreeMap<String, BTreeMap<String, UnusedNodes>>;
 pub struct UnusedNodes {
     /// Since when it has had nodes that are idle for too long and that only pods which wait keep. None: it has none.
     pub kept_since: Option<Seconds>,
-    /// When nodes were released that none of its pods used.
+    /// When the first nodes of this time were released that none of its pods used.
+    pub began_at: Seconds,
+    /// When the last of them were released.
     pub released_at: Seconds,
     /// How many; the most of all times in a row.
     pub nodes: u32,
-    /// How often that happened in a row. 0: it did not happen. Nodes that came before others were released do not count as a further time.
+    /// How often that happened in a row. 0: it did not happen. Nodes that came before the time began do not count as a further one.
     pub times: u32,
 }
 
@@ -49,6 +51,7 @@ impl UnusedNodes {
         Self {
             // A clock that went back must not make a pause longer.
             kept_since: self.kept_since.map(|since| since.min(now)),
+            began_at: released.began_at.min(now),
             released_at: released.released_at.min(now),
             ..released
         }
@@ -59,8 +62,9 @@ impl UnusedNodes {
         if left.nodes == 0 {
             return self;
         }
-        // Nodes that came together are not released at the same moment.
-        let came_before = left.last_came.is_some_and(|came| came <= self.released_at);
+        // Nodes that came together are not released at the same moment. Compared with the last release, nodes of two pods that are lost in
+        // turns would be the same time for ever.
+        let came_before = left.last_came.is_some_and(|came| came <= self.began_at);
         let is_same = self.times > 0 && (came_before || now < self.released_at + FIRST_PAUSE);
         let was_spared = is_same && self.find_pause(now).is_none();
         let times = if is_same {
@@ -70,6 +74,7 @@ impl UnusedNodes {
         };
         Self {
             kept_since: self.kept_since,
+            began_at: if is_same { self.began_at } else { now },
             released_at: if was_spared && !left.pods_wait {
                 self.released_at
             } else {
@@ -157,6 +162,23 @@ mod tests {
         let now = unused.released_at + 5_000;
         let again = unused.add(left(1, unused.released_at + 1, true), now);
         assert_eq!(again.paused_until(), Some(now + 1_200), "it got the node afterwards");
+    }
+
+    #[test]
+    fn pauses_grow_also_if_a_tenant_loses_the_nodes_of_two_pods_in_turns() {
+        let (mut unused, mut times) = (UnusedNodes::default(), Vec::new());
+        // The node of each pod comes again before that of the other is released.
+        for (came, now) in [
+            (100, 1_000),
+            (100, 1_960),
+            (1_600, 2_920),
+            (2_560, 3_880),
+            (5_080, 6_400),
+        ] {
+            unused = unused.add(left(1, came, true), now);
+            times.push(unused.times);
+        }
+        assert_eq!(times, [3, 3, 4, 4, 5]);
     }
 
     #[test]

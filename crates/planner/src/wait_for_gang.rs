@@ -16,11 +16,13 @@ impl PlanningPass<'_> {
     /// Otherwise does nothing. `now`: the nodes that it has, and free ones.
     pub fn wait_for_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Outcome> {
         let (placement, later) = self.find_gang_nodes(request, stage, now)?;
-        if !self.unmet_minimums.is_empty()
-            && let Some(taken) = later.iter().copied().find(|at| self.take_from_group(*at, request))
-        {
-            self.pass_to_minimum(taken);
-            return Some(Outcome::Progress);
+        for at in later.iter().copied() {
+            if let Some(minimum) = self.find_minimum_for(at)
+                && self.take_from_group(at, request)
+            {
+                self.pass_to_minimum(minimum, at);
+                return Some(Outcome::Progress);
+            }
         }
         self.wait_with(request, placement, later);
         Some(Outcome::Finished)
@@ -28,30 +30,77 @@ impl PlanningPass<'_> {
 
     /// Finds all nodes of a gang: those that it can have now, incoming ones, and borrowed ones, as far as limits allow them.
     pub fn find_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Candidate> {
+        // A stage that it cannot be in must not cost one of the searches.
+        if !self.is_in_stage(self.view.tenant_of(request), stage, 0) {
+            return None;
+        }
         self.list_victims();
         let has_victims = self.victims.as_ref().is_some_and(|victims| !victims.groups.is_empty());
         if self.incoming.is_empty() && !has_victims {
             return None;
         }
-        let found = match self.view.requests[request].demand.topology {
-            Topology::Any => self.collect_anywhere(request, now.clone()),
-            Topology::SingleDomain => {
-                let may_search = self.may_search_domains(request);
-                may_search.then(|| self.collect_in_one_domain(request)).flatten()
-            }
-        };
-        let (placement, later) = found?;
-        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
-        let gpus = |nodes: &[usize]| nodes.iter().map(|at| self.view.gpus(*at)).sum::<u64>();
-        let new_gpus = gpus(&placement.free) + gpus(&later);
-        let new_nodes = placement.free.len() + later.len() + self.groups[group].earmarked;
-        if !self.is_in_stage(tenant, stage, new_gpus)
-            || self.check_limits(group, new_nodes, new_gpus).is_err()
-            || self.check_lending(tenant, gpus(&placement.free)).is_err()
-        {
+        let in_one_domain = self.view.requests[request].demand.topology == Topology::SingleDomain;
+        if in_one_domain && !self.may_search_domains(request) {
             return None;
         }
-        Some((placement, later))
+        let (placement, later) = self.find_lent_nodes(request, now)?;
+        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
+        let new = placement.free.iter().chain(&later);
+        let new_gpus: u64 = new.map(|at| self.view.gpus(*at)).sum();
+        let new_nodes = placement.free.len() + later.len() + self.groups[group].earmarked;
+        let may_have =
+            self.is_in_stage(tenant, stage, new_gpus) && self.check_limits(group, new_nodes, new_gpus).is_ok();
+        may_have.then_some((placement, later))
+    }
+
+    /// Finds all nodes of a gang. If others do not lend all of the free ones, it counts on nodes that come in place of these.
+    fn find_lent_nodes(&mut self, request: usize, now: &Placement) -> Option<Candidate> {
+        let tenant = self.view.tenant_of(request);
+        let (placement, later) = self.collect_nodes(request, now, None)?;
+        // Nodes that its quota loses count for it until they are gone, so a gang may wait for more than it may have now. Offered nodes must
+        // be sure to help.
+        let is_lent = if self.offered.is_empty() {
+            let gpus = placement.free.iter().map(|at| self.view.gpus(*at)).sum();
+            self.check_lending(tenant, gpus).is_ok()
+        } else {
+            self.is_lent_later(tenant, &placement.free, &later)
+        };
+        if is_lent {
+            return Some((placement, later));
+        }
+        let not_lent = self.tree.gpus_not_lent_by_others(tenant);
+        let lent = self.available.gpus.saturating_sub(not_lent);
+        let (placement, later) = self.collect_nodes(request, now, Some(lent))?;
+        let is_lent = self.is_lent_later(tenant, &placement.free, &later);
+        is_lent.then_some((placement, later))
+    }
+
+    /// `lent`: how many of the free GPUs it counts on at most; nothing is reclaimed then.
+    fn collect_nodes(&mut self, request: usize, now: &Placement, lent: Option<u64>) -> Option<Candidate> {
+        match (self.view.requests[request].demand.topology, lent) {
+            (Topology::Any, None) => self.collect_anywhere(request, now.clone(), true),
+            (Topology::Any, Some(lent)) => {
+                let limited = self.limit_free_nodes(request, now, lent);
+                self.collect_anywhere(request, limited, false)
+            }
+            (Topology::SingleDomain, _) => self.collect_in_one_domain(request, lent),
+        }
+    }
+
+    /// The placement of a gang with free nodes of `lent` GPUs at most.
+    fn limit_free_nodes(&self, request: usize, placement: &Placement, lent: u64) -> Placement {
+        let group = self.view.requests[request].group;
+        let mut limited = self.pack(request, self.groups[group].free_capacity.iter());
+        self.add_cordoned(request, &mut limited, |_| true);
+        let mut left = lent;
+        for at in &placement.free {
+            let gpus = self.view.gpus(*at);
+            if gpus <= left && limited.unplaced.place(&mut self.view.capacity(*at).to_vec()) > 0 {
+                left -= gpus;
+                limited.free.push(*at);
+            }
+        }
+        limited
     }
 
     /// Lets a gang wait until the nodes `later` are free, too.
@@ -63,6 +112,9 @@ impl PlanningPass<'_> {
                 request: self.request_name(request),
             };
             self.cancel_release(*own, reason);
+        }
+        if !later.is_empty() {
+            self.note_awaited(&placement);
         }
         let free = placement.free.clone();
         let complete = Placement {
@@ -78,8 +130,8 @@ impl PlanningPass<'_> {
         self.progress[request].blocked_by = Some(Blocked::NodesComing);
     }
 
-    /// Adds incoming nodes, then borrowed ones, to those that a gang can have now, until it fits.
-    fn collect_anywhere(&mut self, request: usize, mut placement: Placement) -> Option<Candidate> {
+    /// Adds incoming nodes, then borrowed ones if it `reclaims` any, to those that a gang can have now, until it fits.
+    fn collect_anywhere(&mut self, request: usize, mut placement: Placement, reclaims: bool) -> Option<Candidate> {
         let group = self.view.requests[request].group;
         let (mut later, mut assumed) = (Vec::new(), Vec::new());
         for at in self.incoming.clone() {
@@ -101,7 +153,7 @@ impl PlanningPass<'_> {
         let mut gpus: u64 = so_far.map(|at| self.view.gpus(*at)).sum();
         let before = self.progress[request].unplaced.clone();
         let mut taken = Vec::new();
-        while !placement.unplaced.is_empty() {
+        while reclaims && !placement.unplaced.is_empty() {
             self.progress[request].unplaced = placement.unplaced.clone();
             let Some(node) = self.choose_victim(request, gpus) else {
                 break;
@@ -135,17 +187,23 @@ impl PlanningPass<'_> {
         true
     }
 
-    /// Finds the domain in which a gang fits with the fewest nodes reclaimed, then with the fewest to wait for.
-    fn collect_in_one_domain(&mut self, request: usize) -> Option<Candidate> {
-        let sources = self.list_sources_by_domain(request);
+    /// Finds the domain in which a gang fits with the fewest nodes reclaimed, then with the fewest to wait for. `lent`: as above.
+    fn collect_in_one_domain(&mut self, request: usize, lent: Option<u64>) -> Option<Candidate> {
+        let mut sources = self.list_sources_by_domain(request);
+        if lent.is_some() {
+            for [.., borrowed] in &mut sources {
+                borrowed.clear();
+            }
+        }
         let offered: BTreeSet<usize> = self.offered.iter().map(|at| self.view.nodes[*at].domain).collect();
         let mut best: Option<((usize, usize, usize, usize), Candidate)> = None;
         // Domains without offered nodes were searched before.
         let searched = |domain: &usize| offered.is_empty() || offered.contains(domain);
         for (domain, of_domain) in sources.iter().enumerate().filter(|(domain, _)| searched(domain)) {
-            let ([free, incoming, borrowed], candidate) = self.collect_in(request, domain, of_domain);
+            let ([free, incoming, borrowed], candidate) = self.collect_in(request, domain, of_domain, lent);
             let key = (borrowed, incoming, free, domain);
-            if candidate.0.unplaced.is_empty() && best.as_ref().is_none_or(|(other, _)| key < *other) {
+            let is_better = candidate.0.unplaced.is_empty() && best.as_ref().is_none_or(|(other, _)| key < *other);
+            if is_better && !self.are_kept_for_first(&candidate.1) {
                 best = Some((key, candidate));
             }
         }
@@ -183,8 +241,15 @@ impl PlanningPass<'_> {
         sources
     }
 
-    /// Places a gang on the nodes of one domain; also returns the number of nodes of each source.
-    fn collect_in(&self, request: usize, domain: usize, sources: &[Vec<usize>; 3]) -> ([usize; 3], Candidate) {
+    /// Places a gang on the nodes of one domain; also returns the number of nodes of each source. `lent`: as above.
+    fn collect_in(
+        &self,
+        request: usize,
+        domain: usize,
+        sources: &[Vec<usize>; 3],
+        lent: Option<u64>,
+    ) -> ([usize; 3], Candidate) {
+        let mut lent = lent.unwrap_or(u64::MAX);
         let held = self.groups[self.view.requests[request].group].free_capacity.iter();
         let mut placement = self.pack(request, held.filter(|(at, _)| self.view.nodes[*at].domain == domain));
         let (mut later, mut number) = (Vec::new(), [0, 0, 0]);
@@ -194,12 +259,19 @@ impl PlanningPass<'_> {
                 if !self.matches(request, *at) || own && !self.may_cancel_release(*at, &placement.cordoned) {
                     continue;
                 }
+                let is_free = source == 0;
+                if is_free && self.view.gpus(*at) > lent {
+                    continue;
+                }
                 if placement.unplaced.place(&mut self.view.capacity(*at).to_vec()) == 0 {
                     continue;
                 }
                 number[source] += 1;
                 match source {
-                    0 => placement.free.push(*at),
+                    0 => {
+                        lent -= self.view.gpus(*at);
+                        placement.free.push(*at);
+                    }
                     1 if own => placement.cordoned.push(*at),
                     _ => later.push(*at),
                 }

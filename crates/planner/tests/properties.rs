@@ -114,14 +114,20 @@ fn is_paused(fleet: &Fleet, tenant: &Tenant) -> bool {
     untils.max().is_some_and(|until| fleet.now < until)
 }
 
-/// Text of a fleet in which tenant a keeps idle nodes for pods that do not start, and tenants b, c and d have demand. `nodes`: whose, how many
-/// GPUs, its zone. `demand`: tenant, pods, GPUs of each, zone, whether it is a gang, and one in a single domain.
-fn describe_kept_fleet(nodes: &[(usize, bool, bool)], demand: &[RandomDemand], starvation: u32) -> String {
+/// Text of a fleet in which tenant a keeps idle nodes for pods that do not start, and tenants b, c and d have demand. `minimum`: of the group
+/// of a, as far as it has nodes. `nodes`: whose, how many GPUs, its zone. `demand`: tenant, pods, GPUs of each, zone, whether it is a gang, and one in a single domain.
+fn describe_kept_fleet(
+    minimum: usize,
+    nodes: &[(usize, bool, bool)],
+    demand: &[RandomDemand],
+    starvation: u32,
+) -> String {
     let mut text = format!("pool h100 gpus=8 domains idle=300 hold=600 reclaim=never starvation={starvation}\n");
     let kept = nodes.iter().filter(|(holder, ..)| *holder < 2).count();
     writeln!(
         text,
-        "tenant a\ngroup a/g h100 0..{kept}\ndemand a/g stuck 99x4 since=3600"
+        "tenant a\ngroup a/g h100 {}..{kept}\ndemand a/g stuck 99x4 since=3600",
+        minimum.min(kept)
     )
     .unwrap();
     for other in ["b", "c", "d"] {
@@ -418,8 +424,9 @@ proptest! {
             (0..3_usize, 1..5_u32, 0..4_u32, prop::option::of(any::<bool>()), any::<bool>(), any::<bool>()), 1..6,
         ),
         is_starved in any::<bool>(),
+        minimum in 0..4_usize,
     ) {
-        let text = describe_kept_fleet(&nodes, &demand, if is_starved { 30 } else { 99_999 });
+        let text = describe_kept_fleet(minimum, &nodes, &demand, if is_starved { 30 } else { 99_999 });
         let mut fleet = support::read_fleet(&text);
         let kept = UnusedNodes { kept_since: Some(fleet.now - 900), ..UnusedNodes::default() };
         fleet.tenants[0].unused.insert("h100".into(), kept);
@@ -427,6 +434,9 @@ proptest! {
         prop_assert_eq!(check(&fleet, &made), []);
         let unused = made.actions.iter().filter(|action| matches!(action.reason, ActionReason::Unused { .. }));
         let released: Vec<&str> = unused.map(|action| action.node.as_str()).collect();
+        let of_a = fleet.nodes.iter().filter(|node| tenant_of(node) == Some("a"));
+        let staying = of_a.clone().filter(|node| made.actions.iter().all(|action| action.node != node.name)).count();
+        prop_assert!(staying >= minimum.min(of_a.count()), "{text}\n{}", describe(&made));
         let others: Vec<&Demand> = fleet.tenants[1..].iter().flat_map(|tenant| &tenant.node_groups[0].demand).collect();
         for node in fleet.nodes.iter().filter(|node| released.contains(&node.name.as_str())) {
             prop_assert_eq!(tenant_of(node), Some("a"));

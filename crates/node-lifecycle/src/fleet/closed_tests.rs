@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 const GPU: &str = "nvidia.com/gpu";
 const PRESSURE: &str = "node.kubernetes.io/disk-pressure";
+const MEMORY: &str = "node.kubernetes.io/memory-pressure";
+const PROBLEM: &str = "node-problem-detector.example.com/xid";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 fn at(second: i64) -> Timestamp {
@@ -95,6 +97,13 @@ fn fleet(groups: Vec<NodeGroup>, nodes: &[Value], workloads: Vec<Arc<Workload>>)
     build_snapshot(&input).0
 }
 
+/// Nodes that the plan for a fleet reserves.
+fn reserved(fleet: &Fleet) -> Vec<String> {
+    let actions = plan(fleet).actions.into_iter();
+    let reserved = actions.filter(|action| matches!(action.kind, ActionKind::Reserve { .. }));
+    reserved.map(|action| action.node).collect()
+}
+
 #[test]
 fn a_pod_gets_another_node_than_a_free_one_that_is_closed() {
     let burst = || vec![NodeGroup::dynamic("burst", "h100", 0, 1)];
@@ -103,12 +112,32 @@ fn a_pod_gets_another_node_than_a_free_one_that_is_closed() {
         let fleet = fleet(burst(), &nodes, vec![pod("train", 8, None)]);
         let is_closed = matches!(&fleet.nodes[0].state, NodeState::Unavailable { reason } if reason.contains(PRESSURE));
         assert_eq!(is_closed, taint == Some(PRESSURE), "{:?}", fleet.nodes[0].state);
+        assert_eq!(reserved(&fleet), [expected], "{taint:?}");
+    }
+}
+
+#[test]
+fn a_pod_gets_another_node_than_one_in_use_that_has_a_problem() {
+    for (taint, expected) in [(Some(PROBLEM), vec!["n2"]), (Some(PRESSURE), vec![]), (None, vec![])] {
+        let nodes = [node("n1", Some("burst"), taint), node("n2", None, None)];
+        let pods = vec![pod("runs", 4, Some("n1")), pod("waits", 4, None)];
+        let fleet = fleet(vec![NodeGroup::dynamic("burst", "h100", 0, 4)], &nodes, pods);
+        assert_eq!(reserved(&fleet), expected, "{taint:?}");
+    }
+}
+
+#[test]
+fn an_idle_node_with_little_memory_stays_for_the_pod_that_waits_for_it() {
+    for (taint, is_released) in [(MEMORY, false), (PRESSURE, true)] {
+        let mut held = node("n1", Some("burst"), Some(taint));
+        held["metadata"]["annotations"][labels::IDLE_SINCE] = at(6_000).to_string().into();
+        let burst = NodeGroup::dynamic("burst", "h100", 0, 1);
+        let fleet = fleet(vec![burst], &[held], vec![pod("train", 8, None)]);
         let actions = plan(&fleet).actions;
-        let reserved = actions
+        let released = actions
             .iter()
-            .filter(|action| matches!(action.kind, ActionKind::Reserve { .. }));
-        let reserved: Vec<&str> = reserved.map(|action| action.node.as_str()).collect();
-        assert_eq!(reserved, [expected], "{taint:?}");
+            .any(|action| matches!(action.kind, ActionKind::Release { .. }));
+        assert_eq!(released, is_released, "{taint}: {actions:?}");
     }
 }
 
@@ -124,9 +153,21 @@ fn a_pod_does_not_wait_for_an_idle_node_of_another_group_that_is_closed() {
         let fleet = fleet(groups(), &[node("n1", Some("fix"), taint)], workloads);
         !fleet.tenants[0].node_groups[1].demand.is_empty()
     };
-    for (taint, brings_node) in [(Some(PRESSURE), true), (Some(UNSCHEDULABLE), false), (None, false)] {
+    for (taint, brings_node) in [
+        (Some(PRESSURE), true),
+        (Some(MEMORY), false),
+        (Some(UNSCHEDULABLE), false),
+        (None, false),
+    ] {
         assert_eq!(has_demand(taint, vec![pod("train", 8, None)]), brings_node, "{taint:?}");
     }
-    let beside = vec![pod("runs", 4, Some("n1")), pod("waits", 4, None)];
-    assert!(!has_demand(Some(PRESSURE), beside), "the node is in use");
+    let beside = || vec![pod("runs", 4, Some("n1")), pod("waits", 4, None)];
+    assert!(
+        has_demand(Some(PROBLEM), beside()),
+        "it cannot start beside another pod"
+    );
+    assert!(
+        !has_demand(Some(PRESSURE), beside()),
+        "pods bring no node by filling their disk"
+    );
 }

@@ -5,7 +5,7 @@ use crate::{
     Assignment, AssignmentState,
     demand::{self, HostNode, PoolNodes, SchedulingState, Workload},
     devices::Resolved,
-    node::{autoscalers, find_closing_taint, is_available, is_ready, was_shared},
+    node::{autoscalers, find_closing_taint, has_problem, is_available, is_closed, is_ready, was_shared},
     pod_requests, recorded_gpus,
 };
 use berth_api::HostNodePool;
@@ -39,7 +39,16 @@ impl ObservedNode<'_> {
 
     /// Whether its tenant can use it now. If new pods cannot start there, it is of use only for those that it has.
     pub(super) fn is_usable(&self, is_idle: bool) -> bool {
-        is_available(self.object) && !(is_idle && find_closing_taint(self.object).is_some())
+        is_available(self.object) && !(is_idle && is_closed(self.object))
+    }
+
+    /// What is not free for new pods of its tenant, of `capacity`: all of it if there is a problem. Under pressure on its disk its pods
+    /// would bring another node by what they do.
+    pub(super) fn sum_used(&self, capacity: &Amounts) -> Amounts {
+        if self.assignment.is_some() && has_problem(self.object) {
+            return capacity.clone();
+        }
+        sum_used(&self.pods)
     }
 }
 
@@ -172,7 +181,7 @@ pub(super) fn host_node<'a>(node: &'a ObservedNode<'a>) -> HostNode<'a> {
 }
 
 /// Resources that pods use on a node.
-pub(super) fn sum_used(pods: &[&Workload]) -> Amounts {
+fn sum_used(pods: &[&Workload]) -> Amounts {
     let mut sum = Amounts::new();
     for pod in pods {
         for (resource, amount) in &pod.amounts {
@@ -219,9 +228,9 @@ pub(super) fn planner_node(
         pool: node.pool.clone(),
         domain: key.and_then(|key| node.object.labels().get(key).cloned()),
         labels: collected.labels(node),
+        used: node.sum_used(&capacity),
         capacity,
         recorded_gpus,
-        used: sum_used(&node.pods),
         pods: u32::try_from(node.pods.len()).unwrap_or(u32::MAX),
         idle_since,
         gangs: list_gangs(&node.pods),
@@ -368,17 +377,18 @@ mod tests {
         let assigned =
             Assignment::reserved("uid", "train", "h100", 1, now, "").with_state(AssignmentState::Assigned, now, "");
         let cordoned = assigned.clone().with_state(AssignmentState::Cordoned, now, "");
-        for (key, effect, is_closed) in [
-            ("node.kubernetes.io/disk-pressure", "NoSchedule", true),
-            ("node.kubernetes.io/memory-pressure", "NoSchedule", true),
-            ("node.kubernetes.io/pid-pressure", "NoSchedule", true),
-            ("node-problem-detector.example.com/xid", "NoSchedule", true),
-            ("node.kubernetes.io/disk-pressure", "PreferNoSchedule", false),
-            ("nvidia.com/gpu", "NoSchedule", false),
+        for (key, effect, is_broken_if_idle, is_closed) in [
+            ("node.kubernetes.io/disk-pressure", "NoSchedule", true, true),
+            ("node.kubernetes.io/memory-pressure", "NoSchedule", false, true),
+            ("node.kubernetes.io/pid-pressure", "NoSchedule", true, true),
+            ("node-problem-detector.example.com/xid", "NoSchedule", true, true),
+            ("node.kubernetes.io/disk-pressure", "PreferNoSchedule", false, false),
+            ("node.kubernetes.io/reserved-for-gpus", "NoSchedule", false, false),
+            ("nvidia.com/gpu", "NoSchedule", false, false),
         ] {
             let object = with_taint(key, effect);
             let node = observed(&object, Some(&assigned));
-            assert_eq!(is_broken(&node, true), is_closed, "{key} {effect}");
+            assert_eq!(is_broken(&node, true), is_broken_if_idle, "{key} {effect}");
             assert!(!is_broken(&node, false), "{key}: its pods go on");
             assert!(
                 !is_broken(&observed(&object, Some(&cordoned)), true),

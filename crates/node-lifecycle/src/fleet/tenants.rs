@@ -2,7 +2,7 @@
 
 use super::{
     TenantInput,
-    nodes::{NodesByPool, ObservedNode, host_node, sum_used},
+    nodes::{NodesByPool, ObservedNode, host_node},
 };
 use crate::{
     AssignmentState,
@@ -99,7 +99,7 @@ fn list_own<'a>(
         let is_idle = node.list_users(has_devices).is_empty();
         // Where no pod can start, nothing is free.
         let used = if node.is_usable(is_idle) {
-            sum_used(&node.pods)
+            node.sum_used(&node.capacity)
         } else {
             node.capacity.clone()
         };

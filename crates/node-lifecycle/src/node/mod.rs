@@ -32,18 +32,43 @@ pub(crate) fn is_unschedulable(node: &Node) -> bool {
 
 /// Taint of a node that is cordoned.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+/// Taint of a node that has little memory left. Pods that request any may start there: kubelets admit them, and where pods get the
+/// toleration the scheduler does.
+const MEMORY_PRESSURE: &str = "node.kubernetes.io/memory-pressure";
+/// Taints of nodes on which kubelets start no new pods.
+const CLOSED: [&str; 3] = [
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/pid-pressure",
+    "node.kubernetes.io/unreachable",
+];
+/// In the keys of taints for what the node problem detector found.
+const PROBLEM: &str = "node-problem-detector";
 
-/// The taint with which the platform keeps new pods from a node that may be Ready: it is under pressure, cordoned, or the node problem
-/// detector found something. Other taints are tolerated by pods for such nodes. That of a cordon stays a moment longer than the cordon.
-pub(crate) fn find_closing_taint(node: &Node) -> Option<&str> {
-    let mut keys = taints(node)
-        .iter()
-        .filter(|taint| taint.effect == "NoSchedule")
-        .map(|taint| taint.key.as_str());
-    keys.find(|key| match *key {
+/// The keys of taints with which the platform keeps new pods from a node that may be Ready: it is under pressure, cordoned, or the node
+/// problem detector found something. Other taints are tolerated by pods for such nodes. That of a cordon stays a moment longer than the
+/// cordon.
+fn closing_taints(node: &Node) -> impl Iterator<Item = &str> {
+    let taints = taints(node).iter().filter(|taint| taint.effect == "NoSchedule");
+    let keys = taints.map(|taint| taint.key.as_str());
+    keys.filter(move |key| match *key {
         UNSCHEDULABLE => is_unschedulable(node),
-        key => key.starts_with("node.kubernetes.io/") || key.contains("node-problem-detector"),
+        key => key == MEMORY_PRESSURE || CLOSED.contains(&key) || key.contains(PROBLEM),
     })
+}
+
+/// The taint because of which a node is no place for the first pods of a tenant.
+pub(crate) fn find_closing_taint(node: &Node) -> Option<&str> {
+    closing_taints(node).next()
+}
+
+/// Whether a taint keeps all new pods from a node that a tenant has.
+pub(crate) fn is_closed(node: &Node) -> bool {
+    closing_taints(node).any(|key| key != MEMORY_PRESSURE)
+}
+
+/// The same by a taint that pods cannot cause as easily as pressure.
+pub(crate) fn has_problem(node: &Node) -> bool {
+    closing_taints(node).any(|key| key.contains(PROBLEM))
 }
 
 /// Whether the node has the condition Ready.

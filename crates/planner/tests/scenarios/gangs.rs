@@ -1,6 +1,11 @@
 //! Gangs get all their nodes or none, in as few topology domains as possible.
 
-use super::plan_and_describe;
+use super::{
+    plan_and_describe,
+    support::{describe, read_fleet},
+};
+use berth_planner::{WaitReason, plan};
+use std::fmt::Write;
 
 scenario!(
     a_gang_gets_all_its_nodes,
@@ -99,3 +104,27 @@ scenario!(
     node n1..n2 free
     "
 );
+
+#[test]
+fn gangs_beyond_all_quotas_do_not_use_up_the_searches_of_domains() {
+    let mut text = String::from("pool h100 gpus=8 domains\nquota own nominal=8\n");
+    for at in 1..=6 {
+        writeln!(
+            text,
+            "tenant t{at}
+            group t{at}/g h100 0..8
+            demand t{at}/g job 2x8 gang single-domain zone=z{at} since=1
+            node n{at}0 rack=r{at} zone=z{at} free
+            node n{at}1 rack=r{at} zone=z{at} recycling"
+        )
+        .unwrap();
+    }
+    let made = plan(&read_fleet(&text));
+    for at in 1..=6 {
+        let waits = &made.node_groups[&format!("t{at}")]["g"].waits;
+        let is_coming = waits
+            .iter()
+            .any(|wait| matches!(wait.reason, WaitReason::NodesComing(_)));
+        assert!(is_coming, "t{at}: {}", describe(&made));
+    }
+}

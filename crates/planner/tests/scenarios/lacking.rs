@@ -6,7 +6,7 @@ use super::unused::{released_unused, reserved};
 use berth_planner::{Fleet, NodeState, Plan, UnusedNodes, plan};
 
 /// The plan for a fleet in which the pods of tenants a and d have kept idle nodes for long.
-fn plan_when_due(fleet: &mut Fleet) -> Plan {
+pub(super) fn plan_when_due(fleet: &mut Fleet) -> Plan {
     for tenant in &mut fleet.tenants {
         if ["a", "d"].contains(&tenant.uid.as_str()) {
             let unused = UnusedNodes {
@@ -20,13 +20,13 @@ fn plan_when_due(fleet: &mut Fleet) -> Plan {
 }
 
 /// Nodes that a plan releases because others lack them.
-fn released(text: &str) -> Vec<String> {
+pub(super) fn released(text: &str) -> Vec<String> {
     let made = plan_when_due(&mut read_fleet(text));
     released_unused(&made).into_iter().map(ToOwned::to_owned).collect()
 }
 
 /// Nodes that were released are free.
-fn recycle(fleet: &mut Fleet, names: &[&str]) {
+pub(super) fn recycle(fleet: &mut Fleet, names: &[&str]) {
     for node in fleet
         .nodes
         .iter_mut()
@@ -122,6 +122,58 @@ fn a_gang_that_waits_first_is_not_overtaken() {
 }
 
 #[test]
+fn a_group_keeps_its_minimum_also_if_some_of_its_nodes_are_idle_in_truth() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600
+        tenant a
+        group a/g h100 1..3
+        demand a/g stuck 2x8 since=3600
+        demand a/g wide 2x8 gang since=3000
+        node n1..n3 a/g idle=3600 age=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g train 3x8 gang
+    ";
+    assert_eq!(released(text), [""; 0]);
+    assert_eq!(
+        released(&text.replace("1..3", "0..3")),
+        ["n1", "n2"],
+        "n3 goes in any case"
+    );
+}
+
+#[test]
+fn a_gang_gets_nodes_that_would_not_be_kept_for_the_one_before_it() {
+    let text = "
+        pool h100 gpus=8 domains idle=300 hold=600 starvation=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 4x8 since=3600
+        node n1..n2 rack=r1 free
+        node n3..n4 rack=r1 a/g idle=3600 age=3600
+        node n5..n6 rack=r2 a/g idle=3600 age=3600
+        tenant c
+        group c/g h100 0..8
+        node n7..n8 rack=r1 c/g used=8 age=3600
+        node m1..m3 rack=r2 c/g used=8 age=3600
+        tenant first
+        group first/g h100 0..8
+        demand first/g large 5x8 gang single-domain since=1200
+        tenant b
+        group b/g h100 0..8
+        demand b/g train 2x8 gang single-domain since=60
+    ";
+    for late in ["2x8 gang single-domain", "2x8 gang", "2x8"] {
+        let mut fleet = read_fleet(&text.replace("2x8 gang single-domain", late));
+        let made = plan_when_due(&mut fleet);
+        assert_eq!(released_unused(&made), ["n5", "n6"], "{late}: {}", describe(&made));
+        assert_eq!(advance(&mut fleet).actions, [], "{late}");
+        recycle(&mut fleet, &["n5", "n6"]);
+        assert_eq!(reserved(&plan(&fleet), "b"), 2, "{late}");
+    }
+}
+
+#[test]
 fn other_requests_of_a_tenant_do_not_keep_its_nodes() {
     let mut fleet = read_fleet(
         "
@@ -213,76 +265,6 @@ fn of_two_tenants_whose_pods_do_not_start_one_loses_nodes() {
 }
 
 #[test]
-fn limits_of_others_count() {
-    let text = "
-        pool h100 gpus=8 idle=300 hold=600
-        quota small limit=4
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 1x8 since=3600
-        node n1 a/g idle=3600 age=3600
-        tenant b quota=small
-        group b/g h100 0..8
-        demand b/g late 1x4
-        tenant c
-        group c/g h100 0..8
-        node n2 c/g gpus=4 used=4 age=3600
-    ";
-    assert_eq!(released(text), [""; 0], "it may not have a node of eight GPUs");
-    assert_eq!(released(&text.replace("limit=4", "limit=8")), ["n1"]);
-}
-
-#[test]
-fn nodes_that_others_would_not_be_lent_stay() {
-    let text = "
-        pool h100 gpus=8 idle=300 hold=600
-        quota own nominal=16 lending=0
-        tenant a quota=own
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
-        node n1..n2 a/g idle=3600 age=3600
-        tenant b
-        group b/g h100 0..8
-        demand b/g late 2x8
-    ";
-    assert_eq!(released(text), [""; 0]);
-    assert_eq!(released(&text.replace("lending=0", "lending=8")), ["n1"]);
-    assert_eq!(
-        released(
-            &text
-                .replace("late 2x8", "late 2x8 gang")
-                .replace("lending=0", "lending=8")
-        ),
-        [""; 0]
-    );
-    assert_eq!(released(&text.replace("lending=0", "lending=16")), ["n1", "n2"]);
-}
-
-#[test]
-fn minimums_get_nodes_before_requests() {
-    let mut fleet = read_fleet(
-        "
-        pool h100 gpus=8 idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
-        node n1..n2 a/g idle=3600 age=3600
-        tenant b
-        group b/g h100 0..8
-        demand b/g late 1x8
-        tenant c
-        group c/private h100 2..2
-    ",
-    );
-    let made = plan_when_due(&mut fleet);
-    assert_eq!(released_unused(&made), ["n1", "n2"], "{}", describe(&made));
-    recycle(&mut fleet, &["n1", "n2"]);
-    let made = plan(&fleet);
-    let both = (reserved(&made, "b"), reserved(&made, "c"));
-    assert_eq!(both, (0, 2), "{}", describe(&made));
-}
-
-#[test]
 fn nodes_that_no_request_needs_go_first() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
@@ -300,4 +282,24 @@ fn nodes_that_no_request_needs_go_first() {
     assert_eq!(released_unused(&made), ["n2"], "{}", describe(&made));
     let all: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
     assert_eq!(all, ["n2", "n3"], "n3 goes in any case: {}", describe(&made));
+}
+
+#[test]
+fn nodes_of_a_gang_that_waits_for_nodes_which_are_recycled_are_kept() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600 order=fifo
+        tenant a
+        group a/g h100 0..8
+        demand a/g train 4x8 gang since=1200
+        node n1..n2 a/g idle=1800 age=3600
+        node n3..n4 recycling
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 2x8
+    ";
+    assert_eq!(released(text), [""; 0]);
+    let complete = text
+        .replace("4x8 gang", "2x8 gang")
+        .replace("node n3..n4 recycling", "");
+    assert_eq!(released(&complete), ["n1", "n2"], "it waits for no node");
 }

@@ -43,6 +43,7 @@ macro_rules! scenario {
 
 mod gangs;
 mod lacking;
+mod lacking_limits;
 mod placement;
 mod quotas;
 mod reclaim;

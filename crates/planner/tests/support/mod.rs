@@ -142,6 +142,7 @@ fn tenant(words: &[&str], age: usize) -> Tenant {
             ("unused", value) => {
                 let (pool, nodes) = value.split_once(':').expect("unused=POOL:NODES");
                 let unused = UnusedNodes {
+                    began_at: NOW,
                     released_at: NOW,
                     nodes: number(nodes),
                     times: 3,

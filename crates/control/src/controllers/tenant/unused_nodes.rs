@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 pub(super) fn recorded(cluster: &TenantCluster) -> BTreeMap<String, UnusedNodes> {
     let recorded = cluster.status.iter().flat_map(|status| &status.unused_nodes);
     let unused = recorded.map(|recorded| {
+        let began_at = recorded.began_at.as_ref().unwrap_or(&recorded.released_at);
         let unused = UnusedNodes {
             kept_since: None,
+            began_at: began_at.0.as_second(),
             released_at: recorded.released_at.0.as_second(),
             nodes: recorded.nodes,
             times: recorded.times,
@@ -29,6 +31,9 @@ pub(super) fn statuses(unused: &BTreeMap<String, UnusedNodes>) -> Vec<UnusedNode
         pool_name: pool.clone(),
         nodes: unused.nodes,
         times: unused.times,
+        began_at: Some(unused.began_at)
+            .filter(|began| *began != unused.released_at)
+            .map(time),
         released_at: time(unused.released_at),
         paused_until: unused.paused_until().map(time),
     });
@@ -60,6 +65,7 @@ mod tests {
     fn unused(times: u32, kept_since: Option<Seconds>) -> BTreeMap<String, UnusedNodes> {
         let unused = UnusedNodes {
             kept_since,
+            began_at: 43_100,
             released_at: 43_200,
             nodes: 8,
             times,
@@ -76,6 +82,8 @@ mod tests {
             ..TenantClusterStatus::default()
         });
         assert_eq!(recorded(&cluster), unused(4, None));
+        cluster.status.as_mut().unwrap().unused_nodes[0].began_at = None;
+        assert_eq!(recorded(&cluster)["h100"].began_at, 43_200);
         assert_eq!(
             statuses(&unused(0, Some(43_200))),
             [],
