@@ -217,14 +217,11 @@ fn add_counted(
         if !claim.is_counted(resource, known) || resource.counted_names().is_empty() {
             continue;
         }
-        match known.max(claim.counted.get(resource).copied()) {
-            Some(amount) => {
-                amounts.insert(resource.clone(), amount);
-            }
-            None => {
-                amounts.remove(resource);
-                uncounted.insert(resource.clone());
-            }
+        if let Some(amount) = known.max(claim.counted.get(resource).copied()) {
+            amounts.insert(resource.clone(), amount);
+        } else {
+            amounts.remove(resource);
+            uncounted.insert(resource.clone());
         }
     }
     uncounted

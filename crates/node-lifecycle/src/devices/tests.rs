@@ -284,7 +284,7 @@ fn claims_of_tenants_that_have_devices_of_a_node_are_found() {
         devices.put_claim(&name, claim(&status));
     }
     let held = format!("{}/held", id.workload_namespace());
-    assert_eq!(devices.find_claims_of_tenants("a"), [held.clone()]);
+    assert_eq!(devices.find_claims_of_tenants("a"), std::slice::from_ref(&held));
     devices.put_claim(&held, claim(&json!({})));
     assert!(devices.find_claims_of_tenants("a").is_empty());
 }

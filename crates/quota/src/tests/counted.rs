@@ -48,12 +48,12 @@ fn uncounted(outcome: &Outcome<'_>, uid: &str) -> BTreeSet<TreeResource> {
 }
 
 /// That a tenant waits until the tenant `runs` is counted, which is of its own Project or of another.
-fn not_counted(is_own: bool) -> Option<Shortage> {
-    Some(Shortage::NotCounted {
+fn not_counted(is_own: bool) -> Shortage {
+    Shortage::NotCounted {
         resource: STORAGE,
         tenants: is_own.then(|| "team/runs".to_owned()).into_iter().collect(),
         others: usize::from(!is_own),
-    })
+    }
 }
 
 fn reason(outcome: &Outcome<'_>, uid: &str) -> Option<Shortage> {
@@ -92,7 +92,7 @@ fn nobody_gets_more_that_shares_the_quota_until_it_is_counted() {
     assert_eq!(held(&outcome).0, None, "0 would be an amount that was counted");
     assert_eq!(uncounted(&outcome, "runs"), BTreeSet::from([STORAGE]));
     assert!(uncounted(&outcome, "new").is_empty());
-    assert_eq!(reason(&outcome, "new"), not_counted(true));
+    assert_eq!(reason(&outcome, "new"), Some(not_counted(true)));
     assert_eq!(
         reason(&decide(&of_project, &[runs(None), new("beside", 1)]), "new"),
         None
@@ -103,7 +103,7 @@ fn nobody_gets_more_that_shares_the_quota_until_it_is_counted() {
     assert_eq!(reason(&decide(&of_project, &[runs(None), other]), "new"), None);
     let of_both = tree(&[limited(STORAGE, 20)]);
     let outcome = decide(&of_both, &[runs(None), new("beside", 1)]);
-    assert_eq!(reason(&outcome, "new"), not_counted(false));
+    assert_eq!(reason(&outcome, "new"), Some(not_counted(false)));
     assert_eq!(
         reason(&decide(&of_both, &[runs(Some(3)), new("beside", 1)]), "new"),
         None
@@ -136,7 +136,7 @@ fn a_spec_that_is_not_accepted_changes_nothing_of_that() {
         assert!(reason(&outcome, "new").is_some());
         tenant.counted.clear();
         let outcome = decide(&tree, &[tenant, new("p", 1)]);
-        assert_eq!(reason(&outcome, "new"), not_counted(true));
+        assert_eq!(reason(&outcome, "new"), Some(not_counted(true)));
     }
 }
 
@@ -183,7 +183,7 @@ fn a_limit_that_comes_with_the_quota_takes_effect_once_what_exists_is_counted() 
             assert_eq!(held(&outcome).0, None, "{limit}");
             assert_eq!(uncounted(&outcome, "runs"), BTreeSet::from([STORAGE]), "{limit}");
             for uid in ["runs", "new"] {
-                assert_eq!(reason(&outcome, uid), not_counted(true), "{limit}");
+                assert_eq!(reason(&outcome, uid), Some(not_counted(true)), "{limit}");
             }
             record(&mut tenants, &outcome);
         }

@@ -162,7 +162,7 @@ impl OfUser {
     pub(super) fn set_size(&mut self, gang: &Gang) -> bool {
         let mut before = 0;
         self.change_gang(&gang.name, |of_gang| {
-            before = std::mem::replace(&mut of_gang.size, gang.size)
+            before = std::mem::replace(&mut of_gang.size, gang.size);
         });
         before != gang.size
     }

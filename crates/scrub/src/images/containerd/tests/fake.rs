@@ -192,7 +192,7 @@ impl Ctr for Containerd {
             }
             other => panic!("the step does not call ctr {other:?}"),
         };
-        Ok(lines.iter().map(|line| format!("{line}\n")).collect())
+        Ok(lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect())
     }
 
     fn read_manifest(&self, digest: &str) -> Result<String, Unclean> {
