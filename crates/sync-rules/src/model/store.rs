@@ -137,12 +137,21 @@ impl Store {
         self.inner().by_own_name.get(own_name).cloned()
     }
 
-    /// Takes the last state of a host object that is gone.
-    pub fn take_tombstone(&self, name: &Name) -> Option<Arc<Stored>> {
-        self.inner().tombstones.remove(name)
+    /// The object under a tenant name; or, of a host object that is gone, its last state, which is taken: nobody gets it again.
+    ///
+    /// Both at one moment. If an object goes after it was read here, its last state stays for the next reconciliation: one that has the object
+    /// does not use it.
+    pub fn get_or_take_tombstone(&self, name: &Name) -> (Option<Arc<Stored>>, Option<Arc<Stored>>) {
+        let mut inner = self.inner();
+        let tombstone = inner.tombstones.remove(name);
+        match inner.objects.get(name).cloned() {
+            // What is left of an earlier object says nothing about this one.
+            Some(object) => (Some(object), None),
+            None => (None, tombstone),
+        }
     }
 
-    /// Puts the last state of a host object back, for a later step.
+    /// Puts the last state of a host object back, for a later reconciliation.
     pub fn restore_tombstone(&self, name: &Name, last: Arc<Stored>) {
         self.inner().tombstones.entry(name.clone()).or_insert(last);
     }
@@ -291,7 +300,7 @@ impl Store {
     }
 
     /// Handles a deletion of a host object that the watch reports, with the last state, which must be taken with
-    /// [`Store::take_tombstone`].
+    /// [`Store::get_or_take_tombstone`].
     pub fn deleted(&self, name: &Name, last: Stored) {
         let mut inner = self.inner();
         inner.seen_up_to = inner.seen_up_to.max(last.version);

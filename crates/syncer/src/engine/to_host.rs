@@ -56,7 +56,7 @@ pub(super) async fn reconcile(
 ) -> Result<Outcome, CallError> {
     let stores = &engine.cache.stores;
     let tenant = stores.tenant(id).get(name);
-    let host = stores.host(id).get(name);
+    let (host, tombstone) = stores.host(id).get_or_take_tombstone(name);
     let object = tenant.as_ref().map(|stored| stored.object());
     let tenant = tenant.as_deref().zip(object.as_deref());
     let pod = object.as_deref().filter(|_| id == KindId::Pod);
@@ -102,7 +102,6 @@ pub(super) async fn reconcile(
         sync.give_place_back();
         sync.settle_places();
     }
-    let tombstone = stores.host(id).take_tombstone(name);
     let mut result = sync.act(action, tenant, host.as_deref(), tombstone.as_deref()).await;
     let is_unfinished = result.as_ref().map_or(true, |outcome| outcome.result == OUTDATED);
     if let Ok(outcome) = result

@@ -84,9 +84,49 @@ fn an_object_that_is_gone_leaves_no_last_state() {
     let name = Name::new("a", "b");
     store.watched(name.clone(), stored("b", 5));
     store.gone(&name, 12);
-    assert!(store.take_tombstone(&name).is_none(), "whatever annotations it had");
+    let (_, last) = store.get_or_take_tombstone(&name);
+    assert!(last.is_none(), "whatever annotations it had");
     store.written(name.clone(), stored("b", 11));
     assert!(!store.contains(&name));
+}
+
+#[test]
+fn a_last_state_is_for_who_finds_no_object() {
+    let store = Store::default();
+    let name = Name::new("a", "b");
+    let known = || {
+        let (object, last) = store.get_or_take_tombstone(&name);
+        (object.map(|object| object.version), last.map(|last| last.version))
+    };
+    store.watched(name.clone(), stored("b", 5));
+    assert_eq!(known(), (Some(5), None));
+    store.deleted(&name, stored("b", 7));
+    assert_eq!(known(), (None, Some(7)));
+    assert_eq!(known(), (None, None), "once");
+    store.deleted(&name, stored("b", 7));
+    store.watched(name.clone(), stored("b", 9));
+    assert_eq!(known(), (Some(9), None));
+    store.forget(&name);
+    assert_eq!(known(), (None, None), "that of an earlier object is forgotten");
+}
+
+#[test]
+fn an_object_that_goes_while_it_is_read_leaves_its_last_state() {
+    let name = Name::new("a", "b");
+    for _ in 0..1000 {
+        let store = Store::default();
+        store.watched(name.clone(), stored("b", 5));
+        let last = std::thread::scope(|threads| {
+            threads.spawn(|| store.deleted(&name, stored("b", 7)));
+            loop {
+                let (object, last) = store.get_or_take_tombstone(&name);
+                if object.is_none() {
+                    return last;
+                }
+            }
+        });
+        assert!(last.is_some(), "it was lost with the object");
+    }
 }
 
 #[test]
@@ -144,5 +184,6 @@ fn host_objects_are_found_by_their_own_name() {
     assert_eq!(store.tenant_name("b-xyz"), Some(Name::new("a", "b")));
     store.deleted(&Name::new("a", "b"), stored("b-xyz", 2));
     assert_eq!(store.tenant_name("b-xyz"), None);
-    assert_eq!(store.take_tombstone(&Name::new("a", "b")).unwrap().version, 2);
+    let (_, last) = store.get_or_take_tombstone(&Name::new("a", "b"));
+    assert_eq!(last.unwrap().version, 2);
 }
