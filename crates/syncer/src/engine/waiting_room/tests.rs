@@ -324,7 +324,7 @@ fn a_pod_that_is_created_again_and_again_does_not_put_off_the_end_of_a_stall() {
             let gang = member("a0", gang, 3).gang;
             assert!(room.regroup(&name("a0"), gang.as_ref()).is_empty());
         }
-        assert_eq!(room.check(start + PATIENCE / 2), Checked::default());
+        assert!(room.check(start + PATIENCE / 2).admitted.is_empty());
     }
     assert_eq!(names(&room.check(start + PATIENCE).admitted), ["b2", "a2"]);
 }
