@@ -13,12 +13,12 @@ use super::{
     apply::{ControlPlane, Outcome},
     build::host_objects,
     fetch::ObservedNodes,
-    settings::Settings,
+    plan::Plan,
     target::Tenant,
     version::Versions,
 };
 use berth_api::{
-    SecretReference, TenantClusterStatus, TenantNodeCounts, Violation,
+    SecretReference, TenantClusterStatus, TenantNodeCounts,
     conditions::{ConditionUpdate, merge},
 };
 use berth_node_lifecycle::{Assignment, is_ready};
@@ -28,16 +28,15 @@ use observed::{
     has_rolled_out, is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation,
 };
 
-/// The whole status. `settings` is what the tenant runs with, and `generation` that of the spec that was carried out.
+/// The whole status. `plan` is what the tenant runs with, and `generation` that of the spec that was carried out.
 pub(super) fn build(
     (tenant, generation): (&Tenant, Option<i64>),
-    settings: Option<&Settings>,
-    violations: Vec<Violation>,
+    plan: &Plan,
     outcome: &Outcome<'_>,
     nodes: &ObservedNodes,
     conditions: &[ConditionUpdate],
 ) -> TenantClusterStatus {
-    let cluster = &tenant.cluster;
+    let (cluster, settings) = (&tenant.cluster, plan.settings());
     let before = cluster.status.clone().unwrap_or_default();
     let (endpoint, started) = match outcome {
         Outcome::Prepared {
@@ -104,7 +103,7 @@ pub(super) fn build(
         unused_nodes: nodes.unused.clone(),
         // The pass over GPUs writes it, see [`write`].
         idle: None,
-        violations,
+        violations: plan.violations.clone(),
         conditions: merge(&before.conditions, conditions, generation, Timestamp::now()),
     };
     if let Some(manifests) = observed_manifests(outcome) {
