@@ -245,14 +245,7 @@ async fn a_limit_that_comes_with_the_quota_waits_until_the_host_has_counted() {
         assert_eq!(uncounted(&fixture, "runs"), [MEMORY], "{round}");
         assert!(fixture.reserved().is_empty(), "{round}");
         if round == 1 {
-            // The next process reads what this one wrote.
-            let verdicts = fixture.context.quotas.verdicts();
-            let recorded = json!(verdicts["runs"].reservation());
-            fixture.change(&tenant_path("runs", "team"), |cluster| {
-                cluster["status"]["quota"] = recorded;
-            });
-            let quotas = &fixture.context.quotas;
-            quotas.replace(BTreeMap::new(), &quotas.basis()).unwrap();
+            restart(&fixture);
         }
         fixture.context.pace.repeat();
     }
@@ -262,6 +255,55 @@ async fn a_limit_that_comes_with_the_quota_waits_until_the_host_has_counted() {
     assert_eq!(fixture.reserved(), ["runs"], "1 is left");
     let verdicts = fixture.context.quotas.verdicts();
     assert_eq!(verdicts["runs"].reservation().unwrap().above_limits[MEMORY], 5);
+}
+
+/// Lets the next process decide, which reads what this one wrote of the tenant `runs`.
+fn restart(fixture: &Fixture) {
+    let verdicts = fixture.context.quotas.verdicts();
+    let recorded = json!(verdicts["runs"].reservation());
+    fixture.change(&tenant_path("runs", "team"), |cluster| {
+        cluster["status"]["quota"] = recorded;
+    });
+    let quotas = &fixture.context.quotas;
+    quotas.replace(BTreeMap::new(), &quotas.basis()).unwrap();
+    fixture.context.pace.repeat();
+}
+
+#[tokio::test]
+async fn a_limit_that_comes_before_the_quota_waits_for_nothing_and_is_no_count() {
+    for is_counted_first in [true, false] {
+        let mut fixture = with_limit_and_quota(MEMORY, &created(&json!(without_memory())));
+        let with_quota = fixture.host.get(PROJECT).unwrap()["spec"].clone();
+        fixture.set_project(
+            &json!({"namespaces": ["team"], "quotas": [{"resource": "tenantclusters", "nominalQuota": 1}]}),
+        );
+        fixture.reconcile().await;
+        assert_eq!(fixture.reserved(), ["runs"]);
+        assert_eq!(memory(&fixture, "runs"), Some(4));
+        assert_eq!(uncounted(&fixture, "runs"), [MEMORY]);
+        let verdicts = fixture.context.quotas.verdicts();
+        let limits: TenantLimits =
+            serde_json::from_value(json!({"resources": [{"resource": MEMORY, "quantity": 4}]})).unwrap();
+        assert!(verdicts["runs"].allows(&limits, ControlPlaneServiceType::ClusterIp));
+        if is_counted_first {
+            count(&fixture, 9);
+            fixture.reconcile().await;
+            assert_eq!(memory(&fixture, "runs"), Some(9));
+            assert!(uncounted(&fixture, "runs").is_empty());
+        }
+        restart(&fixture);
+        fixture.set_project(&with_quota);
+        fixture.reconcile().await;
+        if !is_counted_first {
+            assert_eq!(memory(&fixture, "runs"), None);
+            assert_eq!(uncounted(&fixture, "runs"), [MEMORY]);
+            assert!(fixture.reserved().is_empty(), "nobody gets more until it is counted");
+            count(&fixture, 9);
+            fixture.reconcile().await;
+        }
+        assert_eq!(memory(&fixture, "runs"), Some(9));
+        assert_eq!(fixture.reserved(), ["runs"], "1 is left");
+    }
 }
 
 #[tokio::test]
