@@ -271,4 +271,8 @@ fn a_message_names_the_tenants_of_the_own_project_that_are_not_counted() {
         others.contains("nobody gets more: 1 of other Projects. That"),
         "{others}"
     );
+    assert!(
+        own.ends_with("correct requests.storage in spec.quotas, or to remove it there"),
+        "{own}"
+    );
 }

@@ -1,6 +1,6 @@
 //! What tenants reserve of quotas: the limits of their classes.
 
-use super::{Fixture, PROJECT, tenant_path};
+use super::{Fixture, ORGANIZATION, PROJECT, tenant_path};
 use crate::quota_ledger::{TenantUse, Verdict};
 use berth_api::{ControlPlaneServiceType, TenantLimits, TreeResource};
 use serde_json::{Value, json};
@@ -67,6 +67,39 @@ async fn resources_by_name_are_reserved_and_a_class_without_the_limit_waits() {
     quotas.replace(BTreeMap::new(), &quotas.basis()).unwrap();
     fixture.reconcile().await;
     assert_eq!(fixture.reserved(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_resource_that_no_class_limits_is_in_the_condition_of_the_level() {
+    const TYPO: &str = "requests.nvidia.com/gppu";
+    let mut fixture = Fixture::new(9);
+    let quotas = json!([{"resource": "tenantclusters", "nominalQuota": 9}, {"resource": TYPO, "nominalQuota": 8}]);
+    fixture.set_project(&json!({"namespaces": ["team"], "quotas": quotas}));
+    fixture.change(ORGANIZATION, |level| level["spec"] = json!({ "quotas": quotas }));
+    fixture.add_tenant("a", "team", 1, &Value::Null);
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        let ready = fixture.condition(path, "Ready").unwrap();
+        assert_eq!(ready["reason"], "ResourceWithoutLimit", "{path}");
+        let message = ready["message"].as_str().unwrap();
+        assert!(
+            message.contains("spec.quotas[1].resource") && message.contains(TYPO),
+            "{message}"
+        );
+    }
+    let Verdict::Waiting { message, .. } = &fixture.context.quotas.verdicts()["a"] else {
+        panic!("no class limits it")
+    };
+    assert!(message.contains("correct the name in spec.quotas"), "{message}");
+    let class = json!({"limits": {"resources": [{"resource": TYPO, "quantity": 4}]}});
+    fixture.host.insert(
+        "/apis/berth.dev/v1alpha1/tenantclasses/gold",
+        json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": class}),
+    );
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        assert_eq!(fixture.condition(path, "Ready").unwrap()["reason"], "Ready", "{path}");
+    }
 }
 
 #[tokio::test]
