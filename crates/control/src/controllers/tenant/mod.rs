@@ -213,7 +213,14 @@ async fn publish(
     } else {
         tenant.cluster.metadata.generation
     };
-    let mut wanted = status::build((tenant, generation), plan, &outcome, nodes, &conditions);
+    let mut wanted = status::build(
+        (tenant, generation),
+        settings,
+        &plan.violations,
+        &outcome,
+        nodes,
+        &conditions,
+    );
     wanted.usage = measured_use::publish(context, tenant, &uid);
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);

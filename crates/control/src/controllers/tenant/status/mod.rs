@@ -13,12 +13,12 @@ use super::{
     apply::{ControlPlane, Outcome},
     build::host_objects,
     fetch::ObservedNodes,
-    plan::Plan,
+    settings::Settings,
     target::Tenant,
     version::Versions,
 };
 use berth_api::{
-    SecretReference, TenantClusterStatus, TenantNodeCounts,
+    SecretReference, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{ConditionUpdate, merge},
 };
 use berth_node_lifecycle::{Assignment, is_ready};
@@ -28,15 +28,16 @@ use observed::{
     has_rolled_out, is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation,
 };
 
-/// The whole status. `plan` is what the tenant runs with, and `generation` that of the spec that was carried out.
+/// The whole status. `settings` is what the tenant runs with, and `generation` that of the spec that was carried out.
 pub(super) fn build(
     (tenant, generation): (&Tenant, Option<i64>),
-    plan: &Plan,
+    settings: Option<&Settings>,
+    violations: &[Violation],
     outcome: &Outcome<'_>,
     nodes: &ObservedNodes,
     conditions: &[ConditionUpdate],
 ) -> TenantClusterStatus {
-    let (cluster, settings) = (&tenant.cluster, plan.settings());
+    let cluster = &tenant.cluster;
     let before = cluster.status.clone().unwrap_or_default();
     let (endpoint, started) = match outcome {
         Outcome::Prepared {
@@ -103,7 +104,7 @@ pub(super) fn build(
         unused_nodes: nodes.unused.clone(),
         // The pass over GPUs writes it, see [`write`].
         idle: None,
-        violations: plan.violations.clone(),
+        violations: violations.to_vec(),
         conditions: merge(&before.conditions, conditions, generation, Timestamp::now()),
     };
     if let Some(manifests) = observed_manifests(outcome) {
