@@ -175,7 +175,7 @@ pub struct QuotaReservation {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub above_limits: BTreeMap<String, u64>,
     /// Resources of which the tenant may have something that the host has not counted yet, because no class limited them before. Until the host has,
-    /// the tenant creates no more of them, and no tenant gets more of their quota.
+    /// the tenant creates no more of them, and no tenant gets more of their quota. If no quota limits them, the tenant has the limit of its class meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncounted: Vec<String>,
 }

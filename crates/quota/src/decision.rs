@@ -26,12 +26,13 @@ pub struct Claim {
     pub requested: Option<Amounts>,
     /// Resources for which its class sets no limit, of those that quotas limit or of which it has something.
     pub unlimited: BTreeSet<TreeResource>,
-    /// What it has. None: nothing was created for it yet. What is missing of what it may have, the host has to count first.
+    /// What it has. None: nothing was created for it yet. What is missing of what it may have, the host has to count first: also what was reserved by a
+    /// limit and was not counted.
     pub reserved: Option<Amounts>,
     /// The most that can exist of each resource until its limits are raised: what exists, or the limit that is enforced, whichever is
     /// more. What is missing is not known, and stays reserved.
     pub at_most: Amounts,
-    /// How much the host has counted of resources for which nothing is reserved, or for which its class sets no limit. It counts what it limits, so
+    /// How much the host has counted of resources for which nothing is reserved, whether quotas limit them or not, or for which its class sets no limit. It counts what it limits, so
     /// that the amounts do not grow. What is missing is not counted yet. Of a tenant of which nothing exists, or that is deleted, nothing is missing.
     pub counted: Amounts,
 }
@@ -92,7 +93,8 @@ pub struct Outcome<'t> {
     /// By UID.
     pub decisions: BTreeMap<String, Decision>,
     /// Resources of which a tenant may have something that the host has not counted yet, by UID. It gets none of them until then, and nothing is
-    /// reserved for it: 0 is an amount that was counted.
+    /// reserved for it: 0 is an amount that was counted. Of a resource that no quota limits so far, the limit of its class is reserved meanwhile, which is
+    /// no count either.
     pub uncounted: BTreeMap<String, BTreeSet<TreeResource>>,
     /// With everything that is reserved.
     pub usage: Usage<'t>,
@@ -135,18 +137,24 @@ pub fn decide<'t>(tree: &'t Tree, claims: &[Claim]) -> Outcome<'t> {
         let uncounted = held.as_ref().map(|held| held.uncounted.clone());
         Some((claim.uid.clone(), uncounted.filter(|uncounted| !uncounted.is_empty())?))
     });
-    let by_tenant = by_tenant.collect();
-    let decisions = kept.into_iter().map(|(claim, held)| {
+    let mut by_tenant: BTreeMap<String, BTreeSet<TreeResource>> = by_tenant.collect();
+    let mut decisions = BTreeMap::new();
+    for (claim, held) in kept {
         let requested = claim.requested.as_ref();
         let requested = requested.filter(|requested| waits_or_grows(&usage, claim, requested, held.as_ref()));
-        let decision = match (requested, held) {
+        let mut decision = match (requested, held) {
             (Some(requested), held) => grant(&mut usage, claim, requested, held, &uncounted),
             (None, Some(Held { amounts, over, .. })) => Decision::Reserved { amounts, over },
             (None, None) => Decision::Nothing,
         };
-        (claim.uid.clone(), decision)
-    });
-    let decisions = decisions.collect();
+        if let Decision::Reserved { amounts, .. } = &mut decision {
+            let first = add_first_counts(&usage, claim, amounts);
+            if !first.is_empty() {
+                by_tenant.entry(claim.uid.clone()).or_default().extend(first);
+            }
+        }
+        decisions.insert(claim.uid.clone(), decision);
+    }
     Outcome {
         decisions,
         uncounted: by_tenant,
@@ -222,6 +230,28 @@ fn add_counted(
         } else {
             amounts.remove(resource);
             uncounted.insert(resource.clone());
+        }
+    }
+    uncounted
+}
+
+/// Adds to `amounts` what a tenant that runs has of resources that its class has come to limit and no quota limits: what exists may be more than the limit. A
+/// quota that comes later finds the count. Returns what is not counted yet.
+fn add_first_counts(usage: &Usage<'_>, claim: &Claim, amounts: &mut Amounts) -> BTreeSet<TreeResource> {
+    let Some(reserved) = &claim.reserved else {
+        return BTreeSet::new();
+    };
+    let mut uncounted = BTreeSet::new();
+    for (resource, amount) in amounts {
+        let is_limited = usage.is_limited(&claim.project, &Key::of(resource.clone()));
+        if is_limited || reserved.contains_key(resource) || resource.counted_names().is_empty() {
+            continue;
+        }
+        match claim.counted.get(resource) {
+            Some(counted) => *amount = (*amount).max(*counted),
+            None => {
+                uncounted.insert(resource.clone());
+            }
         }
     }
     uncounted

@@ -27,4 +27,4 @@ pub use usage::{QuotaUse, Usage};
 pub use users::{
     LimitExceeded, UserAmounts, UserGang, UserLimits, UserOutcome, UserPod, UserUse, decide_users, list_users,
 };
-pub use validate::{validate_organization, validate_project};
+pub use validate::{validate_organization, validate_project, validate_resources};

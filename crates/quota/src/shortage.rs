@@ -84,7 +84,7 @@ impl fmt::Display for Shortage {
             Self::NoLimit { resource } => write!(
                 f,
                 "a quota limits {} and the class of the tenant does not, so that it gets no more than the host has counted; ask the platform team \
-                 to set {} in the class",
+                 to set {} in the class, or to correct the name in spec.quotas",
                 resource.as_str(),
                 resource.class_field().unwrap_or_default()
             ),
@@ -94,10 +94,11 @@ impl fmt::Display for Shortage {
                 others,
             } => write!(
                 f,
-                "the host has not counted yet what tenants have of {} whose class did not limit it, and until then nobody gets more: {}. That \
-                 takes a minute or two; if it takes longer, look at the conditions of these tenants",
-                resource.as_str(),
-                list_tenants(tenants, *others)
+                "the host has not counted yet what tenants have of {name} whose class did not limit it, and until then nobody gets more: {}. That \
+                 takes a minute or two. If it takes longer, the conditions of these tenants say why, or the host counts nothing of this name: ask the \
+                 platform team to correct {name} in spec.quotas, or to remove it there",
+                list_tenants(tenants, *others),
+                name = resource.as_str()
             ),
             Self::UnknownOrganization { project, organization } => write!(
                 f,

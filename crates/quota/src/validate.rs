@@ -1,7 +1,7 @@
 //! Whether quotas are consistent. The schema checks what one field shows.
 
 use crate::projects::Projects;
-use berth_api::{Organization, Project, TreeQuota};
+use berth_api::{Organization, Project, TreeQuota, TreeResource};
 use std::collections::BTreeSet;
 
 /// Reason of a Project whose Organization does not exist, and of its tenants that wait for that.
@@ -47,6 +47,29 @@ pub fn validate_project(
     Err(("NamespacesTaken", message))
 }
 
+/// Whether some class limits each resource that quotas list. Otherwise every tenant waits for a limit: the name is wrong, or the classes come later.
+///
+/// # Errors
+/// CamelCase reason, and what to change.
+pub fn validate_resources(
+    quotas: &[TreeQuota],
+    is_limited_by_class: impl Fn(&TreeResource) -> bool,
+) -> Result<(), (&'static str, String)> {
+    let unknown = quotas
+        .iter()
+        .enumerate()
+        .find(|(_, quota)| !is_limited_by_class(&quota.resource));
+    let Some((index, quota)) = unknown else {
+        return Ok(());
+    };
+    let message = format!(
+        "spec.quotas[{index}].resource: no TenantClass limits {}, so that no tenant gets anything new: correct the name, or set {} in the classes",
+        quota.resource.as_str(),
+        quota.resource.class_field().unwrap_or_default()
+    );
+    Err(("ResourceWithoutLimit", message))
+}
+
 fn validate_quotas(quotas: &[TreeQuota]) -> Result<(), (&'static str, String)> {
     let invalid = |message: String| Err(("InvalidQuotas", message));
     let mut seen = BTreeSet::new();
@@ -80,7 +103,6 @@ fn validate_quotas(quotas: &[TreeQuota]) -> Result<(), (&'static str, String)> {
 mod tests {
     use super::*;
     use crate::tests::{limited, project};
-    use berth_api::TreeResource;
 
     #[test]
     fn inconsistent_projects_say_what_to_change() {
@@ -115,5 +137,21 @@ mod tests {
                 Some("NamespacesTaken")
             ]
         );
+    }
+
+    #[test]
+    fn a_resource_that_no_class_limits_is_named() {
+        let typo = TreeResource::Host("requests.nvidia.com/gppu".into());
+        let quotas = [limited(TreeResource::Gpus, 1), limited(typo.clone(), 1)];
+        assert_eq!(validate_resources(&quotas, |_| true), Ok(()));
+        let (reason, message) = validate_resources(&quotas, |resource| *resource != typo).unwrap_err();
+        assert_eq!(reason, "ResourceWithoutLimit");
+        for part in [
+            "spec.quotas[1].resource",
+            "no TenantClass limits requests.nvidia.com/gppu",
+            "correct the name",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
     }
 }

@@ -303,6 +303,32 @@ async fn nobody_impersonates_the_api_server(admin: &Client) {
     }
 }
 
+/// In a tenant that stores as much as it may, control can still make its bindings: one that it deleted in etcd before the API server started (ADR 0052) is
+/// the only one by which people could make room.
+async fn only_control_creates_bindings(control: &Client, admin: &Client) {
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let create = async |client: &Client, name: &str| {
+        let binding = json!({"metadata": {"name": name}, "subjects": [{"kind": "User", "name": "ada", "apiGroup": "rbac.authorization.k8s.io"}],
+            "roleRef": {"kind": "ClusterRole", "name": "view", "apiGroup": "rbac.authorization.k8s.io"}});
+        let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
+        let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+        refusal(bindings.create(&dry_run, &binding).await)
+    };
+    assert_eq!(create(control, "berth:access:test").await, None);
+    for (client, name) in [(admin, "berth:access:test"), (control, "test")] {
+        let message = create(client, name).await;
+        assert!(
+            message
+                .as_ref()
+                .is_some_and(|message| message.contains("spec.limits.datastoreBytes")),
+            "{name}: {message:?}"
+        );
+    }
+}
+
 /// Name of a `ConfigMap` whose text is four times as long as its content.
 const HELD: &str = "control-characters";
 
@@ -416,6 +442,7 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
     .await;
 
     nobody_impersonates_the_api_server(admin).await;
+    only_control_creates_bindings(&control, admin).await;
 
     // No object of the tenant holds the rule, and no user is exempt from it.
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(admin.clone());
@@ -443,6 +470,7 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
         .await
         .unwrap();
     no_object_can_grow(admin).await;
+    only_control_creates_bindings(&control, admin).await;
     delete_held_config_map(admin).await;
 
     // Deletions make room.

@@ -5,9 +5,11 @@
 //! make an object larger, such as those that remove a finalizer.
 //!
 //! The policies are a file of the API server and no objects of the tenant, so that nobody in the tenant can delete or weaken them, nor
-//! evade them under another name: they make no difference between users, except for what the API server needs to start.
+//! evade them under another name: they make no difference between users, except for what the API server needs to start, and for the
+//! bindings by which people who could make room have their roles.
 
 use super::{
+    certificates::CONTROL_USER,
     own_objects,
     static_policies::{add_file, binding, policy, rule, validation},
 };
@@ -62,6 +64,11 @@ const COPIES: &str = "request.resource.group == 'rbac.authorization.k8s.io' && (
                       object.metadata.name in ['system:aggregate-to-admin', 'system:aggregate-to-edit', \
                       'system:aggregate-to-view'] || request.resource.resource == 'clusterrolebindings' && \
                       object.metadata.name == 'system:public-info-viewer')";
+/// Bindings of control, by which people and Argo CD have their roles. One of which somebody lost the role while no API server ran is deleted in etcd
+/// (docs/adr/0052). If control could not create it again, all others would have lost it as well, and with it the right to delete what fills the tenant.
+/// Only few have such names, and the spec limits their subjects, so their size is not limited. No other user can be control (see `authorization`).
+const RESTORED_BINDINGS: &str = "request.resource.group == 'rbac.authorization.k8s.io' && request.resource.resource == 'clusterrolebindings' && \
+                                 object.metadata.name.startsWith('berth:')";
 /// Bytes up to which an object may grow by updates in any case, without status and managed fields: Leases are renewed, and small values
 /// change. Together with the following two this is what an object can gain, so it is small.
 const MAX_CONTENT: u32 = 2 << 10;
@@ -198,11 +205,12 @@ impl Size {
     }
 }
 
-/// What is created in spite of the policy: what the API server needs to start. Where no object may grow, Leases are not exempt
+/// What is created in spite of the policy: what the API server needs to start, and bindings that control restores. Where no object may grow, Leases are not exempt
 /// as a whole any more, and bindings must add nothing to their pods.
 fn creation(growth_denied: bool) -> String {
     let bootstrap = bootstrap(growth_denied);
-    let exempt = format!("{bootstrap} || ({API_SERVER} && {COPIES})");
+    let restored = format!("(request.userInfo.username == '{CONTROL_USER}' && {RESTORED_BINDINGS})");
+    let exempt = format!("{bootstrap} || ({API_SERVER} && {COPIES}) || {restored}");
     if growth_denied {
         let leader = format!("({LEADERS} && {})", is_small(MAX_CONTENT));
         format!("request.operation != 'CREATE' || {exempt} || {leader} || ({PLAIN_BINDING})")

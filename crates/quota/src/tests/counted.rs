@@ -200,6 +200,47 @@ fn a_limit_that_comes_with_the_quota_takes_effect_once_what_exists_is_counted() 
     }
 }
 
+/// A tree without a quota of storage.
+fn tree_without_quota() -> Tree {
+    Tree::new(&NO_ORGANIZATIONS, &[project("p", None, 1, &[], &[limited(TENANTS, 9)])])
+}
+
+#[test]
+fn a_limit_that_comes_before_the_quota_is_no_count() {
+    let mut tenants = [runs(None), new("p", 6)];
+    tenants[0].unlimited.clear();
+    tenants[0].requested = Some(Amounts::from([(TENANTS, 1), (STORAGE, 4)]));
+    let (without, with) = (tree_without_quota(), tree(&[]));
+    let outcome = decide(&without, &tenants[..1]);
+    assert_eq!(held(&outcome).0, Some(4), "the limit holds at once");
+    assert_eq!(uncounted(&outcome, "runs"), BTreeSet::from([STORAGE]));
+    // The quota comes before the count. What is reserved and not counted is not known to the next decision.
+    let outcome = decide(&with, &tenants);
+    assert_eq!(reason(&outcome, "new"), Some(not_counted(true)));
+    assert_eq!(held(&outcome).0, None);
+    // The quota comes after the count.
+    tenants[0].counted = Amounts::from([(STORAGE, 9)]);
+    let outcome = decide(&without, &tenants[..1]);
+    assert_eq!(held(&outcome).0, Some(9), "what exists above the limit is reserved");
+    assert!(outcome.uncounted.is_empty());
+    record(&mut tenants[..1], &outcome);
+    tenants[0].counted.clear();
+    let outcome = decide(&with, &tenants);
+    assert_eq!(held(&outcome), (Some(9), OverQuota::new()));
+    assert!(matches!(
+        reason(&outcome, "new"),
+        Some(Shortage::NotEnough { available: 1, .. })
+    ));
+}
+
+#[test]
+fn of_a_new_tenant_nothing_has_to_be_counted() {
+    let without = tree_without_quota();
+    let outcome = decide(&without, &[new("p", 4)]);
+    assert!(outcome.uncounted.is_empty());
+    assert_eq!(reason(&outcome, "new"), None);
+}
+
 #[test]
 fn what_was_counted_as_nothing_is_known() {
     let tree = tree(&[]);
@@ -229,5 +270,9 @@ fn a_message_names_the_tenants_of_the_own_project_that_are_not_counted() {
     assert!(
         others.contains("nobody gets more: 1 of other Projects. That"),
         "{others}"
+    );
+    assert!(
+        own.ends_with("correct requests.storage in spec.quotas, or to remove it there"),
+        "{own}"
     );
 }

@@ -39,7 +39,8 @@ pub struct UserPod {
     pub since: i64,
 }
 
-/// A gang: its pods are admitted together or not at all.
+/// A gang: the pods that one user has in it are admitted together or not at all. Names and sizes of gangs are what users say, so that no user keeps
+/// pods of another from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserGang {
     /// Names the gang among all of the Project.
@@ -112,13 +113,23 @@ pub struct UserOutcome {
     pub users: BTreeMap<String, UserUse>,
 }
 
-/// Pods that are admitted together.
+/// Pods of one user that are admitted together.
 struct Unit<'a> {
+    user: &'a str,
     members: Vec<&'a UserPod>,
     /// Members of a gang that do not exist yet.
     missing: u32,
-    /// Others of its gang were admitted before.
+    /// Others of the user's pods in its gang were admitted before.
     is_started: bool,
+}
+
+/// The pods of one user in a gang.
+#[derive(Default)]
+struct OfGang<'a> {
+    waiting: Vec<&'a UserPod>,
+    is_started: bool,
+    /// The largest size that they name.
+    size: u32,
 }
 
 /// Decides which of the pods that wait may start. What was admitted stays admitted, also above the limits. Of the rest the most important is
@@ -135,26 +146,22 @@ pub fn decide_users(limits: &UserLimits, pods: &[UserPod]) -> UserOutcome {
     let mut promised: BTreeMap<&str, UserAmounts> = BTreeMap::new();
     for unit in build_units(pods) {
         let (requested, rest) = request(&unit);
-        if let Some(shortage) = find_shortage(limits, &outcome, &promised, &requested, &rest) {
+        let of_user = outcome.users.entry(unit.user.to_owned()).or_default();
+        let promised = promised.entry(unit.user).or_default();
+        if let Some(shortage) = find_shortage(limits, unit.user, (&of_user.used, &*promised), (&requested, &rest)) {
             let shortage = LimitExceeded {
                 is_of_gang: unit.members.len() > 1 || unit.missing > 0,
                 ..shortage
             };
             for pod in &unit.members {
-                let of_user = outcome.users.entry(pod.user.clone()).or_default();
                 of_user.waiting += 1;
                 of_user.first.get_or_insert_with(|| shortage.clone());
                 outcome.waiting.insert(pod.uid.clone(), shortage.clone());
             }
         } else {
-            for (user, amounts) in rest {
-                add(promised.entry(user).or_default(), &amounts, 1);
-            }
-            for pod in &unit.members {
-                let of_user = outcome.users.entry(pod.user.clone()).or_default();
-                add(&mut of_user.used, &pod.amounts, 1);
-                outcome.admitted.insert(pod.uid.clone());
-            }
+            add(promised, &rest, 1);
+            add(&mut of_user.used, &requested, 1);
+            outcome.admitted.extend(unit.members.iter().map(|pod| pod.uid.clone()));
         }
     }
     outcome
@@ -167,37 +174,43 @@ fn add(sum: &mut UserAmounts, amounts: &UserAmounts, times: u64) {
     }
 }
 
-/// The pods that wait, gangs together, in the order in which they are admitted. Gangs of which some members run are first: the others
-/// came later, and those that run wait for them.
+/// The pods that wait, those of a user in a gang together, in the order in which they are admitted. Gangs of which some pods of the user run are first: the
+/// others came later, and those that run wait for them.
 fn build_units(pods: &[UserPod]) -> Vec<Unit<'_>> {
-    let mut gangs: BTreeMap<&str, (Vec<&UserPod>, u32, u32)> = BTreeMap::new();
+    let mut gangs: BTreeMap<(&str, &str), OfGang<'_>> = BTreeMap::new();
+    // Whoever created them: what others have in a gang is not missing.
+    let mut present: BTreeMap<&str, u32> = BTreeMap::new();
     let mut units = Vec::new();
     for pod in pods {
         match &pod.gang {
             Some(gang) => {
-                let (waiting, admitted, size) = gangs.entry(&gang.name).or_default();
-                *size = (*size).max(gang.size);
+                let of_gang = gangs.entry((gang.name.as_str(), pod.user.as_str())).or_default();
+                of_gang.size = of_gang.size.max(gang.size);
+                *present.entry(gang.name.as_str()).or_default() += 1;
                 if pod.is_admitted {
-                    *admitted += 1;
+                    of_gang.is_started = true;
                 } else {
-                    waiting.push(pod);
+                    of_gang.waiting.push(pod);
                 }
             }
             None if pod.is_admitted => {}
             None => units.push(Unit {
+                user: &pod.user,
                 members: vec![pod],
                 missing: 0,
                 is_started: false,
             }),
         }
     }
-    let gangs = gangs.into_values().filter(|(waiting, ..)| !waiting.is_empty());
-    units.extend(gangs.map(|(members, admitted, size)| {
-        let present = admitted.saturating_add(u32::try_from(members.len()).unwrap_or(u32::MAX));
+    let gangs = gangs.into_iter().filter(|(_, of_gang)| !of_gang.waiting.is_empty());
+    units.extend(gangs.map(|((name, user), of_gang)| {
+        let present = present.get(name).copied().unwrap_or_default();
+        let missing = of_gang.size.saturating_sub(present);
         Unit {
-            members,
-            missing: if admitted > 0 { 0 } else { size.saturating_sub(present) },
-            is_started: admitted > 0,
+            user,
+            members: of_gang.waiting,
+            missing: if of_gang.is_started { 0 } else { missing },
+            is_started: of_gang.is_started,
         }
     }));
     units.sort_by_cached_key(|unit| {
@@ -209,58 +222,44 @@ fn build_units(pods: &[UserPod]) -> Vec<Unit<'_>> {
     units
 }
 
-/// What a unit requests of each user's limits, and what the members that do not exist yet will request: as much as the largest that
-/// exists.
-fn request<'a>(unit: &Unit<'a>) -> (BTreeMap<&'a str, UserAmounts>, BTreeMap<&'a str, UserAmounts>) {
-    let mut requested: BTreeMap<&str, UserAmounts> = BTreeMap::new();
+/// What a unit requests of its user's limits, and what the members that do not exist yet will request: as much as the largest that exists.
+fn request(unit: &Unit<'_>) -> (UserAmounts, UserAmounts) {
+    let (mut requested, mut largest) = (UserAmounts::new(), UserAmounts::new());
     for pod in &unit.members {
-        add(requested.entry(&pod.user).or_default(), &pod.amounts, 1);
-    }
-    let mut rest = BTreeMap::new();
-    if unit.missing > 0
-        && let Some(first) = unit.members.iter().min_by_key(|pod| &pod.uid)
-    {
-        let mut largest = UserAmounts::new();
-        for (resource, amount) in unit.members.iter().flat_map(|pod| &pod.amounts) {
+        add(&mut requested, &pod.amounts, 1);
+        for (resource, amount) in &pod.amounts {
             let most = largest.entry(resource.clone()).or_default();
             *most = (*most).max(*amount);
         }
-        let mut all = UserAmounts::new();
-        add(&mut all, &largest, unit.missing.into());
-        rest.insert(first.user.as_str(), all);
+    }
+    let mut rest = UserAmounts::new();
+    if unit.missing > 0 {
+        add(&mut rest, &largest, unit.missing.into());
     }
     (requested, rest)
 }
 
-/// The first limit that a request exceeds.
+/// The first limit of a user that a request exceeds. `used` is what the user's pods have, and `later` what the rest of gangs that start now will need.
 fn find_shortage(
     limits: &UserLimits,
-    outcome: &UserOutcome,
-    promised: &BTreeMap<&str, UserAmounts>,
-    requested: &BTreeMap<&str, UserAmounts>,
-    rest: &BTreeMap<&str, UserAmounts>,
+    user: &str,
+    (used, later): (&UserAmounts, &UserAmounts),
+    (requested, rest): (&UserAmounts, &UserAmounts),
 ) -> Option<LimitExceeded> {
-    let amount = |amounts: Option<&UserAmounts>, resource: &str| {
-        amounts
-            .and_then(|amounts| amounts.get(resource))
-            .copied()
-            .unwrap_or_default()
+    let sum = |a: &UserAmounts, b: &UserAmounts, resource: &str| {
+        let amount = |amounts: &UserAmounts| amounts.get(resource).copied().unwrap_or_default();
+        amount(a).saturating_add(amount(b))
     };
-    for (user, amounts) in requested {
-        for (resource, limit) in limits.of(user).into_iter().flatten() {
-            let needs = amount(Some(amounts), resource).saturating_add(amount(rest.get(user), resource));
-            let used = amount(outcome.users.get(*user).map(|of_user| &of_user.used), resource);
-            let taken = used.saturating_add(amount(promised.get(user), resource));
-            if needs > 0 && taken.saturating_add(needs) > *limit {
-                return Some(LimitExceeded {
-                    user: (*user).to_owned(),
-                    resource: resource.clone(),
-                    limit: *limit,
-                    requested: needs,
-                    is_of_gang: false,
-                });
-            }
-        }
-    }
-    None
+    let mut limits = limits.of(user).into_iter().flatten();
+    limits.find_map(|(resource, limit)| {
+        let needs = sum(requested, rest, resource);
+        let is_exceeded = needs > 0 && sum(used, later, resource).saturating_add(needs) > *limit;
+        is_exceeded.then(|| LimitExceeded {
+            user: user.to_owned(),
+            resource: resource.clone(),
+            limit: *limit,
+            requested: needs,
+            is_of_gang: false,
+        })
+    })
 }

@@ -128,6 +128,39 @@ fn a_gang_starts_together_or_not_at_all() {
 }
 
 #[test]
+fn nobody_keeps_a_gang_of_another_user_from_starting() {
+    let limits = UserLimits::new(&[quota(ALL_USERS, &[(GPU, 4)])]);
+    let gang = |uid: &str, user: &str, gpus: u64, size: u32| member(pod(uid, user, gpus, 1), "train", size);
+    // Pods of bob name the gang, a size without end, and more than bob may have.
+    let own = [gang("m0", "alice", 2, 2), gang("m1", "alice", 2, 2)];
+    for foreign in [gang("b", "bob", 1, 10_000), gang("b", "bob", 5, 2)] {
+        let outcome = decide_users(&limits, &[own[0].clone(), own[1].clone(), foreign]);
+        assert_eq!(names(&outcome), ["m0", "m1"]);
+        assert_eq!(outcome.waiting["b"].user, "bob");
+    }
+    // Nor does a pod that runs in it let a part of it start.
+    let running = admitted(gang("b", "bob", 1, 3));
+    let outcome = decide_users(&limits, &[gang("m0", "alice", 3, 4), running]);
+    assert_eq!(
+        outcome.waiting["m0"].requested, 9,
+        "its own rest: 4 pods are missing two"
+    );
+}
+
+#[test]
+fn pods_of_several_users_are_a_gang_if_all_exist() {
+    let limits = UserLimits::new(&[quota(ALL_USERS, &[(GPU, 2)])]);
+    let gang = |uid: &str, user: &str| member(pod(uid, user, 1, 1), "train", 4);
+    let pods = [
+        gang("a0", "alice"),
+        gang("a1", "alice"),
+        gang("b0", "bob"),
+        gang("b1", "bob"),
+    ];
+    assert_eq!(names(&decide_users(&limits, &pods)), ["a0", "a1", "b0", "b1"]);
+}
+
+#[test]
 fn messages_say_the_limit_and_what_to_do() {
     let limits = UserLimits::new(&[quota(ALL_USERS, &[(GPU, 8)])]);
     let pods = [
@@ -221,7 +254,7 @@ proptest! {
     fn nobody_waits_for_a_limit_that_has_room(pods in any_pods()) {
         let limits = UserLimits::new(&[quota("alice", &[(GPU, 4)])]);
         let outcome = decide_users(&limits, &pods);
-        for pod in pods.iter().filter(|pod| pod.gang.is_none() && pod.user != "alice" && !pod.is_admitted) {
+        for pod in pods.iter().filter(|pod| pod.user != "alice" && !pod.is_admitted) {
             prop_assert!(outcome.admitted.contains(&pod.uid), "{} has no limit", pod.user);
         }
     }

@@ -100,6 +100,21 @@ fn a_tenant_above_its_limit_can_delete_and_shrink_but_no_object_can_grow() {
 }
 
 #[test]
+fn control_restores_bindings_in_a_tenant_that_is_full() {
+    for growth_denied in [false, true] {
+        let documents = policies(DatastoreUsage {
+            full: true,
+            growth_denied,
+            ..DatastoreUsage::default()
+        });
+        let creation = documents[0]["spec"]["validations"][0]["expression"].as_str().unwrap();
+        let exempt = " || (request.userInfo.username == 'berth:control' && request.resource.group == 'rbac.authorization.k8s.io' && \
+                      request.resource.resource == 'clusterrolebindings' && object.metadata.name.startsWith('berth:'))";
+        assert!(creation.contains(exempt), "{creation}");
+    }
+}
+
+#[test]
 fn no_user_of_a_tenant_impersonates_its_api_server_or_control() {
     let mut fixture = Fixture::new();
     for version in ["v1.37.1", "v1.36.4", "v1.35.0"] {

@@ -49,7 +49,11 @@ pub(super) fn list_claims(
             name: format!("{}/{}", cluster.namespace().unwrap_or_default(), cluster.name_any()),
             created: cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
             project: project.to_owned(),
-            counted: find_counted(&use_of_tenant, limited, (&unlimited, reserved.as_ref())),
+            counted: find_counted(
+                &use_of_tenant,
+                (limited, by_limits.as_ref()),
+                (&unlimited, reserved.as_ref()),
+            ),
             reserved,
             requested: by_limits.filter(|_| is_accepted),
             unlimited,
@@ -128,16 +132,17 @@ impl CountedUse<'_> {
     }
 }
 
-/// See [`Claim::counted`].
+/// See [`Claim::counted`]. `limited` are resources that quotas limit, and `requested` those that its class limits.
 fn find_counted(
     counted: &CountedUse<'_>,
-    limited: &BTreeSet<TreeResource>,
+    (limited, requested): (&BTreeSet<TreeResource>, Option<&Amounts>),
     (unlimited, reserved): (&BTreeSet<TreeResource>, Option<&Amounts>),
 ) -> Amounts {
     let Some(reserved) = reserved else {
         return Amounts::new();
     };
-    let amounts = limited.iter().filter_map(|resource| {
+    let of_class = requested.into_iter().flat_map(Amounts::keys);
+    let amounts = limited.iter().chain(of_class).filter_map(|resource| {
         // Once only: it would grow each time.
         let is_first = !reserved.contains_key(resource);
         let amount = (is_first || unlimited.contains(resource)).then(|| counted.amount(resource))??;
@@ -151,9 +156,11 @@ fn find_counted(
     amounts.collect()
 }
 
+/// What is reserved for a tenant. A limit of what the host has still to count is no count: the next decision must not take it for one.
 fn read_amounts(reservation: &QuotaReservation) -> Amounts {
     let reserved = reservation.reserved.iter();
     reserved
+        .filter(|(name, _)| !reservation.uncounted.contains(name))
         .map(|(name, amount)| (TreeResource::from(name.clone()), *amount))
         .collect()
 }

@@ -127,7 +127,13 @@ pub(super) fn digest(context: &QuotasContext, basis: &Basis) -> u64 {
         // What this process decided counts more than the status.
         let recorded = status.filter(|_| !basis.verdicts.contains_key(&uid)).map(|status| {
             let quota = status.quota.as_ref();
-            quota.map(|quota| (quota.project_name.clone(), quota.reserved.clone()))
+            quota.map(|quota| {
+                (
+                    quota.project_name.clone(),
+                    quota.reserved.clone(),
+                    quota.uncounted.clone(),
+                )
+            })
         });
         let running = status.map(|status| (status.class_name.clone(), status.control_plane_namespace.is_some()));
         let is_deleted = cluster.meta().deletion_timestamp.is_some();

@@ -8,11 +8,14 @@ use crate::{
     user_quota_ledger::ProjectUsers,
 };
 use berth_api::{
-    Organization, OrganizationStatus, Project, ProjectStatus, TreeQuotaStatus, TreeResource,
+    ControlPlaneServiceType, Organization, OrganizationStatus, Project, ProjectStatus, TenantLimits, TreeQuota,
+    TreeQuotaStatus, TreeResource,
     conditions::{self, ConditionUpdate, READY, WITHIN_QUOTA},
     labels,
 };
-use berth_quota::{Amounts, Claim, Decision, Outcome, Projects, QuotaUse, validate_organization, validate_project};
+use berth_quota::{
+    Amounts, Claim, Decision, Outcome, Projects, QuotaUse, validate_organization, validate_project, validate_resources,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
@@ -61,7 +64,7 @@ pub(super) async fn write(
     for organization in organizations {
         let used = report.outcome.usage.of_organization(&organization.name_any());
         let before = organization.status.clone().unwrap_or_default();
-        let after = organization_status(organization, &before, &used, report);
+        let after = organization_status(context, organization, &before, &used, report);
         if before != after {
             written = written.and(patch(context, &**organization, &after).await);
             publish(context, &**organization, &before.conditions, &after.conditions).await;
@@ -80,6 +83,7 @@ pub(super) async fn write(
 }
 
 fn organization_status(
+    context: &QuotasContext,
     organization: &Organization,
     before: &OrganizationStatus,
     used: &[QuotaUse],
@@ -89,7 +93,9 @@ fn organization_status(
     let generation = organization.metadata.generation;
     let own = report.projects_of(&name);
     let tenants = report.tenants(own.iter().map(String::as_str), used);
-    let mut updates = vec![ready_condition(validate_organization(organization)), tenants.within];
+    let validity =
+        validate_organization(organization).and_then(|()| check_resources(context, &organization.spec.quotas));
+    let mut updates = vec![ready_condition(validity), tenants.within];
     updates.extend(protection::condition(organization, &tenants.names));
     OrganizationStatus {
         observed_generation: generation,
@@ -114,6 +120,7 @@ fn project_status(
     let tenants = report.tenants([name.as_str()], used);
     let exists = |name: &str| context.stores.organizations.get(&ObjectRef::new(name)).is_some();
     let validity = validate_project(project, owners, exists);
+    let validity = validity.and_then(|()| check_resources(context, &project.spec.quotas));
     let mut updates = vec![ready_condition(validity), tenants.within];
     updates.extend(protection::condition(project, &tenants.names));
     let ProjectUsers { users, not_listed } = context.users.users_of(&name);
@@ -291,6 +298,23 @@ pub(super) fn list_names(tenants: &[String]) -> String {
         0 => named,
         more => format!("{named} and {more} more"),
     }
+}
+
+/// Whether some class limits each resource of these quotas. What Berth limits without a class is limited.
+fn check_resources(context: &QuotasContext, quotas: &[TreeQuota]) -> Result<(), (&'static str, String)> {
+    if quotas.is_empty() {
+        return Ok(());
+    }
+    let classes = context.stores.classes.state();
+    let without_class = TenantLimits::default();
+    let all: Vec<&TenantLimits> = classes
+        .iter()
+        .map(|class| &class.spec.limits)
+        .chain([&without_class])
+        .collect();
+    let service = ControlPlaneServiceType::ClusterIp;
+    let is_limited = |resource: &TreeResource| all.iter().any(|limits| resource.reserved_by(limits, service).is_some());
+    validate_resources(quotas, is_limited)
 }
 
 fn ready_condition(validity: Result<(), (&'static str, String)>) -> ConditionUpdate {

@@ -47,6 +47,7 @@ fn settings() -> Settings {
         sleep: berth_api::ClassSleep::default(),
         manifests: Vec::new(),
         argo_cd: None,
+        argo_cd_from_class: false,
         argo_cd_server: ArgoCdServer::default(),
         withdrawn_storage: BTreeSet::new(),
     }

@@ -55,7 +55,6 @@ pub use validate::{AvailableCapacity, Validator, validate};
 use super::slots::Slot;
 use crate::quota_ledger::Verdict;
 use apply::{HostSide, Outcome};
-use berth_api::{Violation, conditions::ConditionUpdate};
 use expiration::{Deletion, Expiration};
 use fetch::ObservedNodes;
 use jiff::Timestamp;
@@ -104,7 +103,7 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
     let schedule = schedule::observe(context, &tenant.cluster);
     let restriction = tenant.cluster.restricted_by_sleep(schedule.state);
     let nodes = fetch::observe_nodes(context, &tenant.cluster, restriction);
-    let Some(plan) = Box::pin(plan::make(
+    let Some(mut plan) = Box::pin(plan::make(
         context,
         tenant,
         verdict.as_ref(),
@@ -115,14 +114,9 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
     else {
         return Ok(Some(RECHECK));
     };
-    let Plan {
-        rejection,
-        accepted,
-        violations,
-        unknown,
-        waits,
-    } = plan;
-    let settings = accepted.as_ref().map(|accepted| &accepted.settings);
+    let unknown = plan.unknown.take();
+    let plan = &plan;
+    let settings = plan.settings();
     let waits_for_quota = settings.is_none() && matches!(verdict, Some(Verdict::Waiting { .. }));
     // A tenant whose pods wait for a schedule is not idle.
     let restricted = context.schedules.restricted_pods(&context.stores, &tenant.cluster);
@@ -145,8 +139,8 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
         expiration.note_failure(error);
     }
     // Whatever else keeps this reconcile from its end: what closes on the host is applied.
-    let mut host = HostSide::new(context, accepted.as_ref(), &nodes);
-    if (waits || is_extended) && tenant.memory.may_end_early() {
+    let mut host = HostSide::new(context, plan.accepted.as_ref(), &nodes);
+    if (plan.waits || is_extended) && tenant.memory.may_end_early() {
         host.apply().await;
         return host.end(if is_extended { expiration::CHANGED } else { RECHECK });
     }
@@ -165,56 +159,53 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
         tenant.memory.host.forget();
     }
     let known = Known {
-        rejection,
+        plan,
+        nodes: &nodes,
         verdict,
-        violations,
         schedule,
         expiration,
         sleep,
-        waits,
     };
-    let pause = Box::pin(publish(context, tenant, (settings, &nodes), known, outcome)).await?;
+    let pause = Box::pin(publish(context, tenant, known, outcome)).await?;
     undeleted.map_or(Ok(pause), Err)
 }
 
 /// What is known of a tenant besides the outcome of a reconcile.
-struct Known {
-    rejection: Option<ConditionUpdate>,
+struct Known<'k> {
+    plan: &'k Plan,
+    nodes: &'k ObservedNodes,
     verdict: Option<Verdict>,
-    violations: Vec<Violation>,
     schedule: ObservedSchedule,
     expiration: Option<Expiration>,
     sleep: Option<Box<ObservedSleep>>,
-    waits: bool,
 }
 
 /// Writes the status that follows from a reconcile. Returns when to reconcile the tenant again.
 async fn publish(
     context: &TenantContext,
     tenant: &Tenant,
-    (settings, nodes): (Option<&Settings>, &ObservedNodes),
-    known: Known,
+    known: Known<'_>,
     outcome: Outcome<'_>,
 ) -> Result<Option<Duration>, TenantError> {
     let Known {
-        rejection,
+        plan,
+        nodes,
         verdict,
-        violations,
         schedule,
         expiration,
         sleep,
-        waits,
     } = known;
+    let (settings, waits) = (plan.settings(), plan.waits);
     let uid = tenant.cluster.uid().unwrap_or_default();
     let quota = verdict
         .as_ref()
         .and_then(|verdict| quota::condition(&tenant.cluster, verdict));
-    let mut conditions = status::conditions(rejection.as_ref(), quota, &outcome, nodes);
-    conditions.extend(settings.map(|_| compliance::condition(&violations)));
+    let mut conditions = status::conditions(plan.rejection.as_ref(), quota, &outcome, nodes);
+    conditions.extend(settings.map(|_| compliance::condition(&plan.violations)));
     conditions.extend(schedule.condition);
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
     conditions.extend(sleep.as_deref().and_then(ObservedSleep::condition));
-    let next_deadline = compliance::until_next_deadline(&violations, Timestamp::now());
+    let next_deadline = compliance::until_next_deadline(&plan.violations, Timestamp::now());
     // What runs is still what an earlier spec asked for.
     let generation = if waits {
         let status = tenant.cluster.status.as_ref();
@@ -222,7 +213,14 @@ async fn publish(
     } else {
         tenant.cluster.metadata.generation
     };
-    let mut wanted = status::build((tenant, generation), settings, violations, &outcome, nodes, &conditions);
+    let mut wanted = status::build(
+        (tenant, generation),
+        settings,
+        &plan.violations,
+        &outcome,
+        nodes,
+        &conditions,
+    );
     wanted.usage = measured_use::publish(context, tenant, &uid);
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);
@@ -236,7 +234,7 @@ async fn publish(
     } else {
         status::write(context, &tenant.cluster, &wanted).await?;
     }
-    let reported = match (&rejection, &verdict, settings) {
+    let reported = match (&plan.rejection, &verdict, settings) {
         (None, Some(verdict @ Verdict::Reserved { .. }), Some(settings)) if !waits => {
             reported_use::report(context, tenant, &uid, verdict, settings, &outcome).await
         }

@@ -23,6 +23,13 @@ pub(super) struct Plan {
     pub(super) waits: bool,
 }
 
+impl Plan {
+    /// What the tenant runs with.
+    pub(super) fn settings(&self) -> Option<&Settings> {
+        self.accepted.as_ref().map(|accepted| &accepted.settings)
+    }
+}
+
 /// Settings, and what of them is not allowed; none if the tenant was never accepted.
 type Allowed = Result<Option<(Settings, Assessment)>, ReconcileError>;
 

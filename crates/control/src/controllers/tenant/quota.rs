@@ -80,11 +80,11 @@ pub(super) fn ceilings(
     ))
 }
 
-/// What a tenant has by its reservation: nothing of what is not counted yet.
+/// What a tenant has by its reservation: nothing of what is not counted yet, unless that has a limit because no quota limits it.
 fn read_amounts(reservation: &QuotaReservation) -> Amounts {
     let reserved = reservation.reserved.iter().map(|(name, amount)| (name, *amount));
     let uncounted = reservation.uncounted.iter().map(|name| (name, 0));
-    let amounts = reserved.chain(uncounted);
+    let amounts = uncounted.chain(reserved);
     amounts
         .map(|(name, amount)| (TreeResource::from(name.clone()), amount))
         .collect()
@@ -322,6 +322,19 @@ mod tests {
             ceilings,
             expected.map(|(name, amount)| (name.to_owned(), amount)).into()
         );
+    }
+
+    #[test]
+    fn what_is_not_counted_and_has_no_quota_grows_to_the_limit_of_the_class() {
+        let reservation = QuotaReservation {
+            reserved: [("requests.cpu".to_owned(), 9)].into(),
+            uncounted: vec!["requests.cpu".into()],
+            ..QuotaReservation::default()
+        };
+        let cluster_ip = ControlPlaneServiceType::ClusterIp;
+        let reserved = read_amounts(&reservation);
+        let ceilings = build_ceilings((reserved, None), &OverQuota::new(), None, cluster_ip);
+        assert_eq!(ceilings, [("requests.cpu".to_owned(), 9)].into());
     }
 
     #[test]

@@ -79,6 +79,9 @@ pub struct Settings {
     /// How it is registered in Argo CD; none: it is not.
     #[serde(default, rename = "argoCD")]
     pub argo_cd: Option<ArgoCdRegistration>,
+    /// Whether its class registers it, and not its spec.
+    #[serde(default, rename = "argoCDFromClass")]
+    pub argo_cd_from_class: bool,
     /// At which address Argo CD reaches it, as its class says.
     #[serde(default, rename = "argoCDServer")]
     pub argo_cd_server: ArgoCdServer,
@@ -122,6 +125,7 @@ pub fn resolve(
         let argo_cd = policy.resolve(class_name, &namespace, requested_argo_cd(cluster));
         let settings = Settings {
             argo_cd: argo_cd.map_err(|why| reject(ARGO_CD_NOT_ALLOWED, why))?,
+            argo_cd_from_class: requested_argo_cd(cluster).is_none(),
             argo_cd_server: policy.server,
             version: spec.version.clone(),
             class,
@@ -177,7 +181,7 @@ pub fn resolve(
 }
 
 /// What a tenant runs with as long as its spec is not accepted: what it was accepted with last, under the rules that its class has
-/// now, and without the people whom the spec no longer lists. A spec that cannot be carried out keeps no rule away.
+/// now, and without the people, and the Argo CD, that the spec no longer lets in. A spec that cannot be carried out keeps no rule away.
 pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &TenantClassSpec) -> Settings {
     let accepted = without_removed(accepted, cluster, Some(rules));
     Settings {
@@ -198,6 +202,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         authentication: accepted.authentication,
         max_token_seconds: rules.authentication.max_token_seconds(),
         access: accepted.access,
+        argo_cd_from_class: accepted.argo_cd_from_class || accepted.argo_cd.is_none(),
         argo_cd: accepted.argo_cd.or_else(|| registration_of_all(cluster, rules)),
         argo_cd_server: rules.integrations.argo_cd.server,
         version: accepted.version,

@@ -1,6 +1,6 @@
 //! What tenants reserve of quotas: the limits of their classes.
 
-use super::{Fixture, PROJECT, tenant_path};
+use super::{Fixture, ORGANIZATION, PROJECT, tenant_path};
 use crate::quota_ledger::{TenantUse, Verdict};
 use berth_api::{ControlPlaneServiceType, TenantLimits, TreeResource};
 use serde_json::{Value, json};
@@ -67,6 +67,39 @@ async fn resources_by_name_are_reserved_and_a_class_without_the_limit_waits() {
     quotas.replace(BTreeMap::new(), &quotas.basis()).unwrap();
     fixture.reconcile().await;
     assert_eq!(fixture.reserved(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_resource_that_no_class_limits_is_in_the_condition_of_the_level() {
+    const TYPO: &str = "requests.nvidia.com/gppu";
+    let mut fixture = Fixture::new(9);
+    let quotas = json!([{"resource": "tenantclusters", "nominalQuota": 9}, {"resource": TYPO, "nominalQuota": 8}]);
+    fixture.set_project(&json!({"namespaces": ["team"], "quotas": quotas}));
+    fixture.change(ORGANIZATION, |level| level["spec"] = json!({ "quotas": quotas }));
+    fixture.add_tenant("a", "team", 1, &Value::Null);
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        let ready = fixture.condition(path, "Ready").unwrap();
+        assert_eq!(ready["reason"], "ResourceWithoutLimit", "{path}");
+        let message = ready["message"].as_str().unwrap();
+        assert!(
+            message.contains("spec.quotas[1].resource") && message.contains(TYPO),
+            "{message}"
+        );
+    }
+    let Verdict::Waiting { message, .. } = &fixture.context.quotas.verdicts()["a"] else {
+        panic!("no class limits it")
+    };
+    assert!(message.contains("correct the name in spec.quotas"), "{message}");
+    let class = json!({"limits": {"resources": [{"resource": TYPO, "quantity": 4}]}});
+    fixture.host.insert(
+        "/apis/berth.dev/v1alpha1/tenantclasses/gold",
+        json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": class}),
+    );
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        assert_eq!(fixture.condition(path, "Ready").unwrap()["reason"], "Ready", "{path}");
+    }
 }
 
 #[tokio::test]
@@ -245,14 +278,7 @@ async fn a_limit_that_comes_with_the_quota_waits_until_the_host_has_counted() {
         assert_eq!(uncounted(&fixture, "runs"), [MEMORY], "{round}");
         assert!(fixture.reserved().is_empty(), "{round}");
         if round == 1 {
-            // The next process reads what this one wrote.
-            let verdicts = fixture.context.quotas.verdicts();
-            let recorded = json!(verdicts["runs"].reservation());
-            fixture.change(&tenant_path("runs", "team"), |cluster| {
-                cluster["status"]["quota"] = recorded;
-            });
-            let quotas = &fixture.context.quotas;
-            quotas.replace(BTreeMap::new(), &quotas.basis()).unwrap();
+            restart(&fixture);
         }
         fixture.context.pace.repeat();
     }
@@ -262,6 +288,55 @@ async fn a_limit_that_comes_with_the_quota_waits_until_the_host_has_counted() {
     assert_eq!(fixture.reserved(), ["runs"], "1 is left");
     let verdicts = fixture.context.quotas.verdicts();
     assert_eq!(verdicts["runs"].reservation().unwrap().above_limits[MEMORY], 5);
+}
+
+/// Lets the next process decide, which reads what this one wrote of the tenant `runs`.
+fn restart(fixture: &Fixture) {
+    let verdicts = fixture.context.quotas.verdicts();
+    let recorded = json!(verdicts["runs"].reservation());
+    fixture.change(&tenant_path("runs", "team"), |cluster| {
+        cluster["status"]["quota"] = recorded;
+    });
+    let quotas = &fixture.context.quotas;
+    quotas.replace(BTreeMap::new(), &quotas.basis()).unwrap();
+    fixture.context.pace.repeat();
+}
+
+#[tokio::test]
+async fn a_limit_that_comes_before_the_quota_waits_for_nothing_and_is_no_count() {
+    for is_counted_first in [true, false] {
+        let mut fixture = with_limit_and_quota(MEMORY, &created(&json!(without_memory())));
+        let with_quota = fixture.host.get(PROJECT).unwrap()["spec"].clone();
+        fixture.set_project(
+            &json!({"namespaces": ["team"], "quotas": [{"resource": "tenantclusters", "nominalQuota": 1}]}),
+        );
+        fixture.reconcile().await;
+        assert_eq!(fixture.reserved(), ["runs"]);
+        assert_eq!(memory(&fixture, "runs"), Some(4));
+        assert_eq!(uncounted(&fixture, "runs"), [MEMORY]);
+        let verdicts = fixture.context.quotas.verdicts();
+        let limits: TenantLimits =
+            serde_json::from_value(json!({"resources": [{"resource": MEMORY, "quantity": 4}]})).unwrap();
+        assert!(verdicts["runs"].allows(&limits, ControlPlaneServiceType::ClusterIp));
+        if is_counted_first {
+            count(&fixture, 9);
+            fixture.reconcile().await;
+            assert_eq!(memory(&fixture, "runs"), Some(9));
+            assert!(uncounted(&fixture, "runs").is_empty());
+        }
+        restart(&fixture);
+        fixture.set_project(&with_quota);
+        fixture.reconcile().await;
+        if !is_counted_first {
+            assert_eq!(memory(&fixture, "runs"), None);
+            assert_eq!(uncounted(&fixture, "runs"), [MEMORY]);
+            assert!(fixture.reserved().is_empty(), "nobody gets more until it is counted");
+            count(&fixture, 9);
+            fixture.reconcile().await;
+        }
+        assert_eq!(memory(&fixture, "runs"), Some(9));
+        assert_eq!(fixture.reserved(), ["runs"], "1 is left");
+    }
 }
 
 #[tokio::test]

@@ -1,21 +1,24 @@
-//! What a spec takes away from people although it is not accepted: pure.
+//! What a spec takes away from people and from Argo CD although it is not accepted: pure.
 //!
 //! While a spec cannot be carried out, or waits for quota, a tenant runs with what it was accepted with last. Of people it keeps only
-//! those whom the spec still lists: an owner who removes somebody does not wait for a node, a version or a quota. The result is recorded, so that a spec
-//! that lists them again gives them nothing before it is accepted.
+//! those whom the spec still lists, and a registration in Argo CD only if the spec still asks for it: an owner who removes somebody does not wait for a
+//! node, a version or a quota. The result is recorded, so that a spec that lists them again gives them nothing before it is accepted.
 
-use super::Settings;
+use super::{Settings, requested_argo_cd};
 use crate::authentication;
 use berth_api::{AccessSubject, TenantAccess, TenantClassSpec, TenantCluster};
 
-/// What a tenant was accepted with, without the people and issuers that its spec no longer lists. `rules` are those of the class with which it runs.
+/// What a tenant was accepted with, without the people, the issuers and the registration in Argo CD that its spec no longer lists. `rules` are those of
+/// the class with which it runs.
 pub(in super::super) fn without_removed(
     accepted: Settings,
     cluster: &TenantCluster,
     rules: Option<&TenantClassSpec>,
 ) -> Settings {
     let own = cluster.spec.authentication.as_ref();
+    let keeps_argo_cd = accepted.argo_cd_from_class || requested_argo_cd(cluster).is_some();
     Settings {
+        argo_cd: accepted.argo_cd.filter(|_| keeps_argo_cd),
         authentication: authentication::narrow_to_spec(accepted.authentication, own, rules),
         access: keep_access(&accepted.access, &cluster.spec.access),
         ..accepted

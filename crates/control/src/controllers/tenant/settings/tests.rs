@@ -263,6 +263,43 @@ fn a_class_decides_who_is_registered_in_argo_cd() {
 }
 
 #[test]
+fn a_registration_goes_with_the_request_also_of_a_spec_that_is_not_accepted() {
+    let mut asking = cluster(Some("gold"), None);
+    asking.spec.integrations = serde_json::from_str(r#"{"argoCD": {}}"#).unwrap();
+    let silent = cluster(Some("gold"), None);
+    let offering = |registration: &str| {
+        let mut class = class("gold").as_ref().clone();
+        let rules = json!({"argoCD": {"registration": registration}});
+        class.spec.integrations = serde_json::from_value(rules).unwrap();
+        Arc::new(class)
+    };
+    let (on_request, always) = (offering("OnRequest"), offering("Always"));
+    let accepted = |cluster: &TenantCluster, class: &Arc<TenantClass>| {
+        let class = Arc::clone(class);
+        resolve(cluster, move |_| Some(Arc::clone(&class)), &[]).unwrap()
+    };
+    let is_kept = |accepted: &Settings, cluster: &TenantCluster, rules: Option<&TenantClassSpec>| {
+        without_removed(accepted.clone(), cluster, rules).argo_cd.is_some()
+    };
+    let own = accepted(&asking, &on_request);
+    for rules in [Some(&on_request.spec), None] {
+        assert!(is_kept(&own, &asking, rules));
+        assert!(!is_kept(&own, &silent, rules));
+    }
+    // Whom the class registers, no spec takes away. A class that is gone took nothing away either.
+    let of_class = accepted(&silent, &always);
+    for rules in [Some(&on_request.spec), Some(&always.spec), None] {
+        assert!(is_kept(&of_class, &silent, rules));
+    }
+    let held = under_rules(accepted(&asking, &always), &silent, &always.spec);
+    assert!(held.argo_cd.is_some() && held.argo_cd_from_class);
+    // What was taken away is recorded, and does not come back with the request.
+    let taken = under_rules(own, &silent, &on_request.spec);
+    assert_eq!(taken.argo_cd, None);
+    assert_eq!(under_rules(taken, &asking, &on_request.spec).argo_cd, None);
+}
+
+#[test]
 fn a_class_that_contradicts_itself_is_not_used() {
     let broken = |_: &str| {
         let mut class = class("gold").as_ref().clone();

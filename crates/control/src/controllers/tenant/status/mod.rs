@@ -32,7 +32,7 @@ use observed::{
 pub(super) fn build(
     (tenant, generation): (&Tenant, Option<i64>),
     settings: Option<&Settings>,
-    violations: Vec<Violation>,
+    violations: &[Violation],
     outcome: &Outcome<'_>,
     nodes: &ObservedNodes,
     conditions: &[ConditionUpdate],
@@ -104,7 +104,7 @@ pub(super) fn build(
         unused_nodes: nodes.unused.clone(),
         // The pass over GPUs writes it, see [`write`].
         idle: None,
-        violations,
+        violations: violations.to_vec(),
         conditions: merge(&before.conditions, conditions, generation, Timestamp::now()),
     };
     if let Some(manifests) = observed_manifests(outcome) {

@@ -159,6 +159,27 @@ async fn a_tenant_that_no_longer_asks_leaves_no_credential() {
 }
 
 #[tokio::test]
+async fn a_registration_ends_although_the_spec_is_not_accepted() {
+    let mut fixture = registered().await;
+    opt_out(&fixture);
+    fixture.change_tenant(|cluster| cluster["spec"]["nodeGroups"][0]["replicas"] = 1000.into());
+    for asks_again in [false, true] {
+        if asks_again {
+            fixture.change_tenant(|cluster| cluster["spec"]["integrations"] = json!({"argoCD": {}}));
+        }
+        for _ in 0..6 {
+            Box::pin(fixture.reconcile()).await.unwrap();
+        }
+        assert_eq!(fixture.condition("Accepted").unwrap()["reason"], "NotEnoughNodes");
+        assert!(
+            fixture.host.get(&secret_path(&fixture, ARGO_CD)).is_none(),
+            "{asks_again}"
+        );
+        assert!(fixture.tenant.get(BINDING).is_none(), "{asks_again}");
+    }
+}
+
+#[tokio::test]
 async fn a_class_takes_the_registration_away() {
     let mut fixture = registered().await;
     set_class(&fixture, &json!({}));
