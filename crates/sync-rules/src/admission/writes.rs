@@ -222,7 +222,10 @@ mod tests {
     fn no_pace_is_a_division_by_zero_or_an_overflow() {
         let now = Instant::now();
         assert!(Pace::with_allowance(ALLOWANCE, 0, now).take(u64::MAX, now).is_err());
-        assert_eq!(Pace::with_allowance(ALLOWANCE, u64::MAX, now).take(8 << 20, now), Ok(NONE));
+        assert_eq!(
+            Pace::with_allowance(ALLOWANCE, u64::MAX, now).take(8 << 20, now),
+            Ok(NONE)
+        );
     }
 
     #[test]

@@ -131,6 +131,7 @@ impl Engine {
                 .and_then(Value::as_i64)
                 .unwrap_or_default(),
             gang: self.find_gang(name, pod),
+            user: self.cache.tenant.users.are_limited.then(|| self.user_of(pod)),
         };
         (placement::host_scheduler(&self.cache, &pod["spec"]), request)
     }
