@@ -53,8 +53,8 @@ pub(super) struct Order {
     levels: BTreeMap<Rank, Level>,
     /// The rank of each group, and the user whose turn it takes.
     turns: HashMap<Group, (Rank, Option<User>)>,
-    /// Whether the last turn was that of pods that have lent their places. Then the next one is that of others. Pods that got requests in vain would come back
-    /// and be before all others for hours otherwise.
+    /// Whether the last turn was that of pods that have lent their places. Then the next one is that of others: thousands of pods lend theirs while the room is
+    /// empty, and would be before all others for hours when they come back.
     others_are_next: bool,
 }
 
