@@ -19,6 +19,8 @@ pub const PATH: &str = "/writes";
 pub const LARGE: u32 = 16 << 10;
 /// Bytes that a tenant may write at once: the largest charts with their `CustomResourceDefinitions` are a few megabytes.
 pub const ALLOWANCE: u64 = 32 << 20;
+/// The part of an allowance, one in so many, that is left when a process starts.
+const PART_AT_START: u64 = 10;
 /// Longest time that a write waits for its turn. The API server gives up after ten seconds.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -76,12 +78,15 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A pace of `rate` bytes a second, at least one, with the whole [`ALLOWANCE`] at `now`.
-    pub fn new(rate: u64, now: Instant) -> Self {
-        Self::with_allowance(ALLOWANCE, rate, now)
+    /// A pace of `rate` bytes a second, at least one, with a tenth of the allowance at `now`. For a process that starts: what was taken before, it does
+    /// not know, and teams can cause restarts.
+    pub fn at_start(allowance: u64, rate: u64, now: Instant) -> Self {
+        let mut pace = Self::with_allowance(allowance, rate, now);
+        pace.reserve(allowance - allowance / PART_AT_START, now);
+        pace
     }
 
-    /// The same with another allowance.
+    /// The same with the whole allowance.
     pub fn with_allowance(allowance: u64, rate: u64, now: Instant) -> Self {
         Self {
             rate: rate.max(1),
@@ -176,7 +181,7 @@ mod tests {
     #[test]
     fn the_allowance_is_free_and_then_writes_wait_until_they_are_refused() {
         let start = Instant::now();
-        let mut pace = Pace::new(RATE, start);
+        let mut pace = Pace::with_allowance(ALLOWANCE, RATE, start);
         for _ in 0..32 {
             assert_eq!(pace.take(MEBIBYTE, start), Ok(NONE));
         }
@@ -195,7 +200,7 @@ mod tests {
     #[test]
     fn the_allowance_grows_again_and_not_beyond_itself() {
         let start = Instant::now();
-        let mut pace = Pace::new(RATE, start);
+        let mut pace = Pace::with_allowance(ALLOWANCE, RATE, start);
         assert_eq!(pace.take(ALLOWANCE, start), Ok(NONE));
         let later = start + Duration::from_secs(1);
         assert_eq!(pace.take(RATE, later), Ok(NONE));
@@ -205,10 +210,22 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_starts_has_a_tenth_of_the_allowance() {
+        let start = Instant::now();
+        let mut pace = Pace::at_start(600, 1, start);
+        assert!(!pace.take_at_once(61, start) && pace.take_at_once(60, start));
+        let whole = start + Duration::from_mins(10);
+        assert!(pace.take_at_once(600, whole) && !pace.take_at_once(1, whole));
+    }
+
+    #[test]
     fn no_pace_is_a_division_by_zero_or_an_overflow() {
         let now = Instant::now();
-        assert!(Pace::new(0, now).take(u64::MAX, now).is_err());
-        assert_eq!(Pace::new(u64::MAX, now).take(8 << 20, now), Ok(NONE));
+        assert!(Pace::with_allowance(ALLOWANCE, 0, now).take(u64::MAX, now).is_err());
+        assert_eq!(
+            Pace::with_allowance(ALLOWANCE, u64::MAX, now).take(8 << 20, now),
+            Ok(NONE)
+        );
     }
 
     #[test]
@@ -228,7 +245,7 @@ mod tests {
         #[test]
         fn no_more_is_written_than_the_pace_allows(writes in prop::collection::vec((0_u64..2_000_000, 0_u64..500), 1..300)) {
             let start = Instant::now();
-            let (mut pace, mut now, mut written) = (Pace::new(RATE, start), start, 0);
+            let (mut pace, mut now, mut written) = (Pace::with_allowance(ALLOWANCE, RATE, start), start, 0);
             for (bytes, pause) in writes {
                 now += Duration::from_millis(pause);
                 if let Ok(wait) = pace.take(bytes, now) {

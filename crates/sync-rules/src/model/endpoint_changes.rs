@@ -5,7 +5,8 @@
 //! Services as change at the same time. So this counts, for each tenant:
 //!
 //! - A Service counts when its endpoints may change, once in [`INTERVAL`].
-//! - Each count takes one from an allowance that grows again at the rate of the class ([`ALLOWANCE_SECONDS`] of it are the most).
+//! - Each count takes one from an allowance that grows again at the rate of the class ([`ALLOWANCE_SECONDS`] of it are the most, and a syncer starts with a
+//!   tenth of that).
 //! - For each count beyond it, one of the Services that have changed most is closed for [`CLOSED`] at least: it selects no pod on the host, and does not
 //!   count. It is opened again once there is something left for that.
 //! - A Service that is made on the host takes from another allowance of the same size, and pays for its deletion as well. If nothing is left there,
@@ -114,10 +115,11 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 impl EndpointChanges {
-    /// Nothing has changed yet at `now`. In the long run `rate` changes a second are allowed.
+    /// Nothing is known at `now`: a tenth of the allowances is left, as for all [that start](Pace::at_start). In the long run `rate` changes a second are
+    /// allowed.
     pub fn new(rate: u32, now: Instant) -> Self {
         let rate = u64::from(rate.max(1));
-        let pace = Pace::with_allowance(rate * ALLOWANCE_SECONDS, rate, now);
+        let pace = Pace::at_start(rate * ALLOWANCE_SECONDS, rate, now);
         Self {
             now,
             pace,

@@ -48,6 +48,8 @@ impl Fixture {
             now,
             state: 0,
         };
+        // The allowances are whole.
+        fixture.pass(ALLOWANCE_SECONDS);
         for number in 0..services {
             fixture.add(&service(number), &[("app", "a")]);
         }
@@ -99,6 +101,19 @@ fn a_pod_that_flips_closes_services_beyond_what_is_allowed_at_once() {
     assert_eq!(closed.len(), 1);
     assert!(fixture.changes.is_closed(&closed[0]));
     assert_eq!(fixture.changes.count_closed(), 1);
+}
+
+#[test]
+fn a_syncer_that_starts_has_a_tenth_of_what_is_allowed_at_once() {
+    let mut fixture = Fixture::new(AT_ONCE);
+    fixture.changes.pace = EndpointChanges::new(1, fixture.now).pace;
+    assert_eq!(fixture.flip("a", &[("app", "a")]).len(), AT_ONCE - AT_ONCE / 10);
+    let mut changes = EndpointChanges::new(1, fixture.now);
+    for number in 0..AT_ONCE / 10 {
+        assert!(changes.may_create());
+        assert!(changes.set_written(&service(number), written(1, 1), true).is_empty());
+    }
+    assert!(!changes.may_create());
 }
 
 #[test]

@@ -194,13 +194,13 @@ mod tests {
         store.watched(Name::new("team", "exists"), Stored::from(exists));
         store.set_listed();
         let unavailable = |(code, _): &(u16, String)| *code == 503;
-        // The default allows 2400 at once. Those that are not made take nothing.
-        make_services(&engine, 0..2399);
+        // The default allows 240 to a syncer that starts. Those that are not made take nothing.
+        make_services(&engine, 0..239);
         for _ in 0..2 {
             let answered = answer_to(&engine, Operation::Create, "new").await;
             assert!(unavailable(&answered), "{answered:?}");
         }
-        make_services(&engine, 2399..2400);
+        make_services(&engine, 239..240);
         for operation in [Operation::Create, Operation::Update] {
             let (code, message) = answer_to(&engine, operation, "new").await;
             assert!(

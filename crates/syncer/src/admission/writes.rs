@@ -2,7 +2,7 @@
 
 use berth_sync_rules::admission::{
     review::{Denial, Verdict},
-    writes::{LARGE, Pace, Write},
+    writes::{ALLOWANCE, LARGE, Pace, Write},
 };
 use std::{
     sync::{Mutex, PoisonError},
@@ -21,10 +21,10 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Turns for writes of `rate` bytes a second.
+    /// Turns for writes of `rate` bytes a second, with what a syncer starts with.
     pub(crate) fn new(rate: u64) -> Self {
         Self {
-            pace: Mutex::new(Pace::new(rate, Instant::now())),
+            pace: Mutex::new(Pace::at_start(ALLOWANCE, rate, Instant::now())),
             places: Semaphore::new(WAITING),
         }
     }
@@ -74,7 +74,8 @@ mod tests {
     async fn writes_wait_for_their_turn_and_the_rest_is_asked_to_come_again() {
         let turns = Arc::new(Turns::new(RATE));
         let allowed = Verdict::Allow(Vec::new());
-        assert_eq!(turns.answer(&write(32 << 20)).await, allowed, "the allowance");
+        let at_start = write(ALLOWANCE / 10);
+        assert_eq!(turns.answer(&at_start).await, allowed, "what a syncer starts with");
         let waiting: Vec<_> = (0..WAITING)
             .map(|_| {
                 let turns = Arc::clone(&turns);

@@ -131,6 +131,7 @@ impl Engine {
                 .and_then(Value::as_i64)
                 .unwrap_or_default(),
             gang: self.find_gang(name, pod),
+            user: self.cache.tenant.users.are_limited.then(|| self.user_of(pod)),
         };
         (placement::host_scheduler(&self.cache, &pod["spec"]), request)
     }
@@ -201,30 +202,12 @@ mod tests {
     use crate::engine::{
         queued_key::QueuedKey,
         test_engine::{engine, sync_of},
+        test_pods::{annotations_of_member, put_host_pod, put_pod},
         test_requests::name,
     };
-    use berth_api::labels;
     use berth_runtime::queue::Taken;
     use berth_sync_rules::model::schedule::PodSchedule;
     use serde_json::json;
-
-    /// A pod of the tenant, in its store.
-    fn put_pod(engine: &Engine, of: &str, annotations: &Value) -> Value {
-        let pod = json!({
-            "metadata": {"name": of, "namespace": "team", "uid": of, "resourceVersion": "1", "annotations": annotations},
-            "spec": {"containers": [{"name": "main", "image": "train:1"}]},
-        });
-        let pods = engine.cache.stores.tenant(KindId::Pod);
-        pods.written(name(of), Stored::new(&pod));
-        pod
-    }
-
-    /// A host pod that was not tried yet.
-    fn put_host_pod(engine: &Engine, of: &str) {
-        let pod = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {}});
-        let pods = engine.cache.stores.host(KindId::Pod);
-        pods.written(name(of), Stored::new(&pod));
-    }
 
     /// Whether a pod that asks for a place waits.
     fn waits(engine: &Engine, of: &str, pod: &Value) -> bool {
@@ -259,7 +242,7 @@ mod tests {
         let engine = engine();
         let pod = put_pod(&engine, "created", &json!({}));
         assert!(!waits(&engine, "other", &pod));
-        put_host_pod(&engine, "created");
+        put_host_pod(&engine, "created", &json!({}), &json!({}));
         let name = name("created");
         let sync = sync_of(&engine, &name, PodSchedule::default());
         let outcome = sync.wait_for_place(&pod).await;
@@ -275,9 +258,8 @@ mod tests {
     #[tokio::test]
     async fn a_restarted_syncer_knows_the_gangs_of_the_pods_on_the_host() {
         let engine = engine();
-        let gang = json!({labels::GANG_OF_TENANT: "train", labels::GANG_SIZE_OF_TENANT: "2"});
-        let pod = put_pod(&engine, "m0", &gang);
-        put_host_pod(&engine, "m0");
+        let pod = put_pod(&engine, "m0", &annotations_of_member("train", 2));
+        put_host_pod(&engine, "m0", &json!({}), &json!({}));
         engine.restore_windows();
         assert!(waits(&engine, "other", &json!({})), "the only place is taken");
         assert!(!waits(&engine, "m1", &pod), "the gang is admitted whole");

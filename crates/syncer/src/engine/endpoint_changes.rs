@@ -120,8 +120,8 @@ mod tests {
             sync.wait_to_make_endpoints(object).await
         };
         assert_eq!(wait(&selects).await, None);
-        // The default allows 2400 at once.
-        make_services(&engine, 0..2400);
+        // The default allows 240 to a syncer that starts.
+        make_services(&engine, 0..240);
         let waits = wait(&selects).await.unwrap();
         assert!(waits.waits_for_turn() && waits.requeue_after.is_some());
         assert_eq!(wait(&empty).await, None, "it has no endpoints");

@@ -52,6 +52,8 @@ mod tenant_waits;
 #[cfg(test)]
 pub(crate) mod test_engine;
 #[cfg(test)]
+mod test_pods;
+#[cfg(test)]
 mod test_requests;
 mod to_host;
 mod tokens;

@@ -14,6 +14,7 @@ pub(super) fn request(of: &str) -> Request {
         name: name(of),
         priority: 0,
         gang: None,
+        user: None,
     }
 }
 

@@ -51,8 +51,6 @@ pub(super) const DELAYED: &str = "WriteDelayed";
 const SMALL_ALLOWANCE: u64 = 128 << 20;
 /// Seconds after which an empty allowance of requests is whole again: a team may start many pods with claims at once.
 const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
-/// The part of each allowance, one in so many, that a syncer starts with.
-const PART_AT_START: u64 = 10;
 /// Interval at which the next key looks for room among what others have taken and not used.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// An object that will wait for so long gets an Event.
@@ -186,10 +184,8 @@ pub(super) enum Keeps {
 impl Line {
     /// A line that starts with a part of its allowance.
     fn new(allowance: u64, rate: u64) -> Self {
-        let mut pace = Pace::with_allowance(allowance, rate, now());
-        pace.reserve(allowance - allowance / PART_AT_START, now());
         Self {
-            pace: Mutex::new(pace),
+            pace: Mutex::new(Pace::at_start(allowance, rate, now())),
             queue: Queue::new(),
             waiting: Mutex::default(),
         }

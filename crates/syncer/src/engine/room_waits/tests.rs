@@ -7,49 +7,74 @@ use crate::engine::{
     api::CallError,
     scripted::{Failure, Scripted},
     test_engine::{engine_of, exceeded, sync_of, tenant},
+    test_pods::{self, annotations_of_member, change_pod, own_claims},
     test_requests::name,
     to_host,
     turns::{self, Lane},
 };
-use berth_api::{SyncPolicy, labels};
-use berth_sync_rules::{model::schedule::PodSchedule, translation::quota::QuotaExceeded};
+use berth_api::SyncPolicy;
+use berth_sync_rules::{
+    model::{Tenant, schedule::PodSchedule},
+    translation::quota::QuotaExceeded,
+};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 
 const MOST: usize = 1000;
 
-/// An engine of a tenant that may have [`MOST`] pods without a node on the host.
+/// A tenant that may have so many pods without a node on the host.
+fn tenant_with_places(most: usize) -> Tenant {
+    let mut tenant = tenant(SyncPolicy::default());
+    tenant.host_limits.waiting_pods = u32::try_from(most).unwrap();
+    tenant
+}
+
+/// The same, of whose users each may have so many of them.
+fn tenant_with_users(most: usize, of_user: u32) -> Tenant {
+    let mut tenant = tenant_with_places(most);
+    tenant.users.are_limited = true;
+    tenant.host_limits.waiting_pods_of_user = of_user;
+    tenant
+}
+
+/// An engine of a tenant with [`MOST`] places.
 fn engine() -> Arc<Engine> {
     engine_with_places(MOST)
 }
 
 fn engine_with_places(most: usize) -> Arc<Engine> {
-    let mut tenant = tenant(SyncPolicy::default());
-    tenant.host_limits.waiting_pods = u32::try_from(most).unwrap();
-    engine_of(tenant)
+    engine_of(tenant_with_places(most))
 }
 
 /// A pod in the tenant that requests so many GPUs.
 fn put_pod(engine: &Engine, of: &str, gpus: usize) -> Value {
-    let resources = json!({"limits": {"nvidia.com/gpu": gpus.to_string()}});
-    let pod = json!({
-        "metadata": {"name": of, "namespace": "team", "uid": of, "resourceVersion": "1"},
-        "spec": {"containers": [{"name": "main", "image": "train:1", "resources": resources}]},
-    });
-    let pods = engine.cache.stores.tenant(KindId::Pod);
-    pods.written(name(of), Stored::new(&pod));
+    put_annotated(engine, of, gpus, &json!({}))
+}
+
+/// The same of a member of a gang of so many pods.
+fn put_member(engine: &Engine, of: &str, gang: &str, size: usize) -> Value {
+    put_annotated(engine, of, 8, &annotations_of_member(gang, size))
+}
+
+fn put_annotated(engine: &Engine, of: &str, gpus: usize, annotations: &Value) -> Value {
+    let mut pod = test_pods::put_pod(engine, of, annotations);
+    pod["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/gpu": gpus.to_string()}});
+    change_pod(engine, of, &pod);
     pod
+}
+
+/// Puts two pods into a tenant with one place. The first one has it.
+async fn put_two(engine: &Engine, gpus: [usize; 2]) -> [Value; 2] {
+    let (first, second) = (put_pod(engine, "p0", gpus[0]), put_pod(engine, "p1", gpus[1]));
+    assert!(!waits(engine, "p0", &first).await && waits(engine, "p1", &second).await);
+    [first, second]
 }
 
 /// A pod on the host with this spec, for which the scheduler has found no node.
 fn put_host_pod(engine: &Engine, of: &str, spec: &Value) {
     let unschedulable = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
-    let pod = json!({
-        "metadata": {"name": "h", "resourceVersion": "1"}, "spec": spec,
-        "status": {"phase": "Pending", "conditions": unschedulable},
-    });
-    let pods = engine.cache.stores.host(KindId::Pod);
-    pods.written(name(of), Stored::new(&pod));
+    let status = json!({"phase": "Pending", "conditions": unschedulable});
+    test_pods::put_host_pod(engine, of, spec, &status);
     engine.update_waiting_room(Side::Host, &name(of));
 }
 
@@ -150,9 +175,7 @@ async fn a_pod_that_came_to_the_host_before_it_asked_does_not_wait() {
     let engine = engine_with_places(1);
     assert_eq!(create(&engine, "p", 1, |_| 8).await, 1);
     let pod = put_pod(&engine, "created", 8);
-    let host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {}});
-    let pods = engine.cache.stores.host(KindId::Pod);
-    pods.written(name("created"), Stored::new(&host));
+    test_pods::put_host_pod(&engine, "created", &json!({}), &json!({}));
     assert!(waits(&engine, "created", &pod).await, "it is not created again");
     let room = lock(&engine.waiting_room);
     assert_eq!((room.placed(), room.waiting()), (2, 0));
@@ -160,14 +183,9 @@ async fn a_pod_that_came_to_the_host_before_it_asked_does_not_wait() {
 
 #[tokio::test]
 async fn pods_of_a_user_keep_no_more_places_for_others_than_the_user_may_have() {
-    let mut tenant = tenant(SyncPolicy::default());
-    tenant.users.are_limited = true;
-    tenant.host_limits.waiting_pods = 1000;
-    tenant.host_limits.waiting_pods_of_user = 100;
-    let engine = engine_of(tenant);
-    for (of, size) in [("a", "100"), ("b", "100"), ("c", "1000")] {
-        let mut pod = put_pod(&engine, of, 8);
-        pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: of, labels::GANG_SIZE_OF_TENANT: size});
+    let engine = engine_of(tenant_with_users(1000, 100));
+    for (of, size) in [("a", 100), ("b", 100), ("c", 1000)] {
+        let pod = put_member(&engine, of, of, size);
         assert_eq!(waits(&engine, of, &pod).await, of == "b", "{of}");
     }
     assert_eq!(
@@ -179,22 +197,14 @@ async fn pods_of_a_user_keep_no_more_places_for_others_than_the_user_may_have() 
 
 #[tokio::test]
 async fn a_gang_does_not_wait_for_pods_that_wait_for_places_of_their_user() {
-    let mut tenant = tenant(SyncPolicy::default());
-    tenant.users.are_limited = true;
-    tenant.host_limits.waiting_pods = 8;
-    tenant.host_limits.waiting_pods_of_user = 3;
-    let engine = engine_of(tenant);
+    let engine = engine_of(tenant_with_users(8, 3));
     assert_eq!(
         create(&engine, "other-", 5, |index| index + 9).await,
         5,
         "more than half"
     );
     let single = put_pod(&engine, "single", 1);
-    let pods = ["m0", "m1", "m2"].map(|of| {
-        let mut pod = put_pod(&engine, of, 8);
-        pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: "train", labels::GANG_SIZE_OF_TENANT: "3"});
-        pod
-    });
+    let pods = ["m0", "m1", "m2"].map(|of| put_member(&engine, of, "train", 3));
     let names = ["single", "m0", "m1", "m2"].map(name);
     let all = [&single, &pods[0], &pods[1], &pods[2]];
     let waits_for_user = async |index: usize| {
@@ -218,19 +228,13 @@ fn counts(engine: &Engine) -> (usize, usize) {
 
 #[tokio::test]
 async fn a_pod_that_waits_for_requests_keeps_no_place_from_others() {
-    let mut tenant = tenant(SyncPolicy::default());
-    tenant.host_limits.waiting_pods = 1;
+    let mut tenant = tenant_with_places(1);
     tenant.host_limits.controller_requests_per_second = 1;
     let engine = engine_of(tenant);
     engine.turns.take_requests(600);
-    let claims: Vec<Value> = (0..8)
-        .map(|number| json!({"name": format!("gpu-{number}"), "resourceClaimName": "shared"}))
-        .collect();
-    let mut pod = put_pod(&engine, "claims", 8);
-    pod["spec"]["resourceClaims"] = claims.into();
-    pod["spec"]["containers"][0]["resources"] = json!({});
-    let pods = engine.cache.stores.tenant(KindId::Pod);
-    pods.written(name("claims"), Stored::new(&pod));
+    let mut pod = test_pods::put_pod(&engine, "claims", &json!({}));
+    pod["spec"]["resourceClaims"] = own_claims(8);
+    change_pod(&engine, "claims", &pod);
     let of = name("claims");
     let sync = sync_of(&engine, &of, PodSchedule::default());
     let outcome = sync.create(&Stored::new(&pod), &pod).await.unwrap();
@@ -254,10 +258,8 @@ async fn a_pod_that_waits_for_requests_keeps_no_place_from_others() {
 
 #[tokio::test]
 async fn a_pod_of_which_the_tenant_takes_no_status_stays_in_the_line() {
-    let mut tenant = tenant(SyncPolicy::default());
-    tenant.host_limits.waiting_pods = 1;
     let refuses = |call: &str| call.ends_with("/status").then_some(Failure::Refused(403));
-    let scripted = Scripted::new(tenant, refuses);
+    let scripted = Scripted::new(tenant_with_places(1), refuses);
     let engine = &scripted.engine;
     assert_eq!(create(engine, "p", 1, |_| 8).await, 1);
     let pod = put_pod(engine, "late", 8);
@@ -273,12 +275,9 @@ async fn a_pod_of_which_the_tenant_takes_no_status_stays_in_the_line() {
 
 #[tokio::test]
 async fn while_the_host_takes_no_pod_none_leaves_the_line() {
-    let mut tenant = tenant(SyncPolicy::default());
-    tenant.host_limits.waiting_pods = 1;
-    let scripted = Scripted::new(tenant, |_| None);
+    let scripted = Scripted::new(tenant_with_places(1), |_| None);
     let engine = &scripted.engine;
-    let (first, second) = (put_pod(engine, "p0", 8), put_pod(engine, "p1", 8));
-    assert!(!waits(engine, "p0", &first).await && waits(engine, "p1", &second).await);
+    let [first, second] = put_two(engine, [8, 8]).await;
     let names = (name("p0"), name("p1"));
     let placed = sync_of(engine, &names.0, PodSchedule::default());
     let waiting = sync_of(engine, &names.1, PodSchedule::default());
@@ -296,12 +295,10 @@ async fn while_the_host_takes_no_pod_none_leaves_the_line() {
 
 #[tokio::test]
 async fn while_the_host_does_not_answer_none_leaves_the_line() {
-    let mut tenant = tenant(SyncPolicy::default());
-    tenant.host_limits.waiting_pods = 1;
-    let scripted = Scripted::new(tenant, |call| call.starts_with("host").then_some(Failure::Refused(503)));
+    let fails = |call: &str| call.starts_with("host").then_some(Failure::Refused(503));
+    let scripted = Scripted::new(tenant_with_places(1), fails);
     let engine = &scripted.engine;
-    let (first, second) = (put_pod(engine, "p0", 8), put_pod(engine, "p1", 8));
-    assert!(!waits(engine, "p0", &first).await && waits(engine, "p1", &second).await);
+    let [first, second] = put_two(engine, [8, 8]).await;
     let names = (name("p0"), name("p1"));
     let placed = sync_of(engine, &names.0, PodSchedule::default());
     let waiting = sync_of(engine, &names.1, PodSchedule::default());
@@ -326,8 +323,7 @@ async fn while_the_host_does_not_answer_none_leaves_the_line() {
 #[tokio::test]
 async fn a_pod_that_the_host_rejects_gives_its_place_to_the_next_one() {
     let engine = engine_with_places(1);
-    let (first, second) = (put_pod(&engine, "p0", 8), put_pod(&engine, "p1", 8));
-    assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p1", &second).await);
+    let [_, second] = put_two(&engine, [8, 8]).await;
     let of = name("p0");
     let placed = sync_of(&engine, &of, PodSchedule::default());
     placed.settle_places_after(&Err(CallError::Rejected("no".into())));
@@ -338,8 +334,7 @@ async fn a_pod_that_the_host_rejects_gives_its_place_to_the_next_one() {
 #[tokio::test]
 async fn a_pod_keeps_its_place_while_bytes_are_missing_for_it_but_not_while_room_for_its_claims_is() {
     let engine = engine_with_places(1);
-    let (first, second) = (put_pod(&engine, "p0", 8), put_pod(&engine, "p1", 1));
-    assert!(!waits(&engine, "p0", &first).await && waits(&engine, "p1", &second).await);
+    let [first, _] = put_two(&engine, [8, 1]).await;
     let names = (name("p0"), name("p1"));
     let placed = sync_of(&engine, &names.0, PodSchedule::default());
     // Some hundred bytes may be left, with which a smaller pod could be created.
@@ -366,8 +361,7 @@ async fn a_pod_that_is_created_again_keeps_its_place_until_it_is_not_to_be_creat
     assert!(!waits(&engine, "p0", &pod).await);
     // Administrators of the tenant can write the phase.
     pod["status"]["phase"] = "Failed".into();
-    let pods = engine.cache.stores.tenant(KindId::Pod);
-    pods.written(name("p0"), Stored::new(&pod));
+    change_pod(&engine, "p0", &pod);
     let kind = engine.cache.rules_to_host(KindId::Pod).unwrap();
     let (of, now) = (name("p0"), Instant::now());
     let outcome = to_host::reconcile(&engine, (KindId::Pod, kind), &of, now, true).await;
@@ -394,8 +388,7 @@ async fn what_became_of_a_pod_depends_on_both_sides() {
     assert_eq!(of(None), OnHost::Gone);
     for (phase, expected) in [("Succeeded", OnHost::Placed), ("Failed", OnHost::Ended)] {
         pod["status"]["phase"] = phase.into();
-        let pods = engine.cache.stores.tenant(KindId::Pod);
-        pods.written(name("p"), Stored::new(&pod));
+        change_pod(&engine, "p", &pod);
         assert_eq!(of(None), expected, "{phase}");
     }
 }
@@ -403,13 +396,11 @@ async fn what_became_of_a_pod_depends_on_both_sides() {
 #[tokio::test]
 async fn members_that_run_are_known_when_their_gang_becomes_known() {
     let engine = engine();
-    let mut pod = put_pod(&engine, "runs", 8);
+    let pod = put_pod(&engine, "runs", 8);
     put_host_pod(&engine, "runs", &json!({"nodeName": "gpu-1"}));
     engine.regroup_places(&name("runs"), &pod);
     assert!(!lock(&engine.waiting_room).knows(&name("runs")));
-    pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: "train", labels::GANG_SIZE_OF_TENANT: "2"});
-    let pods = engine.cache.stores.tenant(KindId::Pod);
-    pods.written(name("runs"), Stored::new(&pod));
+    let pod = put_member(&engine, "runs", "train", 2);
     engine.regroup_places(&name("runs"), &pod);
     assert!(lock(&engine.waiting_room).knows(&name("runs")));
 }

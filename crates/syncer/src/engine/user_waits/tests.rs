@@ -5,6 +5,7 @@ use crate::engine::{
     api::CallError,
     scripted::{Failure, Scripted},
     test_engine::{engine_of, exceeded, sync_of, tenant},
+    test_pods::{self, annotations_of_member, change_pod, own_claims},
     test_requests::name,
     to_host,
     turns::{self, Lane},
@@ -32,37 +33,38 @@ fn engine() -> Arc<Engine> {
 
 /// A pod of a user in the tenant.
 fn put_pod(engine: &Engine, user: &str, of: &str) -> Value {
-    put_annotated(engine, of, &json!({(labels::CREATED_BY): user}))
+    test_pods::put_pod(engine, of, &json!({labels::CREATED_BY: user}))
 }
 
 /// The same of a member of a gang of two.
 fn put_member(engine: &Engine, user: &str, of: &str) -> Value {
-    let annotations =
-        json!({(labels::CREATED_BY): user, (labels::GANG_OF_TENANT): "train", (labels::GANG_SIZE_OF_TENANT): "2"});
-    put_annotated(engine, of, &annotations)
+    let mut annotations = annotations_of_member("train", 2);
+    annotations[labels::CREATED_BY] = user.into();
+    test_pods::put_pod(engine, of, &annotations)
 }
 
-fn put_annotated(engine: &Engine, of: &str, annotations: &Value) -> Value {
-    let pod = json!({
-        "metadata": {"name": of, "namespace": "team", "uid": of, "resourceVersion": "1", "annotations": annotations},
-        "spec": {"containers": [{"name": "main", "image": "train:1"}]},
-    });
-    let pods = engine.cache.stores.tenant(KindId::Pod);
-    pods.written(name(of), Stored::new(&pod));
-    pod
-}
-
-/// A pod on the host, as the store has it: without who created it.
+/// A pod on the host.
 fn put_host_pod(engine: &Engine, of: &str, gates: &Value) {
-    put_host_pod_in(engine, of, gates, "Pending");
+    test_pods::put_host_pod(
+        engine,
+        of,
+        &json!({"schedulingGates": gates}),
+        &json!({"phase": "Pending"}),
+    );
 }
 
-fn put_host_pod_in(engine: &Engine, of: &str, gates: &Value, phase: &str) {
-    let pod = json!({
-        "metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"schedulingGates": gates}, "status": {"phase": phase},
-    });
-    let pods = engine.cache.stores.host(KindId::Pod);
-    pods.written(name(of), Stored::new(&pod));
+/// A pod comes to the host, or changes there.
+fn see_host_pod(engine: &Engine, of: &str, gates: &Value) {
+    put_host_pod(engine, of, gates);
+    engine.update_user_places(Side::Host, &name(of));
+}
+
+/// Puts two pods of a user into the tenant. The first one has the place.
+async fn put_two(engine: &Engine) -> [Value; 2] {
+    let [first, second] = ["a1", "a2"].map(|of| put_pod(engine, "alice", of));
+    assert_eq!(ask(engine, "a1", &first).await, None);
+    assert_eq!(ask(engine, "a2", &second).await, WAITS);
+    [first, second]
 }
 
 /// Asks for a place for a pod.
@@ -94,17 +96,12 @@ const WAITS: Option<Outcome> = Some(NO_PLACE_OF_USER);
 #[tokio::test]
 async fn a_user_leaves_room_on_the_host_to_others() {
     let engine = engine();
-    let first = put_pod(&engine, "alice", "a1");
-    let second = put_pod(&engine, "alice", "a2");
+    let [_, second] = put_two(&engine).await;
     let other = put_pod(&engine, "bob", "b1");
-    assert_eq!(ask(&engine, "a1", &first).await, None);
-    assert_eq!(ask(&engine, "a2", &second).await, WAITS);
     assert_eq!(ask(&engine, "b1", &other).await, None);
-    put_host_pod(&engine, "a1", &gate());
-    engine.update_user_places(Side::Host, &name("a1"));
+    see_host_pod(&engine, "a1", &gate());
     assert_eq!(ask(&engine, "a2", &second).await, WAITS, "the other waits on the host");
-    put_host_pod(&engine, "a1", &json!([]));
-    engine.update_user_places(Side::Host, &name("a1"));
+    see_host_pod(&engine, "a1", &json!([]));
     assert_eq!(engine.queue_of(KindId::Pod).len(), 1, "the next one is reconciled");
     assert_eq!(ask(&engine, "a2", &second).await, None, "the other may start");
     let third = put_pod(&engine, "alice", "a3");
@@ -116,6 +113,19 @@ async fn a_user_leaves_room_on_the_host_to_others() {
         None,
         "it is gone before it was created"
     );
+}
+
+#[tokio::test]
+async fn users_take_turns_for_other_places_as_they_wait() {
+    let engine = engine();
+    for (user, of, expected) in [
+        ("alice", "a1", "alice"),
+        ("system:serviceaccount:ci:runner", "s1", "system:serviceaccount:ci"),
+    ] {
+        let pod = put_pod(&engine, user, of);
+        let (_, request) = engine.request(&name(of), &pod);
+        assert_eq!(request.user.as_deref(), Some(expected));
+    }
 }
 
 #[tokio::test]
@@ -140,8 +150,7 @@ async fn a_restarted_syncer_counts_the_pods_on_the_host() {
 async fn a_pod_that_came_to_the_host_without_a_place_counts() {
     let engine = engine();
     put_pod(&engine, "alice", "a1");
-    put_host_pod(&engine, "a1", &gate());
-    engine.update_user_places(Side::Host, &name("a1"));
+    see_host_pod(&engine, "a1", &gate());
     let second = put_pod(&engine, "alice", "a2");
     assert_eq!(ask(&engine, "a2", &second).await, WAITS);
     engine.cache.stores.tenant(KindId::Pod).forget(&name("a1"));
@@ -156,18 +165,15 @@ async fn a_gang_that_runs_gets_a_replacement_while_the_places_are_full() {
     for of in ["m0", "m1"] {
         let pod = put_member(&engine, "alice", of);
         assert_eq!(ask(&engine, of, &pod).await, None);
-        put_host_pod(&engine, of, &gate());
-        engine.update_user_places(Side::Host, &name(of));
-        put_host_pod(&engine, of, &json!([]));
-        engine.update_user_places(Side::Host, &name(of));
+        see_host_pod(&engine, of, &gate());
+        see_host_pod(&engine, of, &json!([]));
     }
     let single = put_pod(&engine, "alice", "a1");
     assert_eq!(ask(&engine, "a1", &single).await, None);
-    put_host_pod(&engine, "a1", &gate());
-    engine.update_user_places(Side::Host, &name("a1"));
+    see_host_pod(&engine, "a1", &gate());
     let replacement = put_member(&engine, "alice", "m2");
     assert_eq!(ask(&engine, "m2", &replacement).await, WAITS, "the gang has its size");
-    put_host_pod_in(&engine, "m1", &json!([]), "Failed");
+    test_pods::put_host_pod(&engine, "m1", &json!({}), &json!({"phase": "Failed"}));
     engine.update_user_places(Side::Host, &name("m1"));
     assert_eq!(engine.queue_of(KindId::Pod).len(), 1, "it is reconciled");
     assert_eq!(ask(&engine, "m2", &replacement).await, None);
@@ -195,6 +201,8 @@ async fn without_limits_nothing_waits() {
     for of in ["a1", "a2"] {
         let pod = put_pod(&engine, "alice", of);
         assert_eq!(ask(&engine, of, &pod).await, None);
+        let (_, request) = engine.request(&name(of), &pod);
+        assert_eq!(request.user, None, "nor do users take turns");
     }
     assert!(!lock(&engine.user_places).knows(&name("a1")));
 }
@@ -249,9 +257,7 @@ async fn a_pod_that_waits_says_so_once_and_as_those_on_the_host() {
 async fn while_the_host_takes_no_pod_none_leaves_the_line() {
     let scripted = Scripted::new(limited(), |_| None);
     let engine = &scripted.engine;
-    let (first, second) = (put_pod(engine, "alice", "a1"), put_pod(engine, "alice", "a2"));
-    assert_eq!(ask(engine, "a1", &first).await, None);
-    assert_eq!(ask(engine, "a2", &second).await, WAITS);
+    let [first, second] = put_two(engine).await;
     let of = name("a1");
     let placed = sync_of(engine, &of, PodSchedule::default());
     let waits = || lock(&engine.user_places).is_waiting(&name("a2"));
@@ -273,8 +279,7 @@ async fn a_pod_that_is_created_again_keeps_its_place_until_it_is_not_to_be_creat
     let engine = engine();
     let mut first = put_pod(&engine, "alice", "a1");
     let second = put_pod(&engine, "alice", "a2");
-    put_host_pod(&engine, "a1", &gate());
-    engine.update_user_places(Side::Host, &name("a1"));
+    see_host_pod(&engine, "a1", &gate());
     assert_eq!(ask(&engine, "a2", &second).await, WAITS);
     engine.cache.stores.host(KindId::Pod).forget(&name("a1"));
     engine.update_user_places(Side::Host, &name("a1"));
@@ -282,8 +287,7 @@ async fn a_pod_that_is_created_again_keeps_its_place_until_it_is_not_to_be_creat
     assert_eq!(ask(&engine, "a1", &first).await, None);
     // Administrators of the tenant can write the phase.
     first["status"]["phase"] = "Failed".into();
-    let pods = engine.cache.stores.tenant(KindId::Pod);
-    pods.written(name("a1"), Stored::new(&first));
+    change_pod(&engine, "a1", &first);
     assert!(reconcile(&engine, "a1").await.is_ok());
     assert_eq!(ask(&engine, "a2", &second).await, None);
 }
@@ -294,18 +298,14 @@ async fn a_pod_that_waits_for_requests_keeps_the_place_of_its_user() {
     tenant.host_limits.controller_requests_per_second = 1;
     let engine = engine_of(tenant);
     engine.turns.take_requests(600);
-    let claims: Vec<Value> = (0..8)
-        .map(|number| json!({"name": format!("gpu-{number}"), "resourceClaimName": "shared"}))
-        .collect();
     for (user, of, expected) in [
         ("alice", "a1", turns::WAITS),
         ("alice", "a2", NO_PLACE),
         ("bob", "b1", turns::WAITS),
     ] {
         let mut pod = put_pod(&engine, user, of);
-        pod["spec"]["resourceClaims"] = claims.clone().into();
-        let pods = engine.cache.stores.tenant(KindId::Pod);
-        pods.written(name(of), Stored::new(&pod));
+        pod["spec"]["resourceClaims"] = own_claims(8);
+        change_pod(&engine, of, &pod);
         assert_eq!(create(&engine, of, &pod).await.unwrap().result, expected, "{of}");
     }
     assert_eq!(engine.turns.waiting(Lane::Requests), 2, "one of each user");
@@ -346,8 +346,7 @@ async fn what_became_of_a_pod_depends_on_both_sides() {
     assert_eq!(of(None), OnHost::Gone);
     for (phase, expected) in [("Succeeded", OnHost::Succeeded), ("Failed", OnHost::Ended)] {
         pod["status"]["phase"] = phase.into();
-        let pods = engine.cache.stores.tenant(KindId::Pod);
-        pods.written(name("p"), Stored::new(&pod));
+        change_pod(&engine, "p", &pod);
         assert_eq!(of(None), expected, "{phase}");
     }
 }

@@ -42,7 +42,12 @@ impl WaitingRoom {
         if self.taken() >= self.most {
             return None;
         }
-        self.order.next(|class| self.may_have_turn(class.as_ref())).cloned()
+        self.first_in_turn().cloned()
+    }
+
+    /// The line whose turn it is, whether or not a place is free.
+    pub(super) fn first_in_turn(&self) -> Option<&Group> {
+        self.order.next(|class| self.may_have_turn(class.as_ref()))
     }
 
     /// The first gang whose pods wait for each other and for which half of the room has room. Its turn is not before that of others: no other pod waits for

@@ -38,6 +38,7 @@ impl WaitingRoom {
                 name,
                 priority,
                 gang: None,
+                user: None,
             };
             self.lines.entry(group.clone()).or_default().add(request, since);
             self.refresh(&group);
@@ -105,20 +106,21 @@ impl WaitingRoom {
     /// Brings the turn of a line up to date.
     fn refresh(&mut self, group: &Group) {
         let first = self.lines.get(group).and_then(Line::first);
-        let priority = first.map(|first| first.priority);
+        let first = first.and_then(|first| self.pods.get(&first.name));
+        let turn = first.map(|pod| (pod.priority, pod.user.clone()));
         let gathers = match group {
             Group::Gang(gang) => self.find_gathering(gang),
             Group::Returning(..) | Group::Alike(..) => None,
         };
-        match priority {
+        match turn {
             None => {
                 self.lines.remove(group);
                 self.order.leave(group);
             }
             Some(_) if gathers.is_some() => self.order.leave(group),
-            Some(priority) => {
+            Some((priority, user)) => {
                 let class = self.class(group);
-                self.order.join(group, priority, class);
+                self.order.join(group, priority, user, class);
             }
         }
         if let Group::Gang(gang) = group {

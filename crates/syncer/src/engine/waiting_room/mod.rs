@@ -8,7 +8,7 @@
 //! | is to be created on the host again | still, as when a node is cordoned and its host pod is replaced |
 //! | has a node, is gone in the tenant, or has ended | no more |
 //! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all, or does not answer |
-//! | waits for requests of the host's controllers | none until it has them, unless it is a member of a gang. Then it gets the next one |
+//! | waits for requests of the host's controllers | none until it has them, unless it is a member of a gang. Then it gets one of the next: these pods have every second one |
 //!
 //! Half of the places may be of pods that ask the scheduler for the same, so that a queue of equal jobs leaves room for others. The next place is
 //! for the pod with the highest priority; then pods take turns as in [`order`].
@@ -24,7 +24,10 @@ mod order;
 mod patience;
 mod ring;
 
-use super::window::{Gang, Line, Request};
+use super::{
+    user_places::User,
+    window::{Gang, Line, Request},
+};
 use berth_sync_rules::model::resource::Name;
 use of_gang::{Lack, OfGang};
 use order::{Group, Order};
@@ -104,6 +107,8 @@ pub(super) struct WaitingRoom {
 struct Pod {
     shape: Shape,
     gang: Option<Name>,
+    /// The user whose turn it takes in its namespace, if users have limits.
+    user: Option<User>,
     priority: i64,
     state: State,
 }
@@ -111,7 +116,7 @@ struct Pod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// It had a place before, which it has lent, and gets the next one.
+    /// It had a place before, which it has lent, and gets one of the next.
     Returning,
     /// It has lent its place, and has not asked again.
     Lent,
@@ -229,6 +234,7 @@ impl WaitingRoom {
         let pod = Pod {
             shape: Arc::clone(shape),
             gang: gang.clone(),
+            user: request.user,
             priority: request.priority,
             state,
         };
@@ -251,6 +257,7 @@ impl WaitingRoom {
             let pod = Pod {
                 shape: Arc::clone(shape),
                 gang: gang.clone(),
+                user: request.user,
                 priority: request.priority,
                 state: if has_lent { State::Returning } else { State::Waiting },
             };
@@ -337,8 +344,8 @@ impl WaitingRoom {
         }
     }
 
-    /// A pod that got a place waits for something else before it is created, and gets the next place when it asks again. Until then others may have
-    /// the place, unless its gang needs it. Returns the pods that got one.
+    /// A pod that got a place waits for something else before it is created, and gets one of the next places when it asks again. Until then others may
+    /// have the place, unless its gang needs it. Returns the pods that got one.
     pub(super) fn lend(&mut self, name: &Name) -> Vec<Name> {
         let pod = self.pods.get(name);
         if pod.is_some_and(|pod| pod.gang.is_none() && pod.state == State::New) {

@@ -3,8 +3,8 @@
 //! | a gang | its pods |
 //! |---|---|
 //! | all of its pods are known | get places for all together, when it is the gang's turn |
-//! | some do not exist yet, and half of the room has room for the whole gang | get places at once, and those of the others are kept for a while |
-//! | some do not exist yet, and it has less room | wait for each other for a while |
+//! | some do not exist yet, and half of the room has room for the whole gang | get places at once, and those of the others are kept: for a minute, or for ten seconds if other pods could have them |
+//! | some do not exist yet, and it has less room | wait for each other for a minute |
 //! | waits, or has kept places, for longer than that | come to their turn one by one, until all are known |
 //! | some wait for a place of their user | come to their turn one by one, at once |
 //! | is larger than the room | come to their turn one by one |
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Time for which members wait for each other, and for which places of members that are missing are kept.
 pub(super) const PATIENCE: Duration = Duration::from_mins(1);
+/// Time for which these are kept while other pods could have them.
+pub(super) const PATIENCE_OF_OTHERS: Duration = Duration::from_secs(10);
 
 /// The pods of one gang.
 #[derive(Debug, Default)]
@@ -130,14 +132,20 @@ impl OfGang {
         }
     }
 
-    /// Whether it has waited for its missing pods for long enough.
-    pub(super) fn is_over(&mut self, most_gathered: usize, now: Instant) -> bool {
-        let since = if self.kept() > 0 {
+    /// Whether it has waited for its missing pods for long enough. `others_wait` for places that are kept for them.
+    pub(super) fn is_over(&mut self, most_gathered: usize, others_wait: bool, now: Instant) -> bool {
+        let has_places = self.kept() > 0;
+        let since = if has_places {
             Some(*self.lacks_since.get_or_insert(now))
         } else {
             self.waits_since.filter(|_| self.gathers(most_gathered))
         };
-        since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
+        let patience = if has_places && others_wait {
+            PATIENCE_OF_OTHERS
+        } else {
+            PATIENCE
+        };
+        since.is_some_and(|since| now.saturating_duration_since(since) >= patience)
     }
 
     /// It does not wait for missing pods any more.

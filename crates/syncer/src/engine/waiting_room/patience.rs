@@ -19,11 +19,12 @@ impl WaitingRoom {
         }
     }
 
-    /// Lets gangs wait no more for pods that have not come in time.
+    /// Lets gangs wait no more for pods that have not come in time. Nor are places kept from others again and again: a gang keeps some only while no pod
+    /// waits that could have them, and then for seconds.
     fn give_up_waits(&mut self, now: Instant) {
-        let most_gathered = self.most_gathered;
+        let (most_gathered, others_wait) = (self.most_gathered, self.first_in_turn().is_some());
         let over = self.gangs.iter_mut().filter_map(|(gang, of_gang)| {
-            let is_over = of_gang.is_over(most_gathered, now);
+            let is_over = of_gang.is_over(most_gathered, others_wait, now);
             is_over.then(|| gang.clone())
         });
         let mut over: Vec<_> = over.collect();
@@ -45,22 +46,30 @@ impl WaitingRoom {
         let since = *self.stalls_since.get_or_insert(now);
         let mut admitted = Vec::new();
         if now.saturating_duration_since(since) >= PATIENCE {
-            while let Some(gang) = self.next_to_complete() {
-                self.claim_all(&gang, &mut admitted);
-            }
+            self.complete_gangs(&mut admitted);
             self.note_freed();
         }
         admitted
     }
 
-    /// The next gang that can be completed.
-    fn next_to_complete(&self) -> Option<Name> {
-        let left = self.most.saturating_mul(TIMES_FOR_GANGS).checked_sub(self.taken())?;
-        let mut gangs = self.order.unlimited().filter_map(|group| match group {
+    /// Completes the gangs of which a part has places, in the order of their turns, while there is room for all pods of one.
+    fn complete_gangs(&mut self, admitted: &mut Vec<Name>) {
+        let gangs = self.order.unlimited().filter_map(|group| match group {
             Group::Gang(gang) => Some(gang),
             Group::Returning(..) | Group::Alike(..) => None,
         });
-        let fits = |gang: &&Name| self.lacks_to_complete(gang).is_some_and(|lacks| lacks <= left);
-        gangs.find(fits).cloned()
+        let gangs: Vec<Name> = gangs.filter(|gang| self.can_be_completed(gang)).cloned().collect();
+        for gang in gangs {
+            // Those before have taken places.
+            if self.can_be_completed(&gang) {
+                self.claim_all(&gang, admitted);
+            }
+        }
+    }
+
+    /// Whether there is room for all pods that a gang lacks, beyond the limit.
+    fn can_be_completed(&self, gang: &Name) -> bool {
+        let left = self.most.saturating_mul(TIMES_FOR_GANGS).saturating_sub(self.taken());
+        self.lacks_to_complete(gang).is_some_and(|lacks| lacks <= left)
     }
 }

@@ -1,4 +1,4 @@
-//! Keys that take turns.
+//! Keys that take turns, and keys in which others do.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -107,6 +107,58 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq + Hash> Ring<K, C> {
     }
 }
 
+/// Keys that take turns. In each of them other keys do, of which `T` knows.
+#[derive(Debug)]
+pub(super) struct Nested<K, T> {
+    keys: Ring<K>,
+    of: HashMap<K, T>,
+}
+
+impl<K, T> Default for Nested<K, T> {
+    fn default() -> Self {
+        Self {
+            keys: Ring::default(),
+            of: HashMap::new(),
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash, T: Default> Nested<K, T> {
+    /// Adds a key at the end, unless it is there. Returns what takes turns in it.
+    pub(super) fn join(&mut self, key: &K) -> &mut T {
+        self.keys.join(key, ());
+        self.of.entry(key.clone()).or_default()
+    }
+
+    /// Removes something from what takes turns in a key, and the key if nothing of it is left, as `remove` says.
+    pub(super) fn leave(&mut self, key: &K, remove: impl FnOnce(&mut T) -> bool) {
+        if self.of.get_mut(key).is_some_and(remove) {
+            self.of.remove(key);
+            self.keys.leave(key);
+        }
+    }
+
+    /// A key has had its turn: it comes to the end. Returns what takes turns in it.
+    pub(super) fn pass(&mut self, key: &K) -> Option<&mut T> {
+        self.keys.pass(key);
+        self.of.get_mut(key)
+    }
+
+    /// What takes turns in each key, in the order of the turns of the keys.
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
+        self.keys.of_class(&()).filter_map(|key| self.of.get(key))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn get(&self, key: &K) -> Option<&T> {
+        self.of.get(key)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,5 +204,32 @@ mod tests {
             assert!(ring.leave(&key).is_some() && ring.leave(&key).is_none());
         }
         assert!(ring.is_empty() && ring.classes.is_empty() && ring.firsts.is_empty());
+    }
+    #[test]
+    fn keys_in_which_others_take_turns_come_and_go_with_these() {
+        let mut nested: Nested<&str, Ring<i32>> = Nested::default();
+        for (key, number) in [("a", 1), ("a", 2), ("b", 3)] {
+            nested.join(&key).join(&number, ());
+        }
+        let first =
+            |nested: &Nested<&str, Ring<i32>>| nested.all().next().and_then(|ring| ring.first(|_| true).copied());
+        let mut turns = Vec::new();
+        for _ in 0..4 {
+            let number = first(&nested).unwrap();
+            turns.push(number);
+            nested
+                .pass(if number == 3 { &"b" } else { &"a" })
+                .unwrap()
+                .pass(&number);
+        }
+        assert_eq!(turns, [1, 3, 2, 3]);
+        for (key, number) in [("a", 1), ("a", 2), ("b", 3)] {
+            assert!(!nested.is_empty());
+            nested.leave(&key, |ring| {
+                ring.leave(&number);
+                ring.is_empty()
+            });
+        }
+        assert!(nested.is_empty() && nested.of.is_empty());
     }
 }

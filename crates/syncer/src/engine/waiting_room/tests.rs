@@ -1,4 +1,7 @@
-use super::{of_gang::PATIENCE, *};
+use super::{
+    of_gang::{PATIENCE, PATIENCE_OF_OTHERS},
+    *,
+};
 use crate::engine::{
     test_requests::{member, name, request},
     window::LONG_WAIT,
@@ -243,6 +246,61 @@ fn a_pod_that_has_lent_its_place_gets_the_next_one() {
         assert_eq!(names(&room.observe(&current[0], OnHost::Placed)), ["claims"]);
         current = room.lend(&name("claims"));
         assert_eq!(names(&current), [next]);
+    }
+}
+
+#[test]
+fn pods_that_come_back_for_their_places_take_turns_with_others() {
+    let (mut room, now) = (room(4), Instant::now());
+    // They come while the room is empty, and have to wait for requests.
+    for of in ["c0", "c1", "c2"] {
+        assert_eq!(room.ask(&of.into(), request(of), now).waits, None);
+        assert!(room.lend(&name(of)).is_empty());
+    }
+    for of in ["a0", "a1", "a2", "a3"] {
+        assert!(ask(&mut room, of, request(of)));
+    }
+    for of in ["d0", "d1"] {
+        let urgent = Request {
+            priority: 100,
+            ..request(of)
+        };
+        assert!(!ask(&mut room, of, urgent));
+    }
+    for of in ["c0", "c1", "c2"] {
+        assert!(!ask(&mut room, of, request(of)), "it has its requests");
+    }
+    let mut current = name("a0");
+    for expected in ["c0", "d0", "c1", "d1", "c2"] {
+        let next = room.observe(&current, OnHost::Placed);
+        assert_eq!(names(&next), [expected]);
+        current = next[0].clone();
+    }
+}
+
+#[test]
+fn users_with_limits_take_turns_in_their_namespace() {
+    let mut room = WaitingRoom::new(4, Some(100));
+    let ask_of = |room: &mut WaitingRoom, user: &str, of: &str| {
+        let request = Request {
+            user: Some(user.into()),
+            ..request(of)
+        };
+        ask(room, of, request)
+    };
+    for index in 0..4 {
+        assert!(ask_of(&mut room, "alice", &format!("a{index}")));
+    }
+    // Each asks the scheduler for something else.
+    for index in 4..40 {
+        assert!(!ask_of(&mut room, "alice", &format!("a{index}")));
+    }
+    assert!(!ask_of(&mut room, "bob", "b0") && !ask_of(&mut room, "bob", "b1"));
+    let mut current = name("a0");
+    for expected in ["a4", "b0", "a5", "b1", "a6"] {
+        let next = room.observe(&current, OnHost::Placed);
+        assert_eq!(names(&next), [expected]);
+        current = next[0].clone();
     }
 }
 

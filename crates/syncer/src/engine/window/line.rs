@@ -28,6 +28,8 @@ pub(in crate::engine) struct Request {
     pub(in crate::engine) priority: i64,
     /// The gang that it belongs to.
     pub(in crate::engine) gang: Option<Gang>,
+    /// The user whose pod it is, if users have limits.
+    pub(in crate::engine) user: Option<Arc<str>>,
 }
 
 /// A pod that waits.
@@ -213,6 +215,7 @@ mod tests {
             name: Name::new(namespace, name),
             priority,
             gang: None,
+            user: None,
         };
         line.add(request, Instant::now());
     }
@@ -308,6 +311,7 @@ mod tests {
                 name: Name::new("a", name),
                 priority: 0,
                 gang: Some(gang.clone()),
+                user: None,
             };
             line.add(request, Instant::now());
         }

@@ -332,6 +332,7 @@ impl SchedulingWindow {
             name,
             gang,
             priority: _,
+            user: _,
         } = request;
         let is_measured = gang.as_ref().is_none_or(|gang| gang.size <= 1);
         let gang = gang.map(|gang| gang.name);

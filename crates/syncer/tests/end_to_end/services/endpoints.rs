@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 
 /// Services that a pod selects which changes all the time.
 const BUSY: usize = 25;
-/// Others that select it, without an address: with those above, more than the 600 that may change or be made at once, with one a second.
-const HEADLESS: usize = 600;
+/// Others that select it, without an address: with those above, nearly the 60 that may change or be made when a syncer starts, with one a second.
+const HEADLESS: usize = 30;
 const FIELD: &str = "spec.limits.endpointChangesPerSecond";
 
 fn selecting(name: &str, app: &str) -> Value {

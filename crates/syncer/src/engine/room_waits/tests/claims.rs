@@ -4,22 +4,17 @@ use super::*;
 
 /// Puts a pod with a claim of a device into the tenant; of a gang of two, if it belongs to one.
 fn put_claiming_pod(engine: &Engine, of: &str, gang: Option<&str>) -> Value {
-    let mut pod = put_pod(engine, of, 0);
+    let annotations = gang.map_or_else(|| json!({}), |gang| annotations_of_member(gang, 2));
+    let mut pod = test_pods::put_pod(engine, of, &annotations);
     pod["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimTemplateName": "gpu"}]);
-    pod["spec"]["containers"][0]["resources"] = json!({});
-    if let Some(gang) = gang {
-        pod["metadata"]["annotations"] = json!({labels::GANG_OF_TENANT: gang, labels::GANG_SIZE_OF_TENANT: "2"});
-    }
-    let pods = engine.cache.stores.tenant(KindId::Pod);
-    pods.written(name(of), Stored::new(&pod));
+    change_pod(engine, of, &pod);
     engine.update_device_claims(&name(of));
     pod
 }
 
 /// An engine of a tenant that may have so many pods that wait, and so many claims, of which one is taken.
-fn engine_with_claims(most: u32, claims: u32) -> Scripted {
-    let mut tenant = tenant(SyncPolicy::default());
-    tenant.host_limits.waiting_pods = most;
+fn engine_with_claims(most: usize, claims: u32) -> Scripted {
+    let mut tenant = tenant_with_places(most);
     tenant.host_limits.resource_claims = claims;
     // Whose pods nobody reports about: no status of them is stored.
     let scripted = Scripted::new(tenant, |call| {

@@ -133,6 +133,24 @@ fn two_pods_keep_places_for_others_within_half_of_the_room_and_for_a_while() {
 }
 
 #[test]
+fn places_that_other_pods_could_have_are_kept_for_seconds() {
+    let (mut room, start) = (room(8), Instant::now());
+    assert!(ask(&mut room, "g", member("g0", "g", 4)));
+    assert_eq!(
+        flood(&mut room, "a", 5),
+        4,
+        "half of the places are for those that are alike"
+    );
+    let later = start + PATIENCE_OF_OTHERS;
+    for now in [start, later] {
+        assert!(room.check(now).admitted.is_empty() && room.kept == 3);
+    }
+    assert!(!ask(&mut room, "c", request("c0")));
+    assert_eq!(names(&room.check(later).admitted), ["c0"]);
+    assert_eq!((room.placed, room.kept), (6, 0));
+}
+
+#[test]
 fn where_users_have_limits_no_more_places_are_kept_than_one_user_may_have() {
     let mut room = WaitingRoom::new(1000, Some(100));
     assert!(ask(&mut room, "a", member("a0", "a", 90)));
