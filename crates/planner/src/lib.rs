@@ -22,6 +22,7 @@ mod check;
 mod first_gang;
 mod fleet;
 mod impossible;
+mod incoming;
 mod load;
 mod minimum;
 mod over_limit;

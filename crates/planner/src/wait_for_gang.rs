@@ -34,13 +34,14 @@ impl PlanningPass<'_> {
         if !self.is_in_stage(self.view.tenant_of(request), stage, 0) {
             return None;
         }
+        // It has its turn also if nothing is found now: nodes may be offered later, and the next plan counts on them in the same order.
+        let in_one_domain = self.view.requests[request].demand.topology == Topology::SingleDomain;
+        if in_one_domain && !self.may_search_domains(request) {
+            return None;
+        }
         self.list_victims();
         let has_victims = self.victims.as_ref().is_some_and(|victims| !victims.groups.is_empty());
         if self.incoming.is_empty() && !has_victims {
-            return None;
-        }
-        let in_one_domain = self.view.requests[request].demand.topology == Topology::SingleDomain;
-        if in_one_domain && !self.may_search_domains(request) {
             return None;
         }
         let (placement, later) = self.find_lent_nodes(request, now)?;
@@ -134,13 +135,18 @@ impl PlanningPass<'_> {
     fn collect_anywhere(&mut self, request: usize, mut placement: Placement, reclaims: bool) -> Option<Candidate> {
         let group = self.view.requests[request].group;
         let (mut later, mut assumed) = (Vec::new(), Vec::new());
-        for at in self.incoming.clone() {
+        let is_kind = |kind: usize| {
+            self.is_of_kind(request, kind) && placement.unplaced.any_fits(&self.view.kinds[kind].capacity)
+        };
+        let coming = self
+            .incoming
+            .list(is_kind, |source| self.may_count_on_source(source, group));
+        for at in coming {
             if placement.unplaced.is_empty() {
                 break;
             }
             let capacity = self.view.capacity(at);
-            let fits = self.matches(request, at) && placement.unplaced.any_fits(capacity);
-            if fits && !self.is_own(request, at) && self.may_count_on(at, group) {
+            if placement.unplaced.any_fits(capacity) && self.may_count_on(at, group) {
                 placement.unplaced.place(&mut capacity.to_vec());
                 later.push(at);
                 if self.stays(at) && self.is_idle_too_long(at) {
@@ -222,9 +228,9 @@ impl PlanningPass<'_> {
                 sources[node.domain][0].push(at);
             }
         }
-        for at in &self.incoming {
-            if self.view.nodes[*at].domain < domains && self.may_count_on(*at, group) {
-                sources[self.view.nodes[*at].domain][1].push(*at);
+        for at in self.incoming.list(|kind| self.is_of_kind(request, kind), |_| true) {
+            if self.view.nodes[at].domain < domains && self.may_count_on(at, group) {
+                sources[self.view.nodes[at].domain][1].push(at);
             }
         }
         let victims = self

@@ -292,7 +292,7 @@ impl PlanningPass<'_> {
     }
 
     fn is_unclaimed_incoming(&self, at: usize) -> bool {
-        self.incoming.contains(&at) && matches!(self.decisions[at], Decision::Undecided)
+        self.incoming.contains(at) && matches!(self.decisions[at], Decision::Undecided)
     }
 
     /// Whether a node is free after this plan, so that a placeholder can be placed there.

@@ -6,6 +6,7 @@
 
 use crate::Topology;
 use crate::first_gang::FirstGang;
+use crate::incoming::{Arrival, Entry, Source};
 use crate::pass::{Blocked, PlanningPass};
 use crate::stage::Stage;
 use std::collections::BTreeSet;
@@ -17,13 +18,30 @@ impl PlanningPass<'_> {
             return;
         }
         self.offered = due.iter().copied().collect();
-        // Nodes that come in any case are preferred.
-        self.incoming.retain(|at| !self.offered.contains(at));
-        self.incoming.extend(due);
+        for at in due.iter().copied() {
+            self.offer(at);
+        }
         self.give_to_minimums(due);
         self.give_to_requests(due);
-        let left = std::mem::take(&mut self.offered);
-        self.incoming.retain(|at| !left.contains(at));
+        for at in std::mem::take(&mut self.offered) {
+            self.incoming.remove(at);
+        }
+    }
+
+    /// Lets requests of other tenants count on a node, after those that come in any case.
+    fn offer(&mut self, node: usize) {
+        self.incoming.insert(Entry {
+            kind: self.view.nodes[node].kind,
+            source: Source {
+                group: self.view.nodes[node].group,
+                is_idle: true,
+            },
+            arrival: Arrival {
+                is_offered: true,
+                time: self.too_long_from(node),
+                node,
+            },
+        });
     }
 
     /// Gives nodes to minimums that keep all nodes that come until they are met. What is left then is for none that waits.
@@ -142,12 +160,11 @@ impl PlanningPass<'_> {
         };
         let (kept, unplaced) = self.stop_keeping_nodes(request);
         let now = self.place_gang(request);
-        let incoming = self.incoming.clone();
-        let mut open = std::mem::take(&mut self.incoming);
-        open.retain(|at| self.is_own(request, *at) || !self.is_kept_for_first(*at));
-        self.incoming = open;
+        let hidden = self.hide_kept_for_first(request);
         let found = self.find_gang_nodes(request, stage, &now);
-        self.incoming = incoming;
+        for entry in hidden {
+            self.incoming.insert(entry);
+        }
         if let Some((placement, later)) = found {
             // The next plan serves minimums first.
             let is_for_minimum = later.iter().any(|at| self.find_minimum_for(*at).is_some());
@@ -159,6 +176,18 @@ impl PlanningPass<'_> {
             }
         }
         self.keep_nodes(request, kept, unplaced);
+    }
+
+    /// Takes out incoming nodes that would be kept for the first gang once they are free. Returns what is needed to add them again.
+    fn hide_kept_for_first(&mut self, request: usize) -> Vec<Entry> {
+        if self.first_gang.is_none() {
+            return Vec::new();
+        }
+        let group = self.view.requests[request].group;
+        let is_other = |source: Source| source.group != Some(group);
+        let mut kept = self.incoming.list(|kind| self.is_of_kind(request, kind), is_other);
+        kept.retain(|at| self.is_kept_for_first(*at));
+        kept.into_iter().filter_map(|at| self.incoming.remove(at)).collect()
     }
 
     /// Whether a tenant may take nodes that are `free`, and those that are free `later`, and leave those that others do not lend.
