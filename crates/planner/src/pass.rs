@@ -114,10 +114,10 @@ pub(crate) struct PlanningPass<'a> {
     /// The gang that waited too long and for which free nodes are kept.
     pub starved_gang: Option<usize>,
     pub replan_at: Option<Seconds>,
-    /// How many searches of the whole pool may still be made.
-    pub searches_left: u32,
-    /// Gangs for which all domains were searched.
+    /// Gangs for which all domains are searched.
     pub searched: BTreeSet<usize>,
+    /// How many of them each tenant may have. Counted on first use.
+    pub searched_share: Option<usize>,
     /// All nodes that a request can count on. Listed on first use.
     pub reachable: Option<AvailableNodes>,
     /// Listed on first use.
@@ -157,8 +157,8 @@ impl<'a> PlanningPass<'a> {
             unmet_minimums: Vec::new(),
             starved_gang: None,
             replan_at: None,
-            searches_left: 8,
             searched: BTreeSet::new(),
+            searched_share: None,
             reachable: None,
             victims: None,
             unused: HashMap::new(),

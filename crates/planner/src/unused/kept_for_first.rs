@@ -26,12 +26,23 @@ impl PlanningPass<'_> {
     /// Whether one of `nodes` would be kept for the first gang once they are free, together with those of their domains that others get.
     pub fn are_kept_for_first(&mut self, nodes: &[usize]) -> bool {
         let Some(first) = &self.first_gang else { return false };
+        let gang = first.gang;
+        if self.view.requests[gang].demand.topology == Topology::Any {
+            // Others that come change nothing.
+            let unplaced = &self.progress[gang].unplaced;
+            let is_kept = |at: &usize| self.matches(gang, *at) && unplaced.any_fits(self.view.capacity(*at));
+            return nodes.iter().any(is_kept);
+        }
         let domains: BTreeSet<usize> = nodes.iter().map(|at| self.view.nodes[*at].domain).collect();
         let due = domains.iter().filter_map(|domain| first.due.get(domain)).flatten();
         let given = due.filter(|at| !self.offered.contains(at));
         let coming: BTreeSet<usize> = nodes.iter().chain(given).copied().collect();
-        let gang = first.gang;
-        self.would_keep_any(gang, &coming)
+        let mut by_domain: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for at in coming {
+            by_domain.entry(self.view.nodes[at].domain).or_default().push(at);
+        }
+        let mut by_domain = by_domain.into_iter();
+        by_domain.any(|(domain, nodes)| self.would_keep_any(domain, gang, &nodes))
     }
 
     /// Notes that others get nodes in the domains of these.
@@ -43,25 +54,8 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Whether one of `nodes` would be kept for a gang for which nodes are kept already, if they were free.
-    fn would_keep_any(&mut self, gang: usize, nodes: &BTreeSet<usize>) -> bool {
-        if self.view.requests[gang].demand.topology == Topology::Any {
-            let unplaced = &self.progress[gang].unplaced;
-            return nodes
-                .iter()
-                .any(|at| self.matches(gang, *at) && unplaced.any_fits(self.view.capacity(*at)));
-        }
-        let mut by_domain: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for at in nodes {
-            by_domain.entry(self.view.nodes[*at].domain).or_default().push(*at);
-        }
-        by_domain
-            .into_iter()
-            .any(|(domain, nodes)| self.would_keep_any_in(domain, gang, &nodes))
-    }
-
-    /// The same for nodes of one domain.
-    fn would_keep_any_in(&mut self, domain: usize, gang: usize, nodes: &[usize]) -> bool {
+    /// Whether one of `nodes`, which are in one domain, would be kept for a gang for which nodes are kept already, if they were free.
+    fn would_keep_any(&mut self, domain: usize, gang: usize, nodes: &[usize]) -> bool {
         if !self.is_large_enough(domain, gang) {
             return false;
         }

@@ -82,8 +82,8 @@ impl PlanningPass<'_> {
         self.first_gang = None;
     }
 
-    /// The requests that lack nodes, in the order in which the next plan serves them: those within a nominal quota first. This one noted
-    /// them after all quotas.
+    /// The requests that lack nodes, in the order in which the next plan serves them: those of tenants in a pause last, and those within a
+    /// nominal quota first. This plan noted them after all quotas.
     fn take_lacking(&mut self) -> Vec<usize> {
         let mut lacking = std::mem::take(&mut self.lacking);
         let depths: Vec<usize> = self.tree.nominal_quota_depths().collect();
@@ -96,7 +96,8 @@ impl PlanningPass<'_> {
             };
             let (tenant, gpus) = (self.view.tenant_of(*request), least * u64::from(nodes));
             let within = |depth: &usize| self.tree.is_within_nominal_quota_at(tenant, *depth, gpus);
-            depths.iter().position(within).unwrap_or(depths.len())
+            let depth = depths.iter().position(within).unwrap_or(depths.len());
+            (self.find_pause(tenant).is_some(), depth)
         });
         lacking
     }
@@ -126,6 +127,9 @@ impl PlanningPass<'_> {
         // A limit that forbids a node may allow a smaller one, or one of another tenant.
         let mut refused: BTreeSet<(u64, Option<usize>)> = BTreeSet::new();
         for at in open.iter().copied() {
+            if self.progress[request].unplaced.is_empty() {
+                break;
+            }
             let (gpus, holder) = (self.view.gpus(at), self.view.nodes[at].group);
             let alike = (gpus, holder.map(|holder| self.view.node_groups[holder].tenant));
             let helps = !refused.contains(&alike)

@@ -122,6 +122,58 @@ fn a_gang_that_waits_first_is_not_overtaken() {
 }
 
 #[test]
+fn a_gang_of_a_tenant_in_a_pause_does_not_wait_first() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600 starvation=600
+        quota own nominal=24
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 1x8 since=3600
+        node n1 a/g idle=3600 age=3600
+        tenant c
+        group c/g h100 0..8
+        node n2..n3 c/g used=8 age=3600
+        tenant first quota=own unused=h100:8
+        group first/g h100 0..8
+        demand first/g train 3x8 gang since=1200
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8
+    ";
+    let mut fleet = read_fleet(text);
+    let made = plan_when_due(&mut fleet);
+    assert_eq!(released_unused(&made), ["n1"], "{}", describe(&made));
+    recycle(&mut fleet, &["n1"]);
+    let made = plan(&fleet);
+    let both = (reserved(&made, "b"), reserved(&made, "first"));
+    assert_eq!(both, (1, 0), "{}", describe(&made));
+}
+
+#[test]
+fn a_gang_that_waits_first_keeps_no_node_that_it_cannot_use() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600 starvation=600
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 2x8 since=3600
+        node n1 a/g idle=3600 age=3600 zone=a
+        node n2 a/g idle=3600 age=3600 zone=b
+        tenant c
+        group c/private h100 1..1
+        tenant e
+        group e/g h100 0..8
+        node n3..n5 e/g used=8 age=3600 zone=a
+        tenant first
+        group first/g h100 0..8
+        demand first/g train 4x8 gang zone=a since=1200
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8 zone=b
+    ";
+    assert_eq!(released(text), ["n1", "n2"], "n1 is for the minimum");
+}
+
+#[test]
 fn a_group_keeps_its_minimum_also_if_some_of_its_nodes_are_idle_in_truth() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
