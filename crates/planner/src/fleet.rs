@@ -137,6 +137,9 @@ pub struct Node {
     /// It has an owner and cannot run pods now (not Ready, cordoned by an administrator, or idle and closed for new pods by the platform): it
     /// counts as held, but no pods are placed on it.
     pub unusable: bool,
+    /// It has an owner, and would go to no other tenant if it were free now: it has little memory, for example. Pods that wait for it may be
+    /// unable to start for the same reason.
+    pub closed: bool,
     /// It has no owner and is too new to be assigned yet.
     pub starting: bool,
     /// Whether it is free, and which tenant has it.

@@ -89,10 +89,11 @@ impl PlanningPass<'_> {
         kept
     }
 
-    /// Since when no pod uses a node that serves its tenant; `None`: it is in use, or no pod could use it now.
+    /// Since when no pod uses a node that serves its tenant; `None`: it is in use, no pod could use it now, or no other tenant would get it.
     fn left_idle_since(&self, node: usize) -> Option<Seconds> {
         let of = &self.view.nodes[node];
-        of.object.idle_since.filter(|_| of.is_serving() && !of.object.unusable)
+        let is_open = !of.object.unusable && !of.object.closed;
+        of.object.idle_since.filter(|_| of.is_serving() && is_open)
     }
 
     /// From when on such a node is idle for too long, whatever waits for it; `None`: it is no such node.

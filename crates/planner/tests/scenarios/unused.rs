@@ -263,6 +263,12 @@ fn nodes_of_a_gang_that_waits_for_further_nodes_are_kept() {
 }
 
 #[test]
+fn nodes_that_no_other_tenant_would_get_are_not_left_unused() {
+    let mut fleet = read_fleet(&STUCK.replace("age=900\n", "age=900 closed\n"));
+    check_that_nodes_stay(&mut fleet);
+}
+
+#[test]
 fn the_minimum_of_a_group_is_never_unused() {
     let mut fleet = read_fleet(&STUCK.replace("a/g h100 0..8", "a/g h100 2..8"));
     check_that_nodes_stay(&mut fleet);

@@ -230,6 +230,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
         match split(word) {
             ("free", _) => {}
             ("unusable", _) => node.unusable = true,
+            ("closed", _) => node.closed = true,
             ("rack", value) => node.domain = Some(value.into()),
             ("pool", value) => node.pool = value.into(),
             ("gpus", value) => node.capacity = gpus(number(value)),
