@@ -38,6 +38,9 @@ pub struct Pool {
     pub product: Option<String>,
     /// Whether the pool has a topology key, so that whole topology domains are kept together.
     pub has_domains: bool,
+    /// Whether nodes have other resources once they serve a tenant: a MIG layout is set, or GPUs are shared. What pods need is counted by what
+    /// free nodes have, so a tenant may get more nodes than its pods use.
+    pub divides_nodes: bool,
     /// The minimum time that a node stays with a tenant, unless the tenant itself gives it back.
     pub min_hold_duration: Seconds,
     /// How long a node must be idle before it is released.

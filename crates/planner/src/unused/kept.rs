@@ -117,8 +117,12 @@ impl PlanningPass<'_> {
     /// Whether no pod ever used a node and none needs it, and its tenant leaves more such nodes than it uses: a pod may find another place
     /// while a node joins.
     pub fn is_left_without_use(&mut self, node: usize) -> bool {
-        let is_unneeded = self.decisions[node] == Decision::Undecided && self.is_never_used(node);
-        let Some(group) = self.view.nodes[node].group.filter(|_| is_unneeded) else {
+        // The planner itself has asked for more than the pods need where nodes are divided for a tenant.
+        let is_unneeded = self.decisions[node] == Decision::Undecided && !self.view.pool.divides_nodes;
+        let Some(group) = self.view.nodes[node]
+            .group
+            .filter(|_| is_unneeded && self.is_never_used(node))
+        else {
             return false;
         };
         let tenant = self.view.node_groups[group].tenant;

@@ -436,6 +436,20 @@ fn nodes_whose_pods_were_deleted_count_also_if_another_request_takes_them() {
 }
 
 #[test]
+fn nodes_that_pods_do_not_need_because_they_are_divided_are_never_unused() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 divided idle=300 hold=600
+        tenant a
+        group a/g h100 0..8
+        node n1..n4 a/g idle=600 age=600
+    ",
+    );
+    let made = advance(&mut fleet);
+    assert_eq!((made.actions.len(), unused(&made)), (4, None), "{}", describe(&made));
+}
+
+#[test]
 fn pods_that_are_deleted_each_time_before_their_nodes_go_back_count_as_well() {
     let mut fleet = read_fleet(
         "

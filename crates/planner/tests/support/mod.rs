@@ -85,6 +85,7 @@ fn pool(words: &[&str]) -> Pool {
             ("gpus", _) => pool.gpu_resource_name = Some(GPU.into()),
             ("product", value) => pool.product = Some(value.into()),
             ("domains", _) => pool.has_domains = true,
+            ("divided", _) => pool.divides_nodes = true,
             ("hold", value) => pool.min_hold_duration = number(value),
             ("idle", value) => pool.idle_timeout = number(value),
             ("grace", value) => pool.reclaim_grace_period = number(value),

@@ -37,6 +37,7 @@ impl Decisions {
             gpu_resource_name: Some(RESOURCE.into()),
             product: None,
             has_domains: false,
+            divides_nodes: false,
             min_hold_duration: options.min_hold_duration,
             idle_timeout: options.idle_timeout,
             reclaim_grace_period: options.reclaim_grace_period,
