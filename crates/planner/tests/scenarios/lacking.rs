@@ -41,9 +41,7 @@ pub(super) fn recycle(fleet: &mut Fleet, names: &[&str]) {
 fn a_pod_that_needs_another_node_takes_none() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
+        stuck a 2x8
         node n1..n2 a/g idle=3600 age=3600
         tenant b
         group b/g h100 0..8
@@ -74,9 +72,7 @@ fn a_gang_takes_nodes_only_if_it_has_all_of_them_then() {
         let mut fleet = read_fleet(&format!(
             "
             pool h100 gpus=8 idle=300 hold=600 starvation={starvation}
-            tenant a
-            group a/g h100 0..8
-            demand a/g stuck 2x8 since=3600
+            stuck a 2x8
             node n1..n2 a/g idle=3600 age=3600
             tenant b
             group b/g h100 0..8
@@ -102,9 +98,7 @@ fn a_gang_takes_nodes_only_if_it_has_all_of_them_then() {
 fn a_gang_that_waits_first_is_not_overtaken() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600 starvation=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 1x8 since=3600
+        stuck a 1x8
         node n1 a/g idle=3600 age=3600
         tenant b
         group b/g h100 0..8
@@ -126,9 +120,7 @@ fn a_gang_of_a_tenant_in_a_pause_does_not_wait_first() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600 starvation=600
         quota own nominal=24
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 1x8 since=3600
+        stuck a 1x8
         node n1 a/g idle=3600 age=3600
         tenant c
         group c/g h100 0..8
@@ -153,9 +145,7 @@ fn a_gang_of_a_tenant_in_a_pause_does_not_wait_first() {
 fn a_gang_that_waits_first_keeps_no_node_that_it_cannot_use() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600 starvation=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
+        stuck a 2x8
         node n1 a/g idle=3600 age=3600 zone=a
         node n2 a/g idle=3600 age=3600 zone=b
         tenant c
@@ -198,9 +188,7 @@ fn a_group_keeps_its_minimum_also_if_some_of_its_nodes_are_idle_in_truth() {
 fn a_gang_gets_nodes_that_would_not_be_kept_for_the_one_before_it() {
     let text = "
         pool h100 gpus=8 domains idle=300 hold=600 starvation=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 4x8 since=3600
+        stuck a 4x8
         node n1..n2 rack=r1 free
         node n3..n4 rack=r1 a/g idle=3600 age=3600
         node n5..n6 rack=r2 a/g idle=3600 age=3600
@@ -278,13 +266,9 @@ fn an_idle_node_in_each_domain_does_not_keep_gangs_from_starting() {
 fn a_gang_gets_nodes_of_several_tenants_if_they_are_in_one_domain() {
     let text = "
         pool h100 gpus=8 domains idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 1x8 since=3600
+        stuck a 1x8
         node n1 rack=r1 a/g idle=3600 age=3600
-        tenant d
-        group d/g h100 0..8
-        demand d/g stuck 1x8 since=3600
+        stuck d 1x8
         node n2 rack=r1 d/g idle=3600 age=3600
         tenant b
         group b/g h100 0..8
@@ -304,13 +288,9 @@ fn a_gang_gets_nodes_of_several_tenants_if_they_are_in_one_domain() {
 fn of_two_tenants_whose_pods_do_not_start_one_loses_nodes() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
+        stuck a 2x8
         node n1 a/g idle=3600 age=3600
-        tenant d
-        group d/g h100 0..8
-        demand d/g stuck 2x8 since=3600
+        stuck d 2x8
         node n2 d/g idle=3600 age=3600
     ";
     assert_eq!(released(text).len(), 1);
@@ -320,9 +300,7 @@ fn of_two_tenants_whose_pods_do_not_start_one_loses_nodes() {
 fn nodes_that_no_request_needs_go_first() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 1x8 since=3600
+        stuck a 1x8
         node n1 a/g used=8 age=3600
         node n2 a/g idle=3600 age=3600
         node n3 a/g idle=3600 age=3600
