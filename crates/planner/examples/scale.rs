@@ -2,8 +2,8 @@
 //! `cargo run --release -p berth-planner --example scale`. Fails if 10,000 nodes take more than 50 ms.
 
 use berth_planner::{
-    Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Owner, Phase, PodSet, Pool, Quota, Reclaim, Tenant, Topology,
-    UnusedNodes, plan,
+    Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Owner, Phase, PodSet, Pool, Quota, Reclaim, ScaleUpLimits,
+    Tenant, Topology, UnusedNodes, plan,
 };
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -27,6 +27,8 @@ enum Case {
     /// All nodes are taken by half of the tenants, some for pods that never start. The others lack nodes, and a gang that waits first would
     /// keep each of those in its domain.
     Unused,
+    /// All nodes are idle minimums of half of the tenants. The others lack nodes, and an autoscaler extends the pool.
+    Minimums,
 }
 
 fn main() -> ExitCode {
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         (Case::Busy, "busy"),
         (Case::Reclaimed, "reclaimed"),
         (Case::Unused, "unused"),
+        (Case::Minimums, "minimums"),
     ] {
         print_line(name);
         let mut before: Option<(usize, f64)> = None;
@@ -111,6 +114,7 @@ fn fleet(case: Case, nodes: usize) -> Fleet {
                 Case::Unused => Reclaim::Never,
                 _ => Reclaim::FairShare,
             },
+            scale_up: matches!(case, Case::Minimums).then(ScaleUpLimits::default),
             ..Pool::default()
         }],
         nodes: (0..nodes).map(|at| node(case, at, nodes)).collect(),
@@ -150,6 +154,7 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         },
         Case::Reclaimed => (owner(at * TENANTS / nodes / 2), false),
         Case::Unused => (owner(at * TENANTS / nodes / 2), at.is_multiple_of(16)),
+        Case::Minimums => (owner(at * TENANTS / nodes / 2), true),
     };
     Node {
         name: format!("node-{at:05}"),
@@ -166,7 +171,7 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
             _ if idle => Amounts::new(),
             // Full: on free capacity waiting pods of its tenant would count, and the node would not be reclaimed for fairness.
             Case::Reclaimed | Case::Unused => gpus(8),
-            Case::AllAsk | Case::Busy => gpus(6),
+            Case::AllAsk | Case::Busy | Case::Minimums => gpus(6),
         },
         pods: u32::from(!idle),
         idle_since: idle.then_some(NOW - 3_000),
@@ -207,6 +212,7 @@ fn tenant(case: Case, at: usize, each: u32) -> Tenant {
                 [("h100".to_string(), kept)].into(),
             )
         }
+        Case::Minimums if at < TENANTS / 2 => (Vec::new(), BTreeMap::new()),
         _ => (vec![gang, demand("many", 60, each * 4, 2), zoned], BTreeMap::new()),
     };
     Tenant {
@@ -217,7 +223,10 @@ fn tenant(case: Case, at: usize, each: u32) -> Tenant {
         node_groups: vec![NodeGroup {
             name: "train".into(),
             pool: "h100".into(),
-            min_nodes: 0,
+            min_nodes: match case {
+                Case::Minimums if at < TENANTS / 2 => each * 2,
+                _ => 0,
+            },
             max_nodes: 1000,
             demand,
             ..NodeGroup::default()

@@ -38,6 +38,9 @@ pub struct Pool {
     pub product: Option<String>,
     /// Whether the pool has a topology key, so that whole topology domains are kept together.
     pub has_domains: bool,
+    /// Whether nodes have other resources once they serve a tenant: a MIG layout is set, or GPUs are shared. What pods need is counted by what
+    /// free nodes have, so a tenant may get more nodes than its pods use.
+    pub divides_nodes: bool,
     /// The minimum time that a node stays with a tenant, unless the tenant itself gives it back.
     pub min_hold_duration: Seconds,
     /// How long a node must be idle before it is released.
@@ -137,6 +140,9 @@ pub struct Node {
     /// It has an owner and cannot run pods now (not Ready, cordoned by an administrator, or idle and closed for new pods by the platform): it
     /// counts as held, but no pods are placed on it.
     pub unusable: bool,
+    /// It has an owner, and would go to no other tenant if it were free now: it has little memory, for example. Pods that wait for it may be
+    /// unable to start for the same reason.
+    pub closed: bool,
     /// It has no owner and is too new to be assigned yet.
     pub starting: bool,
     /// Whether it is free, and which tenant has it.

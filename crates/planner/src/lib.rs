@@ -8,8 +8,7 @@
 //! 3. Private groups, and minimums of others, get the nodes that they lack ([`minimum`]).
 //! 4. Requests are served, by nominal quota, priority and fair share ([`serve`], [`serve_pods`], [`serve_gang`]). They wait for
 //!    nodes that are not free yet ([`wait_for_gang`], [`starvation`]); borrowed ones are reclaimed where allowed ([`reclaim`]). Tenants that
-//!    left nodes unused come last. Nodes that pods keep for too long without using them go to others that still lack them ([`unused`],
-//!    [`lacking`]).
+//!    left nodes unused come last. Nodes that pods keep for too long without using them go to others that still lack them ([`unused`]).
 //! 5. Idle nodes are released; reservations and releases that no request needs are cancelled ([`release`]).
 //! 6. Nodes that a pool still lacks are listed if an autoscaler extends it ([`scale_up`]).
 //!
@@ -23,7 +22,7 @@ mod check;
 mod first_gang;
 mod fleet;
 mod impossible;
-mod lacking;
+mod incoming;
 mod load;
 mod minimum;
 mod over_limit;

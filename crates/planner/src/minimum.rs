@@ -148,7 +148,7 @@ impl PlanningPass<'_> {
     fn earmark_for_minimum(&mut self, group: usize) {
         let mut missing = self.count_missing(group) as usize;
         let free = self.find_free_nodes(group, self.count_missing(group));
-        for at in free.into_iter().chain(self.incoming.clone()) {
+        for at in free.into_iter().chain(self.incoming.list_all()) {
             if missing == 0 {
                 break;
             }
@@ -221,10 +221,7 @@ impl PlanningPass<'_> {
         let for_requests: u32 = groups
             .map(|(group, state)| state.staying.saturating_sub(group.spec.min_nodes))
             .sum();
-        let incoming = self
-            .incoming
-            .iter()
-            .filter(|at| self.decisions[**at] != Decision::Undecided || !self.is_idle_too_long(**at));
-        self.available.nodes + incoming.count() + for_requests as usize
+        // Idle nodes of others are among those that these have for requests.
+        self.available.nodes + self.incoming.count_certain() + for_requests as usize
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::available::AvailableNodes;
 use crate::first_gang::FirstGang;
+use crate::incoming::Incoming;
 use crate::load::Load;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::unused_nodes::LeftUnused;
@@ -105,18 +106,18 @@ pub(crate) struct PlanningPass<'a> {
     pub reasons: Vec<Option<ActionReason>>,
     pub groups: Vec<GroupState<'a>>,
     pub progress: Vec<RequestProgress<'a>>,
-    /// Nodes that will be free and that are not kept for a request, in the order of [`PlanningPass::release_time`]: those being
-    /// recycled, cordoned ones, and those that have exceeded the idle timeout.
-    pub incoming: Vec<usize>,
+    /// Nodes that will be free and that are not kept for a request: those being recycled, cordoned ones, and those that are idle for too
+    /// long and that no request of their group needs.
+    pub incoming: Incoming,
     /// Node groups whose minimum lacks nodes that are not on their way either, with their number.
     pub unmet_minimums: Vec<(usize, usize)>,
     /// The gang that waited too long and for which free nodes are kept.
     pub starved_gang: Option<usize>,
     pub replan_at: Option<Seconds>,
-    /// How many searches of the whole pool may still be made.
-    pub searches_left: u32,
-    /// Gangs for which all domains were searched.
+    /// Gangs for which all domains are searched.
     pub searched: BTreeSet<usize>,
+    /// How many of them each tenant may have. Counted on first use.
+    pub searched_share: Option<usize>,
     /// All nodes that a request can count on. Listed on first use.
     pub reachable: Option<AvailableNodes>,
     /// Listed on first use.
@@ -152,12 +153,12 @@ impl<'a> PlanningPass<'a> {
             reasons: vec![None; view.nodes.len()],
             groups: Vec::with_capacity(view.node_groups.len()),
             progress: progress.collect(),
-            incoming: Vec::new(),
+            incoming: Incoming::default(),
             unmet_minimums: Vec::new(),
             starved_gang: None,
             replan_at: None,
-            searches_left: 8,
             searched: BTreeSet::new(),
+            searched_share: None,
             reachable: None,
             victims: None,
             unused: HashMap::new(),
@@ -200,56 +201,6 @@ impl<'a> PlanningPass<'a> {
         }
     }
 
-    fn list_incoming(&mut self) {
-        let mut incoming: Vec<usize> = (0..self.view.nodes.len())
-            .filter(|at| {
-                let node = &self.view.nodes[*at];
-                node.is_recycling() || node.is_cordoned() || self.is_idle_too_long(*at)
-            })
-            .collect();
-        incoming.sort_by_key(|at| (self.release_time(*at), *at));
-        self.incoming = incoming;
-    }
-
-    /// When the recycling of an incoming node begins; `None`: it has begun. The result is the same before and after the node is
-    /// released.
-    pub fn release_time(&self, node: usize) -> Option<Seconds> {
-        match self.decisions[node] {
-            Decision::Release { drain_at } => Some(drain_at),
-            Decision::CancelReservation => None,
-            _ => self.view.nodes[node]
-                .cordoned_until()
-                .or_else(|| self.is_idle_too_long(node).then_some(self.view.now)),
-        }
-    }
-
-    /// Adds a node that is released now to the incoming ones.
-    pub fn add_incoming(&mut self, node: usize) {
-        self.incoming.retain(|other| *other != node);
-        let key = (self.release_time(node), node);
-        let at = self
-            .incoming
-            .partition_point(|other| (self.release_time(*other), *other) < key);
-        self.incoming.insert(at, node);
-    }
-
-    /// Whether a group may count on an incoming node. An idle node is not released if its own group needs it for its minimum, which
-    /// counts those that were taken before it in the same search. One that is offered goes to other tenants: its own has left it unused.
-    pub fn may_count_on(&self, node: usize, group: usize) -> bool {
-        let Some(holder) = self.view.nodes[node].group.filter(|_| self.is_idle_too_long(node)) else {
-            return true;
-        };
-        let has_spare = self.groups[holder].staying > self.view.node_groups[holder].spec.min_nodes;
-        match self.decisions[node] {
-            Decision::Undecided => holder != group && has_spare,
-            Decision::Needed => {
-                let tenant_of = |group: usize| self.view.node_groups[group].tenant;
-                self.offered.contains(&node) && tenant_of(holder) != tenant_of(group) && has_spare
-            }
-            decision => matches!(decision, Decision::Release { .. }),
-        }
-    }
-
     /// When an idle node will have exceeded its idle timeout and its minimum hold duration.
     pub fn idle_until(&self, node: usize) -> Option<Seconds> {
         let node = &self.view.nodes[node];
@@ -281,6 +232,9 @@ impl<'a> PlanningPass<'a> {
         }
         self.decisions[node] = Decision::Release { drain_at };
         self.reasons[node] = Some(reason);
+        if self.incoming.contains(node) {
+            self.add_incoming(node);
+        }
     }
 
     pub fn cancel_reservation(&mut self, node: usize, reason: ActionReason) {
@@ -307,7 +261,7 @@ impl<'a> PlanningPass<'a> {
         state.staying += 1;
         state.cordoned.retain(|other| *other != node);
         state.domains.insert(self.view.nodes[node].domain);
-        self.incoming.retain(|other| *other != node);
+        self.incoming.remove(node);
         self.decisions[node] = Decision::CancelRelease;
         self.reasons[node] = Some(reason);
     }
@@ -351,7 +305,7 @@ impl<'a> PlanningPass<'a> {
             let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
             self.available.remove(node, kind, domain, gpus);
         } else {
-            self.incoming.retain(|other| *other != node);
+            self.incoming.remove(node);
         }
         self.tree.add_used(self.view.node_groups[group].tenant, gpus);
         self.groups[group].earmarked += 1;
@@ -417,7 +371,12 @@ impl<'a> PlanningPass<'a> {
 
     /// Whether a node carries the labels that a request selects.
     pub fn matches(&self, request: usize, node: usize) -> bool {
-        self.view.kinds[self.view.nodes[node].kind].matches[self.view.requests[request].selector]
+        self.is_of_kind(request, self.view.nodes[node].kind)
+    }
+
+    /// Whether nodes of a kind carry the labels that a request selects.
+    pub fn is_of_kind(&self, request: usize, kind: usize) -> bool {
+        self.view.kinds[kind].matches[self.view.requests[request].selector]
     }
 
     /// Whether a node shows the capacity of the nodes of this pool.

@@ -111,6 +111,8 @@ impl PlanningPass<'_> {
             }
             if self.decisions[node] == Decision::Undecided {
                 self.decisions[node] = Decision::Needed;
+                // Nobody counts on it any more, however long it is idle.
+                self.incoming.remove(node);
             }
         }
         self.progress[request].unplaced = placement.unplaced;

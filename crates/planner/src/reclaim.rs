@@ -125,7 +125,7 @@ impl<'a> PlanningPass<'a> {
     /// The node to reclaim next for a request that counts on `already` GPUs: from the tenant that is the furthest above its
     /// fair share.
     pub fn choose_victim(&self, request: usize, already: u64) -> Option<usize> {
-        let victims = self.victims.as_ref()?;
+        let victims = self.victims.as_ref().filter(|victims| !victims.groups.is_empty())?;
         let least = self.view.smallest_node_gpus();
         let priority = self.view.requests[request].demand.priority;
         let claim = ReclaimClaim {

@@ -78,10 +78,12 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Serves again the requests of tenants that reclaimed no nodes because they were giving some up, and now keep them.
+    /// Serves again the requests of tenants that reclaimed no nodes because they were giving some up, and now keep them. One that counts on
+    /// some nodes waits on.
     pub fn serve_again(&mut self, tenants: &BTreeSet<usize>) {
         for request in 0..self.view.requests.len() {
-            let is_blocked = self.progress[request].blocked_by == Some(Blocked::NoFreeNodes);
+            let progress = &self.progress[request];
+            let is_blocked = progress.blocked_by == Some(Blocked::NoFreeNodes) && progress.earmarked.is_empty();
             if is_blocked && tenants.contains(&self.view.tenant_of(request)) {
                 self.progress[request].blocked_by = None;
             }

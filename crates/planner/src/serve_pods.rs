@@ -104,17 +104,6 @@ impl<'a> PlanningPass<'a> {
         Ok(Outcome::Progress)
     }
 
-    /// The first incoming node on which a pod fits.
-    fn find_incoming(&self, request: usize) -> Option<usize> {
-        let group = self.view.requests[request].group;
-        self.incoming.iter().copied().find(|at| {
-            !self.is_own(request, *at)
-                && self.may_count_on(*at, group)
-                && self.matches(request, *at)
-                && self.progress[request].unplaced.any_fits(self.view.capacity(*at))
-        })
-    }
-
     /// Finds free nodes for a load of a request.
     pub fn find_free(&self, request: usize, load: &Load, single_domain: bool, first: bool) -> Found {
         let spec = &self.view.requests[request];

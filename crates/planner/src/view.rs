@@ -150,6 +150,11 @@ impl PoolNode<'_> {
         self.owner().is_some_and(|owner| owner.phase == Phase::Assigned)
     }
 
+    /// Whether pods of its tenant use it.
+    pub fn is_in_use(&self) -> bool {
+        self.is_serving() && self.object.idle_since.is_none()
+    }
+
     pub fn is_free(&self) -> bool {
         self.object.state == NodeState::Free
     }

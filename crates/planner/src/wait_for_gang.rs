@@ -8,6 +8,9 @@ use crate::stage::{Outcome, Stage};
 use crate::{ActionReason, Topology};
 use std::collections::BTreeSet;
 
+/// For how many gangs a plan searches all domains.
+const MOST_SEARCHED: usize = 8;
+
 /// Nodes for a gang: those that it can have now, and those that it has to wait for.
 pub(crate) type Candidate = (Placement, Vec<usize>);
 
@@ -30,17 +33,18 @@ impl PlanningPass<'_> {
 
     /// Finds all nodes of a gang: those that it can have now, incoming ones, and borrowed ones, as far as limits allow them.
     pub fn find_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Candidate> {
-        // A stage that it cannot be in must not cost one of the searches.
+        // A stage that it cannot be in must not cost one of the turns.
         if !self.is_in_stage(self.view.tenant_of(request), stage, 0) {
+            return None;
+        }
+        // It has its turn also if nothing is found now: nodes may be offered later, and the next plan counts on them in the same order.
+        let in_one_domain = self.view.requests[request].demand.topology == Topology::SingleDomain;
+        if in_one_domain && !self.may_search_domains(request) {
             return None;
         }
         self.list_victims();
         let has_victims = self.victims.as_ref().is_some_and(|victims| !victims.groups.is_empty());
         if self.incoming.is_empty() && !has_victims {
-            return None;
-        }
-        let in_one_domain = self.view.requests[request].demand.topology == Topology::SingleDomain;
-        if in_one_domain && !self.may_search_domains(request) {
             return None;
         }
         let (placement, later) = self.find_lent_nodes(request, now)?;
@@ -134,13 +138,18 @@ impl PlanningPass<'_> {
     fn collect_anywhere(&mut self, request: usize, mut placement: Placement, reclaims: bool) -> Option<Candidate> {
         let group = self.view.requests[request].group;
         let (mut later, mut assumed) = (Vec::new(), Vec::new());
-        for at in self.incoming.clone() {
+        let is_kind = |kind: usize| {
+            self.is_of_kind(request, kind) && placement.unplaced.any_fits(&self.view.kinds[kind].capacity)
+        };
+        let coming = self
+            .incoming
+            .list(is_kind, |source| self.may_count_on_source(source, group));
+        for at in coming {
             if placement.unplaced.is_empty() {
                 break;
             }
             let capacity = self.view.capacity(at);
-            let fits = self.matches(request, at) && placement.unplaced.any_fits(capacity);
-            if fits && !self.is_own(request, at) && self.may_count_on(at, group) {
+            if placement.unplaced.any_fits(capacity) && self.may_count_on(at, group) {
                 placement.unplaced.place(&mut capacity.to_vec());
                 later.push(at);
                 if self.stays(at) && self.is_idle_too_long(at) {
@@ -173,18 +182,42 @@ impl PlanningPass<'_> {
         (allowed && placement.unplaced.is_empty()).then_some((placement, later))
     }
 
-    /// Whether domains are searched for a gang: for the first gangs of a plan alone. Nodes that are offered go to these gangs: the next plan
-    /// gives others none that are not free.
+    /// Whether domains are searched for a gang: for the first gangs of a plan alone, at all depths of quotas, and for no more of one tenant than
+    /// leave a turn for others. Nodes that are offered go to these gangs: the next plan gives others none that are not free.
     fn may_search_domains(&mut self, request: usize) -> bool {
-        if !self.offered.is_empty() {
-            return self.searched.contains(&request);
+        if self.searched.contains(&request) {
+            return true;
         }
-        let Some(left) = self.searches_left.checked_sub(1) else {
+        if !self.offered.is_empty() || self.searched.len() >= MOST_SEARCHED {
             return false;
+        }
+        let share = self
+            .searched_share
+            .unwrap_or_else(|| MOST_SEARCHED / self.count_tenants_to_search_for().max(1))
+            .max(1);
+        self.searched_share = Some(share);
+        let tenant = self.view.tenant_of(request);
+        let of_tenant = self
+            .searched
+            .iter()
+            .filter(|other| self.view.tenant_of(**other) == tenant);
+        let has_turn = of_tenant.count() < share;
+        if has_turn {
+            self.searched.insert(request);
+        }
+        has_turn
+    }
+
+    /// Counts the tenants with pods that wait for nodes in one domain.
+    fn count_tenants_to_search_for(&self) -> usize {
+        let waits = |request: &usize| {
+            let (demand, progress) = (self.view.requests[*request].demand, &self.progress[*request]);
+            let gets_none = matches!(progress.blocked_by, Some(Blocked::Impossible(_)));
+            demand.topology == Topology::SingleDomain && !progress.unplaced.is_empty() && !gets_none
         };
-        self.searches_left = left;
-        self.searched.insert(request);
-        true
+        let waiting = (0..self.view.requests.len()).filter(waits);
+        let tenants: BTreeSet<usize> = waiting.map(|request| self.view.tenant_of(request)).collect();
+        tenants.len()
     }
 
     /// Finds the domain in which a gang fits with the fewest nodes reclaimed, then with the fewest to wait for. `lent`: as above.
@@ -222,9 +255,9 @@ impl PlanningPass<'_> {
                 sources[node.domain][0].push(at);
             }
         }
-        for at in &self.incoming {
-            if self.view.nodes[*at].domain < domains && self.may_count_on(*at, group) {
-                sources[self.view.nodes[*at].domain][1].push(*at);
+        for at in self.incoming.list(|kind| self.is_of_kind(request, kind), |_| true) {
+            if self.view.nodes[at].domain < domains && self.may_count_on(at, group) {
+                sources[self.view.nodes[at].domain][1].push(at);
             }
         }
         let victims = self
@@ -233,7 +266,8 @@ impl PlanningPass<'_> {
             .flat_map(|victims| victims.of_group.iter().flatten());
         for at in victims {
             let gpus = self.view.gpus(*at);
-            let stays = self.view.nodes[*at].domain < domains && self.stays(*at) && !self.is_idle_too_long(*at);
+            let is_coming = self.incoming.contains(*at) || self.offered.contains(at);
+            let stays = self.view.nodes[*at].domain < domains && self.stays(*at) && !is_coming;
             if stays && self.may_reclaim(request, *at, gpus, gpus) {
                 sources[self.view.nodes[*at].domain][2].push(*at);
             }
@@ -294,7 +328,7 @@ impl PlanningPass<'_> {
             let of_group = self.view.nodes[*at].group;
             let keeps_minimum =
                 of_group.is_some_and(|group| self.groups[group].staying >= self.view.node_groups[group].spec.min_nodes);
-            keeps_minimum && (self.is_idle_too_long(*at) || self.may_reclaim(request, *at, gpus, 0))
+            keeps_minimum && (self.incoming.contains(*at) || self.may_reclaim(request, *at, gpus, 0))
         });
         for node in &taken {
             self.undo_assumption(*node);

@@ -133,6 +133,7 @@ fn an_idle_node_with_little_memory_stays_for_the_pod_that_waits_for_it() {
         held["metadata"]["annotations"][labels::IDLE_SINCE] = at(6_000).to_string().into();
         let burst = NodeGroup::dynamic("burst", "h100", 0, 1);
         let fleet = fleet(vec![burst], &[held], vec![pod("train", 8, None)]);
+        assert!(fleet.nodes[0].closed, "{taint}: nobody else would get it");
         let actions = plan(&fleet).actions;
         let released = actions
             .iter()

@@ -154,6 +154,7 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
         gpu_resource_name: pool.spec.gpu_resource_name.clone(),
         product: pool.spec.gpu_product.clone(),
         has_domains: pool.spec.topology_key.is_some(),
+        divides_nodes: pool.spec.sets_up_sharing(),
         min_hold_duration: policy.min_hold_duration(),
         idle_timeout: policy.idle_timeout(),
         reclaim_grace_period: policy.reclaim_grace_period(),

@@ -237,6 +237,7 @@ pub(super) fn planner_node(
         priority: using.iter().map(|pod| pod.priority).max().unwrap_or_default(),
         starting: matches!(state, NodeState::Unavailable { .. }) && is_starting(node, now),
         unusable: matches!(state, NodeState::Owned(_)) && is_broken(node, idle_since.is_some()),
+        closed: matches!(state, NodeState::Owned(_)) && find_closing_taint(node.object).is_some(),
         state,
         name: node.name.clone(),
     }

@@ -2,10 +2,10 @@
 
 use super::{
     TenantInput,
-    testing::{GPU, Objects, at, gpu_pool, later_snapshot, tenant, waiting_pod},
+    testing::{GPU, Objects, at, gpu_pool, later_snapshot, snapshot, tenant, waiting_pod},
 };
 use crate::{demand::Workload, idle::IdleTracker};
-use berth_api::{labels, names::TenantId};
+use berth_api::{HostNodePool, Sharing, labels, names::TenantId};
 use berth_planner::{ActionKind, Plan, UnusedNodes, plan};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
@@ -105,4 +105,22 @@ fn a_pod_that_never_starts_keeps_its_node_until_somebody_lacks_it() {
         (expected.to_vec(), true),
         "created again each minute"
     );
+}
+
+#[test]
+fn a_pool_whose_nodes_are_divided_for_their_tenants_says_so() {
+    let divides = |change: fn(&mut HostNodePool)| {
+        let mut pool = gpu_pool();
+        change(&mut pool);
+        let objects = Objects {
+            pools: vec![Arc::new(pool)],
+            ..Objects::default()
+        };
+        snapshot(objects).pools[0].divides_nodes
+    };
+    assert!(!divides(|_| ()));
+    assert!(divides(|pool| {
+        pool.spec.sharing = Sharing::Mig;
+        pool.spec.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
+    }));
 }

@@ -1,5 +1,6 @@
 mod draining;
 mod gpus;
+mod jobs;
 mod properties;
 
 use super::*;
@@ -80,6 +81,21 @@ impl World {
         assert_eq!(self.assignment(), None);
         let assignment = Assignment::reserved("uid-1", "train", "h100", 2, at(self.now), "asked for");
         self.write(&assignment, &[]);
+    }
+
+    /// The node serves its tenant.
+    fn serving(mut self) -> Self {
+        self.reserve();
+        self.settle();
+        self
+    }
+
+    /// The node has served a tenant, and its scrub has begun.
+    fn recycling(self) -> Self {
+        let mut world = self.serving();
+        world.release(0);
+        world.settle();
+        world
     }
 
     fn release(&mut self, until: i64) {
@@ -170,9 +186,7 @@ impl World {
 
 #[test]
 fn recycling_goes_through_every_state() {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
+    let mut world = World::new().serving();
     world.pods.push("berth-vision/a".into());
     world.release(160);
     world.settle();
@@ -209,9 +223,7 @@ fn a_tenant_deleted_during_a_transition_leaves_nothing() {
     world.tenant = Tenant::Gone;
     world.settle();
     assert_eq!(world.state(), None, "no pod of the tenant was ever here");
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
+    let mut world = World::new().serving();
     world.release(10_000);
     world.pods.push("berth-vision/a".into());
     world.tenant = Tenant::Gone;
@@ -219,23 +231,6 @@ fn a_tenant_deleted_during_a_transition_leaves_nothing() {
     assert_eq!(world.next(), Some(DELETE));
     world.settle();
     assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
-}
-
-#[test]
-fn a_job_that_succeeded_while_control_was_down_counts() {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.settle();
-    world.job = JobState::Succeeded;
-    world.now += 7200;
-    world.settle();
-    assert_ne!(
-        world.state(),
-        Some(AssignmentState::Quarantined),
-        "the Job had succeeded"
-    );
 }
 
 #[test]
@@ -249,11 +244,7 @@ fn a_state_past_its_timeout_is_quarantined() {
     assert_eq!(world.state(), Some(AssignmentState::Quarantined));
 
     for kind in ["Scrubbing", "Validating"] {
-        let mut world = World::new();
-        world.reserve();
-        world.settle();
-        world.release(0);
-        world.settle();
+        let mut world = World::new().recycling();
         if kind == "Validating" {
             world.succeed();
         }
@@ -265,62 +256,11 @@ fn a_state_past_its_timeout_is_quarantined() {
 }
 
 #[test]
-fn a_node_whose_job_was_not_started_in_time_is_recycled_again_once() {
-    for kind in ["Scrubbing", "Validating"] {
-        let mut world = World::new();
-        world.reserve();
-        world.settle();
-        world.release(0);
-        world.settle();
-        if kind == "Validating" {
-            world.succeed();
-        }
-        // Control was killed before it started the Job, and did not run for an hour.
-        world.job_of = None;
-        world.now += 3600;
-        world.settle();
-        assert_eq!(
-            (world.state(), world.job_of.as_ref().map(|(_, kind)| *kind)),
-            (Some(AssignmentState::Scrubbing), Some(JobKind::Scrub)),
-            "{kind}"
-        );
-        let mut lucky = world.clone();
-        lucky.succeed();
-        lucky.succeed();
-        assert_eq!(lucky.state(), None, "{kind}");
-        // It cannot be started.
-        world.job_of = None;
-        world.now += 3600;
-        world.settle();
-        assert_eq!(world.state(), Some(AssignmentState::Quarantined), "{kind}");
-    }
-}
-
-#[test]
-fn a_pool_without_validation_has_no_time_limit_for_its_job() {
-    let mut world = World::new();
-    world.pool.validate.policy = ScrubPolicy::None;
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.settle();
-    world.job = JobState::Succeeded;
-    assert!(world.step());
-    assert_eq!(world.state(), Some(AssignmentState::Validating));
-    world.now += 3600;
-    world.settle();
-    assert_eq!(world.state(), None);
-}
-
-#[test]
 fn a_node_whose_devices_claims_of_tenants_keep_is_not_free() {
     for policy in [ScrubPolicy::Always, ScrubPolicy::None] {
         let mut world = World::new();
         world.pool.validate.policy = policy;
-        world.reserve();
-        world.settle();
-        world.release(0);
-        world.settle();
+        let mut world = world.recycling();
         world.claims.push("berth-vision/group".into());
         world.succeed();
         world.job = JobState::Succeeded;
@@ -341,72 +281,8 @@ fn a_node_whose_devices_claims_of_tenants_keep_is_not_free() {
 }
 
 #[test]
-fn a_failed_job_quarantines_until_people_release_the_node() {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.settle();
-    world.job = JobState::Failed("gpureset: GPU 3 is busy".into());
-    world.settle();
-    let reason = world.node.annotations()[labels::QUARANTINE].clone();
-    assert_eq!(reason, "the scrub failed: gpureset: GPU 3 is busy");
-    let first = world.job_of.clone();
-    world.release_from_quarantine();
-    world.settle();
-    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
-    assert_ne!(world.job_of, first, "the failed Job does not count");
-    assert!(!world.node.annotations().contains_key(labels::RELEASE_QUARANTINE));
-    assert!(!world.node.annotations().contains_key(labels::QUARANTINE));
-}
-
-#[test]
-fn a_deleted_job_is_created_again_and_a_lost_id_restarts_recycling() {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.settle();
-    world.job_of = None;
-    assert_eq!(world.next(), Some(Transition::StartJob(JobKind::Scrub)));
-    world.settle();
-    world.job = JobState::Succeeded;
-    world.node.annotations_mut().remove(labels::RECYCLING_ID);
-    world.settle();
-    assert_eq!(
-        (world.state(), &world.job),
-        (Some(AssignmentState::Scrubbing), &JobState::Running)
-    );
-}
-
-#[test]
-fn a_pod_that_arrives_during_the_scrub_restarts_it() {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.settle();
-    let first = world.job_of.clone();
-    world.pods.push("berth-vision/late".into());
-    world.job = JobState::Succeeded;
-    assert!(world.step());
-    assert_eq!(world.next(), Some(DELETE));
-    world.settle();
-    assert_eq!(
-        (world.state(), &world.job),
-        (Some(AssignmentState::Scrubbing), &JobState::Running)
-    );
-    assert_ne!(world.job_of, first);
-    world.succeed();
-    world.succeed();
-    assert_eq!(world.state(), None);
-}
-
-#[test]
 fn a_clock_that_goes_back_delays_no_transition() {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
+    let mut world = World::new().serving();
     world.now = 1_000_000;
     world.release(1_000_060);
     world.now = 100;
@@ -470,12 +346,8 @@ fn a_formerly_shared_node_is_scrubbed() {
 fn an_empty_node_of_a_pool_without_scrub_is_free() {
     let mut world = World::new();
     world.pool.scrub.policy = ScrubPolicy::None;
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.settle();
     assert_eq!(
-        world.seen,
+        world.recycling().seen,
         ["Reserved", "Joining", "Assigned", "Cordoned", "Draining", "Free"]
     );
 }

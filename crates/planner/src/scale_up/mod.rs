@@ -10,6 +10,7 @@ use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::{PodSet, ScaleUp, ScaleUpBound, ScaleUpLimited, ScaleUpLimits, Shortage, Topology, Waiting};
 use new_node::NewNode;
 use std::cmp::Reverse;
+use std::rc::Rc;
 
 /// Nodes that are requested from the autoscaler.
 pub(crate) struct RequestedNodes {
@@ -27,8 +28,20 @@ struct ScaleUpPass {
     pods_left: u32,
     /// Existing nodes that a listed request or minimum counts on.
     used: Vec<bool>,
+    existing: ExistingNodes,
     /// What was added to the quota tree during this pass: tenant and GPUs.
     added: Vec<(usize, u64)>,
+}
+
+/// Nodes that requests and minimums may count on before new ones are requested.
+#[derive(Clone)]
+struct ExistingNodes {
+    /// Not free yet, and kept for none.
+    coming: Rc<[usize]>,
+    /// Free after this plan, so that a placeholder can be placed there.
+    free: Rc<[usize]>,
+    /// Too new to be assigned.
+    starting: Rc<[usize]>,
 }
 
 impl PlanningPass<'_> {
@@ -45,6 +58,7 @@ impl PlanningPass<'_> {
                 by_group: vec![0; self.view.node_groups.len()],
             },
             used: vec![false; self.view.nodes.len()],
+            existing: self.list_existing_nodes(),
             added: Vec::new(),
         };
         for group in 0..self.view.node_groups.len() {
@@ -62,6 +76,18 @@ impl PlanningPass<'_> {
             self.tree.remove_used(tenant, gpus);
         }
         Some(pass.requested)
+    }
+
+    fn list_existing_nodes(&self) -> ExistingNodes {
+        let list = |is_wanted: &dyn Fn(usize) -> bool| -> Rc<[usize]> {
+            let nodes = 0..self.view.nodes.len();
+            nodes.filter(|at| is_wanted(*at)).collect()
+        };
+        ExistingNodes {
+            coming: list(&|at| self.is_unclaimed_incoming(at)),
+            free: list(&|at| self.can_hold_pods(at)),
+            starting: list(&|at| self.view.nodes[at].object.starting),
+        }
     }
 
     /// Requests that wait only because there are too few nodes, in the order in which they are listed.
@@ -98,10 +124,11 @@ impl PlanningPass<'_> {
         }
         let whole = |_: usize| Some(vec![1; self.view.whole_nodes(1).parts[0].each.len()]);
         let own = |at: usize| self.view.nodes[at].group == Some(group);
-        self.count_on(pass, &mut load, |at| self.is_unclaimed_incoming(at) && !own(at), whole);
+        let existing = pass.existing.clone();
+        self.count_on(pass, &mut load, &existing.coming, |at| !own(at), whole);
         let (count, gpus) = (load.count(), self.smallest_new_node_gpus(&pass.limits));
-        let may_serve = |at: usize| self.can_hold_pods(at) || self.is_starting(at);
-        self.count_on(pass, &mut load, may_serve, whole);
+        self.count_on(pass, &mut load, &existing.free, |_| true, whole);
+        self.count_on(pass, &mut load, &existing.starting, |_| true, whole);
         let new = load.count();
         let of = &self.view.node_groups[group];
         let exceeded = self.tree.exceeded_limit(of.tenant, gpus * u64::from(count));
@@ -131,8 +158,9 @@ impl PlanningPass<'_> {
         let mut load = self.load_beyond_held_nodes(request);
         let capacity = |at: usize| Some(self.view.capacity(at).to_vec());
         let matching = |at: usize| self.matches(request, at);
-        let incoming = |at: usize| self.is_unclaimed_incoming(at) && !self.is_own(request, at) && matching(at);
-        self.count_on(pass, &mut load, incoming, capacity);
+        let existing = pass.existing.clone();
+        let incoming = |at: usize| !self.is_own(request, at) && matching(at);
+        self.count_on(pass, &mut load, &existing.coming, incoming, capacity);
         let new_node = self.choose_new_node(request, &load, &pass.limits);
         if new_node.capacity.is_none() {
             // The first new node shows how large nodes are. Until then each pod counts as a node, and the group may not have more
@@ -145,9 +173,14 @@ impl PlanningPass<'_> {
         }
         let pods = load.clone();
         let needed = new_node.count_for(&load);
-        self.count_on(pass, &mut load, |at| self.can_hold_pods(at) && matching(at), capacity);
-        let starting = |at: usize| self.is_starting(at);
-        self.count_on(pass, &mut load, starting, |_| new_node.capacity.clone());
+        self.count_on(pass, &mut load, &existing.free, matching, capacity);
+        self.count_on(
+            pass,
+            &mut load,
+            &existing.starting,
+            |_| true,
+            |_| new_node.capacity.clone(),
+        );
         let new = new_node.count_for(&load);
         let gpus = if new_node.capacity.is_some() {
             new_node.gpus.saturating_mul(needed.into())
@@ -192,10 +225,16 @@ impl PlanningPass<'_> {
         let all = load.clone();
         let new_node = self.choose_new_node(request, &load, &pass.limits);
         let capacity = |at: usize| Some(self.view.capacity(at).to_vec());
-        let spare = |at: usize| self.can_hold_pods(at) && self.matches(request, at);
-        self.count_on(pass, &mut load, spare, capacity);
-        let starting = |at: usize| self.is_starting(at);
-        self.count_on(pass, &mut load, starting, |_| new_node.capacity.clone());
+        let existing = pass.existing.clone();
+        let matching = |at: usize| self.matches(request, at);
+        self.count_on(pass, &mut load, &existing.free, matching, capacity);
+        self.count_on(
+            pass,
+            &mut load,
+            &existing.starting,
+            |_| true,
+            |_| new_node.capacity.clone(),
+        );
         let earmarked = self.groups[group].earmarked;
         let mut new = 0;
         while !load.is_empty() {
@@ -268,15 +307,16 @@ impl PlanningPass<'_> {
         pod_sets.collect()
     }
 
-    /// Places a load on existing nodes that no other listed request counts on.
+    /// Places a load on those of `nodes` that no other listed request counts on.
     fn count_on(
         &self,
         pass: &mut ScaleUpPass,
         load: &mut Load,
+        nodes: &[usize],
         which: impl Fn(usize) -> bool,
         capacity: impl Fn(usize) -> Option<Vec<u64>>,
     ) {
-        for at in 0..self.view.nodes.len() {
+        for at in nodes.iter().copied() {
             if load.is_empty() {
                 return;
             }
@@ -292,16 +332,12 @@ impl PlanningPass<'_> {
     }
 
     fn is_unclaimed_incoming(&self, at: usize) -> bool {
-        self.incoming.contains(&at) && matches!(self.decisions[at], Decision::Undecided)
+        self.incoming.contains(at) && matches!(self.decisions[at], Decision::Undecided)
     }
 
-    /// Whether a node is free after this plan, so that a placeholder can be placed there.
+    /// Whether a node is free after this plan.
     fn can_hold_pods(&self, at: usize) -> bool {
         self.view.nodes[at].is_free() && matches!(self.decisions[at], Decision::Undecided | Decision::Earmarked)
-    }
-
-    fn is_starting(&self, at: usize) -> bool {
-        self.view.nodes[at].object.starting
     }
 
     /// Whether nodes may be requested for all pods of a request or minimum.

@@ -21,6 +21,8 @@ pub(crate) struct Tree<'a> {
     branches: Vec<Branch<'a>>,
     /// By tenant: from the tenant's own branch up to, but without, the root.
     paths: Vec<Vec<usize>>,
+    /// Whether any quota does not lend all of its nominal quota.
+    has_lending_limits: bool,
 }
 
 struct Branch<'a> {
@@ -101,7 +103,11 @@ impl<'a> Tree<'a> {
             let parent = branches[number].parent;
             branches[parent].children.push(number);
         }
-        let mut tree = Self { branches, paths };
+        let mut tree = Self {
+            has_lending_limits: branches.iter().any(|branch| branch.not_lendable > 0),
+            branches,
+            paths,
+        };
         tree.add_up_nominal_quotas(ROOT);
         tree
     }
@@ -210,7 +216,7 @@ impl<'a> Tree<'a> {
 
     /// Whether any quota does not lend all of its nominal quota.
     pub fn has_lending_limits(&self) -> bool {
-        self.branches.iter().any(|branch| branch.not_lendable > 0)
+        self.has_lending_limits
     }
 
     /// Number of tenants.

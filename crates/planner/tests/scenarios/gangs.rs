@@ -4,7 +4,7 @@ use super::{
     plan_and_describe,
     support::{describe, read_fleet},
 };
-use berth_planner::{WaitReason, plan};
+use berth_planner::{ActionKind, WaitReason, plan};
 use std::fmt::Write;
 
 scenario!(
@@ -127,4 +127,87 @@ fn gangs_beyond_all_quotas_do_not_use_up_the_searches_of_domains() {
             .any(|wait| matches!(wait.reason, WaitReason::NodesComing(_)));
         assert!(is_coming, "t{at}: {}", describe(&made));
     }
+}
+
+/// Nodes that a plan for a fleet takes from their tenants.
+fn released(text: &str) -> Vec<String> {
+    let made = plan(&read_fleet(text));
+    let releases = made.actions.iter();
+    let releases = releases.filter(|action| matches!(action.kind, ActionKind::Release { .. }));
+    releases.map(|action| action.node.clone()).collect()
+}
+
+#[test]
+fn gangs_of_one_tenant_that_fit_in_no_domain_leave_others_their_turn() {
+    let mut text = String::from(
+        "
+        pool h100 gpus=8 domains idle=300 hold=600 grace=300
+        quota x nominal=16
+        quota own nominal=16
+        tenant c
+        group c/private h100 1..1
+        node n1 rack=r1 zone=a c/private used=8 age=3600
+        node n2 rack=r1 zone=a free
+        tenant d
+        group d/g h100 0..8
+        node n3..n4 rack=r2 zone=b d/g used=8 age=3600
+        tenant b quota=own
+        group b/g h100 0..8
+        demand b/g train 2x8 gang single-domain zone=b
+        tenant x quota=x
+        group x/g h100 0..99
+        ",
+    );
+    for gang in 1..=20 {
+        writeln!(
+            text,
+            "demand x/g never-{gang} 2x8 gang single-domain zone=a prio=5 since=3600"
+        )
+        .unwrap();
+    }
+    assert_eq!(released(&text), ["n3", "n4"]);
+}
+
+#[test]
+fn a_gang_beyond_its_nominal_quota_has_one_turn_at_all_depths_of_quotas() {
+    let mut text = String::from("pool h100 gpus=8 domains\n");
+    for tenant in 1..=5 {
+        writeln!(
+            text,
+            "quota q{tenant} nominal=8
+            tenant t{tenant} quota=q{tenant}
+            group t{tenant}/g h100 0..8
+            demand t{tenant}/g train 2x8 gang single-domain since=5
+            node n{tenant}1..n{tenant}2 rack=r{tenant} recycling"
+        )
+        .unwrap();
+    }
+    let made = plan(&read_fleet(&text));
+    for tenant in 1..=5 {
+        let waits = &made.node_groups[&format!("t{tenant}")]["g"].waits;
+        assert!(
+            matches!(waits[0].reason, WaitReason::NodesComing(_)),
+            "t{tenant}: {}",
+            describe(&made)
+        );
+    }
+}
+
+#[test]
+fn a_nominal_quota_gets_nodes_of_one_domain_also_from_pods_that_do_not_start() {
+    let text = "
+        pool h100 gpus=8 domains idle=300 hold=600
+        quota own nominal=16
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 1x8 since=700
+        node n1 rack=r1 a/g idle=700 age=3600
+        node n2 rack=r1 free
+        tenant b quota=own
+        group b/g h100 0..8
+        demand b/g train 2x8 gang single-domain since=5
+    ";
+    assert_eq!(released(text), ["n1"]);
+    let borrowing = text.replace("tenant b quota=own", "tenant b");
+    assert_eq!(released(&borrowing), [""; 0], "n1 may be used at any moment");
 }

@@ -41,9 +41,7 @@ pub(super) fn recycle(fleet: &mut Fleet, names: &[&str]) {
 fn a_pod_that_needs_another_node_takes_none() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
+        stuck a 2x8
         node n1..n2 a/g idle=3600 age=3600
         tenant b
         group b/g h100 0..8
@@ -74,9 +72,7 @@ fn a_gang_takes_nodes_only_if_it_has_all_of_them_then() {
         let mut fleet = read_fleet(&format!(
             "
             pool h100 gpus=8 idle=300 hold=600 starvation={starvation}
-            tenant a
-            group a/g h100 0..8
-            demand a/g stuck 2x8 since=3600
+            stuck a 2x8
             node n1..n2 a/g idle=3600 age=3600
             tenant b
             group b/g h100 0..8
@@ -102,9 +98,7 @@ fn a_gang_takes_nodes_only_if_it_has_all_of_them_then() {
 fn a_gang_that_waits_first_is_not_overtaken() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600 starvation=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 1x8 since=3600
+        stuck a 1x8
         node n1 a/g idle=3600 age=3600
         tenant b
         group b/g h100 0..8
@@ -119,6 +113,54 @@ fn a_gang_that_waits_first_is_not_overtaken() {
     assert_eq!(released(&text.replace("3x8 gang", "3x8 gang zone=a")), ["n1"]);
     let overtaken = text.replace("starvation=600", "starvation=6000");
     assert_eq!(released(&overtaken), [""; 0], "the pod gets n2");
+}
+
+#[test]
+fn a_gang_of_a_tenant_in_a_pause_does_not_wait_first() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600 starvation=600
+        quota own nominal=24
+        stuck a 1x8
+        node n1 a/g idle=3600 age=3600
+        tenant c
+        group c/g h100 0..8
+        node n2..n3 c/g used=8 age=3600
+        tenant first quota=own unused=h100:8
+        group first/g h100 0..8
+        demand first/g train 3x8 gang since=1200
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8
+    ";
+    let mut fleet = read_fleet(text);
+    let made = plan_when_due(&mut fleet);
+    assert_eq!(released_unused(&made), ["n1"], "{}", describe(&made));
+    recycle(&mut fleet, &["n1"]);
+    let made = plan(&fleet);
+    let both = (reserved(&made, "b"), reserved(&made, "first"));
+    assert_eq!(both, (1, 0), "{}", describe(&made));
+}
+
+#[test]
+fn a_gang_that_waits_first_keeps_no_node_that_it_cannot_use() {
+    let text = "
+        pool h100 gpus=8 idle=300 hold=600 starvation=600
+        stuck a 2x8
+        node n1 a/g idle=3600 age=3600 zone=a
+        node n2 a/g idle=3600 age=3600 zone=b
+        tenant c
+        group c/private h100 1..1
+        tenant e
+        group e/g h100 0..8
+        node n3..n5 e/g used=8 age=3600 zone=a
+        tenant first
+        group first/g h100 0..8
+        demand first/g train 4x8 gang zone=a since=1200
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8 zone=b
+    ";
+    assert_eq!(released(text), ["n1", "n2"], "n1 is for the minimum");
 }
 
 #[test]
@@ -146,9 +188,7 @@ fn a_group_keeps_its_minimum_also_if_some_of_its_nodes_are_idle_in_truth() {
 fn a_gang_gets_nodes_that_would_not_be_kept_for_the_one_before_it() {
     let text = "
         pool h100 gpus=8 domains idle=300 hold=600 starvation=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 4x8 since=3600
+        stuck a 4x8
         node n1..n2 rack=r1 free
         node n3..n4 rack=r1 a/g idle=3600 age=3600
         node n5..n6 rack=r2 a/g idle=3600 age=3600
@@ -226,13 +266,9 @@ fn an_idle_node_in_each_domain_does_not_keep_gangs_from_starting() {
 fn a_gang_gets_nodes_of_several_tenants_if_they_are_in_one_domain() {
     let text = "
         pool h100 gpus=8 domains idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 1x8 since=3600
+        stuck a 1x8
         node n1 rack=r1 a/g idle=3600 age=3600
-        tenant d
-        group d/g h100 0..8
-        demand d/g stuck 1x8 since=3600
+        stuck d 1x8
         node n2 rack=r1 d/g idle=3600 age=3600
         tenant b
         group b/g h100 0..8
@@ -252,13 +288,9 @@ fn a_gang_gets_nodes_of_several_tenants_if_they_are_in_one_domain() {
 fn of_two_tenants_whose_pods_do_not_start_one_loses_nodes() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
+        stuck a 2x8
         node n1 a/g idle=3600 age=3600
-        tenant d
-        group d/g h100 0..8
-        demand d/g stuck 2x8 since=3600
+        stuck d 2x8
         node n2 d/g idle=3600 age=3600
     ";
     assert_eq!(released(text).len(), 1);
@@ -268,9 +300,7 @@ fn of_two_tenants_whose_pods_do_not_start_one_loses_nodes() {
 fn nodes_that_no_request_needs_go_first() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 1x8 since=3600
+        stuck a 1x8
         node n1 a/g used=8 age=3600
         node n2 a/g idle=3600 age=3600
         node n3 a/g idle=3600 age=3600

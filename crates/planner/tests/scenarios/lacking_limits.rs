@@ -11,9 +11,7 @@ fn limits_of_others_count() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
         quota small limit=4
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 1x8 since=3600
+        stuck a 1x8
         node n1 a/g idle=3600 age=3600
         tenant b quota=small
         group b/g h100 0..8
@@ -24,7 +22,7 @@ fn limits_of_others_count() {
     ";
     assert_eq!(released(text), [""; 0], "it may not have a node of eight GPUs");
     assert_eq!(released(&text.replace("limit=4", "limit=8")), ["n1"]);
-    let small = text.replace("stuck 1x8", "stuck 1x8 1x4");
+    let small = text.replace("stuck a 1x8", "stuck a 1x8 1x4");
     let small = format!("{small}\nnode n3 a/g gpus=4 idle=3000 age=3600");
     assert_eq!(released(&small), ["n3"], "it may have a smaller one");
 }
@@ -34,9 +32,7 @@ fn requests_within_a_nominal_quota_get_nodes_before_urgent_ones() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600 reclaim=never
         quota own nominal=8
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
+        stuck a 2x8
         node n1 a/g idle=3600 age=3600 zone=a
         node n2 a/g idle=3600 age=3600
         tenant b quota=own
@@ -56,9 +52,7 @@ fn nodes_that_others_would_not_be_lent_stay() {
     let text = "
         pool h100 gpus=8 idle=300 hold=600
         quota own nominal=16 lending=0
-        tenant a quota=own
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
+        stuck a 2x8 quota=own
         node n1..n2 a/g idle=3600 age=3600
         tenant b
         group b/g h100 0..8
@@ -82,9 +76,7 @@ fn free_nodes_that_are_not_lent_do_not_keep_unused_ones_where_they_are() {
     let text = "
         pool h100 gpus=8 domains idle=300 hold=600
         quota own nominal=8 lending=0
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 3x8 since=3600
+        stuck a 3x8
         node n0 rack=r1 free
         node n1..n3 rack=r1 a/g idle=3600 age=3600
         tenant b
@@ -118,9 +110,7 @@ fn minimums_get_nodes_before_requests() {
     let mut fleet = read_fleet(
         "
         pool h100 gpus=8 idle=300 hold=600
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
+        stuck a 2x8
         node n1..n2 a/g idle=3600 age=3600
         tenant b
         group b/g h100 0..8
@@ -144,9 +134,7 @@ fn a_minimum_that_is_lent_no_nodes_keeps_nobody_from_its_own() {
             "
             pool h100 gpus=8 idle=300 hold=600
             quota own nominal=16 lending=0
-            tenant a quota=own
-            group a/g h100 0..8
-            demand a/g stuck 2x8 since=3600
+            stuck a 2x8 quota=own
             node n1..n2 a/g idle=3600 age=3600
             tenant b quota=own
             group b/g h100 0..8
@@ -171,9 +159,7 @@ fn a_minimum_that_is_lent_too_few_nodes_keeps_those_that_it_is_lent() {
         "
         pool h100 gpus=8 idle=300 hold=600
         quota own nominal=8 lending=0
-        tenant a
-        group a/g h100 0..8
-        demand a/g stuck 2x8 since=3600
+        stuck a 2x8
         node n1 a/g idle=3600 age=3600
         node n2 a/g idle=10 age=3600
         node n3 free

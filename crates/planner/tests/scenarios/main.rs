@@ -44,6 +44,7 @@ macro_rules! scenario {
 mod gangs;
 mod lacking;
 mod lacking_limits;
+mod minimums;
 mod placement;
 mod quotas;
 mod reclaim;

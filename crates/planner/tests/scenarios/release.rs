@@ -1,6 +1,6 @@
 //! Which nodes are released, and which reservations and releases are cancelled.
 
-use super::{plan, plan_and_describe, read_fleet};
+use super::{describe, plan, plan_and_describe, read_fleet};
 
 scenario!(
     idle_nodes_are_released_from_partial_domains_first,
@@ -150,4 +150,19 @@ fn a_lowered_limit_takes_the_least_important_work_and_then_the_youngest() {
     assert_eq!(nodes_over(24), ["n2", "n4"]);
     assert_eq!(nodes_over(16), ["n2", "n4", "n5"]);
     assert_eq!(nodes_over(8), ["n1", "n2", "n4", "n5"]);
+}
+
+#[test]
+fn pods_that_count_on_too_few_nodes_wait_also_if_their_tenant_keeps_another_one() {
+    let made = plan(&read_fleet(
+        "
+        pool h100 gpus=8 grace=300
+        tenant a
+        group a/g h100 0..8
+        demand a/g job 3x8 since=60
+        node n1 a/g used=8 age=7200 cordoned=100
+        node n2 recycling
+    ",
+    ));
+    assert_eq!(made.node_groups["a"]["g"].waiting, 3, "{}", describe(&made));
 }

@@ -263,6 +263,12 @@ fn nodes_of_a_gang_that_waits_for_further_nodes_are_kept() {
 }
 
 #[test]
+fn nodes_that_no_other_tenant_would_get_are_not_left_unused() {
+    let mut fleet = read_fleet(&STUCK.replace("age=900\n", "age=900 closed\n"));
+    check_that_nodes_stay(&mut fleet);
+}
+
+#[test]
 fn the_minimum_of_a_group_is_never_unused() {
     let mut fleet = read_fleet(&STUCK.replace("a/g h100 0..8", "a/g h100 2..8"));
     check_that_nodes_stay(&mut fleet);
@@ -427,6 +433,20 @@ fn nodes_whose_pods_were_deleted_count_also_if_another_request_takes_them() {
     let made = advance(&mut fleet);
     let unused = unused(&made).unwrap();
     assert_eq!((unused.nodes, unused.times), (4, 1), "{}", describe(&made));
+}
+
+#[test]
+fn nodes_that_pods_do_not_need_because_they_are_divided_are_never_unused() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 divided idle=300 hold=600
+        tenant a
+        group a/g h100 0..8
+        node n1..n4 a/g idle=600 age=600
+    ",
+    );
+    let made = advance(&mut fleet);
+    assert_eq!((made.actions.len(), unused(&made)), (4, None), "{}", describe(&made));
 }
 
 #[test]

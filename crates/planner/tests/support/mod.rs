@@ -4,6 +4,7 @@
 //! pool h100 gpus=8 domains hold=600 idle=300 grace=300 order=fifo reclaim=fair-share starvation=600 scaled max-nodes=9 max-pods=99 node-gpus=8
 //! quota vision weight=2 nominal=16 lending=8 limit=32 parent=org
 //! tenant a quota=vision weight=2 deleted unused=h100:8
+//! stuck d 2x8 quota=vision
 //! group a/train h100 0..8
 //! demand a/train train-8 8x8 gang single-domain since=60 prio=5 zone=a
 //! node n1..n4 rack=r1 free
@@ -16,7 +17,8 @@
 //! node n10 unavailable
 //! node n11 starting
 //! ```
-//! Times are seconds: ages and `since` count back from now, which is noon. Demand is pods x GPUs.
+//! Times are seconds: ages and `since` count back from now, which is noon. Demand is pods x GPUs. A `stuck` tenant has a group `g` and pods that
+//! have waited for an hour.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
@@ -58,6 +60,7 @@ pub fn read_fleet(text: &str) -> Fleet {
                 let tenant = tenant(&words[1..], fleet.tenants.len());
                 fleet.tenants.push(tenant);
             }
+            "stuck" => stuck_tenant(&mut fleet, &words[1..]),
             "group" => group(&mut fleet, &words[1..]),
             "demand" => demand(&mut fleet, &words[1..]),
             "node" => node(&mut fleet, &words[1..]),
@@ -85,6 +88,7 @@ fn pool(words: &[&str]) -> Pool {
             ("gpus", _) => pool.gpu_resource_name = Some(GPU.into()),
             ("product", value) => pool.product = Some(value.into()),
             ("domains", _) => pool.has_domains = true,
+            ("divided", _) => pool.divides_nodes = true,
             ("hold", value) => pool.min_hold_duration = number(value),
             ("idle", value) => pool.idle_timeout = number(value),
             ("grace", value) => pool.reclaim_grace_period = number(value),
@@ -155,6 +159,22 @@ fn tenant(words: &[&str], age: usize) -> Tenant {
         }
     }
     tenant
+}
+
+/// A tenant with one group of up to eight nodes, whose pods fit on nodes and do not start.
+fn stuck_tenant(fleet: &mut Fleet, words: &[&str]) {
+    let (options, pods): (Vec<&str>, Vec<&str>) = words[1..].iter().copied().partition(|word| word.contains('='));
+    let made = tenant(&[&words[..1], options.as_slice()].concat(), fleet.tenants.len());
+    fleet.tenants.push(made);
+    let (of, pool) = (
+        format!("{}/g", words[0]),
+        fleet.pools.last().expect("a pool").name.clone(),
+    );
+    group(fleet, &[of.as_str(), pool.as_str(), "0..8"]);
+    demand(
+        fleet,
+        &[&[of.as_str(), "stuck", "since=3600"][..], pods.as_slice()].concat(),
+    );
 }
 
 fn group(fleet: &mut Fleet, words: &[&str]) {
@@ -230,6 +250,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
         match split(word) {
             ("free", _) => {}
             ("unusable", _) => node.unusable = true,
+            ("closed", _) => node.closed = true,
             ("rack", value) => node.domain = Some(value.into()),
             ("pool", value) => node.pool = value.into(),
             ("gpus", value) => node.capacity = gpus(number(value)),

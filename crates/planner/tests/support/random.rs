@@ -46,6 +46,7 @@ pub fn pool() -> impl Strategy<Value = Pool> {
             gpu_resource_name: Some(GPU.into()),
             product: None,
             has_domains,
+            divides_nodes: false,
             min_hold_duration: hold * 120,
             idle_timeout: idle * 60,
             reclaim_grace_period: grace * 60,

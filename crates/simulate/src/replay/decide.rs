@@ -1,10 +1,10 @@
 //! The planner's view of the replay, kept up to date, and the execution of its plans.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use berth_planner::{
     Action, ActionKind, Amounts, Demand, Fleet, Node, NodeGroup, NodeGroupPlan, NodeState, Order, Owner, Phase, Plan,
-    PodSet, Pool, Quota, Seconds, Tenant, Violation, check, plan,
+    PodSet, Pool, Quota, Seconds, Tenant, Violation, check, plan, remember_unused_nodes,
 };
 
 use super::cluster::{Cluster, NodePhase};
@@ -37,6 +37,7 @@ impl Decisions {
             gpu_resource_name: Some(RESOURCE.into()),
             product: None,
             has_domains: false,
+            divides_nodes: false,
             min_hold_duration: options.min_hold_duration,
             idle_timeout: options.idle_timeout,
             reclaim_grace_period: options.reclaim_grace_period,
@@ -121,10 +122,14 @@ impl Decisions {
         self.fleet.now = now;
         self.asked = Some(now);
         self.plans += 1;
-        // Jobs start as soon as their nodes are there: what the plan says of unused nodes is not kept.
         self.last = plan(&self.fleet);
         if let Some(violation) = check(&self.fleet, &self.last).into_iter().next() {
             return Err(violation);
+        }
+        // All actions are carried out.
+        let mut unused = remember_unused_nodes(&self.fleet, &self.last, &BTreeSet::new());
+        for tenant in &mut self.fleet.tenants {
+            tenant.unused = unused.remove(&tenant.uid).unwrap_or_default();
         }
         self.due = self.last.replan_at.map(|at| at.max(now + 1));
         Ok(std::mem::take(&mut self.last.actions))

@@ -157,6 +157,20 @@ fn a_gang_has_all_its_nodes_or_none() {
     assert!((2160..=2300).contains(&at), "{at}");
 }
 
+#[test]
+fn a_tenant_that_left_nodes_unused_is_served_last() {
+    let mut jobs = Vec::new();
+    for time in [0, 1000, 2000] {
+        // The first job ends before the nodes for the two others have joined: these run where it ran.
+        jobs.extend([(0, time, 10, 4), (0, time + 12, 1, 4), (0, time + 12, 1, 4)]);
+    }
+    // Both want nodes, t0 within its nominal quota.
+    jobs.extend([(0, 2500, 50, 8), (1, 2500, 100, 12)]);
+    let replayed = replay_dynamic(&trace(&jobs), &options(3), &[2, 1], &mut |_| {}).unwrap();
+    assert_eq!(replayed.waits[..3], [10, 8, 9]);
+    assert_eq!(replayed.waits[10], 10, "t1 gets all nodes: {:?}", replayed.waits);
+}
+
 /// Checks the properties of every replay: a GPU runs one job at a time, a node serves one tenant at a time and is clean when it is
 /// assigned, gangs are whole, and every job runs exactly for its duration.
 fn check(trace: &Trace, options: &Options, partitions: Option<&[u32]>, replayed: &Replayed) {

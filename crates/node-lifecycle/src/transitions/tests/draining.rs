@@ -4,9 +4,7 @@ use super::*;
 
 /// A node in Draining with a pod that is not evicted.
 fn blocked() -> World {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
+    let mut world = World::new().serving();
     world.release(0);
     world.step();
     assert_eq!(world.state(), Some(AssignmentState::Draining));

@@ -47,21 +47,23 @@ fn a_mig_layout_is_requested_and_awaited_each_time() {
     assert!(world.job_of.is_some(), "the scrub goes on");
 }
 
+/// A node that is reserved in a pool whose nodes share GPUs.
+fn sharing(sharing: Sharing, config: &str) -> World {
+    let mut world = World::new();
+    world.pool.sharing = sharing;
+    world.pool.nvidia.get_or_insert_default().device_plugin_config = Some(config.into());
+    world.reserve();
+    world
+}
+
 #[test]
 fn gpu_sharing_is_awaited_where_it_is_reported() {
-    let sharing = || {
-        let mut world = World::new();
-        world.pool.sharing = Sharing::TimeSlicing;
-        world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("four".into());
-        world.reserve();
-        world
-    };
-    let mut unreported = sharing();
+    let mut unreported = sharing(Sharing::TimeSlicing, "four");
     unreported.settle();
     assert_eq!(unreported.state(), Some(AssignmentState::Assigned));
     assert_eq!(unreported.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
 
-    let mut reported = sharing();
+    let mut reported = sharing(Sharing::TimeSlicing, "four");
     reported.label(STRATEGY, "none");
     reported.settle();
     assert_eq!(
@@ -80,10 +82,7 @@ fn gpu_sharing_is_awaited_where_it_is_reported() {
 
 /// A node that serves a tenant whose pods share GPUs by MPS.
 fn serving_by_mps() -> World {
-    let mut world = World::new();
-    world.pool.sharing = Sharing::Mps;
-    world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("mps-4".into());
-    world.reserve();
+    let mut world = sharing(Sharing::Mps, "mps-4");
     world.label(STRATEGY, "mps");
     world.label(CAPABLE, "true");
     world.settle();
@@ -164,10 +163,7 @@ fn mps_ends_also_where_the_pool_has_another_sharing_by_now() {
 
 #[test]
 fn a_configuration_without_mps_stays() {
-    let mut world = World::new();
-    world.pool.sharing = Sharing::TimeSlicing;
-    world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("four".into());
-    world.reserve();
+    let mut world = sharing(Sharing::TimeSlicing, "four");
     world.label(STRATEGY, "time-slicing");
     world.label(CAPABLE, "false");
     world.settle();
@@ -179,11 +175,7 @@ fn a_configuration_without_mps_stays() {
 
 #[test]
 fn unhealthy_gpus_and_late_pods_keep_a_node_from_being_free() {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.settle();
+    let mut world = World::new().recycling();
     world.succeed();
     let status = world.node.status.as_mut().unwrap();
     let allocatable = status.allocatable.as_mut().unwrap();

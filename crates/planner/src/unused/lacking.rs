@@ -6,6 +6,7 @@
 
 use crate::Topology;
 use crate::first_gang::FirstGang;
+use crate::incoming::{Arrival, Entry, Source};
 use crate::pass::{Blocked, PlanningPass};
 use crate::stage::Stage;
 use std::collections::BTreeSet;
@@ -17,13 +18,30 @@ impl PlanningPass<'_> {
             return;
         }
         self.offered = due.iter().copied().collect();
-        // Nodes that come in any case are preferred.
-        self.incoming.retain(|at| !self.offered.contains(at));
-        self.incoming.extend(due);
+        for at in due.iter().copied() {
+            self.offer(at);
+        }
         self.give_to_minimums(due);
         self.give_to_requests(due);
-        let left = std::mem::take(&mut self.offered);
-        self.incoming.retain(|at| !left.contains(at));
+        for at in std::mem::take(&mut self.offered) {
+            self.incoming.remove(at);
+        }
+    }
+
+    /// Lets requests of other tenants count on a node, after those that come in any case.
+    fn offer(&mut self, node: usize) {
+        self.incoming.insert(Entry {
+            kind: self.view.nodes[node].kind,
+            source: Source {
+                group: self.view.nodes[node].group,
+                is_idle: true,
+            },
+            arrival: Arrival {
+                is_offered: true,
+                time: self.too_long_from(node),
+                node,
+            },
+        });
     }
 
     /// Gives nodes to minimums that keep all nodes that come until they are met. What is left then is for none that waits.
@@ -64,8 +82,8 @@ impl PlanningPass<'_> {
         self.first_gang = None;
     }
 
-    /// The requests that lack nodes, in the order in which the next plan serves them: those within a nominal quota first. This one noted
-    /// them after all quotas.
+    /// The requests that lack nodes, in the order in which the next plan serves them: those of tenants in a pause last, and those within a
+    /// nominal quota first. This plan noted them after all quotas.
     fn take_lacking(&mut self) -> Vec<usize> {
         let mut lacking = std::mem::take(&mut self.lacking);
         let depths: Vec<usize> = self.tree.nominal_quota_depths().collect();
@@ -78,7 +96,8 @@ impl PlanningPass<'_> {
             };
             let (tenant, gpus) = (self.view.tenant_of(*request), least * u64::from(nodes));
             let within = |depth: &usize| self.tree.is_within_nominal_quota_at(tenant, *depth, gpus);
-            depths.iter().position(within).unwrap_or(depths.len())
+            let depth = depths.iter().position(within).unwrap_or(depths.len());
+            (self.find_pause(tenant).is_some(), depth)
         });
         lacking
     }
@@ -108,6 +127,9 @@ impl PlanningPass<'_> {
         // A limit that forbids a node may allow a smaller one, or one of another tenant.
         let mut refused: BTreeSet<(u64, Option<usize>)> = BTreeSet::new();
         for at in open.iter().copied() {
+            if self.progress[request].unplaced.is_empty() {
+                break;
+            }
             let (gpus, holder) = (self.view.gpus(at), self.view.nodes[at].group);
             let alike = (gpus, holder.map(|holder| self.view.node_groups[holder].tenant));
             let helps = !refused.contains(&alike)
@@ -142,12 +164,11 @@ impl PlanningPass<'_> {
         };
         let (kept, unplaced) = self.stop_keeping_nodes(request);
         let now = self.place_gang(request);
-        let incoming = self.incoming.clone();
-        let mut open = std::mem::take(&mut self.incoming);
-        open.retain(|at| self.is_own(request, *at) || !self.is_kept_for_first(*at));
-        self.incoming = open;
+        let hidden = self.hide_kept_for_first(request);
         let found = self.find_gang_nodes(request, stage, &now);
-        self.incoming = incoming;
+        for entry in hidden {
+            self.incoming.insert(entry);
+        }
         if let Some((placement, later)) = found {
             // The next plan serves minimums first.
             let is_for_minimum = later.iter().any(|at| self.find_minimum_for(*at).is_some());
@@ -159,6 +180,18 @@ impl PlanningPass<'_> {
             }
         }
         self.keep_nodes(request, kept, unplaced);
+    }
+
+    /// Takes out incoming nodes that would be kept for the first gang once they are free. Returns what is needed to add them again.
+    fn hide_kept_for_first(&mut self, request: usize) -> Vec<Entry> {
+        if self.first_gang.is_none() {
+            return Vec::new();
+        }
+        let group = self.view.requests[request].group;
+        let is_other = |source: Source| source.group != Some(group);
+        let mut kept = self.incoming.list(|kind| self.is_of_kind(request, kind), is_other);
+        kept.retain(|at| self.is_kept_for_first(*at));
+        kept.into_iter().filter_map(|at| self.incoming.remove(at)).collect()
     }
 
     /// Whether a tenant may take nodes that are `free`, and those that are free `later`, and leave those that others do not lend.

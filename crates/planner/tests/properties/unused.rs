@@ -1,0 +1,150 @@
+//! Nodes that a tenant gets for pods that never start.
+
+use super::support::random::{GPUS, arrivals, fleet};
+use super::support::world::{STUCK, World};
+use super::support::{GPU, describe, executor, gpus, read_fleet};
+use super::{check_plan, config, tenant_of};
+use berth_planner::{
+    Action, ActionKind, ActionReason, Demand, Fleet, NodeState, PodSet, Tenant, UnusedNodes, check, plan,
+};
+use proptest::prelude::*;
+use std::fmt::Write;
+
+/// Whether a tenant is served last for a while, because it left nodes unused.
+fn is_paused(fleet: &Fleet, tenant: &Tenant) -> bool {
+    let untils = tenant.unused.values().filter_map(UnusedNodes::paused_until);
+    untils.max().is_some_and(|until| fleet.now < until)
+}
+
+/// Text of a fleet in which tenant a keeps idle nodes for pods that do not start, and tenants b, c and d have demand. `minimum`: of the group
+/// of a, as far as it has nodes. `nodes`: whose, how many GPUs, its zone. `demand`: tenant, pods, GPUs of each, zone, whether it is a gang, and one in a single domain.
+fn describe_kept_fleet(
+    minimum: usize,
+    nodes: &[(usize, bool, bool)],
+    demand: &[RandomDemand],
+    starvation: u32,
+) -> String {
+    let mut text = format!("pool h100 gpus=8 domains idle=300 hold=600 reclaim=never starvation={starvation}\n");
+    let kept = nodes.iter().filter(|(holder, ..)| *holder < 2).count();
+    writeln!(
+        text,
+        "tenant a\ngroup a/g h100 {}..{kept}\ndemand a/g stuck 99x4 since=3600",
+        minimum.min(kept)
+    )
+    .unwrap();
+    for other in ["b", "c", "d"] {
+        writeln!(text, "tenant {other}\ngroup {other}/g h100 0..99").unwrap();
+    }
+    for (at, (tenant, count, size, zone, gang, single_domain)) in demand.iter().enumerate() {
+        let tenant = ["b", "c", "d"][*tenant];
+        let zone = zone.map_or("", |is_first| if is_first { "zone=x" } else { "zone=y" });
+        let kind = ["", "gang"][usize::from(*gang)];
+        let topology = ["", "single-domain"][usize::from(*single_domain)];
+        let each = 1 << size;
+        writeln!(
+            text,
+            "demand {tenant}/g job-{at} {count}x{each} since={} {zone} {kind} {topology}",
+            at * 60
+        )
+        .unwrap();
+    }
+    for (at, (holder, is_small, is_first)) in nodes.iter().enumerate() {
+        let (gpus, zone) = if *is_small {
+            (4, "zone=x")
+        } else {
+            (8, if *is_first { "zone=x" } else { "zone=y" })
+        };
+        let state = match holder {
+            0 | 1 => "a/g idle=3600 age=3600".to_owned(),
+            2 => "free".to_owned(),
+            _ => format!("d/g used={gpus} age=3600"),
+        };
+        writeln!(text, "node n{at} rack=r{} gpus={gpus} {zone} {state}", at / 3).unwrap();
+    }
+    text
+}
+
+/// Tenant, pods, the size of each, zone, whether it is a gang, whether it needs one domain.
+type RandomDemand = (usize, u32, u32, Option<bool>, bool, bool);
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Pods that never start are in a pause for most of the time, and others stop no work for them meanwhile. What other tenants use is
+    /// never taken for unused.
+    #[test]
+    fn pods_that_never_start_stop_work_of_others_more_and_more_rarely(
+        fleet in fleet(), arrivals in arrivals(), gang in any::<bool>(), count in 1..6_u32, priority in 0..3_i32,
+    ) {
+        let mut world = World::new(fleet);
+        let pod_sets = vec![PodSet { count, requests: gpus(GPUS) }];
+        world.add_demand(1, Demand { name: STUCK.into(), priority, gang, pod_sets, ..Demand::default() }, 1);
+        let (mut released, mut paused) = (false, 0);
+        for step in 0..300 {
+            for arrival in arrivals.iter().filter(|arrival| arrival.step == step && arrival.tenant != 1) {
+                world.add_demand(arrival.tenant, arrival.demand.clone(), arrival.runs);
+            }
+            let before = world.fleet.clone();
+            let made = plan(&before);
+            check_plan(&before, &made);
+            let is_for_stuck = |action: &Action| {
+                matches!(&action.reason, ActionReason::Reclaimed { request, .. } if request.name == STUCK)
+            };
+            let reclaims = made.actions.iter().any(is_for_stuck);
+            let is_in_pause = is_paused(&before, &before.tenants[1]);
+            prop_assert!(!(reclaims && is_in_pause), "{}", describe(&made));
+            for action in made.actions.iter().filter(|action| matches!(action.reason, ActionReason::Unused { .. })) {
+                let node = before.nodes.iter().find(|node| node.name == action.node).unwrap();
+                prop_assert_eq!(tenant_of(node), Some("t1"), "{}", describe(&made));
+                released |= step < 299;
+            }
+            paused += u32::from(is_in_pause);
+            world.advance(|_| false);
+        }
+        prop_assert!(!released || paused > 0, "a release begins a pause");
+    }
+
+    /// A node that pods keep without using it is released only if a request of another tenant fits there, and another tenant gets one of the
+    /// released nodes as soon as they are free.
+    #[test]
+    fn nodes_are_taken_from_pods_that_never_start_only_for_others_that_get_them(
+        nodes in prop::collection::vec((0..4_usize, any::<bool>(), any::<bool>()), 1..12),
+        demand in prop::collection::vec(
+            (0..3_usize, 1..5_u32, 0..4_u32, prop::option::of(any::<bool>()), any::<bool>(), any::<bool>()), 1..6,
+        ),
+        is_starved in any::<bool>(),
+        minimum in 0..4_usize,
+    ) {
+        let text = describe_kept_fleet(minimum, &nodes, &demand, if is_starved { 30 } else { 99_999 });
+        let mut fleet = read_fleet(&text);
+        let kept = UnusedNodes { kept_since: Some(fleet.now - 900), ..UnusedNodes::default() };
+        fleet.tenants[0].unused.insert("h100".into(), kept);
+        let made = plan(&fleet);
+        prop_assert_eq!(check(&fleet, &made), []);
+        let unused = made.actions.iter().filter(|action| matches!(action.reason, ActionReason::Unused { .. }));
+        let released: Vec<&str> = unused.map(|action| action.node.as_str()).collect();
+        let of_a = fleet.nodes.iter().filter(|node| tenant_of(node) == Some("a"));
+        let staying = of_a.clone().filter(|node| made.actions.iter().all(|action| action.node != node.name)).count();
+        prop_assert!(staying >= minimum.min(of_a.count()), "{text}\n{}", describe(&made));
+        let others: Vec<&Demand> = fleet.tenants[1..].iter().flat_map(|tenant| &tenant.node_groups[0].demand).collect();
+        for node in fleet.nodes.iter().filter(|node| released.contains(&node.name.as_str())) {
+            prop_assert_eq!(tenant_of(node), Some("a"));
+            let fits = |demand: &&Demand| {
+                demand.selector.iter().all(|(key, value)| node.labels.get(key) == Some(value))
+                    && demand.pod_sets[0].requests[GPU] <= node.capacity[GPU]
+            };
+            prop_assert!(others.iter().any(fits), "{text}\n{}", describe(&made));
+        }
+        let mut after = fleet.clone();
+        executor::apply(&mut after, &made);
+        for node in after.nodes.iter_mut().filter(|node| released.contains(&node.name.as_str())) {
+            (node.state, node.idle_since) = (NodeState::Free, None);
+        }
+        let next = plan(&after);
+        let is_for_other = |action: &Action| {
+            let is_other = matches!(&action.kind, ActionKind::Reserve { tenant, .. } if tenant != "a");
+            is_other && released.contains(&action.node.as_str())
+        };
+        prop_assert!(released.is_empty() || next.actions.iter().any(is_for_other), "{text}\n{}\nthen\n{}", describe(&made), describe(&next));
+    }
+}
