@@ -72,11 +72,20 @@ pub(crate) fn destroy_instances(node: &Node) -> Result<String, Unclean> {
             )));
         }
     }
-    let (_, listed) = smi(node, &["-L"])?;
+    let (is_done, listed) = smi(node, &["-L"])?;
+    no_instances(is_done, &listed)?;
+    Ok("no MIG instance is left".into())
+}
+
+/// Whether nvidia-smi listed GPUs without MIG instances. If it could not, for example because the driver does not answer, nothing is known.
+fn no_instances(is_done: bool, listed: &str) -> Result<(), Unclean> {
+    if !is_done {
+        return Err(Unclean::Program(format!("nvidia-smi -L: {}", listed.trim())));
+    }
     if listed.contains("MIG ") {
         return Err(Unclean::Left("MIG instances are left".into()));
     }
-    Ok("no MIG instance is left".into())
+    Ok(())
 }
 
 /// Resets all GPUs.
@@ -111,6 +120,16 @@ pub(crate) fn answer(node: &Node) -> Result<String, Unclean> {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn mig_instances_are_gone_only_if_the_gpus_were_listed() {
+        let gpu = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n";
+        let instance = format!("{gpu}  MIG 1g.10gb     Device  0: (UUID: MIG-2)\n");
+        assert!(no_instances(true, gpu).is_ok());
+        assert!(no_instances(true, &instance).is_err());
+        let error = no_instances(false, "NVIDIA-SMI has failed\n").unwrap_err().to_string();
+        assert_eq!(error, "nvidia-smi -L: NVIDIA-SMI has failed");
+    }
 
     #[test]
     fn gpus_without_their_tool_are_not_clean() {
