@@ -29,7 +29,7 @@ pub(super) fn remove(
     keep: &[&str],
     content: &mut Option<BTreeSet<String>>,
 ) -> Result<String, Unclean> {
-    let containers = Containers::list(ctr)?;
+    let containers = Containers::list(node, ctr)?;
     if !containers
         .platform
         .iter()

@@ -123,10 +123,27 @@ fn a_runtime_without_this_pod_is_another_one() {
     );
 }
 
+#[test]
+fn a_pod_of_the_platform_in_a_tenants_namespace_stays() {
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("q/agent:1", "agent", 0);
+    containerd.add_container("agent", "berth-vision-x", "q/agent:1");
+    let node = Node::new("/nowhere", ["scrub-pod".to_owned(), "agent-pod".to_owned()]);
+    remove(&node, &containerd, &[], &mut None).unwrap();
+    assert!(containerd.containers().contains("agent"));
+    assert!(containerd.names().contains("q/agent:1"));
+    first_attempt(&containerd).unwrap();
+    assert!(
+        !containerd.containers().contains("agent"),
+        "another pod there is a tenant's"
+    );
+}
+
 fn container(namespace: &str, kind: &str, image: &str) -> Container {
-    Container::new(&json!({"ID": "c", "Image": image, "Labels": {
+    let labels = json!({
         "io.kubernetes.pod.namespace": namespace, "io.kubernetes.pod.uid": "uid", "io.cri-containerd.kind": kind,
-    }}))
+    });
+    Container::new(&node(), &json!({"ID": "c", "Image": image, "Labels": labels}))
 }
 
 #[test]

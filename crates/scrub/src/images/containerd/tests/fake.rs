@@ -204,8 +204,11 @@ impl Ctr for Containerd {
 }
 
 impl State {
+    /// Containers that any of the filters selects; without filters all.
     fn list_containers(&self, filters: &[&str]) -> Vec<String> {
-        let is_listed = |container: &FakeContainer| filters.iter().all(|filter| matches(filter, &container.labels));
+        let is_listed = |container: &FakeContainer| {
+            filters.is_empty() || filters.iter().any(|filter| matches(filter, &container.labels))
+        };
         let listed = self.containers.iter().filter(|(_, container)| is_listed(container));
         listed.map(|(id, _)| id.clone()).collect()
     }
