@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 const MAX_MANIFESTS: usize = 100;
 /// Selects leases that end by themselves, as those of pulls: those of pods do not.
 const EXPIRING: &str = r#"labels."containerd.io/gc.expire""#;
+/// Selects content that the platform has labelled to stay. No pull makes this label: of what a registry says, containerd makes labels under keys
+/// of its own alone. Who can set it has containerd's socket, and so is root on the node.
+const KEPT: &str = r#"labels."berth.dev/keep""#;
 
 /// Digests of what an image with this target consists of, as far as it is present; nothing if it has too many manifests.
 pub(super) fn parts_of(
@@ -41,6 +44,11 @@ pub(super) fn parts_of(
     }
     found.retain(|digest| present.contains(digest));
     Ok(Some(found))
+}
+
+/// Digests of content that stays without an image, because the platform has labelled it: what tools of the host keep. Each blob counts for itself.
+pub(super) fn labelled_to_stay(ctr: &impl Ctr) -> Result<BTreeSet<String>, Unclean> {
+    ctr.list(&["content", "ls", "-q", KEPT])
 }
 
 /// Ends leases that would end by themselves, and waits until the garbage collector has removed what only they kept. A pull that was aborted

@@ -12,7 +12,7 @@ mod ctr;
 use super::names::{has_prefix, in_parts, left};
 use crate::{error::Unclean, node::Node};
 use containers::{Container, Containers};
-use content::{collect_garbage, parts_of};
+use content::{collect_garbage, labelled_to_stay, parts_of};
 use ctr::{Ctr, lines};
 use std::collections::BTreeSet;
 
@@ -58,7 +58,9 @@ pub(super) fn remove(
     let mut still = find_left(ctr, content)?;
     if !still.is_empty() {
         collect_garbage(ctr)?;
+        let labelled = labelled_to_stay(ctr)?;
         still = find_left(ctr, content)?;
+        still.retain(|digest| !labelled.contains(digest));
     }
     if !still.is_empty() {
         return Err(left("blobs that no kept image needs are left in containerd", &still));

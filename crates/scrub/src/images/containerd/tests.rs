@@ -100,6 +100,36 @@ fn content_that_stays_fails_the_step() {
 }
 
 #[test]
+fn content_that_the_platform_has_labelled_stays() {
+    let mut containerd = Containerd::with_platform();
+    for digest in ["cache", "of-a-tenant"] {
+        containerd.add_blob(digest, Blob::Layer);
+    }
+    containerd.label("cache");
+    containerd.lease("of-some-tool", false, &["cache"]);
+    first_attempt(&containerd).unwrap();
+    assert!(containerd.content().contains("cache"));
+    assert!(!containerd.content().contains("of-a-tenant"));
+    // The same tool keeps what a tenant has pulled.
+    containerd.pull("example.com/model:1", "model", 0);
+    containerd.lease("of-some-tool", false, &["cache", "model-layer"]);
+    let error = first_attempt(&containerd).unwrap_err().to_string();
+    assert!(error.contains("model-layer") && !error.contains("cache"), "{error}");
+}
+
+#[test]
+fn a_label_on_a_manifest_keeps_nothing_else() {
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("example.com/model:1", "model", 0);
+    containerd.label("model");
+    // A lease of a manifest keeps its layers as well.
+    containerd.lease("of-some-tool", false, &["model"]);
+    let error = first_attempt(&containerd).unwrap_err().to_string();
+    assert!(error.contains("2 blobs") && error.contains("model-layer"), "{error}");
+    assert!(!containerd.names().contains("example.com/model:1"));
+}
+
+#[test]
 fn what_the_platform_pulls_meanwhile_is_left_alone() {
     let mut containerd = Containerd::with_platform();
     containerd.add_blob("coming", Blob::Layer);

@@ -58,6 +58,8 @@ struct State {
     /// Targets of images by their names.
     images: BTreeMap<String, String>,
     content: BTreeMap<String, Blob>,
+    /// Digests of content with the label by which the platform keeps it.
+    labelled: BTreeSet<String>,
     leases: BTreeMap<String, Lease>,
 }
 
@@ -99,6 +101,10 @@ impl Containerd {
 
     pub(super) fn add_blob(&mut self, digest: &str, blob: Blob) {
         self.state.get_mut().content.insert(digest.to_owned(), blob);
+    }
+
+    pub(super) fn label(&mut self, digest: &str) {
+        self.state.get_mut().labelled.insert(digest.to_owned());
     }
 
     /// A container of a pod whose UID is its ID with `-pod`. One whose ID ends with `-sandbox` is a sandbox.
@@ -173,6 +179,13 @@ impl Ctr for Containerd {
                 Vec::new()
             }
             ["content", "ls", "-q"] => state.content.keys().cloned().collect(),
+            ["content", "ls", "-q", r#"labels."berth.dev/keep""#] => {
+                let labelled = state.labelled.iter();
+                labelled
+                    .filter(|digest| state.content.contains_key(*digest))
+                    .cloned()
+                    .collect()
+            }
             ["leases", "create"] => {
                 let lease = Lease {
                     expires: true,
