@@ -5,9 +5,14 @@ use crate::error::Unclean;
 /// Names in one call. A command line has a limited length, and a tenant can pull thousands of images.
 const NAMES_PER_CALL: usize = 200;
 
-/// Whether a name has one of the prefixes.
+/// Whether a name has one of the prefixes. One without a slash is the whole name of a registry: anybody could have one whose name only begins
+/// with it.
 pub(super) fn has_prefix(name: &str, prefixes: &[&str]) -> bool {
-    prefixes.iter().any(|prefix| name.starts_with(prefix))
+    let matches = |prefix: &&str| {
+        let rest = name.strip_prefix(*prefix);
+        rest.is_some_and(|rest| prefix.contains('/') || rest.starts_with('/'))
+    };
+    prefixes.iter().any(matches)
 }
 
 /// An error that names the first few of what is left.
@@ -34,6 +39,20 @@ pub(super) fn in_parts(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prefix_does_not_end_within_the_name_of_a_registry() {
+        let keep = ["registry.example.com", "ghcr.io/berth-dev/base-"];
+        for (name, stays) in [
+            ("registry.example.com/os:1", true),
+            ("ghcr.io/berth-dev/base-os:1", true),
+            ("registry.example.com.attacker.example/os:1", false),
+            ("registry.example.com:5000/os:1", false),
+            ("ghcr.io/berth-dev/other:1", false),
+        ] {
+            assert_eq!(has_prefix(name, &keep), stays, "{name}");
+        }
+    }
 
     #[test]
     fn a_call_has_a_limited_number_of_names() {
