@@ -15,6 +15,28 @@ pub(super) fn has_prefix(name: &str, prefixes: &[&str]) -> bool {
     prefixes.iter().any(matches)
 }
 
+/// The name under which containerd has the image that a pod asks for: with a registry, and with a tag or a digest, not with both.
+pub(super) fn complete(asked: &str) -> String {
+    const DOCKER: &str = "docker.io";
+    let (name, digest) = asked
+        .split_once('@')
+        .map_or((asked, None), |(name, digest)| (name, Some(digest)));
+    let (registry, path) = name
+        .split_once('/')
+        .filter(|(first, _)| *first == "localhost" || first.contains(['.', ':']))
+        .unwrap_or((DOCKER, name));
+    let library = if registry == DOCKER && !path.contains('/') {
+        "library/"
+    } else {
+        ""
+    };
+    let (repository, tag) = path.rsplit_once(':').unwrap_or((path, "latest"));
+    match digest {
+        Some(digest) => format!("{registry}/{library}{repository}@{digest}"),
+        None => format!("{registry}/{library}{repository}:{tag}"),
+    }
+}
+
 /// An error that names the first few of what is left.
 pub(super) fn left(what: &str, all: &[String]) -> Unclean {
     let shown: Vec<&str> = all.iter().take(5).map(String::as_str).collect();
@@ -39,6 +61,21 @@ pub(super) fn in_parts(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_pods_are_completed() {
+        for (asked, completed) in [
+            ("q.example/dns:1", "q.example/dns:1"),
+            ("q.example/dns", "q.example/dns:latest"),
+            ("q.example:5000/a/dns:1@sha256:ab", "q.example:5000/a/dns@sha256:ab"),
+            ("localhost/dns@sha256:ab", "localhost/dns@sha256:ab"),
+            ("busybox", "docker.io/library/busybox:latest"),
+            ("docker.io/busybox:1", "docker.io/library/busybox:1"),
+            ("team/app:1", "docker.io/team/app:1"),
+        ] {
+            assert_eq!(complete(asked), completed, "{asked}");
+        }
+    }
 
     #[test]
     fn a_prefix_does_not_end_within_the_name_of_a_registry() {

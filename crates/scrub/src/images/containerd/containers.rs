@@ -13,14 +13,19 @@ use std::collections::BTreeSet;
 const NAMESPACE: &str = "io.kubernetes.pod.namespace";
 /// The label with the UID of a container's pod.
 const POD: &str = "io.kubernetes.pod.uid";
+/// The annotation of a container's specification with the name of its image in its pod (containerd 2.0 and later; before, it is the name that
+/// containerd has chosen).
+const ASKED: &str = "io.kubernetes.cri.image-name";
 /// Selects containers that hold the namespaces of a pod.
 const SANDBOXES: &str = r#"labels."io.cri-containerd.kind"=="sandbox""#;
 
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Container {
-    /// Name of its image.
+    /// Name of its image: of several names of the same image, the first in their order.
     pub(super) image: String,
+    /// Name by which its pod asks for the image; empty if it is unknown.
+    pub(super) asked: String,
     /// UID of its pod.
     pub(super) pod: String,
     pub(super) is_tenants: bool,
@@ -35,6 +40,7 @@ impl Container {
         let pod = text(&labels[POD]);
         Self {
             image: text(&info["Image"]),
+            asked: text(&info["Spec"]["annotations"][ASKED]),
             is_tenants: node.is_tenants_pod(&text(&labels[NAMESPACE]), &pod),
             pod,
             is_sandbox: labels["io.cri-containerd.kind"] == "sandbox",

@@ -14,13 +14,18 @@ const EXPIRING: &str = r#"labels."containerd.io/gc.expire""#;
 /// of its own alone. Who can set it has containerd's socket, and so is root on the node.
 const KEPT: &str = r#"labels."berth.dev/keep""#;
 
-/// Digests of what an image with this target consists of, as far as it is present; nothing if it has too many manifests.
-pub(super) fn parts_of(
-    ctr: &impl Ctr,
-    target: &str,
-    present: &BTreeSet<String>,
-) -> Result<Option<BTreeSet<String>>, Unclean> {
+/// Digests of what an image consists of, as far as it is present.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) all: BTreeSet<String>,
+    /// Those of configurations. containerd knows an image by its configuration, whatever names it has.
+    pub(super) configs: BTreeSet<String>,
+}
+
+/// What an image with this target consists of; nothing if it has too many manifests.
+pub(super) fn parts_of(ctr: &impl Ctr, target: &str, present: &BTreeSet<String>) -> Result<Option<Parts>, Unclean> {
     let mut found = BTreeSet::new();
+    let mut configs = BTreeSet::new();
     let mut manifests = 0;
     let mut next = vec![target.to_owned()];
     while let Some(digest) = next.pop() {
@@ -39,11 +44,13 @@ pub(super) fn parts_of(
                 .collect()
         };
         next.extend(digests(&manifest["manifests"]));
-        found.extend(manifest["config"]["digest"].as_str().map(str::to_owned));
+        configs.extend(manifest["config"]["digest"].as_str().map(str::to_owned));
         found.extend(digests(&manifest["layers"]));
     }
+    configs.retain(|digest| present.contains(digest));
     found.retain(|digest| present.contains(digest));
-    Ok(Some(found))
+    found.extend(configs.iter().cloned());
+    Ok(Some(Parts { all: found, configs }))
 }
 
 /// Digests of content that stays without an image, because the platform has labelled it: what tools of the host keep. Each blob counts for itself.

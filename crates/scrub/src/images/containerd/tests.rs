@@ -1,6 +1,7 @@
 mod fake;
 
 use super::*;
+use content::Parts;
 use fake::{Blob, Containerd};
 use serde_json::json;
 
@@ -73,6 +74,32 @@ fn a_tenants_name_for_an_image_of_the_platform_costs_few_calls() {
     assert!(!containerd.names().contains("a.example.com/dns:1"));
     assert!(!containerd.content().contains("long"));
     assert!(containerd.calls() < 200, "{} calls", containerd.calls());
+}
+
+#[test]
+fn a_tenants_name_for_an_image_of_the_platform_keeps_nothing_of_the_tenants() {
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("example.com/model:1", "model", 0);
+    for (container, image) in [("scrub", "scrub"), ("dns-sandbox", "pause")] {
+        let index = format!("{image}-and-model");
+        containerd.add_blob(&index, Blob::Index(vec![image.into(), "model".into()]));
+        // It is the first of the image's names, so containerd gives it to new containers.
+        containerd.name_as(container, &format!("a.example.com/{image}:1"), &index);
+    }
+    remove(&node(), &containerd, &["q/pause:3"], &mut None).unwrap();
+    assert_eq!(containerd.names(), set(&["q/dns:1", "q/pause:3", "q/scrub:1"]));
+    let of_tenant = set(&[
+        "model",
+        "model-config",
+        "model-layer",
+        "scrub-and-model",
+        "pause-and-model",
+    ]);
+    assert!(
+        containerd.content().is_disjoint(&of_tenant),
+        "{:?}",
+        containerd.content()
+    );
 }
 
 #[test]
@@ -169,39 +196,59 @@ fn a_pod_of_the_platform_in_a_tenants_namespace_stays() {
     );
 }
 
-fn container(namespace: &str, kind: &str, image: &str) -> Container {
+fn container(namespace: &str, kind: &str, image: &str, asked: &str) -> Container {
     let labels = json!({
         "io.kubernetes.pod.namespace": namespace, "io.kubernetes.pod.uid": "uid", "io.cri-containerd.kind": kind,
     });
-    Container::new(&node(), &json!({"ID": "c", "Image": image, "Labels": labels}))
+    let spec = json!({"annotations": {"io.kubernetes.cri.image-name": asked}});
+    Container::new(
+        &node(),
+        &json!({"ID": "c", "Image": image, "Labels": labels, "Spec": spec}),
+    )
 }
 
 #[test]
 fn images_of_the_platform_stay() {
     let names = set(&[
+        "example.com/alias:1",
         "example.com/model:1",
+        "example.com/unknown:1",
         "ghcr.io/berth-dev/x:1",
+        "ghcr.io/x/scrub@sha256:cc",
         "node.example.com/tool:1",
         "quay.io/dns:1",
         "registry.k8s.io/pause:3",
         "sha256:abc",
     ]);
     let containers = [
-        container("kube-system", "container", "quay.io/dns:1"),
-        container("berth-vision-x", "container", "example.com/model:1"),
-        container("berth-vision-x", "sandbox", "registry.k8s.io/pause:3"),
+        container("kube-system", "container", "example.com/alias:1", "quay.io/dns:1"),
+        container(
+            "berth-system",
+            "container",
+            "example.com/alias:1",
+            "ghcr.io/x/scrub:1@sha256:cc",
+        ),
+        container("berth-system", "container", "example.com/unknown:1", "unknown"),
+        container(
+            "berth-vision-x",
+            "container",
+            "example.com/model:1",
+            "example.com/model:1",
+        ),
+        container("berth-vision-x", "sandbox", "registry.k8s.io/pause:3", ""),
     ];
     let pinned = set(&["node.example.com/tool:1"]);
-    let kept = kept_names(&names, &containers, &pinned, &["ghcr.io/berth-dev/"]);
+    let chosen = choose_names(&names, &containers, &pinned, &["ghcr.io/berth-dev/"]);
     assert_eq!(
-        kept,
+        chosen.asked,
         [
             "ghcr.io/berth-dev/x:1",
+            "ghcr.io/x/scrub@sha256:cc",
             "node.example.com/tool:1",
-            "quay.io/dns:1",
-            "registry.k8s.io/pause:3"
+            "quay.io/dns:1"
         ]
     );
+    assert_eq!(chosen.found, ["example.com/unknown:1", "registry.k8s.io/pause:3"]);
 }
 
 #[test]
@@ -225,7 +272,10 @@ fn content_is_followed_through_an_index() {
     }
     assert_eq!(
         parts_of(&containerd, "index", &containerd.content()).unwrap(),
-        Some(set(&["index", "amd64", "config", "base", "weights"])),
+        Some(Parts {
+            all: set(&["index", "amd64", "config", "base", "weights"]),
+            configs: set(&["config"]),
+        }),
         "what another platform needs was never here"
     );
     assert_eq!(containerd.calls(), 2, "layers are not read");
@@ -240,6 +290,9 @@ fn what_is_too_long_for_a_manifest_has_no_parts() {
     containerd.add_blob("other", Blob::Layer);
     assert_eq!(
         parts_of(&containerd, "index", &containerd.content()).unwrap(),
-        Some(set(&["index", "weights"]))
+        Some(Parts {
+            all: set(&["index", "weights"]),
+            configs: BTreeSet::new(),
+        })
     );
 }

@@ -43,6 +43,8 @@ impl Blob {
 #[derive(Clone, Debug)]
 struct FakeContainer {
     image: String,
+    /// Name by which its pod asks for the image. Sandboxes have none.
+    asked: Option<String>,
     labels: BTreeMap<&'static str, String>,
 }
 
@@ -103,6 +105,13 @@ impl Containerd {
         self.state.get_mut().content.insert(digest.to_owned(), blob);
     }
 
+    /// A further name of an image, as containerd has it for a container whose pod asks for another one.
+    pub(super) fn name_as(&mut self, container: &str, name: &str, target: &str) {
+        let state = self.state.get_mut();
+        state.images.insert(name.to_owned(), target.to_owned());
+        state.containers.get_mut(container).unwrap().image = name.to_owned();
+    }
+
     pub(super) fn label(&mut self, digest: &str) {
         self.state.get_mut().labelled.insert(digest.to_owned());
     }
@@ -120,7 +129,8 @@ impl Containerd {
             ("io.cri-containerd.kind", kind.to_owned()),
         ]);
         let image = image.to_owned();
-        let container = FakeContainer { image, labels };
+        let asked = (kind == "container").then(|| image.clone());
+        let container = FakeContainer { image, asked, labels };
         self.state.get_mut().containers.insert(id.to_owned(), container);
     }
 
@@ -228,7 +238,8 @@ impl State {
 
     fn container_info(&self, id: &str) -> String {
         let container = &self.containers[id];
-        json!({"ID": id, "Image": container.image, "Labels": container.labels}).to_string()
+        let spec = json!({"annotations": {"io.kubernetes.cri.image-name": container.asked}});
+        json!({"ID": id, "Image": container.image, "Labels": container.labels, "Spec": spec}).to_string()
     }
 
     /// Images that any of the filters selects; without filters all. None is pinned.
