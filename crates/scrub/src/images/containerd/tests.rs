@@ -1,7 +1,7 @@
 mod fake;
 
+use super::content::Parts;
 use super::*;
-use content::Parts;
 use fake::{Blob, Containerd};
 use serde_json::json;
 
