@@ -53,6 +53,10 @@ pub const RECYCLING_ID: &str = "berth.dev/recycling-id";
 /// Annotation on a node that could not be recycled: why.
 /// Set by: Berth.
 pub const QUARANTINE: &str = "berth.dev/quarantine";
+/// Label of a blob in containerd's content store on a node, not of an object: the blob stays although no image needs it when the node's images are
+/// removed. Any value.
+/// Set by: platform.
+pub const KEEP_CONTENT: &str = "berth.dev/keep";
 /// Annotation that sends a quarantined node through recycling again. Any value.
 /// Set by: platform.
 pub const RELEASE_QUARANTINE: &str = "berth.dev/release-quarantine";

@@ -4,6 +4,7 @@ use crate::{
     Unclean,
     files::text,
     node::{Node, is_tenants},
+    pods,
 };
 use serde_json::Value;
 
@@ -14,6 +15,8 @@ const CHECKPOINT: &str = "/var/lib/kubelet/dra_manager_state";
 pub(crate) fn none_prepared(node: &Node) -> Result<String, Unclean> {
     let path = node.path(CHECKPOINT);
     let Some(text) = text(&path)? else {
+        // A kubelet with another folder has its checkpoint there.
+        pods::folders(node)?;
         return Ok("the kubelet has never prepared a claim".into());
     };
     let unreadable = || Unclean::Left(format!("{} cannot be read", path.display()));
@@ -55,7 +58,9 @@ mod tests {
     #[test]
     fn claims_of_tenants_are_found() {
         let folder = tempfile::tempdir().unwrap();
-        let node = Node::new(folder.path(), []);
+        let node = Node::new(folder.path(), ["me".to_owned()]);
+        assert!(none_prepared(&node).is_err(), "the kubelet's folder is another one");
+        std::fs::create_dir_all(folder.path().join("var/lib/kubelet/pods/me")).unwrap();
         assert!(none_prepared(&node).is_ok());
         let file = folder.path().join("var/lib/kubelet/dra_manager_state");
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();

@@ -4,14 +4,11 @@ use crate::{
     Unclean, containers,
     files::{entries, name, remove as remove_file, text},
     node::{Node, is_tenants},
+    pods,
 };
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// Folders of pods, by UID.
-const PODS: &str = "/var/lib/kubelet/pods";
-/// Logs of pods, by namespace, name and UID.
-const LOGS: &str = "/var/log/pods";
-/// Links to them.
+/// Links to logs.
 const LINKS: &str = "/var/log/containers";
 
 /// Removes all of these files.
@@ -48,18 +45,15 @@ pub(crate) fn none_left(node: &Node) -> Result<String, Unclean> {
 
 /// Folders of pods that are not the platform's, and logs of tenants' pods.
 fn left(node: &Node) -> Result<Vec<PathBuf>, Unclean> {
+    let mut left = pods::folders(node)?;
+    // Later than the folders: a pod of the platform that has just started has its container by now.
     let running: BTreeSet<String> = containers::all(node)?
         .into_iter()
         .filter(|container| !container.is_tenants)
         .map(|container| container.pod)
         .collect();
-    let mut left = entries(&node.path(PODS))?;
     left.retain(|path| !running.contains(&name(path)) && !node.is_platform_pod(&name(path)));
-    let logs = entries(&node.path(LOGS))?;
-    left.extend(
-        logs.into_iter()
-            .filter(|path| name(path).split('_').next().is_some_and(is_tenants)),
-    );
+    left.extend(pods::logs_of_tenants(node)?);
     Ok(left)
 }
 

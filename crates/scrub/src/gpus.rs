@@ -7,6 +7,7 @@ use crate::{
     node::Node,
     program, toolkit,
 };
+use std::path::PathBuf;
 
 /// NVIDIA's vendor ID on the PCI bus.
 const NVIDIA: &str = "0x10de";
@@ -29,22 +30,28 @@ fn count(node: &Node) -> Result<usize, Unclean> {
 
 /// Runs nvidia-smi on the node and gives its output.
 fn smi(node: &Node, arguments: &[&str]) -> Result<(bool, String), Unclean> {
+    let Some((root, tool)) = find_smi(node) else {
+        return Err(Unclean::Program(
+            "the node has NVIDIA GPUs but no nvidia-smi, which is needed to clean and validate them".into(),
+        ));
+    };
+    let output = program::run(&root, tool, arguments).map_err(|error| Unclean::Program(format!("{tool}: {error}")))?;
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    Ok((output.status.success(), text))
+}
+
+/// The root in which nvidia-smi runs, and its path there. That of a driver container comes first: one of the node would be of another driver.
+fn find_smi(node: &Node) -> Option<(PathBuf, &'static str)> {
     const TOOLS: [&str; 2] = ["/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi"];
-    for folder in [node.root().to_owned(), node.path(DRIVER_CONTAINER)] {
-        let tool = TOOLS
-            .iter()
-            .find(|tool| folder.join(tool.trim_start_matches('/')).is_file());
-        if let Some(tool) = tool {
-            let output =
-                program::run(&folder, tool, arguments).map_err(|error| Unclean::Program(format!("{tool}: {error}")))?;
-            let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-            text.push_str(&String::from_utf8_lossy(&output.stderr));
-            return Ok((output.status.success(), text));
-        }
-    }
-    Err(Unclean::Program(
-        "the node has NVIDIA GPUs but no nvidia-smi, which is needed to clean and validate them".into(),
-    ))
+    [node.path(DRIVER_CONTAINER), node.root().to_owned()]
+        .into_iter()
+        .find_map(|root| {
+            // A link may lead to a path that exists only on the node, as with packages of Debian.
+            let is_there = |tool: &&str| root.join(tool.trim_start_matches('/')).symlink_metadata().is_ok();
+            let tool = TOOLS.into_iter().find(is_there)?;
+            Some((root, tool))
+        })
 }
 
 /// Destroys all MIG instances.
@@ -72,11 +79,20 @@ pub(crate) fn destroy_instances(node: &Node) -> Result<String, Unclean> {
             )));
         }
     }
-    let (_, listed) = smi(node, &["-L"])?;
+    let (is_done, listed) = smi(node, &["-L"])?;
+    no_instances(is_done, &listed)?;
+    Ok("no MIG instance is left".into())
+}
+
+/// Whether nvidia-smi listed GPUs without MIG instances. If it could not, for example because the driver does not answer, nothing is known.
+fn no_instances(is_done: bool, listed: &str) -> Result<(), Unclean> {
+    if !is_done {
+        return Err(Unclean::Program(format!("nvidia-smi -L: {}", listed.trim())));
+    }
     if listed.contains("MIG ") {
         return Err(Unclean::Left("MIG instances are left".into()));
     }
-    Ok("no MIG instance is left".into())
+    Ok(())
 }
 
 /// Resets all GPUs.
@@ -110,7 +126,29 @@ pub(crate) fn answer(node: &Node) -> Result<String, Unclean> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn the_tool_may_be_a_link_that_leads_somewhere_on_the_node_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = Node::new(folder.path(), []);
+        assert_eq!(find_smi(&node), None);
+        for root in [folder.path().to_owned(), node.path(DRIVER_CONTAINER)] {
+            fs::create_dir_all(root.join("usr/bin")).unwrap();
+            symlink("/etc/alternatives/absent", root.join("usr/bin/nvidia-smi")).unwrap();
+            assert_eq!(find_smi(&node), Some((root, "/usr/bin/nvidia-smi")));
+        }
+    }
+
+    #[test]
+    fn mig_instances_are_gone_only_if_the_gpus_were_listed() {
+        let gpu = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n";
+        let instance = format!("{gpu}  MIG 1g.10gb     Device  0: (UUID: MIG-2)\n");
+        assert!(no_instances(true, gpu).is_ok());
+        assert!(no_instances(true, &instance).is_err());
+        let error = no_instances(false, "NVIDIA-SMI has failed\n").unwrap_err().to_string();
+        assert_eq!(error, "nvidia-smi -L: NVIDIA-SMI has failed");
+    }
 
     #[test]
     fn gpus_without_their_tool_are_not_clean() {

@@ -16,6 +16,7 @@ mod keyrings;
 mod kubelet;
 mod mps;
 mod node;
+mod pods;
 mod processes;
 pub mod program;
 mod removal;

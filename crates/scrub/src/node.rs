@@ -69,6 +69,16 @@ impl Node {
     pub(crate) fn is_platform_pod(&self, uid: &str) -> bool {
         self.platform_pods.contains(uid)
     }
+
+    /// UIDs of pods that are known to be the platform's.
+    pub(crate) fn platform_pods(&self) -> impl Iterator<Item = &str> {
+        self.platform_pods.iter().map(String::as_str)
+    }
+
+    /// Whether a pod of the host, by its namespace and UID, is a tenant's. The platform may have pods in a tenant's namespace as well.
+    pub(crate) fn is_tenants_pod(&self, namespace: &str, uid: &str) -> bool {
+        is_tenants(namespace) && !self.is_platform_pod(uid)
+    }
 }
 
 /// Whether a namespace of the host holds a tenant's workloads.
@@ -78,7 +88,7 @@ pub(crate) fn is_tenants(namespace: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_tenants;
+    use super::*;
 
     #[test]
     fn workload_namespaces_are_distinguished_from_platform_namespaces() {
@@ -91,5 +101,13 @@ mod tests {
         ] {
             assert!(!is_tenants(platform), "{platform}");
         }
+    }
+
+    #[test]
+    fn a_pod_of_the_platform_in_a_tenants_namespace_is_no_tenants() {
+        let node = Node::new("/nowhere", ["agent".to_owned()]);
+        let own = "berth-vision-abcdefghijklm";
+        assert!(node.is_tenants_pod(own, "job") && node.is_tenants_pod(own, ""));
+        assert!(!node.is_tenants_pod(own, "agent") && !node.is_tenants_pod("kube-system", "job"));
     }
 }

@@ -70,12 +70,6 @@ fn tenant_containers(node: &Node) -> Result<Vec<String>, Unclean> {
 }
 
 fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
-    let containers = containers::all(node)?;
-    let platform: BTreeSet<&str> = containers
-        .iter()
-        .filter(|container| !container.is_tenants)
-        .map(|container| container.pod.as_str())
-        .collect();
     let proc = node.path("/proc");
     let own_groups = text(&proc.join("self/cgroup"))?.unwrap_or_default();
     let Some(own) = pods_group(&own_groups) else {
@@ -90,15 +84,25 @@ fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
             own_groups.trim()
         )));
     }
-    let mut left = Vec::new();
+    let mut processes = Vec::new();
     for process in entries(&proc)? {
         let Ok(pid) = name(&process).parse::<u32>() else {
             continue;
         };
         // The process may have ended meanwhile.
-        let Ok(Some(groups)) = text(&process.join("cgroup")) else {
-            continue;
-        };
+        if let Ok(Some(groups)) = text(&process.join("cgroup")) {
+            processes.push((pid, process, groups));
+        }
+    }
+    // Later than the processes: one of a pod of the platform that has just started has its container by now.
+    let containers = containers::all(node)?;
+    let platform: BTreeSet<&str> = containers
+        .iter()
+        .filter(|container| !container.is_tenants)
+        .map(|container| container.pod.as_str())
+        .collect();
+    let mut left = Vec::new();
+    for (pid, process, groups) in processes {
         match pod_of(&groups, &own) {
             Some(pod) if platform.contains(pod.as_str()) || node.is_platform_pod(&pod) => {}
             Some(pod) => left.push(Leftover {

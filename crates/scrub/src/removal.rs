@@ -1,16 +1,18 @@
 //! Removal of a folder with everything in it, however deep it is. A tenant can nest folders until a recursion has no more descriptors or no
 //! more stack, and until paths are longer than the kernel takes.
+//!
+//! What is mounted in the folder is never entered, also if it is mounted meanwhile: it can be a volume, with data that outlives the node.
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, unlinkat},
+    fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, fstat, openat, openat2, unlinkat},
     io::Errno,
 };
 use std::{
     ffi::{CStr, CString},
-    fs::{self, File},
+    fs::File,
     io::{self, Seek, SeekFrom},
     mem::MaybeUninit,
-    os::unix::fs::MetadataExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::Path,
 };
 
@@ -34,37 +36,69 @@ struct Above {
     next: u64,
 }
 
-/// Removes a folder. Links in it are removed, not followed. Two descriptors are open at most, and there is no recursion; the memory grows with
-/// the depth.
+/// Removes a folder. Links in it are removed, not followed. Three descriptors are open at most, and there is no recursion; the memory grows
+/// with the depth.
 ///
 /// # Errors
-/// Something cannot be removed, such as a mount point or an immutable file. What was found before it is gone.
+/// Something cannot be removed, such as an immutable file, or is mounted on the folder or in it. What was found before it is gone.
 pub(crate) fn remove_folder(path: &Path) -> io::Result<()> {
+    let (Some(outer), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let (outer, name) = (File::open(outer)?, CString::new(name.as_bytes())?);
     let mut buffer = vec![MaybeUninit::<u8>::uninit(); BUFFER];
     let mut above: Vec<Above> = Vec::new();
-    let mut folder = File::from(openat(CWD, path, FOLDER, Mode::empty())?);
+    let mut folder = open_below(&outer, &name).map_err(explain)?;
     loop {
         if let Some((child, next)) = remove_files(&mut folder, &mut buffer)? {
-            match openat(&folder, &child, FOLDER, Mode::empty()) {
+            match open_below(&folder, &child) {
                 Ok(below) => {
                     let id = id_of(&folder)?;
                     above.push(Above { id, child, next });
-                    folder = File::from(below);
+                    folder = below;
                 }
                 // Somebody else has removed it.
                 Err(Errno::NOENT) => {
                     folder.seek(SeekFrom::Start(next))?;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(explain(error)),
             }
             continue;
         }
         let Some(parent) = above.pop() else {
-            return fs::remove_dir(path);
+            return if_there(unlinkat(&outer, &name, AtFlags::REMOVEDIR));
         };
         folder = open_parent(&folder, parent.id)?;
         if_there(unlinkat(&folder, &parent.child, AtFlags::REMOVEDIR))?;
         folder.seek(SeekFrom::Start(parent.next))?;
+    }
+}
+
+/// Opens a folder in a folder, unless something is mounted on it (`XDEV`).
+fn open_below(folder: &File, name: &CStr) -> Result<File, Errno> {
+    match openat2(folder, name, FOLDER, Mode::empty(), ResolveFlags::NO_XDEV) {
+        // A kernel before 5.6.
+        Err(Errno::NOSYS) => open_on_same_device(folder, name),
+        opened => opened.map(File::from),
+    }
+}
+
+/// The same without help of the kernel: a part of the same file system that is mounted there is not noticed.
+fn open_on_same_device(folder: &File, name: &CStr) -> Result<File, Errno> {
+    let below = openat(folder, name, FOLDER, Mode::empty())?;
+    if fstat(&below)?.st_dev == fstat(folder)?.st_dev {
+        Ok(File::from(below))
+    } else {
+        Err(Errno::XDEV)
+    }
+}
+
+/// The error as text for people.
+fn explain(error: Errno) -> io::Error {
+    if error == Errno::XDEV {
+        io::Error::other("something is mounted on it or in it")
+    } else {
+        error.into()
     }
 }
 
@@ -136,7 +170,7 @@ mod tests {
         fs::mkdirat,
         process::{Resource, Rlimit, getrlimit, setrlimit},
     };
-    use std::os::unix::fs::symlink;
+    use std::{fs, os::unix::fs::symlink};
 
     /// Makes a folder in a folder, and opens it.
     fn make(folder: &File, name: &str) -> File {
@@ -192,6 +226,19 @@ mod tests {
         symlink(&outside, &top).unwrap();
         assert!(remove_folder(&top).is_err(), "a link is no folder");
         assert!(outside.join("file").exists());
+    }
+
+    #[test]
+    fn what_is_mounted_is_not_entered() {
+        // Every machine and every container has this mount.
+        let root = File::open("/").unwrap();
+        assert_eq!(open_below(&root, c"proc").unwrap_err(), Errno::XDEV);
+        assert_eq!(open_on_same_device(&root, c"proc").unwrap_err(), Errno::XDEV);
+        let temporary = tempfile::tempdir().unwrap();
+        fs::create_dir(temporary.path().join("inner")).unwrap();
+        let folder = File::open(temporary.path()).unwrap();
+        assert!(open_below(&folder, c"inner").is_ok());
+        assert!(open_on_same_device(&folder, c"inner").is_ok());
     }
 
     #[test]

@@ -24,11 +24,7 @@ impl PodsOnNode {
         let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let all = pods.list(&params).await.map_err(api("list the pods of a node"))?.items;
         let (of_tenants, others): (Vec<Pod>, Vec<Pod>) = all.into_iter().partition(is_of_tenant);
-        let platform = others
-            .iter()
-            .flat_map(|pod| [pod.uid(), pod.annotations().get(MIRROR).cloned()])
-            .flatten()
-            .collect();
+        let platform = others.iter().flat_map(ids_on_node).collect();
         Ok(Self { of_tenants, platform })
     }
 
@@ -86,6 +82,16 @@ impl PodsOnNode {
     }
 }
 
+/// By what a pod of the platform is known on its node: its UID and, if it is static, the kubelet's ID.
+///
+/// Who may create pods somewhere on the host writes that ID as well, for example the UID of a tenant's pod, whose processes and files the scrub
+/// would leave. UIDs have hyphens, and the hashes that kubelets make for static pods have none. A static pod whose manifest has a UID with hyphens
+/// is known by its namespace alone.
+fn ids_on_node(pod: &Pod) -> impl Iterator<Item = String> {
+    let of_kubelet = pod.annotations().get(MIRROR).filter(|id| !id.contains('-'));
+    [pod.uid(), of_kubelet.cloned()].into_iter().flatten()
+}
+
 /// How long pods may take to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeletionLimits {
@@ -101,4 +107,27 @@ fn full_name(pod: &Pod) -> String {
 
 fn api_of(client: &Client, pod: &Pod) -> Api<Pod> {
     Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn ids(mirror: Option<&str>) -> Vec<String> {
+        let annotations = mirror.map_or_else(|| json!({}), |id| json!({(MIRROR): id}));
+        let metadata = json!({"name": "p", "namespace": "team", "uid": "u-1", "annotations": annotations});
+        let pod = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+        ids_on_node(&pod).collect()
+    }
+
+    #[test]
+    fn a_pod_cannot_name_another_pod_as_its_static_one() {
+        assert_eq!(ids(None), ["u-1"]);
+        assert_eq!(
+            ids(Some("0f2c7ad9b1e44d0c8f3a5b6c7d8e9f01")),
+            ["u-1", "0f2c7ad9b1e44d0c8f3a5b6c7d8e9f01"]
+        );
+        assert_eq!(ids(Some("6f2c7ad9-b1e4-4d0c-8f3a-5b6c7d8e9f01")), ["u-1"]);
+    }
 }

@@ -1,20 +1,19 @@
 //! Images of CRI-O, by the tool `crictl`. The runtime removes all names of an image, and its content, with its ID.
 
 use super::names::{has_prefix, in_parts, left};
-use crate::{
-    error::Unclean,
-    node::{Node, is_tenants},
-    program::crictl,
-};
+use crate::{error::Unclean, node::Node, program::crictl};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// One attempt.
 pub(super) fn remove(node: &Node, keep: &[&str]) -> Result<String, Unclean> {
     let containers = json(node, &["ps", "--all", "--output", "json"])?;
+    has_this_pod(node, &containers)?;
     // It removes none that runs.
-    in_parts(&["rm"], &of_tenants(&containers), |arguments| crictl(node, arguments))?;
-    let used = used(&containers);
+    in_parts(&["rm"], &of_tenants(node, &containers), |arguments| {
+        crictl(node, arguments)
+    })?;
+    let used = used(node, &containers);
     let images = json(node, &["images", "--output", "json"])?;
     let ids = removable(&images, &used, keep);
     in_parts(&["rmi"], &ids, |arguments| crictl(node, arguments))?;
@@ -34,23 +33,39 @@ fn entries<'a>(listed: &'a Value, field: &str) -> impl Iterator<Item = &'a Value
     listed[field].as_array().into_iter().flatten()
 }
 
-fn is_of_tenant(container: &Value) -> bool {
+/// The UID of a container's pod; empty if it has none.
+fn pod_of(container: &Value) -> &str {
+    let uid = &container["labels"]["io.kubernetes.pod.uid"];
+    uid.as_str().unwrap_or_default()
+}
+
+fn is_of_tenant(node: &Node, container: &Value) -> bool {
     let namespace = &container["labels"]["io.kubernetes.pod.namespace"];
-    namespace.as_str().is_some_and(is_tenants)
+    node.is_tenants_pod(namespace.as_str().unwrap_or_default(), pod_of(container))
+}
+
+/// Whether CRI-O runs this pod. It can be installed on a node whose kubelet uses another runtime.
+fn has_this_pod(node: &Node, containers: &Value) -> Result<(), Unclean> {
+    if entries(containers, "containers").any(|container| node.is_platform_pod(pod_of(container))) {
+        return Ok(());
+    }
+    Err(Unclean::Left(
+        "CRI-O has no container of this pod: the kubelet uses another runtime, whose images are unknown".into(),
+    ))
 }
 
 /// IDs of tenants' containers.
-fn of_tenants(containers: &Value) -> Vec<String> {
+fn of_tenants(node: &Node, containers: &Value) -> Vec<String> {
     entries(containers, "containers")
-        .filter(|container| is_of_tenant(container))
+        .filter(|container| is_of_tenant(node, container))
         .filter_map(|container| container["id"].as_str().map(str::to_owned))
         .collect()
 }
 
 /// Names and IDs of images that other containers use.
-fn used(containers: &Value) -> BTreeSet<&str> {
+fn used<'a>(node: &Node, containers: &'a Value) -> BTreeSet<&'a str> {
     entries(containers, "containers")
-        .filter(|container| !is_of_tenant(container))
+        .filter(|container| !is_of_tenant(node, container))
         .flat_map(|container| {
             [
                 &container["image"]["image"],
@@ -97,8 +112,24 @@ mod tests {
             image("dns", "q/dns:1", false), image("model", "q/model:1", false), image("pause", "q/pause:1", true),
             image("base", "q/base/os:1", false), scrub, {"id": "unnamed", "repoTags": null},
         ]});
-        assert_eq!(of_tenants(&containers), ["model"]);
-        let used = used(&containers);
+        let node = Node::new("/nowhere", []);
+        assert_eq!(of_tenants(&node, &containers), ["model"]);
+        let used = used(&node, &containers);
         assert_eq!(removable(&images, &used, &["q/base/"]), ["model", "unnamed"]);
+    }
+
+    #[test]
+    fn pods_of_the_platform_are_known_by_their_uids() {
+        let containers = json!({"containers": [{"id": "agent", "image": {"image": "q/agent:1"}, "imageRef": "q/agent:1",
+            "labels": {"io.kubernetes.pod.namespace": "berth-vision-x", "io.kubernetes.pod.uid": "agent-pod"}}]});
+        let node = Node::new("/nowhere", ["agent-pod".to_owned()]);
+        assert!(has_this_pod(&node, &containers).is_ok());
+        assert!(of_tenants(&node, &containers).is_empty() && used(&node, &containers).contains("q/agent:1"));
+        let other = Node::new("/nowhere", ["scrub-pod".to_owned()]);
+        assert!(
+            has_this_pod(&other, &containers).is_err(),
+            "a runtime without this pod is another one"
+        );
+        assert_eq!(of_tenants(&other, &containers), ["agent"]);
     }
 }

@@ -1,24 +1,31 @@
 //! Containers as containerd has them, running or ended.
 
-use super::ctr::Ctr;
+use super::ctr::{Ctr, lines};
 use crate::{
     error::Unclean,
     images::names::in_parts,
-    node::{CONTROL_PLANES, SYSTEM, TENANT_NAMESPACES, is_tenants},
+    node::{CONTROL_PLANES, Node, SYSTEM, TENANT_NAMESPACES},
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// The label with the namespace of a container's pod.
 const NAMESPACE: &str = "io.kubernetes.pod.namespace";
+/// The label with the UID of a container's pod.
+const POD: &str = "io.kubernetes.pod.uid";
+/// The annotation of a container's specification with the name of its image in its pod (containerd 2.0 and later; before, it is the name that
+/// containerd has chosen).
+const ASKED: &str = "io.kubernetes.cri.image-name";
 /// Selects containers that hold the namespaces of a pod.
 const SANDBOXES: &str = r#"labels."io.cri-containerd.kind"=="sandbox""#;
 
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Container {
-    /// Name of its image.
+    /// Name of its image: of several names of the same image, the first in their order.
     pub(super) image: String,
+    /// Name by which its pod asks for the image; empty if it is unknown.
+    pub(super) asked: String,
     /// UID of its pod.
     pub(super) pod: String,
     pub(super) is_tenants: bool,
@@ -27,13 +34,15 @@ pub(super) struct Container {
 }
 
 impl Container {
-    pub(super) fn new(info: &Value) -> Self {
+    pub(super) fn new(node: &Node, info: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let labels = &info["Labels"];
+        let pod = text(&labels[POD]);
         Self {
             image: text(&info["Image"]),
-            pod: text(&labels["io.kubernetes.pod.uid"]),
-            is_tenants: is_tenants(&text(&labels[NAMESPACE])),
+            asked: text(&info["Spec"]["annotations"][ASKED]),
+            is_tenants: node.is_tenants_pod(&text(&labels[NAMESPACE]), &pod),
+            pod,
             is_sandbox: labels["io.cri-containerd.kind"] == "sandbox",
         }
     }
@@ -50,15 +59,15 @@ pub(super) struct Containers {
 impl Containers {
     /// Finds tenants' containers by their labels, in a few calls for all of them: a tenant may leave any number. Each other one is read in a
     /// call of its own.
-    pub(super) fn list(ctr: &impl Ctr) -> Result<Self, Unclean> {
-        let tenants = ids_of_tenants(ctr)?;
+    pub(super) fn list(node: &Node, ctr: &impl Ctr) -> Result<Self, Unclean> {
+        let tenants = ids_of_tenants(node, ctr)?;
         let sandboxes = ctr.list(&["containers", "ls", "-q", SANDBOXES])?;
         let mut platform = Vec::new();
         for id in ctr.list(&["containers", "ls", "-q"])?.difference(&tenants) {
             let info = ctr.run(&["containers", "info", id])?;
             let info: Value = serde_json::from_str(&info)
                 .map_err(|error| Unclean::Program(format!("ctr containers info {id}: {error}")))?;
-            platform.push(Container::new(&info));
+            platform.push(Container::new(node, &info));
         }
         Ok(Self {
             tenants: tenants.difference(&sandboxes).cloned().collect(),
@@ -73,12 +82,19 @@ impl Containers {
     }
 }
 
-/// As [`is_tenants`] decides, by filters.
-fn ids_of_tenants(ctr: &impl Ctr) -> Result<BTreeSet<String>, Unclean> {
+/// As [`Node::is_tenants_pod`] decides, by filters.
+fn ids_of_tenants(node: &Node, ctr: &impl Ctr) -> Result<BTreeSet<String>, Unclean> {
     let label = format!("labels.{NAMESPACE:?}");
     let named = format!(r#"{label}~="^{TENANT_NAMESPACES}",{label}!={SYSTEM:?}"#);
     let control_planes = format!(r#"{label}~="{CONTROL_PLANES}$""#);
     let named = ctr.list(&["containers", "ls", "-q", &named])?;
     let control_planes = ctr.list(&["containers", "ls", "-q", &control_planes])?;
-    Ok(named.difference(&control_planes).cloned().collect())
+    let pods: Vec<String> = node
+        .platform_pods()
+        .map(|uid| format!("labels.{POD:?}=={uid:?}"))
+        .collect();
+    let listed = in_parts(&["containers", "ls", "-q"], &pods, |arguments| ctr.run(arguments))?;
+    let platform: BTreeSet<String> = listed.iter().flat_map(|part| lines(part)).collect();
+    let is_tenants = |id: &&String| !control_planes.contains(*id) && !platform.contains(*id);
+    Ok(named.iter().filter(is_tenants).cloned().collect())
 }

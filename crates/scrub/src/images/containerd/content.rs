@@ -10,14 +10,22 @@ use std::collections::BTreeSet;
 const MAX_MANIFESTS: usize = 100;
 /// Selects leases that end by themselves, as those of pulls: those of pods do not.
 const EXPIRING: &str = r#"labels."containerd.io/gc.expire""#;
+/// Selects content that the platform has labelled to stay. No pull makes this label: of what a registry says, containerd makes labels under keys
+/// of its own alone. Who can set it has containerd's socket, and so is root on the node.
+const KEPT: &str = r#"labels."berth.dev/keep""#;
 
-/// Digests of what an image with this target consists of, as far as it is present; nothing if it has too many manifests.
-pub(super) fn parts_of(
-    ctr: &impl Ctr,
-    target: &str,
-    present: &BTreeSet<String>,
-) -> Result<Option<BTreeSet<String>>, Unclean> {
+/// Digests of what an image consists of, as far as it is present.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) all: BTreeSet<String>,
+    /// Those of configurations. containerd knows an image by its configuration, whatever names it has.
+    pub(super) configs: BTreeSet<String>,
+}
+
+/// What an image with this target consists of; nothing if it has too many manifests.
+pub(super) fn parts_of(ctr: &impl Ctr, target: &str, present: &BTreeSet<String>) -> Result<Option<Parts>, Unclean> {
     let mut found = BTreeSet::new();
+    let mut configs = BTreeSet::new();
     let mut manifests = 0;
     let mut next = vec![target.to_owned()];
     while let Some(digest) = next.pop() {
@@ -36,11 +44,18 @@ pub(super) fn parts_of(
                 .collect()
         };
         next.extend(digests(&manifest["manifests"]));
-        found.extend(manifest["config"]["digest"].as_str().map(str::to_owned));
+        configs.extend(manifest["config"]["digest"].as_str().map(str::to_owned));
         found.extend(digests(&manifest["layers"]));
     }
+    configs.retain(|digest| present.contains(digest));
     found.retain(|digest| present.contains(digest));
-    Ok(Some(found))
+    found.extend(configs.iter().cloned());
+    Ok(Some(Parts { all: found, configs }))
+}
+
+/// Digests of content that stays without an image, because the platform has labelled it: what tools of the host keep. Each blob counts for itself.
+pub(super) fn labelled_to_stay(ctr: &impl Ctr) -> Result<BTreeSet<String>, Unclean> {
+    ctr.list(&["content", "ls", "-q", KEPT])
 }
 
 /// Ends leases that would end by themselves, and waits until the garbage collector has removed what only they kept. A pull that was aborted

@@ -9,10 +9,10 @@ mod containers;
 mod content;
 mod ctr;
 
-use super::names::{has_prefix, in_parts, left};
+use super::names::{complete, has_prefix, in_parts, left};
 use crate::{error::Unclean, node::Node};
 use containers::{Container, Containers};
-use content::{collect_garbage, parts_of};
+use content::{collect_garbage, labelled_to_stay, parts_of};
 use ctr::{Ctr, lines};
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(super) fn remove(
     keep: &[&str],
     content: &mut Option<BTreeSet<String>>,
 ) -> Result<String, Unclean> {
-    let containers = Containers::list(ctr)?;
+    let containers = Containers::list(node, ctr)?;
     if !containers
         .platform
         .iter()
@@ -58,7 +58,9 @@ pub(super) fn remove(
     let mut still = find_left(ctr, content)?;
     if !still.is_empty() {
         collect_garbage(ctr)?;
+        let labelled = labelled_to_stay(ctr)?;
         still = find_left(ctr, content)?;
+        still.retain(|digest| !labelled.contains(digest));
     }
     if !still.is_empty() {
         return Err(left("blobs that no kept image needs are left in containerd", &still));
@@ -94,11 +96,23 @@ fn find_kept(
     present: &BTreeSet<String>,
 ) -> Result<Kept, Unclean> {
     let pinned = ctr.list(&["images", "ls", "-q", PINNED])?;
+    let chosen = choose_names(names, containers, &pinned, keep);
     let mut kept = Kept::default();
     let mut targets = Vec::new();
-    for target in targets_of(ctr, &kept_names(names, containers, &pinned, keep))? {
+    let mut configs = BTreeSet::new();
+    for target in targets_of(ctr, &chosen.asked)? {
         if let Some(parts) = parts_of(ctr, &target, present)? {
-            kept.content.extend(parts);
+            kept.content.extend(parts.all);
+            configs.extend(parts.configs);
+            targets.push(target);
+        }
+    }
+    for target in targets_of(ctr, &chosen.found)? {
+        // An image that stays under its own name needs no other.
+        if let Some(parts) = parts_of(ctr, &target, present)?
+            && parts.configs.is_disjoint(&configs)
+        {
+            kept.content.extend(parts.all);
             targets.push(target);
         }
     }
@@ -106,23 +120,39 @@ fn find_kept(
     Ok(kept)
 }
 
-/// Names of images that containers of the platform use, of pinned ones, and of those that the pool keeps.
-fn kept_names(
+/// Names of images that stay.
+#[derive(Debug, PartialEq, Eq)]
+struct ChosenNames {
+    /// By which the platform asks for images: its pods, the node's configuration, the pool.
+    asked: Vec<String>,
+    /// Others that containers of the platform have from containerd. One can be a tenant's: of an index that leads to the platform's image, and
+    /// to images of the tenant besides.
+    found: Vec<String>,
+}
+
+/// Chooses the names of images that containers of the platform use, of pinned ones, and of those that the pool keeps.
+fn choose_names(
     names: &BTreeSet<String>,
     containers: &[Container],
     pinned: &BTreeSet<String>,
     keep: &[&str],
-) -> Vec<String> {
-    let used: BTreeSet<&str> = containers
-        .iter()
-        .filter(|container| !container.is_tenants || container.is_sandbox)
-        .map(|container| container.image.as_str())
-        .collect();
-    names
-        .iter()
-        .filter(|name| used.contains(name.as_str()) || pinned.contains(*name) || has_prefix(name, keep))
-        .cloned()
-        .collect()
+) -> ChosenNames {
+    let (mut asked, mut found) = (BTreeSet::new(), BTreeSet::new());
+    for container in containers {
+        if container.is_tenants && !container.is_sandbox {
+            continue;
+        }
+        let of_pod = [container.asked.clone(), complete(&container.asked)];
+        match of_pod.into_iter().find(|name| names.contains(name)) {
+            Some(name) => asked.insert(name),
+            None => found.insert(&container.image),
+        };
+    }
+    let is_asked = |name: &&String| asked.contains(*name) || pinned.contains(*name) || has_prefix(name, keep);
+    ChosenNames {
+        asked: names.iter().filter(is_asked).cloned().collect(),
+        found: names.iter().filter(|name| found.contains(*name)).cloned().collect(),
+    }
 }
 
 /// Digests that these images lead to.

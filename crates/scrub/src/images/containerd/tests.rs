@@ -1,5 +1,6 @@
 mod fake;
 
+use super::content::Parts;
 use super::*;
 use fake::{Blob, Containerd};
 use serde_json::json;
@@ -76,6 +77,32 @@ fn a_tenants_name_for_an_image_of_the_platform_costs_few_calls() {
 }
 
 #[test]
+fn a_tenants_name_for_an_image_of_the_platform_keeps_nothing_of_the_tenants() {
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("example.com/model:1", "model", 0);
+    for (container, image) in [("scrub", "scrub"), ("dns-sandbox", "pause")] {
+        let index = format!("{image}-and-model");
+        containerd.add_blob(&index, Blob::Index(vec![image.into(), "model".into()]));
+        // It is the first of the image's names, so containerd gives it to new containers.
+        containerd.name_as(container, &format!("a.example.com/{image}:1"), &index);
+    }
+    remove(&node(), &containerd, &["q/pause:3"], &mut None).unwrap();
+    assert_eq!(containerd.names(), set(&["q/dns:1", "q/pause:3", "q/scrub:1"]));
+    let of_tenant = set(&[
+        "model",
+        "model-config",
+        "model-layer",
+        "scrub-and-model",
+        "pause-and-model",
+    ]);
+    assert!(
+        containerd.content().is_disjoint(&of_tenant),
+        "{:?}",
+        containerd.content()
+    );
+}
+
+#[test]
 fn content_of_a_pull_that_was_aborted_is_removed() {
     let mut containerd = Containerd::with_platform();
     containerd.add_blob("aborted", Blob::Layer);
@@ -97,6 +124,36 @@ fn content_that_stays_fails_the_step() {
         error.contains("no kept image needs") && error.contains("weights"),
         "{error}"
     );
+}
+
+#[test]
+fn content_that_the_platform_has_labelled_stays() {
+    let mut containerd = Containerd::with_platform();
+    for digest in ["cache", "of-a-tenant"] {
+        containerd.add_blob(digest, Blob::Layer);
+    }
+    containerd.label("cache");
+    containerd.lease("of-some-tool", false, &["cache"]);
+    first_attempt(&containerd).unwrap();
+    assert!(containerd.content().contains("cache"));
+    assert!(!containerd.content().contains("of-a-tenant"));
+    // The same tool keeps what a tenant has pulled.
+    containerd.pull("example.com/model:1", "model", 0);
+    containerd.lease("of-some-tool", false, &["cache", "model-layer"]);
+    let error = first_attempt(&containerd).unwrap_err().to_string();
+    assert!(error.contains("model-layer") && !error.contains("cache"), "{error}");
+}
+
+#[test]
+fn a_label_on_a_manifest_keeps_nothing_else() {
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("example.com/model:1", "model", 0);
+    containerd.label("model");
+    // A lease of a manifest keeps its layers as well.
+    containerd.lease("of-some-tool", false, &["model"]);
+    let error = first_attempt(&containerd).unwrap_err().to_string();
+    assert!(error.contains("2 blobs") && error.contains("model-layer"), "{error}");
+    assert!(!containerd.names().contains("example.com/model:1"));
 }
 
 #[test]
@@ -123,38 +180,75 @@ fn a_runtime_without_this_pod_is_another_one() {
     );
 }
 
-fn container(namespace: &str, kind: &str, image: &str) -> Container {
-    Container::new(&json!({"ID": "c", "Image": image, "Labels": {
+#[test]
+fn a_pod_of_the_platform_in_a_tenants_namespace_stays() {
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("q/agent:1", "agent", 0);
+    containerd.add_container("agent", "berth-vision-x", "q/agent:1");
+    let node = Node::new("/nowhere", ["scrub-pod".to_owned(), "agent-pod".to_owned()]);
+    remove(&node, &containerd, &[], &mut None).unwrap();
+    assert!(containerd.containers().contains("agent"));
+    assert!(containerd.names().contains("q/agent:1"));
+    first_attempt(&containerd).unwrap();
+    assert!(
+        !containerd.containers().contains("agent"),
+        "another pod there is a tenant's"
+    );
+}
+
+fn container(namespace: &str, kind: &str, image: &str, asked: &str) -> Container {
+    let labels = json!({
         "io.kubernetes.pod.namespace": namespace, "io.kubernetes.pod.uid": "uid", "io.cri-containerd.kind": kind,
-    }}))
+    });
+    let spec = json!({"annotations": {"io.kubernetes.cri.image-name": asked}});
+    Container::new(
+        &node(),
+        &json!({"ID": "c", "Image": image, "Labels": labels, "Spec": spec}),
+    )
 }
 
 #[test]
 fn images_of_the_platform_stay() {
     let names = set(&[
+        "example.com/alias:1",
         "example.com/model:1",
+        "example.com/unknown:1",
         "ghcr.io/berth-dev/x:1",
+        "ghcr.io/x/scrub@sha256:cc",
         "node.example.com/tool:1",
         "quay.io/dns:1",
         "registry.k8s.io/pause:3",
         "sha256:abc",
     ]);
     let containers = [
-        container("kube-system", "container", "quay.io/dns:1"),
-        container("berth-vision-x", "container", "example.com/model:1"),
-        container("berth-vision-x", "sandbox", "registry.k8s.io/pause:3"),
+        container("kube-system", "container", "example.com/alias:1", "quay.io/dns:1"),
+        container(
+            "berth-system",
+            "container",
+            "example.com/alias:1",
+            "ghcr.io/x/scrub:1@sha256:cc",
+        ),
+        container("berth-system", "container", "example.com/unknown:1", "unknown"),
+        container(
+            "berth-vision-x",
+            "container",
+            "example.com/model:1",
+            "example.com/model:1",
+        ),
+        container("berth-vision-x", "sandbox", "registry.k8s.io/pause:3", ""),
     ];
     let pinned = set(&["node.example.com/tool:1"]);
-    let kept = kept_names(&names, &containers, &pinned, &["ghcr.io/berth-dev/"]);
+    let chosen = choose_names(&names, &containers, &pinned, &["ghcr.io/berth-dev/"]);
     assert_eq!(
-        kept,
+        chosen.asked,
         [
             "ghcr.io/berth-dev/x:1",
+            "ghcr.io/x/scrub@sha256:cc",
             "node.example.com/tool:1",
-            "quay.io/dns:1",
-            "registry.k8s.io/pause:3"
+            "quay.io/dns:1"
         ]
     );
+    assert_eq!(chosen.found, ["example.com/unknown:1", "registry.k8s.io/pause:3"]);
 }
 
 #[test]
@@ -178,7 +272,10 @@ fn content_is_followed_through_an_index() {
     }
     assert_eq!(
         parts_of(&containerd, "index", &containerd.content()).unwrap(),
-        Some(set(&["index", "amd64", "config", "base", "weights"])),
+        Some(Parts {
+            all: set(&["index", "amd64", "config", "base", "weights"]),
+            configs: set(&["config"]),
+        }),
         "what another platform needs was never here"
     );
     assert_eq!(containerd.calls(), 2, "layers are not read");
@@ -193,6 +290,9 @@ fn what_is_too_long_for_a_manifest_has_no_parts() {
     containerd.add_blob("other", Blob::Layer);
     assert_eq!(
         parts_of(&containerd, "index", &containerd.content()).unwrap(),
-        Some(set(&["index", "weights"]))
+        Some(Parts {
+            all: set(&["index", "weights"]),
+            configs: BTreeSet::new(),
+        })
     );
 }

@@ -43,6 +43,8 @@ impl Blob {
 #[derive(Clone, Debug)]
 struct FakeContainer {
     image: String,
+    /// Name by which its pod asks for the image. Sandboxes have none.
+    asked: Option<String>,
     labels: BTreeMap<&'static str, String>,
 }
 
@@ -58,6 +60,8 @@ struct State {
     /// Targets of images by their names.
     images: BTreeMap<String, String>,
     content: BTreeMap<String, Blob>,
+    /// Digests of content with the label by which the platform keeps it.
+    labelled: BTreeSet<String>,
     leases: BTreeMap<String, Lease>,
 }
 
@@ -101,6 +105,17 @@ impl Containerd {
         self.state.get_mut().content.insert(digest.to_owned(), blob);
     }
 
+    /// A further name of an image, as containerd has it for a container whose pod asks for another one.
+    pub(super) fn name_as(&mut self, container: &str, name: &str, target: &str) {
+        let state = self.state.get_mut();
+        state.images.insert(name.to_owned(), target.to_owned());
+        state.containers.get_mut(container).unwrap().image = name.to_owned();
+    }
+
+    pub(super) fn label(&mut self, digest: &str) {
+        self.state.get_mut().labelled.insert(digest.to_owned());
+    }
+
     /// A container of a pod whose UID is its ID with `-pod`. One whose ID ends with `-sandbox` is a sandbox.
     pub(super) fn add_container(&mut self, id: &str, namespace: &str, image: &str) {
         let kind = if id.ends_with("-sandbox") {
@@ -114,7 +129,8 @@ impl Containerd {
             ("io.cri-containerd.kind", kind.to_owned()),
         ]);
         let image = image.to_owned();
-        let container = FakeContainer { image, labels };
+        let asked = (kind == "container").then(|| image.clone());
+        let container = FakeContainer { image, asked, labels };
         self.state.get_mut().containers.insert(id.to_owned(), container);
     }
 
@@ -173,6 +189,13 @@ impl Ctr for Containerd {
                 Vec::new()
             }
             ["content", "ls", "-q"] => state.content.keys().cloned().collect(),
+            ["content", "ls", "-q", r#"labels."berth.dev/keep""#] => {
+                let labelled = state.labelled.iter();
+                labelled
+                    .filter(|digest| state.content.contains_key(*digest))
+                    .cloned()
+                    .collect()
+            }
             ["leases", "create"] => {
                 let lease = Lease {
                     expires: true,
@@ -204,15 +227,19 @@ impl Ctr for Containerd {
 }
 
 impl State {
+    /// Containers that any of the filters selects; without filters all.
     fn list_containers(&self, filters: &[&str]) -> Vec<String> {
-        let is_listed = |container: &FakeContainer| filters.iter().all(|filter| matches(filter, &container.labels));
+        let is_listed = |container: &FakeContainer| {
+            filters.is_empty() || filters.iter().any(|filter| matches(filter, &container.labels))
+        };
         let listed = self.containers.iter().filter(|(_, container)| is_listed(container));
         listed.map(|(id, _)| id.clone()).collect()
     }
 
     fn container_info(&self, id: &str) -> String {
         let container = &self.containers[id];
-        json!({"ID": id, "Image": container.image, "Labels": container.labels}).to_string()
+        let spec = json!({"annotations": {"io.kubernetes.cri.image-name": container.asked}});
+        json!({"ID": id, "Image": container.image, "Labels": container.labels, "Spec": spec}).to_string()
     }
 
     /// Images that any of the filters selects; without filters all. None is pinned.
