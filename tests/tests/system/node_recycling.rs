@@ -429,4 +429,6 @@ pub(crate) async fn nodes_that_somebody_marks_are_scrubbed(host: Arc<TestCluster
     // It comes back to the tenant, which has no other one.
     bench.until_state("Assigned").await;
     bench.delete_tenant().await;
+    bench.until_state("Free").await;
+    bench.remove().await;
 }
