@@ -29,6 +29,7 @@ mod platform_requests;
 mod published;
 mod quotas;
 mod reservations;
+mod restore;
 mod schedules;
 mod services;
 mod shared;
@@ -132,6 +133,8 @@ fn main() -> ExitCode {
                 deletion::tenant_is_deleted_during_its_creation,
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,
                 deletion::new_tenant_of_the_same_name_starts_empty,
+                node_recycling::nodes_that_somebody_marks_are_scrubbed,
+                restore::copy::the_objects_of_a_deleted_tenant_are_read_in_a_backup,
             ]),
             // They stop control, which other tests need.
             Group::alone(tests![
@@ -143,6 +146,8 @@ fn main() -> ExitCode {
                 gateway::a_team_works_through_the_gateway,
                 credentials::old_certificates_are_refused_after_a_rotation_while_control_is_killed,
                 credentials::a_secret_in_the_way_stops_neither_access_rules_nor_a_rotation,
+                restore::keys::kubeconfigs_are_accepted_again_once_the_keys_of_a_tenant_are_restored,
+                restore::datastore::tenants_are_as_in_the_backup_and_what_it_lacks_is_not_lost,
                 platform_objects::objects_in_the_way_keep_no_manifest_back,
                 wake::a_storm_wakes_each_sleeper_once_and_watches_outlast_the_gateway,
                 integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,

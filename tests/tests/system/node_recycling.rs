@@ -4,8 +4,9 @@ use berth_api::{HostNodePool, HostNodePoolSpec, KubeDuration, conditions, labels
 use berth_control::install::uninstall::find_remaining_objects;
 use berth_process::binaries::{Binary, find_pinned};
 use berth_tests::{
+    kubectl::Kubectl,
     objects::{apply, simulate_node},
-    page::parse_blocks,
+    page::{find_commands, parse_blocks},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
@@ -27,6 +28,7 @@ use kube::{
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
+    fs,
     process::Stdio,
     sync::{Arc, Mutex},
 };
@@ -393,4 +395,40 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
             .to_string();
         assert!(error.contains(why), "{more}: {error}");
     }
+}
+
+/// After a restore of the host: it may not know who had a node last.
+pub(crate) async fn nodes_that_somebody_marks_are_scrubbed(host: Arc<TestCluster>) {
+    const PAGE: &str = include_str!("../../../docs/operations/backup.md");
+    let bench = Bench::new(&host, "nodes-restored", |_| {}).await;
+    let kubectl = Kubectl::with(&fs::read_to_string(host.home().admin_kubeconfig()).unwrap());
+    let commands = find_commands(PAGE, "FREE-NODE").unwrap();
+    let run = async |node: &str| {
+        let command = commands.lines().find(|line| line.contains(node)).unwrap();
+        let command = command.replace(node, bench.name);
+        let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
+        kubectl.output(&arguments).await;
+    };
+    let until_seen = async |state: &str| {
+        until(&format!("the node was {state}"), SOON, async || {
+            let seen = bench.states.lock().unwrap().clone();
+            if seen.iter().any(|other| other == state) {
+                Ok(())
+            } else {
+                Err(seen)
+            }
+        })
+        .await;
+    };
+    run("FREE-NODE").await;
+    until_seen("Scrubbing").await;
+    bench.until_state("Free").await;
+    bench.tenant().await;
+    run("ASSIGNED-NODE").await;
+    until_seen("Draining").await;
+    // It comes back to the tenant, which has no other one.
+    bench.until_state("Assigned").await;
+    bench.delete_tenant().await;
+    bench.until_state("Free").await;
+    bench.remove().await;
 }
