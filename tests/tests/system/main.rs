@@ -14,6 +14,7 @@ mod dns;
 mod expiration;
 mod flux;
 mod gateway;
+mod gpu_clients;
 mod input;
 mod integrations;
 mod leadership;
@@ -141,6 +142,7 @@ fn main() -> ExitCode {
                 deletion::removed_finalizer_leaves_nothing,
                 unreadable::objects_that_control_cannot_read_stop_nothing,
                 sleep::control_is_killed_while_a_tenant_falls_asleep_and_wakes,
+                gpu_clients::programs_leave_gpus_for_a_scrub_and_return_although_control_is_killed,
                 quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
                 sleep_random::nothing_is_lost_in_random_sleeps_and_nothing_runs_twice,
                 gateway::a_team_works_through_the_gateway,

@@ -36,18 +36,22 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 /// Label that puts a node into a test's pool.
-const POOL: &str = "example.com/pool";
+pub(crate) const POOL: &str = "example.com/pool";
 
 /// A simulated node and the pool that holds it alone, both named after the test.
-struct Bench {
+pub(crate) struct Bench {
     host: Arc<TestCluster>,
-    name: &'static str,
+    pub(crate) name: &'static str,
     nodes: Api<Node>,
     states: Arc<Mutex<Vec<String>>>,
 }
 
 impl Bench {
-    async fn new(host: &Arc<TestCluster>, name: &'static str, change: impl FnOnce(&mut HostNodePoolSpec)) -> Self {
+    pub(crate) async fn new(
+        host: &Arc<TestCluster>,
+        name: &'static str,
+        change: impl FnOnce(&mut HostNodePoolSpec),
+    ) -> Self {
         let nodes: Api<Node> = Api::all(host.client.clone());
         let mut spec = HostNodePoolSpec {
             node_selector: BTreeMap::from([(POOL.to_owned(), name.to_owned())]),
@@ -91,21 +95,21 @@ impl Bench {
         simulate_node(&self.host.client, "gpu-l40s-01", self.name, labels).await;
     }
 
-    async fn tenant(&self) -> Tenant {
+    pub(crate) async fn tenant(&self) -> Tenant {
         Tenant::create(&self.host, self.name, &cluster(self.name, &[("train", self.name, 1)])).await
     }
 
-    async fn delete_tenant(&self) {
+    pub(crate) async fn delete_tenant(&self) {
         let tenants = self.host.tenants(self.name);
         tenants.delete(self.name, &DeleteParams::default()).await.unwrap();
         until_gone(&self.host, self.name, self.name).await;
     }
 
-    async fn node(&self) -> Node {
+    pub(crate) async fn node(&self) -> Node {
         self.nodes.get(self.name).await.unwrap()
     }
 
-    async fn until_state(&self, wanted: &str) -> Node {
+    pub(crate) async fn until_state(&self, wanted: &str) -> Node {
         until(&format!("node {} is {wanted}", self.name), SOON, async || {
             let node = self.nodes.get(self.name).await.map_err(|error| error.to_string())?;
             let state = node.labels().get(labels::NODE_STATE).map_or("Free", String::as_str);
@@ -118,14 +122,14 @@ impl Bench {
         .await
     }
 
-    async fn patch_node(&self, body: Value) {
+    pub(crate) async fn patch_node(&self, body: Value) {
         self.nodes
             .patch(self.name, &PatchParams::default(), &Patch::Merge(&body))
             .await
             .unwrap();
     }
 
-    async fn pod_annotations(&self, annotations: Value) {
+    pub(crate) async fn pod_annotations(&self, annotations: Value) {
         let pools: Api<HostNodePool> = Api::all(self.host.client.clone());
         let body = json!({"spec": {"scrub": {"podAnnotations": annotations}}});
         pools
@@ -153,7 +157,7 @@ impl Bench {
         events.iter().map(times).sum()
     }
 
-    async fn remove(&self) {
+    pub(crate) async fn remove(&self) {
         let pools: Api<HostNodePool> = Api::all(self.host.client.clone());
         pools.delete(self.name, &DeleteParams::default()).await.unwrap();
         self.nodes.delete(self.name, &DeleteParams::default()).await.unwrap();
@@ -363,6 +367,18 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
             "requires the step MPS",
         ),
         (json!({"nvidia": {"mpsRoot": "/run"}}), "spec.nvidia.mpsRoot"),
+        (
+            json!({"nvidia": {"driverRoot": "/opt/../etc"}}),
+            "spec.nvidia.driverRoot",
+        ),
+        (
+            json!({"scrub": {"pause": {"labels": {POOL: "none"}}}}),
+            "must not change labels of nodeSelector",
+        ),
+        (
+            json!({"scrub": {"pause": {"addLabels": ["berth.dev/tenant"]}}}),
+            "set by Berth itself",
+        ),
         (json!({"modes": ["Shared"]}), "cannot offer the mode Shared"),
         (json!({"scrub": {"steps": []}}), "scrubs nothing"),
         (

@@ -16,6 +16,8 @@ pub(super) struct PodsOnNode {
     pub(super) of_tenants: Vec<Pod>,
     /// UIDs of the other pods, and the kubelet's IDs of static pods.
     pub(super) platform: Vec<String>,
+    /// Those of the other pods that DaemonSets made.
+    pub(super) of_daemon_sets: Vec<Pod>,
 }
 
 impl PodsOnNode {
@@ -25,7 +27,11 @@ impl PodsOnNode {
         let all = pods.list(&params).await.map_err(api("list the pods of a node"))?.items;
         let (of_tenants, others): (Vec<Pod>, Vec<Pod>) = all.into_iter().partition(is_of_tenant);
         let platform = others.iter().flat_map(ids_on_node).collect();
-        Ok(Self { of_tenants, platform })
+        Ok(Self {
+            of_tenants,
+            platform,
+            of_daemon_sets: others.into_iter().filter(is_of_daemon_set).collect(),
+        })
     }
 
     /// `namespace/name` of the tenants' pods.
@@ -99,6 +105,11 @@ pub(super) struct DeletionLimits {
     /// Whether pods that are overdue are removed although their kubelet has not reported their end.
     pub(super) removes_overdue: bool,
     pub(super) now: Timestamp,
+}
+
+fn is_of_daemon_set(pod: &Pod) -> bool {
+    let mut owners = pod.owner_references().iter();
+    owners.any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet")
 }
 
 fn full_name(pod: &Pod) -> String {

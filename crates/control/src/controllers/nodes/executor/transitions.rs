@@ -13,7 +13,10 @@ use berth_api::labels;
 use berth_node_lifecycle::{
     Assignment, AssignmentState,
     node::was_shared,
-    transitions::{JobKind, JobState, Observation, Tenant, Transition, next_transition, next_transition_after_sharing},
+    transitions::{
+        JobKind, JobState, Observation, Tenant, Transition, list_paused_pods, next_transition,
+        next_transition_after_sharing,
+    },
 };
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
@@ -209,6 +212,12 @@ async fn apply_next_transition(
     };
     let pod_names = pods.as_ref().map(PodsOnNode::names).unwrap_or_default();
     let held_pods = pods.as_ref().map(|pods| pods.held_names(pass.now)).unwrap_or_default();
+    let gpu_clients = match &pods {
+        Some(pods) if assignment.state == AssignmentState::Scrubbing => {
+            list_paused_pods(node, assignment, &pods.of_daemon_sets)
+        }
+        _ => Vec::new(),
+    };
     let claims = if assignment.state == AssignmentState::Validating {
         pass.devices.find_claims_of_tenants(&name)
     } else {
@@ -229,10 +238,29 @@ async fn apply_next_transition(
         is_group_complete: sizes.get(&group).is_some_and(|size| *size >= assignment.reserved_with),
         pods: &pod_names,
         held_pods: &held_pods,
+        gpu_clients: &gpu_clients,
         claims: &claims,
         job,
     };
-    match next_transition(&observation) {
+    let transition = next_transition(&observation);
+    let on = OnNode {
+        node: &name,
+        assignment,
+        pool: &pool,
+        platform_pods: pods.as_ref().map(|pods| pods.platform.as_slice()).unwrap_or_default(),
+    };
+    apply_transition(pass, node, transition, &on, pods.as_ref()).await
+}
+
+/// Applies a transition of a node. `pods`: those on the node, if they were listed.
+async fn apply_transition(
+    pass: &Pass<'_>,
+    node: &Node,
+    transition: Transition,
+    on: &OnNode<'_>,
+    pods: Option<&PodsOnNode>,
+) -> Result<Applied, ReconcileError> {
+    match transition {
         Transition::Wait => return Ok(Applied::Waits(None)),
         Transition::CheckAfter(seconds) => {
             let seconds = u64::try_from(seconds.max(1)).unwrap_or(1);
@@ -247,10 +275,12 @@ async fn apply_next_transition(
             return Ok(Applied::of_patch(pass.correct_drift(node, &corrected).await?));
         }
         Transition::Free(why) => {
-            return Ok(Applied::of_patch(pass.free_node(node, Some(assignment), &why).await?));
+            return Ok(Applied::of_patch(
+                pass.free_node(node, Some(on.assignment), &why).await?,
+            ));
         }
         Transition::EvictPods => {
-            if let Some(pods) = &pods {
+            if let Some(pods) = pods {
                 pods.evict(&pass.client).await?;
             }
         }
@@ -263,18 +293,12 @@ async fn apply_next_transition(
                 removes_overdue,
                 now: pass.now,
             };
-            if let Some(pods) = &pods {
+            if let Some(pods) = pods {
                 pods.delete(&pass.client, limits).await?;
             }
         }
         Transition::StartJob(kind) => {
-            let on = OnNode {
-                node: &name,
-                assignment,
-                pool: &pool,
-                platform_pods: pods.as_ref().map(|pods| pods.platform.as_slice()).unwrap_or_default(),
-            };
-            jobs::start_job(&pass.client, kind, pass.job_settings, &on).await?;
+            jobs::start_job(&pass.client, kind, pass.job_settings, on).await?;
         }
     }
     Ok(Applied::Waits(Some(POLL)))
