@@ -11,7 +11,6 @@ use crate::{
     retry::wait,
     toolkit,
 };
-use std::path::PathBuf;
 
 /// NVIDIA's vendor ID on the PCI bus.
 const NVIDIA: &str = "0x10de";
