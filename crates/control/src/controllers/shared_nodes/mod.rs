@@ -48,7 +48,6 @@ const DRAIN_POLL: Duration = Duration::from_secs(1);
 /// # Errors
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node.
 pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>, ReconcileError> {
-    context.clock.synchronize(&context.client).await?;
     let pools = context.stores.pools.state();
     let mut again = None;
     let mut failed = context.marked.mark_all(context).await;

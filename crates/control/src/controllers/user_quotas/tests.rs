@@ -162,6 +162,23 @@ async fn pods_beyond_the_limit_wait_in_all_tenants_of_the_project() {
 }
 
 #[tokio::test]
+async fn pods_of_one_tenant_do_not_take_all_of_the_limit_of_a_user() {
+    let mut fixture = Fixture::new(2);
+    let limit = json!({"resource": "pods", "limit": 2, "limitPerTenant": 1});
+    fixture.set_quotas(&json!([{"user": "*", "limits": [limit]}]));
+    fixture.add_pod("b", "b1", "alice", 1);
+    fixture.add_pod("b", "b2", "alice", 2);
+    fixture.add_pod("a", "a3", "alice", 3);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["a3", "b1"]);
+    let condition = fixture.condition("b2");
+    assert!(
+        condition["message"].as_str().unwrap().contains("in this tenant"),
+        "{condition}"
+    );
+}
+
+#[tokio::test]
 async fn metrics_of_users_are_never_removed_while_they_have_a_value() {
     let mut fixture = Fixture::new(2);
     fixture.add_pod("a", "a1", "alice", 1);

@@ -282,7 +282,7 @@ async fn run_with_objects(
         return None;
     }
     if is_waking(tenant) && context.runtime.uses_pods() {
-        leases::release(tenant, applier.client()).await;
+        leases::release(tenant, applier.client(), context.clock.now()).await;
     }
     let running = run_components(context, prepared, started).await;
     let running = failed.note(running.map_err(in_step(TenantError::Components)));

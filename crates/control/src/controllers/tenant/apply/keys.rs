@@ -148,7 +148,7 @@ pub(super) async fn record_rotation(
     if recorded != expected {
         return Ok(recorded);
     }
-    let after = step.carry_out(&mut stored, tenant.id.hash(), Timestamp::now())?;
+    let after = step.carry_out(&mut stored, tenant.id.hash(), context.clock.now())?;
     let data = stored
         .into_iter()
         .map(|(name, text)| (name, ByteString(text.into_bytes())));
