@@ -172,7 +172,7 @@ mod tests {
         let (_folder, node) = machine(&[]);
         let error = find_smi(&node, &[]).unwrap_err().to_string();
         assert!(
-            error.contains("/run/nvidia/driver, /home/kubernetes/bin/nvidia,"),
+            error.contains("in /run/nvidia/driver, /, /home/kubernetes/bin/nvidia,"),
             "{error}"
         );
     }
