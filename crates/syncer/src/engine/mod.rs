@@ -88,7 +88,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 
 /// Time between full scans of both sides.
@@ -159,6 +162,8 @@ pub struct Engine {
     node_placements: Mutex<HashMap<Name, String>>,
     /// Certificates that pods wait for.
     certificates: Mutex<certificates::Requests>,
+    /// Turns to make keys for certificates.
+    key_turns: Semaphore,
     /// Since when Secrets of pods have no host pod.
     orphaned_secrets: Mutex<HashMap<Name, tokio::time::Instant>>,
     /// Wakes the watches of host objects that wait for the first of their kind.
@@ -255,6 +260,7 @@ impl Engine {
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
             certificates: Mutex::default(),
+            key_turns: Semaphore::new(certificates::KEYS_AT_A_TIME),
             orphaned_secrets: Mutex::default(),
         })
     }
