@@ -23,6 +23,7 @@ mod create;
 mod decide;
 mod delete;
 mod device_claims;
+mod device_room;
 mod dropped;
 pub(crate) mod endpoint_changes;
 mod gang_claims;
@@ -148,6 +149,8 @@ pub struct Engine {
     rest_begins: Notify,
     /// Which pods may be on the host without a node.
     waiting_room: Mutex<waiting_room::WaitingRoom>,
+    /// The same of pods for which the host's scheduler allocates devices.
+    device_room: Mutex<waiting_room::WaitingRoom>,
     /// Which pods of users with limits may wait on the host.
     user_places: Mutex<user_places::UserPlaces>,
     /// The schedule for which pods were reconciled last.
@@ -230,6 +233,7 @@ impl Engine {
             windows: admit::new_windows(&cache),
             rest_begins: Notify::new(),
             waiting_room: room_waits::new_waiting_room(&cache),
+            device_room: device_room::new_device_room(&cache),
             user_places: user_waits::new_user_places(&cache),
             groups: gang::groups(&cache),
             group_sizes: Mutex::default(),

@@ -141,7 +141,8 @@ impl Engine {
         self.cache.tenant.users.are_limited && lock(&self.user_places).has_waiting(&self.user_of(pod), gang)
     }
 
-    fn user_of(&self, pod: &Value) -> User {
+    /// The user as whom a pod waits.
+    pub(super) fn user_of(&self, pod: &Value) -> User {
         user::waits_as(self.cache.tenant.users, pod).into()
     }
 }
