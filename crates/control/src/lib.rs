@@ -20,6 +20,7 @@ pub mod key;
 pub mod metrics;
 pub mod network;
 pub mod pod_activity;
+pub mod published_nodes;
 pub mod quota_ledger;
 pub mod runtime;
 pub mod storage_uses;

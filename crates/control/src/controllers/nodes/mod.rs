@@ -41,7 +41,7 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     // These do not depend on each other: all of them run even if one fails.
     let (executed, kept) = executor::execute_plan(context, &plan.actions).await;
     // A release that failed is planned again: it must not count twice.
-    status::update_unused_nodes(context, &fleet, &plan, &kept);
+    status::update_unused_nodes(context, &fleet, &plan, &kept, &demand.without_turn);
     let recorded = records::write_records(context, &fleet).await;
     let placeholders = placeholders::reconcile(context, &plan, &demand).await;
     let control_plane = control_plane_nodes::reconcile(context).await;

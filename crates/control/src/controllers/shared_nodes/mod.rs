@@ -56,7 +56,7 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
     let machines = MarkedMachines::default();
     for node in nodes {
         let name = node.name_any();
-        let status = sharing_status(&node, &pools, context.stores.slices.of(&name).len());
+        let status = sharing_status(&node, &pools, context.stores.slices.count(&name));
         let (body, action) = match &status {
             SharingStatus::Eligible(pool) => {
                 // A node that cannot be shared must not keep pods on others.
@@ -198,7 +198,7 @@ fn decide(
         None if !name.is_empty() => PodDecision::Keep,
         node => {
             let devices =
-                |node| device_evidence::find_device_evidence(node, context.stores.slices.of(name).len()).is_some();
+                |node| device_evidence::find_device_evidence(node, context.stores.slices.count(name)).is_some();
             decide_about_pod(pod, node, node.is_some_and(devices), allowed)
         }
     }

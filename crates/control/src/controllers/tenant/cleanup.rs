@@ -32,7 +32,7 @@ use berth_api::{
     names::TenantId,
 };
 use berth_node_lifecycle::Assignment;
-use berth_runtime::watched::Watched;
+use berth_runtime::watched::{Watched, list_page};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
@@ -233,17 +233,21 @@ async fn delete_pods(
     let bindings: Api<RoleBinding> = Api::namespaced(context.client.clone(), &namespace);
     optional(bindings.delete(SYNCER, &DeleteParams::default()).await).map_err(api("revoke the syncer's rights"))?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
-    let page = ListParams::default().limit(PODS_PER_PASS);
-    let listed = pods.list_metadata(&page).await.map_err(api("list the tenant's pods"))?;
-    if listed.items.is_empty() {
+    let metadata: Api<Watched<PartialObjectMeta<Pod>>> = Api::namespaced(context.client.clone(), &namespace);
+    let mut page = ListParams::default().limit(PODS_PER_PASS);
+    let listed = list_page(&metadata, &mut page)
+        .await
+        .map_err(api("list the tenant's pods"))?;
+    let count = listed.items.len();
+    if count == 0 {
         return Ok(None);
     }
-    let (terminating, running): (Vec<_>, Vec<_>) = listed
-        .items
-        .into_iter()
-        .partition(|pod| pod.metadata.deletion_timestamp.is_some());
+    let terminating: Vec<_> = { listed.items.into_iter() }
+        .filter_map(Watched::readable)
+        .filter(|pod| pod.metadata.deletion_timestamp.is_some())
+        .collect();
     let is_cut = listed.metadata.continue_.is_some_and(|next| !next.is_empty());
-    if is_cut || !running.is_empty() {
+    if is_cut || terminating.len() < count {
         let deleted = pods
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await;

@@ -9,7 +9,7 @@ use crate::{
     user_pods,
 };
 use berth_api::{TenantCluster, TenantClusterSpec, names::TenantId};
-use berth_node_lifecycle::devices::DeviceClaim;
+use berth_node_lifecycle::devices::{ClaimSpec, DeviceClaim};
 use berth_runtime::queue::Queue;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -79,7 +79,8 @@ impl Fixture {
     fn put_claim(&self, name: &str, count: u32) {
         let exactly = json!({"deviceClassName": "gpu.example.com", "count": count});
         let spec = json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}});
-        let claim = DeviceClaim::read(&spec, &Value::Null);
+        let spec: ClaimSpec = serde_json::from_value(spec).unwrap();
+        let claim = DeviceClaim::read(Some(&spec), None);
         self.context
             .stores
             .devices
@@ -239,7 +240,8 @@ async fn a_pod_with_a_template_waits_until_the_host_has_made_its_claim() {
     let read = |count: u32| {
         let exactly = json!({"deviceClassName": "gpu.example.com", "count": count});
         let spec = json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}});
-        Some(DeviceClaim::read(&spec, &Value::Null))
+        let spec: ClaimSpec = serde_json::from_value(spec).unwrap();
+        Some(DeviceClaim::read(Some(&spec), None))
     };
     fixture.add_pod("a", "a1", "alice", 1);
     let mut pod = fixture.host.get(&path("a1")).unwrap();

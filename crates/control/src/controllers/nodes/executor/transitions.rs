@@ -18,9 +18,10 @@ use berth_node_lifecycle::{
         next_transition_after_sharing,
     },
 };
+use berth_runtime::watched::{Watched, for_each};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
-use kube::{ResourceExt, api::ListParams};
+use kube::{Api, ResourceExt, api::ListParams};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -77,7 +78,7 @@ pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailur
 /// Counts the nodes of groups whose reserved nodes wait for each other. If the view has enough of them, they are counted
 /// again at the API server: a node that was released meanwhile must not be counted.
 async fn complete_group_sizes(pass: &Pass<'_>, failures: &mut StepFailures) -> GroupSizes {
-    let seen = group_sizes(pass.nodes.values().map(AsRef::as_ref));
+    let seen = group_sizes(pass.nodes.values().filter_map(|node| Assignment::read(node)));
     let waiting: BTreeSet<(String, String)> = pass
         .nodes
         .values()
@@ -94,12 +95,12 @@ async fn complete_group_sizes(pass: &Pass<'_>, failures: &mut StepFailures) -> G
             break;
         }
         let params = ListParams::default().labels(&format!("{}={}", labels::NODE_GROUP, group.1));
-        match pass.node_api().list(&params).await {
-            Ok(listed) => {
-                let size = group_sizes(listed.items.iter())
-                    .get(&group)
-                    .copied()
-                    .unwrap_or_default();
+        let nodes: Api<Watched<Node>> = Api::all(pass.client.clone());
+        let mut listed = Vec::new();
+        let assignment_of = |node: Watched<Node>| node.readable().as_ref().and_then(Assignment::read);
+        match for_each(&nodes, params, |node| listed.extend(assignment_of(node))).await {
+            Ok(()) => {
+                let size = group_sizes(listed).get(&group).copied().unwrap_or_default();
                 sizes.insert(group, size);
             }
             Err(error) => failures.record("count a node group", &group.1, api("list the nodes of a group")(error)),
@@ -108,9 +109,9 @@ async fn complete_group_sizes(pass: &Pass<'_>, failures: &mut StepFailures) -> G
     sizes
 }
 
-fn group_sizes<'a>(nodes: impl Iterator<Item = &'a Node>) -> GroupSizes {
+fn group_sizes(assignments: impl IntoIterator<Item = Assignment>) -> GroupSizes {
     let mut sizes = GroupSizes::new();
-    for assignment in nodes.filter_map(Assignment::read) {
+    for assignment in assignments {
         if assignment.state.is_pending() || assignment.state == AssignmentState::Assigned {
             *sizes.entry((assignment.uid, assignment.group)).or_default() += 1;
         }
