@@ -12,7 +12,8 @@ use berth_api::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
 };
 use berth_node_lifecycle::{
-    NodeIndex, PoolSelectors, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
+    NodeIndex, PoolSelectors, demand::WorkloadIndex, devices::Devices, platform_pods::PlatformPod,
+    shared_nodes::SharedPod,
 };
 use berth_quota::Projects;
 use k8s_openapi::api::{
@@ -47,8 +48,8 @@ pub struct Stores {
     pub priority_classes: Store<PriorityClass>,
     /// Host nodes.
     pub nodes: Store<Node>,
-    /// What the platform's own pods request of each node.
-    pub usage: Arc<NodeIndex<Requests>>,
+    /// Pods that no syncer made.
+    pub usage: Arc<NodeIndex<PlatformPod>>,
     /// Tenants' pods on the host.
     pub workloads: Arc<WorkloadIndex>,
     /// Those of them that request devices.

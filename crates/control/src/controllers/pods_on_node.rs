@@ -6,6 +6,7 @@ use crate::{
     error::{ReconcileError, api},
     tenant_pods::{MIRROR, is_of_tenant},
 };
+use berth_node_lifecycle::platform_pods::is_in_the_way;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, api::ListParams};
@@ -16,6 +17,8 @@ pub(super) struct PodsOnNode {
     pub(super) of_tenants: Vec<Pod>,
     /// UIDs of the other pods, and the kubelet's IDs of static pods.
     pub(super) platform: Vec<String>,
+    /// `namespace/name` of those of the other pods that keep the node from being assigned ([`is_in_the_way`]).
+    pub(super) in_the_way: Vec<String>,
 }
 
 impl PodsOnNode {
@@ -25,7 +28,12 @@ impl PodsOnNode {
         let all = pods.list(&params).await.map_err(api("list the pods of a node"))?.items;
         let (of_tenants, others): (Vec<Pod>, Vec<Pod>) = all.into_iter().partition(is_of_tenant);
         let platform = others.iter().flat_map(ids_on_node).collect();
-        Ok(Self { of_tenants, platform })
+        let in_the_way = others.iter().filter(|pod| is_in_the_way(pod)).map(full_name);
+        Ok(Self {
+            of_tenants,
+            platform,
+            in_the_way: in_the_way.collect(),
+        })
     }
 
     /// `namespace/name` of the tenants' pods.

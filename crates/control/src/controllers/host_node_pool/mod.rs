@@ -43,11 +43,13 @@ pub async fn reconcile(context: &HostNodePoolContext, name: &str) -> Result<Opti
         (found, vec![update])
     } else {
         let slices = |node: &str| context.stores.slices.of(node).into_values().collect();
+        let unavailable = context.unavailable.get(name).unwrap_or_default();
         let (found, updates) = observe_pool(
             &pool,
             &PoolSelectors::from_pools(&context.stores.pools.state()),
             &all,
             slices,
+            &unavailable,
         );
         (found, updates.into())
     };

@@ -1,7 +1,8 @@
 //! Counts of a pool's nodes and GPUs.
 
 use super::validate::{check_health, validate_pool};
-use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, conditions::ConditionUpdate};
+use crate::controllers::nodes::requested::UnavailableNodes;
+use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, UnavailableNode, conditions::ConditionUpdate};
 use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, is_assignable, transitions::MIG_CONFIG};
 use berth_planner::MAX_NODE_GPUS;
 use k8s_openapi::api::core::v1::Node;
@@ -30,16 +31,23 @@ pub(super) struct PoolNodes {
     pub(super) drivers: BTreeSet<String>,
     pub(super) contested: Vec<String>,
     pub(super) quarantined: Vec<String>,
+    /// Nodes without a tenant that cannot be assigned.
+    pub(super) unavailable: Vec<UnavailableNode>,
     /// GPUs on free nodes and whether all nodes are free, by topology domain.
     pub(super) domains: BTreeMap<String, (i64, bool)>,
 }
 
-/// Counts a pool's nodes and validates the pool. `slices` gives the specs of the `ResourceSlices` of a node.
+/// Nodes that the status names which cannot be assigned.
+const MOST_NAMED: usize = 50;
+
+/// Counts a pool's nodes and validates the pool. `slices` gives the specs of the `ResourceSlices` of a node, and `unavailable` why nodes
+/// cannot be assigned, as the last plan knows.
 pub(super) fn observe_pool(
     pool: &HostNodePool,
     pools: &PoolSelectors,
     nodes: &[Arc<Node>],
     slices: impl Fn(&str) -> Vec<Value>,
+    unavailable: &UnavailableNodes,
 ) -> (HostNodePoolStatus, [ConditionUpdate; 2]) {
     let mut found = PoolNodes::default();
     let name = pool.name_any();
@@ -54,15 +62,20 @@ pub(super) fn observe_pool(
             }
             _ => continue,
         }
-        found.add_node(pool, node, &slices(&node.name_any()));
+        let name = node.name_any();
+        found.add_node(pool, node, &slices(&name), unavailable.get(&name));
     }
     found.contested.sort();
     found.quarantined.sort();
+    found.unavailable.sort_by(|a, b| a.name.cmp(&b.name));
+    found.unavailable.truncate(MOST_NAMED);
+    let unavailable_nodes = std::mem::take(&mut found.unavailable);
     let updates = [validate_pool(pool, &found), check_health(&found.quarantined)];
     let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
     let has_gpus = pool.spec.gpu_resource_name.is_some();
     let status = HostNodePoolStatus {
         nodes: Some(found.counts),
+        unavailable_nodes,
         gpus: has_gpus.then_some(found.gpus),
         free_gpus: has_gpus.then_some(found.free_gpus),
         fragmentation: pool.spec.topology_key.as_ref().map(|_| found.fragmentation()),
@@ -75,17 +88,24 @@ pub(super) fn observe_pool(
 }
 
 impl PoolNodes {
-    fn add_node(&mut self, pool: &HostNodePool, node: &Node, slices: &[Value]) {
+    /// `unavailable`: why it cannot be assigned although it looks free.
+    fn add_node(&mut self, pool: &HostNodePool, node: &Node, slices: &[Value], unavailable: Option<&String>) {
         let counts = &mut self.counts;
         counts.total += 1;
         let gpus = allocatable_gpus(pool, node);
         let mut is_free = false;
         match Assignment::read(node) {
-            None if is_assignable(node) => {
+            None if is_assignable(node) && unavailable.is_none() => {
                 counts.free += 1;
                 is_free = true;
             }
-            None => counts.unavailable += 1,
+            None => {
+                counts.unavailable += 1;
+                self.unavailable.extend(unavailable.map(|reason| UnavailableNode {
+                    name: node.name_any(),
+                    reason: reason.clone(),
+                }));
+            }
             Some(assignment) => match assignment.state {
                 AssignmentState::Reserved | AssignmentState::Joining => counts.joining += 1,
                 AssignmentState::Assigned | AssignmentState::Cordoned => counts.assigned += 1,

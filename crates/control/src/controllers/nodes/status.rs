@@ -1,10 +1,13 @@
-//! What a plan says of tenants, for their status.
+//! What a plan says of tenants and pools, for their status.
 
-use super::NodesContext;
+use super::{NodesContext, requested::UnavailableNodes};
 use crate::key::Key;
-use berth_planner::{Fleet, Plan, remember_unused_nodes};
+use berth_planner::{Fleet, NodeState, Plan, remember_unused_nodes};
 use kube::ResourceExt;
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Keeps what the plan says of each node group, and reconciles the tenants for which that changed.
 pub fn update_group_status(context: &NodesContext, plan: &Plan) {
@@ -15,6 +18,27 @@ pub fn update_group_status(context: &NodesContext, plan: &Plan) {
 pub fn update_unused_nodes(context: &NodesContext, fleet: &Fleet, plan: &Plan, kept: &BTreeSet<String>) {
     let unused = remember_unused_nodes(fleet, plan, kept);
     reconcile_tenants(context, &context.tenants.set_unused_nodes(unused));
+}
+
+/// Pause before the status of a pool says which nodes cannot be assigned: pods come and go there.
+const UNAVAILABLE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Keeps which nodes cannot be assigned, and why, and reconciles the pools for which that changed.
+pub fn update_unavailable_nodes(context: &NodesContext, fleet: &Fleet) {
+    for pool in context.unavailable.update(list_unavailable(fleet)) {
+        context.queue.add_after(Key::Pool(pool), UNAVAILABLE_PAUSE);
+    }
+}
+
+fn list_unavailable(fleet: &Fleet) -> BTreeMap<String, UnavailableNodes> {
+    let mut found: BTreeMap<String, UnavailableNodes> = BTreeMap::new();
+    for node in &fleet.nodes {
+        if let NodeState::Unavailable { reason } = &node.state {
+            let of_pool = found.entry(node.pool.clone()).or_default();
+            of_pool.insert(node.name.clone(), reason.clone());
+        }
+    }
+    found
 }
 
 fn reconcile_tenants(context: &NodesContext, uids: &BTreeSet<String>) {

@@ -2,6 +2,7 @@
 
 mod api;
 mod draining;
+mod in_use;
 mod markers;
 
 use super::*;
