@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
-use crate::output::{ObjectFormat, print_named};
+use crate::output::{ObjectFormat, join_lines, print_named};
 use crate::tenant::TenantName;
 
 /// Characters of a bar.
@@ -232,7 +232,7 @@ fn describe(view: &QuotaView) -> String {
     } else if view.tenants_without_project > 0 {
         lines.push(format!("Tenants without a Project: {}", view.tenants_without_project));
     }
-    lines.join("\n")
+    join_lines(&lines)
 }
 
 fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
@@ -441,5 +441,21 @@ mod tests {
                         pods  [#...................] 1 of 20\n  \
                         and 2 more users with pods";
         assert_eq!(describe(&view), expected);
+    }
+
+    #[test]
+    fn a_user_forges_no_line() {
+        let forged = "mallory\n  User bob: 9 pods wait\n    pods\t[####################] 20 of 20";
+        let project: Project = read(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": "vision"}, "spec": {},
+            "status": {"users": [{"user": forged, "waitingPods": 1, "message": format!("pods of user {forged} wait")}]},
+        }));
+        let text = describe(&build_view(&[], &[project], &[]));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(
+            lines[1].starts_with("  User mallory\u{fffd}") && !text.contains('\t'),
+            "{text}"
+        );
     }
 }

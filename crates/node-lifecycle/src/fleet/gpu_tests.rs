@@ -2,9 +2,9 @@
 
 use super::testing::{GPU, Objects, at, free_node, gpu_pool, in_state, later_snapshot, snapshot, tenant, waiting_pod};
 use crate::{
-    AssignmentState, NodeIndex,
+    AssignmentState,
     demand::Workload,
-    devices::{DeviceClass, Devices},
+    devices::{DeviceClass, Devices, MOST_SLICES, Slice, Slices},
     idle::IdleTracker,
 };
 use berth_api::{HostNodePool, labels};
@@ -86,14 +86,22 @@ fn pods_get_as_many_nodes_as_they_need_once_these_are_divided() {
 
 /// Eight devices of a class on the node `n1`.
 fn devices(extended_resource: Option<&str>) -> Devices {
-    let slices = NodeIndex::default();
     let devices: Vec<Value> = (0..8).map(|number| json!({"name": format!("gpu-{number}")})).collect();
-    let slice = json!({"driver": "gpu.example.com", "pool": {"name": "n1", "generation": 1}, "devices": devices});
-    slices.put("n1", Some(("n1", slice)));
-    let devices = Devices::new(Arc::new(slices));
-    let class = DeviceClass::read(&json!({"extendedResourceName": extended_resource}));
-    devices.put_class("gpu.example.com", Some(class));
+    let devices = Devices::new(Arc::new(slices(1, &devices)));
+    let spec = serde_json::from_value(json!({"extendedResourceName": extended_resource})).unwrap();
+    devices.put_class("gpu.example.com", Some(DeviceClass::read(spec)));
     devices
+}
+
+/// So many slices of the node `n1`, each with these devices.
+fn slices(count: usize, devices: &[Value]) -> Slices {
+    let slices = Slices::default();
+    let pool = json!({"name": "n1", "generation": 1});
+    let spec = json!({"driver": "gpu.example.com", "nodeName": "n1", "pool": pool, "devices": devices}).to_string();
+    for number in 0..count {
+        slices.put(&number.to_string(), Some(Slice::read(&spec).unwrap()));
+    }
+    slices
 }
 
 #[test]
@@ -116,6 +124,23 @@ fn devices_that_the_resource_of_the_pool_does_not_count_are_no_gpus() {
     );
     let partitions = json!({"nvidia.com/mig-1g.10gb": "56"});
     assert_eq!(node(None, &partitions).state, NodeState::Free);
+}
+
+#[test]
+fn a_node_with_more_slices_than_are_read_is_unavailable_for_that_reason_also_if_it_has_no_gpus() {
+    for allocatable in [json!({GPU: "8"}), json!({})] {
+        let fleet = snapshot(Objects {
+            pools: vec![Arc::new(gpu_pool())],
+            nodes: vec![Arc::new(free_node("n1", &allocatable))],
+            devices: Devices::new(Arc::new(slices(MOST_SLICES + 1, &[]))),
+            ..Objects::default()
+        });
+        let state = &fleet.nodes[0].state;
+        assert!(
+            matches!(state, NodeState::Unavailable { reason } if reason.contains("ResourceSlices")),
+            "{state:?}"
+        );
+    }
 }
 
 #[test]

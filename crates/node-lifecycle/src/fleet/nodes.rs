@@ -38,6 +38,8 @@ pub(super) struct ObservedNode<'a> {
     reported_gpus: u64,
     /// The resource that counts GPUs of its pool, if it has none of these.
     pub(super) lacks_gpus: Option<String>,
+    /// Whether more `ResourceSlices` are published for it than are read.
+    pub(super) has_unknown_devices: bool,
     pub(super) pods: Vec<&'a Workload>,
 }
 
@@ -116,6 +118,7 @@ pub(super) fn observe_nodes<'a>(
                 in_use: describe_use(&used.in_the_way),
                 reported_gpus: reported_gpus.unwrap_or_default(),
                 lacks_gpus,
+                has_unknown_devices: input.devices.exceed_limits(&name),
                 pool,
                 overlap,
                 rejected: input.rejected_nodes.reason(&name, input.now.as_second()),
@@ -329,6 +332,7 @@ mod tests {
             capacity: Amounts::new(),
             reported_gpus: 0,
             lacks_gpus: None,
+            has_unknown_devices: false,
             pods: Vec::new(),
         }
     }
@@ -373,6 +377,17 @@ mod tests {
             assert_eq!(reason.is_some(), is_closed, "{key} {effect}");
             assert_eq!(is_assignable(&object), !is_closed, "{key} {effect}");
         }
+    }
+
+    #[test]
+    fn a_node_with_more_slices_than_are_read_is_not_assigned() {
+        let object = with_taint("nvidia.com/gpu", "NoSchedule");
+        let node = |has_unknown_devices| ObservedNode {
+            has_unknown_devices,
+            ..observed(&object, None)
+        };
+        assert_eq!(unavailable_reason(&node(false)), None);
+        assert!(unavailable_reason(&node(true)).is_some_and(|why| why.contains("ResourceSlices")));
     }
 
     #[test]

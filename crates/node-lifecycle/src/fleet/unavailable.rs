@@ -22,6 +22,9 @@ pub(super) fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
         return Some(format!("an autoscaler is about to remove it (taint {taint})"));
     } else if let Some(taint) = autoscalers::find_startup_taint(node.object) {
         return Some(format!("it is not ready for use (taint {taint})"));
+    } else if node.has_unknown_devices {
+        // Who was root there may have published them, and the next tenant would get what they say.
+        "too many or too large ResourceSlices are published for it"
     } else if let Some(counted) = &node.lacks_gpus {
         return Some(describe_lacking(node, counted));
     } else if node.object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {

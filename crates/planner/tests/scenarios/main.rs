@@ -52,4 +52,5 @@ mod quotas;
 mod reclaim;
 mod release;
 mod scale_up;
+mod shared_pauses;
 mod unused;

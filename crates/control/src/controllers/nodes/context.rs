@@ -1,12 +1,12 @@
 //! What the controller of nodes works with.
 
 use super::{
-    clock::Clock,
     jobs::NodeJobs,
     requested::{RequestTracker, UnavailableTracker},
 };
 use crate::{
     apply::Applier,
+    clock::Clock,
     controllers::{
         schedule_policy::Schedules,
         tenant::{Tenants, WithoutClass},
