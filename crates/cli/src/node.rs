@@ -26,6 +26,13 @@ pub(crate) fn is_selected_by(node: &Node, pool: &HostNodePool) -> bool {
     selector.all(|(key, value)| node.labels().get(key) == Some(value))
 }
 
+/// Why nodes without a tenant cannot be assigned, as the pools say.
+pub(crate) fn unavailable_nodes(pools: &[HostNodePool]) -> BTreeMap<&str, &str> {
+    let statuses = pools.iter().filter_map(|pool| pool.status.as_ref());
+    let nodes = statuses.flat_map(|status| &status.unavailable_nodes);
+    nodes.map(|node| (node.name.as_str(), node.reason.as_str())).collect()
+}
+
 /// The extended resource that counts GPUs, by name of the HostNodePool. Pools without GPUs have none.
 pub(crate) type GpuResources = BTreeMap<String, String>;
 

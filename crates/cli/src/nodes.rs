@@ -96,7 +96,8 @@ fn describe(
     resources: &GpuResources,
     now: Timestamp,
 ) -> String {
-    let mut rows: Vec<[String; 6]> = nodes
+    let unavailable = node::unavailable_nodes(pools);
+    let mut rows: Vec<[String; 7]> = nodes
         .iter()
         .map(|node| {
             let annotation = |key: &str| node.annotations().get(key).cloned();
@@ -104,7 +105,16 @@ fn describe(
             let pool = pool_of(node, pools);
             let owner = annotation(labels::OWNER_UID).map(|uid| owners.get(&uid).cloned().unwrap_or(uid));
             let state = annotation(labels::NODE_STATE).or_else(|| label(labels::NODE_STATE));
-            let state = state.unwrap_or_else(|| if node::is_ready(node) { "Free" } else { "NotReady" }.into());
+            let why = unavailable
+                .get(node.name_any().as_str())
+                .filter(|_| state.is_none())
+                .copied();
+            let free = match why {
+                _ if !node::is_ready(node) => "NotReady",
+                Some(_) => "Unavailable",
+                None => "Free",
+            };
+            let state = state.unwrap_or_else(|| free.into());
             let since = annotation(labels::STATE_SINCE).and_then(|since| since.parse().ok());
             let resource = pool.as_ref().and_then(|pool| resources.get(pool));
             [
@@ -114,11 +124,12 @@ fn describe(
                 state,
                 resource.map_or_else(|| "-".into(), |resource| node::count_gpus(node, resource).to_string()),
                 format_age_since(since, now),
+                why.unwrap_or("-").to_owned(),
             ]
         })
         .collect();
     rows.sort();
-    format_table(["NODE", "POOL", "TENANT", "STATE", "GPUS", "SINCE"], &rows)
+    format_table(["NODE", "POOL", "TENANT", "STATE", "GPUS", "SINCE", "REASON"], &rows)
 }
 
 #[cfg(test)]
@@ -127,10 +138,13 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn nodes_show_pool_tenant_state_and_gpus() {
+    fn nodes_show_pool_tenant_state_gpus_and_why_they_are_unavailable() {
         let pool: HostNodePool = serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "h100"},
             "spec": {"nodeSelector": {"gpu": "h100"}, "gpuResourceName": "nvidia.com/gpu"},
+            "status": {"unavailableNodes": [
+                {"name": "n1", "reason": "an older plan"}, {"name": "n3", "reason": "it is in use: shop/web-1 runs there"},
+            ]},
         }))
         .unwrap();
         let status =
@@ -139,6 +153,7 @@ mod tests {
             serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
         };
         let nodes = [
+            node(json!({"name": "n3", "labels": {"gpu": "h100"}})),
             node(json!({"name": "n2", "labels": {"gpu": "h100"}})),
             node(
                 json!({"name": "n1", "labels": {"gpu": "h100", "berth.dev/pool": "h100"}, "annotations": {
@@ -152,9 +167,10 @@ mod tests {
         let now = "2026-01-01T00:05:00Z".parse().unwrap();
         let text = describe(&nodes, &pools, &owners, &node::gpu_resources(&pools), now);
         let expected = "\
-NODE  POOL  TENANT       STATE     GPUS  SINCE
-n1    h100  team/vision  Assigned  8     5m
-n2    h100  -            Free      8     -";
+NODE  POOL  TENANT       STATE        GPUS  SINCE  REASON
+n1    h100  team/vision  Assigned     8     5m     -
+n2    h100  -            Free         8     -      -
+n3    h100  -            Unavailable  8     -      it is in use: shop/web-1 runs there";
         assert_eq!(text, expected);
     }
 }

@@ -42,7 +42,10 @@ use controllers::{
     Controllers,
     host_node_pool::HostNodePoolContext,
     idle_gpus::{GpuMetricsSource, IdleGpusContext},
-    nodes::{NodesContext, requested::RequestTracker},
+    nodes::{
+        NodesContext,
+        requested::{RequestTracker, UnavailableTracker},
+    },
     quota_use::{self, QuotaUseContext},
     quotas::QuotasContext,
     schedule_policy::{SchedulePolicyContext, Schedules},
@@ -220,6 +223,7 @@ fn build_controllers(
     let recorder = EventRecorder::new(client.clone());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
+    let unavailable = Arc::new(UnavailableTracker::default());
     Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),
@@ -253,6 +257,7 @@ fn build_controllers(
             client: client.clone(),
             stores: stores.clone(),
             requested: Arc::clone(&requested),
+            unavailable: Arc::clone(&unavailable),
             recorder: recorder.clone(),
         },
         shared_nodes: SharedNodesContext {
@@ -290,6 +295,7 @@ fn build_controllers(
             idle: berth_node_lifecycle::idle::IdleTracker::default(),
             rejected_nodes: berth_node_lifecycle::rejections::RejectedNodes::default(),
             requested,
+            unavailable,
             runtime,
             tenants,
             quotas,

@@ -14,7 +14,7 @@ use berth_node_lifecycle::{
     NodeIndex, PoolSelectors,
     demand::WorkloadIndex,
     devices::{Devices, Slices},
-    pod_requests::Requests,
+    platform_pods::PlatformPod,
     shared_nodes::SharedPod,
 };
 use berth_quota::Projects;
@@ -50,8 +50,8 @@ pub struct Stores {
     pub priority_classes: Store<PriorityClass>,
     /// Host nodes.
     pub nodes: Store<Node>,
-    /// What the platform's own pods request of each node.
-    pub usage: Arc<NodeIndex<Requests>>,
+    /// Pods that no syncer made.
+    pub usage: Arc<NodeIndex<PlatformPod>>,
     /// Tenants' pods on the host.
     pub workloads: Arc<WorkloadIndex>,
     /// Those of them that request devices.

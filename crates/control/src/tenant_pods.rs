@@ -4,8 +4,7 @@ use berth_api::{labels, names};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-/// Annotation of a mirror pod with the kubelet's ID of the static pod.
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(crate) use berth_node_lifecycle::platform_pods::MIRROR;
 
 /// Whether a syncer made a pod: it says so, and is in the workload namespace of the tenant that its label names. Everything else is the platform's,
 /// such as its DaemonSets, in whichever namespace. Who may create pods in another namespace could otherwise make the nodes of a tenant grow, keep it

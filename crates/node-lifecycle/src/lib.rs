@@ -8,6 +8,7 @@
 //! | [`transitions`] | the next state of a node between two tenants |
 //! | [`demand`] | the demand of tenants' pods for nodes |
 //! | [`devices`] | the same for claims of devices (dynamic resource allocation) |
+//! | [`platform_pods`] | the platform's own pods on nodes, and those that keep a node from being assigned |
 //! | [`fleet`] | all of it as the planner's input |
 //! | [`shared_nodes`] | which nodes several tenants may use at the same time |
 //!
@@ -22,6 +23,7 @@ pub mod fleet;
 pub mod idle;
 pub mod node;
 mod node_index;
+pub mod platform_pods;
 pub mod pod_requests;
 mod pools;
 pub mod recorded_gpus;

@@ -34,6 +34,9 @@ pub struct Pool {
     pub name: String,
     /// The resource that counts GPUs, which is the unit of quotas. None: each node counts as one GPU, and the pool has none.
     pub gpu_resource_name: Option<String>,
+    /// GPUs that a node counts for at least in quotas: what it has once it is assigned, which may be more than while it is free. 0: what
+    /// it has.
+    pub least_gpus: u64,
     /// Product of its GPUs, by which quotas limit several pools together. None: no limit of a product counts it.
     pub product: Option<String>,
     /// Whether the pool has a topology key, so that whole topology domains are kept together.
@@ -69,7 +72,7 @@ impl Pool {
     pub(crate) fn count_reported(&self, gpus: u64) -> u64 {
         self.gpu_resource_name
             .as_ref()
-            .map_or(1, |_| gpus.clamp(1, MAX_NODE_GPUS))
+            .map_or(1, |_| gpus.max(self.least_gpus).clamp(1, MAX_NODE_GPUS))
     }
 }
 
@@ -133,6 +136,9 @@ pub struct Node {
     pub pods: u32,
     /// Since when no pod with GPUs runs on it. None: it is in use.
     pub idle_since: Option<Seconds>,
+    /// Only pods that use none of its devices keep it: they would come again if it were released as idle. It is idle all the same, and
+    /// goes to others that lack it.
+    pub kept_by_pods: bool,
     /// The highest priority among the pods that use it.
     pub priority: i32,
     /// Gangs that run on this node and on others. A gang that loses one of its nodes stops on all of them.

@@ -24,6 +24,7 @@ mod first_gang;
 mod fleet;
 mod impossible;
 mod incoming;
+mod kept_by_pods;
 mod load;
 mod minimum;
 mod over_limit;
@@ -95,6 +96,7 @@ pub fn plan(fleet: &Fleet) -> Plan {
         let pass = count_elsewhere(&mut passes, at, &[]);
         pass.reject_impossible_requests();
         pass.place_on_held_nodes();
+        pass.keep_nodes_of_other_pods();
         pass.release_idle_of_satisfied_groups();
         pass.serve_minimums_and_requests();
         pass.release_unused();

@@ -10,6 +10,7 @@ mod drained;
 mod explain;
 mod foreign_pods;
 mod idle;
+mod in_use;
 mod quota_sums;
 mod random;
 mod recorded_gpus;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         rejected::rejected_reservation_moves_to_another_node,
         drained::a_quota_is_not_walked_around_by_nodes_that_drain,
         foreign_pods::a_pod_elsewhere_with_the_labels_of_a_tenants_keeps_no_node,
+        in_use::a_node_on_which_the_platform_runs_a_pod_is_not_assigned,
         recorded_gpus::a_node_that_reports_fewer_gpus_brings_its_tenant_no_other,
         quota_sums::sums_of_used_quota_agree_whatever_happens,
         schedules::a_stop_releases_the_nodes_and_gives_them_back,

@@ -366,6 +366,19 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
             json!({"sharing": "MPS", "nvidia": {"devicePluginConfig": "mps-4"}, "scrub": {"steps": ["GPUReset"]}}),
             "requires the step MPS",
         ),
+        (
+            json!({"sharing": "MIG", "nvidia": {"migConfig": "all-1g.10gb"}}),
+            "set gpusPerAssignedNode",
+        ),
+        (
+            json!({"sharing": "TimeSlicing", "nvidia": {"devicePluginConfig": "shared-4"}}),
+            "set gpusPerAssignedNode",
+        ),
+        (
+            json!({"gpuResourceName": null, "gpusPerAssignedNode": 56}),
+            "gpusPerAssignedNode requires spec.gpuResourceName",
+        ),
+        (json!({"gpusPerAssignedNode": 0}), "spec.gpusPerAssignedNode"),
         (json!({"nvidia": {"mpsRoot": "/run"}}), "spec.nvidia.mpsRoot"),
         (
             json!({"nvidia": {"driverRoot": "/opt/../etc"}}),

@@ -10,7 +10,7 @@ pub use autoscaling::AutoscalingSpec;
 pub use pause::PauseSpec;
 pub use policy::{PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts};
 pub use scrub::{NodeProgram, ScrubPolicy, ScrubSpec, ScrubStep, ValidateSpec};
-pub use status::{HostNodePoolStatus, NodeCounts, RequestedNodes};
+pub use status::{HostNodePoolStatus, NodeCounts, RequestedNodes, UnavailableNode};
 
 use crate::{AllowedNamespaces, KubeDuration, NodeMode, allowed_namespaces::grace_seconds};
 use kube::{CustomResource, KubeSchema};
@@ -66,6 +66,12 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("!has(self.gpuProduct) || has(self.gpuResourceName)")
     .message("gpuProduct requires spec.gpuResourceName")
     .field_path(".gpuProduct"))]
+#[x_kube(validation = Rule::new("!has(self.gpuResourceName) || !has(self.nvidia) || !(has(self.nvidia.migConfig) || has(self.nvidia.devicePluginConfig)) || has(self.gpusPerAssignedNode)")
+    .message("with nvidia.migConfig or nvidia.devicePluginConfig a node has another number of GPUs once it is assigned: set gpusPerAssignedNode, so that quotas count them beforehand")
+    .field_path(".gpusPerAssignedNode"))]
+#[x_kube(validation = Rule::new("!has(self.gpusPerAssignedNode) || has(self.gpuResourceName)")
+    .message("gpusPerAssignedNode requires spec.gpuResourceName")
+    .field_path(".gpusPerAssignedNode"))]
 #[x_kube(validation = Rule::new("!('Shared' in self.modes) || self.modes.size() == 1")
     .message("a pool that offers the mode Shared offers no other mode")
     .field_path(".modes"))]
@@ -101,6 +107,13 @@ pub struct HostNodePoolSpec {
         regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub gpu_resource_name: Option<String>,
+
+    /// How many of gpuResourceName a node has once it is assigned: its MIG instances, or its GPUs times the replicas of each. Quotas and the
+    /// demand of pods count a node with at least so many, also while it is free and has fewer. Required with nvidia.migConfig and
+    /// nvidia.devicePluginConfig.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub gpus_per_assigned_node: Option<u32>,
 
     /// Name of the product of its GPUs, for example H100. Quotas of Organizations and Projects can limit all pools of a product
     /// together.
@@ -159,6 +172,7 @@ impl Default for HostNodePoolSpec {
             allowed_namespaces: AllowedNamespaces::default(),
             enforcement_grace_period: None,
             gpu_resource_name: None,
+            gpus_per_assigned_node: None,
             gpu_product: None,
             modes: default_modes(),
             topology_key: None,

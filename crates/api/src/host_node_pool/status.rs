@@ -23,6 +23,9 @@ pub struct HostNodePoolStatus {
     /// Counts of nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodeCounts>,
+    /// Nodes without an owner that cannot be assigned, and why: the first 50 by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unavailable_nodes: Vec<UnavailableNode>,
     /// GPUs on all nodes of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<i64>,
@@ -43,6 +46,15 @@ pub struct HostNodePoolStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// A node that cannot be assigned.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnavailableNode {
+    /// Name of the node.
+    pub name: String,
+    /// Why it cannot be assigned.
+    pub reason: String,
+}
+
 /// Nodes that Berth requests from an autoscaler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestedNodes {
@@ -57,7 +69,7 @@ pub struct RequestedNodes {
 pub struct NodeCounts {
     /// Nodes whose labels match.
     pub total: u32,
-    /// Nodes that could be assigned now: no owner, Ready, schedulable.
+    /// Nodes that could be assigned now: no owner, Ready, schedulable, not in use.
     pub free: u32,
     /// Nodes that are reserved for a tenant or being prepared for it.
     #[serde(default)]
@@ -70,6 +82,6 @@ pub struct NodeCounts {
     /// Nodes that could not be recycled. The annotation berth.dev/quarantine of each says why.
     #[serde(default)]
     pub quarantined: u32,
-    /// Nodes without an owner that cannot be assigned: not Ready, cordoned, or being deleted.
+    /// Nodes without an owner that cannot be assigned: not Ready, cordoned, in use, or being deleted.
     pub unavailable: u32,
 }

@@ -6,7 +6,7 @@ mod text;
 
 use std::process::ExitCode;
 
-use berth_api::{NodeGroupStatus, TenantCluster, conditions, labels};
+use berth_api::{HostNodePool, NodeGroupStatus, TenantCluster, conditions, labels};
 use clap::Subcommand;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node};
@@ -23,6 +23,8 @@ use crate::tenant::{self, TenantHead, TenantName};
 
 /// How many of the newest Events are shown.
 const EVENTS: usize = 10;
+/// The state of a node without an assignment.
+const FREE: &str = "Free";
 
 /// The explanation of a tenant. Programs read it: fields are only ever added.
 #[derive(Debug, Serialize)]
@@ -179,7 +181,16 @@ async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
     };
     // Events of nodes are in the namespace `default`.
     let events = list_events(client, "default", "Node", name).await?;
-    Ok(build_node_view(&node, owner, events))
+    let mut view = build_node_view(&node, owner, events);
+    if view.state == FREE && view.unavailable.is_none() {
+        // Without the permission nothing is known.
+        let pools = Api::<HostNodePool>::all(client.clone())
+            .list(&ListParams::default())
+            .await;
+        let pools = pools.map(|list| list.items).unwrap_or_default();
+        view.unavailable = node::unavailable_nodes(&pools).get(name).map(|why| (*why).to_owned());
+    }
+    Ok(view)
 }
 
 /// Events of an object, the oldest first.
@@ -242,7 +253,7 @@ fn build_node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -
         } else {
             None
         },
-        state: state.unwrap_or_else(|| "Free".into()),
+        state: state.unwrap_or_else(|| FREE.into()),
         since: moment(labels::STATE_SINCE),
         tenant: owner.or_else(|| label(labels::TENANT)),
         previous_tenant: annotation(labels::PREVIOUS_TENANT),

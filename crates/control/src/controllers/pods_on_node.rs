@@ -6,6 +6,7 @@ use crate::{
     error::{ReconcileError, api},
     tenant_pods::{MIRROR, is_of_tenant},
 };
+use berth_node_lifecycle::platform_pods::is_in_the_way;
 use berth_runtime::watched::{Watched, for_each};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -19,6 +20,8 @@ pub(super) struct PodsOnNode {
     pub(super) of_tenants: Vec<Pod>,
     /// UIDs of the other pods, and the kubelet's IDs of static pods.
     pub(super) platform: Vec<String>,
+    /// `namespace/name` of those of the other pods that keep the node from being assigned ([`is_in_the_way`]).
+    pub(super) in_the_way: Vec<String>,
     /// Those of the other pods that DaemonSets made.
     pub(super) of_daemon_sets: Vec<Pod>,
 }
@@ -50,6 +53,9 @@ impl PodsOnNode {
     fn add(&mut self, mut pod: Pod) {
         if !is_of_tenant(&pod) {
             self.platform.extend(ids_on_node(&pod));
+            if is_in_the_way(&pod) {
+                self.in_the_way.push(full_name(&pod));
+            }
             if is_of_daemon_set(&pod) {
                 self.of_daemon_sets.push(pod);
             }

@@ -17,7 +17,7 @@ use berth_api::{
 };
 use berth_node_lifecycle::{
     Assignment,
-    demand::{SchedulingState, Workload, needs_node_of},
+    demand::{PoolDevices, SchedulingState, Workload, needs_node_of},
 };
 use berth_quota::{Amounts, Projects};
 use berth_runtime::{
@@ -207,7 +207,7 @@ fn sum_gpus(stores: &Stores) -> HashMap<String, BTreeMap<String, u64>> {
         };
         let amount = match pools.get(&assignment.pool).and_then(Option::as_ref) {
             Some(resource) => resolved.count_devices(workload, resource),
-            None => u64::from(needs_node_of(workload, false) && counted_nodes.insert(node)),
+            None => u64::from(needs_node_of(workload, PoolDevices::None) && counted_nodes.insert(node)),
         };
         if amount > 0 {
             let of_tenant = sum.entry(assignment.uid.clone()).or_default();

@@ -88,6 +88,7 @@ pub async fn start(
     } = objects;
     let owners = pods_on_nodes::Owners {
         nodes: nodes.clone(),
+        pools: pools.clone(),
         tenants: tenants.clone(),
         queue: queue.clone(),
     };

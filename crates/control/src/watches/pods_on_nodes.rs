@@ -6,10 +6,10 @@ use super::{
     follow::{Index, follow},
 };
 use crate::key::Key;
-use berth_api::{TenantCluster, labels};
+use berth_api::{HostNodePool, TenantCluster, labels};
 use berth_node_lifecycle::{
     Assignment, NodeIndex, node,
-    pod_requests::{self, Requests},
+    platform_pods::PlatformPod,
     shared_nodes::{self, SharedPod},
 };
 use berth_runtime::queue::Queue;
@@ -32,12 +32,13 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone)]
 pub(super) struct Owners {
     pub(super) nodes: Store<Node>,
+    pub(super) pools: Store<HostNodePool>,
     pub(super) tenants: Store<TenantCluster>,
     pub(super) queue: Queue<Key>,
 }
 
 impl Owners {
-    /// Puts the tenants of these nodes into the queue.
+    /// Puts the tenants of these nodes into the queue. What changed on a node that no tenant has may decide whether one gets it.
     pub(super) fn wake(&self, nodes: &BTreeSet<String>) {
         for node in nodes {
             let Some(node) = self.nodes.get(&ObjectRef::new(node)) else {
@@ -51,6 +52,9 @@ impl Owners {
                 }
             }
             let owner = Assignment::read(&node);
+            if owner.is_none() && node::shared_pool_of(&node).is_none() && self.is_in_a_pool(&node) {
+                self.queue.add_after(Key::Fleet, FLEET_PAUSE);
+            }
             let Some(uid) = owner.map(|record| record.uid).filter(|uid| !uid.is_empty()) else {
                 continue;
             };
@@ -61,25 +65,35 @@ impl Owners {
             }
         }
     }
+
+    fn is_in_a_pool(&self, node: &Node) -> bool {
+        let pools = self.pools.state();
+        pools.iter().any(|pool| pool.spec.selects(node.labels()))
+    }
 }
 
-/// Watches the platform's pods on nodes, without placeholders, which every pod preempts. The receiver resolves when the first
+/// Watches the pods on nodes that no syncer made, without placeholders, which every pod preempts. The receiver resolves when the first
 /// list is complete.
 pub(super) fn platform_pods(
     client: &Client,
     owners: Owners,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
-) -> (Arc<NodeIndex<Requests>>, oneshot::Receiver<()>) {
+) -> (Arc<NodeIndex<PlatformPod>>, oneshot::Receiver<()>) {
     let index = Arc::new(NodeIndex::default());
     let (listed, is_listed) = oneshot::channel();
     let api = Api::all(client.clone());
     let config = watcher::Config::default()
-        .labels(&format!("!{},!{}", labels::TENANT, labels::PLACEHOLDER))
+        .labels(&format!(
+            "{}!={},!{}",
+            labels::MANAGED_BY,
+            labels::MANAGED_BY_SYNCER,
+            labels::PLACEHOLDER
+        ))
         .fields("spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed");
     let (of_task, stop) = (Arc::clone(&index), stop.clone());
     tasks.spawn(async move {
-        let place = |pod: &Pod| Some((pod.spec.as_ref()?.node_name.clone()?, pod_requests::of_pod(pod)));
+        let place = |pod: &Pod| Some((pod.spec.as_ref()?.node_name.clone()?, PlatformPod::read(pod)));
         let places = Places {
             index: &of_task,
             place,

@@ -11,7 +11,7 @@
 //! | required affinity to pods like itself | nodes of the domain where those run; else one node, or one domain, for all of them |
 //! | the gang that the syncer recorded | one demand for all its pods, those not created yet included if half of them exist |
 //! | scheduling gates, deletion, a node name | no demand |
-//! | no request for devices, in a pool that has them | no demand, unless it selects the pool or the group |
+//! | no request for devices of a pool that has them | no demand, unless it selects the pool or the group |
 
 mod autoscaling;
 mod node_rules;
@@ -29,11 +29,12 @@ pub use node_rules::NodeRules;
 pub use read_pod::read_claims;
 pub use share::Share;
 pub use translate::{
-    HostNode, NodeGroupDemand, PoolNodes, SATISFIED, Tenant, TenantDemand, needs_node_of, translate_demand,
+    HostNode, NodeGroupDemand, PoolDevices, PoolNodes, SATISFIED, Tenant, TenantDemand, needs_node_of,
+    translate_demand, uses_node_of,
 };
 pub use workload::{
     ANTI_AFFINITY_PREFIX, Claim, DRA_PREFIX, Gang, PodAffinity, SPREAD_PREFIX, SchedulingState, Spread, Workload,
-    available_amounts, is_device, shorten,
+    available_amounts, is_device, is_of_same_domain, shorten,
 };
 pub use workload_index::WorkloadIndex;
 

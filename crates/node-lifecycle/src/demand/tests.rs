@@ -38,7 +38,7 @@ fn member(name: &str, size: u32, scheduling: SchedulingState) -> Workload {
 fn of_pool(nodes: Vec<HostNode<'_>>) -> PoolNodes<'_> {
     PoolNodes {
         nodes,
-        has_devices: true,
+        devices: PoolDevices::Any,
         topology: Some("rack"),
     }
 }
@@ -124,7 +124,43 @@ fn a_pod_without_devices_gets_no_gpu_node_unless_it_asks_for_the_group() {
         groups(&[selecting(plain.clone(), "berth.dev/node-group", "burst")]),
         ["burst"]
     );
-    assert!(needs_node_of(&plain, false) && !needs_node_of(&plain, true));
+    assert!(needs_node_of(&plain, PoolDevices::None) && !needs_node_of(&plain, PoolDevices::Any));
+}
+
+#[test]
+fn only_gpus_bring_a_node_of_a_pool_that_counts_gpus() {
+    let gpus = PoolDevices::Gpus("nvidia.com/gpu");
+    let needs = |resource: &str, devices| {
+        let pod = Workload {
+            amounts: [(resource.to_owned(), 1)].into(),
+            ..Workload::default()
+        };
+        needs_node_of(&pod, devices)
+    };
+    for resource in [
+        "nvidia.com/gpu",
+        "nvidia.com/mig-1g.10gb",
+        "dra:gpu.nvidia.com",
+        "deviceclass.resource.kubernetes.io/gpu.nvidia.com",
+    ] {
+        assert!(needs(resource, gpus), "{resource}");
+    }
+    assert!(!needs("rdma/hca", gpus) && needs("rdma/hca", PoolDevices::Any));
+    assert!(!needs("millicpu", gpus) && !needs("millicpu", PoolDevices::Any));
+    // A claim that requests nothing is no amount.
+    let claim = Claim {
+        namespace: "berth-w".into(),
+        name: "none".into(),
+        is_template: false,
+        generated: None,
+    };
+    let pod = Workload {
+        claims: vec![claim],
+        ..Workload::default()
+    };
+    assert!(!needs_node_of(&pod, gpus) && !needs_node_of(&pod, PoolDevices::Any));
+    let chooses = selecting(pod, "berth.dev/pool", "h100");
+    assert!(needs_node_of(&chooses, gpus) && !uses_node_of(&chooses, gpus));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{
     share::{Constraints, Share, UsedShare},
     topology_spread::SpreadLimits,
     units::{DomainRule, SchedulingUnit, group_into_units},
-    workload::{ANTI_AFFINITY_PREFIX, Workload, is_device, shorten},
+    workload::{ANTI_AFFINITY_PREFIX, Workload, is_device, is_of_claims, is_of_same_domain, shorten},
 };
 use berth_api::labels;
 use berth_planner::{Amounts, Demand, PodSet, Seconds, Topology, Unplanned};
@@ -43,10 +43,34 @@ pub struct NodeGroupDemand<'a> {
 #[derive(Debug, Default)]
 pub struct PoolNodes<'a> {
     pub nodes: Vec<HostNode<'a>>,
-    /// Whether any of them has devices.
-    pub has_devices: bool,
+    /// Which devices pods must request to need one.
+    pub devices: PoolDevices<'a>,
     /// Label whose values are its topology domains.
     pub topology: Option<&'a str>,
+}
+
+/// The devices of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PoolDevices<'a> {
+    /// Its nodes have none.
+    #[default]
+    None,
+    /// Of any kind.
+    Any,
+    /// GPUs, which this extended resource counts: resources of its domain, as MIG instances are, and devices of claims. Not network devices
+    /// beside them.
+    Gpus(&'a str),
+}
+
+impl PoolDevices<'_> {
+    /// Whether a resource counts such devices.
+    pub fn include(self, resource: &str) -> bool {
+        match self {
+            Self::None => false,
+            Self::Any => is_device(resource),
+            Self::Gpus(counted) => is_of_claims(resource) || is_of_same_domain(resource, counted),
+        }
+    }
 }
 
 /// A tenant whose demand is translated.
@@ -101,14 +125,18 @@ struct EligibilityCache<'a> {
 /// Comparisons of pods of one tenant with nodes: some tenths of a second. What is left then waits until pods before it have their nodes.
 const MAX_COMPARISONS: usize = 5_000_000;
 
-/// Whether a pod needs a node of a pool. In a pool with devices, only pods that request a device, or select the pool or the group,
+/// Whether a pod needs a node of a pool. In a pool with devices, only pods that request one of them, or select the pool or the group,
 /// need one.
-pub fn needs_node_of(workload: &Workload, pool_has_devices: bool) -> bool {
+pub fn needs_node_of(workload: &Workload, devices: PoolDevices<'_>) -> bool {
     !workload.rules.selects_nodes_by_name()
-        && (!pool_has_devices
-            || workload.requests_devices()
+        && (uses_node_of(workload, devices)
             || workload.rules.mentions(labels::POOL)
             || workload.rules.mentions(labels::NODE_GROUP))
+}
+
+/// Whether a pod uses a node of a pool for what the pool offers: its devices, if it has any.
+pub fn uses_node_of(workload: &Workload, devices: PoolDevices<'_>) -> bool {
+    devices == PoolDevices::None || workload.amounts.keys().any(|resource| devices.include(resource))
 }
 
 /// The demand of a tenant beyond the capacity that is left on its nodes of other groups.
@@ -134,7 +162,7 @@ pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_
             let pool = pools.get(group.pool)?;
             let mut pods = unit.pods.iter();
             let serves =
-                pods.all(|pod| needs_node_of(pod, pool.has_devices) && eligibility.can_serve(pod, group, &pool.nodes));
+                pods.all(|pod| needs_node_of(pod, pool.devices) && eligibility.can_serve(pod, group, &pool.nodes));
             serves.then_some((*group, pool))
         });
         let Some((first, first_pool)) = could.next() else {
@@ -182,7 +210,7 @@ fn group_of_large_rules<'a>(
     let pod = unit.pods.iter().find(|pod| pod.rules.too_large.is_some())?;
     let waits_for = |group: &&&NodeGroupDemand<'_>| {
         let pool = pools.get(group.pool);
-        pool.is_some_and(|pool| needs_node_of(pod, pool.has_devices))
+        pool.is_some_and(|pool| needs_node_of(pod, pool.devices))
     };
     groups.iter().find(waits_for).copied()
 }

@@ -2,7 +2,7 @@
 
 use super::node_rules::NodeRules;
 use crate::pod_requests::Requests;
-use berth_api::names;
+use berth_api::{DEVICES_BY_CLASS, names};
 use berth_planner::{Amounts, Seconds};
 
 /// A tenant's pod on the host.
@@ -97,10 +97,6 @@ impl Workload {
             .map(|spread| format!("{SPREAD_PREFIX}{}", spread.key));
         anti_affinity.chain(spread)
     }
-
-    pub fn requests_devices(&self) -> bool {
-        !self.claims.is_empty() || self.amounts.keys().any(|resource| is_device(resource))
-    }
 }
 
 /// Most bytes of a text that only identifies something and is shown in messages.
@@ -118,6 +114,20 @@ pub fn shorten(text: &str) -> String {
 /// Whether a resource counts devices: extended resources have a domain, those of claims the prefix `dra:`.
 pub fn is_device(resource: &str) -> bool {
     resource.contains('/') || resource.starts_with(DRA_PREFIX)
+}
+
+/// Whether a resource counts devices that pods get by claims, their own or those that the scheduler makes for them.
+pub fn is_of_claims(resource: &str) -> bool {
+    resource.starts_with(DRA_PREFIX) || resource.starts_with(DEVICES_BY_CLASS)
+}
+
+/// Whether two extended resources have the same domain: `nvidia.com/gpu` and `nvidia.com/mig-1g.10gb`.
+pub fn is_of_same_domain(one: &str, other: &str) -> bool {
+    domain_of(one).is_some_and(|domain| domain_of(other) == Some(domain))
+}
+
+fn domain_of(resource: &str) -> Option<&str> {
+    resource.split_once('/').map(|(domain, _)| domain)
 }
 
 /// Prefix of resources that count devices of a class.
@@ -206,7 +216,6 @@ mod tests {
             expected.map(|(name, amount)| (name.to_owned(), amount)).into()
         );
         assert_eq!((read.name.as_str(), read.priority, read.since), ("ml/train-0", 7, 100));
-        assert!(read.requests_devices());
         assert_eq!(required_amounts(&[("memory".to_owned(), 1000)].into())["MiB memory"], 1);
         assert!(available_amounts(&[("memory".to_owned(), 1000)].into()).is_empty());
     }

@@ -5,7 +5,7 @@ use crate::{
     devices::Devices,
     fleet::{SnapshotInput, TenantInput, build_snapshot},
     idle::IdleTracker,
-    pod_requests::Requests,
+    platform_pods::NodeUse,
     rejections::RejectedNodes,
 };
 use berth_api::{HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec, labels, names::TenantId};
@@ -89,7 +89,7 @@ fn fleet(groups: Vec<NodeGroup>, nodes: &[Value], workloads: Vec<Arc<Workload>>)
         projects: Vec::new(),
         tenants: vec![TenantInput::accepted(cluster)],
         workloads,
-        platform: &|_| Requests::new(),
+        platform: &|_| NodeUse::default(),
         devices: &Devices::default(),
         idle: &IdleTracker::default(),
         rejected_nodes: &RejectedNodes::default(),

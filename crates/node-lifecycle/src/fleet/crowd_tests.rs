@@ -36,6 +36,7 @@ fn fleet(nodes: usize, mut workloads: Vec<Arc<Workload>>) -> Fleet {
         nodes: (0..nodes).map(node).collect(),
         tenants: vec![tenant("vision"), tenant("speech")],
         workloads,
+        ..Objects::default()
     })
 }
 

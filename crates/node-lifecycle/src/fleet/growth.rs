@@ -1,6 +1,6 @@
 //! Pools to which an autoscaler adds nodes: limits of their growth, and what is known about nodes that do not exist yet.
 
-use super::nodes::{NodesByPool, ObservedNode};
+use super::nodes::{DevicesByPool, NodesByPool, ObservedNode};
 use crate::{
     demand::{HostNode, PoolNodes},
     node::{autoscalers, is_ready},
@@ -8,7 +8,7 @@ use crate::{
 use berth_api::HostNodePool;
 use berth_planner::{Amounts, ScaleUpLimits, Seconds};
 use kube_core::ResourceExt;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Maximum number of placeholders of a pool.
 pub const MAX_PLACEHOLDERS: u32 = 500;
@@ -45,7 +45,7 @@ pub(super) fn add_expected_nodes<'a>(
     nodes: &mut NodesByPool<'a>,
     pools: &[&'a HostNodePool],
     observed: &[ObservedNode<'_>],
-    with_devices: &BTreeSet<String>,
+    devices: &DevicesByPool<'a>,
     now: Seconds,
 ) {
     for pool in pools {
@@ -68,7 +68,7 @@ pub(super) fn add_expected_nodes<'a>(
         };
         let like_them = PoolNodes {
             nodes: vec![imagined],
-            has_devices: with_devices.contains(name),
+            devices: devices.get(name).copied().unwrap_or_default(),
             topology: pool.spec.topology_key.as_deref(),
         };
         nodes.insert(name, like_them);
@@ -78,7 +78,7 @@ pub(super) fn add_expected_nodes<'a>(
 /// Whether a node without a tenant is new and cannot be used yet.
 pub(super) fn is_starting(node: &ObservedNode<'_>, now: Seconds) -> bool {
     let unfinished =
-        !is_ready(node.object) || autoscalers::find_startup_taint(node.object).is_some() || node.lacks_devices;
+        !is_ready(node.object) || autoscalers::find_startup_taint(node.object).is_some() || node.lacks_gpus.is_some();
     let came = node.object.creation_timestamp().map_or(0, |time| time.0.as_second());
     let leaves =
         node.object.metadata.deletion_timestamp.is_some() || autoscalers::find_removal_taint(node.object).is_some();

@@ -38,6 +38,7 @@ fn fleet_with_policy(
         nodes: nodes.map(Arc::new).collect(),
         tenants: vec![TenantInput::accepted(cluster)],
         workloads: vec![Arc::new(pod)],
+        ..Objects::default()
     })
 }
 

@@ -1,9 +1,11 @@
 //! The snapshot of the fleet from which the planner decides. It reads no state except [`IdleTracker`] and [`RejectedNodes`].
 
+mod capacity;
 mod growth;
 mod nodes;
 mod quotas;
 mod tenants;
+mod unavailable;
 
 pub use growth::MAX_PLACEHOLDERS;
 
@@ -11,7 +13,7 @@ use crate::{
     demand::{TenantDemand, Workload},
     devices::Devices,
     idle::IdleTracker,
-    pod_requests::Requests,
+    platform_pods::NodeUse,
     rejections::RejectedNodes,
 };
 use berth_api::{
@@ -22,7 +24,7 @@ use berth_planner::{Fleet, Order, Pool, Reclaim, Tenant, UnusedNodes};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
-use nodes::{group_by_pool, observe_nodes, planner_node, pools_with_devices};
+use nodes::{devices_by_pool, group_by_pool, observe_nodes, planner_node};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
@@ -39,8 +41,8 @@ pub struct SnapshotInput<'a> {
     pub projects: Vec<Arc<Project>>,
     pub tenants: Vec<TenantInput>,
     pub workloads: Vec<Arc<Workload>>,
-    /// Resources that the platform's own pods use on a node.
-    pub platform: &'a dyn Fn(&str) -> Requests,
+    /// What pods on a node mean that no syncer made.
+    pub platform: &'a dyn Fn(&str) -> NodeUse,
     /// Claims of devices, and devices of nodes.
     pub devices: &'a Devices,
     pub idle: &'a IdleTracker,
@@ -91,14 +93,14 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
     let mut pools: Vec<&HostNodePool> = input.pools.iter().map(Arc::as_ref).collect();
     pools.sort_by_key(|pool| pool.name_any());
     let observed = observe_nodes(input, &pools, &resolved);
-    let with_devices = pools_with_devices(&pools, &observed);
+    let devices = devices_by_pool(&pools, &observed);
 
     let mut by_tenant: HashMap<&str, Vec<&Workload>> = HashMap::new();
     for workload in &resolved.workloads {
         by_tenant.entry(&workload.tenant).or_default().push(workload);
     }
-    let mut host_nodes = group_by_pool(&observed, &pools, &with_devices);
-    growth::add_expected_nodes(&mut host_nodes, &pools, &observed, &with_devices, now);
+    let mut host_nodes = group_by_pool(&observed, &pools, &devices);
+    growth::add_expected_nodes(&mut host_nodes, &pools, &observed, &devices, now);
     let id_of = |tenant: &TenantInput| {
         let uid = tenant.cluster.uid().unwrap_or_default();
         TenantId::new(&tenant.cluster.name_any(), &uid)
@@ -138,7 +140,7 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
     tenants.sort_by(|a, b| a.uid.cmp(&b.uid));
     let nodes = observed
         .iter()
-        .map(|node| planner_node(node, input, now, &pools, &with_devices, &collected))
+        .map(|node| planner_node(node, input, now, &pools, &devices, &collected))
         .collect();
     let fleet = Fleet {
         now,
@@ -159,7 +161,8 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
         gpu_resource_name: pool.spec.gpu_resource_name.clone(),
         product: pool.spec.gpu_product.clone(),
         has_domains: pool.spec.topology_key.is_some(),
-        divides_nodes: pool.spec.sets_up_sharing(),
+        divides_nodes: pool.spec.sets_up_sharing() && pool.spec.gpus_per_assigned_node.is_none(),
+        least_gpus: pool.spec.gpus_per_assigned_node.map_or(0, u64::from),
         min_hold_duration: policy.min_hold_duration(),
         idle_timeout: policy.idle_timeout(),
         reclaim_grace_period: policy.reclaim_grace_period(),
@@ -181,6 +184,10 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
 mod closed_tests;
 #[cfg(test)]
 mod crowd_tests;
+#[cfg(test)]
+mod gpu_tests;
+#[cfg(test)]
+mod in_use_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

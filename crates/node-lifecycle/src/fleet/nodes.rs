@@ -1,15 +1,21 @@
 //! Nodes as the planner sees them, from the Node object, its assignment and the pods on it.
 
-use super::{DemandCollector, SnapshotInput, growth::is_starting};
+use super::{
+    DemandCollector, SnapshotInput,
+    capacity::{has_gpus, is_settled, raise_to_assigned, tenant_capacity},
+    growth::is_starting,
+    unavailable::unavailable_reason,
+};
 use crate::{
     Assignment, AssignmentState,
-    demand::{self, HostNode, PoolNodes, SchedulingState, Workload},
+    demand::{self, HostNode, PoolDevices, PoolNodes, SchedulingState, Workload},
     devices::Resolved,
-    node::{autoscalers, find_closing_taint, has_problem, is_available, is_closed, is_ready, was_shared},
-    pod_requests, recorded_gpus,
+    node::{find_closing_taint, has_problem, is_available, is_closed, is_ready},
+    platform_pods::describe_use,
+    recorded_gpus,
 };
 use berth_api::HostNodePool;
-use berth_planner::{Amounts, MAX_NODE_GPUS, Node, NodeState, Owner, Phase, Seconds, pool_of};
+use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
@@ -24,9 +30,14 @@ pub(super) struct ObservedNode<'a> {
     pub(super) overlap: Option<String>,
     /// Why the API server rejected its assignment recently.
     pub(super) rejected: Option<String>,
+    /// Why it cannot be assigned as long as pods of the platform run there.
+    pub(super) in_use: Option<String>,
+    /// What it offers a tenant, with the GPUs that it has once it is assigned.
     pub(super) capacity: Amounts,
-    /// Whether its pool counts GPUs and it has no device of any kind.
-    pub(super) lacks_devices: bool,
+    /// The GPUs that it reports now, counted by the resource of its pool.
+    reported_gpus: u64,
+    /// The resource that counts GPUs of its pool, if it has none of these.
+    pub(super) lacks_gpus: Option<String>,
     /// Whether more `ResourceSlices` are published for it than are read.
     pub(super) has_unknown_devices: bool,
     pub(super) pods: Vec<&'a Workload>,
@@ -34,9 +45,9 @@ pub(super) struct ObservedNode<'a> {
 
 impl ObservedNode<'_> {
     /// The pods for which its tenant needs the node.
-    pub(super) fn list_users(&self, has_devices: bool) -> Vec<&Workload> {
+    pub(super) fn list_users(&self, devices: PoolDevices<'_>) -> Vec<&Workload> {
         let pods = self.pods.iter().copied();
-        pods.filter(|pod| demand::needs_node_of(pod, has_devices)).collect()
+        pods.filter(|pod| demand::needs_node_of(pod, devices)).collect()
     }
 
     /// Whether its tenant can use it now. If new pods cannot start there, it is of use only for those that it has.
@@ -94,12 +105,19 @@ pub(super) fn observe_nodes<'a>(
                 None if assignment.is_some() => String::new(),
                 None => return None,
             };
-            let capacity = tenant_capacity(object, input, resolved);
-            let counts_gpus = pools
-                .iter()
-                .any(|one| one.name_any() == pool && one.spec.gpu_resource_name.is_some());
+            let used = (input.platform)(&name);
+            let mut capacity = tenant_capacity(object, &used.requests, input, resolved);
+            let spec = pools.iter().find(|one| one.name_any() == pool).map(|pool| &pool.spec);
+            let counted = spec.and_then(|spec| spec.gpu_resource_name.as_ref());
+            let reported_gpus = counted.and_then(|counted| capacity.get(counted)).copied();
+            let lacks_gpus = counted.filter(|counted| !has_gpus(&capacity, counted)).cloned();
+            if let Some(spec) = spec.filter(|_| !is_settled(assignment.as_ref(), input.now)) {
+                raise_to_assigned(&mut capacity, spec);
+            }
             Some(ObservedNode {
-                lacks_devices: counts_gpus && !capacity.keys().any(|resource| demand::is_device(resource)),
+                in_use: describe_use(&used.in_the_way),
+                reported_gpus: reported_gpus.unwrap_or_default(),
+                lacks_gpus,
                 has_unknown_devices: input.devices.exceed_limits(&name),
                 pool,
                 overlap,
@@ -116,36 +134,19 @@ pub(super) fn observe_nodes<'a>(
     observed
 }
 
-/// The capacity that the platform's own pods leave for a tenant.
-fn tenant_capacity(node: &HostObject, input: &SnapshotInput<'_>, resolved: &Resolved<'_>) -> Amounts {
-    let status = node.status.as_ref();
-    let mut all = pod_requests::amounts(status.and_then(|status| status.allocatable.as_ref()));
-    for (resource, used) in (input.platform)(&node.name_any()) {
-        if let Some(amount) = all.get_mut(&resource) {
-            *amount -= used;
-        }
-    }
-    let mut capacity = demand::available_amounts(&all);
-    for (resource, count) in input.devices.of_node(&node.name_any(), resolved) {
-        // The count of a device plugin takes precedence, as for the scheduler.
-        capacity.entry(resource).or_insert(count);
-    }
-    // Quotas add these up.
-    for (resource, amount) in &mut capacity {
-        if demand::is_device(resource) {
-            *amount = (*amount).min(MAX_NODE_GPUS);
-        }
-    }
-    capacity
-}
+/// The devices of pools that have any.
+pub(super) type DevicesByPool<'a> = BTreeMap<String, PoolDevices<'a>>;
 
-/// Pools whose nodes have devices of any kind.
-pub(super) fn pools_with_devices(pools: &[&HostNodePool], observed: &[ObservedNode<'_>]) -> BTreeSet<String> {
-    let declared = pools.iter().filter(|pool| pool.spec.gpu_resource_name.is_some());
-    let mut found: BTreeSet<String> = declared.map(|pool| pool.name_any()).collect();
+/// Which devices pools have: the GPUs that they count, or else those of any kind that their nodes have.
+pub(super) fn devices_by_pool<'a>(pools: &[&'a HostNodePool], observed: &[ObservedNode<'_>]) -> DevicesByPool<'a> {
+    let counted = pools.iter().filter_map(|pool| {
+        let resource = pool.spec.gpu_resource_name.as_deref()?;
+        Some((pool.name_any(), PoolDevices::Gpus(resource)))
+    });
+    let mut found: DevicesByPool<'_> = counted.collect();
     for node in observed {
         if node.capacity.keys().any(|resource| demand::is_device(resource)) {
-            found.insert(node.pool.clone());
+            found.entry(node.pool.clone()).or_insert(PoolDevices::Any);
         }
     }
     found
@@ -157,7 +158,7 @@ pub(super) type NodesByPool<'a> = BTreeMap<&'a str, PoolNodes<'a>>;
 pub(super) fn group_by_pool<'a>(
     observed: &'a [ObservedNode<'a>],
     pools: &[&'a HostNodePool],
-    with_devices: &BTreeSet<String>,
+    devices: &DevicesByPool<'a>,
 ) -> NodesByPool<'a> {
     let mut nodes = NodesByPool::new();
     for node in observed {
@@ -165,7 +166,7 @@ pub(super) fn group_by_pool<'a>(
             let pool = pools.iter().find(|pool| pool.name_any() == node.pool);
             PoolNodes {
                 nodes: Vec::new(),
-                has_devices: with_devices.contains(&node.pool),
+                devices: devices.get(&node.pool).copied().unwrap_or_default(),
                 topology: pool.and_then(|pool| pool.spec.topology_key.as_deref()),
             }
         });
@@ -203,7 +204,7 @@ pub(super) fn planner_node(
     input: &SnapshotInput<'_>,
     now: Seconds,
     pools: &[&HostNodePool],
-    with_devices: &BTreeSet<String>,
+    devices: &DevicesByPool<'_>,
     collected: &DemandCollector,
 ) -> Node {
     let pool = pools.iter().find(|pool| pool.name_any() == node.pool);
@@ -212,13 +213,14 @@ pub(super) fn planner_node(
     let recorded_gpus = pool
         .and_then(|pool| pool.spec.gpu_resource_name.as_ref())
         .map_or(0, |resource| {
-            let reported = node.capacity.get(resource).copied().unwrap_or_default();
-            recorded_gpus::track(node.object, &state, resource, reported)
+            recorded_gpus::track(node.object, &state, resource, node.reported_gpus)
         });
-    let has_devices = with_devices.contains(&node.pool);
-    let using = node.list_users(has_devices);
+    let devices = devices.get(&node.pool).copied().unwrap_or_default();
+    let users = node.list_users(devices);
+    // Those that select the node and use none of its devices keep it, and it is idle.
+    let is_in_use = users.iter().any(|pod| demand::uses_node_of(pod, devices));
     let idle_since = if let NodeState::Owned(owner) = &state {
-        input.idle.track(node.object, !using.is_empty(), owner.since, now)
+        input.idle.track(node.object, is_in_use, owner.since, now)
     } else {
         input.idle.forget(&node.name);
         None
@@ -236,10 +238,11 @@ pub(super) fn planner_node(
         recorded_gpus,
         pods: u32::try_from(node.pods.len()).unwrap_or(u32::MAX),
         idle_since,
+        kept_by_pods: idle_since.is_some() && !users.is_empty(),
         gangs: list_gangs(&node.pods),
-        priority: using.iter().map(|pod| pod.priority).max().unwrap_or_default(),
+        priority: users.iter().map(|pod| pod.priority).max().unwrap_or_default(),
         starting: matches!(state, NodeState::Unavailable { .. }) && is_starting(node, now),
-        unusable: matches!(state, NodeState::Owned(_)) && is_broken(node, idle_since.is_some()),
+        unusable: matches!(state, NodeState::Owned(_)) && is_broken(node, users.is_empty()),
         closed: matches!(state, NodeState::Owned(_)) && find_closing_taint(node.object).is_some(),
         state,
         name: node.name.clone(),
@@ -310,40 +313,6 @@ fn planner_state(node: &ObservedNode<'_>, now: Seconds) -> NodeState {
     })
 }
 
-/// Why a node without a tenant cannot be reserved.
-fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
-    if let Some(overlap) = &node.overlap {
-        return Some(overlap.clone());
-    }
-    if let Some(why) = &node.rejected {
-        return Some(format!("its assignment was rejected: {why}"));
-    }
-    let why = if !is_ready(node.object) {
-        "it is not Ready"
-    } else if node.object.metadata.deletion_timestamp.is_some() {
-        "it is being deleted"
-    } else if let Some(taint) = autoscalers::find_removal_taint(node.object) {
-        return Some(format!("an autoscaler is about to remove it (taint {taint})"));
-    } else if let Some(taint) = autoscalers::find_startup_taint(node.object) {
-        return Some(format!("it is not ready for use (taint {taint})"));
-    } else if node.lacks_devices {
-        "it has no GPUs yet"
-    } else if node.has_unknown_devices {
-        // Who was root there may have published them, and the next tenant would get what they say.
-        "too many or too large ResourceSlices are published for it"
-    } else if node.object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
-        "it is cordoned"
-    } else if was_shared(node.object) {
-        "it was shared and has not been scrubbed yet"
-    } else if !is_available(node.object) {
-        "it is shared by several tenants, or has a NoExecute taint"
-    } else {
-        // The first pods of a tenant could not start there.
-        return find_closing_taint(node.object).map(|taint| format!("no new pods may start there (taint {taint})"));
-    };
-    Some(why.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,8 +328,10 @@ mod tests {
             pool: "h100".into(),
             overlap: None,
             rejected: None,
+            in_use: None,
             capacity: Amounts::new(),
-            lacks_devices: false,
+            reported_gpus: 0,
+            lacks_gpus: None,
             has_unknown_devices: false,
             pods: Vec::new(),
         }

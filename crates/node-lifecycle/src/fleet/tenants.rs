@@ -95,8 +95,8 @@ fn list_own<'a>(
         if !serves || !node.is_usable(false) {
             continue;
         }
-        let has_devices = pools.get(node.pool.as_str()).is_some_and(|pool| pool.has_devices);
-        let is_idle = node.list_users(has_devices).is_empty();
+        let devices = pools.get(node.pool.as_str()).map(|pool| pool.devices);
+        let is_idle = node.list_users(devices.unwrap_or_default()).is_empty();
         // Where no pod can start, nothing is free.
         let used = if node.is_usable(is_idle) {
             node.sum_used(&node.capacity)

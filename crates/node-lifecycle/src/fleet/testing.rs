@@ -1,7 +1,10 @@
 //! Small fleets for tests.
 
 use super::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot};
-use crate::{demand::Workload, devices::Devices, idle::IdleTracker, pod_requests::Requests, rejections::RejectedNodes};
+use crate::{
+    Assignment, AssignmentState, demand::Workload, devices::Devices, idle::IdleTracker, platform_pods::NodeUse,
+    rejections::RejectedNodes,
+};
 use berth_api::{
     HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec, labels, names::TenantId,
 };
@@ -26,9 +29,12 @@ pub(super) struct Objects {
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) tenants: Vec<TenantInput>,
     pub(super) workloads: Vec<Arc<Workload>>,
+    pub(super) devices: Devices,
+    /// What pods on nodes mean that no syncer made.
+    pub(super) platform: BTreeMap<String, NodeUse>,
 }
 
-/// The snapshot of these objects. There are no classes, quotas and claims of devices, and no node was idle or rejected before.
+/// The snapshot of these objects. There are no classes and quotas, and no node was idle or rejected before.
 pub(super) fn snapshot(objects: Objects) -> Fleet {
     later_snapshot(objects, &IdleTracker::default())
 }
@@ -41,6 +47,8 @@ pub(super) fn later_snapshot(objects: Objects, idle: &IdleTracker) -> Fleet {
         nodes,
         tenants,
         workloads,
+        devices,
+        platform,
     } = objects;
     let input = SnapshotInput {
         now: at(now),
@@ -51,8 +59,8 @@ pub(super) fn later_snapshot(objects: Objects, idle: &IdleTracker) -> Fleet {
         projects: Vec::new(),
         tenants,
         workloads,
-        platform: &|_| Requests::new(),
-        devices: &Devices::default(),
+        platform: &|node| platform.get(node).cloned().unwrap_or_default(),
+        devices: &devices,
         idle,
         rejected_nodes: &RejectedNodes::default(),
     };
@@ -88,6 +96,41 @@ pub(super) fn cluster(name: &str, uid: &str, node_groups: Vec<NodeGroup>) -> Ten
 /// A tenant with the group `burst`, which may have four nodes of the pool `h100`. Its UID is its name.
 pub(super) fn tenant(name: &str) -> TenantInput {
     TenantInput::accepted(cluster(name, name, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]))
+}
+
+/// A node of such a pool that is Ready and has these amounts.
+pub(super) fn free_node(name: &str, allocatable: &Value) -> Node {
+    let node = json!({
+        "metadata": {"name": name, "labels": {"product": "H100"}},
+        "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
+    });
+    serde_json::from_value(node).unwrap()
+}
+
+/// The same node in a state, which it has had since then, for the group of such a tenant.
+pub(super) fn in_state(node: &Node, state: AssignmentState, tenant: &str, since: i64) -> Node {
+    let reserved = Assignment::reserved(tenant, "burst", "h100", 1, at(since), "");
+    let assignment = Assignment {
+        slug: TenantId::new(tenant, tenant).slug().into(),
+        ..reserved.with_state(state, at(since), "")
+    };
+    let mut object = serde_json::to_value(node).unwrap();
+    merge(&mut object, &assignment.to_patch(node, &[]));
+    serde_json::from_value(object).unwrap()
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    for (key, value) in fields {
+        match (value, target.as_object_mut()) {
+            (Value::Null, Some(target)) => drop(target.remove(key)),
+            (Value::Null, None) => {}
+            (value, _) => merge(&mut target[key], value),
+        }
+    }
 }
 
 /// A pod of such a tenant that waits for one GPU, created in this second. `change` makes another one of it.

@@ -75,6 +75,7 @@ fn simulate(created: impl Fn(i64) -> i64) -> (Vec<(String, i64)>, bool) {
             nodes: vec![node(assigned.as_ref())],
             tenants: vec![stuck, tenant(LATE)],
             workloads,
+            ..Objects::default()
         };
         let Plan {
             actions, unused_nodes, ..
@@ -122,5 +123,10 @@ fn a_pool_whose_nodes_are_divided_for_their_tenants_says_so() {
     assert!(divides(|pool| {
         pool.spec.sharing = Sharing::Mig;
         pool.spec.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
+    }));
+    assert!(!divides(|pool| {
+        pool.spec.sharing = Sharing::Mig;
+        pool.spec.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
+        pool.spec.gpus_per_assigned_node = Some(56);
     }));
 }

@@ -88,6 +88,6 @@ impl Counts {
 fn count_gpus(node: &Node, pool: &Pool) -> u64 {
     let gpus = pool.gpu_resource_name.as_ref();
     let reported = gpus.and_then(|name| node.capacity.get(name)).copied();
-    let recorded = gpus.map_or(0, |_| node.recorded_gpus);
-    reported.unwrap_or_default().max(recorded).clamp(1, MAX_NODE_GPUS)
+    let least = gpus.map_or(0, |_| node.recorded_gpus.max(pool.least_gpus));
+    reported.unwrap_or_default().max(least).clamp(1, MAX_NODE_GPUS)
 }

@@ -43,9 +43,10 @@ impl PlanningPass<'_> {
             }
         }
         let capacity = limits.node_capacity.as_ref();
+        let of_pods = self.largest_pod_gpus(load).max(self.view.pool.least_gpus);
         NewNode {
             capacity: capacity.map(|amounts| self.number_capacity(amounts)),
-            gpus: self.smallest_new_node_gpus(limits).max(self.largest_pod_gpus(load)),
+            gpus: self.smallest_new_node_gpus(limits).max(of_pods),
         }
     }
 

@@ -41,7 +41,9 @@ macro_rules! scenario {
     };
 }
 
+mod divided;
 mod gangs;
+mod kept_by_pods;
 mod lacking;
 mod lacking_limits;
 mod minimums;

@@ -1,7 +1,7 @@
 //! A fleet as text, and a plan as text.
 //!
 //! ```text
-//! pool h100 gpus=8 domains hold=600 idle=300 grace=300 order=fifo reclaim=fair-share starvation=600 scaled max-nodes=9 max-pods=99 node-gpus=8
+//! pool h100 gpus=8 least=56 domains hold=600 idle=300 grace=300 order=fifo reclaim=fair-share starvation=600 scaled max-nodes=9 max-pods=99 node-gpus=8
 //! quota vision weight=2 nominal=16 lending=8 limit=32 parent=org shared-pauses
 //! tenant a quota=vision weight=2 deleted unused=h100:8
 //! stuck d 2x8 quota=vision
@@ -10,6 +10,7 @@
 //! node n1..n4 rack=r1 free
 //! node n5 rack=r2 a/train used=8 age=3600 prio=1
 //! node n6 a/train idle=600 age=3600 gang=train-8
+//! node n6 a/train idle=600 age=3600 kept
 //! node n7 a/train cordoned=300 gpus=4 recorded=8
 //! node n8 a/train reserved=8
 //! node n9 recycling
@@ -89,6 +90,7 @@ fn pool(words: &[&str]) -> Pool {
             ("product", value) => pool.product = Some(value.into()),
             ("domains", _) => pool.has_domains = true,
             ("divided", _) => pool.divides_nodes = true,
+            ("least", value) => pool.least_gpus = number(value),
             ("hold", value) => pool.min_hold_duration = number(value),
             ("idle", value) => pool.idle_timeout = number(value),
             ("grace", value) => pool.reclaim_grace_period = number(value),
@@ -252,6 +254,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("free", _) => {}
             ("unusable", _) => node.unusable = true,
             ("closed", _) => node.closed = true,
+            ("kept", _) => node.kept_by_pods = true,
             ("rack", value) => node.domain = Some(value.into()),
             ("pool", value) => node.pool = value.into(),
             ("gpus", value) => node.capacity = gpus(number(value)),

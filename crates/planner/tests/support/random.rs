@@ -47,6 +47,7 @@ pub fn pool() -> impl Strategy<Value = Pool> {
             product: None,
             has_domains,
             divides_nodes: false,
+            least_gpus: 0,
             min_hold_duration: hold * 120,
             idle_timeout: idle * 60,
             reclaim_grace_period: grace * 60,

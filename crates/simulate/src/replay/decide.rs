@@ -38,6 +38,7 @@ impl Decisions {
             product: None,
             has_domains: false,
             divides_nodes: false,
+            least_gpus: 0,
             min_hold_duration: options.min_hold_duration,
             idle_timeout: options.idle_timeout,
             reclaim_grace_period: options.reclaim_grace_period,

@@ -1,6 +1,10 @@
 //! What the controller of pools works with.
 
-use crate::{controllers::nodes::requested::RequestTracker, events::EventRecorder, stores::Stores};
+use crate::{
+    controllers::nodes::requested::{RequestTracker, UnavailableTracker},
+    events::EventRecorder,
+    stores::Stores,
+};
 use kube::Client;
 use std::sync::Arc;
 
@@ -12,6 +16,8 @@ pub struct HostNodePoolContext {
     pub stores: Stores,
     /// Nodes that are requested of autoscalers.
     pub requested: Arc<RequestTracker>,
+    /// Nodes without a tenant that cannot be assigned.
+    pub unavailable: Arc<UnavailableTracker>,
     /// Writes Events.
     pub recorder: EventRecorder,
 }

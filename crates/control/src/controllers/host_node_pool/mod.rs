@@ -42,11 +42,13 @@ pub async fn reconcile(context: &HostNodePoolContext, name: &str) -> Result<Opti
         let (found, update) = observe_shared_pool(&pool, &context.stores.pools.state(), &all, slices);
         (found, vec![update])
     } else {
+        let unavailable = context.unavailable.get(name).unwrap_or_default();
         let (found, updates) = observe_pool(
             &pool,
             &PoolSelectors::from_pools(&context.stores.pools.state()),
             &all,
             &context.stores.slices,
+            &unavailable,
         );
         (found, updates.into())
     };

@@ -1,7 +1,8 @@
 //! Counts of a pool's nodes and GPUs.
 
 use super::validate::{check_health, validate_pool};
-use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, conditions::ConditionUpdate};
+use crate::controllers::nodes::requested::UnavailableNodes;
+use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, UnavailableNode, conditions::ConditionUpdate};
 use berth_node_lifecycle::{
     Assignment, AssignmentState, PoolSelectors, devices::Slices, is_assignable, transitions::MIG_CONFIG,
 };
@@ -23,6 +24,9 @@ const PRODUCT_LABELS: [&str; 3] = [
 /// Products and driver versions of a pool that are named. Who is root on a node can publish more.
 const MOST_NAMED: usize = 16;
 
+/// Nodes that the status names which cannot be assigned.
+const MOST_UNAVAILABLE: usize = 50;
+
 /// The nodes of a pool, counted.
 #[derive(Default)]
 pub(super) struct PoolNodes {
@@ -34,18 +38,21 @@ pub(super) struct PoolNodes {
     pub(super) drivers: BTreeSet<String>,
     pub(super) contested: Vec<String>,
     pub(super) quarantined: Vec<String>,
+    /// Nodes without a tenant that cannot be assigned.
+    pub(super) unavailable: Vec<UnavailableNode>,
     /// Nodes with more `ResourceSlices` than are read.
     pub(super) with_unknown_devices: Vec<String>,
     /// GPUs on free nodes and whether all nodes are free, by topology domain.
     pub(super) domains: BTreeMap<String, (i64, bool)>,
 }
 
-/// Counts a pool's nodes and validates the pool.
+/// Counts a pool's nodes and validates the pool. `unavailable` says why nodes cannot be assigned, as the last plan knows.
 pub(super) fn observe_pool(
     pool: &HostNodePool,
     pools: &PoolSelectors,
     nodes: &[Arc<Node>],
     slices: &Slices,
+    unavailable: &UnavailableNodes,
 ) -> (HostNodePoolStatus, [ConditionUpdate; 2]) {
     let mut found = PoolNodes::default();
     let name = pool.name_any();
@@ -60,16 +67,20 @@ pub(super) fn observe_pool(
             }
             _ => continue,
         }
-        found.add_node(pool, node, slices);
+        found.add_node(pool, node, slices, unavailable.get(&node.name_any()));
     }
     found.contested.sort();
     found.quarantined.sort();
     found.with_unknown_devices.sort();
+    found.unavailable.sort_by(|a, b| a.name.cmp(&b.name));
+    found.unavailable.truncate(MOST_UNAVAILABLE);
+    let unavailable_nodes = std::mem::take(&mut found.unavailable);
     let updates = [validate_pool(pool, &found), check_health(&found)];
     let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
     let has_gpus = pool.spec.gpu_resource_name.is_some();
     let status = HostNodePoolStatus {
         nodes: Some(found.counts),
+        unavailable_nodes,
         gpus: has_gpus.then_some(found.gpus),
         free_gpus: has_gpus.then_some(found.free_gpus),
         fragmentation: pool.spec.topology_key.as_ref().map(|_| found.fragmentation()),
@@ -82,7 +93,8 @@ pub(super) fn observe_pool(
 }
 
 impl PoolNodes {
-    fn add_node(&mut self, pool: &HostNodePool, node: &Node, slices: &Slices) {
+    /// `unavailable`: why it cannot be assigned although it looks free.
+    fn add_node(&mut self, pool: &HostNodePool, node: &Node, slices: &Slices, unavailable: Option<&String>) {
         let name = node.name_any();
         let has_unknown_devices = slices.exceed_limits(&name);
         if has_unknown_devices {
@@ -93,11 +105,17 @@ impl PoolNodes {
         let gpus = allocatable_gpus(pool, node);
         let mut is_free = false;
         match Assignment::read(node) {
-            None if is_assignable(node) && !has_unknown_devices => {
+            None if is_assignable(node) && unavailable.is_none() && !has_unknown_devices => {
                 counts.free += 1;
                 is_free = true;
             }
-            None => counts.unavailable += 1,
+            None => {
+                counts.unavailable += 1;
+                self.unavailable.extend(unavailable.map(|reason| UnavailableNode {
+                    name: name.clone(),
+                    reason: reason.clone(),
+                }));
+            }
             Some(assignment) => match assignment.state {
                 AssignmentState::Reserved | AssignmentState::Joining => counts.joining += 1,
                 AssignmentState::Assigned | AssignmentState::Cordoned => counts.assigned += 1,

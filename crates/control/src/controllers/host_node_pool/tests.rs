@@ -1,6 +1,6 @@
 use super::{observe_pool, observe_shared_pool};
 use berth_api::{
-    HostNodePool, HostNodePoolSpec, NodeCounts,
+    HostNodePool, HostNodePoolSpec, NodeCounts, UnavailableNode,
     conditions::{ConditionUpdate, READY},
 };
 use berth_node_lifecycle::{
@@ -39,6 +39,11 @@ fn node(name: &str, product: &str, owner: Option<&str>) -> Arc<Node> {
     Arc::new(serde_json::from_value(node).unwrap())
 }
 
+/// The last plan could assign all nodes without a tenant.
+fn free() -> BTreeMap<String, String> {
+    BTreeMap::new()
+}
+
 fn selectors(pools: &[&HostNodePool]) -> PoolSelectors {
     PoolSelectors::new(
         pools
@@ -55,7 +60,7 @@ fn nodes_and_gpus_are_counted() {
         node("n2", "H100", Some("t")),
         node("n3", "L40S", None),
     ];
-    let (status, [update, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &Slices::default());
+    let (status, [update, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &Slices::default(), &free());
     assert_eq!(
         status.nodes,
         Some(NodeCounts {
@@ -87,10 +92,53 @@ fn a_free_node_on_which_no_pod_may_start_is_unavailable() {
         let mut node = Node::clone(&node("n1", "H100", None));
         let taint = json!({"key": key, "effect": "NoSchedule"});
         node.spec.get_or_insert_default().taints = Some(vec![serde_json::from_value(taint).unwrap()]);
-        let (status, _) = observe_pool(&h100, &selectors(&[&h100]), &[Arc::new(node)], &Slices::default());
+        let (status, _) = observe_pool(
+            &h100,
+            &selectors(&[&h100]),
+            &[Arc::new(node)],
+            &Slices::default(),
+            &free(),
+        );
         let counts = status.nodes.unwrap();
         assert_eq!((counts.free, counts.unavailable), (free, 1 - free), "{key}");
     }
+}
+
+#[test]
+fn a_node_that_the_plan_cannot_assign_is_named_with_the_reason() {
+    let h100 = pool("h100", ("nvidia.com/gpu.product", "H100"));
+    let why = |name: &str| (name.to_owned(), "it is in use: shop/web-1 runs there".to_owned());
+    let unavailable = |names: &[&str]| names.iter().map(|name| why(name)).collect::<BTreeMap<_, _>>();
+    let status_of = |nodes: &[Arc<Node>], names: &[&str]| {
+        let (status, _) = observe_pool(
+            &h100,
+            &selectors(&[&h100]),
+            nodes,
+            &Slices::default(),
+            &unavailable(names),
+        );
+        status
+    };
+    let nodes = [
+        node("n1", "H100", None),
+        node("n2", "H100", None),
+        node("n3", "H100", Some("t")),
+    ];
+    let status = status_of(&nodes, &["n1", "n3", "elsewhere"]);
+    let counts = status.nodes.unwrap();
+    assert_eq!((counts.free, counts.unavailable, counts.assigned), (1, 1, 1));
+    assert_eq!(status.free_gpus, Some(8));
+    let (name, reason) = why("n1");
+    assert_eq!(status.unavailable_nodes, [UnavailableNode { name, reason }]);
+
+    let many: Vec<String> = (100..200).map(|number| format!("n{number}")).collect();
+    let names: Vec<&str> = many.iter().map(String::as_str).collect();
+    let nodes: Vec<Arc<Node>> = names.iter().map(|name| node(name, "H100", None)).collect();
+    let status = status_of(&nodes, &names);
+    assert_eq!(
+        (status.nodes.unwrap().unavailable, status.unavailable_nodes.len()),
+        (100, 50)
+    );
 }
 
 #[test]
@@ -100,13 +148,13 @@ fn overlapping_empty_and_mixed_pools_are_not_ready() {
         pool("all", ("gpu", "yes")),
     );
     let nodes = [node("n1", "H100", None), node("n2", "L40S", None)];
-    let (status, [update, _]) = observe_pool(&h100, &selectors(&[&h100, &all]), &nodes, &Slices::default());
+    let (status, [update, _]) = observe_pool(&h100, &selectors(&[&h100, &all]), &nodes, &Slices::default(), &free());
     assert_eq!((update.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));
-    let (_, [update, _]) = observe_pool(&all, &selectors(&[&all]), &nodes, &Slices::default());
+    let (_, [update, _]) = observe_pool(&all, &selectors(&[&all]), &nodes, &Slices::default(), &free());
     assert_eq!(update.reason, "MixedProducts");
     let empty = pool("none", ("nvidia.com/gpu.product", "B200"));
     assert_eq!(
-        observe_pool(&empty, &selectors(&[&empty]), &nodes, &Slices::default()).1[0].reason,
+        observe_pool(&empty, &selectors(&[&empty]), &nodes, &Slices::default(), &free()).1[0].reason,
         "NoNodes"
     );
 }
@@ -117,7 +165,7 @@ fn a_pool_whose_free_nodes_do_not_share_yet_is_ready() {
     h100.spec.sharing = berth_api::Sharing::Mps;
     let reason = |pool: &HostNodePool| {
         let nodes = [node("n1", "H100", None)];
-        let (_, [update, _]) = observe_pool(pool, &selectors(&[pool]), &nodes, &Slices::default());
+        let (_, [update, _]) = observe_pool(pool, &selectors(&[pool]), &nodes, &Slices::default(), &free());
         update.reason
     };
     assert_eq!(reason(&h100), "SharingMismatch");
@@ -144,7 +192,7 @@ fn broken_domains_are_fragmentation_and_quarantine_is_reported() {
         in_rack(node("n4", "H100", Some("t")), "b"),
         in_rack(ill, "c"),
     ];
-    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &Slices::default());
+    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &Slices::default(), &free());
     assert_eq!((status.free_gpus, status.fragmentation), (Some(24), Some(33)));
     let counts = status.nodes.unwrap();
     assert_eq!((counts.free, counts.assigned, counts.quarantined), (3, 1, 1));
@@ -162,7 +210,7 @@ fn device_attributes_give_product_and_driver_without_labels() {
         "productName": {"string": "NVIDIA B200"}, "driverVersion": {"version": "580.95.5"},
     }}]});
     slices.put("s", Some(Slice::read(&spec.to_string()).unwrap()));
-    let (status, _) = observe_pool(&dra, &selectors(&[&dra]), &[node], &slices);
+    let (status, _) = observe_pool(&dra, &selectors(&[&dra]), &[node], &slices, &free());
     assert_eq!(status.product.as_deref(), Some("NVIDIA B200"));
     assert_eq!(status.driver.as_deref(), Some("580.95.5"));
     assert_eq!(status.sharing.as_deref(), Some("DRA"));
@@ -177,7 +225,7 @@ fn a_node_with_more_slices_than_are_read_is_not_free_and_reported() {
         let spec = json!({"nodeName": "n1", "driver": "gpu.example.com"});
         slices.put(&number.to_string(), Some(Slice::read(&spec.to_string()).unwrap()));
     }
-    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &slices);
+    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &slices, &free());
     let counts = status.nodes.unwrap();
     assert_eq!((counts.free, counts.unavailable), (1, 1));
     assert_eq!((health.is_true(), health.reason), (false, "TooManyResourceSlices"));

@@ -1,6 +1,9 @@
 //! What the controller of nodes works with.
 
-use super::{jobs::NodeJobs, requested::RequestTracker};
+use super::{
+    jobs::NodeJobs,
+    requested::{RequestTracker, UnavailableTracker},
+};
 use crate::{
     apply::Applier,
     clock::Clock,
@@ -45,6 +48,8 @@ pub struct NodesContext {
     pub rejected_nodes: RejectedNodes,
     /// Nodes that are requested of autoscalers.
     pub requested: Arc<RequestTracker>,
+    /// Nodes without a tenant that cannot be assigned.
+    pub unavailable: Arc<UnavailableTracker>,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What control remembers of each tenant; all of it can be read again.

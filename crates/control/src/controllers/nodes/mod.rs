@@ -38,6 +38,7 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     let plan = berth_planner::plan(&fleet);
     report_violations(context, &fleet, &plan);
     status::update_group_status(context, &plan);
+    status::update_unavailable_nodes(context, &fleet);
     // These do not depend on each other: all of them run even if one fails.
     let (executed, kept) = executor::execute_plan(context, &plan.actions).await;
     // A release that failed is planned again: it must not count twice.

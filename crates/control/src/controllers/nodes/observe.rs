@@ -9,7 +9,7 @@ use berth_api::TenantCluster;
 use berth_node_lifecycle::{
     demand::TenantDemand,
     fleet::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot},
-    pod_requests,
+    platform_pods::NodeUse,
 };
 use berth_planner::{Fleet, NodeState};
 use berth_quota::Projects;
@@ -62,9 +62,9 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
         }
     });
     let platform = |node: &str| {
-        let mut used = pod_requests::Requests::new();
-        for of_pod in stores.usage.of(node).values() {
-            pod_requests::add(&mut used, of_pod);
+        let mut used = NodeUse::default();
+        for (name, pod) in &stores.usage.of(node) {
+            used.add(name, pod);
         }
         used
     };

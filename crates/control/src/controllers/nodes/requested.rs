@@ -1,4 +1,4 @@
-//! Nodes that are requested of autoscalers.
+//! What the last plan says of pools, for their status: nodes that are requested of autoscalers, and nodes that cannot be assigned.
 
 use std::{
     collections::BTreeMap,
@@ -16,24 +16,33 @@ pub struct Request {
     pub held_back: Option<String>,
 }
 
-/// What is requested, by pool; none before the first plan.
-#[derive(Default)]
-pub struct RequestTracker(Mutex<Option<BTreeMap<String, Request>>>);
+/// What is requested, by pool.
+pub type RequestTracker = ByPool<Request>;
 
-impl RequestTracker {
-    /// What is requested in a pool; `None` before the first plan.
-    pub fn get(&self, pool: &str) -> Option<Request> {
+/// Why nodes without a tenant cannot be assigned, by name.
+pub type UnavailableNodes = BTreeMap<String, String>;
+
+/// The same by pool.
+pub type UnavailableTracker = ByPool<UnavailableNodes>;
+
+/// What the last plan says, by pool; none before the first plan.
+#[derive(Default)]
+pub struct ByPool<T>(Mutex<Option<BTreeMap<String, T>>>);
+
+impl<T: Clone + Default + PartialEq> ByPool<T> {
+    /// What it says of a pool; `None` before the first plan.
+    pub fn get(&self, pool: &str) -> Option<T> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.as_ref().map(|all| all.get(pool).cloned().unwrap_or_default())
     }
 
-    /// Sets what is requested. Returns the pools for which that changed.
-    pub(super) fn update(&self, new: BTreeMap<String, Request>) -> Vec<String> {
+    /// Sets what a new plan says. Returns the pools for which that changed.
+    pub(super) fn update(&self, new: BTreeMap<String, T>) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.take();
         let mut changed: Vec<String> = new
             .iter()
-            .filter(|(pool, request)| known.as_ref().and_then(|known| known.get(*pool)) != Some(request))
+            .filter(|(pool, said)| known.as_ref().and_then(|known| known.get(*pool)) != Some(said))
             .map(|(pool, _)| pool.clone())
             .collect();
         let gone = known.into_iter().flat_map(BTreeMap::into_keys);

@@ -1,10 +1,13 @@
-//! What a plan says of tenants, for their status.
+//! What a plan says of tenants and pools, for their status.
 
-use super::NodesContext;
+use super::{NodesContext, requested::UnavailableNodes};
 use crate::key::Key;
-use berth_planner::{Fleet, Plan, UnusedNodesByTenant, remember_unused_nodes};
+use berth_planner::{Fleet, NodeState, Plan, UnusedNodesByTenant, remember_unused_nodes};
 use kube::ResourceExt;
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Keeps what the plan says of each node group, and reconciles the tenants for which that changed.
 pub fn update_group_status(context: &NodesContext, plan: &Plan) {
@@ -36,6 +39,27 @@ fn restore(unused: &mut UnusedNodesByTenant, fleet: &Fleet, uids: &BTreeSet<Stri
     }
 }
 
+/// Pause before the status of a pool says which nodes cannot be assigned: pods come and go there.
+const UNAVAILABLE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Keeps which nodes cannot be assigned, and why, and reconciles the pools for which that changed.
+pub fn update_unavailable_nodes(context: &NodesContext, fleet: &Fleet) {
+    for pool in context.unavailable.update(list_unavailable(fleet)) {
+        context.queue.add_after(Key::Pool(pool), UNAVAILABLE_PAUSE);
+    }
+}
+
+fn list_unavailable(fleet: &Fleet) -> BTreeMap<String, UnavailableNodes> {
+    let mut found: BTreeMap<String, UnavailableNodes> = BTreeMap::new();
+    for node in &fleet.nodes {
+        if let NodeState::Unavailable { reason } = &node.state {
+            let of_pool = found.entry(node.pool.clone()).or_default();
+            of_pool.insert(node.name.clone(), reason.clone());
+        }
+    }
+    found
+}
+
 fn reconcile_tenants(context: &NodesContext, uids: &BTreeSet<String>) {
     if uids.is_empty() {
         return;
@@ -51,7 +75,6 @@ fn reconcile_tenants(context: &NodesContext, uids: &BTreeSet<String>) {
 mod tests {
     use super::*;
     use berth_planner::{Tenant, UnusedNodes};
-    use std::collections::BTreeMap;
 
     #[test]
     fn nodes_are_not_unused_by_a_tenant_whose_selectors_had_no_turn() {

@@ -9,7 +9,9 @@ use crate::{
     },
     error::ReconcileError,
 };
-use berth_node_lifecycle::{Assignment, AssignmentState, is_assignable, transitions::reason_after_sharing};
+use berth_node_lifecycle::{
+    Assignment, AssignmentState, is_assignable, platform_pods::describe_use, transitions::reason_after_sharing,
+};
 use berth_planner::{Action, ActionKind};
 use futures::{StreamExt, future::join_all, stream};
 use k8s_openapi::api::core::v1::Node;
@@ -229,6 +231,11 @@ async fn check_candidate(
             pods.names().join(", ")
         );
         return restore_lost_assignment(pass, &node, AssignmentState::Draining, "", &reason).await;
+    }
+    if let Some(why) = describe_use(&pods.in_the_way) {
+        // They came after the plan was made, or the watch does not take them for the platform's: they say that a syncer made them.
+        pass.rejected_nodes.add(&node.name_any(), &why, pass.now.as_second());
+        return Ok(Candidate::Unavailable);
     }
     let (previous, reason) = match in_use_markers::mark(&pass.client, &node, Use::Tenant(slug), marked).await? {
         Marker::Created(created) => return Ok(Candidate::Free(Box::new(node), Some(created))),

@@ -3,6 +3,7 @@
 mod api;
 mod draining;
 mod gpu_clients;
+mod in_use;
 mod markers;
 
 use super::*;

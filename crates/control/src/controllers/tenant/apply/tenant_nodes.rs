@@ -138,7 +138,7 @@ fn build_view(context: &TenantContext, node: &Node, source: &Source) -> (TenantN
     let name = node.name_any();
     let mut used = Requests::new();
     for pod in context.stores.usage.of(&name).values() {
-        pod_requests::add(&mut used, pod);
+        pod_requests::add(&mut used, &pod.requests);
     }
     let slices = match source {
         Source::Owned(_) => context.stores.slices.of(&name),

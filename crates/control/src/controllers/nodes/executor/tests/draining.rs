@@ -102,7 +102,8 @@ async fn a_pod_elsewhere_with_the_labels_of_a_tenants_keeps_no_node() {
             let scrub = scrub.map(|(_, job)| job.to_string()).unwrap_or_default();
             assert!(scrub.contains("uid-p"), "the platform's pods stay: {scrub}");
         }
-        // Nor from being reserved.
+        // Nor from being reserved, if it would stay there.
+        pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
         let fixture = Fixture {
             pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
             ..Fixture::new(&["a", "b"])

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-fn count_markers(fixture: &Fixture) -> usize {
+pub(super) fn count_markers(fixture: &Fixture) -> usize {
     let api = fixture.api();
     api.objects.keys().filter(|path| path.contains("/configmaps/")).count()
 }
