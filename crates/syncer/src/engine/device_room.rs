@@ -9,13 +9,18 @@
 //! They have a room of their own with fewer places, and what is said of the [waiting room](super::waiting_room) holds for it too. They ask there first: a pod that
 //! waits for one of these places takes none of those that are for all pods. Where users have limits, all pods of a user count as alike: a user has half of the
 //! places at most, however different the pods are.
+//!
+//! A gang can have members without devices, as the launcher of workers. These need no place here, and are known: the gang does not wait for them.
 
 use super::{
-    Engine,
+    Engine, lock,
     room_waits::count_places,
     waiting_room::{Shape, WaitingRoom},
 };
-use berth_sync_rules::{kinds::devices::allocation, model::Cache};
+use berth_sync_rules::{
+    kinds::devices::allocation,
+    model::{Cache, KindId, resource::Name},
+};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 
@@ -65,6 +70,22 @@ impl Engine {
             (&self.device_room, shape)
         });
         of_devices.into_iter().chain([(&self.waiting_room, shape)])
+    }
+
+    /// Notes in the room of pods with devices that a pod has none, unless it has some. To be called when the pod asks for its places, and when it is on the host.
+    pub(super) fn exempt_without_devices(&self, name: &Name, pod: &Value) {
+        // Other tenants have no claims.
+        if self.cache.tenant.policy.devices.classes.is_empty() || allocation::is_needed(&self.cache, pod) {
+            return;
+        }
+        let gang = self.find_gang(name, pod);
+        let mut room = lock(&self.device_room);
+        let mut admitted = room.exempt(name, gang.as_ref());
+        // While the room is locked: one that is gone by now would be known for ever.
+        let host = self.cache.stores.host(KindId::Pod).get(name);
+        admitted.extend(room.observe(name, self.find_on_host(name, host.as_deref())));
+        drop(room);
+        self.let_in(admitted);
     }
 }
 

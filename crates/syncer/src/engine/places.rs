@@ -55,7 +55,7 @@ impl Engine {
     pub(super) fn regroup_places(&self, name: &Name, pod: &Value) {
         let gang = self.find_gang(name, pod);
         self.regroup_of_user(name, pod, gang.as_ref());
-        self.regroup_in_room(name, gang.as_ref());
+        self.regroup_in_room(name, pod, gang.as_ref());
     }
 
     /// Puts pods into their queue.

@@ -65,14 +65,19 @@ impl Engine {
     }
 
     /// Brings it up to date after the gang of a pod, or the size of its gang, may have changed.
-    pub(super) fn regroup_in_room(&self, name: &Name, gang: Option<&Gang>) {
+    pub(super) fn regroup_in_room(&self, name: &Name, pod: &Value, gang: Option<&Gang>) {
         let is_known = lock(&self.waiting_room).knows(name);
         for room in self.rooms() {
             let admitted = lock(room).regroup(name, gang);
             self.let_in(admitted);
         }
+        if gang.is_none() {
+            return;
+        }
         // Members that have a node are known as well: those that are missing depend on it.
-        if !is_known && gang.is_some() && self.cache.stores.host(KindId::Pod).contains(name) {
+        if is_known {
+            self.exempt_without_devices(name, pod);
+        } else if self.cache.stores.host(KindId::Pod).contains(name) {
             self.restore_in_room(name);
         }
     }
@@ -128,6 +133,7 @@ impl Engine {
     fn restore_in_room(&self, name: &Name) {
         let stores = &self.cache.stores;
         if let Some(pod) = stores.tenant(KindId::Pod).get(name).map(|pod| pod.object()) {
+            self.exempt_without_devices(name, &pod);
             for (room, shape) in self.rooms_of(&pod) {
                 let (_, request) = self.request(name, &pod);
                 let mut room = lock(room);
@@ -141,7 +147,7 @@ impl Engine {
     }
 
     /// What became of a pod of which this is on the host.
-    fn find_on_host(&self, name: &Name, host: Option<&Stored>) -> OnHost {
+    pub(super) fn find_on_host(&self, name: &Name, host: Option<&Stored>) -> OnHost {
         match self.find_presence(name, host) {
             Presence::Active if host.is_some_and(placement::waits) => OnHost::Waiting,
             Presence::Active | Presence::Succeeded => OnHost::Placed,
@@ -158,11 +164,23 @@ impl Engine {
 impl ObjectSync<'_> {
     /// Asks for a place for a pod that is to be created, in one room after the other. Returns how long it has waited so far, if there is none.
     pub(super) fn ask_for_room(&self, pod: &Value) -> Option<Duration> {
-        if self.id != KindId::Pod {
+        let Self { engine, id, name, .. } = self;
+        if *id != KindId::Pod {
             return None;
         }
-        let mut rooms = self.engine.rooms_of(pod);
-        rooms.find_map(|(room, shape)| self.ask_in(room, &shape, pod))
+        engine.exempt_without_devices(name, pod);
+        let mut rooms = engine.rooms_of(pod);
+        let waits = rooms.find_map(|(room, shape)| self.ask_in(room, &shape, pod))?;
+        // It may have a place in those after this one, and ask for something else by now. With that place it would wait in the wrong order.
+        for (room, _) in rooms {
+            let mut room = lock(room);
+            if !room.has_lent(name) {
+                let admitted = room.forget(name);
+                drop(room);
+                engine.let_in(admitted);
+            }
+        }
+        Some(waits)
     }
 
     /// The same in one room.

@@ -24,12 +24,13 @@ pub fn is_needed(cache: &Cache, pod: &Value) -> bool {
     })
 }
 
-/// The extended resources that containers of a pod request. A request without a limit is not valid.
+/// The extended resources that containers of a pod request, at least one. A request without a limit is not valid.
 fn extended_resources(pod: &Value) -> impl Iterator<Item = &str> {
     let containers = ["initContainers", "containers"].into_iter();
     let containers = containers.flat_map(move |list| json::items(pod, &["spec", list]));
     let limits = containers.filter_map(|container| json::at(container, &["resources", "limits"])?.as_object());
-    let resources = limits.flat_map(|limits| limits.keys().map(String::as_str));
+    let resources = limits.flatten().filter(|(_, quantity)| quantity.as_str() != Some("0"));
+    let resources = resources.map(|(resource, _)| resource.as_str());
     resources.filter(|resource| resource.contains('/'))
 }
 
@@ -78,6 +79,10 @@ mod tests {
             ),
             (with_limit("containers", "nvidia.com/gpu"), false),
             (with_limit("containers", "memory"), false),
+            (
+                json!({"spec": {"containers": [{"resources": {"limits": {"example.com/gpu": "0"}}}]}}),
+                false,
+            ),
         ] {
             assert_eq!(is_needed(&cache, &pod), expected, "{pod}");
         }

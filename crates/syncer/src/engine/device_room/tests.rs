@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::engine::{
-    lock,
     test_engine::{engine_of, sync_of, tenant},
+    test_pods::{self, annotations_of_member, change_pod},
     test_requests::name,
 };
 use berth_api::{SyncPolicy, labels};
-use berth_sync_rules::model::{KindId, UserRules, resource::Side, schedule::PodSchedule, store::Stored};
+use berth_sync_rules::model::{UserRules, resource::Side, schedule::PodSchedule};
 use serde_json::json;
 
 /// An engine of a tenant with the places that one has by default.
@@ -17,14 +17,11 @@ fn engine() -> Arc<Engine> {
 
 /// A pod in the tenant that has this claim, if any, and annotations.
 fn put_pod(engine: &Engine, of: &str, claim: Option<&str>, annotations: &Value) -> Value {
-    let claims = claim.map(|claim| json!({"name": "gpu", "resourceClaimName": claim}));
-    let claims: Vec<Value> = claims.into_iter().collect();
-    let pod = json!({
-        "metadata": {"name": of, "namespace": "team", "uid": of, "resourceVersion": "1", "annotations": annotations},
-        "spec": {"containers": [{"name": "main", "image": "train:1"}], "resourceClaims": claims},
-    });
-    let pods = engine.cache.stores.tenant(KindId::Pod);
-    pods.written(name(of), Stored::new(&pod));
+    let mut pod = test_pods::put_pod(engine, of, annotations);
+    if let Some(claim) = claim {
+        pod["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": claim}]);
+        change_pod(engine, of, &pod);
+    }
     pod
 }
 
@@ -47,9 +44,7 @@ fn count_admitted(engine: &Engine, prefix: &str, number: usize, claim: impl Fn(u
 
 /// A pod on the host with this spec.
 fn put_host_pod(engine: &Engine, of: &str, spec: &Value) {
-    let host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": spec, "status": {"phase": "Pending"}});
-    let pods = engine.cache.stores.host(KindId::Pod);
-    pods.written(name(of), Stored::new(&host));
+    test_pods::put_host_pod(engine, of, spec, &json!({"phase": "Pending"}));
 }
 
 /// Pods with places among those with devices, and those that wait for one.
@@ -94,10 +89,11 @@ async fn a_place_is_free_when_its_pod_has_a_node() {
     assert_eq!(counts(&engine), (31, 0), "it was not created");
 }
 
-/// Members of a gang that each have a claim ask for places: those that exist already, once more when all do. Returns how many of them may come to the host.
-fn count_admitted_of_gang(engine: &Engine, gang: &str, size: usize) -> usize {
-    let annotations = json!({labels::GANG_OF_TENANT: gang, labels::GANG_SIZE_OF_TENANT: size.to_string()});
-    let names: Vec<String> = (0..size).map(|index| format!("{gang}-{index}")).collect();
+/// So many members of a gang, of which each has a claim, ask for places: those that exist already, once more when all do. Returns how many of them may come to
+/// the host.
+fn count_admitted_of_gang(engine: &Engine, gang: &str, size: usize, members: usize) -> usize {
+    let annotations = annotations_of_member(gang, size);
+    let names: Vec<String> = (0..members).map(|index| format!("{gang}-{index}")).collect();
     let pods: Vec<Value> = names
         .iter()
         .map(|of| put_pod(engine, of, Some("shared"), &annotations))
@@ -114,17 +110,58 @@ async fn a_gang_of_64_pods_starts_together_and_none_has_more_than_twice_the_plac
     let engine = engine();
     let own = |index: usize| format!("claim-{index}");
     assert_eq!(count_admitted(&engine, "single-", 63, own), 63);
-    assert_eq!(count_admitted_of_gang(&engine, "a", 64), 64);
+    assert_eq!(count_admitted_of_gang(&engine, "a", 64, 64), 64);
     assert_eq!(counts(&engine).0, 127);
-    assert_eq!(count_admitted_of_gang(&engine, "b", 64), 0);
+    assert_eq!(count_admitted_of_gang(&engine, "b", 64, 64), 0);
     assert_eq!(count_admitted(&engine, "more-", 10, own), 0);
 }
 
 #[tokio::test]
 async fn a_gang_beyond_the_places_does_not_come_together() {
     let engine = engine();
-    assert!(count_admitted_of_gang(&engine, "a", 65) < 65);
+    assert!(count_admitted_of_gang(&engine, "a", 65, 65) < 65);
     assert!(counts(&engine).0 <= 64);
+}
+
+#[tokio::test]
+async fn a_gang_does_not_wait_for_its_launcher_without_devices() {
+    let annotations = annotations_of_member("train", 65);
+    let asks = |engine: &Engine| {
+        let launcher = put_pod(engine, "launcher", None, &annotations);
+        assert!(!waits(engine, "launcher", &launcher));
+    };
+    let is_on_the_host_when_the_syncer_starts = |engine: &Engine| {
+        put_pod(engine, "launcher", None, &annotations);
+        put_host_pod(engine, "launcher", &json!({}));
+        engine.restore_waiting_room();
+    };
+    let joins_later = |engine: &Engine| {
+        let launcher = put_pod(engine, "launcher", None, &json!({}));
+        assert!(!waits(engine, "launcher", &launcher));
+        let launcher = put_pod(engine, "launcher", None, &annotations);
+        engine.regroup_places(&name("launcher"), &launcher);
+    };
+    let cases: [&dyn Fn(&Engine); 3] = [&asks, &is_on_the_host_when_the_syncer_starts, &joins_later];
+    for come in cases {
+        let mut policy = SyncPolicy::default();
+        policy.devices.classes = vec!["gpu.example.com".into()];
+        let engine = engine_of(tenant(policy));
+        come(&engine);
+        assert_eq!(count_admitted_of_gang(&engine, "train", 65, 64), 64);
+        assert_eq!(counts(&engine), (64, 0), "the launcher takes none");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_waits_for_devices_keeps_no_place_of_all_pods() {
+    let engine = engine();
+    assert_eq!(count_admitted(&engine, "p", 65, |index| format!("claim-{index}")), 64);
+    // It asks for something else now, so the one that waits gets its place.
+    let mut pod = put_pod(&engine, "p0", Some("claim-0"), &json!({}));
+    pod["spec"]["tolerations"] = json!([{"key": "gpu"}]);
+    assert!(waits(&engine, "p0", &pod));
+    assert_eq!(counts(&engine), (64, 1));
+    assert_eq!(lock(&engine.waiting_room).placed(), 63);
 }
 
 #[tokio::test]

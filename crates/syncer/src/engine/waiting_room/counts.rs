@@ -152,6 +152,7 @@ impl OfGang {
             }
             State::New | State::OnHost => self.placed += 1,
             State::Started => self.started += 1,
+            State::Exempt => self.exempt += 1,
             // Members of gangs lend nothing.
             State::Lent | State::Returning => {}
         }
@@ -163,6 +164,7 @@ impl OfGang {
             State::Waiting => self.waiting -= 1,
             State::New | State::OnHost => self.placed -= 1,
             State::Started => self.started -= 1,
+            State::Exempt => self.exempt -= 1,
             State::Lent | State::Returning => {}
         }
     }

@@ -7,6 +7,7 @@
 //! | is on the host without a node | as long as it is: also if it has gates of the platform, was not tried yet, or is nominated |
 //! | is to be created on the host again | still, as when a node is cordoned and its host pod is replaced |
 //! | has a node, is gone in the tenant, or has ended | no more |
+//! | is a member of a gang and needs none, as one without devices in the [room of pods with devices](super::device_room) | none, and its gang does not lack it |
 //! | was not created | no more: it asks again. It keeps the place if the host takes no pod at all, or does not answer |
 //! | waits for requests of the host's controllers | none until it has them, unless it is a member of a gang. Then it gets one of the next: these pods have every second one |
 //!
@@ -126,6 +127,8 @@ enum State {
     OnHost,
     /// It is a member of a gang, and has a node or has succeeded.
     Started,
+    /// It is a member of a gang, and needs no place here.
+    Exempt,
 }
 
 impl State {
@@ -148,7 +151,7 @@ impl Pod {
                 let (namespace, shape) = alike();
                 Some(Group::Alike(namespace, shape))
             }
-            (State::Lent | State::New | State::OnHost | State::Started, _) => None,
+            (State::Lent | State::New | State::OnHost | State::Started | State::Exempt, _) => None,
         }
     }
 
@@ -157,7 +160,7 @@ impl Pod {
         match self.state {
             State::Waiting | State::Returning | State::Lent | State::New => self.shape != *shape,
             State::OnHost => false,
-            State::Started => true,
+            State::Started | State::Exempt => true,
         }
     }
 }
@@ -204,7 +207,7 @@ impl WaitingRoom {
         self.lines.values().map(Line::len).sum()
     }
 
-    /// Whether a pod has a place, waits for one, has lent its own, or is a member of a gang that has started.
+    /// Whether a pod has a place, waits for one, has lent its own, or is a member of a gang that has started or needs none.
     pub(super) fn knows(&self, name: &Name) -> bool {
         self.pods.contains_key(name)
     }
@@ -272,6 +275,28 @@ impl WaitingRoom {
         }
     }
 
+    /// A pod is to be on the host or is there, and needs no place here. If it is a member of a gang, the gang does not lack it. Returns the pods that got a
+    /// place because of it.
+    pub(super) fn exempt(&mut self, name: &Name, gang: Option<&Gang>) -> Vec<Name> {
+        if self.pods.get(name).is_some_and(|pod| pod.state == State::Exempt) {
+            return self.regroup(name, gang);
+        }
+        // An earlier pod of this name may have needed one.
+        let mut admitted = self.change(name, None);
+        if let Some(gang) = self.note_size(gang.cloned()) {
+            let pod = Pod {
+                shape: Shape::default(),
+                gang: Some(gang.clone()),
+                user: None,
+                priority: 0,
+                state: State::Exempt,
+            };
+            self.put(name.clone(), pod, None);
+            admitted.extend(self.admit(Some(&gang)));
+        }
+        admitted
+    }
+
     /// A pod belongs to this gang now, or to none. Returns the pods that got a place because of it.
     pub(super) fn regroup(&mut self, name: &Name, gang: Option<&Gang>) -> Vec<Name> {
         let now = gang.map(|gang| &gang.name);
@@ -279,7 +304,8 @@ impl WaitingRoom {
             return gang.map(|gang| self.resize(gang)).unwrap_or_default();
         };
         // Members of gangs lend nothing.
-        if pod.state == State::Lent || gang.is_none() && pod.state == State::Started {
+        let is_of_gangs = matches!(pod.state, State::Started | State::Exempt);
+        if pod.state == State::Lent || gang.is_none() && is_of_gangs {
             return self.change(name, None);
         }
         let since = self.since(name);
@@ -321,11 +347,12 @@ impl WaitingRoom {
             return Vec::new();
         };
         let state = match (on_host, pod.state) {
+            (OnHost::Waiting | OnHost::Placed | OnHost::Gone, State::Exempt)
+            // An earlier pod of the name is gone.
+            | (OnHost::Gone, State::New | State::Waiting | State::Returning | State::Lent) => return Vec::new(),
             // Also one that waits: the answer to an earlier creation was lost.
             (OnHost::Waiting, _) => Some(State::OnHost),
             (OnHost::Placed, _) => pod.gang.is_some().then_some(State::Started),
-            // An earlier pod of the name is gone.
-            (OnHost::Gone, State::New | State::Waiting | State::Returning | State::Lent) => return Vec::new(),
             // It is created again. If not, it is forgotten then.
             (OnHost::Gone, State::OnHost) => Some(State::New),
             (OnHost::Gone, State::Started) | (OnHost::Ended, _) => None,
@@ -340,7 +367,9 @@ impl WaitingRoom {
     pub(super) fn forget(&mut self, name: &Name) -> Vec<Name> {
         match self.pods.get(name).map(|pod| pod.state) {
             None | Some(State::OnHost | State::Started) => Vec::new(),
-            Some(State::New | State::Waiting | State::Returning | State::Lent) => self.change(name, None),
+            Some(State::New | State::Waiting | State::Returning | State::Lent | State::Exempt) => {
+                self.change(name, None)
+            }
         }
     }
 

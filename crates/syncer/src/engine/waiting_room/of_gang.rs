@@ -9,8 +9,8 @@
 //! | some wait for a place of their user | come to their turn one by one, at once |
 //! | is larger than the room | come to their turn one by one |
 //!
-//! Known are pods that wait, have a place, have a node or have succeeded. What a gang may take is counted when it begins: if its size grows later, it takes
-//! no more at once.
+//! Known are pods that wait, have a place, need none, have a node or have succeeded. What a gang may take is counted when it begins: if its size grows later,
+//! it takes no more at once.
 
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub(super) struct OfGang {
     pub(super) placed: usize,
     /// Pods that wait for one.
     pub(super) waiting: usize,
+    /// Pods that need none.
+    pub(super) exempt: usize,
     /// Places that it may have: those that its pods have not taken are kept for them.
     claim: usize,
     /// Whether it has got such places, or its pods have waited for each other for long enough.
@@ -50,9 +52,9 @@ pub(super) struct Lack {
 }
 
 impl OfGang {
-    /// Pods of it that have no node yet, of those that start together.
+    /// Pods of it that have no node yet, of those that start together and need places.
     fn needs(&self) -> usize {
-        self.size.saturating_sub(self.started)
+        self.size.saturating_sub(self.started + self.exempt)
     }
 
     /// Places that are kept for it.
@@ -95,7 +97,7 @@ impl OfGang {
 
     /// Whether no pod of it is known.
     pub(super) fn is_empty(&self) -> bool {
-        self.placed + self.started + self.waiting == 0
+        self.placed + self.started + self.waiting + self.exempt == 0
     }
 
     /// One of its pods waits since then.

@@ -33,6 +33,8 @@ enum Event {
     /// A host pod is gone, which is seen now or not at all.
     Lose(usize, bool),
     Delete(usize),
+    /// A pod that is not on the host needs no place here.
+    Exempt(usize),
     Regroup(usize, Option<(usize, usize)>),
     /// So many seconds later.
     Wait(u64),
@@ -57,6 +59,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         8 => (0..PODS).prop_map(Event::Start),
         8 => (0..PODS, any::<bool>()).prop_map(|(pod, is_seen)| Event::Lose(pod, is_seen)),
         2 => (0..PODS).prop_map(Event::Delete),
+        4 => (0..PODS).prop_map(Event::Exempt),
         6 => (0..PODS, gang()).prop_map(|(pod, gang)| Event::Regroup(pod, gang)),
         4 => (0..90_u64).prop_map(Event::Wait),
         1 => Just(Event::Restart),
@@ -123,6 +126,11 @@ impl World {
             Event::Delete(pod) => {
                 self.host.remove(pod);
                 self.room.observe(&pod_name(*pod), OnHost::Ended);
+            }
+            Event::Exempt(pod) => {
+                if !self.host.contains_key(pod) {
+                    self.room.exempt(&pod_name(*pod), self.gang(*pod).as_ref());
+                }
             }
             Event::Regroup(pod, gang) => {
                 self.specs[*pod].gang = *gang;
@@ -195,6 +203,7 @@ impl World {
             assert_eq!(of_gang.placed, count_in(&State::has_place), "{room:?}");
             assert_eq!(of_gang.waiting, count_in(&|state| state == State::Waiting));
             assert_eq!(of_gang.started, count_in(&|state| state == State::Started));
+            assert_eq!(of_gang.exempt, count_in(&|state| state == State::Exempt));
             if let Some(lack) = room.gathering.class(gang) {
                 assert_eq!(*lack, of_gang.lack(), "{room:?}");
             }

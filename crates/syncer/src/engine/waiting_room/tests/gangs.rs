@@ -23,6 +23,43 @@ fn a_gang_has_places_for_all_of_its_pods() {
 }
 
 #[test]
+fn members_that_need_no_place_are_known_and_take_none() {
+    let mut room = room(4);
+    let launcher = name("launcher");
+    let gang = member("launcher", "g", 5).gang;
+    assert!(room.exempt(&launcher, gang.as_ref()).is_empty());
+    for index in 0..3 {
+        let worker = member(&format!("g{index}"), "g", 5);
+        assert!(!ask(&mut room, "g", worker), "one is missing");
+    }
+    assert!(ask(&mut room, "g", member("g3", "g", 5)));
+    for on_host in [OnHost::Waiting, OnHost::Placed, OnHost::Gone] {
+        assert!(room.observe(&launcher, on_host).is_empty());
+        assert!(room.knows(&launcher) && room.taken() == 4);
+    }
+    for of in ["launcher", "g0", "g1", "g2", "g3"] {
+        room.observe(&name(of), OnHost::Ended);
+    }
+    assert!(is_clean(&room));
+}
+
+#[test]
+fn a_pod_that_needs_no_place_any_more_leaves_it_to_others() {
+    let mut room = room(1);
+    assert!(ask(&mut room, "a", request("p")));
+    assert!(!ask(&mut room, "b", request("q")));
+    assert_eq!(names(&room.exempt(&name("p"), None)), ["q"]);
+    assert!(!room.knows(&name("p")));
+    let gang = member("p", "g", 2).gang;
+    assert!(room.exempt(&name("p"), gang.as_ref()).is_empty());
+    assert!(!ask(&mut room, "a", request("p")), "it is another pod");
+    for of in ["q", "p"] {
+        room.forget(&name(of));
+    }
+    assert!(is_clean(&room));
+}
+
+#[test]
 fn members_that_wait_come_with_the_first_one() {
     let mut room = room(2);
     assert_eq!(flood(&mut room, "a", 1) + flood(&mut room, "b", 1), 2);
