@@ -64,6 +64,9 @@ pub const RELEASE_QUARANTINE: &str = "berth.dev/release-quarantine";
 /// `KEY=VALUE`, separated by commas. No value: the node did not have the label.
 /// Set by: Berth.
 pub const PAUSED_LABELS: &str = "berth.dev/paused-labels";
+/// Annotation on a node between two tenants: the images of the programs that left its GPUs, separated by commas. They stay on the node.
+/// Set by: Berth.
+pub const PAUSED_IMAGES: &str = "berth.dev/paused-images";
 /// Value of the labels in [`PAUSED_LABELS`] while the node is scrubbed.
 pub const PAUSED_FOR_SCRUB: &str = "paused-for-berth-scrub";
 /// Annotation on a Service of the platform that may select static pods of every node: `true`. Without it, those of the host's control plane only.

@@ -3,6 +3,7 @@
 use crate::{Unclean, node::Node, removal::remove_folder};
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Component, Path, PathBuf},
 };
 
@@ -10,6 +11,13 @@ use std::{
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Unclean + use<> {
     let path = path.to_owned();
     move |source| Unclean::File { path, source }
+}
+
+/// The device that a folder is on.
+pub(crate) fn device(folder: &Path) -> Result<u64, Unclean> {
+    fs::symlink_metadata(folder)
+        .map(|metadata| metadata.dev())
+        .map_err(at(folder))
 }
 
 /// What is in a folder; nothing if there is no such folder.
@@ -79,4 +87,14 @@ pub(crate) fn folder_to_empty(node: &Node, folder: &str) -> Result<PathBuf, Uncl
         return Err(Unclean::Left(format!("the path {folder} contains a symbolic link")));
     }
     Ok(path)
+}
+
+/// The same; nothing if there is no such folder.
+pub(crate) fn find_folder_to_empty(node: &Node, folder: &str) -> Result<Option<PathBuf>, Unclean> {
+    let path = node.path(folder);
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(at(&path)(error)),
+        Ok(_) => folder_to_empty(node, folder).map(Some),
+    }
 }

@@ -8,6 +8,7 @@ mod claims;
 mod containers;
 mod disks;
 mod driver;
+mod dumps;
 mod ephemeral;
 mod error;
 mod files;
@@ -44,7 +45,11 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
             Ok(format!("{ended}; {cleared}"))
         }
         "claims" => wait(|| claims::none_prepared(node)),
-        "ephemeral" => wait(|| ephemeral::remove(node)),
+        "ephemeral" => {
+            let removed = wait(|| ephemeral::remove(node))?;
+            let dumps = wait(|| dumps::remove(node))?;
+            Ok(format!("{removed}; {dumps}"))
+        }
         "mps" => wait(|| mps::empty(node, arguments)),
         "mig" => gpus::destroy_instances(node, arguments),
         "gpu-reset" => gpus::reset(node, arguments),
@@ -57,7 +62,7 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
 }
 
 /// Whether nothing of a tenant is left, without removing anything, whether the kubelet guards images and NVIDIA's container toolkit is a safe
-/// one, and whether all GPUs answer.
+/// one, and whether all GPUs answer. Core dumps can be of programs of the platform by now: the message says if they go where none are removed.
 fn check(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
     wait(|| {
         processes::none_left(node)?;
@@ -66,5 +71,11 @@ fn check(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
         ephemeral::none_left(node)
     })?;
     kubelet::checks_image_credentials(node)?;
-    gpus::answer(node, arguments)
+    let answered = gpus::answer(node, arguments)?;
+    let place = dumps::find_other_place(node)?;
+    Ok([Some(answered), place]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join("; "))
 }

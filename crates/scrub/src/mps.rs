@@ -6,11 +6,11 @@
 
 use crate::{
     Unclean,
-    files::{at, entries, folder_to_empty, name, remove, text},
+    files::{at, device, entries, find_folder_to_empty, name, remove, text},
     node::Node,
 };
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -55,13 +55,7 @@ fn root(node: &Node, arguments: &[String]) -> Result<Option<PathBuf>, Unclean> {
     let named = arguments
         .iter()
         .find_map(|argument| argument.strip_prefix(ROOT_ARGUMENT));
-    let root = named.unwrap_or(ROOT);
-    let path = node.path(root);
-    match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(at(&path)(error)),
-        Ok(_) => folder_to_empty(node, root).map(Some),
-    }
+    find_folder_to_empty(node, named.unwrap_or(ROOT))
 }
 
 /// Whether no process of MPS runs.
@@ -99,13 +93,6 @@ fn left(root: &Path, device_of_root: u64) -> Result<Vec<PathBuf>, Unclean> {
         }
     }
     Ok(left)
-}
-
-/// The device that a folder is on.
-fn device(folder: &Path) -> Result<u64, Unclean> {
-    fs::symlink_metadata(folder)
-        .map(|metadata| metadata.dev())
-        .map_err(at(folder))
 }
 
 #[cfg(test)]

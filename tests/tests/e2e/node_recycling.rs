@@ -120,6 +120,17 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
         fs::create_dir_all(mps.join(shared)).unwrap();
         fs::write(mps.join(shared).join(file), "secret").unwrap();
     }
+    // As the kernel's handlers of core dumps and the kubelet would leave them.
+    let dumps = [
+        "coredump/core.train.zst",
+        "crash/train.crash",
+        "kubelet/checkpoints/checkpoint-job.tar",
+    ];
+    let dumps = dumps.map(|dump| folder.join(dump));
+    for dump in &dumps {
+        fs::create_dir_all(dump.parent().unwrap()).unwrap();
+        fs::write(dump, "secret").unwrap();
+    }
     let logs = || -> Vec<String> {
         let listed = fs::read_dir(folder.join("pods-log")).unwrap();
         let names = listed.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -136,6 +147,10 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
         fs::read_dir(&mps).unwrap().count(),
         0,
         "what containers shared by MPS is gone"
+    );
+    assert!(
+        dumps.iter().all(|dump| !dump.exists()),
+        "core dumps and checkpoints are gone"
     );
     assert!(logs().is_empty(), "{:?}", logs());
     model.assert_gone(&host, &node);

@@ -392,6 +392,10 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
             json!({"scrub": {"pause": {"addLabels": ["berth.dev/tenant"]}}}),
             "set by Berth itself",
         ),
+        (
+            json!({"scrub": {"pause": {"addLabels": ["no gpu agent"]}}}),
+            "spec.scrub.pause.addLabels[0]",
+        ),
         (json!({"modes": ["Shared"]}), "cannot offer the mode Shared"),
         (json!({"scrub": {"steps": []}}), "scrubs nothing"),
         (

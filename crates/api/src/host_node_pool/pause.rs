@@ -36,7 +36,13 @@ pub struct PauseSpec {
     pub labels: BTreeMap<String, String>,
     /// Labels that keep DaemonSets from a node. Berth adds those that the node does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8), inner(length(min = 1, max = 317)))]
+    #[schemars(
+        length(max = 8),
+        inner(
+            length(min = 1, max = 317),
+            regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
+        )
+    )]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub add_labels: Vec<String>,
 }

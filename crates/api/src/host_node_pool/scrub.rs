@@ -77,7 +77,7 @@ pub enum ScrubStep {
     Processes,
     /// Waits until no device of a tenant's ResourceClaim is prepared any more.
     Claims,
-    /// Removes what is left of tenants' pods: emptyDirs and other folders of the kubelet, logs.
+    /// Removes what is left of tenants' pods: emptyDirs and other folders of the kubelet, logs, core dumps, checkpoints.
     Ephemeral,
     /// Waits until NVIDIA's multi-process service has ended, and empties its folder, which containers share.
     #[serde(rename = "MPS")]

@@ -19,7 +19,7 @@ use berth_api::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Which tenant has a node, and how far its recycling is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub struct Assignment {
     /// Labels that were changed so that the platform's own programs leave the node's GPUs, and their former values; empty: the node did not have the
     /// label. From Scrubbing on.
     pub paused_labels: BTreeMap<String, String>,
+    /// Images of these programs. No container uses them during the scrub, and the programs need them afterwards.
+    pub paused_images: BTreeSet<String>,
 }
 
 impl Assignment {
@@ -105,6 +107,7 @@ impl Assignment {
             recycling_id: annotation(labels::RECYCLING_ID).into(),
             reason: annotation(labels::REASON).into(),
             paused_labels: paused_labels::read(node),
+            paused_images: paused_labels::read_images(node),
         })
     }
 
@@ -123,6 +126,7 @@ impl Assignment {
             recycling_id: String::new(),
             reason: reason.into(),
             paused_labels: BTreeMap::new(),
+            paused_images: BTreeSet::new(),
         }
     }
 

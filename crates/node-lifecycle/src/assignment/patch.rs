@@ -30,7 +30,7 @@ impl Assignment {
     }
 
     /// The annotations (`None`: must be absent).
-    fn annotations(&self) -> [(&'static str, Option<String>); 11] {
+    fn annotations(&self) -> [(&'static str, Option<String>); 12] {
         let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
         let is_over = !self.state.has_tenant();
@@ -54,6 +54,10 @@ impl Assignment {
             (
                 labels::PAUSED_LABELS,
                 filled(&paused_labels::write(&self.paused_labels)),
+            ),
+            (
+                labels::PAUSED_IMAGES,
+                filled(&paused_labels::write_images(&self.paused_images)),
             ),
         ]
     }
@@ -136,7 +140,7 @@ impl Assignment {
 /// The merge patch that removes the assignment from a node, which is free then.
 pub fn clear_assignment_patch(node: &Node) -> Value {
     const LABELS: [&str; 4] = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP, labels::POOL];
-    const ANNOTATIONS: [&str; 16] = [
+    const ANNOTATIONS: [&str; 17] = [
         labels::OWNER_UID,
         labels::NODE_STATE,
         labels::STATE_SINCE,
@@ -153,6 +157,7 @@ pub fn clear_assignment_patch(node: &Node) -> Value {
         labels::PREVIOUS_SHARED_POOL,
         labels::SHARED_UNTIL,
         labels::PAUSED_LABELS,
+        labels::PAUSED_IMAGES,
     ];
     let gone =
         |keys: &[&str]| -> Map<String, Value> { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };

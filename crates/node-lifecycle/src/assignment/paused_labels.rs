@@ -1,10 +1,11 @@
-//! Labels of a node that are changed while it is scrubbed, so that the platform's own programs leave its GPUs, and what they were before.
+//! Labels of a node that are changed while it is scrubbed, so that the platform's own programs leave its GPUs, what they were before, and the images of
+//! these programs.
 
-use berth_api::labels::{PAUSED_FOR_SCRUB, PAUSED_LABELS};
+use berth_api::labels::{PAUSED_FOR_SCRUB, PAUSED_IMAGES, PAUSED_LABELS};
 use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The changed labels, as recorded on the node, with their former values. Neither keys nor values of labels can have the separators in them.
 pub(super) fn read(node: &Node) -> BTreeMap<String, String> {
@@ -20,6 +21,19 @@ pub(super) fn read(node: &Node) -> BTreeMap<String, String> {
 pub(super) fn write(paused: &BTreeMap<String, String>) -> String {
     let entries: Vec<String> = paused.iter().map(|(key, former)| format!("{key}={former}")).collect();
     entries.join(",")
+}
+
+/// The images of the programs, as recorded on the node. A name of an image has no comma.
+pub(super) fn read_images(node: &Node) -> BTreeSet<String> {
+    let recorded = node.annotations().get(PAUSED_IMAGES).map(String::as_str);
+    let names = recorded.unwrap_or_default().split(',');
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// The record of these images.
+pub(super) fn write_images(images: &BTreeSet<String>) -> String {
+    let names: Vec<&str> = images.iter().map(String::as_str).collect();
+    names.join(",")
 }
 
 /// The former values of those labels that are still paused. What somebody else has changed or removed meanwhile stays as it is.

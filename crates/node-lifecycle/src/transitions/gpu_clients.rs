@@ -3,10 +3,10 @@
 
 use super::{Observation, POLL, Transition, drain::name_some, quarantine};
 use crate::{Assignment, demand::NodeRules};
-use berth_api::labels::PAUSED_FOR_SCRUB;
+use berth_api::{HostNodePoolSpec, Sharing, labels::PAUSED_FOR_SCRUB};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube_core::ResourceExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How values of labels begin while others keep such programs from a node: NVIDIA's MIG manager while it changes a layout, and its driver manager while it
 /// updates the driver.
@@ -36,6 +36,9 @@ pub(super) fn await_no_gpu_clients(observation: &Observation<'_>, limit: i64) ->
         let labels = changed.collect();
         let mut remembered = (*assignment).clone();
         remembered.paused_labels.extend(paused);
+        remembered
+            .paused_images
+            .extend(observation.client_images.iter().cloned());
         return Some(Transition::SetAssignment(Box::new(remembered), labels));
     }
     if observation.gpu_clients.is_empty() {
@@ -81,7 +84,7 @@ pub(super) fn find_unrecorded_labels(observation: &Observation<'_>) -> BTreeMap<
 }
 
 /// Why the programs of a scrubbed node do not work again: a label is not what it was, or no GPU is advertised. Nothing is known of nodes of which no label
-/// was changed.
+/// was changed, and of those whose devices are in ResourceSlices.
 pub(super) fn find_absent_clients(observation: &Observation<'_>) -> Option<String> {
     let Observation {
         assignment, node, pool, ..
@@ -94,18 +97,43 @@ pub(super) fn find_absent_clients(observation: &Observation<'_>) -> Option<Strin
     if let Some(key) = assignment.paused_labels.keys().find(is_paused) {
         return Some(format!("the label {key} is {}", node.labels()[key]));
     }
-    if assignment.paused_labels.is_empty() {
+    if assignment.paused_labels.is_empty() || pool.sharing == Sharing::Dra {
         return None;
     }
     let resource = pool.gpu_resource_name.as_deref()?;
-    // Without a MIG layout, which only an assigned node has, GPUs can have another resource of the same vendor.
-    let (vendor, _) = resource.split_once('/')?;
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-    let is_advertised = allocatable.into_iter().flatten().any(|(key, amount)| {
-        let of_vendor = key.split_once('/').is_some_and(|(domain, _)| domain == vendor);
-        of_vendor && amount.0 != "0"
-    });
+    let mut allocatable = allocatable.into_iter().flatten();
+    let is_advertised = allocatable.any(|(key, amount)| is_of_gpus(key, resource) && amount.0 != "0");
     (!is_advertised).then(|| format!("no {resource} is advertised: the device plugin does not run again"))
+}
+
+/// Whether a resource is one of GPUs in a pool with this resource of GPUs. Without a MIG layout, which only an assigned node has, they can have another one of
+/// the same vendor. NVIDIA has resources for other devices as well, such as `nvidia.com/hostdev` for those of networks.
+fn is_of_gpus(key: &str, resource: &str) -> bool {
+    const NVIDIA: &str = "nvidia.com";
+    const GPUS: [&str; 2] = ["gpu", "mig-"];
+    if key == resource {
+        return true;
+    }
+    let (Some((vendor, name)), Some((expected, _))) = (key.split_once('/'), resource.split_once('/')) else {
+        return false;
+    };
+    vendor == expected && (vendor != NVIDIA || GPUS.iter().any(|begin| name.starts_with(begin)))
+}
+
+/// Images of pods that labels of the pool can keep from a node. `daemons`: pods of DaemonSets on the node.
+pub fn list_client_images<'a>(pool: &HostNodePoolSpec, daemons: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<String> {
+    let labels = pool.labels_to_pause();
+    let is_client = |pod: &&Pod| {
+        let rules = NodeRules::of_pod(pod, "");
+        labels.keys().any(|key| rules.mentions(key))
+    };
+    let pods = daemons.into_iter().filter(is_client);
+    let containers = pods.filter_map(|pod| pod.spec.as_ref()).flat_map(|spec| {
+        let first = spec.init_containers.iter().flatten();
+        first.chain(&spec.containers)
+    });
+    containers.filter_map(|container| container.image.clone()).collect()
 }
 
 /// Pods that paused labels keep from the node and that have not left it, as `namespace/name`. `daemons`: pods of DaemonSets on the node, which

@@ -30,7 +30,7 @@ mod prepare;
 mod recycle;
 
 pub use drain::DrainStage;
-pub use gpu_clients::list_paused_pods;
+pub use gpu_clients::{list_client_images, list_paused_pods};
 pub use gpu_configuration::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG, MIG_STATE};
 pub use recycle::requires_scrub;
 
@@ -43,6 +43,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
 use prepare::{from_joining, from_reserved};
 use recycle::{from_quarantined, from_scrubbing, from_validating};
+use std::collections::BTreeSet;
 
 /// Seconds until the next check of something that no watch reports.
 const POLL: i64 = 1;
@@ -99,6 +100,8 @@ pub struct Observation<'a> {
     pub held_pods: &'a [String],
     /// Pods of the platform that use the node's GPUs and are to leave it, as `namespace/name`. Known in Scrubbing.
     pub gpu_clients: &'a [String],
+    /// Images of the platform's pods on the node that its labels can keep from it. Known in Scrubbing.
+    pub client_images: &'a BTreeSet<String>,
     /// Claims of tenants that have devices of the node, as `namespace/name`. Known in Validating.
     pub claims: &'a [String],
     /// The Job of the node's state, as the API server has it.

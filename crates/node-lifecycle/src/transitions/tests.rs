@@ -34,6 +34,7 @@ struct World {
     pods: Vec<String>,
     held_pods: Vec<String>,
     gpu_clients: Vec<String>,
+    client_images: BTreeSet<String>,
     claims: Vec<String>,
     job: JobState,
     /// The Job that `job` is of: recycling and kind.
@@ -64,6 +65,7 @@ impl World {
             pods: Vec::new(),
             held_pods: Vec::new(),
             gpu_clients: Vec::new(),
+            client_images: BTreeSet::new(),
             claims: Vec::new(),
             job: JobState::Missing,
             job_of: None,
@@ -135,6 +137,7 @@ impl World {
             pods: &self.pods,
             held_pods: &self.held_pods,
             gpu_clients: &self.gpu_clients,
+            client_images: &self.client_images,
             claims: &self.claims,
             job: if is_this { self.job.clone() } else { JobState::Missing },
         }))

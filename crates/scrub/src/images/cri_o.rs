@@ -1,12 +1,15 @@
 //! Images of CRI-O, by the tool `crictl`. The runtime removes all names of an image, and its content, with its ID.
 
-use super::names::{has_prefix, in_parts, left};
+use super::{
+    keep::Keep,
+    names::{in_parts, left},
+};
 use crate::{error::Unclean, node::Node, program::crictl};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// One attempt.
-pub(super) fn remove(node: &Node, keep: &[&str]) -> Result<String, Unclean> {
+pub(super) fn remove(node: &Node, keep: &Keep) -> Result<String, Unclean> {
     let containers = json(node, &["ps", "--all", "--output", "json"])?;
     has_this_pod(node, &containers)?;
     // It removes none that runs.
@@ -78,14 +81,14 @@ fn used<'a>(node: &Node, containers: &'a Value) -> BTreeSet<&'a str> {
 }
 
 /// IDs of images to remove.
-fn removable(images: &Value, used: &BTreeSet<&str>, keep: &[&str]) -> Vec<String> {
+fn removable(images: &Value, used: &BTreeSet<&str>, keep: &Keep) -> Vec<String> {
     entries(images, "images")
         .filter(|image| image["pinned"] != true)
         .filter_map(|image| {
             let id = image["id"].as_str()?;
             let tags = entries(image, "repoTags").chain(entries(image, "repoDigests"));
             let mut names = tags.filter_map(Value::as_str);
-            let stays = used.contains(id) || names.any(|name| used.contains(name) || has_prefix(name, keep));
+            let stays = used.contains(id) || names.any(|name| used.contains(name) || keep.has(name));
             (!stays).then(|| id.to_owned())
         })
         .collect()
@@ -110,12 +113,13 @@ mod tests {
         scrub["repoDigests"] = json!(["q/scrub@sha256:1"]);
         let images = json!({"images": [
             image("dns", "q/dns:1", false), image("model", "q/model:1", false), image("pause", "q/pause:1", true),
-            image("base", "q/base/os:1", false), scrub, {"id": "unnamed", "repoTags": null},
+            image("base", "q/base/os:1", false), image("plugin", "q/plugin:1", false), scrub, {"id": "unnamed", "repoTags": null},
         ]});
         let node = Node::new("/nowhere", []);
         assert_eq!(of_tenants(&node, &containers), ["model"]);
         let used = used(&node, &containers);
-        assert_eq!(removable(&images, &used, &["q/base/"]), ["model", "unnamed"]);
+        let keep = Keep::from_arguments(&["--keep=q/base/".into(), "--keep-image=q/plugin:1".into()]);
+        assert_eq!(removable(&images, &used, &keep), ["model", "unnamed"]);
     }
 
     #[test]

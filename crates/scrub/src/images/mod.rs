@@ -2,20 +2,18 @@
 
 mod containerd;
 mod cri_o;
+mod keep;
 mod names;
 
 use crate::{error::Unclean, node::Node, retry::wait};
+use keep::Keep;
 
 /// CRI-O's socket. A node without it has containerd.
 const CRI_O: &str = "/run/crio/crio.sock";
 
-/// Removes images that no container of the platform uses, that are not pinned, and whose names have none of the prefixes to
-/// keep. Fails if any of them is left.
+/// Removes images that no container of the platform uses, that are not pinned, and that the arguments do not name. Fails if any of them is left.
 pub(crate) fn remove(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
-    let keep: Vec<&str> = arguments
-        .iter()
-        .filter_map(|argument| argument.strip_prefix("--keep="))
-        .collect();
+    let keep = Keep::from_arguments(arguments);
     if node.path(CRI_O).exists() {
         return wait(|| cri_o::remove(node, &keep));
     }

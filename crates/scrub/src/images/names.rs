@@ -7,9 +7,9 @@ const NAMES_PER_CALL: usize = 200;
 
 /// Whether a name has one of the prefixes. One without a slash is the whole name of a registry: anybody could have one whose name only begins
 /// with it.
-pub(super) fn has_prefix(name: &str, prefixes: &[&str]) -> bool {
-    let matches = |prefix: &&str| {
-        let rest = name.strip_prefix(*prefix);
+pub(super) fn has_prefix(name: &str, prefixes: &[String]) -> bool {
+    let matches = |prefix: &String| {
+        let rest = name.strip_prefix(prefix.as_str());
         rest.is_some_and(|rest| prefix.contains('/') || rest.starts_with('/'))
     };
     prefixes.iter().any(matches)
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_prefix_does_not_end_within_the_name_of_a_registry() {
-        let keep = ["registry.example.com", "ghcr.io/berth-dev/base-"];
+        let keep = ["registry.example.com", "ghcr.io/berth-dev/base-"].map(str::to_owned);
         for (name, stays) in [
             ("registry.example.com/os:1", true),
             ("ghcr.io/berth-dev/base-os:1", true),

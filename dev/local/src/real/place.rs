@@ -29,6 +29,9 @@ const OWN: [(&str, &str); 12] = [
     // No program makes it where there are no GPUs: tests of the scrub do.
     ("mps", "/run/nvidia/mps"),
 ];
+/// The same for folders that are not of node programs: the scrub empties them, and must not empty those of this machine. A machine can have them anyway, so
+/// they stay on it.
+const OF_SYSTEM: [(&str, &str); 2] = [("coredump", "/var/lib/systemd/coredump"), ("crash", "/var/crash")];
 /// Where cgroup hierarchies are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Processor time of all containers of a cluster beside that of other processes of this machine, in processes. Without it the
@@ -74,7 +77,7 @@ impl NodePlace {
         &self.cgroup
     }
 
-    /// A directory of the node by its name in [`OWN`], as it is seen from outside.
+    /// A directory of the node by its name in [`OWN`] or [`OF_SYSTEM`], as it is seen from outside.
     pub(super) fn own(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -86,7 +89,7 @@ impl NodePlace {
 
     /// Makes folder, mount namespace and cgroup. Existing ones stay.
     pub(super) fn create(&self) -> Result<(), Error> {
-        for (name, path) in OWN {
+        for (name, path) in directories() {
             create_private_dir(&self.own(name))?;
             // A mount point: on this machine itself it stays empty.
             fs::create_dir_all(path).map_err(failed("create", path))?;
@@ -96,7 +99,9 @@ impl NodePlace {
             return Ok(());
         }
         fs::write(&self.mounts, "").map_err(failed("create", &self.mounts))?;
-        let binds = OWN.map(|(name, path)| format!("mount --bind '{}' '{path}'", self.own(name).display()));
+        let binds: Vec<String> = directories()
+            .map(|(name, path)| format!("mount --bind '{}' '{path}'", self.own(name).display()))
+            .collect();
         // What a kubelet mounts must reach the containers of its own node, and nothing else.
         let script = format!("{} && mount --make-rshared /", binds.join(" && "));
         let kept = format!("--mount={}", self.mounts.display());
@@ -106,6 +111,11 @@ impl NodePlace {
         )
         .map(drop)
     }
+}
+
+/// Names and paths of all directories that a node has for itself.
+fn directories() -> impl Iterator<Item = (&'static str, &'static str)> {
+    OWN.into_iter().chain(OF_SYSTEM)
 }
 
 fn cgroup_root(network: &Network) -> String {

@@ -92,7 +92,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
     let (steps, limit): (Vec<Value>, i64) = match kind {
         JobKind::Scrub => {
             let berth = pool.scrub_steps();
-            let steps = berth.iter().map(|step| own(step.name(), &arguments(*step, pool)));
+            let steps = berth.iter().map(|step| own(step.name(), &arguments(*step, on)));
             let steps = steps.chain(pool.scrub.custom.iter().map(custom)).collect();
             (steps, pool.timeouts.scrub())
         }
@@ -144,11 +144,16 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
 }
 
 /// Arguments of Berth's program for a scrub step.
-fn arguments(step: ScrubStep, pool: &HostNodePoolSpec) -> Vec<String> {
+fn arguments(step: ScrubStep, on: &OnNode<'_>) -> Vec<String> {
+    let OnNode { assignment, pool, .. } = on;
     let mut all = vec![step.name().to_owned()];
     match step {
         ScrubStep::Disks => all.extend(pool.scrub.disks.clone()),
-        ScrubStep::Images => all.extend(pool.scrub.keep_images.iter().map(|prefix| format!("--keep={prefix}"))),
+        ScrubStep::Images => {
+            all.extend(pool.scrub.keep_images.iter().map(|prefix| format!("--keep={prefix}")));
+            let paused = assignment.paused_images.iter();
+            all.extend(paused.map(|image| format!("--keep-image={image}")));
+        }
         ScrubStep::Mps => all.extend(mps_arguments(pool)),
         ScrubStep::Mig | ScrubStep::GpuReset => all.extend(driver_arguments(pool)),
         _ => {}

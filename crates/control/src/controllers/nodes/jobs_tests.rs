@@ -96,6 +96,25 @@ fn folders_of_nvidia_are_named_to_the_steps_that_need_them() {
 }
 
 #[test]
+fn images_of_programs_that_are_away_for_the_scrub_are_named_to_the_step_that_removes_images() {
+    let pool = pool(&json!({"nodeSelector": {}, "scrub": {"steps": ["Images"], "keepImages": ["q.example/base/"]}}));
+    let assignment = Assignment {
+        paused_images: ["q.example/plugin:1".to_owned()].into(),
+        ..assignment()
+    };
+    let on = OnNode {
+        node: "gpu-h100-01",
+        assignment: &assignment,
+        pool: &pool,
+        platform_pods: &[],
+    };
+    assert_eq!(
+        arguments(ScrubStep::Images, &on),
+        ["images", "--keep=q.example/base/", "--keep-image=q.example/plugin:1"]
+    );
+}
+
+#[test]
 fn names_are_unique_and_fit() {
     let first = name(JobKind::Scrub, "gpu-h100-01", &assignment());
     assert!(first.starts_with("scrub-gpu-h100-01-") && first.len() <= 63, "{first}");

@@ -1,8 +1,8 @@
 //! The platform's own programs leave the GPUs of a node before it is scrubbed, and come back.
 
 use super::*;
-use berth_api::{PauseSpec, labels::PAUSED_FOR_SCRUB};
-use k8s_openapi::api::core::v1::Pod;
+use berth_api::{PauseSpec, Sharing, labels::PAUSED_FOR_SCRUB};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::api::resource::Quantity};
 use serde_json::Value;
 
 const PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
@@ -97,6 +97,53 @@ fn a_gpu_of_another_resource_of_the_vendor_is_advertised_as_well() {
     world.succeed();
     world.succeed();
     assert_eq!(world.state(), None);
+}
+
+#[test]
+fn another_device_of_the_vendor_is_no_gpu() {
+    let mut world = leaving();
+    world.gpu_clients.clear();
+    world.settle();
+    advertise(&mut world, "0");
+    let allocatable = world.node.status.as_mut().unwrap().allocatable.as_mut().unwrap();
+    // NVIDIA's network operator has a device plugin as well.
+    allocatable.insert("nvidia.com/hostdev".into(), Quantity("8".into()));
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), Some(AssignmentState::Validating));
+    advertise(&mut world, "8");
+    world.settle();
+    assert_eq!(world.state(), None);
+}
+
+#[test]
+fn gpus_that_pods_claim_are_not_advertised() {
+    let mut world = leaving();
+    world.gpu_clients.clear();
+    world.pool.sharing = Sharing::Dra;
+    advertise(&mut world, "0");
+    world.settle();
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), None);
+}
+
+#[test]
+fn images_of_programs_that_leave_are_recorded_until_the_node_is_free() {
+    let mut world = leaving();
+    world.gpu_clients.clear();
+    world.client_images = ["q/dcgm:4".to_owned(), "q/plugin:1@sha256:ab".to_owned()].into();
+    world.settle();
+    // They have left, and the scrub begins again.
+    world.client_images.clear();
+    world.pods.push("berth-vision-abc/late".into());
+    world.settle();
+    let expected = ["q/dcgm:4".to_owned(), "q/plugin:1@sha256:ab".to_owned()];
+    assert!(world.assignment().unwrap().paused_images.iter().eq(&expected));
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), None);
+    assert!(world.node.annotations().is_empty(), "{:?}", world.node.annotations());
 }
 
 #[test]
@@ -245,7 +292,10 @@ fn pods_that_a_paused_label_keeps_off_are_awaited() {
         let metadata = json!({"name": name, "namespace": "agents"});
         serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
     };
-    let selects = |key: &str, value: &str| json!({"containers": [], "nodeSelector": {key: value}});
+    let selects = |key: &str, value: &str| {
+        let container = |name: &str| json!([{"name": name, "image": format!("q/{key}:{name}")}]);
+        json!({"containers": container("main"), "initContainers": container("first"), "nodeSelector": {key: value}})
+    };
     let requires = |expression: Value| {
         let field = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
         json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
@@ -270,4 +320,7 @@ fn pods_that_a_paused_label_keeps_off_are_awaited() {
     assert!(awaited(&world).is_empty(), "nothing is paused");
     world.settle();
     assert_eq!(awaited(&world), ["agents/plugin", "agents/client", "agents/default"]);
+    let images: Vec<String> = list_client_images(&world.pool, &pods).into_iter().collect();
+    let of_both = [EXPORTER, PLUGIN].map(|key| [format!("q/{key}:first"), format!("q/{key}:main")]);
+    assert_eq!(images, of_both.concat());
 }

@@ -9,7 +9,10 @@ mod containers;
 mod content;
 mod ctr;
 
-use super::names::{complete, has_prefix, in_parts, left};
+use super::{
+    keep::Keep,
+    names::{complete, in_parts, left},
+};
 use crate::{error::Unclean, node::Node};
 use containers::{Container, Containers};
 use content::{collect_garbage, labelled_to_stay, parts_of};
@@ -26,7 +29,7 @@ const CONTENT: [&str; 3] = ["content", "ls", "-q"];
 pub(super) fn remove(
     node: &Node,
     ctr: &impl Ctr,
-    keep: &[&str],
+    keep: &Keep,
     content: &mut Option<BTreeSet<String>>,
 ) -> Result<String, Unclean> {
     let containers = Containers::list(node, ctr)?;
@@ -92,7 +95,7 @@ fn find_kept(
     ctr: &impl Ctr,
     names: &BTreeSet<String>,
     containers: &[Container],
-    keep: &[&str],
+    keep: &Keep,
     present: &BTreeSet<String>,
 ) -> Result<Kept, Unclean> {
     let pinned = ctr.list(&["images", "ls", "-q", PINNED])?;
@@ -130,12 +133,12 @@ struct ChosenNames {
     found: Vec<String>,
 }
 
-/// Chooses the names of images that containers of the platform use, of pinned ones, and of those that the pool keeps.
+/// Chooses the names of images that containers of the platform use, of pinned ones, and of those that stay without a container.
 fn choose_names(
     names: &BTreeSet<String>,
     containers: &[Container],
     pinned: &BTreeSet<String>,
-    keep: &[&str],
+    keep: &Keep,
 ) -> ChosenNames {
     let (mut asked, mut found) = (BTreeSet::new(), BTreeSet::new());
     for container in containers {
@@ -148,7 +151,7 @@ fn choose_names(
             None => found.insert(&container.image),
         };
     }
-    let is_asked = |name: &&String| asked.contains(*name) || pinned.contains(*name) || has_prefix(name, keep);
+    let is_asked = |name: &&String| asked.contains(*name) || pinned.contains(*name) || keep.has(name);
     ChosenNames {
         asked: names.iter().filter(is_asked).cloned().collect(),
         found: names.iter().filter(|name| found.contains(*name)).cloned().collect(),

@@ -16,7 +16,7 @@ fn node() -> Node {
 
 /// One attempt, the first.
 fn first_attempt(containerd: &Containerd) -> Result<String, Unclean> {
-    remove(&node(), containerd, &[], &mut None)
+    remove(&node(), containerd, &Keep::default(), &mut None)
 }
 
 #[test]
@@ -77,6 +77,21 @@ fn a_tenants_name_for_an_image_of_the_platform_costs_few_calls() {
 }
 
 #[test]
+fn images_of_programs_that_are_away_for_the_scrub_stay() {
+    let mut containerd = Containerd::with_platform();
+    containerd.pull("q/plugin:1", "plugin", 1);
+    containerd.pull("q/plugin:1-model", "model", 1);
+    let keep = Keep::from_arguments(&["--keep-image=q/plugin:1".into()]);
+    remove(&node(), &containerd, &keep, &mut None).unwrap();
+    assert_eq!(
+        containerd.names(),
+        set(&["q/dns:1", "q/pause:3", "q/plugin:1", "q/scrub:1"])
+    );
+    let content = containerd.content();
+    assert!(content.contains("plugin-layer") && !content.contains("model-layer"));
+}
+
+#[test]
 fn a_tenants_name_for_an_image_of_the_platform_keeps_nothing_of_the_tenants() {
     let mut containerd = Containerd::with_platform();
     containerd.pull("example.com/model:1", "model", 0);
@@ -86,7 +101,8 @@ fn a_tenants_name_for_an_image_of_the_platform_keeps_nothing_of_the_tenants() {
         // It is the first of the image's names, so containerd gives it to new containers.
         containerd.name_as(container, &format!("a.example.com/{image}:1"), &index);
     }
-    remove(&node(), &containerd, &["q/pause:3"], &mut None).unwrap();
+    let keep = Keep::from_arguments(&["--keep=q/pause:3".into()]);
+    remove(&node(), &containerd, &keep, &mut None).unwrap();
     assert_eq!(containerd.names(), set(&["q/dns:1", "q/pause:3", "q/scrub:1"]));
     let of_tenant = set(&[
         "model",
@@ -163,7 +179,7 @@ fn what_the_platform_pulls_meanwhile_is_left_alone() {
     containerd.lease("2026-pull", true, &["coming"]);
     // An earlier attempt began before the pull.
     let mut content = Some(set(&["model"]));
-    remove(&node(), &containerd, &[], &mut content).unwrap();
+    remove(&node(), &containerd, &Keep::default(), &mut content).unwrap();
     assert!(containerd.content().contains("coming"));
     assert_eq!(containerd.leases(), set(&["2026-pull"]));
 }
@@ -173,7 +189,7 @@ fn a_runtime_without_this_pod_is_another_one() {
     let mut containerd = Containerd::with_platform();
     containerd.pull("example.com/model:1", "model", 1);
     let other = Node::new("/nowhere", ["another-pod".to_owned()]);
-    assert!(remove(&other, &containerd, &[], &mut None).is_err());
+    assert!(remove(&other, &containerd, &Keep::default(), &mut None).is_err());
     assert!(
         containerd.names().contains("example.com/model:1"),
         "nothing was removed"
@@ -186,7 +202,7 @@ fn a_pod_of_the_platform_in_a_tenants_namespace_stays() {
     containerd.pull("q/agent:1", "agent", 0);
     containerd.add_container("agent", "berth-vision-x", "q/agent:1");
     let node = Node::new("/nowhere", ["scrub-pod".to_owned(), "agent-pod".to_owned()]);
-    remove(&node, &containerd, &[], &mut None).unwrap();
+    remove(&node, &containerd, &Keep::default(), &mut None).unwrap();
     assert!(containerd.containers().contains("agent"));
     assert!(containerd.names().contains("q/agent:1"));
     first_attempt(&containerd).unwrap();
@@ -238,7 +254,8 @@ fn images_of_the_platform_stay() {
         container("berth-vision-x", "sandbox", "registry.k8s.io/pause:3", ""),
     ];
     let pinned = set(&["node.example.com/tool:1"]);
-    let chosen = choose_names(&names, &containers, &pinned, &["ghcr.io/berth-dev/"]);
+    let keep = Keep::from_arguments(&["--keep=ghcr.io/berth-dev/".into()]);
+    let chosen = choose_names(&names, &containers, &pinned, &keep);
     assert_eq!(
         chosen.asked,
         [

@@ -14,7 +14,7 @@ use berth_node_lifecycle::{
     Assignment, AssignmentState,
     node::was_shared,
     transitions::{
-        JobKind, JobState, Observation, Tenant, Transition, list_paused_pods, next_transition,
+        JobKind, JobState, Observation, Tenant, Transition, list_client_images, list_paused_pods, next_transition,
         next_transition_after_sharing,
     },
 };
@@ -213,11 +213,12 @@ async fn apply_next_transition(
     };
     let pod_names = pods.as_ref().map(PodsOnNode::names).unwrap_or_default();
     let held_pods = pods.as_ref().map(|pods| pods.held_names(pass.now)).unwrap_or_default();
-    let gpu_clients = match &pods {
-        Some(pods) if assignment.state == AssignmentState::Scrubbing => {
-            list_paused_pods(node, assignment, &pods.of_daemon_sets)
-        }
-        _ => Vec::new(),
+    let (gpu_clients, client_images) = match &pods {
+        Some(pods) if assignment.state == AssignmentState::Scrubbing => (
+            list_paused_pods(node, assignment, &pods.of_daemon_sets),
+            list_client_images(&pool, &pods.of_daemon_sets),
+        ),
+        _ => (Vec::new(), BTreeSet::new()),
     };
     let claims = if assignment.state == AssignmentState::Validating {
         pass.devices.find_claims_of_tenants(&name)
@@ -240,6 +241,7 @@ async fn apply_next_transition(
         pods: &pod_names,
         held_pods: &held_pods,
         gpu_clients: &gpu_clients,
+        client_images: &client_images,
         claims: &claims,
         job,
     };

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const LABEL: &str = "nvidia.com/gpu.deploy.dcgm";
+const IMAGE: &str = "nvcr.io/nvidia/cloud-native/dcgm:4";
 const POD: &str = "/api/v1/namespaces/gpu-operator/pods/nvidia-dcgm-x";
 
 /// A node that is about to be scrubbed, on which the GPU Operator has a DaemonSet.
@@ -48,19 +49,23 @@ fn follow_the_label(fixture: &Fixture) {
                     {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "nvidia-dcgm", "uid": "u", "controller": true},
                 ],
             },
-            "spec": {"nodeName": "a", "nodeSelector": {LABEL: "true"}, "containers": []},
+            "spec": {"nodeName": "a", "nodeSelector": {LABEL: "true"}, "containers": [{"name": "main", "image": IMAGE}]},
         });
         api.objects.insert(POD.to_owned(), pod);
     }
 }
 
-/// The Jobs that there are succeed. Returns whether one of them scrubs.
+/// The Jobs that there are succeed. Returns whether one of them scrubs. It leaves the image of the program on the node.
 fn finish_jobs(fixture: &Fixture) -> bool {
     let mut api = fixture.api();
     let mut is_scrubbed = false;
     for (path, job) in &mut api.objects {
         if path.contains("/jobs/") {
-            is_scrubbed |= path.contains("/scrub-");
+            if path.contains("/scrub-") {
+                is_scrubbed = true;
+                let keeps = format!("--keep-image={IMAGE}");
+                assert!(job.to_string().contains(&keeps), "{job}");
+            }
             job["status"] = json!({"conditions": [{"type": "Complete", "status": "True"}]});
         }
     }
