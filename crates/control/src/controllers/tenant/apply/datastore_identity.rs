@@ -39,22 +39,23 @@ pub(super) async fn prepare_datastore(context: &TenantContext, tenant: &Tenant) 
     };
     let recorded = match recall(tenant) {
         known if known.is_some() && known == found => known,
-        // As it is now: the platform deletes it to go on with what is stored.
-        _ => load(context, tenant).await?,
+        _ => {
+            // A datastore that does not answer the next time must not pass for the right one.
+            remember(tenant, None);
+            // As it is now: the platform deletes it to go on with what is stored.
+            load(context, tenant).await?
+        }
     };
     if recorded.is_some() && recorded != found {
-        // A datastore that does not answer the next time must not pass for the right one.
-        remember(tenant, None);
         shut_out(context, tenant).await;
         return Err(describe_replaced(tenant, found.is_some()));
     }
     context.datastore.create_tenant(&tenant.id).await?;
-    if let Some(uid) = found {
-        return record(tenant, uid).await;
+    match found {
+        Some(uid) => record(tenant, uid).await,
+        // It has not run yet.
+        None => Ok(()),
     }
-    // It has not run yet, or begins anew.
-    remember(tenant, None);
-    Ok(())
 }
 
 /// Keeps the API server of a tenant from what is stored, and ends it. What fails here is tried again with the next reconcile, which comes to the same.
