@@ -159,6 +159,13 @@ pub(crate) async fn deleted_tenant_leaves_nothing(host: Arc<TestCluster>) {
     datastore.create_tenant(&tenant.id).await.unwrap();
     let names = datastore.list_identities().await.unwrap();
     assert!(names.contains(&user), "a tenant that exists after all has no user");
+    // As control does for a tenant whose database is another one.
+    for _ in 0..2 {
+        datastore.delete_user(&tenant.id).await.unwrap();
+        assert!(datastore.describe_tenant(&tenant.id).await.unwrap().is_empty());
+    }
+    datastore.create_tenant(&tenant.id).await.unwrap();
+    assert!(datastore.list_identities().await.unwrap().contains(&user));
     assert!(datastore.delete_leftover(&user).await.unwrap());
 }
 

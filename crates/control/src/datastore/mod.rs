@@ -101,6 +101,13 @@ pub trait TenantDatastore: Send + Sync {
     /// The datastore refuses or does not answer.
     async fn create_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError>;
 
+    /// Deletes the tenant's user and role, and none of its keys: until it is created again, its certificate opens nothing. Doing it again changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn delete_user(&self, tenant: &TenantId) -> Result<(), DatastoreError>;
+
     /// Removes everything of the tenant. Doing it again changes nothing.
     ///
     /// # Errors
@@ -153,6 +160,10 @@ impl TenantDatastore for Datastore {
 
     async fn create_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
         Self::create_tenant(self, tenant).await
+    }
+
+    async fn delete_user(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
+        Self::delete_user(self, tenant).await
     }
 
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
@@ -275,6 +286,18 @@ impl Datastore {
             .map_err(failed("grant a role"))?;
         state.prepared.insert(name);
         Ok(())
+    }
+
+    /// Deletes the tenant's user and role. None of its keys is deleted.
+    ///
+    /// # Errors
+    /// etcd refuses or does not answer.
+    pub async fn delete_user(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
+        let mut state = self.state.lock().await;
+        let name = tenant.etcd_user();
+        state.prepared.remove(&name);
+        let client = self.client(&mut state).await?;
+        delete_identity(&client, &name).await
     }
 
     /// Deletes the tenant's user, role and all keys below its prefix. The tenant's API server must be stopped first, or it

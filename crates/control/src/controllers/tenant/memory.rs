@@ -39,7 +39,7 @@ pub struct TenantMemory {
     pub connection: Connection,
     /// Its keys, once loaded.
     pub(super) authorities: Mutex<Option<KnownAuthorities>>,
-    /// Which database it has, if the host has a record of that: see `apply::datastore_identity`.
+    /// Which database it has, if the host has a record of that and etcd had that one when it answered last: see `apply::datastore_identity`.
     pub(super) database: Mutex<Option<String>>,
     /// Its leaf certificates, as they are stored.
     pub leaves: Mutex<Option<LeafStore>>,

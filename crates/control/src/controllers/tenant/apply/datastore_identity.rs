@@ -24,27 +24,30 @@ const RECORD: &str = "datastore";
 /// Its one key.
 const KEY: &str = "kubeSystemUID";
 
-/// Creates what the tenant needs in the datastore. If that has lost the database with which the tenant has run, or has another one, its components
-/// are stopped instead: without its user in the datastore no API server of it can serve that.
+/// Creates what the tenant needs in the datastore. If that has lost the database with which the tenant has run, or has another one, its user there is
+/// deleted instead and its components are stopped: without the user no API server of it can serve that.
 ///
 /// # Errors
 /// The datastore or the host refuses or does not answer, or the database is another one.
 pub(super) async fn prepare_datastore(context: &TenantContext, tenant: &Tenant) -> Result<(), ReconcileError> {
     let found = match read(context, tenant).await? {
-        Found::Unknown => return Ok(context.datastore.create_tenant(&tenant.id).await?),
+        Found::Unreadable => return Ok(context.datastore.create_tenant(&tenant.id).await?),
+        // It gets no user before somebody has seen its database: a datastore that has just lost everything may answer to that.
+        Found::NoAnswer => return Ok(()),
         Found::Nothing => None,
         Found::Database(uid) => Some(uid),
     };
     let recorded = match recall(tenant) {
         known if known.is_some() && known == found => known,
-        // As it is now: the platform deletes it to go on with what is stored.
-        _ => load(context, tenant).await?,
+        _ => {
+            // A datastore that does not answer the next time must not pass for the right one.
+            remember(tenant, None);
+            // As it is now: the platform deletes it to go on with what is stored.
+            load(context, tenant).await?
+        }
     };
     if recorded.is_some() && recorded != found {
-        // What fails here is tried again with the next reconcile, which comes to the same.
-        if let Err(error) = stop_components(context, tenant).await {
-            tracing::warn!(tenant = tenant.id.slug(), %error, "cannot stop a tenant whose database is another one");
-        }
+        shut_out(context, tenant).await;
         return Err(describe_replaced(tenant, found.is_some()));
     }
     context.datastore.create_tenant(&tenant.id).await?;
@@ -55,22 +58,36 @@ pub(super) async fn prepare_datastore(context: &TenantContext, tenant: &Tenant) 
     }
 }
 
+/// Keeps the API server of a tenant from what is stored, and ends it. What fails here is tried again with the next reconcile, which comes to the same.
+async fn shut_out(context: &TenantContext, tenant: &Tenant) {
+    let slug = tenant.id.slug();
+    // First: the components may take a while to end. The user exists if the database is one that the tenant had before.
+    if let Err(error) = context.datastore.delete_user(&tenant.id).await {
+        tracing::warn!(tenant = slug, %error, "cannot delete the user of a tenant whose database is another one");
+    }
+    if let Err(error) = stop_components(context, tenant).await {
+        tracing::warn!(tenant = slug, %error, "cannot stop a tenant whose database is another one");
+    }
+}
+
 /// What the datastore has of a tenant.
 enum Found {
     /// No database, or an empty one.
     Nothing,
     /// The one with this UID.
     Database(String),
-    /// It cannot be read, and may be the same as before.
-    Unknown,
+    /// One that cannot be read, and may be the same as before.
+    Unreadable,
+    /// It does not answer. It had the right one a moment ago.
+    NoAnswer,
 }
 
 async fn read(context: &TenantContext, tenant: &Tenant) -> Result<Found, ReconcileError> {
     match context.datastore.read_key(&tenant.id, stored_namespace::PATH).await {
         Ok(None) => Ok(Found::Nothing),
-        Ok(Some(stored)) => Ok(stored_namespace::uid(&stored).map_or(Found::Unknown, Found::Database)),
-        // It was the right one a moment ago. While etcd does not answer, the rest goes on.
-        Err(_) if recall(tenant).is_some() => Ok(Found::Unknown),
+        Ok(Some(stored)) => Ok(stored_namespace::uid(&stored).map_or(Found::Unreadable, Found::Database)),
+        // Meanwhile the rest goes on.
+        Err(_) if recall(tenant).is_some() => Ok(Found::NoAnswer),
         Err(error) => Err(error.into()),
     }
 }
@@ -78,6 +95,10 @@ async fn read(context: &TenantContext, tenant: &Tenant) -> Result<Found, Reconci
 fn recall(tenant: &Tenant) -> Option<String> {
     let known = tenant.memory.database.lock();
     known.unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn remember(tenant: &Tenant, uid: Option<String>) {
+    *tenant.memory.database.lock().unwrap_or_else(PoisonError::into_inner) = uid;
 }
 
 /// The recorded UID; none if there is none.
@@ -92,7 +113,7 @@ async fn record(tenant: &Tenant, uid: String) -> Result<(), ReconcileError> {
     let data = [(KEY.to_owned(), uid.clone())].into();
     let map = host_objects::config_map(&tenant.cluster, &tenant.id, RECORD, data);
     tenant.memory.host.apply(&map).await?;
-    *tenant.memory.database.lock().unwrap_or_else(PoisonError::into_inner) = Some(uid);
+    remember(tenant, Some(uid));
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! A tenant whose database is gone from the datastore, or another one, and one whose authorities somebody deletes on the host.
 
 use super::{super::build::stored_namespace, fixture::Fixture};
+use crate::testing::Call;
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 
@@ -44,6 +45,33 @@ async fn reconcile_some(fixture: &mut Fixture) -> Vec<String> {
     calls.into_iter().map(|call| call.text).collect()
 }
 
+/// Lets the datastore not answer when it is asked for the database in the next reconcile, which begins as the last ones did.
+async fn fail_next_read(fixture: &mut Fixture) {
+    reconcile_some(fixture).await;
+    let before = fixture.count_calls();
+    let _ = Box::pin(fixture.reconcile()).await;
+    let calls = fixture.script.calls().split_off(before);
+    let is_read = |call: &Call| call.text == format!("datastore get {}", stored_namespace::PATH);
+    let read = calls.iter().position(is_read).unwrap();
+    fixture.script.fail_call(fixture.count_calls() + read);
+}
+
+/// The texts of the calls of a reconcile in which the datastore did not answer.
+async fn reconcile_without_answer(fixture: &mut Fixture) -> Vec<String> {
+    let before = fixture.count_calls();
+    let _ = Box::pin(fixture.reconcile()).await;
+    let failed = fixture.script.failed().unwrap();
+    assert_eq!(failed, format!("datastore get {}", stored_namespace::PATH));
+    let calls = fixture.script.calls().split_off(before);
+    calls.into_iter().map(|call| call.text).collect()
+}
+
+/// The first call that lets an API server of the tenant run, or use the datastore.
+fn find_start(calls: &[String]) -> Option<&String> {
+    let mut calls = calls.iter();
+    calls.find(|call| call.starts_with("runtime run ") || *call == "datastore prepare")
+}
+
 fn reason(fixture: &Fixture) -> Value {
     fixture.condition("DatastoreReady").unwrap_or_default()["reason"].clone()
 }
@@ -61,10 +89,13 @@ async fn a_tenant_is_stopped_and_not_started_while_its_database_is_gone_or_anoth
             let calls = reconcile_some(&mut fixture).await;
             assert_eq!(reason(&fixture), "DatastoreReplaced", "{other:?}");
             assert_eq!(fixture.condition("Ready").unwrap()["status"], "False");
-            assert!(calls.iter().any(|call| call == "runtime stop everything"), "{calls:#?}");
-            // Nothing can serve the other database.
-            let starts = |call: &&String| call.starts_with("runtime run ") || *call == "datastore prepare";
-            assert_eq!(calls.iter().find(starts), None, "{calls:#?}");
+            // Nothing can serve the other database, also while what runs ends.
+            let position = |text: &str| calls.iter().position(|call| call == text).unwrap();
+            assert!(
+                position("datastore delete user") < position("runtime stop everything"),
+                "{calls:#?}"
+            );
+            assert_eq!(find_start(&calls), None, "{calls:#?}");
             assert_eq!(recorded(&fixture), "a");
             // A backup is restored.
             store_database(&fixture, Some("a"));
@@ -98,15 +129,37 @@ async fn a_database_that_cannot_be_read_stops_nothing() {
         "{calls:#?}"
     );
     // Nor does a datastore that does not answer, which is reported once this process needs it.
-    let number = fixture.count_calls();
-    let calls = reconcile_some(&mut fixture).await;
-    let read = calls
-        .iter()
-        .position(|call| call.starts_with("datastore get namespaces/"));
-    fixture.script.fail_call(number + calls.len() + read.unwrap());
-    reconcile_some(&mut fixture).await;
-    assert!(fixture.script.failed().unwrap().starts_with("datastore get"));
+    fail_next_read(&mut fixture).await;
+    let calls = reconcile_without_answer(&mut fixture).await;
+    assert!(
+        !calls.iter().any(|call| call == "runtime stop everything"),
+        "{calls:#?}"
+    );
     assert_eq!(reason(&fixture), "Prepared");
+}
+
+#[tokio::test]
+async fn a_datastore_that_does_not_answer_gets_no_user_of_the_tenant() {
+    let mut fixture = Box::pin(ready()).await;
+    fail_next_read(&mut fixture).await;
+    // It has lost everything and starts, so that what control asks next is carried out.
+    store_database(&fixture, None);
+    let calls = reconcile_without_answer(&mut fixture).await;
+    assert!(!calls.iter().any(|call| call == "datastore prepare"), "{calls:#?}");
+    reconcile_some(&mut fixture).await;
+    assert_eq!(reason(&fixture), "DatastoreReplaced");
+}
+
+#[tokio::test]
+async fn a_tenant_that_was_stopped_is_not_started_because_the_datastore_does_not_answer() {
+    for other in [None, Some("b")] {
+        let mut fixture = Box::pin(ready()).await;
+        store_database(&fixture, other);
+        fail_next_read(&mut fixture).await;
+        assert_eq!(reason(&fixture), "DatastoreReplaced", "{other:?}");
+        let calls = reconcile_without_answer(&mut fixture).await;
+        assert_eq!(find_start(&calls), None, "{other:?} {calls:#?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -304,6 +304,10 @@ impl TenantDatastore for ScriptedDatastore {
         self.call("prepare")
     }
 
+    async fn delete_user(&self, _: &TenantId) -> Result<(), DatastoreError> {
+        self.call("delete user")
+    }
+
     async fn delete_tenant(&self, _: &TenantId) -> Result<(), DatastoreError> {
         self.call("remove")
     }
