@@ -22,8 +22,8 @@ pub(crate) async fn a_node_on_which_the_platform_runs_a_pod_is_not_assigned(host
         "metadata": {"name": "registry"},
         "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "registry:1"}]},
     });
-    let made = pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap());
-    let made = made.await.unwrap();
+    let pod = serde_json::from_value(pod).unwrap();
+    let made = pods.create(&PostParams::default(), &pod).await.unwrap();
     let pools: Api<HostNodePool> = Api::all(host.client.clone());
     let named = async || {
         let status = pools.get("h100").await.unwrap().status.unwrap_or_default();

@@ -144,7 +144,8 @@ fn gangs_of_one_tenant_that_fit_in_no_domain_leave_others_their_turn() {
         pool h100 gpus=8 domains idle=300 hold=600 grace=300
         quota x nominal=16
         quota own nominal=16
-        tenant c
+        quota c nominal=8
+        tenant c quota=c
         group c/private h100 1..1
         node n1 rack=r1 zone=a c/private used=8 age=3600
         node n2 rack=r1 zone=a free
