@@ -26,7 +26,7 @@ pub(crate) struct ListArguments {
     /// List the tenants with these labels, as kubectl selects them: team=vision,stage!=prod.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
-    /// Print the tenants, and then each again when it changes, until Ctrl-C. The column GPUS is empty.
+    /// Print the tenants, and then each again when it changes, until Ctrl-C.
     #[arg(short, long)]
     watch: bool,
     /// Output format.

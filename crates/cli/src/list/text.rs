@@ -31,7 +31,7 @@ const HEADINGS: [&str; 9] = [
     "ENDPOINT",
 ];
 
-/// A table with a row for each tenant. Without the nodes of the host, GPUs are a dash.
+/// A table with a row for each tenant. Without the nodes of the host, GPUs are those of the status.
 pub(super) fn describe(
     tenants: &[TenantCluster],
     nodes: Option<&(Vec<Node>, GpuResources)>,
@@ -69,6 +69,7 @@ fn describe_more(tenant: &TenantCluster) -> [String; 3] {
 fn describe_tenant(tenant: &TenantCluster, nodes: Option<&(Vec<Node>, GpuResources)>, now: Timestamp) -> [String; 9] {
     let TenantName { namespace, name } = TenantName::of(tenant);
     let status = tenant.status.clone().unwrap_or_default();
+    let recorded = status.nodes.map(|nodes| nodes.gpus.to_string());
     let assigned = status
         .nodes
         .map(|nodes| format!("{}/{}", nodes.assigned, nodes.desired));
@@ -88,7 +89,7 @@ fn describe_tenant(tenant: &TenantCluster, nodes: Option<&(Vec<Node>, GpuResourc
         version,
         format_optional(class.as_ref()),
         format_optional(assigned.as_ref()),
-        format_optional(gpus.as_ref()),
+        format_optional(gpus.or(recorded).as_ref()),
         format_age_since(created, now),
         format_optional(status.endpoint.as_ref()),
     ]
@@ -100,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_tenant_is_one_line_and_unknown_gpus_are_a_dash() {
+    fn a_tenant_is_one_line_with_the_gpus_that_are_known() {
         let tenant: TenantCluster = serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
             "metadata": {"name": "vision", "namespace": "team", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -134,8 +135,14 @@ team       new     Pending  v1.36.4  -      -      0     -    -";
             ),
             expected
         );
+        // Who may not list nodes sees what the status says.
+        let mut tenant = tenant;
         let row = describe_tenant(&tenant, None, now);
-        assert_eq!(row[6], "-");
+        assert_eq!(row[6], "0");
+        tenant.status.as_mut().unwrap().nodes.as_mut().unwrap().gpus = 16;
+        assert_eq!(describe_tenant(&tenant, None, now)[6], "16");
+        tenant.status = None;
+        assert_eq!(describe_tenant(&tenant, None, now)[6], "-");
     }
     #[test]
     fn a_wide_table_says_why_a_tenant_is_not_ready() {
