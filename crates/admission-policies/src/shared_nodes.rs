@@ -137,7 +137,7 @@ fn validate_pods() -> Vec<Validation> {
 }
 
 /// A seccomp profile for every container, and no right to send packets under another address. The Pod Security level
-/// `baseline` rejects `Unconfined` and added capabilities.
+/// `baseline` rejects `Unconfined` and added capabilities, or `pod_security` does.
 ///
 /// A pod's own fields cannot change once it exists, and neither can its ephemeral containers: those from before these rules stay as
 /// they are.

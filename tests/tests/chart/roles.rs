@@ -19,7 +19,10 @@ async fn edit_is_extended_only_where_classes_and_pools_need_a_right_of_their_own
     for (values, expected) in [
         (json!({}), vec![edit, view]),
         // Values of an older release, with which a platform team may upgrade.
-        (json!({"rbac": null, "admissionPolicies": {"requireUse": null}}), vec![edit, view]),
+        (
+            json!({"rbac": null, "admissionPolicies": {"requireUse": null}}),
+            vec![edit, view],
+        ),
         (json!({"admissionPolicies": {"requireUse": false}}), vec![view]),
         (json!({"admissionPolicies": {"enabled": false}}), vec![view]),
         (json!({"rbac": {"aggregateToDefaultRoles": false}}), vec![]),
@@ -40,7 +43,12 @@ async fn nothing_that_is_extended_may_name_classes_or_read_secrets() {
             let verbs = rule["verbs"].as_array().unwrap();
             assert!(!verbs.contains(&json!("use")) && !verbs.contains(&json!("*")), "{role}");
             let resources = rule["resources"].as_array().unwrap();
-            assert!(resources.iter().all(|resource| !resource.as_str().unwrap().contains('/')), "{role}");
+            assert!(
+                resources
+                    .iter()
+                    .all(|resource| !resource.as_str().unwrap().contains('/')),
+                "{role}"
+            );
         }
     }
 }

@@ -65,6 +65,13 @@ fn pod(credential: &StolenCredential, more: &Value) -> Value {
     )
 }
 
+/// A capability that the class gives is for nodes of the tenant's own.
+pub(super) async fn capabilities(credential: &StolenCredential) {
+    let add = json!({"securityContext": {"capabilities": {"drop": ["NET_RAW"], "add": ["IPC_LOCK"]}}});
+    let shared = pod(credential, &json!({"containers": [container("c", &add)]}));
+    credential.expect_denied("capabilities.add", &shared).await;
+}
+
 pub(super) async fn pods(credential: &StolenCredential, admin: &Client) {
     let container_with = |more: &Value| json!({"containers": [container("c", more)]});
     for allowed in [
