@@ -12,8 +12,9 @@ use berth_sync_rules::kinds::pod::{BASELINE_CAPABILITIES, SE_LINUX_TYPES, SYSCTL
 const PROFILES: [&str; 2] = ["RuntimeDefault", "Localhost"];
 /// Begins the keys of the annotations by which older clients name AppArmor profiles of containers.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// The three kinds of containers.
+/// The list of containers that come into a pod that runs.
 const EPHEMERAL: &str = "ephemeralContainers";
+/// All lists of containers.
 const CONTAINERS: [&str; 3] = ["containers", "initContainers", EPHEMERAL];
 
 pub(super) fn build_policy() -> AdmissionPolicy {
