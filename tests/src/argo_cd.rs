@@ -14,7 +14,7 @@ use kube::{
     Api,
     api::{DynamicObject, ListParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     fs::{self, File, Permissions},
     os::unix::fs::PermissionsExt as _,
@@ -91,6 +91,26 @@ impl ArgoCd {
     pub fn objects(&self, kind: &str) -> Api<DynamicObject> {
         dynamic(&self.host, GROUP, "v1alpha1", kind, &self.namespace)
     }
+}
+
+/// What Argo CD prints about the health of an object, with the settings in a file (its ConfigMap `argocd-cm`).
+pub async fn judge_health(settings: &Path, object: &Value) -> String {
+    let home = TempDir::with_prefix("berth-argo-cd-health-").unwrap();
+    let file = home.path().join("object.yaml");
+    fs::write(&file, object.to_string()).unwrap();
+    let mut command = ending_with_parent(&program());
+    command
+        .env("ARGOCD_BINARY_NAME", "argocd")
+        .env("HOME", home.path())
+        .current_dir(home.path())
+        .args(["admin", "settings", "resource-overrides", "health"])
+        .arg(&file)
+        .arg("--argocd-cm-path")
+        .arg(settings);
+    let output = command.output().await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
 }
 
 impl Drop for ArgoCd {

@@ -3,13 +3,9 @@
 use crate::{fake::FakeRuntime, test_cluster::TestCluster};
 use berth_control::{
     ControlConfig,
+    clock::Clock,
     control_plane::HostInput,
-    controllers::{
-        QUOTA_USE_INTERVAL,
-        idle_gpus::GpuMetricsSource,
-        nodes::{clock::Clock, jobs::NodeJobs},
-        tenant::WithoutClass,
-    },
+    controllers::{QUOTA_USE_INTERVAL, idle_gpus::GpuMetricsSource, nodes::jobs::NodeJobs, tenant::WithoutClass},
     datastore::DatastoreConfig,
     metrics::Metrics,
     network::NetworkConfig,

@@ -26,6 +26,7 @@ pub mod page;
 pub mod processes;
 pub mod release;
 pub mod scrape;
+pub mod shell;
 pub mod sleep;
 pub mod suite;
 pub mod team;

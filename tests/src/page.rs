@@ -74,6 +74,14 @@ pub fn find_yaml<'a>(markdown: &'a str, words: &str) -> Option<&'a str> {
     blocks.find(|block| block.contains(words))
 }
 
+/// The first block of commands in a Markdown text that has these words, of any language and also in a list.
+pub fn find_commands<'a>(markdown: &'a str, words: &str) -> Option<&'a str> {
+    let blocks = markdown.split("```").skip(1).step_by(2);
+    // The first line names the language.
+    let mut blocks = blocks.filter_map(|block| block.split_once('\n').map(|(_, commands)| commands));
+    blocks.find(|commands| commands.contains(words))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +107,14 @@ mod tests {
         assert_eq!(find_yaml(page, "a: "), Some("a: 1"));
         assert_eq!(find_yaml(page, "b: "), Some("b: 3\na: 3"));
         assert_eq!(find_yaml(page, "a: 2"), None);
+    }
+
+    #[test]
+    fn commands_are_found_by_their_words() {
+        let page = "two\n```\none\n```\n1. A step:\n\n   ```sh\n   two\n   ```\n";
+        assert_eq!(find_commands(page, "one"), Some("one\n"));
+        assert_eq!(find_commands(page, "two").map(str::trim), Some("two"));
+        assert_eq!(find_commands(page, "step"), None);
     }
 
     #[test]

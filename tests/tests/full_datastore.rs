@@ -6,11 +6,10 @@ use berth_process::{
     binaries::{Binary, find_pinned},
     free_port,
 };
+use berth_tests::page::find_commands;
 use std::{
-    fs,
     io::{Read as _, Write as _},
     net::TcpStream,
-    path::Path,
     process::{Child, Command, Output, Stdio},
     thread::sleep,
     time::{Duration, Instant},
@@ -120,15 +119,6 @@ impl Drop for Etcd {
     }
 }
 
-/// The block of commands on the page that ends the alarm.
-fn documented_commands() -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations/troubleshooting.md");
-    let text = fs::read_to_string(page).unwrap();
-    let mut blocks = text.split("```").skip(1).step_by(2);
-    let block = blocks.find(|block| block.contains("etcdctl compact"));
-    block.expect("the page has the commands").to_owned()
-}
-
 #[test]
 fn documented_commands_end_the_alarm_of_a_full_datastore() {
     let etcd = Etcd::start();
@@ -136,7 +126,9 @@ fn documented_commands_end_the_alarm_of_a_full_datastore() {
     let refusal = refusal.expect("etcd refuses writes once it is full");
     assert!(refusal.contains("database space exceeded"), "{refusal}");
     assert_eq!(etcd.alarms(), 1);
-    let output = etcd.run(&documented_commands(), &[]);
+    let page = include_str!("../../docs/operations/troubleshooting.md");
+    let commands = find_commands(page, "etcdctl compact").expect("the page has the commands");
+    let output = etcd.run(commands, &[]);
     assert!(output.status.success(), "{output:?}");
     etcd.put().expect("it accepts writes again");
     assert_eq!(etcd.alarms(), 0);

@@ -1,8 +1,10 @@
-//! ResourceClaims and ResourceClaimTemplates: only DeviceClasses that the tenant's class lists, never admin access. PodGroups have no claims: the
+//! ResourceClaims and ResourceClaimTemplates: only DeviceClasses that the tenant's class lists, never admin access, and no more alternatives and expressions than
+//! the host can work with. PodGroups have no claims: the
 //! host would keep the devices allocated as long as the group exists, also those of a node that is another tenant's by then.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, sizes::validate, validation};
 use berth_api::policy_annotations;
+use berth_sync_rules::translation::sizes::{RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, SizeLimit};
 
 const GROUP: &str = "resource.k8s.io";
 
@@ -13,12 +15,14 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
             "ResourceClaims of a tenant name only DeviceClasses that its class lists.",
             &["resourceclaims"],
             "object.spec.?devices",
+            RESOURCE_CLAIM,
         ),
         build_claim_policy(
             "berth-resource-claim-templates",
             "ResourceClaimTemplates of a tenant name only DeviceClasses that its class lists.",
             &["resourceclaimtemplates"],
             "object.spec.spec.?devices",
+            RESOURCE_CLAIM_TEMPLATE,
         ),
         build_pod_group_policy(),
     ]
@@ -53,8 +57,9 @@ fn build_claim_policy(
     description: &'static str,
     resources: &'static [&'static str],
     devices: &str,
+    limits: &[SizeLimit],
 ) -> AdmissionPolicy {
-    AdmissionPolicy {
+    let mut policy = AdmissionPolicy {
         name,
         description,
         scope: Scope::WorkloadNamespaces,
@@ -97,7 +102,9 @@ fn build_claim_policy(
                 "config may only be for drivers that the tenant's class lists",
             ),
         ],
-    }
+    };
+    policy.validations.extend(limits.iter().map(validate));
+    policy
 }
 
 /// A validation of every device request, in either form (`exactly`, `firstAvailable`).
@@ -113,6 +120,29 @@ fn validate_each_request(expression: &str, message: &'static str) -> Validation 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn claims_and_templates_have_limits_of_what_they_ask_for() {
+        let policies = build_policies();
+        for (policy, spec) in policies.iter().zip(["object.?spec", "object.?spec.?spec"]) {
+            let [.., alternatives, expressions] = &policy.validations[..] else {
+                panic!("{policy:?}")
+            };
+            let requests = format!("{spec}.?devices.?requests.orValue([]).map(a, ");
+            for (validation, counted) in [
+                (alternatives, "(a.?exactly.hasValue() ? 1 : 0)).sum()"),
+                (alternatives, "a.?firstAvailable.orValue([]).size()).sum()"),
+                (expressions, "a.?exactly.?selectors.orValue([]).size()).sum()"),
+                (
+                    expressions,
+                    "a.?firstAvailable.orValue([]).map(b, b.?derivedAttributes.orValue([]).size()).sum()).sum()",
+                ),
+            ] {
+                let counted = format!("{requests}{counted}");
+                assert!(validation.expression.contains(&counted), "{}", validation.expression);
+            }
+        }
+    }
 
     #[test]
     fn pod_groups_of_every_version_have_no_claims() {

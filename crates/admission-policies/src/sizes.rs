@@ -87,7 +87,8 @@ fn build_service_policy() -> AdmissionPolicy {
     policy
 }
 
-fn validate(limit: &SizeLimit) -> Validation {
+/// The validation of a limit.
+pub(super) fn validate(limit: &SizeLimit) -> Validation {
     let SizeLimit {
         field,
         measure,

@@ -49,7 +49,7 @@ pub const HOSTNAMES_EXCLUSIVE: &str = "HostnamesExclusive";
 pub const WITHIN_SCHEDULE: &str = "WithinSchedule";
 /// `Organization` and `Project`: no resource is used beyond what the quotas allow. Not part of [`READY`].
 pub const WITHIN_QUOTA: &str = "WithinQuota";
-/// `HostNodePool`: no node is quarantined.
+/// `HostNodePool`: no node is quarantined, and the devices of all nodes are known.
 pub const HEALTHY: &str = "Healthy";
 /// `HostNodePool`: Berth requests nodes from an autoscaler.
 pub const NODES_REQUESTED: &str = "NodesRequested";

@@ -60,6 +60,12 @@ pub const KEEP_CONTENT: &str = "berth.dev/keep";
 /// Annotation that sends a quarantined node through recycling again. Any value.
 /// Set by: platform.
 pub const RELEASE_QUARANTINE: &str = "berth.dev/release-quarantine";
+/// Annotation on a node between two tenants: the labels that Berth changed so that the platform's own programs leave its GPUs, with their former values, as
+/// `KEY=VALUE`, separated by commas. No value: the node did not have the label.
+/// Set by: Berth.
+pub const PAUSED_LABELS: &str = "berth.dev/paused-labels";
+/// Value of the labels in [`PAUSED_LABELS`] while the node is scrubbed.
+pub const PAUSED_FOR_SCRUB: &str = "paused-for-berth-scrub";
 /// Annotation on a Service of the platform that may select static pods of every node: `true`. Without it, those of the host's control plane only.
 /// Set by: platform.
 pub const ALLOW_STATIC_PODS: &str = "berth.dev/allow-static-pods";

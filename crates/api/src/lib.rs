@@ -71,8 +71,8 @@ pub use fair_sharing::{FairSharing, PoolQuota};
 pub use gateway::GatewayDomain;
 pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
-    PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing,
-    ValidateSpec,
+    PauseSpec, PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec,
+    ScrubStep, Sharing, ValidateSpec,
 };
 pub use host_quota::{QuotaResource, counted_custom_kind, quota_resource};
 pub use host_resource::{DEVICES_BY_CLASS, describe_host_resource, device_class_resource};

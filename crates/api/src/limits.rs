@@ -56,7 +56,7 @@ pub struct TenantLimits {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub pods: u32,
     /// Pods on the host that have no node, because none has room for them or for another reason. Half of them may ask the scheduler for the
-    /// same. Others wait in the tenant until one of these has a node or is gone; a gang starts together, also beyond the limit, if it has no
+    /// same. One in sixteen, but 64 in any case, may be pods for which it allocates devices of a DeviceClass. Others wait in the tenant until one of these has a node or is gone; a gang starts together, also beyond the limit, if it has no
     /// more pods. Whenever something changes, the host's scheduler, which has one queue for all tenants, tries pods without a node again before
     /// new ones.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -150,8 +150,8 @@ pub struct TenantLimits {
     pub endpoint_changes_per_second: u32,
     /// Requests a second that the tenant's objects may cost controllers of the host, in the long run; those of ten minutes may be used at once. A pod
     /// with `resourceClaims` takes one for each of them, and one more, and two for each PersistentVolumeClaim that it mounts. A PersistentVolumeClaim takes
-    /// seven when it is made there and five when it changes, a VolumeSnapshot five. What is above waits: these controllers make a few requests a second
-    /// for all tenants together. Claims without a volume take up to half of it.
+    /// seven when it is made there and five when it changes, a VolumeSnapshot five, a ResourceClaim or its template one for eight CEL expressions. What is
+    /// above waits: these controllers make a few requests a second for all tenants together. Claims without a volume take up to half of it.
     #[schemars(range(min = 1, max = 1000))]
     pub controller_requests_per_second: u32,
     /// Number of all objects that the tenant's API server stores, or of the tenant's keys in etcd if these are more. etcd keeps

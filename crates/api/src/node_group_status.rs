@@ -30,7 +30,7 @@ pub struct NodeGroupStatus {
     /// Nodes that its pods need and that it does not have yet.
     #[serde(default)]
     pub pending: u32,
-    /// Nodes beyond the nominal quota of its class. Berth may reclaim them for others.
+    /// Nodes beyond the nominal quota of its class or Project, also of its minimum. Berth may reclaim them.
     #[serde(default)]
     pub borrowed: u32,
     /// Why the group has these nodes, and why it waits for more.

@@ -12,6 +12,22 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
+/// The text as [`printable`] writes it, in one line: line breaks, tabs and characters that change the direction of what follows become `\u{fffd}`
+/// as well. Somebody who chooses a name could write lines and columns of a list otherwise.
+pub fn one_line(text: &str) -> String {
+    let breaks =
+        |letter: char| matches!(letter, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars()
+        .map(|letter| {
+            if letter.is_control() || breaks(letter) {
+                '\u{fffd}'
+            } else {
+                letter
+            }
+        })
+        .collect()
+}
+
 /// The beginning of the text as [`printable`] writes it, up to the last character that ends within this many bytes.
 pub fn printable_start(text: &str, bytes: usize) -> String {
     let mut start = printable(&text[..text.floor_char_boundary(bytes)]);
@@ -58,6 +74,21 @@ mod tests {
         ] {
             assert_eq!(printable(text), expected);
             assert_eq!(printable(expected), expected);
+        }
+    }
+
+    #[test]
+    fn a_name_stays_in_its_line() {
+        for (text, expected) in [
+            ("alice\n  User bob\t8", "alice\u{fffd}  User bob\u{fffd}8"),
+            (
+                "a\u{2028}b\u{202e}c\u{2066}d\x1b[2J",
+                "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}[2J",
+            ),
+            ("jürgen@例え.jp – é", "jürgen@例え.jp – é"),
+        ] {
+            assert_eq!(one_line(text), expected);
+            assert_eq!(one_line(expected), expected);
         }
     }
 

@@ -54,6 +54,10 @@ pub struct UserLimit {
     pub resource: String,
     /// Most of it at the same time.
     pub limit: u32,
+    /// Most of `limit` that pods of one TenantCluster may have. Administrators of a TenantCluster can create pods in the name of every user,
+    /// and take all of a limit without this from the pods that the user has in the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_per_tenant: Option<u32>,
 }
 
 /// What one user has.

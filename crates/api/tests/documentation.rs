@@ -148,6 +148,38 @@ fn without_missing(mut errors: Vec<String>) -> Vec<String> {
     errors
 }
 
+/// Whether objects of a kind have conditions, by which Argo CD can judge their health.
+fn has_conditions(definition: &CustomResourceDefinition) -> bool {
+    let properties = schema(definition).properties.as_ref().unwrap();
+    let status = properties.get("status").and_then(|status| status.properties.as_ref());
+    status.is_some_and(|fields| fields.contains_key("conditions"))
+}
+
+#[test]
+fn argo_cd_gets_a_health_check_for_each_kind_with_conditions() {
+    let file = root().join("examples/gitops/argo-cd-health.yaml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let settings = documents(&text).next().unwrap();
+    let mut checks: Vec<&str> = Vec::new();
+    for (key, script) in settings["data"].as_object().unwrap() {
+        checks.push(key.strip_prefix("resource.customizations.health.berth.dev_").unwrap());
+        assert!(
+            script
+                .as_str()
+                .is_some_and(|script| script.contains("status = \"Healthy\"")),
+            "{key}"
+        );
+    }
+    let definitions = crd::all();
+    let with_conditions = definitions.iter().filter(|definition| has_conditions(definition));
+    let mut kinds: Vec<&str> = with_conditions
+        .map(|definition| definition.spec.names.kind.as_str())
+        .collect();
+    checks.sort_unstable();
+    kinds.sort_unstable();
+    assert_eq!(checks, kinds);
+}
+
 #[test]
 fn manifests_in_documentation_and_examples_fit_the_schemas() {
     let definitions = crd::all();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use berth_api::text::one_line;
 use berth_api::{IdleLastStep, IdleReclaimMode, IdleStatus, IdleWorkload, StoppedOwner, TenantCluster, UnknownGpus};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -178,7 +179,7 @@ fn describe(view: &IdleView) -> String {
     for (currency, amount) in worth {
         summary = format!("{summary}; worth {amount} {currency}");
     }
-    let mut parts = vec![summary];
+    let mut parts = vec![one_line(&summary)];
     if !view.workloads.is_empty() {
         let rows: Vec<_> = view.workloads.iter().map(row).collect();
         parts.push(format_table(

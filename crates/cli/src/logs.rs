@@ -14,6 +14,7 @@ use kube::api::{Api, ListParams, LogParams};
 use crate::completion;
 use crate::error::{Error, describe, failed};
 use crate::host::HostArguments;
+use crate::output::print_note;
 use crate::tenant;
 
 /// Label that names the component of a pod.
@@ -90,7 +91,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
     }
     // A pod that has not started yet has no log; those of others are of use.
     for failure in failures {
-        eprintln!("· {failure}");
+        print_note(format_args!("{failure}"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use berth_api::text::printable;
+use berth_api::text::{one_line, printable};
 use berth_process::binaries;
 use clap::ValueEnum;
 use jiff::Timestamp;
@@ -48,6 +48,17 @@ pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {
     }
 }
 
+/// Prints a line about the progress of a command to stderr, whatever [the texts of others](one_line) in it say.
+pub(crate) fn print_note(note: fmt::Arguments<'_>) {
+    eprintln!("· {}", one_line(&note.to_string()));
+}
+
+/// The lines of a text. None becomes several, or hides others: [parts of them are texts of others](one_line).
+pub(crate) fn join_lines<Line: AsRef<str>>(lines: &[Line]) -> String {
+    let lines: Vec<String> = lines.iter().map(|line| one_line(line.as_ref())).collect();
+    lines.join("\n")
+}
+
 /// Prints the result of a command in the requested format. `describe` formats it for people.
 pub(crate) fn print<T: Serialize>(found: &T, describe: fn(&T) -> String, format: OutputFormat) -> Result<(), Error> {
     let failed = |error: &dyn fmt::Display| Error::Output(error.to_string());
@@ -71,7 +82,7 @@ pub(crate) fn print_named<T: Serialize>(
         ObjectFormat::Json => OutputFormat::Json,
         ObjectFormat::Yaml => OutputFormat::Yaml,
         ObjectFormat::Name if names.is_empty() => return Ok(()),
-        ObjectFormat::Name => return print_line(format_args!("{}", names.join("\n"))),
+        ObjectFormat::Name => return print_line(format_args!("{}", join_lines(names))),
     };
     print(found, describe, format)
 }
@@ -88,7 +99,7 @@ pub(crate) fn print_objects<T: Serialize>(
     remove_managed_fields(&mut value);
     let text = match format {
         ObjectFormat::Table => text(),
-        ObjectFormat::Name => names.join("\n"),
+        ObjectFormat::Name => join_lines(names),
         ObjectFormat::Json => serde_json::to_string_pretty(&value).map_err(|error| failed(&error))?,
         ObjectFormat::Yaml => serde_saphyr::to_string(&value).map_err(|error| failed(&error))?,
     };
@@ -194,10 +205,14 @@ fn format_versions(versions: &Versions) -> String {
     format!("berth {berth}\nkubernetes {kubernetes} (found: {found})\netcd {etcd}\nkwok {kwok}")
 }
 
-/// Left-aligned columns with a heading.
+/// Left-aligned columns with a heading. Each row is [one line](one_line).
 pub(crate) fn format_table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<[String; N]> = rows
+        .iter()
+        .map(|row| row.each_ref().map(|cell| one_line(cell)))
+        .collect();
     let mut widths = heading.map(str::len);
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -236,6 +251,20 @@ mod tests {
         assert_eq!(format_table(["X", "Y"], &rows), table);
         assert_eq!(format_rows(["X", "Y"], &rows, Clone::clone).as_deref(), Some(table));
         assert_eq!(format_rows(["X"], &[], |row: &[String; 1]| row.clone()), None);
+    }
+
+    #[test]
+    fn a_cell_and_a_line_forge_no_others() {
+        let rows = [
+            ["a\nb  True".into(), "x\ty\u{202e}".into()],
+            ["c".into(), String::new()],
+        ];
+        let table = "X          Y\na\u{fffd}b  True  x\u{fffd}y\u{fffd}\nc";
+        assert_eq!(format_table(["X", "Y"], &rows), table);
+        assert_eq!(
+            join_lines(&["User a\nUser b: 8", "User c"]),
+            "User a\u{fffd}User b: 8\nUser c"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::error::{Error, describe as describe_error, failed, is_forbidden};
 use crate::host::HostArguments;
-use crate::output::{ObjectFormat, print_named};
+use crate::output::{ObjectFormat, join_lines, print_named};
 use crate::tenant::{self, TenantName, VisibleTenants};
 
 /// Characters of a bar.
@@ -284,7 +284,7 @@ fn describe(view: &QuotaView) -> String {
     } else if view.tenants_without_project > 0 {
         lines.push(format!("Tenants without a Project: {}", view.tenants_without_project));
     }
-    lines.join("\n")
+    join_lines(&lines)
 }
 
 fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
@@ -488,6 +488,7 @@ mod tests {
                         and 2 more users with pods";
         assert_eq!(describe(&view), expected);
     }
+
     /// A tenant of this namespace that waits for quota.
     fn waiting_tenant(namespace: &str) -> TenantCluster {
         read(json!({
@@ -537,5 +538,21 @@ mod tests {
                         team/a: no quota is left\n\
                         `berth get NAME` shows what is reserved for a tenant, and what it uses";
         assert_eq!(describe(&view), expected);
+    }
+
+    #[test]
+    fn a_user_forges_no_line() {
+        let forged = "mallory\n  User bob: 9 pods wait\n    pods\t[####################] 20 of 20";
+        let project: Project = read(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": "vision"}, "spec": {},
+            "status": {"users": [{"user": forged, "waitingPods": 1, "message": format!("pods of user {forged} wait")}]},
+        }));
+        let text = describe(&build_view(&[], &[project], &[]));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(
+            lines[1].starts_with("  User mallory\u{fffd}") && !text.contains('\t'),
+            "{text}"
+        );
     }
 }

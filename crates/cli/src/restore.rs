@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 
+use berth_api::text::one_line;
 use berth_api::{ALL_STOPPED_OWNERS, StoppedOwner, labels::RESTORE};
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
@@ -40,7 +41,8 @@ pub(crate) async fn run(host: &HostArguments, tenant: &str, owners: &[String]) -
     ))?;
     for path in wanted {
         print_line(format_args!(
-            "{path}: will be started again within a minute, if the tenant's API server answers"
+            "{}: will be started again within a minute, if the tenant's API server answers",
+            one_line(&path)
         ))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use berth_api::text::one_line;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::time::{Instant, sleep};
 
 use crate::error::Error;
+use crate::output::print_note;
 
 /// Time between two reads of the object.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -32,7 +34,7 @@ pub(crate) async fn wait_for<T>(
             Ok(Ok(None)) => obstacle = None,
             Ok(Err(Error::Unanswered(text))) => {
                 if obstacle.is_none() {
-                    eprintln!("· {text}; trying again");
+                    print_note(format_args!("{text}; trying again"));
                 }
                 obstacle = Some(text);
             }
@@ -84,12 +86,12 @@ impl ConditionProgress {
     /// Prints the changes to stderr.
     pub(crate) fn print(&mut self, conditions: &[Condition]) {
         for line in self.changes(conditions) {
-            eprintln!("· {line}");
+            print_note(format_args!("{line}"));
         }
     }
 }
 
-/// A condition in one line.
+/// A condition in [one line](one_line).
 pub(crate) fn format_condition(condition: &Condition) -> String {
     let Condition {
         type_,
@@ -103,7 +105,7 @@ pub(crate) fn format_condition(condition: &Condition) -> String {
     } else {
         format!(": {message}")
     };
-    format!("{type_} is {status} ({reason}){message}")
+    one_line(&format!("{type_} is {status} ({reason}){message}"))
 }
 
 #[cfg(test)]
@@ -128,10 +130,10 @@ mod tests {
             ["Accepted is True (Why)"]
         );
         assert!(progress.changes(std::slice::from_ref(&accepted)).is_empty());
-        let nodes = condition("NodesReady", "False", "1 of 2");
+        let nodes = condition("NodesReady", "False", "1 of 2\n· Ready");
         assert_eq!(
             progress.changes(&[accepted, nodes]),
-            ["NodesReady is False (Why): 1 of 2"]
+            ["NodesReady is False (Why): 1 of 2\u{fffd}· Ready"]
         );
     }
 

@@ -6,6 +6,7 @@
 pub mod apply;
 pub mod authentication;
 pub mod changes;
+pub mod clock;
 pub mod control_plane;
 pub mod controllers;
 pub mod datastore;
@@ -19,6 +20,7 @@ pub mod key;
 pub mod metrics;
 pub mod network;
 pub mod pod_activity;
+pub mod published_nodes;
 pub mod quota_ledger;
 pub mod runtime;
 pub mod storage_uses;
@@ -78,8 +80,8 @@ pub struct ControlConfig {
     pub argo_cd_namespace: Option<String>,
     /// How nodes are cleaned and checked.
     pub node_jobs: controllers::nodes::jobs::NodeJobs,
-    /// The clock for assignments and recycling.
-    pub clock: controllers::nodes::clock::Clock,
+    /// The clock of the host, by which everything is decided.
+    pub clock: clock::Clock,
     /// Where the metrics of GPUs are; none: no idle GPU is found.
     pub gpu_metrics: Option<GpuMetricsSource>,
     /// Time between two measurements of what tenants use of their quotas.
@@ -109,10 +111,15 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     let queue = Queue::new();
     let mut tasks = JoinSet::new();
     let datastore = Arc::new(Datastore::open(&config.datastore)?);
+    tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        () = config.clock.wait_for_host(&config.client) => {}
+    }
     let stores = tokio::select! {
         () = stop.cancelled() => return Ok(()),
         stores = watches::start(&config.client, &queue, &mut tasks, &stop, config.runtime.uses_pods()) => stores.map_err(|_| ControlError::Watches)?,
     };
+    tasks.spawn(config.clock.clone().follow(config.client.clone(), stop.clone()));
     tasks.spawn(controllers::database::watch(
         Arc::clone(&datastore),
         stores.clone(),
@@ -228,6 +235,7 @@ fn build_controllers(
             administrative_tier: AdministrativeTier::default(),
             client: client.clone(),
             stores: stores.clone(),
+            clock: clock.clone(),
             syncer_host: host,
             datastore,
             runtime: Arc::clone(&runtime),
@@ -262,6 +270,7 @@ fn build_controllers(
             without_class,
             runtime: Arc::clone(&runtime),
             quotas: Arc::clone(&quotas),
+            clock: clock.clone(),
             pace: controllers::quotas::Pace::default(),
             users: Arc::clone(&user_quotas.ledger),
             queue: queue.clone(),

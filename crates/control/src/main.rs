@@ -8,11 +8,12 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::system;
 use berth_control::{
     ControlConfig,
+    clock::Clock,
     control_plane::HostInput,
     controllers::{
         QUOTA_USE_INTERVAL,
         idle_gpus::{self, GpuMetricsSource},
-        nodes::{clock::Clock, jobs::NodeJobs},
+        nodes::jobs::NodeJobs,
     },
     datastore::DatastoreConfig,
     metrics::Metrics,

@@ -174,19 +174,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl QuotaLedger {
     /// What was decided about a tenant. None: nothing yet, or its spec was not accepted then.
-    pub fn verdict(&self, stores: &Stores, cluster: &TenantCluster) -> Option<Verdict> {
+    pub fn verdict(&self, stores: &Stores, cluster: &TenantCluster, now: Timestamp) -> Option<Verdict> {
         let known = lock(&self.decided).verdicts.get(&cluster.uid()?).cloned();
         if stores.projects.is_empty() {
-            return Some(decide_without_project(cluster, known.as_ref(), Timestamp::now()));
+            return Some(decide_without_project(cluster, known.as_ref(), now));
         }
         known
     }
 
     /// As [`QuotaLedger::verdict`], for a reconcile that may raise the limits of the tenant: what was known to exist of it counts no more,
     /// so that no decision gives back meanwhile what this reconcile lets the tenant have.
-    pub fn begin_reconcile(&self, stores: &Stores, cluster: &TenantCluster) -> Option<Verdict> {
+    pub fn begin_reconcile(&self, stores: &Stores, cluster: &TenantCluster, now: Timestamp) -> Option<Verdict> {
         lock(&self.decided).at_most.remove(&cluster.uid()?);
-        self.verdict(stores, cluster)
+        self.verdict(stores, cluster, now)
     }
 
     /// Reports the most that can exist of a tenant, at the end of the reconcile that has enforced its limits. Returns whether a decision

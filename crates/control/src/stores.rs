@@ -5,14 +5,17 @@ use crate::{
     gpu_pods::GpuPods,
     network::node_ports::NodePorts,
     pod_activity::PodActivity,
+    published_nodes::PublishedNode,
     storage_uses::StorageUses,
     user_pods::UserPods,
 };
-use berth_api::{
-    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
-};
+use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule};
 use berth_node_lifecycle::{
-    NodeIndex, PoolSelectors, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
+    NodeIndex, PoolSelectors,
+    demand::WorkloadIndex,
+    devices::{Devices, Slices},
+    pod_requests::Requests,
+    shared_nodes::SharedPod,
 };
 use berth_quota::Projects;
 use k8s_openapi::api::{
@@ -63,8 +66,8 @@ pub struct Stores {
     pub storage_claims: Arc<StorageUses>,
     /// Drivers of inline volumes of tenants' pods.
     pub inline_volumes: Arc<StorageUses>,
-    /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.
-    pub slices: Arc<NodeIndex<serde_json::Value>>,
+    /// Devices by node, those that several nodes reach at the empty name.
+    pub slices: Arc<Slices>,
     /// Which devices claims request.
     pub devices: Arc<Devices>,
     /// Host pods that may run on shared nodes; those without a node at the empty name.
@@ -78,7 +81,7 @@ pub struct Stores {
     /// NetworkPolicies that control made.
     pub network_policies: Store<NetworkPolicy>,
     /// Nodes published to tenants.
-    pub tenant_nodes: Store<TenantNode>,
+    pub tenant_nodes: Store<PublishedNode>,
     /// Schedules published to tenants.
     pub tenant_schedules: Store<TenantSchedule>,
     /// How often some of them changed.

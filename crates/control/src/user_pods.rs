@@ -1,6 +1,6 @@
 //! Tenants' host pods that have not ended, by the users who created them.
 
-use berth_api::{PODS, conditions::USER_LIMIT_EXCEEDED, labels};
+use berth_api::{PODS, conditions::USER_LIMIT_EXCEEDED, labels, text::one_line};
 use berth_node_lifecycle::{
     demand::{Claim, read_claims, shorten},
     pod_requests::{self, MOST_RESOURCES},
@@ -24,7 +24,7 @@ pub struct ObservedUserPod {
     pub name: String,
     /// Its UID.
     pub uid: String,
-    /// Who created it, as the tenant's API server says.
+    /// Who created it, as the tenant's API server says, in [one line](one_line): the tenant chooses the name, and people see it in lists.
     pub created_by: Option<String>,
     /// What it requests: itself, and extended resources.
     pub amounts: UserAmounts,
@@ -124,7 +124,7 @@ pub fn read_pod(pod: &Pod) -> Option<ObservedUserPod> {
         namespace: pod.namespace().unwrap_or_default(),
         name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
-        created_by: annotation(labels::CREATED_BY).map(|user| shorten(&user)),
+        created_by: annotation(labels::CREATED_BY).map(|user| shorten(&one_line(&user))),
         amounts,
         claims: read_claims(pod),
         is_gated: gates.into_iter().any(|gate| gate.name == labels::USER_QUOTA_GATE),
@@ -190,6 +190,17 @@ mod tests {
         assert_eq!(read(&gated(), &json!({"phase": "Succeeded"})), None);
         let open = read(&json!({"containers": [{"name": "c"}]}), &json!({})).unwrap();
         assert!(!open.is_gated && open.condition.is_none());
+    }
+
+    #[test]
+    fn the_name_of_a_user_is_one_line() {
+        let pod = json!({
+            "metadata": {"labels": {"berth.dev/tenant": "vision-abc"},
+                "annotations": {"berth.dev/created-by": "mallory\n  User bob\t8"}},
+            "spec": {"containers": []},
+        });
+        let pod = read_pod(&serde_json::from_value(pod).unwrap()).unwrap();
+        assert_eq!(pod.created_by.as_deref(), Some("mallory\u{fffd}  User bob\u{fffd}8"));
     }
 
     #[test]

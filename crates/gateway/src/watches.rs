@@ -5,23 +5,17 @@ use crate::{
     sleep_state::SleepState,
 };
 use berth_api::{TenantCluster, labels};
-use berth_runtime::watched::{Watched, readable};
-use futures::{StreamExt, TryStreamExt};
+use berth_runtime::watched::{Watched, watch};
+use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::Service;
 use kube::{
     Api, Client, Resource, ResourceExt,
     core::{ApiResource, DynamicObject},
-    runtime::{
-        WatchStreamExt,
-        watcher::{Config, Event, watcher},
-    },
+    runtime::watcher::{Config, Event},
 };
 use serde::de::DeserializeOwned;
-use std::{collections::HashSet, fmt::Debug};
+use std::{collections::HashSet, fmt::Debug, pin::pin};
 use tokio::sync::oneshot;
-
-/// Objects that are listed at a time. Teams decide on the size of TenantClusters, up to 1.5 MiB, and the gateway has little memory.
-const PAGE: u32 = 50;
 
 /// Keeps what is needed of objects of one kind.
 trait Index<K> {
@@ -85,10 +79,7 @@ where
 {
     let mut listed = Some(listed);
     let mut seen = HashSet::new();
-    let mut stream = watcher(api, config.page_size(PAGE))
-        .default_backoff()
-        .try_filter_map(readable)
-        .boxed();
+    let mut stream = pin!(watch(api, config));
     let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
     loop {
         match stream.try_next().await {

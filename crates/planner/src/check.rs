@@ -58,7 +58,12 @@ pub fn check(fleet: &Fleet, plan: &Plan) -> Vec<Violation> {
 }
 
 fn check_reclaims(fleet: &Fleet, plan: &Plan, index: &Index<'_>, violations: &mut Vec<Violation>) {
-    let is_reclaimed = |action: &&Action| matches!(action.reason, ActionReason::Reclaimed { .. });
+    let is_reclaimed = |action: &&Action| {
+        matches!(
+            action.reason,
+            ActionReason::Reclaimed { .. } | ActionReason::ReclaimedForMinimum { .. }
+        )
+    };
     let reclaimed: BTreeSet<&str> = plan
         .actions
         .iter()

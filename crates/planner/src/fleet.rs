@@ -248,6 +248,9 @@ pub struct Quota {
     pub total_limit: Option<u64>,
     /// The most GPUs of all pools of a product together. Absent: no limit.
     pub product_limit: BTreeMap<String, u64>,
+    /// Whether its tenants belong to one team: while there is a [pause](crate::UnusedNodes::paused_until) for one of them in a pool,
+    /// nothing is reclaimed there for the others either.
+    pub shares_pauses: bool,
 }
 
 /// A tenant as the planner sees it.
@@ -284,7 +287,8 @@ pub struct NodeGroup {
     pub name: String,
     /// The pool that its nodes come from.
     pub pool: String,
-    /// Nodes that it has without any demand: all nodes of a private group, `minReplicas` of a dynamic one.
+    /// Nodes that it has without any demand: all nodes of a private group, `minReplicas` of a dynamic one. Those beyond the nominal quota
+    /// of its tenant are borrowed, if others have one.
     pub min_nodes: u32,
     /// The most nodes that it may have. Equal to `min_nodes` for a private group.
     pub max_nodes: u32,

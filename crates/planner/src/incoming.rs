@@ -186,7 +186,7 @@ impl PlanningPass<'_> {
     }
 
     /// Whether a group has nodes beyond its minimum.
-    fn has_spare_nodes(&self, group: usize) -> bool {
+    pub fn has_spare_nodes(&self, group: usize) -> bool {
         self.groups[group].staying > self.view.node_groups[group].spec.min_nodes
     }
 }

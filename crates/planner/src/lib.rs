@@ -5,8 +5,9 @@
 //! at that moment. Each pool is planned in these steps; the first of all pools comes before the others:
 //! 1. Nodes without a node group are released ([`release`]), and those over a limit ([`over_limit`]).
 //! 2. Waiting pods are placed on nodes that their groups have already ([`placement`]).
-//! 3. Private groups, and minimums of others, get the nodes that they lack ([`minimum`]).
-//! 4. Requests are served, by nominal quota, priority and fair share ([`serve`], [`serve_pods`], [`serve_gang`]). They wait for
+//! 3. Private groups, and minimums of others, get the nodes that they lack within their nominal quotas, then requests within theirs; then
+//!    minimums and requests get what they borrow ([`minimum`], [`serve`]).
+//! 4. Requests are served by nominal quota, priority and fair share ([`serve_pods`], [`serve_gang`]). They wait for
 //!    nodes that are not free yet ([`wait_for_gang`], [`starvation`]); borrowed ones are reclaimed where allowed ([`reclaim`]). Tenants that
 //!    left nodes unused come last. Nodes that pods keep for too long without using them go to others that still lack them ([`unused`]).
 //! 5. Idle nodes are released; reservations and releases that no request needs are cancelled ([`release`]).
@@ -75,7 +76,9 @@ pub fn plan(fleet: &Fleet) -> Plan {
         .iter()
         .map(|pool| {
             let tree = Tree::new(pool, &fleet.quotas, &catalog.tenants);
-            PlanningPass::new(catalog.view(fleet.now, pool), tree)
+            let mut pass = PlanningPass::new(catalog.view(fleet.now, pool), tree);
+            pass.share_pauses(&catalog.tenants, &fleet.quotas);
+            pass
         })
         .collect();
     for pass in &mut passes {
@@ -93,8 +96,7 @@ pub fn plan(fleet: &Fleet) -> Plan {
         pass.reject_impossible_requests();
         pass.place_on_held_nodes();
         pass.release_idle_of_satisfied_groups();
-        pass.fill_minimums();
-        pass.serve_requests();
+        pass.serve_minimums_and_requests();
         pass.release_unused();
         pass.release_idle();
         pass.cancel_unneeded_reservations();

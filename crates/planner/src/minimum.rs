@@ -1,16 +1,18 @@
-//! Minimums of node groups: all nodes of private groups, `min_nodes` of the others. The oldest tenant goes first, and gets all
-//! that it lacks of a pool or nothing.
+//! Minimums of node groups: all nodes of private groups, `min_nodes` of the others. They are filled in steps: what is within a nominal
+//! quota comes before requests within it, and what is borrowed after them. In each step the oldest tenant goes first, and gets all that it
+//! lacks of a pool or nothing.
 
-use crate::ActionReason;
 use crate::available::Search;
 use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::view::ANY;
+use crate::{ActionReason, Reclaim};
 use std::ops::Range;
 
 impl PlanningPass<'_> {
-    /// Reserves the nodes that groups lack of their minimums. A minimum that cannot be met keeps nodes from requests, but not
-    /// from other minimums.
-    pub fn fill_minimums(&mut self) {
+    /// Reserves the nodes that groups lack of their minimums, as far as they are within a nominal quota at this depth of the tree or
+    /// deeper; without a depth all that are left. A minimum that cannot be met keeps nodes from requests that are served later, but not
+    /// from other minimums of the step.
+    pub fn fill_minimums(&mut self, depth: Option<usize>) {
         let mut unmet = Vec::new();
         let mut from = 0;
         while from < self.view.node_groups.len() {
@@ -19,15 +21,18 @@ impl PlanningPass<'_> {
             let of_tenant = from..from + own.take_while(|group| group.tenant == tenant).count();
             from = of_tenant.end;
             for group in of_tenant.clone() {
-                self.cancel_releases_for_minimum(group);
+                self.cancel_releases_for_minimum(group, depth);
             }
-            let missing = self.count_missing_of(&of_tenant);
-            if missing > 0 && !self.reserve_minimums(&of_tenant, missing) {
+            let lacking = self.list_lacking_nodes(&of_tenant, depth);
+            if !lacking.is_empty() && !self.reserve_minimums(&lacking, depth) {
                 unmet.push(of_tenant);
             }
         }
         for of_tenant in unmet {
-            self.wait_for_minimums(&of_tenant);
+            self.wait_for_minimums(&of_tenant, depth);
+        }
+        for group in 0..self.groups.len() {
+            self.groups[group].missing = self.groups[group].missing.min(self.count_missing(group));
         }
     }
 
@@ -36,15 +41,36 @@ impl PlanningPass<'_> {
         min_nodes.saturating_sub(self.groups[group].staying)
     }
 
-    fn count_missing_of(&self, groups: &Range<usize>) -> u32 {
-        groups.clone().map(|group| self.count_missing(group)).sum()
+    /// The groups of a tenant that lack nodes, with the number of those for which no earlier step waits. At a depth only as many as nominal
+    /// quotas cover.
+    fn list_lacking_nodes(&self, groups: &Range<usize>, depth: Option<usize>) -> Vec<(usize, u32)> {
+        let missing = |group: usize| {
+            let awaited = self.groups[group].awaited_for_minimum;
+            self.count_missing(group).saturating_sub(awaited)
+        };
+        let mut lacking: Vec<(usize, u32)> = groups.clone().map(|group| (group, missing(group))).collect();
+        lacking.retain(|(_, missing)| *missing > 0);
+        if let Some(depth) = depth.filter(|_| !lacking.is_empty()) {
+            let tenant = self.view.node_groups[groups.start].tenant;
+            let covered = self.tree.nominal_quota_left_at(tenant, depth) / self.view.usual_node_gpus();
+            let mut left = u32::try_from(covered).unwrap_or(u32::MAX);
+            for (_, missing) in &mut lacking {
+                *missing = left.min(*missing);
+                left -= *missing;
+            }
+            lacking.retain(|(_, missing)| *missing > 0);
+        }
+        lacking
     }
 
-    fn cancel_releases_for_minimum(&mut self, group: usize) {
+    /// Leaves cordoned nodes to a group that needs them for its minimum, at a depth only within nominal quotas. So one that a request within
+    /// its nominal quota reclaims goes to this request.
+    fn cancel_releases_for_minimum(&mut self, group: usize, depth: Option<usize>) {
         for at in self.groups[group].cordoned.clone() {
             let (tenant, gpus) = (self.view.node_groups[group].tenant, self.view.gpus(at));
+            let is_in_step = depth.is_none_or(|depth| self.tree.may_stay_within_nominal_quota_at(tenant, depth, gpus));
             let may_stay = self.decisions[at] == Decision::Undecided && self.tree.may_stay(tenant, gpus);
-            if self.count_missing(group) > 0 && may_stay {
+            if self.count_missing(group) > 0 && is_in_step && may_stay {
                 let tenant = self.view.node_groups[group].owner.name.clone();
                 self.cancel_release(at, ActionReason::NeededForMinimum { tenant });
                 // Requests may be placed on it.
@@ -54,13 +80,17 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Reserves all nodes that the groups of a tenant lack, if there are enough. Returns whether there are.
-    fn reserve_minimums(&mut self, groups: &Range<usize>, missing: u32) -> bool {
-        let tenant = self.view.node_groups[groups.start].tenant;
+    /// Reserves all nodes that groups of a tenant lack, if there are enough. Returns whether there are. What larger nodes exceed of a
+    /// nominal quota is left to later steps.
+    fn reserve_minimums(&mut self, lacking: &[(usize, u32)], depth: Option<usize>) -> bool {
+        let Some(tenant) = lacking.first().map(|(group, _)| self.view.node_groups[*group].tenant) else {
+            return true;
+        };
+        let missing: u32 = lacking.iter().map(|(_, missing)| missing).sum();
         let gpus = self.view.smallest_node_gpus() * u64::from(missing);
         if let Err(blocked) = self.check_quota_limits(tenant, gpus) {
-            for group in groups.clone() {
-                self.groups[group].minimum_blocked_by = Some(blocked.clone());
+            for (group, _) in lacking {
+                self.groups[*group].minimum_blocked_by = Some(blocked.clone());
             }
             return false;
         }
@@ -68,8 +98,9 @@ impl PlanningPass<'_> {
             return false;
         }
         let mut reserved = Vec::new();
-        for group in groups.clone() {
-            let nodes = self.find_free_nodes(group, self.count_missing(group));
+        for (group, missing) in lacking.iter().copied() {
+            let mut nodes = self.find_free_nodes(group, missing);
+            nodes.truncate(self.count_in_step(tenant, depth, &nodes));
             let gpus = nodes.iter().map(|at| self.view.gpus(*at)).sum();
             let allowed = self.check_quota_limits(tenant, gpus);
             if let Err(blocked) = allowed.and_then(|()| self.check_lending(tenant, gpus)) {
@@ -97,6 +128,17 @@ impl PlanningPass<'_> {
         true
     }
 
+    /// Counts the first of some nodes that are together within a nominal quota of a tenant at a depth.
+    fn count_in_step(&self, tenant: usize, depth: Option<usize>, nodes: &[usize]) -> usize {
+        let Some(depth) = depth else { return nodes.len() };
+        let mut gpus = 0;
+        let within = nodes.iter().take_while(|at| {
+            gpus += self.view.gpus(**at);
+            self.tree.is_within_nominal_quota_at(tenant, depth, gpus)
+        });
+        within.count()
+    }
+
     /// Free nodes for a group, whatever their capacity.
     fn find_free_nodes(&self, group: usize, number: u32) -> Vec<usize> {
         let search = Search {
@@ -110,26 +152,33 @@ impl PlanningPass<'_> {
     }
 
     /// Lets minimums wait that cannot be met now: cancels incomplete reservations, and keeps those free and incoming nodes that others
-    /// lend, if the pool can have enough once other tenants release the nodes that they have for requests.
-    fn wait_for_minimums(&mut self, groups: &Range<usize>) {
-        let is_blocked = groups.clone().any(|group| {
-            let blocked = self.groups[group].minimum_blocked_by.as_ref();
-            blocked.is_some_and(|blocked| !matches!(blocked, Blocked::NotLent { .. }))
-        });
+    /// lend, if the pool can have enough once other tenants release the nodes that they have for requests. Within a nominal quota, borrowed
+    /// nodes are reclaimed.
+    fn wait_for_minimums(&mut self, groups: &Range<usize>, depth: Option<usize>) {
         for group in groups.clone() {
             self.cancel_incomplete_reservations(group);
-            self.groups[group].missing = self.count_missing(group);
-            if self.groups[group].missing > 0 {
-                self.groups[group]
-                    .minimum_blocked_by
-                    .get_or_insert(Blocked::NoFreeNodes);
+        }
+        let lacking = self.list_lacking_nodes(groups, depth);
+        let is_limited = |blocked: &Blocked<'_>| matches!(blocked, Blocked::QuotaLimit(_) | Blocked::MissingQuota(_));
+        let mut is_blocked = false;
+        for (group, missing) in lacking.iter().copied() {
+            let missing_in_all = self.count_missing(group);
+            let state = &mut self.groups[group];
+            state.missing = missing_in_all;
+            state.awaited_for_minimum += missing;
+            is_blocked |= state.minimum_blocked_by.as_ref().is_some_and(is_limited);
+            if matches!(state.minimum_blocked_by, None | Some(Blocked::NodesComing)) {
+                state.minimum_blocked_by = Some(Blocked::NoFreeNodes);
             }
         }
-        if is_blocked || !self.are_within_reach(groups) {
+        if is_blocked || !self.are_within_reach(&lacking, depth) {
             return;
         }
-        for group in groups.clone() {
-            self.earmark_for_minimum(group);
+        for (group, missing) in lacking {
+            self.earmark_for_minimum(group, missing, depth);
+        }
+        if depth.is_some() {
+            self.reclaim_for_minimums(groups);
         }
     }
 
@@ -145,14 +194,16 @@ impl PlanningPass<'_> {
         }
     }
 
-    fn earmark_for_minimum(&mut self, group: usize) {
-        let mut missing = self.count_missing(group) as usize;
-        let free = self.find_free_nodes(group, self.count_missing(group));
+    /// Keeps nodes for the minimum of a group that lacks so many.
+    fn earmark_for_minimum(&mut self, group: usize, missing: u32, depth: Option<usize>) {
+        let tenant = self.view.node_groups[group].tenant;
+        let free = self.find_free_nodes(group, missing);
+        let mut missing = missing as usize;
         for at in free.into_iter().chain(self.incoming.list_all()) {
             if missing == 0 {
                 break;
             }
-            if self.may_be_for_minimum(at, group) {
+            if self.count_in_step(tenant, depth, &[at]) == 1 && self.may_be_for_minimum(at, group) {
                 if self.is_idle_too_long(at) && self.decisions[at] == Decision::Undecided {
                     self.release_as_idle(at);
                 }
@@ -161,10 +212,51 @@ impl PlanningPass<'_> {
                 missing -= 1;
             }
         }
-        if missing == 0 {
-            self.groups[group].minimum_blocked_by = Some(Blocked::NodesComing);
-        } else {
+        if missing > 0 {
             self.unmet_minimums.push((group, missing));
+        }
+        self.note_coming_minimum(group);
+    }
+
+    /// Notes that all nodes are on their way that a group lacks for its minimum, if they are.
+    fn note_coming_minimum(&mut self, group: usize) {
+        if !self.unmet_minimums.iter().any(|(unmet, _)| *unmet == group) {
+            self.groups[group].minimum_blocked_by = Some(Blocked::NodesComing);
+        }
+    }
+
+    /// Reclaims borrowed nodes for minimums of a tenant within a nominal quota, if there are enough for all that it still lacks.
+    fn reclaim_for_minimums(&mut self, groups: &Range<usize>) {
+        let unmet = self.unmet_minimums.iter().filter(|(group, _)| groups.contains(group));
+        let missing: usize = unmet.map(|(_, missing)| missing).sum();
+        let tenant = self.view.node_groups[groups.start].tenant;
+        if missing == 0 {
+            return;
+        }
+        self.list_victims();
+        let (mut taken, mut gpus) = (Vec::new(), 0);
+        while taken.len() < missing {
+            let Some(node) = self.choose_victim_for_minimum(tenant, gpus) else {
+                break;
+            };
+            gpus += self.view.gpus(node);
+            self.assume_released(node);
+            taken.push(node);
+        }
+        // The first nodes were chosen while the tenant counted on fewer GPUs than it needs.
+        let is_allowed = taken.len() == missing
+            && self.check_quota_limits(tenant, gpus).is_ok()
+            && taken.iter().all(|at| self.may_reclaim_as_owed(tenant, *at, gpus, 0));
+        for node in taken.iter().rev() {
+            self.undo_assumption(*node);
+        }
+        for node in taken.into_iter().filter(|_| is_allowed) {
+            let mut unmet = self.unmet_minimums.iter();
+            let Some(minimum) = unmet.position(|(group, _)| groups.contains(group)) else {
+                return;
+            };
+            self.reclaim_for_minimum(node, self.unmet_minimums[minimum].0);
+            self.pass_to_minimum(minimum, node);
         }
     }
 
@@ -181,10 +273,13 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// The first minimum that waits and may have a node. It is an entry of `unmet_minimums`.
+    /// The first minimum that waits and may have a node, other than that of the group which loses it. It is an entry of `unmet_minimums`.
     pub fn find_minimum_for(&mut self, node: usize) -> Option<usize> {
         let mut unmet = 0..self.unmet_minimums.len();
-        unmet.find(|minimum| self.may_be_for_minimum(node, self.unmet_minimums[*minimum].0))
+        unmet.find(|minimum| {
+            let group = self.unmet_minimums[*minimum].0;
+            self.view.nodes[node].group != Some(group) && self.may_be_for_minimum(node, group)
+        })
     }
 
     /// Gives a node that is taken from a tenant to a minimum that waits, as [`Self::find_minimum_for`] found it: the next plan would serve
@@ -195,24 +290,36 @@ impl PlanningPass<'_> {
         *missing -= 1;
         if *missing == 0 {
             self.unmet_minimums.remove(minimum);
-            self.groups[group].minimum_blocked_by = Some(Blocked::NodesComing);
+            self.note_coming_minimum(group);
         }
         self.earmark(node, group);
         self.groups[group].earmarked_for_minimum.push(node);
     }
 
     /// Whether the pool can have enough nodes for minimums of one tenant, besides those that others do not lend.
-    fn are_within_reach(&self, groups: &Range<usize>) -> bool {
-        let (missing, reachable) = (self.count_missing_of(groups) as usize, self.count_reachable_nodes());
+    fn are_within_reach(&self, lacking: &[(usize, u32)], depth: Option<usize>) -> bool {
+        let missing: usize = lacking.iter().map(|(_, missing)| *missing as usize).sum();
+        let Some(tenant) = lacking.first().map(|(group, _)| self.view.node_groups[*group].tenant) else {
+            return false;
+        };
+        let reachable = self.count_reachable_nodes() + self.count_minimums_owed_to(tenant, depth);
         if reachable < missing || !self.tree.has_lending_limits() {
             return reachable >= missing;
         }
-        let tenant = self.view.node_groups[groups.start].tenant;
         let needed = self.view.smallest_node_gpus() * missing as u64;
         // As if all were large: nothing is given up that can be met.
         let largest = self.view.kinds.iter().map(|kind| kind.gpus).max().unwrap_or(1);
         self.tree.is_within_nominal_quota(tenant, needed)
             || needed + self.tree.gpus_not_lent_by_others(tenant) <= largest * reachable as u64
+    }
+
+    /// Counts the nodes of others' minimums that a minimum within a nominal quota can count on.
+    fn count_minimums_owed_to(&self, tenant: usize, depth: Option<usize>) -> usize {
+        if depth.is_none() || self.view.pool.reclaim == Reclaim::Never {
+            return 0;
+        }
+        let nodes = self.tree.minimum_gpus_owed_to(tenant) / self.view.usual_node_gpus();
+        usize::try_from(nodes).unwrap_or(usize::MAX)
     }
 
     /// Counts the nodes that a minimum can count on: free ones, incoming ones, and those that other tenants have for requests.

@@ -78,6 +78,8 @@ pub(crate) struct GroupState<'a> {
     pub earmarked: usize,
     /// Nodes that it lacks of its minimum.
     pub missing: u32,
+    /// Those of them that are to come before what is not served yet: later steps of this plan leave them out.
+    pub awaited_for_minimum: u32,
     /// Nodes that are free, or will be, and are kept for its minimum.
     pub earmarked_for_minimum: Vec<usize>,
     pub minimum_blocked_by: Option<Blocked<'a>>,
@@ -124,6 +126,8 @@ pub(crate) struct PlanningPass<'a> {
     pub victims: Option<Victims>,
     /// What is known of nodes that tenants did not use, by tenant.
     pub unused: HashMap<usize, UnusedNodes>,
+    /// The quota of each tenant that shares its pauses with the others of this quota.
+    pub sharing: HashMap<usize, &'a str>,
     /// Nodes whose request also waits for a node that is not ready, or not free yet.
     pub awaited: Vec<bool>,
     /// Requests for which no node was free, or none that others lend, in the order in which they were served.
@@ -162,6 +166,7 @@ impl<'a> PlanningPass<'a> {
             reachable: None,
             victims: None,
             unused: HashMap::new(),
+            sharing: HashMap::new(),
             awaited: vec![false; view.nodes.len()],
             lacking: Vec::new(),
             offered: BTreeSet::new(),
@@ -189,6 +194,9 @@ impl<'a> PlanningPass<'a> {
                     state.staying += 1;
                     state.domains.insert(self.view.nodes[*at].domain);
                     self.tree.add_used(group.tenant, gpus);
+                    if state.staying <= group.spec.min_nodes {
+                        self.tree.add_minimum(group.tenant, gpus);
+                    }
                 }
             }
             state.domains.remove(&self.view.domains.len());
@@ -198,6 +206,26 @@ impl<'a> PlanningPass<'a> {
             if let Some(tenant) = node.former_tenant {
                 self.tree.add_draining(tenant, self.view.gpus(at));
             }
+        }
+    }
+
+    /// Counts a node of `gpus` as one that stays with a group.
+    pub fn add_staying(&mut self, group: usize, gpus: u64) {
+        let of = &self.view.node_groups[group];
+        self.groups[group].staying += 1;
+        self.tree.add_used(of.tenant, gpus);
+        if self.groups[group].staying <= of.spec.min_nodes {
+            self.tree.add_minimum(of.tenant, gpus);
+        }
+    }
+
+    /// Counts a node of `gpus` as one that does not stay with a group.
+    pub fn remove_staying(&mut self, group: usize, gpus: u64) {
+        let of = &self.view.node_groups[group];
+        self.groups[group].staying -= 1;
+        self.tree.remove_used(of.tenant, gpus);
+        if self.groups[group].staying < of.spec.min_nodes {
+            self.tree.remove_minimum(of.tenant, gpus);
         }
     }
 
@@ -224,11 +252,9 @@ impl<'a> PlanningPass<'a> {
     pub fn release(&mut self, node: usize, drain_at: Seconds, reason: ActionReason) {
         let gpus = self.view.gpus(node);
         if let Some(group) = self.view.nodes[node].group {
-            let tenant = self.view.node_groups[group].tenant;
-            self.groups[group].staying -= 1;
+            self.remove_staying(group, gpus);
             self.groups[group].free_capacity.retain(|(other, _)| *other != node);
-            self.tree.remove_used(tenant, gpus);
-            self.tree.add_leaving(tenant, gpus);
+            self.tree.add_leaving(self.view.node_groups[group].tenant, gpus);
         }
         self.decisions[node] = Decision::Release { drain_at };
         self.reasons[node] = Some(reason);
@@ -240,10 +266,9 @@ impl<'a> PlanningPass<'a> {
     pub fn cancel_reservation(&mut self, node: usize, reason: ActionReason) {
         let gpus = self.view.gpus(node);
         if let Some(group) = self.view.nodes[node].group {
-            self.groups[group].staying -= 1;
+            self.remove_staying(group, gpus);
             self.groups[group].held -= 1;
             self.groups[group].free_capacity.retain(|(other, _)| *other != node);
-            self.tree.remove_used(self.view.node_groups[group].tenant, gpus);
         }
         self.decisions[node] = Decision::CancelReservation;
         self.reasons[node] = Some(reason);
@@ -256,9 +281,8 @@ impl<'a> PlanningPass<'a> {
         };
         let (gpus, tenant) = (self.view.gpus(node), self.view.node_groups[group].tenant);
         self.tree.remove_leaving(tenant, gpus);
-        self.tree.add_used(tenant, gpus);
+        self.add_staying(group, gpus);
         let state = &mut self.groups[group];
-        state.staying += 1;
         state.cordoned.retain(|other| *other != node);
         state.domains.insert(self.view.nodes[node].domain);
         self.incoming.remove(node);
@@ -271,10 +295,9 @@ impl<'a> PlanningPass<'a> {
         let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
         let gpus = self.view.gpus(node);
         self.available.remove(node, kind, domain, gpus);
-        self.tree.add_used(self.view.node_groups[group].tenant, gpus);
+        self.add_staying(group, gpus);
         let state = &mut self.groups[group];
         state.held += 1;
-        state.staying += 1;
         if domain < self.view.domains.len() {
             state.domains.insert(domain);
         }
@@ -288,10 +311,9 @@ impl<'a> PlanningPass<'a> {
     pub fn undo_reserve(&mut self, node: usize, group: usize) {
         let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
         let gpus = self.view.gpus(node);
-        self.tree.remove_used(self.view.node_groups[group].tenant, gpus);
         self.available.put_back(node, kind, domain, gpus);
+        self.remove_staying(group, gpus);
         self.groups[group].held -= 1;
-        self.groups[group].staying -= 1;
         self.decisions[node] = Decision::Undecided;
         self.reasons[node] = None;
         self.view.nodes[node].group = None;

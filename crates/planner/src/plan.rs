@@ -75,7 +75,7 @@ pub struct NodeGroupPlan {
     pub held: u32,
     /// Nodes that its requests need beyond what it holds or gets by this plan.
     pub waiting: u32,
-    /// Nodes that it holds beyond its nominal quota.
+    /// Nodes that it holds beyond its nominal quota. Those of its minimum only if others may be owed them.
     pub borrowed: u32,
     /// What it waits for: two entries at most.
     pub waits: Vec<Wait>,
@@ -87,6 +87,8 @@ pub struct NodeGroupPlan {
     pub unplanned: BTreeSet<Unplanned>,
     /// It waits, and until then other tenants are served first: its tenant did not use nodes that it had. None: it has its turn.
     pub served_last_until: Option<Seconds>,
+    /// It waits, and until then nothing is reclaimed for it: another tenant of its quota did not use nodes that it had.
+    pub reclaims_none_until: Option<Seconds>,
 }
 
 /// Nodes that an autoscaler is to add to a pool.

@@ -128,7 +128,7 @@ impl<'a> PlanningPass<'a> {
             unplanned: spec.unplanned.clone(),
             ..NodeGroupPlan::default()
         };
-        if let Some(blocked) = &state.minimum_blocked_by {
+        if let Some(blocked) = state.minimum_blocked_by.as_ref().filter(|_| state.missing > 0) {
             plan.waits.push(Wait {
                 waiting: Waiting::Minimum {
                     min_nodes: spec.min_nodes,
@@ -157,7 +157,9 @@ impl<'a> PlanningPass<'a> {
             });
         }
         if !plan.waits.is_empty() {
-            plan.served_last_until = self.find_pause(self.view.node_groups[group].tenant);
+            let tenant = self.view.node_groups[group].tenant;
+            plan.served_last_until = self.find_pause(tenant);
+            plan.reclaims_none_until = self.find_shared_pause(tenant);
         }
         plan
     }
@@ -177,12 +179,23 @@ impl<'a> PlanningPass<'a> {
         }
     }
 
+    /// Counts the nodes of a group beyond nominal quotas: those beyond its minimum, and those of its minimum that others can be owed.
     fn count_borrowed_nodes(&self, group: usize) -> u32 {
         let of = &self.view.node_groups[group];
-        let beyond_minimum = self.groups[group].staying.saturating_sub(of.spec.min_nodes);
+        let count = |nodes: u64| u32::try_from(nodes).unwrap_or(u32::MAX);
+        let minimum = |group: usize| {
+            self.groups[group]
+                .staying
+                .min(self.view.node_groups[group].spec.min_nodes)
+        };
         let gpus = of.nodes.first().map_or(1, |at| self.view.gpus(*at));
         let borrowed = self.tree.borrowed_gpus(of.tenant).div_ceil(gpus);
-        beyond_minimum.min(u32::try_from(borrowed).unwrap_or(u32::MAX))
+        let beyond_minimum = (self.groups[group].staying - minimum(group)).min(count(borrowed));
+        // Of several groups, the first give nodes of their minimums first.
+        let first = self.view.node_groups.partition_point(|other| other.tenant < of.tenant);
+        let before: u32 = (first..group).map(minimum).sum();
+        let of_minimums = count(self.tree.borrowed_minimum_gpus(of.tenant) / gpus);
+        beyond_minimum + of_minimums.saturating_sub(before).min(minimum(group))
     }
 
     fn describe_blocked(&self, blocked: &Blocked<'_>, earmarked: &[usize], unassigned: &UnassignedNodes) -> WaitReason {

@@ -104,6 +104,15 @@ pub enum ActionReason {
         /// When the drain begins, if that is later than now.
         drain_at: Option<Seconds>,
     },
+    /// Released: its tenant borrowed it, and the minimum of another tenant's group is within a nominal quota.
+    ReclaimedForMinimum {
+        /// `namespace/name` of the tenant of the group.
+        tenant: String,
+        /// Name of the node group.
+        node_group: String,
+        /// When the drain begins, if that is later than now.
+        drain_at: Option<Seconds>,
+    },
     /// Release cancelled: a request of its tenant needs it.
     NeededAgain {
         /// The request.

@@ -1,5 +1,5 @@
 //! Reclaiming borrowed nodes. As few as possible: nodes that will be free soon count first, and none are reclaimed for a gang
-//! that would still not fit.
+//! that would still not fit. Nodes of minimums go last, only as far as they are beyond nominal quotas, and only to those who are owed them.
 
 use crate::pass::{Decision, PlanningPass, Victims};
 use crate::tree::ReclaimClaim;
@@ -29,7 +29,9 @@ impl<'a> PlanningPass<'a> {
         }
         let in_use = lists
             .iter()
-            .flatten()
+            .enumerate()
+            .filter(|(group, _)| self.has_spare_nodes(*group))
+            .flat_map(|(_, list)| list)
             .filter(|at| self.view.nodes[**at].object.idle_since.is_none());
         let mut victims = Victims {
             lowest_priority: in_use.map(|at| self.priority_of_use(*at)).min(),
@@ -53,7 +55,8 @@ impl<'a> PlanningPass<'a> {
     /// `next`: the earliest time at which a node may be reclaimed that may not be reclaimed now.
     fn list_victims_of(&self, group: usize, next: &mut Option<Seconds>) -> Vec<usize> {
         let (of, mut list) = (&self.view.node_groups[group], Vec::new());
-        if self.view.pool.reclaim == Reclaim::Never || self.groups[group].staying <= of.spec.min_nodes {
+        let may_lose_any = self.has_spare_nodes(group) || self.tree.has_nominal_quotas();
+        if self.view.pool.reclaim == Reclaim::Never || !may_lose_any {
             return list;
         }
         for at in of.nodes.iter().copied() {
@@ -125,30 +128,71 @@ impl<'a> PlanningPass<'a> {
     /// The node to reclaim next for a request that counts on `already` GPUs: from the tenant that is the furthest above its
     /// fair share.
     pub fn choose_victim(&self, request: usize, already: u64) -> Option<usize> {
-        let victims = self.victims.as_ref().filter(|victims| !victims.groups.is_empty())?;
-        let least = self.view.smallest_node_gpus();
+        let lowest_priority = self.victims.as_ref()?.lowest_priority;
         let priority = self.view.requests[request].demand.priority;
         let claim = ReclaimClaim {
+            fair: self.reclaims_for_fairness(),
+            urgent: lowest_priority.is_some_and(|lowest| lowest < priority),
+            ..self.claim_nominal_quota(already)
+        };
+        self.choose_from_richest(self.view.tenant_of(request), claim, |group| {
+            self.choose_victim_of(group, request, already)
+        })
+    }
+
+    /// The node to reclaim next for a minimum within a nominal quota of a tenant that counts on `already` GPUs.
+    pub fn choose_victim_for_minimum(&self, claimant: usize, already: u64) -> Option<usize> {
+        self.choose_from_richest(claimant, self.claim_nominal_quota(already), |group| {
+            let list = &self.victims.as_ref()?.of_group[group];
+            let first = list.iter().copied().find(|at| self.stays(*at))?;
+            let gpus = self.view.gpus(first);
+            self.may_reclaim_as_owed(claimant, first, already + gpus, gpus)
+                .then_some(first)
+        })
+    }
+
+    fn claim_nominal_quota(&self, already: u64) -> ReclaimClaim {
+        let least = self.view.smallest_node_gpus();
+        ReclaimClaim {
             additional_gpus: already + least,
             least,
-            fair: self.reclaims_for_fairness(),
-            urgent: victims.lowest_priority.is_some_and(|lowest| lowest < priority),
+            fair: false,
+            urgent: false,
+        }
+    }
+
+    /// The node that `choose` finds in a group of the tenant that is the furthest above its fair share: one that its group does not need
+    /// for its minimum, or else one of a minimum if the claimant is owed it.
+    fn choose_from_richest(
+        &self,
+        claimant: usize,
+        claim: ReclaimClaim,
+        choose: impl Fn(usize) -> Option<usize>,
+    ) -> Option<usize> {
+        let victims = self.victims.as_ref().filter(|victims| !victims.groups.is_empty())?;
+        let find = |claim: &ReclaimClaim, is_wanted: &dyn Fn(usize) -> bool| {
+            let mut from_tenant = |tenant: usize| {
+                let groups = victims.groups.get(&tenant)?;
+                let mut wanted = groups.iter().copied().filter(|group| is_wanted(*group));
+                wanted.find_map(&choose)
+            };
+            self.tree
+                .take_from_richest(claimant, &victims.tenants, claim, &mut from_tenant)
         };
-        let mut from_tenant = |tenant| {
-            let groups = victims.groups.get(&tenant)?;
-            groups
-                .iter()
-                .find_map(|group| self.choose_victim_of(*group, request, already))
-        };
-        let claimant = self.view.tenant_of(request);
-        self.tree
-            .take_from_richest(claimant, &victims.tenants, &claim, &mut from_tenant)
+        find(&claim, &|group| self.has_spare_nodes(group)).or_else(|| {
+            let owed = ReclaimClaim {
+                fair: false,
+                urgent: false,
+                ..claim
+            };
+            let may_be_owed = self.tree.is_within_nominal_quota(claimant, claim.additional_gpus);
+            may_be_owed
+                .then(|| find(&owed, &|group| !self.has_spare_nodes(group)))
+                .flatten()
+        })
     }
 
     fn choose_victim_of(&self, group: usize, request: usize, already: u64) -> Option<usize> {
-        if self.groups[group].staying <= self.view.node_groups[group].spec.min_nodes {
-            return None;
-        }
         let list = &self.victims.as_ref()?.of_group[group];
         let unplaced = &self.progress[request].unplaced;
         let fits =
@@ -180,12 +224,8 @@ impl<'a> PlanningPass<'a> {
             return false;
         };
         let (claimant, holder) = (self.view.tenant_of(request), self.view.node_groups[group].tenant);
-        if claimant == holder || !self.tree.is_borrowed(claimant, holder, held_gpus) {
-            return false;
-        }
-        // Others stop no work for pods that may never start.
-        if self.find_pause(claimant).is_some() {
-            return false;
+        if self.may_reclaim_as_owed(claimant, node, additional_gpus, held_gpus) {
+            return true;
         }
         // Nodes that requests of the holder count on are reclaimed for nominal quotas only: otherwise gangs would take nodes
         // from each other in turn, and none would start.
@@ -193,9 +233,8 @@ impl<'a> PlanningPass<'a> {
             self.decisions[node],
             Decision::Needed | Decision::AssumedReleased { needed: true }
         );
-        let is_owed = self.tree.is_owed(claimant, holder, additional_gpus);
-        if is_owed || counted_on {
-            return is_owed;
+        if counted_on || self.is_of_minimum(node, group) || !self.may_claim(claimant, holder, held_gpus) {
+            return false;
         }
         // A tenant that is giving up nodes reclaims none: nodes would move in circles.
         if self.tree.is_giving_up_nodes(claimant) {
@@ -208,17 +247,57 @@ impl<'a> PlanningPass<'a> {
         urgent || fair && self.tree.is_fairer(claimant, holder, additional_gpus, held_gpus)
     }
 
+    /// Whether a node may be reclaimed for the nominal quota of a tenant, whatever it is for. The GPUs are those of [`Self::may_reclaim`].
+    pub fn may_reclaim_as_owed(&self, claimant: usize, node: usize, additional_gpus: u64, held_gpus: u64) -> bool {
+        let Some(group) = self.view.nodes[node].group else {
+            return false;
+        };
+        let holder = self.view.node_groups[group].tenant;
+        self.may_claim(claimant, holder, held_gpus)
+            && self.tree.is_owed(claimant, holder, additional_gpus)
+            && (!self.is_of_minimum(node, group) || self.tree.is_minimum_borrowed(claimant, holder, held_gpus))
+    }
+
+    /// Whether a tenant may have any node reclaimed from the holder of one with `held_gpus`.
+    fn may_claim(&self, claimant: usize, holder: usize, held_gpus: u64) -> bool {
+        // Others stop no work for pods that may never start.
+        claimant != holder
+            && self.tree.is_borrowed(claimant, holder, held_gpus)
+            && self.find_pause(claimant).is_none()
+            && self.find_shared_pause(claimant).is_none()
+    }
+
+    /// Whether a group has fewer nodes than its minimum without this node, and without those that a search takes.
+    fn is_of_minimum(&self, node: usize, group: usize) -> bool {
+        let others = self.groups[group].staying.saturating_sub(u32::from(self.stays(node)));
+        others < self.view.node_groups[group].spec.min_nodes
+    }
+
     /// Releases a node that serves another group for a request: as idle, or as borrowed. Returns whether it was released now.
     pub fn take_from_group(&mut self, node: usize, request: usize) -> bool {
         if !self.view.nodes[node].is_serving() || matches!(self.decisions[node], Decision::Release { .. }) {
             return false;
         }
-        if self.is_idle_too_long(node) {
+        let group = self.view.nodes[node].group;
+        // A minimum stays however long it is idle.
+        if self.is_idle_too_long(node) && group.is_none_or(|group| self.has_spare_nodes(group)) {
             self.release_as_idle(node);
         } else {
             self.reclaim(node, request);
         }
         true
+    }
+
+    /// Releases a borrowed node for the minimum of a group.
+    pub fn reclaim_for_minimum(&mut self, node: usize, group: usize) {
+        let drain_at = self.drain_time(node);
+        let of = &self.view.node_groups[group];
+        let reason = ActionReason::ReclaimedForMinimum {
+            tenant: of.owner.name.clone(),
+            node_group: of.spec.name.clone(),
+            drain_at: self.later_than_now(drain_at),
+        };
+        self.release(node, drain_at, reason);
     }
 
     fn reclaim(&mut self, node: usize, request: usize) {

@@ -53,6 +53,17 @@ impl Display for ActionReason {
                 write!(f, "borrowed; {request} of {tenant} takes precedence")?;
                 write_drain(f, *drain_at)
             }
+            Self::ReclaimedForMinimum {
+                tenant,
+                node_group,
+                drain_at,
+            } => {
+                write!(
+                    f,
+                    "borrowed; the minimum of group {node_group} of {tenant} takes precedence"
+                )?;
+                write_drain(f, *drain_at)
+            }
             Self::NeededAgain { request } => write!(f, "{request} needs it again"),
             Self::NeededForMinimum { tenant } => write!(f, "{tenant} needs it for its minimum"),
             Self::StillInUse => f.write_str("it is in use, and no request waits for it any more"),
@@ -81,6 +92,12 @@ impl NodeGroupPlan {
         if let Some(until) = self.served_last_until {
             parts.push(format!(
                 "its tenant left nodes of pool {} unused: until {} others are served first, and no nodes are reclaimed for it",
+                self.pool,
+                time_of_day(until)
+            ));
+        } else if let Some(until) = self.reclaims_none_until {
+            parts.push(format!(
+                "another tenant of its Project left nodes of pool {} unused: until {} no nodes are reclaimed for this one",
                 self.pool,
                 time_of_day(until)
             ));

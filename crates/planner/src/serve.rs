@@ -1,5 +1,6 @@
 //! The order in which requests are served: those within a nominal quota first, then by priority, then the tenant with the
-//! least of its fair share or the request that waits longest. Those of tenants that left nodes unused come after all others.
+//! least of its fair share or the request that waits longest. Those of tenants that left nodes unused come after all others. Minimums come
+//! before requests, but those that are borrowed come after the requests within a nominal quota.
 
 use crate::pass::{Blocked, PlanningPass};
 use crate::stage::{Outcome, Stage};
@@ -8,29 +9,47 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
 impl PlanningPass<'_> {
-    /// Serves all requests.
-    pub fn serve_requests(&mut self) {
-        let open = self.sort_requests_by_group().into_iter();
-        let open = open.filter(|request| !self.progress[*request].unplaced.is_empty());
-        let (last, first): (Vec<usize>, Vec<usize>) =
-            open.partition(|request| self.find_pause(self.view.tenant_of(*request)).is_some());
-        self.serve_all(&first);
+    /// Serves all minimums and requests.
+    pub fn serve_minimums_and_requests(&mut self) {
+        let depths = self.list_quota_depths();
+        self.fill_minimums(depths[0]);
+        // A minimum may take nodes that a tenant left unused, which begins a pause.
+        let (last, first) = self.split_open_requests();
+        for (at, quota_depth) in depths.into_iter().enumerate() {
+            if at > 0 {
+                self.fill_minimums(quota_depth);
+            }
+            self.serve_depth(quota_depth, &first);
+        }
         self.serve_all(&last);
     }
 
+    /// The depths of [`Stage::quota_depth`], in the order in which they are served.
+    fn list_quota_depths(&self) -> Vec<Option<usize>> {
+        self.tree.nominal_quota_depths().map(Some).chain([None]).collect()
+    }
+
+    /// Open requests: those of tenants in a pause, and the others.
+    fn split_open_requests(&self) -> (Vec<usize>, Vec<usize>) {
+        let open = self.sort_requests_by_group().into_iter();
+        let open = open.filter(|request| !self.progress[*request].unplaced.is_empty());
+        open.partition(|request| self.find_pause(self.view.tenant_of(*request)).is_some())
+    }
+
     fn serve_all(&mut self, open: &[usize]) {
+        for quota_depth in self.list_quota_depths() {
+            self.serve_depth(quota_depth, open);
+        }
+    }
+
+    fn serve_depth(&mut self, quota_depth: Option<usize>, open: &[usize]) {
         let priorities: BTreeSet<Reverse<i32>> = open
             .iter()
             .map(|at| Reverse(self.view.requests[*at].demand.priority))
             .collect();
-        for quota_depth in self.tree.nominal_quota_depths().map(Some).chain([None]) {
-            for Reverse(priority) in &priorities {
-                let stage = Stage {
-                    quota_depth,
-                    priority: *priority,
-                };
-                self.serve_stage(stage, open);
-            }
+        for Reverse(priority) in priorities {
+            let stage = Stage { quota_depth, priority };
+            self.serve_stage(stage, open);
         }
     }
 
@@ -88,7 +107,9 @@ impl PlanningPass<'_> {
                 self.progress[request].blocked_by = None;
             }
         }
-        self.serve_requests();
+        let (last, first) = self.split_open_requests();
+        self.serve_all(&first);
+        self.serve_all(&last);
     }
 
     /// One step: a gang gets all of its nodes or none, another request one node.

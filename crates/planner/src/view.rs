@@ -64,6 +64,16 @@ impl View<'_> {
         &self.kinds[self.nodes[node].kind].capacity
     }
 
+    /// GPUs that most nodes count for in quotas. A single node cannot change it by what it reports.
+    pub fn usual_node_gpus(&self) -> u64 {
+        let mut nodes: BTreeMap<u64, usize> = BTreeMap::new();
+        for node in &self.nodes {
+            *nodes.entry(node.gpus).or_default() += 1;
+        }
+        let usual = nodes.into_iter().max_by_key(|(_, count)| *count);
+        usual.map_or(1, |(gpus, _)| gpus)
+    }
+
     pub fn smallest_node_gpus(&self) -> u64 {
         self.kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1)
     }

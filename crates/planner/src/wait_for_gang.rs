@@ -6,7 +6,7 @@ use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::placement::Placement;
 use crate::stage::{Outcome, Stage};
 use crate::{ActionReason, Topology};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// For how many gangs a plan searches all domains.
 const MOST_SEARCHED: usize = 8;
@@ -175,7 +175,7 @@ impl PlanningPass<'_> {
         self.progress[request].unplaced = before;
         // The first nodes were chosen while the gang counted on fewer GPUs than it needs.
         let allowed = taken.iter().all(|at| self.may_reclaim(request, *at, gpus, 0));
-        for node in taken.iter().chain(&assumed) {
+        for node in assumed.iter().chain(&taken).rev() {
             self.undo_assumption(*node);
         }
         later.extend(taken);
@@ -220,7 +220,8 @@ impl PlanningPass<'_> {
         tenants.len()
     }
 
-    /// Finds the domain in which a gang fits with the fewest nodes reclaimed, then with the fewest to wait for. `lent`: as above.
+    /// Finds the domain in which a gang fits with the fewest nodes of minimums, then with the fewest reclaimed, then with the fewest to
+    /// wait for. `lent`: as above.
     fn collect_in_one_domain(&mut self, request: usize, lent: Option<u64>) -> Option<Candidate> {
         let mut sources = self.list_sources_by_domain(request);
         if lent.is_some() {
@@ -229,12 +230,13 @@ impl PlanningPass<'_> {
             }
         }
         let offered: BTreeSet<usize> = self.offered.iter().map(|at| self.view.nodes[*at].domain).collect();
-        let mut best: Option<((usize, usize, usize, usize), Candidate)> = None;
+        let mut best: Option<([usize; 5], Candidate)> = None;
         // Domains without offered nodes were searched before.
         let searched = |domain: &usize| offered.is_empty() || offered.contains(domain);
         for (domain, of_domain) in sources.iter().enumerate().filter(|(domain, _)| searched(domain)) {
             let ([free, incoming, borrowed], candidate) = self.collect_in(request, domain, of_domain, lent);
-            let key = (borrowed, incoming, free, domain);
+            let minimums = self.count_of_minimums(&candidate.1);
+            let key = [minimums, borrowed, incoming, free, domain];
             let is_better = candidate.0.unplaced.is_empty() && best.as_ref().is_none_or(|(other, _)| key < *other);
             if is_better && !self.are_kept_for_first(&candidate.1) {
                 best = Some((key, candidate));
@@ -266,13 +268,35 @@ impl PlanningPass<'_> {
             .flat_map(|victims| victims.of_group.iter().flatten());
         for at in victims {
             let gpus = self.view.gpus(*at);
-            let is_coming = self.incoming.contains(*at) || self.offered.contains(at);
+            let is_coming = self.incoming.contains(*at) && self.may_count_on(*at, group) || self.offered.contains(at);
             let stays = self.view.nodes[*at].domain < domains && self.stays(*at) && !is_coming;
             if stays && self.may_reclaim(request, *at, gpus, gpus) {
                 sources[self.view.nodes[*at].domain][2].push(*at);
             }
         }
+        for [.., borrowed] in &mut sources {
+            let (minimums, others): (Vec<usize>, Vec<usize>) = self.split_minimums(borrowed);
+            *borrowed = others.into_iter().chain(minimums).collect();
+        }
         sources
+    }
+
+    /// Splits nodes into those that their groups would lack for their minimums if one after the other is taken, and the others.
+    fn split_minimums(&self, nodes: &[usize]) -> (Vec<usize>, Vec<usize>) {
+        let mut taken: HashMap<usize, u32> = HashMap::new();
+        nodes.iter().copied().partition(|at| {
+            let node = &self.view.nodes[*at];
+            let Some(group) = node.group.filter(|_| node.is_serving() && self.stays(*at)) else {
+                return false;
+            };
+            let of_group = taken.entry(group).or_default();
+            *of_group += 1;
+            self.groups[group].staying.saturating_sub(*of_group) < self.view.node_groups[group].spec.min_nodes
+        })
+    }
+
+    fn count_of_minimums(&self, nodes: &[usize]) -> usize {
+        self.split_minimums(nodes).0.len()
     }
 
     /// Places a gang on the nodes of one domain; also returns the number of nodes of each source. `lent`: as above.
@@ -328,9 +352,9 @@ impl PlanningPass<'_> {
             let of_group = self.view.nodes[*at].group;
             let keeps_minimum =
                 of_group.is_some_and(|group| self.groups[group].staying >= self.view.node_groups[group].spec.min_nodes);
-            keeps_minimum && (self.incoming.contains(*at) || self.may_reclaim(request, *at, gpus, 0))
+            keeps_minimum && self.incoming.contains(*at) || self.may_reclaim(request, *at, gpus, 0)
         });
-        for node in &taken {
+        for node in taken.iter().rev() {
             self.undo_assumption(*node);
         }
         allowed
@@ -339,20 +363,17 @@ impl PlanningPass<'_> {
     /// Counts a node as taken from its group during a search.
     pub fn assume_released(&mut self, node: usize) {
         if let Some(group) = self.view.nodes[node].group {
-            self.groups[group].staying -= 1;
-            self.tree
-                .remove_used(self.view.node_groups[group].tenant, self.view.gpus(node));
+            self.remove_staying(group, self.view.gpus(node));
             self.decisions[node] = Decision::AssumedReleased {
                 needed: self.decisions[node] == Decision::Needed,
             };
         }
     }
 
+    /// Undoes [`Self::assume_released`]. Of several nodes the last first, as nodes of a group may differ in size.
     pub fn undo_assumption(&mut self, node: usize) {
         if let Some(group) = self.view.nodes[node].group {
-            self.groups[group].staying += 1;
-            self.tree
-                .add_used(self.view.node_groups[group].tenant, self.view.gpus(node));
+            self.add_staying(group, self.view.gpus(node));
             self.decisions[node] = match self.decisions[node] {
                 Decision::AssumedReleased { needed: true } => Decision::Needed,
                 _ => Decision::Undecided,

@@ -69,7 +69,7 @@ pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// The parameters of a request.
-fn parameters(uri: &Uri) -> impl Iterator<Item = &str> {
+pub(crate) fn parameters(uri: &Uri) -> impl Iterator<Item = &str> {
     uri.query().unwrap_or_default().split('&')
 }
 

@@ -1,6 +1,6 @@
 //! Connections to API servers.
 
-use crate::{answers::LimitAnswers, corrected::CorrectAnswers, long_answers::LongAnswers};
+use crate::{answers::LimitAnswers, corrected::CorrectAnswers, long_answers::LongAnswers, page_limit::LimitPages};
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
@@ -115,12 +115,15 @@ pub fn reading_all(config: Config) -> kube::Result<Client> {
         .build())
 }
 
-/// The same with Berth's time limits.
+/// The same with Berth's time limits, and with [limited](LimitPages) pages of lists: for programs that read what others fill.
 ///
 /// # Errors
 /// As [`reading_all`].
 pub fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
-    reading_all(with_limits(config)).map_err(|error| ConnectError::Client(Box::new(error)))
+    let builder = ClientBuilder::try_from(with_limits(config));
+    let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
+    // The limit counts what is received.
+    Ok(builder.with_layer(&LimitPages).with_layer(&CorrectAnswers::All).build())
 }
 
 /// A client from a configuration, with Berth's time limits. Of its answers [nothing but the bytes is changed](CorrectAnswers::Bytes), so that

@@ -13,6 +13,7 @@ pub mod lease;
 mod log_lines;
 pub mod long_answers;
 pub mod metrics;
+pub mod page_limit;
 pub mod places;
 pub mod queue;
 pub mod shutdown;

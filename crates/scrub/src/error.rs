@@ -8,6 +8,9 @@ pub enum Unclean {
     /// Something of a tenant is left.
     #[error("{0}")]
     Left(String),
+    /// GPUs are in use, by these processes.
+    #[error("{0}")]
+    InUse(String),
     /// A file could not be read, written or removed.
     #[error("{}: {source}", path.display())]
     File {

@@ -3,16 +3,27 @@
 
 use crate::{
     Unclean,
+    driver::{self, Printed, Smi},
     files::{entries, text},
+    gpu_users,
     node::Node,
-    program, toolkit,
+    persistence,
+    retry::wait,
+    toolkit,
 };
-use std::path::PathBuf;
 
 /// NVIDIA's vendor ID on the PCI bus.
 const NVIDIA: &str = "0x10de";
-/// Where the driver container of the GPU Operator has its files.
-const DRIVER_CONTAINER: &str = "/run/nvidia/driver";
+/// What nvidia-smi prints if a GPU is open in another process, in lower case.
+const IN_USE: [&str; 2] = ["in use by another", "being used by one or more other processes"];
+/// What it prints if there are no MIG instances to destroy.
+const NO_INSTANCES: [&str; 5] = [
+    "No MIG-enabled",
+    "not found",
+    "No GPU instances",
+    "No compute instances",
+    "Not Supported",
+];
 
 /// How many NVIDIA GPUs are on the PCI bus.
 fn count(node: &Node) -> Result<usize, Unclean> {
@@ -28,125 +39,128 @@ fn count(node: &Node) -> Result<usize, Unclean> {
     Ok(count)
 }
 
-/// Runs nvidia-smi on the node and gives its output.
-fn smi(node: &Node, arguments: &[&str]) -> Result<(bool, String), Unclean> {
-    let Some((root, tool)) = find_smi(node) else {
-        return Err(Unclean::Program(
-            "the node has NVIDIA GPUs but no nvidia-smi, which is needed to clean and validate them".into(),
-        ));
-    };
-    let output = program::run(&root, tool, arguments).map_err(|error| Unclean::Program(format!("{tool}: {error}")))?;
-    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.push_str(&String::from_utf8_lossy(&output.stderr));
-    Ok((output.status.success(), text))
-}
-
-/// The root in which nvidia-smi runs, and its path there. That of a driver container comes first: one of the node would be of another driver.
-fn find_smi(node: &Node) -> Option<(PathBuf, &'static str)> {
-    const TOOLS: [&str; 2] = ["/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi"];
-    [node.path(DRIVER_CONTAINER), node.root().to_owned()]
-        .into_iter()
-        .find_map(|root| {
-            // A link may lead to a path that exists only on the node, as with packages of Debian.
-            let is_there = |tool: &&str| root.join(tool.trim_start_matches('/')).symlink_metadata().is_ok();
-            let tool = TOOLS.into_iter().find(is_there)?;
-            Some((root, tool))
-        })
-}
-
 /// Destroys all MIG instances.
-pub(crate) fn destroy_instances(node: &Node) -> Result<String, Unclean> {
+pub(crate) fn destroy_instances(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
     if count(node)? == 0 {
         return Ok("no NVIDIA GPU on this node".into());
     }
+    let tool = driver::find_smi(node, arguments)?;
+    let smi = |arguments: &[&str]| tool.run(arguments);
+    while_in_use(|| destroy_all(node, &smi))
+}
+
+fn destroy_all(node: &Node, smi: &Smi<'_>) -> Result<String, Unclean> {
     for arguments in [["mig", "-dci"], ["mig", "-dgi"]] {
-        let (is_done, output) = smi(node, &arguments)?;
+        let printed = smi(&arguments)?;
         // If MIG is off or there are no instances, there is nothing to destroy.
-        let is_nothing = [
-            "No MIG-enabled",
-            "not found",
-            "No GPU instances",
-            "No compute instances",
-            "Not Supported",
-        ]
-        .iter()
-        .any(|known| output.contains(known));
-        if !is_done && !is_nothing {
-            return Err(Unclean::Program(format!(
-                "nvidia-smi {}: {}",
-                arguments.join(" "),
-                output.trim()
-            )));
+        let is_nothing = NO_INSTANCES.iter().any(|known| printed.text.contains(known));
+        if !printed.is_done && !is_nothing {
+            return Err(refused(node, &arguments.join(" "), &printed.text));
         }
     }
-    let (is_done, listed) = smi(node, &["-L"])?;
-    no_instances(is_done, &listed)?;
+    no_instances(&smi(&["-L"])?)?;
     Ok("no MIG instance is left".into())
 }
 
 /// Whether nvidia-smi listed GPUs without MIG instances. If it could not, for example because the driver does not answer, nothing is known.
-fn no_instances(is_done: bool, listed: &str) -> Result<(), Unclean> {
-    if !is_done {
-        return Err(Unclean::Program(format!("nvidia-smi -L: {}", listed.trim())));
+fn no_instances(listed: &Printed) -> Result<(), Unclean> {
+    if !listed.is_done {
+        return Err(Unclean::Program(format!("nvidia-smi -L: {}", listed.text.trim())));
     }
-    if listed.contains("MIG ") {
+    if listed.text.contains("MIG ") {
         return Err(Unclean::Left("MIG instances are left".into()));
     }
     Ok(())
 }
 
-/// Resets all GPUs.
-pub(crate) fn reset(node: &Node) -> Result<String, Unclean> {
+/// Resets all GPUs, in one command: GPUs that NVLink connects may have to be reset together.
+pub(crate) fn reset(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
     let count = count(node)?;
     if count == 0 {
         return Ok("no NVIDIA GPU on this node".into());
     }
-    let (is_done, output) = smi(node, &["--gpu-reset"])?;
-    if !is_done {
-        return Err(Unclean::Program(format!("nvidia-smi --gpu-reset: {}", output.trim())));
+    let tool = driver::find_smi(node, arguments)?;
+    let smi = |arguments: &[&str]| tool.run(arguments);
+    persistence::switch_off(node, &smi)?;
+    let done = while_in_use(|| reset_all(node, &smi));
+    // Also if the reset failed.
+    let restored = persistence::restore(node, &smi);
+    done?;
+    let without = restored?;
+    if without.is_empty() {
+        return Ok(format!("{count} GPUs were reset"));
     }
-    Ok(format!("{count} GPUs were reset"))
+    Ok(format!(
+        "{count} GPUs were reset; persistence mode is off now for {}",
+        without.join(", ")
+    ))
+}
+
+fn reset_all(node: &Node, smi: &Smi<'_>) -> Result<String, Unclean> {
+    const RESET: &str = "--gpu-reset";
+    let printed = smi(&[RESET])?;
+    if printed.is_done {
+        return Ok(printed.text);
+    }
+    Err(refused(node, RESET, &printed.text))
+}
+
+/// Repeats an attempt while GPUs are in use: programs that only read what GPUs report have them open for moments.
+fn while_in_use(mut attempt: impl FnMut() -> Result<String, Unclean>) -> Result<String, Unclean> {
+    wait(|| match attempt() {
+        Err(error @ Unclean::InUse(_)) => Err(error),
+        outcome => Ok(outcome),
+    })?
+}
+
+/// Why nvidia-smi did not do something. If GPUs are in use, the message begins with the processes that have them open: only its beginning may be kept.
+fn refused(node: &Node, arguments: &str, printed: &str) -> Unclean {
+    let command = format!("nvidia-smi {arguments}: {}", printed.trim());
+    let lower = printed.to_ascii_lowercase();
+    if !IN_USE.iter().any(|known| lower.contains(known)) {
+        return Unclean::Program(command);
+    }
+    let users = match gpu_users::describe(node) {
+        Ok(Some(users)) => users,
+        Ok(None) => "no process of the node has one open".into(),
+        Err(error) => format!("their processes cannot be read ({error})"),
+    };
+    Unclean::InUse(format!("GPUs are in use: {users}; {command}"))
 }
 
 /// Whether all GPUs answer, and what gives them to containers is safe.
-pub(crate) fn answer(node: &Node) -> Result<String, Unclean> {
+pub(crate) fn answer(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
     let count = count(node)?;
     if count == 0 {
         return Ok("clean; no NVIDIA GPU on this node".into());
     }
-    toolkit::is_safe(node)?;
-    let (is_done, listed) = smi(node, &["-L"])?;
-    let answering = listed.lines().filter(|line| line.starts_with("GPU ")).count();
-    if !is_done || answering < count {
+    let checked = toolkit::is_safe(node, &driver::roots(arguments))?;
+    let listed = driver::find_smi(node, arguments)?.run(&["-L"])?;
+    let answering = listed.text.lines().filter(|line| line.starts_with("GPU ")).count();
+    if !listed.is_done || answering < count {
         return Err(Unclean::Left(format!("{answering} of {count} GPUs answer")));
     }
-    Ok(format!("clean; {count} GPUs answer"))
+    Ok(format!("clean; {count} GPUs answer; {checked}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::symlink};
-
-    #[test]
-    fn the_tool_may_be_a_link_that_leads_somewhere_on_the_node_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let node = Node::new(folder.path(), []);
-        assert_eq!(find_smi(&node), None);
-        for root in [folder.path().to_owned(), node.path(DRIVER_CONTAINER)] {
-            fs::create_dir_all(root.join("usr/bin")).unwrap();
-            symlink("/etc/alternatives/absent", root.join("usr/bin/nvidia-smi")).unwrap();
-            assert_eq!(find_smi(&node), Some((root, "/usr/bin/nvidia-smi")));
-        }
-    }
+    use std::{cell::RefCell, fs, os::unix::fs::symlink};
 
     #[test]
     fn mig_instances_are_gone_only_if_the_gpus_were_listed() {
+        let listed = |is_done, text: &str| {
+            no_instances(&Printed {
+                is_done,
+                text: text.to_owned(),
+            })
+        };
         let gpu = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n";
         let instance = format!("{gpu}  MIG 1g.10gb     Device  0: (UUID: MIG-2)\n");
-        assert!(no_instances(true, gpu).is_ok());
-        assert!(no_instances(true, &instance).is_err());
-        let error = no_instances(false, "NVIDIA-SMI has failed\n").unwrap_err().to_string();
+        assert!(listed(true, gpu).is_ok());
+        assert!(listed(true, &instance).is_err());
+        let error = listed(false, "NVIDIA-SMI has failed\n").unwrap_err().to_string();
         assert_eq!(error, "nvidia-smi -L: NVIDIA-SMI has failed");
     }
 
@@ -160,12 +174,84 @@ mod tests {
             fs::write(path.join("vendor"), format!("{vendor}\n")).unwrap();
             fs::write(path.join("class"), format!("{class}\n")).unwrap();
         };
+        let steps = [reset, destroy_instances, answer];
         device("0000:00:01.0", "0x8086", "0x030000");
         device("0000:00:02.0", "0x10de", "0x040300");
         assert_eq!(count(&node).unwrap(), 0);
-        assert!(reset(&node).is_ok() && destroy_instances(&node).is_ok() && answer(&node).is_ok());
+        assert!(steps.iter().all(|step| step(&node, &[]).is_ok()));
         device("0000:00:03.0", "0x10de", "0x030200");
         assert_eq!(count(&node).unwrap(), 1);
-        assert!(reset(&node).is_err() && destroy_instances(&node).is_err() && answer(&node).is_err());
+        assert!(steps.iter().all(|step| step(&node, &[]).is_err()));
+    }
+
+    /// What an nvidia-smi answers that a process on the node keeps from its work.
+    const REFUSAL: &str = "The following GPUs could not be reset:\n  GPU 00000000:1A:00.0: In use by another client\n";
+
+    /// A node on which a process has a GPU open.
+    fn machine_in_use() -> (tempfile::TempDir, Node) {
+        let folder = tempfile::tempdir().unwrap();
+        let process = folder.path().join("proc/812");
+        fs::create_dir_all(process.join("fd")).unwrap();
+        fs::write(process.join("comm"), "nv-hostengine\n").unwrap();
+        fs::write(process.join("cgroup"), "0::/system.slice/dcgm.service\n").unwrap();
+        symlink("/dev/nvidia0", process.join("fd/3")).unwrap();
+        let node = Node::new(folder.path(), []);
+        (folder, node)
+    }
+
+    fn printed(is_done: bool, text: &str) -> Result<Printed, Unclean> {
+        Ok(Printed {
+            is_done,
+            text: text.to_owned(),
+        })
+    }
+
+    #[test]
+    fn who_uses_a_gpu_is_named_where_it_is_refused() {
+        let (_folder, node) = machine_in_use();
+        let smi = |_: &[&str]| printed(false, REFUSAL);
+        for error in [
+            reset_all(&node, &smi).unwrap_err(),
+            destroy_all(&node, &smi).unwrap_err(),
+        ] {
+            assert!(matches!(error, Unclean::InUse(_)), "{error}");
+            let message = error.to_string();
+            let begin = "GPUs are in use: process 812 (nv-hostengine) of dcgm.service has nvidia0 open; nvidia-smi ";
+            assert!(message.starts_with(begin) && message.contains("1A:00.0"), "{message}");
+        }
+        let smi = |_: &[&str]| printed(false, "Resetting GPU 00000000:1A:00.0 is not supported.");
+        let error = reset_all(&node, &smi).unwrap_err();
+        assert!(matches!(error, Unclean::Program(_)), "it is not tried again: {error}");
+    }
+
+    #[test]
+    fn a_gpu_that_is_in_use_for_a_moment_is_tried_again() {
+        let (_folder, node) = machine_in_use();
+        let calls = RefCell::new(0);
+        let smi = |_: &[&str]| {
+            *calls.borrow_mut() += 1;
+            let is_done = *calls.borrow() > 1;
+            printed(is_done, if is_done { "All done.\n" } else { REFUSAL })
+        };
+        while_in_use(|| reset_all(&node, &smi)).unwrap();
+        assert_eq!(*calls.borrow(), 2);
+    }
+
+    #[test]
+    fn instances_that_do_not_exist_are_destroyed() {
+        let (_folder, node) = machine_in_use();
+        let smi = |arguments: &[&str]| match arguments {
+            ["-L"] => printed(true, "GPU 0: NVIDIA H100 (UUID: GPU-a)\n"),
+            _ => printed(false, "No MIG-enabled devices found.\n"),
+        };
+        destroy_all(&node, &smi).unwrap();
+        let left = |arguments: &[&str]| match arguments {
+            ["-L"] => printed(
+                true,
+                "GPU 0: NVIDIA H100 (UUID: GPU-a)\n  MIG 1g.10gb Device 0: (UUID: MIG-b)\n",
+            ),
+            _ => printed(true, ""),
+        };
+        assert!(destroy_all(&node, &left).is_err());
     }
 }

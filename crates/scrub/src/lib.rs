@@ -7,15 +7,18 @@
 mod claims;
 mod containers;
 mod disks;
+mod driver;
 mod ephemeral;
 mod error;
 mod files;
+mod gpu_users;
 mod gpus;
 mod images;
 mod keyrings;
 mod kubelet;
 mod mps;
 mod node;
+mod persistence;
 mod pods;
 mod processes;
 pub mod program;
@@ -43,8 +46,8 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
         "claims" => wait(|| claims::none_prepared(node)),
         "ephemeral" => wait(|| ephemeral::remove(node)),
         "mps" => wait(|| mps::empty(node, arguments)),
-        "mig" => gpus::destroy_instances(node),
-        "gpu-reset" => gpus::reset(node),
+        "mig" => gpus::destroy_instances(node, arguments),
+        "gpu-reset" => gpus::reset(node, arguments),
         "images" => images::remove(node, arguments),
         "disks" => disks::empty(node, arguments),
         "check" => check(node, arguments),
@@ -63,5 +66,5 @@ fn check(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
         ephemeral::none_left(node)
     })?;
     kubelet::checks_image_credentials(node)?;
-    gpus::answer(node)
+    gpus::answer(node, arguments)
 }

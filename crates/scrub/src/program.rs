@@ -27,7 +27,19 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Runs a program with `root` as its root.
 pub(crate) fn run(root: &Path, program: &str, arguments: &[&str]) -> io::Result<Output> {
-    let output = output(&mut command(root, program, arguments)?, u64::MAX, TIME_LIMIT)?;
+    run_with(root, program, arguments, &[])
+}
+
+/// The same with these variables in its environment.
+pub(crate) fn run_with(
+    root: &Path,
+    program: &str,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> io::Result<Output> {
+    let mut command = command(root, program, arguments)?;
+    command.envs(variables.iter().copied());
+    let output = output(&mut command, u64::MAX, TIME_LIMIT)?;
     output.ok_or_else(|| io::ErrorKind::FileTooLarge.into())
 }
 

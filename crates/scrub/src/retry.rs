@@ -17,7 +17,7 @@ pub(crate) fn pause(time: Duration) {
 }
 
 /// Repeats an attempt until it succeeds or the timeout is over.
-pub(crate) fn wait(mut attempt: impl FnMut() -> Result<String, Unclean>) -> Result<String, Unclean> {
+pub(crate) fn wait<T>(mut attempt: impl FnMut() -> Result<T, Unclean>) -> Result<T, Unclean> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         match attempt() {

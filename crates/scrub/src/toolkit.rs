@@ -12,6 +12,13 @@ const TOOLS: [&str; 3] = [
     "/usr/bin/nvidia-ctk",
     "/usr/local/bin/nvidia-ctk",
 ];
+/// Where it is in the folder of the driver, if it is installed there, as on GKE. The driver container has a toolkit of its own, in its system, which gives
+/// no container its GPUs.
+const BESIDE_DRIVER: [&str; 2] = ["toolkit/nvidia-ctk", "bin/nvidia-ctk"];
+/// The root of the node, whose folders are among [`TOOLS`].
+const NODE: &str = "/";
+/// The root of the driver container of the GPU Operator.
+const DRIVER_CONTAINER: &str = "/run/nvidia/driver";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Version([u32; 3]);
@@ -24,22 +31,44 @@ impl std::fmt::Display for Version {
 }
 
 /// Whether every toolkit on a node with NVIDIA GPUs is one without known ways out of a container. A node without a toolkit passes: its
-/// GPUs are given to containers by something else.
-pub(crate) fn is_safe(node: &Node) -> Result<(), Unclean> {
-    for tool in TOOLS {
+/// GPUs are given to containers by something else. Returns what was found. `driver_roots`: folders in which the driver may be.
+pub(crate) fn is_safe(node: &Node, driver_roots: &[&str]) -> Result<String, Unclean> {
+    let looked_at = paths(driver_roots);
+    let mut found = Vec::new();
+    for tool in &looked_at {
         // A link may lead to a path that exists only on the node.
         if node.path(tool).symlink_metadata().is_err() {
             continue;
         }
         let output = program::run(node.root(), tool, &["--version"])
             .map_err(|error| Unclean::Program(format!("{tool}: {error}")))?;
-        check(tool, &String::from_utf8_lossy(&output.stdout))?;
+        let version = check(tool, &String::from_utf8_lossy(&output.stdout))?;
+        found.push(format!("{tool} is of version {version}"));
     }
-    Ok(())
+    if found.is_empty() {
+        return Ok(format!(
+            "no container toolkit was checked: there is no nvidia-ctk in {}",
+            looked_at.join(", ")
+        ));
+    }
+    Ok(found.join(", "))
+}
+
+/// Where the command may be, by paths of the node.
+fn paths(driver_roots: &[&str]) -> Vec<String> {
+    let in_folder = |root: &&str| BESIDE_DRIVER.map(|path| format!("{}/{path}", root.trim_end_matches('/')));
+    let folders = driver_roots
+        .iter()
+        .filter(|root| ![NODE, DRIVER_CONTAINER].contains(*root));
+    TOOLS
+        .map(str::to_owned)
+        .into_iter()
+        .chain(folders.flat_map(in_folder))
+        .collect()
 }
 
 /// Whether the command that printed this is of a safe version.
-fn check(tool: &str, printed: &str) -> Result<(), Unclean> {
+fn check(tool: &str, printed: &str) -> Result<Version, Unclean> {
     let version = version(printed)
         .ok_or_else(|| Unclean::Program(format!("{tool} --version: no version in {:?}", printed.trim())))?;
     if version < SAFE {
@@ -48,7 +77,7 @@ fn check(tool: &str, printed: &str) -> Result<(), Unclean> {
              (the GPU Operator to 25.3.1 or later)"
         )));
     }
-    Ok(())
+    Ok(version)
 }
 
 /// The version in the first line, as in `NVIDIA Container Toolkit CLI version 1.17.8`. A version before a release counts as the release.
@@ -104,8 +133,25 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_toolkit_passes() {
+    fn a_node_without_a_toolkit_passes_and_that_is_said() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(is_safe(&Node::new(folder.path(), [])).is_ok());
+        let roots = ["/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia"];
+        let message = is_safe(&Node::new(folder.path(), []), &roots).unwrap();
+        assert_eq!(
+            message,
+            "no container toolkit was checked: there is no nvidia-ctk in /usr/local/nvidia/toolkit/nvidia-ctk, /usr/bin/nvidia-ctk, \
+             /usr/local/bin/nvidia-ctk, /home/kubernetes/bin/nvidia/toolkit/nvidia-ctk, /home/kubernetes/bin/nvidia/bin/nvidia-ctk"
+        );
+    }
+
+    #[test]
+    fn a_toolkit_beside_the_driver_is_looked_for() {
+        let paths = paths(&["/opt/driver/"]);
+        assert_eq!(paths[..3], TOOLS);
+        assert_eq!(
+            paths[3..],
+            ["/opt/driver/toolkit/nvidia-ctk", "/opt/driver/bin/nvidia-ctk"]
+        );
+        assert_eq!(super::paths(&["/", "/run/nvidia/driver"]), TOOLS);
     }
 }

@@ -12,6 +12,7 @@ use crate::config::{HostClusterConfig, POD_RANGE, Purpose};
 use crate::nodes::SIMULATED;
 use crate::pki::{HostPki, file};
 use crate::revision::revision_of_files;
+use crate::scheduler;
 use crate::{Error, Home, Ports};
 
 /// Names of the host's processes; also of their logs.
@@ -29,6 +30,9 @@ pub mod process {
     /// kwok, which acts as the kubelets.
     pub const KWOK: &str = "kwok";
 }
+
+/// Requests of controller manager and scheduler in a second, and at once.
+const REQUESTS: (u32, u32) = (500, 1000);
 
 /// Everything the command lines are made of.
 pub(crate) struct Components<'a> {
@@ -67,6 +71,12 @@ impl Components<'_> {
     /// The file with the admission configuration of the API server.
     pub(crate) fn admission_configuration(&self) -> std::path::PathBuf {
         self.home.config(admission::FILE)
+    }
+
+    /// The file with the configuration of the scheduler, and its content.
+    pub(crate) fn scheduler_configuration(&self) -> (std::path::PathBuf, String) {
+        let content = scheduler::configuration(&self.kubeconfig(process::SCHEDULER), REQUESTS);
+        (self.home.config(scheduler::FILE), content)
     }
 
     /// Address of the API server.
@@ -261,8 +271,11 @@ impl Components<'_> {
     /// kube-scheduler.
     pub(crate) fn scheduler(&self) -> Result<ProcessSpec, Error> {
         let name = process::SCHEDULER;
-        let arguments = self.kubernetes_component(name, self.ports.scheduler);
-        let read_once = [self.kubeconfig(name)];
+        let (configuration, _) = self.scheduler_configuration();
+        let arguments = self
+            .kubernetes_component(name, self.ports.scheduler)
+            .with_path("config", &configuration);
+        let read_once = [self.kubeconfig(name), configuration];
         self.spec(
             name,
             Binary::KubeScheduler,
@@ -331,8 +344,8 @@ impl Components<'_> {
             .with_path("tls-private-key-file", &self.pki.key(file::LOCALHOST))
             // There is one of each: waiting for a predecessor's lease would only make a restart slow.
             .with("leader-elect", false)
-            .with("kube-api-qps", 500)
-            .with("kube-api-burst", 1000)
+            .with("kube-api-qps", REQUESTS.0)
+            .with("kube-api-burst", REQUESTS.1)
             .with("profiling", false)
     }
 

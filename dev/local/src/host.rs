@@ -164,6 +164,8 @@ impl HostCluster {
         }
         let admission_file = components.admission_configuration();
         write_atomic(&admission_file, admission::configuration().as_bytes(), 0o600)?;
+        let (scheduler_file, scheduler_configuration) = components.scheduler_configuration();
+        write_atomic(&scheduler_file, scheduler_configuration.as_bytes(), 0o600)?;
         // Found before anything is started: a missing binary must not leave half a cluster.
         let mut first = vec![components.etcd()?, components.apiserver()?];
         if config.purpose == Purpose::Berth {

@@ -29,6 +29,7 @@ mod ports;
 pub mod proxy;
 mod real;
 mod revision;
+mod scheduler;
 mod stages;
 mod test_host;
 

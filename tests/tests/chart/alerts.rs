@@ -156,3 +156,25 @@ fn many_streams_at_the_hosts_api_servers_raise_the_alert() {
         &[raised_at("4m", false), raised_at("6m", true)],
     );
 }
+
+#[test]
+fn a_scheduler_that_looks_for_devices_for_long_raises_the_alert_and_one_that_starts_many_pods_does_not() {
+    let expression = format!("({}) * 0 + 1", alert_expression("BerthDeviceSearchesSlow"));
+    // Seconds that a tenth of the attempts took, each 30 seconds.
+    let series = |plugin: &str, point: &str, values: &str| {
+        let labels = format!("plugin=\"{plugin}\", extension_point=\"{point}\", status=\"Error\"");
+        json!({"series": format!("scheduler_plugin_execution_duration_seconds_sum{{{labels}}}"), "values": values})
+    };
+    evaluate(
+        &[
+            // First a hundred pods a second, each with a millisecond; then half of the time.
+            series("DynamicResources", "Filter", "0+0.3x60 18+1.5x60"),
+            series("DynamicResources", "PreBind", "0+9x120"),
+            series("NodeAffinity", "Filter", "0+9x120"),
+        ],
+        &[
+            evaluates_to(&expression, "25m", "{}", None),
+            evaluates_to(&expression, "50m", "{}", Some(1)),
+        ],
+    );
+}

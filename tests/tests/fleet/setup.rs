@@ -1,6 +1,6 @@
 //! A host cluster with control in this process, tenants without control planes, and their pods on the host.
 
-use berth_control::controllers::{idle_gpus::GpuMetricsSource, nodes::clock::Clock};
+use berth_control::{clock::Clock, controllers::idle_gpus::GpuMetricsSource};
 use berth_tests::{
     fake::FakeRuntime,
     in_process::{self, Parts},

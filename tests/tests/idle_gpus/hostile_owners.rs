@@ -4,7 +4,7 @@
 
 use crate::owners::until_running;
 use berth_api::{TenantCluster, labels};
-use berth_control::controllers::nodes::clock::Clock;
+use berth_control::clock::Clock;
 use berth_tests::{
     gpu_metrics::StandIn,
     hostile_api::{Group, HostileApi, register, unregister},

@@ -8,7 +8,8 @@ use berth_api::{
     network::{ApiServerEgress, ClassNetwork},
 };
 use berth_control::{
-    controllers::{idle_gpus::GpuMetricsSource, nodes::clock::Clock},
+    clock::Clock,
+    controllers::idle_gpus::GpuMetricsSource,
     runtime::{ProcessRuntime, ProcessRuntimeConfig},
 };
 use berth_runtime::telemetry::{self, LogFormat};

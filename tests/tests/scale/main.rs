@@ -53,7 +53,7 @@ fn control(host: &TestCluster) -> ControlConfig {
             ca_cert: access.ca_cert,
             ca_key: access.ca_key,
         },
-        clock: berth_control::controllers::nodes::clock::Clock::default(),
+        clock: berth_control::clock::Clock::default(),
         gpu_metrics: None,
         quota_use_interval: berth_control::controllers::QUOTA_USE_INTERVAL,
         runtime: Arc::new(FakeRuntime::default()),

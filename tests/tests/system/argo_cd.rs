@@ -2,10 +2,10 @@
 //! leave this test out. It starts control anew with the namespace of Argo CD, so it needs the cluster for itself.
 
 use crate::sleep_use::{Requests, count};
-use berth_api::{RotationPhase, SleepState, conditions, labels};
+use berth_api::{HostNodePool, RotationPhase, SleepState, conditions, labels};
 use berth_sleep::activity::ARGO_CD_READS_SCHEMA;
 use berth_tests::{
-    argo_cd::ArgoCd,
+    argo_cd::{ArgoCd, judge_health},
     files::documents,
     git::{BRANCH, GitServer},
     objects::apply,
@@ -69,6 +69,7 @@ pub(crate) async fn the_example_of_argo_cd_is_applied_in_tenants(host: Arc<TestC
         tenant,
     };
 
+    scene.the_health_of_berths_kinds_is_known().await;
     scene.the_application_is_delivered().await;
     scene.changes_are_delivered_and_drift_is_corrected().await;
     scene.what_argo_cd_reads_is_no_use().await;
@@ -133,6 +134,45 @@ impl Scene {
             }
         })
         .await;
+    }
+
+    /// By the example of its settings, of objects that are on the host and of some that are not.
+    async fn the_health_of_berths_kinds_is_known(&self) {
+        let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/gitops/argo-cd-health.yaml");
+        let tenant = self.host.tenants(NAMESPACE).get(NAME).await.unwrap();
+        let pools: Api<HostNodePool> = Api::all(self.host.client.clone());
+        let pool = pools.get("h100").await.unwrap();
+        let mut changed = tenant.clone();
+        changed.metadata.generation = changed.metadata.generation.map(|generation| generation + 1);
+        let unready = |reason: &str| {
+            let mut unready = tenant.clone();
+            for condition in &mut unready.status.as_mut().unwrap().conditions {
+                let is_rejected = reason == "UnknownPool" && condition.type_ == conditions::ACCEPTED;
+                if is_rejected || condition.type_ == conditions::READY {
+                    condition.status = "False".into();
+                    condition.reason = reason.into();
+                }
+            }
+            json!(unready)
+        };
+        let mut empty = pool.clone();
+        empty.status = None;
+        for (object, expected) in [
+            (json!(tenant), "Healthy"),
+            (json!(changed), "Progressing"),
+            (unready("Sleeping"), "Suspended"),
+            (unready("NotRunning"), "Degraded"),
+            (unready("InsufficientCapacity"), "Progressing"),
+            (unready("UnknownPool"), "Degraded"),
+            (json!(pool), "Healthy"),
+            (json!(empty), "Progressing"),
+        ] {
+            let judged = judge_health(&settings, &object).await;
+            assert!(
+                judged.contains(&format!("STATUS: {expected}")),
+                "not {expected}: {judged}\n{object}"
+            );
+        }
     }
 
     async fn the_application_is_delivered(&self) {

@@ -23,7 +23,8 @@ use kube::{
 };
 use std::{sync::Arc, time::Duration};
 
-fn datastore(host: &TestCluster) -> Datastore {
+/// The tenants' etcd, as control uses it.
+pub(crate) fn datastore(host: &TestCluster) -> Datastore {
     let access = host.datastore();
     let config = DatastoreConfig {
         endpoints: vec![access.endpoint],

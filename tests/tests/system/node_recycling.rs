@@ -4,8 +4,9 @@ use berth_api::{HostNodePool, HostNodePoolSpec, KubeDuration, conditions, labels
 use berth_control::install::uninstall::find_remaining_objects;
 use berth_process::binaries::{Binary, find_pinned};
 use berth_tests::{
+    kubectl::Kubectl,
     objects::{apply, simulate_node},
-    page::parse_blocks,
+    page::{find_commands, parse_blocks},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
@@ -27,6 +28,7 @@ use kube::{
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
+    fs,
     process::Stdio,
     sync::{Arc, Mutex},
 };
@@ -34,18 +36,22 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 /// Label that puts a node into a test's pool.
-const POOL: &str = "example.com/pool";
+pub(crate) const POOL: &str = "example.com/pool";
 
 /// A simulated node and the pool that holds it alone, both named after the test.
-struct Bench {
+pub(crate) struct Bench {
     host: Arc<TestCluster>,
-    name: &'static str,
+    pub(crate) name: &'static str,
     nodes: Api<Node>,
     states: Arc<Mutex<Vec<String>>>,
 }
 
 impl Bench {
-    async fn new(host: &Arc<TestCluster>, name: &'static str, change: impl FnOnce(&mut HostNodePoolSpec)) -> Self {
+    pub(crate) async fn new(
+        host: &Arc<TestCluster>,
+        name: &'static str,
+        change: impl FnOnce(&mut HostNodePoolSpec),
+    ) -> Self {
         let nodes: Api<Node> = Api::all(host.client.clone());
         let mut spec = HostNodePoolSpec {
             node_selector: BTreeMap::from([(POOL.to_owned(), name.to_owned())]),
@@ -89,21 +95,21 @@ impl Bench {
         simulate_node(&self.host.client, "gpu-l40s-01", self.name, labels).await;
     }
 
-    async fn tenant(&self) -> Tenant {
+    pub(crate) async fn tenant(&self) -> Tenant {
         Tenant::create(&self.host, self.name, &cluster(self.name, &[("train", self.name, 1)])).await
     }
 
-    async fn delete_tenant(&self) {
+    pub(crate) async fn delete_tenant(&self) {
         let tenants = self.host.tenants(self.name);
         tenants.delete(self.name, &DeleteParams::default()).await.unwrap();
         until_gone(&self.host, self.name, self.name).await;
     }
 
-    async fn node(&self) -> Node {
+    pub(crate) async fn node(&self) -> Node {
         self.nodes.get(self.name).await.unwrap()
     }
 
-    async fn until_state(&self, wanted: &str) -> Node {
+    pub(crate) async fn until_state(&self, wanted: &str) -> Node {
         until(&format!("node {} is {wanted}", self.name), SOON, async || {
             let node = self.nodes.get(self.name).await.map_err(|error| error.to_string())?;
             let state = node.labels().get(labels::NODE_STATE).map_or("Free", String::as_str);
@@ -116,14 +122,14 @@ impl Bench {
         .await
     }
 
-    async fn patch_node(&self, body: Value) {
+    pub(crate) async fn patch_node(&self, body: Value) {
         self.nodes
             .patch(self.name, &PatchParams::default(), &Patch::Merge(&body))
             .await
             .unwrap();
     }
 
-    async fn pod_annotations(&self, annotations: Value) {
+    pub(crate) async fn pod_annotations(&self, annotations: Value) {
         let pools: Api<HostNodePool> = Api::all(self.host.client.clone());
         let body = json!({"spec": {"scrub": {"podAnnotations": annotations}}});
         pools
@@ -151,7 +157,7 @@ impl Bench {
         events.iter().map(times).sum()
     }
 
-    async fn remove(&self) {
+    pub(crate) async fn remove(&self) {
         let pools: Api<HostNodePool> = Api::all(self.host.client.clone());
         pools.delete(self.name, &DeleteParams::default()).await.unwrap();
         self.nodes.delete(self.name, &DeleteParams::default()).await.unwrap();
@@ -361,6 +367,18 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
             "requires the step MPS",
         ),
         (json!({"nvidia": {"mpsRoot": "/run"}}), "spec.nvidia.mpsRoot"),
+        (
+            json!({"nvidia": {"driverRoot": "/opt/../etc"}}),
+            "spec.nvidia.driverRoot",
+        ),
+        (
+            json!({"scrub": {"pause": {"labels": {POOL: "none"}}}}),
+            "must not change labels of nodeSelector",
+        ),
+        (
+            json!({"scrub": {"pause": {"addLabels": ["berth.dev/tenant"]}}}),
+            "set by Berth itself",
+        ),
         (json!({"modes": ["Shared"]}), "cannot offer the mode Shared"),
         (json!({"scrub": {"steps": []}}), "scrubs nothing"),
         (
@@ -393,4 +411,40 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
             .to_string();
         assert!(error.contains(why), "{more}: {error}");
     }
+}
+
+/// After a restore of the host: it may not know who had a node last.
+pub(crate) async fn nodes_that_somebody_marks_are_scrubbed(host: Arc<TestCluster>) {
+    const PAGE: &str = include_str!("../../../docs/operations/backup.md");
+    let bench = Bench::new(&host, "nodes-restored", |_| {}).await;
+    let kubectl = Kubectl::with(&fs::read_to_string(host.home().admin_kubeconfig()).unwrap());
+    let commands = find_commands(PAGE, "FREE-NODE").unwrap();
+    let run = async |node: &str| {
+        let command = commands.lines().find(|line| line.contains(node)).unwrap();
+        let command = command.replace(node, bench.name);
+        let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
+        kubectl.output(&arguments).await;
+    };
+    let until_seen = async |state: &str| {
+        until(&format!("the node was {state}"), SOON, async || {
+            let seen = bench.states.lock().unwrap().clone();
+            if seen.iter().any(|other| other == state) {
+                Ok(())
+            } else {
+                Err(seen)
+            }
+        })
+        .await;
+    };
+    run("FREE-NODE").await;
+    until_seen("Scrubbing").await;
+    bench.until_state("Free").await;
+    bench.tenant().await;
+    run("ASSIGNED-NODE").await;
+    until_seen("Draining").await;
+    // It comes back to the tenant, which has no other one.
+    bench.until_state("Assigned").await;
+    bench.delete_tenant().await;
+    bench.until_state("Free").await;
+    bench.remove().await;
 }

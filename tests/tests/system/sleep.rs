@@ -181,7 +181,7 @@ pub(crate) async fn control_is_killed_while_a_tenant_falls_asleep_and_wakes(host
 }
 
 /// Creates a namespace in the tenant, as a user whose only rights are those of `spec.access`.
-async fn create_namespace_as_eve(tenant: &Tenant, name: &str) -> kube::Result<Value> {
+pub(crate) async fn create_namespace_as_eve(tenant: &Tenant, name: &str) -> kube::Result<Value> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     let request = http::Request::post("/api/v1/namespaces")
         .header("content-type", "application/json")

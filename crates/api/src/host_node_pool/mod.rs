@@ -1,11 +1,13 @@
 //! `HostNodePool`: host nodes of one GPU product that Berth assigns to tenants.
 
 mod autoscaling;
+mod pause;
 mod policy;
 mod scrub;
 mod status;
 
 pub use autoscaling::AutoscalingSpec;
+pub use pause::PauseSpec;
 pub use policy::{PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts};
 pub use scrub::{NodeProgram, ScrubPolicy, ScrubSpec, ScrubStep, ValidateSpec};
 pub use status::{HostNodePoolStatus, NodeCounts, RequestedNodes};
@@ -56,6 +58,9 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("self.sharing != 'MPS' || !has(self.scrub.steps) || 'MPS' in self.scrub.steps")
     .message("sharing: MPS requires the step MPS in scrub.steps")
     .field_path(".scrub.steps"))]
+#[x_kube(validation = Rule::new("!has(self.scrub.pause) || !has(self.scrub.pause.labels) || self.scrub.pause.labels.all(k, !(k in self.nodeSelector))")
+    .message("scrub.pause must not change labels of nodeSelector: a node would leave its pool while it is scrubbed")
+    .field_path(".scrub"))]
 #[x_kube(validation = Rule::new("!('Shared' in self.modes) || !has(self.gpuResourceName)")
     .message("a node with GPUs belongs to one tenant at a time: a pool with spec.gpuResourceName cannot offer the mode Shared")
     .field_path(".modes"))]
@@ -195,6 +200,11 @@ impl HostNodePoolSpec {
         self.nvidia.as_ref()?.mps_root.as_deref()
     }
 
+    /// Folder of NVIDIA's driver on the nodes, if the pool names one.
+    pub fn driver_root(&self) -> Option<&str> {
+        self.nvidia.as_ref()?.driver_root.as_deref()
+    }
+
     /// Whether Berth sets up the sharing of GPUs when it assigns a node, and takes it away between two tenants.
     pub fn sets_up_sharing(&self) -> bool {
         match self.sharing {
@@ -228,6 +238,18 @@ impl HostNodePoolSpec {
             steps.push(ScrubStep::Images);
             steps
         })
+    }
+
+    /// The labels that Berth changes on a node before its scrub, so that the platform's own programs leave its GPUs. Each has the value that it must have
+    /// for that; none: the node must not have the label.
+    pub fn labels_to_pause(&self) -> BTreeMap<&str, Option<&str>> {
+        if self.scrub.policy == ScrubPolicy::None {
+            return BTreeMap::new();
+        }
+        let uses_gpus = |step: &ScrubStep| matches!(step, ScrubStep::Mps | ScrubStep::Mig | ScrubStep::GpuReset);
+        let mut labels = pause::labels(self.scrub.pause.as_ref(), self.scrub_steps().iter().any(uses_gpus));
+        labels.retain(|key, _| !self.node_selector.contains_key(*key));
+        labels
     }
 }
 
@@ -287,6 +309,15 @@ pub struct NvidiaSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 5, max = 256), regex(pattern = r"^(/[A-Za-z0-9_][-A-Za-z0-9_.]*){2,}$"))]
     pub mps_root: Option<String>,
+    /// Folder of NVIDIA's driver on the nodes, in which Berth finds nvidia-smi: the root of a driver container, or a folder with bin and lib64, as in the
+    /// values of the GPU Operator (hostPaths.driverInstallDir). Defaults to the first of /, /run/nvidia/driver and /home/kubernetes/bin/nvidia that has
+    /// nvidia-smi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 256),
+        regex(pattern = r"^(/|(/[A-Za-z0-9_][-A-Za-z0-9_.]*)+)$")
+    )]
+    pub driver_root: Option<String>,
 }
 
 fn default_modes() -> Vec<NodeMode> {

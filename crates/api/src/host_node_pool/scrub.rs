@@ -1,5 +1,6 @@
 //! How Berth scrubs and validates a node between two tenants.
 
+use super::PauseSpec;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,8 +9,8 @@ use std::collections::BTreeMap;
 /// What Berth scrubs on a node between two tenants.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.policy != 'None' || (!has(self.steps) && !has(self.disks) && !has(self.custom))")
-    .message("policy None scrubs nothing: remove steps, disks and custom, or set policy to Always"))]
+#[x_kube(validation = Rule::new("self.policy != 'None' || (!has(self.steps) && !has(self.disks) && !has(self.custom) && !has(self.pause))")
+    .message("policy None scrubs nothing: remove steps, disks, custom and pause, or set policy to Always"))]
 #[x_kube(validation = Rule::new("(has(self.steps) && 'Disks' in self.steps) == (has(self.disks) && self.disks.size() > 0)")
     .message("the step Disks and the list disks go together")
     .field_path(".disks"))]
@@ -33,6 +34,10 @@ pub struct ScrubSpec {
     )]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub disks: Vec<String>,
+    /// Labels that Berth changes on a node before its scrub, so that DaemonSets whose programs use GPUs leave it. Without them, those of NVIDIA's GPU Operator
+    /// if the steps MPS, MIG or GPUReset run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<PauseSpec>,
     /// Prefixes of the names of images that the step Images keeps, besides pinned images and those that the platform's pods
     /// use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, failed};
+use crate::output::print_note;
 use crate::user_config::document::Server;
 
 /// Port of the API server in its pods.
@@ -93,7 +94,7 @@ async fn accept_all(listener: TcpListener, pods: Arc<Pods>) {
         let pods = Arc::clone(&pods);
         tokio::spawn(async move {
             if let Err(error) = forward(stream, &pods).await {
-                eprintln!("· a connection was not forwarded: {error}");
+                print_note(format_args!("a connection was not forwarded: {error}"));
             }
         });
     }

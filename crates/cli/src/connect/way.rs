@@ -18,6 +18,7 @@ use super::addresses::Target;
 use super::forward::Forward;
 use crate::error::{Error, describe};
 use crate::host::Host;
+use crate::output::print_note;
 use crate::sleep::how_to_wake;
 use crate::tenant::{self, TenantName};
 use crate::user_config::document::{self, Server};
@@ -89,7 +90,7 @@ async fn choose<R: Routes>(routes: &R, endpoint: &str, must_forward: bool) -> Re
             }
         }
         for obstacle in &obstacles {
-            eprintln!("· not reached {obstacle}");
+            print_note(format_args!("not reached {obstacle}"));
         }
     }
     let opened = match routes.open_forward().await {

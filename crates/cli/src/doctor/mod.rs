@@ -144,13 +144,21 @@ fn describe(report: &Report) -> String {
         number => format!("{number} {noun}s"),
     };
     let (problems, warnings) = (count(report.problems, "problem"), count(report.warnings, "warning"));
-    lines.push(format!("\n{problems}, {warnings}"));
-    lines.join("\n")
+    lines.extend([String::new(), format!("{problems}, {warnings}")]);
+    output::join_lines(&lines)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_named_adds_no_line() {
+        let message = "vision\nok       etcd: it answers";
+        let text = describe(&Report::new(vec![CheckResult::problem("tenants", message, "a\tb")]));
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(text.starts_with("PROBLEM  tenants: vision\u{fffd}ok "), "{text}");
+    }
 
     #[test]
     fn a_report_has_a_line_for_each_check_and_the_fix() {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use berth_api::text::one_line;
 use berth_api::{TenantCluster, conditions, labels, names::host_name};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use super::{EventView, list_events, text};
 use crate::error::{Error, failed};
 use crate::host::Host;
+use crate::output::join_lines;
 use crate::tenant::{self, TenantName};
 use crate::wait::format_condition;
 
@@ -214,10 +216,12 @@ fn find_reasons(
 }
 
 pub(super) fn describe(view: &PodView) -> String {
-    let mut parts = vec![match view.reasons.as_slice() {
-        [] => format!("Pod {}: nothing is found that keeps it from running", view.pod),
-        reasons => format!("Pod {}:\n  - {}", view.pod, reasons.join("\n  - ")),
-    }];
+    let mut head = match view.reasons.as_slice() {
+        [] => vec![format!("Pod {}: nothing is found that keeps it from running", view.pod)],
+        _ => vec![format!("Pod {}:", view.pod)],
+    };
+    head.extend(view.reasons.iter().map(|reason| format!("  - {reason}")));
+    let mut parts = vec![join_lines(&head)];
     parts.push(describe_side("In the tenant", &view.tenant));
     parts.push(describe_side("On the host", &view.host));
     parts.join("\n\n")
@@ -225,7 +229,7 @@ pub(super) fn describe(view: &PodView) -> String {
 
 fn describe_side(title: &str, side: &SideView) -> String {
     if let Some(error) = &side.unreadable {
-        return format!("{title}: could not be read: {error}");
+        return one_line(&format!("{title}: could not be read: {error}"));
     }
     let Some(name) = &side.name else {
         return format!("{title}: it does not exist");
@@ -239,8 +243,9 @@ fn describe_side(title: &str, side: &SideView) -> String {
     let mut lines = vec![format!("{title}: {name} is {phase}{node}")];
     lines.extend(side.gates.iter().map(|gate| format!("  gate {gate}")));
     lines.extend(side.conditions.iter().map(|condition| format!("  {condition}")));
-    lines.extend(text::describe_events(&side.events));
-    lines.join("\n")
+    let events = text::describe_events(&side.events);
+    let parts: Vec<String> = [join_lines(&lines)].into_iter().chain(events).collect();
+    parts.join("\n")
 }
 
 #[cfg(test)]
@@ -302,6 +307,12 @@ mod tests {
             &json!({"conditions": [{"type": "WithinSchedule", "status": "False", "reason": "Stopped",
             "message": "night", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
         );
+        let mut forged = unreadable(&Error::Failed("x\nOn the host: it runs".into())).1;
+        assert!(describe_side("In the tenant", &forged).contains("x\u{fffd}On the host"));
+        forged.unreadable = None;
+        forged.name = Some("ml/p".into());
+        forged.conditions.push("Ready is False (x): y\n  gate z".into());
+        assert_eq!(describe_side("In the tenant", &forged).lines().count(), 2);
         let reasons = find_reasons(&stopped, &in_tenant, &nothing());
         assert_eq!(reasons[0], "the tenant: WithinSchedule is False (Stopped): night");
         assert!(reasons[1].contains("Events in the tenant"), "{reasons:?}");

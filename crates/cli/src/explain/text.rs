@@ -1,28 +1,33 @@
 //! The text of `berth explain`.
 
+use berth_api::text::one_line;
 use berth_api::{NodeMode, labels};
 
 use super::{EventView, NodeView, TenantView};
-use crate::output::{format_optional, format_rows};
+use crate::output::{format_optional, format_rows, join_lines};
 
 pub(super) fn describe_tenant(view: &TenantView) -> String {
-    let mut parts = vec![format!(
-        "TenantCluster {}/{} is {}: {}\nClass: {}",
-        view.head.namespace,
-        view.head.name,
-        view.head.phase.as_deref().unwrap_or("new"),
-        if view.message.is_empty() {
-            "no status yet"
-        } else {
-            &view.message
-        },
-        view.class.as_deref().unwrap_or("none; Berth's own defaults"),
-    )];
-    if let (Some(project), Some(first)) = (&view.project, parts.first_mut()) {
-        first.push_str("\nProject: ");
-        first.push_str(project);
-    }
-    parts.extend(view.schedule.iter().map(|schedule| format!("Schedule: {schedule}")));
+    let mut head = vec![
+        format!(
+            "TenantCluster {}/{} is {}: {}",
+            view.head.namespace,
+            view.head.name,
+            view.head.phase.as_deref().unwrap_or("new"),
+            if view.message.is_empty() {
+                "no status yet"
+            } else {
+                &view.message
+            },
+        ),
+        format!(
+            "Class: {}",
+            view.class.as_deref().unwrap_or("none; Berth's own defaults")
+        ),
+    ];
+    head.extend(view.project.iter().map(|project| format!("Project: {project}")));
+    let mut parts = vec![join_lines(&head)];
+    let schedule = view.schedule.iter();
+    parts.extend(schedule.map(|schedule| one_line(&format!("Schedule: {schedule}"))));
     let heading = [
         "GROUP",
         "POOL",
@@ -63,7 +68,7 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
         .map(|group| format!("Group {}: {}", group.name, group.message))
         .collect();
     if !messages.is_empty() {
-        parts.push(messages.join("\n"));
+        parts.push(join_lines(&messages));
     }
     let heading = ["NODE", "GROUP", "STATE", "SINCE", "WHY"];
     parts.extend(format_rows(heading, &view.nodes, |node| {
@@ -76,7 +81,8 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
         ]
     }));
     parts.extend(describe_events(&view.events));
-    parts.extend(view.unreadable.iter().map(|error| format!("Not shown: {error}")));
+    let unreadable = view.unreadable.iter();
+    parts.extend(unreadable.map(|error| one_line(&format!("Not shown: {error}"))));
     parts.join("\n\n")
 }
 
@@ -115,7 +121,7 @@ pub(super) fn describe_node(view: &NodeView) -> String {
             labels::RELEASE_QUARANTINE
         ));
     }
-    let mut parts = vec![lines.join("\n")];
+    let mut parts = vec![join_lines(&lines)];
     parts.extend(describe_events(&view.events));
     parts.join("\n\n")
 }
@@ -223,6 +229,15 @@ Not shown: cannot list the nodes: forbidden";
             (&value["name"], &value["namespace"]),
             (&json!("vision"), &json!("team-vision"))
         );
+    }
+
+    #[test]
+    fn what_others_wrote_adds_no_line() {
+        let forged = node(&json!({"name": "n1", "annotations": {
+            "berth.dev/state": "Quarantined", "berth.dev/reason": "x\nPool: h100",
+        }}));
+        let text = describe_node(&build_node_view(&forged, None, Vec::new()));
+        assert!(text.contains("Why: x\u{fffd}Pool: h100"), "{text}");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The text of `berth get`.
 
+use berth_api::text::one_line;
 use berth_api::{TenantCluster, TenantClusterStatus, TenantNode, TreeResource, conditions};
 use jiff::Timestamp;
 
 use super::Details;
-use crate::output::{format_age_since, format_optional, format_rows, format_table, format_time};
+use crate::output::{format_age_since, format_optional, format_rows, format_table, format_time, join_lines};
 use crate::tenant::{TenantName, phase};
 
 pub(super) fn describe(tenant: &TenantCluster, details: &Details, now: Timestamp) -> String {
@@ -62,7 +63,7 @@ fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Time
             .as_ref()
             .map(|time| format!("No pods:   since {}", format_time(time.0))),
     );
-    lines.join("\n")
+    join_lines(&lines)
 }
 
 fn describe_conditions(status: &TenantClusterStatus, now: Timestamp) -> Option<String> {
@@ -120,7 +121,7 @@ fn describe_quota(status: &TenantClusterStatus) -> Option<String> {
         [name, pool.reserved.to_string(), pool.used.to_string()]
     });
     let rows: Vec<_> = rows.chain(gpus).collect();
-    let head = format!("Quota of the Project {}:", quota.project_name);
+    let head = one_line(&format!("Quota of the Project {}:", quota.project_name));
     if rows.is_empty() {
         return Some(format!("{head} nothing is reserved"));
     }
@@ -146,7 +147,7 @@ fn describe_violations(status: &TenantClusterStatus) -> Option<String> {
             )
         })
         .collect();
-    (!lines.is_empty()).then(|| format!("Violations:\n{}", lines.join("\n")))
+    (!lines.is_empty()).then(|| format!("Violations:\n{}", join_lines(&lines)))
 }
 
 fn describe_transitions(details: &Details) -> Option<String> {
@@ -241,6 +242,30 @@ Violations:
 
 Use it: berth connect team/vision";
         assert_eq!(describe(&tenant, &details, now), expected);
+    }
+
+    #[test]
+    fn no_text_adds_a_line() {
+        let forged = "x\nReady      True";
+        let tenant: TenantCluster = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "vision", "namespace": "team"},
+            "spec": {},
+            "status": {
+                "endpoint": forged, "quota": {"projectName": forged, "reserved": {}},
+                "nodeGroups": [{"name": forged, "poolName": "h100", "mode": "Private", "message": forged}],
+                "violations": [{"reason": "PoolNotAllowed", "object": forged, "message": forged, "since": "2026-01-01T00:00:00Z"}],
+                "conditions": [{"type": "Accepted", "status": "False", "reason": "Why", "message": forged,
+                    "lastTransitionTime": "2026-01-01T00:30:00Z"}],
+            },
+        }))
+        .unwrap();
+        let details = Details {
+            nodes: None,
+            transitions: Vec::new(),
+        };
+        let text = describe(&tenant, &details, Timestamp::UNIX_EPOCH);
+        assert!(text.contains("x\u{fffd}Ready"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("Ready")), "{text}");
     }
 
     #[test]

@@ -6,26 +6,65 @@ use crate::{
     error::{ReconcileError, api},
     tenant_pods::{MIRROR, is_of_tenant},
 };
+use berth_runtime::watched::{Watched, for_each};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
-/// The pods on a node, listed by the API server itself: a view that lags could free a node too early.
+/// The pods on a node, listed by the API server itself: a view that lags could free a node too early. Of each only a part is kept: who is root on a
+/// node makes any number of static pods there.
+#[derive(Default)]
 pub(super) struct PodsOnNode {
-    /// Pods that syncers made ([`is_of_tenant`]).
+    /// Pods that syncers made ([`is_of_tenant`]), without labels and annotations, and with nothing of their spec but the grace period.
     pub(super) of_tenants: Vec<Pod>,
     /// UIDs of the other pods, and the kubelet's IDs of static pods.
     pub(super) platform: Vec<String>,
+    /// Those of the other pods that DaemonSets made.
+    pub(super) of_daemon_sets: Vec<Pod>,
 }
 
 impl PodsOnNode {
     pub(super) async fn list(client: &Client, node: &str) -> Result<Self, ReconcileError> {
-        let pods: Api<Pod> = Api::all(client.clone());
+        let pods: Api<Watched<Pod>> = Api::all(client.clone());
         let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let all = pods.list(&params).await.map_err(api("list the pods of a node"))?.items;
-        let (of_tenants, others): (Vec<Pod>, Vec<Pod>) = all.into_iter().partition(is_of_tenant);
-        let platform = others.iter().flat_map(ids_on_node).collect();
-        Ok(Self { of_tenants, platform })
+        let mut found = Self::default();
+        let mut unreadable = None;
+        let listed = for_each(&pods, params, |pod| {
+            let name = full_name(&pod);
+            match pod.readable() {
+                Some(pod) => found.add(pod),
+                None => unreadable = Some(name),
+            }
+        });
+        listed.await.map_err(api("list the pods of a node"))?;
+        match unreadable {
+            None => Ok(found),
+            // It may be a tenant's, and keep the node.
+            Some(name) => Err(ReconcileError::Blocked {
+                reason: "UnreadablePod",
+                message: format!("the pod {name} on node {node} cannot be read: delete it, and look who wrote it"),
+            }),
+        }
+    }
+
+    fn add(&mut self, mut pod: Pod) {
+        if !is_of_tenant(&pod) {
+            self.platform.extend(ids_on_node(&pod));
+            if is_of_daemon_set(&pod) {
+                self.of_daemon_sets.push(pod);
+            }
+            return;
+        }
+        let own = pod.spec.and_then(|spec| spec.termination_grace_period_seconds);
+        (pod.metadata.labels, pod.metadata.annotations) = (None, None);
+        self.of_tenants.push(Pod {
+            metadata: pod.metadata,
+            spec: Some(PodSpec {
+                termination_grace_period_seconds: own,
+                ..PodSpec::default()
+            }),
+            status: None,
+        });
     }
 
     /// `namespace/name` of the tenants' pods.
@@ -101,7 +140,12 @@ pub(super) struct DeletionLimits {
     pub(super) now: Timestamp,
 }
 
-fn full_name(pod: &Pod) -> String {
+fn is_of_daemon_set(pod: &Pod) -> bool {
+    let mut owners = pod.owner_references().iter();
+    owners.any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet")
+}
+
+fn full_name(pod: &impl ResourceExt) -> String {
     format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
 }
 

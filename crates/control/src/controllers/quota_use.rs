@@ -20,7 +20,10 @@ use berth_node_lifecycle::{
     demand::{SchedulingState, Workload, needs_node_of},
 };
 use berth_quota::{Amounts, Projects};
-use berth_runtime::queue::Queue;
+use berth_runtime::{
+    queue::Queue,
+    watched::{Watched, for_each},
+};
 use k8s_openapi::{
     api::core::v1::{Node, ResourceQuota, Service},
     apimachinery::pkg::api::resource::Quantity,
@@ -29,7 +32,6 @@ use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use serde::de::DeserializeOwned;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt::Debug,
     sync::Arc,
     time::Duration,
 };
@@ -37,8 +39,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two measurements, unless a test sets another one.
 pub const INTERVAL: Duration = Duration::from_secs(60);
-/// Objects in one answer of the API server.
-const PAGE: u32 = 500;
 
 /// What use is measured with. One per process.
 pub(crate) struct QuotaUseContext {
@@ -116,22 +116,19 @@ async fn list_counted(client: &Client) -> Result<Counted, ReconcileError> {
     Ok(counted)
 }
 
-/// Reads the objects of a name in all namespaces, page by page, so that not all of them are in memory at once.
+/// Reads the objects of a name in all namespaces, without those that cannot be read.
 async fn for_each_named<K>(client: &Client, name: &str, mut take: impl FnMut(K)) -> Result<(), kube::Error>
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned,
 {
-    let objects: Api<K> = Api::all(client.clone());
-    let mut params = ListParams::default()
-        .fields(&format!("metadata.name={name}"))
-        .limit(PAGE);
-    loop {
-        let page = objects.list(&params).await?;
-        let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
-        page.into_iter().for_each(&mut take);
-        let Some(token) = next else { return Ok(()) };
-        params = params.continue_token(&token);
-    }
+    let objects: Api<Watched<K>> = Api::all(client.clone());
+    let params = ListParams::default().fields(&format!("metadata.name={name}"));
+    for_each(&objects, params, |object| {
+        if let Some(object) = object.readable() {
+            take(object);
+        }
+    })
+    .await
 }
 
 /// An amount in whole units, rounded up: pods may use parts of a CPU. None: it cannot be read.
@@ -380,12 +377,12 @@ mod tests {
             scheduling: SchedulingState::Bound(node.into()),
             ..Workload::default()
         };
-        let gpu_class = DeviceClass::read(&json!({"extendedResourceName": "nvidia.com/gpu"}));
+        let gpu_class = serde_json::from_value(json!({"extendedResourceName": "nvidia.com/gpu"})).unwrap();
         fixture
             .context
             .stores
             .devices
-            .put_class("gpu.nvidia.com", Some(gpu_class));
+            .put_class("gpu.nvidia.com", Some(DeviceClass::read(gpu_class)));
         let by_claim = |resource: &str| Workload {
             amounts: [(resource.to_owned(), 1)].into(),
             ..pod(id.slug(), "gpu-1", 0)

@@ -15,6 +15,10 @@ const GROWTH_PERCENT: u64 = 5;
 /// History that is kept in any case, and the time between two compactions. API servers follow etcd within less.
 const KEPT: Duration = Duration::from_secs(30);
 
+/// More revisions than etcd makes between two looks, also if it did not answer for some of them. A backup is restored with a higher revision than
+/// any that clients have seen (`etcdutl snapshot restore --bump-revision`).
+const JUMP: i64 = 100_000_000;
+
 /// Revisions and when they were the newest.
 #[derive(Debug, Default)]
 pub struct History {
@@ -34,7 +38,9 @@ impl History {
     /// Whether the database is another one than before: a backup was restored, or its volume was lost. Another member may be a little
     /// behind.
     pub fn is_replaced(&self, state: &DatabaseState) -> bool {
-        self.revisions.front().is_some_and(|(_, first)| state.revision < *first)
+        let (first, last) = (self.revisions.front(), self.revisions.back());
+        let is_behind = first.is_some_and(|(_, first)| state.revision < *first);
+        is_behind || last.is_some_and(|(_, last)| state.revision.saturating_sub(*last) >= JUMP)
     }
 
     /// Notes the state of the database. Returns the revision up to which history should be dropped now, if it should.
@@ -140,7 +146,10 @@ mod tests {
         };
         assert_eq!([observe(0, 900), observe(30, 1000)], [None, Some(900)]);
         assert_eq!([observe(40, 500), observe(70, 600)], [None, Some(500)]);
-        assert_eq!(replaced, [false, false, true, false]);
+        // With a higher revision than any before.
+        let raised = 600 + 1_000_000_000;
+        assert_eq!([observe(80, raised), observe(110, raised + 1)], [None, Some(raised)]);
+        assert_eq!(replaced, [false, false, true, false, true, false]);
     }
 
     #[test]

@@ -4,11 +4,11 @@ use berth_api::{conditions::GPUS_IDLE, labels, pod_labels};
 use berth_idle_reclaim::pod::{ClaimedGpus, DevicesHeld, GpuPod, ObservedCondition};
 use berth_node_lifecycle::{
     demand::{read_claims, shorten},
+    devices::{ClaimSpec, ClaimStatus},
     pod_requests::{self, MOST_RESOURCES},
 };
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt;
-use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The driver of NVIDIA for GPUs and MIG instances. The metrics are NVIDIA's as well.
@@ -18,13 +18,10 @@ const GPU_DRIVER: &str = "gpu.nvidia.com";
 const MOST_LABELS: usize = 64;
 
 /// The number of GPUs that a claim has; none as long as it has no devices, and requests some.
-pub fn count_gpus_of_claim(spec: &Value, status: &Value) -> Option<u32> {
-    let Some(allocation) = status.get("allocation").filter(|allocation| allocation.is_object()) else {
-        let requests = spec["devices"]["requests"].as_array();
-        return requests.is_none_or(Vec::is_empty).then_some(0);
+pub fn count_gpus_of_claim(spec: Option<&ClaimSpec>, status: Option<&ClaimStatus>) -> Option<u32> {
+    let Some(gpus) = status.and_then(|status| status.count_allocated(GPU_DRIVER)) else {
+        return spec.is_none_or(ClaimSpec::is_empty).then_some(0);
     };
-    let results = allocation["devices"]["results"].as_array().into_iter().flatten();
-    let gpus = results.filter(|result| result["driver"] == GPU_DRIVER).count();
     Some(u32::try_from(gpus).unwrap_or(u32::MAX))
 }
 
@@ -151,7 +148,7 @@ fn read_condition(status: &PodStatus) -> Option<ObservedCondition> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     /// Reads a pod of the tenant `vision-abc` with this spec and status.
     pub(in crate::gpu_pods) fn read(spec: &Value, status: &Value) -> Option<GpuPod> {
@@ -189,20 +186,21 @@ pub(super) mod tests {
 
     #[test]
     fn devices_of_the_driver_of_gpus_are_gpus_of_a_claim() {
+        let count = |spec: &Value, status: &Value| {
+            let spec: Option<ClaimSpec> = serde_json::from_value(spec.clone()).unwrap();
+            let status: Option<ClaimStatus> = serde_json::from_value(status.clone()).unwrap();
+            count_gpus_of_claim(spec.as_ref(), status.as_ref())
+        };
         let spec = json!({"devices": {"requests": [{"name": "r"}]}});
         let devices = |drivers: &[&str]| {
             let results: Vec<Value> = drivers
                 .iter()
                 .map(|driver| json!({"driver": driver, "device": "d"}))
                 .collect();
-            count_gpus_of_claim(&spec, &json!({"allocation": {"devices": {"results": results}}}))
+            count(&spec, &json!({"allocation": {"devices": {"results": results}}}))
         };
-        assert_eq!(count_gpus_of_claim(&spec, &json!({})), None);
-        assert_eq!(
-            count_gpus_of_claim(&json!({}), &Value::Null),
-            Some(0),
-            "it requests nothing"
-        );
+        assert_eq!(count(&spec, &json!({})), None);
+        assert_eq!(count(&json!({}), &Value::Null), Some(0), "it requests nothing");
         assert_eq!(devices(&[]), Some(0), "a claim of nothing");
         assert_eq!(devices(&["dra.net", "gpu.nvidia.com", "gpu.nvidia.com"]), Some(2));
     }

@@ -92,7 +92,7 @@ fn a_reconcile_that_began_meanwhile_keeps_what_is_reserved() {
     assert_eq!(basis.at_most("a"), pods(2));
     let mut cluster = TenantCluster::new("a", TenantClusterSpec::default());
     cluster.metadata.uid = Some("a".into());
-    ledger.begin_reconcile(&stores, &cluster);
+    ledger.begin_reconcile(&stores, &cluster, jiff::Timestamp::now());
     assert_eq!(ledger.replace(reserved(2, 0), &basis), None);
     assert_eq!(ledger.verdicts(), reserved(10, 8));
     // A decision that takes nothing from it is kept.

@@ -34,7 +34,7 @@ struct Objects {
     delay: Duration,
     /// Part of the paths to which writes are refused, with which code and message.
     refused: Option<(&'static str, u16, &'static str)>,
-    /// Part of paths, and before how many patches somebody else changes the object.
+    /// Part of paths, and before how many patches and deletions somebody else changes the object.
     contended: Option<(&'static str, usize)>,
     written: u64,
     /// Where somebody asked whether it is ready.
@@ -100,9 +100,9 @@ impl ScriptedApi {
         self.objects().delay = delay;
     }
 
-    /// Before each of the next patches to paths that contain `part`, somebody else changes the object.
-    pub(crate) fn change_before_patches(&self, part: &'static str, patches: usize) {
-        self.objects().contended = Some((part, patches));
+    /// Before each of the next patches and deletions of paths that contain `part`, somebody else changes the object.
+    pub(crate) fn change_before_writes(&self, part: &'static str, writes: usize) {
+        self.objects().contended = Some((part, writes));
     }
 
     /// Removes an object without a call.
@@ -333,6 +333,7 @@ impl Objects {
 
     /// A namespace is deleted with everything in it. An object with finalizers stays.
     fn delete(&mut self, path: &str, options: &Value) -> Answer {
+        self.contend(path);
         let mut object = self.get(path)?;
         for precondition in ["uid", "resourceVersion"] {
             let expected = &options["preconditions"][precondition];

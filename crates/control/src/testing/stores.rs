@@ -1,11 +1,12 @@
 //! Stores that a test fills itself.
 
 use super::ScriptedApi;
-use crate::{changes::Changes, stores::Stores};
-use berth_api::{
-    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
+use crate::{changes::Changes, published_nodes::PublishedNode, stores::Stores};
+use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule};
+use berth_node_lifecycle::{
+    demand::WorkloadIndex,
+    devices::{Devices, Slices},
 };
-use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Node},
     networking::v1::NetworkPolicy,
@@ -40,7 +41,7 @@ pub(crate) struct StoreWriters {
     namespaces: Writer<PartialObjectMeta<Namespace>>,
     team_namespaces: Writer<PartialObjectMeta<Namespace>>,
     network_policies: Writer<NetworkPolicy>,
-    tenant_nodes: Writer<TenantNode>,
+    tenant_nodes: Writer<PublishedNode>,
     tenant_schedules: Writer<TenantSchedule>,
     changes: Arc<Changes>,
 }
@@ -62,7 +63,7 @@ impl StoreWriters {
         let (network_policies, network_policy_writer) = reflector::store();
         let (tenant_nodes, tenant_node_writer) = reflector::store();
         let (tenant_schedules, tenant_schedule_writer) = reflector::store();
-        let slices = Arc::new(NodeIndex::default());
+        let slices = Arc::new(Slices::default());
         let changes = Arc::new(Changes::default());
         let stores = Stores {
             tenants,

@@ -1,34 +1,49 @@
 //! Watches of `DeviceClass`es, `ResourceClaim`s and their templates, and the devices that drivers publish (`ResourceSlice`). A
 //! host that does not serve them has none.
+//!
+//! Tenants fill claims, and who is root on a node its slices. None of them is ever a tree of JSON here: of a claim the parts are parsed that
+//! count, and a slice is kept as text.
 
 use super::{
     FLEET_PAUSE,
     follow::{Index, follow_if_served},
-    pods_on_nodes::{Owners, Places},
+    pods_on_nodes::Owners,
 };
 use crate::{
     gpu_pods::{self, GpuPods},
     key::Key,
 };
 use berth_api::HostNodePool;
-use berth_node_lifecycle::{
-    NodeIndex,
-    devices::{DeviceClaim, DeviceClass, Devices},
+use berth_node_lifecycle::devices::{
+    ClaimSpec, ClaimStatus, ClassSpec, DeviceClaim, DeviceClass, Devices, Slice, Slices, TemplateSpec,
 };
 use berth_runtime::queue::Queue;
-use kube::{Client, ResourceExt, api::DynamicObject, runtime::reflector::Store};
-use serde_json::Value;
+use kube::{
+    Client, ResourceExt,
+    api::ApiResource,
+    core::{NotUsed, Object},
+    runtime::reflector::Store,
+};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use std::{
     collections::{BTreeSet, HashSet},
+    fmt::Debug,
     sync::Arc,
 };
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
+// The `spec` may be missing: of a deleted object that cannot be read nothing but its name is known.
+type ClassObject = Object<Option<ClassSpec>, NotUsed>;
+type ClaimObject = Object<Option<ClaimSpec>, ClaimStatus>;
+type TemplateObject = Object<Option<TemplateSpec>, NotUsed>;
+type SliceObject = Object<Option<Box<RawValue>>, NotUsed>;
+
 /// The contents of the watches.
 pub(super) struct Watched {
     pub(super) devices: Arc<Devices>,
-    pub(super) slices: Arc<NodeIndex<Value>>,
+    pub(super) slices: Arc<Slices>,
     /// Each resolves when the first list is complete, or the host does not serve the kind.
     pub(super) listed: Vec<oneshot::Receiver<()>>,
 }
@@ -42,45 +57,27 @@ pub(super) fn start(
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
 ) -> Watched {
-    let slices = Arc::new(NodeIndex::default());
+    let slices = Arc::new(Slices::default());
     let devices = Arc::new(Devices::new(Arc::clone(&slices)));
-    let mut listed = Vec::new();
-    for kind in [Kind::Class, Kind::Claim, Kind::Template] {
-        let index = Objects {
-            kind,
-            devices: Arc::clone(&devices),
-            gpu_pods: Arc::clone(gpu_pods),
-            queue: owners.queue.clone(),
-        };
-        let (done, is_done) = oneshot::channel();
-        listed.push(is_done);
-        let (client, stop) = (client.clone(), stop.clone());
-        tasks.spawn(async move { follow_if_served(client, kind.names(), &index, done, &stop).await });
-    }
-    let (done, is_done) = oneshot::channel();
-    listed.push(is_done);
-    let (client, stop, owners, pools) = (client.clone(), stop.clone(), owners.clone(), pools.clone());
-    let (index, counted) = (Arc::clone(&slices), Arc::clone(&devices));
-    tasks.spawn(async move {
-        let places = Places {
-            index: &index,
-            place: place_of_slice,
-            wake: |nodes: &BTreeSet<String>| {
-                if nodes.is_empty() {
-                    return;
-                }
-                counted.slices_changed(nodes);
-                owners.wake(nodes);
-                // A node that has devices must not be shared.
-                owners.queue.add_after(Key::SharedNodes, FLEET_PAUSE);
-                owners.queue.add_after(Key::Fleet, FLEET_PAUSE);
-                for pool in pools.state() {
-                    owners.queue.add_after(Key::Pool(pool.name_any()), FLEET_PAUSE);
-                }
-            },
-        };
-        follow_if_served(client, ("ResourceSlice", "resourceslices"), &places, done, &stop).await;
-    });
+    let objects = Objects {
+        devices: Arc::clone(&devices),
+        gpu_pods: Arc::clone(gpu_pods),
+        queue: owners.queue.clone(),
+    };
+    let of_slices = SliceWatch {
+        slices: Arc::clone(&slices),
+        devices: Arc::clone(&devices),
+        owners: owners.clone(),
+        pools: pools.clone(),
+    };
+    let (classes, claims) = (("DeviceClass", "deviceclasses"), ("ResourceClaim", "resourceclaims"));
+    let templates = ("ResourceClaimTemplate", "resourceclaimtemplates");
+    let listed = vec![
+        watch::<ClassObject>(client, classes, objects.clone(), tasks, stop),
+        watch::<ClaimObject>(client, claims, objects.clone(), tasks, stop),
+        watch::<TemplateObject>(client, templates, objects, tasks, stop),
+        watch::<SliceObject>(client, ("ResourceSlice", "resourceslices"), of_slices, tasks, stop),
+    ];
     Watched {
         devices,
         slices,
@@ -88,33 +85,70 @@ pub(super) fn start(
     }
 }
 
-/// The node whose devices a slice has; the empty name for devices that several nodes reach.
-fn place_of_slice(slice: &DynamicObject) -> Option<(String, Value)> {
-    let spec = slice.data.get("spec")?;
-    let node = spec.get("nodeName").and_then(Value::as_str).unwrap_or_default();
-    Some((node.to_owned(), spec.clone()))
+/// Watches one kind. The receiver resolves when the first list is complete.
+fn watch<K>(
+    client: &Client,
+    names: (&'static str, &'static str),
+    index: impl Index<K> + Send + Sync + 'static,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> oneshot::Receiver<()>
+where
+    K: kube::Resource<DynamicType = ApiResource> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let (done, is_done) = oneshot::channel();
+    let (client, stop) = (client.clone(), stop.clone());
+    tasks.spawn(async move { follow_if_served(client, names, &index, done, &stop).await });
+    is_done
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
-    Class,
-    Claim,
-    Template,
+/// Slices by node.
+struct SliceWatch {
+    slices: Arc<Slices>,
+    devices: Arc<Devices>,
+    owners: Owners,
+    pools: Store<HostNodePool>,
 }
 
-impl Kind {
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Class => ("DeviceClass", "deviceclasses"),
-            Self::Claim => ("ResourceClaim", "resourceclaims"),
-            Self::Template => ("ResourceClaimTemplate", "resourceclaimtemplates"),
+impl SliceWatch {
+    fn wake(&self, nodes: &BTreeSet<String>) {
+        if nodes.is_empty() {
+            return;
+        }
+        self.devices.slices_changed(nodes);
+        self.owners.wake(nodes);
+        let queue = &self.owners.queue;
+        // A node that has devices must not be shared.
+        queue.add_after(Key::SharedNodes, FLEET_PAUSE);
+        queue.add_after(Key::Fleet, FLEET_PAUSE);
+        for pool in self.pools.state() {
+            queue.add_after(Key::Pool(pool.name_any()), FLEET_PAUSE);
         }
     }
 }
 
-/// Objects of one kind.
+impl Index<SliceObject> for SliceWatch {
+    fn put(&self, name: &str, slice: Option<&SliceObject>) {
+        let spec = slice.and_then(|slice| slice.spec.as_ref());
+        let read = spec.map(|spec| Slice::read(spec.get()));
+        let place = match read.transpose() {
+            Ok(place) => place,
+            Err(error) => {
+                tracing::error!(name, %error, "a ResourceSlice cannot be read, and is as it was before, or as if it did not exist");
+                return;
+            }
+        };
+        self.wake(&self.slices.put(name, place));
+    }
+
+    fn retain(&self, names: &HashSet<String>) {
+        self.wake(&self.slices.retain(names));
+    }
+}
+
+/// Classes, claims and templates.
+#[derive(Clone)]
 struct Objects {
-    kind: Kind,
     devices: Arc<Devices>,
     /// Pods with GPUs: those of claims are theirs.
     gpu_pods: Arc<GpuPods>,
@@ -131,34 +165,77 @@ impl Objects {
     }
 }
 
-impl Index<DynamicObject> for Objects {
-    fn put(&self, name: &str, object: Option<&DynamicObject>) {
-        let data = object.map(|object| &object.data);
-        self.wake(match self.kind {
-            Kind::Class => self
-                .devices
-                .put_class(name, data.map(|data| DeviceClass::read(&data["spec"]))),
-            Kind::Claim => {
-                let gpus = data.and_then(|data| gpu_pods::count_gpus_of_claim(&data["spec"], &data["status"]));
-                self.gpu_pods.put_claim(name, gpus);
-                let claim = data.map(|data| DeviceClaim::read(&data["spec"], &data["status"]));
-                self.devices.put_claim(name, claim)
-            }
-            Kind::Template => {
-                let claim = data.map(|data| DeviceClaim::read(&data["spec"]["spec"], &Value::Null));
-                self.devices.put_template(name, claim)
-            }
-        });
+impl Index<ClassObject> for Objects {
+    fn put(&self, name: &str, class: Option<&ClassObject>) {
+        let class = class.map(|class| DeviceClass::read(class.spec.clone()));
+        self.wake(self.devices.put_class(name, class));
     }
 
     fn retain(&self, names: &HashSet<String>) {
-        self.wake(match self.kind {
-            Kind::Class => self.devices.retain_classes(names),
-            Kind::Claim => {
-                self.gpu_pods.retain_claims(names);
-                self.devices.retain_claims(names)
-            }
-            Kind::Template => self.devices.retain_templates(names),
+        self.wake(self.devices.retain_classes(names));
+    }
+}
+
+impl Index<ClaimObject> for Objects {
+    fn put(&self, name: &str, claim: Option<&ClaimObject>) {
+        let gpus = claim.and_then(|claim| gpu_pods::count_gpus_of_claim(claim.spec.as_ref(), claim.status.as_ref()));
+        self.gpu_pods.put_claim(name, gpus);
+        let claim = claim.map(|claim| DeviceClaim::read(claim.spec.as_ref(), claim.status.as_ref()));
+        self.wake(self.devices.put_claim(name, claim));
+    }
+
+    fn retain(&self, names: &HashSet<String>) {
+        self.gpu_pods.retain_claims(names);
+        self.wake(self.devices.retain_claims(names));
+    }
+}
+
+impl Index<TemplateObject> for Objects {
+    fn put(&self, name: &str, template: Option<&TemplateObject>) {
+        let claim = template.map(|template| {
+            let spec = template.spec.as_ref().and_then(|template| template.spec.as_ref());
+            DeviceClaim::read(spec, None)
         });
+        self.wake(self.devices.put_template(name, claim));
+    }
+
+    fn retain(&self, names: &HashSet<String>) {
+        self.wake(self.devices.retain_templates(names));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_runtime::watched;
+    use kube::core::ObjectList;
+    use serde_json::{Value, json};
+
+    /// Reads a page with one object, as a watch does.
+    fn read<K: kube::Resource + Clone + DeserializeOwned>(object: &Value) -> Option<K> {
+        let text = json!({"metadata": {}, "items": [object]}).to_string();
+        let page: ObjectList<watched::Watched<K>> = serde_json::from_str(&text).unwrap();
+        page.items.into_iter().next().unwrap().readable()
+    }
+
+    #[test]
+    fn objects_of_the_api_server_are_read() {
+        let metadata = json!({"name": "a", "namespace": "n", "managedFields": [{"fieldsV1": {}}]});
+        let of = |kind: &str, spec: Value| json!({"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec});
+        let exactly = json!({"deviceClassName": "gpu", "count": 1, "allocationMode": "ExactCount"});
+        let spec = json!({"devices": {"requests": [{"name": "r", "exactly": exactly}], "config": [{"opaque": {}}]}});
+        let claim: ClaimObject = read(&of("ResourceClaim", spec.clone())).unwrap();
+        let claim = DeviceClaim::read(claim.spec.as_ref(), claim.status.as_ref());
+        assert_eq!(claim.requests[0].0[0].kind.class, "gpu");
+        let template: TemplateObject = read(&of("ResourceClaimTemplate", json!({"spec": spec}))).unwrap();
+        let template = template.spec.unwrap().spec;
+        assert_eq!(DeviceClaim::read(template.as_ref(), None), claim);
+        let class: ClassObject = read(&of("DeviceClass", json!({"extendedResourceName": "example.com/gpu"}))).unwrap();
+        let class = DeviceClass::read(class.spec);
+        assert_eq!(class.extended_resource.as_deref(), Some("example.com/gpu"));
+        let slice: SliceObject = read(&of("ResourceSlice", json!({"nodeName": "n1", "devices": []}))).unwrap();
+        let (node, slice) = Slice::read(slice.spec.unwrap().get()).unwrap();
+        assert_eq!(node, "n1");
+        assert!(slice.spec().contains(r#""nodeName":"n1""#), "{}", slice.spec());
     }
 }

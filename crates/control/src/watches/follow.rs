@@ -1,18 +1,14 @@
 //! Watches one kind of host object and keeps only what is needed of each.
 
-use super::PAGE;
-use berth_runtime::watched::{Watched, readable};
-use futures::{StreamExt, TryStreamExt};
+use berth_runtime::watched::{Watched, watch};
+use futures::TryStreamExt;
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DynamicObject, GroupVersionKind},
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, watcher},
-    },
+    api::{ApiResource, GroupVersionKind},
+    runtime::watcher::{self, Event},
 };
 use serde::de::DeserializeOwned;
-use std::{collections::HashSet, fmt::Debug, time::Duration};
+use std::{collections::HashSet, fmt::Debug, pin::pin, time::Duration};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -39,10 +35,7 @@ pub(super) async fn follow<K>(
 {
     let mut listed = Some(listed);
     let mut seen = HashSet::new();
-    let mut stream = watcher(api, config.page_size(PAGE))
-        .default_backoff()
-        .try_filter_map(readable)
-        .boxed();
+    let mut stream = pin!(watch(api, config));
     let name = |object: &K| match object.namespace() {
         Some(namespace) => format!("{namespace}/{}", object.name_any()),
         None => object.name_any(),
@@ -76,13 +69,15 @@ pub(super) async fn follow<K>(
 }
 
 /// The same for a kind of `resource.k8s.io/v1`, once the host serves it. `listed` is dropped if it does not.
-pub(super) async fn follow_if_served(
+pub(super) async fn follow_if_served<K>(
     client: Client,
     (kind, plural): (&str, &str),
-    index: &impl Index<DynamicObject>,
+    index: &impl Index<K>,
     listed: oneshot::Sender<()>,
     stop: &CancellationToken,
-) {
+) where
+    K: kube::Resource<DynamicType = ApiResource> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
     let gvk = GroupVersionKind::gvk("resource.k8s.io", "v1", kind);
     let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
     let mut listed = Some(listed);

@@ -3,6 +3,7 @@
 
 mod devices;
 mod follow;
+mod host_nodes;
 mod node_ports;
 mod pods_on_nodes;
 mod reflect;
@@ -10,10 +11,10 @@ mod storage_claims;
 mod wake;
 mod workloads;
 
-use crate::{key::Key, stores::Stores};
+use crate::{key::Key, published_nodes::PublishedNode, stores::Stores};
 use berth_api::{
-    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
-    labels, names, policy_annotations, system,
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, labels, names,
+    policy_annotations, system,
 };
 use berth_runtime::queue::Queue;
 use futures::future::{join_all, try_join_all};
@@ -40,9 +41,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wake::{Seen, Wake, full_name};
 
-/// Objects that are listed at a time. Tenants decide on the size of most of what is watched, up to 1.5 MiB for each object, and control has little
-/// memory: the 500 that are the default would be more than it has.
-const PAGE: u32 = 50;
 /// Pause before the fleet is planned, so that several changes are one plan.
 const FLEET_PAUSE: Duration = Duration::from_millis(20);
 
@@ -243,9 +241,15 @@ impl Watches<'_> {
             wake::for_pool(pool, seen, &known.state())
         });
         let (known_tenants, known_pools) = (tenants.clone(), pools.clone());
-        let nodes = self.all(Config::default(), move |node: &Node, seen| {
+        let wake = move |node: &Node, seen: &mut Seen| {
             wake::for_node(node, seen, &known_tenants.state(), &known_pools.state())
-        });
+        };
+        let nodes = self.start_reduced(
+            Api::all(self.client.clone()),
+            Config::default(),
+            host_nodes::reduce,
+            wake,
+        );
         Objects {
             tenants,
             classes,
@@ -303,9 +307,9 @@ impl Watches<'_> {
     }
 
     /// Watches the nodes that are published to tenants.
-    fn start_tenant_nodes(&mut self, tenants: &Store<TenantCluster>) -> Store<TenantNode> {
+    fn start_tenant_nodes(&mut self, tenants: &Store<TenantCluster>) -> Store<PublishedNode> {
         let known = tenants.clone();
-        self.all(Config::default(), move |node: &TenantNode, seen| {
+        self.all(Config::default(), move |node: &PublishedNode, seen| {
             if seen.is_new(&full_name(node), &node.metadata.generation) {
                 wake::for_child(node, &known)
             } else {

@@ -1,16 +1,13 @@
 //! Watches kinds of host objects and keeps all objects of each, in a store.
 
-use super::{
-    PAGE,
-    wake::{Seen, Wake, full_name},
-};
+use super::wake::{Seen, Wake, full_name};
 use crate::{
     changes::{ChangeCounter, Changes},
     key::Key,
 };
 use berth_runtime::{
     queue::Queue,
-    watched::{Watched, readable},
+    watched::{Watched, watch},
 };
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
 use kube::{
@@ -18,7 +15,7 @@ use kube::{
     runtime::{
         WatchStreamExt,
         reflector::{self, Store, store::WriterDropped},
-        watcher::{Config, Event, watcher},
+        watcher::{Config, Event},
     },
 };
 use serde::de::DeserializeOwned;
@@ -81,13 +78,8 @@ impl Watches<'_> {
         self.tasks.spawn(async move {
             let mut seen = Seen::default();
             let mut first_error: Option<Instant> = None;
-            let mut stream = watcher(api, config.page_size(PAGE))
-                .default_backoff()
-                .try_filter_map(readable)
-                .modify(move |object| {
-                    object.meta_mut().managed_fields = None;
-                    reduce(object);
-                })
+            let mut stream = watch(api, config)
+                .modify(reduce)
                 .reflect(writer)
                 .boxed();
             loop {

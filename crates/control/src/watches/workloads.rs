@@ -15,7 +15,6 @@ use crate::{
 use berth_api::{NodeMode, TenantCluster, labels, names::TenantId};
 use berth_node_lifecycle::demand::{Workload, WorkloadIndex};
 use berth_runtime::queue::Queue;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt,
@@ -104,8 +103,7 @@ struct WorkloadWatch {
 impl WorkloadWatch {
     /// Records that pods of the tenant changed, and puts the fleet into the queue if its nodes follow demand.
     fn wake(&self, tenant: &str) {
-        self.activity
-            .record(tenant, self.index.has_unfinished(tenant), Timestamp::now());
+        self.activity.record(tenant, self.index.has_unfinished(tenant));
         if self.follows_demand(tenant) {
             self.queue.add_after(Key::Fleet, FLEET_PAUSE);
         }

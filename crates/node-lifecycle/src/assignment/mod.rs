@@ -5,6 +5,7 @@
 //! of an assignment is not free.
 
 mod patch;
+mod paused_labels;
 mod state;
 
 pub use patch::clear_assignment_patch;
@@ -18,6 +19,7 @@ use berth_api::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
+use std::collections::BTreeMap;
 
 /// Which tenant has a node, and how far its recycling is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,18 +44,22 @@ pub struct Assignment {
     pub recycling_id: String,
     /// Why it is in its state.
     pub reason: String,
+    /// Labels that were changed so that the platform's own programs leave the node's GPUs, and their former values; empty: the node did not have the
+    /// label. From Scrubbing on.
+    pub paused_labels: BTreeMap<String, String>,
 }
 
 impl Assignment {
     /// Reads a node's assignment; none on a free node.
     pub fn read(node: &Node) -> Option<Self> {
-        const TRACES: [&str; 6] = [
+        const TRACES: [&str; 7] = [
             labels::OWNER_UID,
             labels::NODE_STATE,
             labels::PREVIOUS_TENANT,
             labels::RECYCLING_ID,
             labels::QUARANTINE,
             labels::RESERVED_WITH,
+            labels::PAUSED_LABELS,
         ];
         let label = |key: &str| node.labels().get(key).map(String::as_str).unwrap_or_default();
         let annotation = |key: &str| node.annotations().get(key).map(String::as_str).unwrap_or_default();
@@ -98,6 +104,7 @@ impl Assignment {
             cordoned_until: time(labels::DRAIN_AT),
             recycling_id: annotation(labels::RECYCLING_ID).into(),
             reason: annotation(labels::REASON).into(),
+            paused_labels: paused_labels::read(node),
         })
     }
 
@@ -115,6 +122,7 @@ impl Assignment {
             cordoned_until: None,
             recycling_id: String::new(),
             reason: reason.into(),
+            paused_labels: BTreeMap::new(),
         }
     }
 

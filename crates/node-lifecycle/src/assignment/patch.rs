@@ -1,6 +1,6 @@
 //! Writing the assignment: labels, annotations, taints and cordon, all in one patch.
 
-use super::{Assignment, AssignmentState};
+use super::{Assignment, AssignmentState, paused_labels};
 use crate::node::{autoscalers, is_unschedulable, other_taints, taints};
 use berth_api::labels::{self, RECYCLING};
 use jiff::Timestamp;
@@ -30,7 +30,7 @@ impl Assignment {
     }
 
     /// The annotations (`None`: must be absent).
-    fn annotations(&self) -> [(&'static str, Option<String>); 10] {
+    fn annotations(&self) -> [(&'static str, Option<String>); 11] {
         let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
         let is_over = !self.state.has_tenant();
@@ -50,6 +50,10 @@ impl Assignment {
             (
                 labels::QUARANTINE,
                 (self.state == AssignmentState::Quarantined).then(|| self.reason.clone()),
+            ),
+            (
+                labels::PAUSED_LABELS,
+                filled(&paused_labels::write(&self.paused_labels)),
             ),
         ]
     }
@@ -95,7 +99,16 @@ impl Assignment {
             && found.len() == wanted.len()
             && wanted.iter().all(is_found)
             && (!self.state.is_cordoned() || is_unschedulable(node))
+            && self.restored_labels(node).is_empty()
             && autoscalers::is_protected_from_removal(node)
+    }
+
+    /// The labels to restore on a node: those that are paused, in a state in which none are. Whatever ends the scrub restores them, in the same patch.
+    fn restored_labels(&self, node: &Node) -> Map<String, Value> {
+        if self.state == AssignmentState::Scrubbing {
+            return Map::new();
+        }
+        paused_labels::restored(node, &self.paused_labels)
     }
 
     /// The merge patch that writes the assignment on a node as it is now, with further labels.
@@ -104,6 +117,7 @@ impl Assignment {
         taints.extend(self.taints());
         let owned = |(key, value): (&str, Option<String>)| (key.to_owned(), json!(value));
         let mut all_labels: Map<String, Value> = self.labels().into_iter().map(owned).collect();
+        all_labels.extend(self.restored_labels(node));
         all_labels.extend(more.iter().map(|(key, value)| (key.clone(), json!(value))));
         let mut annotations: Map<String, Value> = self.annotations().into_iter().map(owned).collect();
         annotations.insert(labels::RELEASE_QUARANTINE.into(), Value::Null);
@@ -122,7 +136,7 @@ impl Assignment {
 /// The merge patch that removes the assignment from a node, which is free then.
 pub fn clear_assignment_patch(node: &Node) -> Value {
     const LABELS: [&str; 4] = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP, labels::POOL];
-    const ANNOTATIONS: [&str; 15] = [
+    const ANNOTATIONS: [&str; 16] = [
         labels::OWNER_UID,
         labels::NODE_STATE,
         labels::STATE_SINCE,
@@ -138,16 +152,19 @@ pub fn clear_assignment_patch(node: &Node) -> Value {
         labels::RECORDED_GPUS,
         labels::PREVIOUS_SHARED_POOL,
         labels::SHARED_UNTIL,
+        labels::PAUSED_LABELS,
     ];
     let gone =
         |keys: &[&str]| -> Map<String, Value> { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
     let mut annotations = gone(&ANNOTATIONS);
     autoscalers::remove_protection(node, &mut annotations);
+    let mut all_labels = gone(&LABELS);
+    all_labels.extend(paused_labels::restored(node, &paused_labels::read(node)));
     let mut spec = json!({ "taints": other_taints(node) });
     set_cordon(node, false, &mut annotations, &mut spec);
     json!({
         "metadata": {
-            "resourceVersion": node.resource_version(), "labels": gone(&LABELS), "annotations": annotations,
+            "resourceVersion": node.resource_version(), "labels": all_labels, "annotations": annotations,
         },
         "spec": spec,
     })

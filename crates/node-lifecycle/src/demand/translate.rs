@@ -80,6 +80,8 @@ pub struct TenantDemand {
     pub unplanned: BTreeMap<String, BTreeSet<Unplanned>>,
     /// When there is more demand although nothing changes.
     pub again_at: Option<Seconds>,
+    /// UIDs of tenants whose claims have selectors of which none was evaluated: their pods may not be able to use the nodes that they get.
+    pub without_turn: BTreeSet<String>,
 }
 
 /// Label that names one node.

@@ -1,11 +1,22 @@
 //! Device classes and claims, as far as they matter for nodes.
 
-use super::selector::Selector;
-use serde_json::Value;
-use std::{collections::BTreeSet, sync::Arc};
+use super::{
+    objects::{AllocationStatus, Alternative, ClaimSpec, ClaimStatus, ClassSpec, Request, expressions},
+    selector::Selector,
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
-/// Maximum length of a request's selectors; longer ones are ignored.
+/// Alternatives that are kept of a claim, of all its requests. Tenants' claims have no more: `berth-resource-claims` rejects them.
+const MOST_ALTERNATIVES: usize = 64;
+/// Maximum length of the selectors of an alternative; longer ones are ignored.
 const MAX_SELECTOR_LENGTH: usize = 512;
+/// Bytes that selectors of a claim take, with what each text takes besides its characters; further ones are ignored.
+const MOST_SELECTOR_BYTES: usize = 4096;
+/// Devices of one claim that are read (`AllocationResultsMaxSize` in Kubernetes).
+const MOST_RESULTS: usize = 32;
 
 /// A `DeviceClass`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,11 +41,11 @@ pub struct RequestAlternatives(pub Vec<DeviceRequest>);
 /// Devices that a claim requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRequest {
-    /// Name of the request, followed by that of the alternative.
-    pub name: String,
     pub kind: DeviceKind,
     /// How many. None: all that the node has.
     pub count: Option<u64>,
+    /// How many are allocated to it.
+    pub held: u64,
 }
 
 /// Devices of a class, or some of them.
@@ -52,8 +63,6 @@ pub struct Allocation {
     pub node: Option<String>,
     /// Names of the pools that the devices are of.
     pub pools: BTreeSet<String>,
-    /// Names of the requests that were satisfied.
-    pub requests: Vec<String>,
 }
 
 impl Allocation {
@@ -79,162 +88,109 @@ impl DeviceKind {
 
 impl DeviceClass {
     /// Reads the `spec` of a class.
-    pub fn read(spec: &Value) -> Self {
+    pub fn read(spec: Option<ClassSpec>) -> Self {
+        let ClassSpec {
+            selectors,
+            extended_resource_name,
+        } = spec.unwrap_or_default();
         Self {
-            selectors: expressions(spec).map(Selector::new).collect(),
-            extended_resource: spec["extendedResourceName"].as_str().map(ToOwned::to_owned),
+            selectors: expressions(selectors.as_deref()).map(Selector::new).collect(),
+            extended_resource: extended_resource_name,
         }
     }
 }
 
 impl DeviceClaim {
-    /// Reads the `spec` and `status` of a claim. A template has the `spec` of its claims within its own.
-    pub fn read(spec: &Value, status: &Value) -> Self {
-        let requests = array(&spec["devices"]["requests"])
-            .filter_map(read_alternatives)
-            .collect();
-        let allocation = status.get("allocation").filter(|allocation| allocation.is_object());
+    /// Reads `spec` and `status` of a claim. A template has the `spec` of its claims within its own. What is kept has a [bound](MOST_ALTERNATIVES).
+    pub fn read(spec: Option<&ClaimSpec>, status: Option<&ClaimStatus>) -> Self {
+        let allocation = status.and_then(|status| status.allocation.as_ref());
+        let mut reader = ClaimReader {
+            held: count_held(allocation),
+            alternatives: MOST_ALTERNATIVES,
+            selector_bytes: MOST_SELECTOR_BYTES,
+        };
+        let requests = spec.into_iter().flat_map(ClaimSpec::requests);
         Self {
-            requests,
-            allocation: allocation.map(|allocation| Allocation {
-                node: read_allocated_node(&allocation["nodeSelector"]),
-                pools: read_results(allocation, "pool").collect(),
-                requests: read_results(allocation, "request").collect(),
+            requests: requests.filter_map(|request| reader.read(request)).collect(),
+            allocation: allocation.map(|allocation| {
+                let pools = allocation.results().filter_map(|result| result.pool.clone());
+                Allocation {
+                    node: allocation.node().cloned(),
+                    pools: pools.take(MOST_RESULTS).collect(),
+                }
             }),
         }
     }
 }
 
-/// A text of each allocated device.
-fn read_results<'a>(allocation: &'a Value, field: &'a str) -> impl Iterator<Item = String> + 'a {
-    array(&allocation["devices"]["results"]).filter_map(move |result| Some(result[field].as_str()?.to_owned()))
-}
-
-fn array(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-fn expressions(of: &Value) -> impl Iterator<Item = &str> {
-    array(&of["selectors"]).filter_map(|selector| selector["cel"]["expression"].as_str())
-}
-
-fn read_alternatives(request: &Value) -> Option<RequestAlternatives> {
-    let name = request["name"].as_str()?;
-    let one = request
-        .get("exactly")
-        .and_then(|exactly| read_device_request(name.to_owned(), exactly));
-    let alternatives = array(&request["firstAvailable"]);
-    let several = alternatives.filter_map(|alternative| {
-        let sub = alternative["name"].as_str().unwrap_or_default();
-        read_device_request(format!("{name}/{sub}"), alternative)
-    });
-    let asks: Vec<DeviceRequest> = one.into_iter().chain(several).collect();
-    (!asks.is_empty()).then_some(RequestAlternatives(asks))
-}
-
-fn read_device_request(name: String, request: &Value) -> Option<DeviceRequest> {
-    // Administrative access does not take a device from others.
-    if request["adminAccess"] == true {
-        return None;
+/// How many devices each request has, by its name, or that of the request and the alternative.
+fn count_held(allocation: Option<&AllocationStatus>) -> HashMap<String, u64> {
+    let results = allocation.into_iter().flat_map(AllocationStatus::results);
+    let mut held = HashMap::new();
+    for request in results.filter_map(|result| result.request.clone()).take(MOST_RESULTS) {
+        *held.entry(request).or_default() += 1;
     }
-    let is_all = request["allocationMode"] == "All";
-    Some(DeviceRequest {
-        name,
-        kind: DeviceKind {
-            class: request["deviceClassName"].as_str()?.to_owned(),
-            selectors: read_selectors(request),
-        },
-        count: (!is_all).then(|| request["count"].as_u64().unwrap_or(1)),
-    })
+    held
 }
 
-/// The selectors of a request; none if they are long, so that the class alone counts: tenants write them, and they are kept
-/// for every node.
-fn read_selectors(request: &Value) -> Arc<[String]> {
-    let length: usize = expressions(request).map(str::len).sum();
-    if length > MAX_SELECTOR_LENGTH {
-        return Arc::default();
+/// Reads requests, as far as there is room for them.
+struct ClaimReader {
+    held: HashMap<String, u64>,
+    /// Alternatives that have room.
+    alternatives: usize,
+    /// Bytes of selectors that have room.
+    selector_bytes: usize,
+}
+
+impl ClaimReader {
+    fn read(&mut self, request: &Request) -> Option<RequestAlternatives> {
+        let name = &request.name;
+        if name.is_empty() {
+            return None;
+        }
+        let mut asks = Vec::new();
+        let one = request.exactly.iter().map(|one| (name.clone(), one));
+        let several = request.first_available.iter().flatten();
+        let several = several.map(|alternative| (format!("{name}/{}", alternative.name), alternative));
+        for (name, alternative) in one.chain(several) {
+            asks.extend(self.read_alternative(&name, alternative));
+        }
+        (!asks.is_empty()).then_some(RequestAlternatives(asks))
     }
-    expressions(request).map(ToOwned::to_owned).collect()
-}
 
-/// The node that a selector of an allocation names.
-fn read_allocated_node(selector: &Value) -> Option<String> {
-    let mut terms = array(&selector["nodeSelectorTerms"]);
-    let (term, None) = (terms.next()?, terms.next()) else {
-        return None;
-    };
-    let name =
-        array(&term["matchFields"]).find(|field| field["key"] == "metadata.name" && field["operator"] == "In")?;
-    name["values"].as_array()?.first()?.as_str().map(ToOwned::to_owned)
+    fn read_alternative(&mut self, name: &str, alternative: &Alternative) -> Option<DeviceRequest> {
+        // Administrative access does not take a device from others.
+        if alternative.admin_access == Some(true) {
+            return None;
+        }
+        let class = alternative.device_class_name.clone()?;
+        self.alternatives = self.alternatives.checked_sub(1)?;
+        let is_all = alternative.allocation_mode.as_deref() == Some("All");
+        let count = alternative.count.and_then(|count| u64::try_from(count).ok());
+        Some(DeviceRequest {
+            kind: DeviceKind {
+                class,
+                selectors: self.read_selectors(alternative),
+            },
+            count: (!is_all).then(|| count.unwrap_or(1)),
+            held: self.held.get(name).copied().unwrap_or_default(),
+        })
+    }
+
+    /// The selectors of an alternative; none if they are long or many, so that the class alone counts: tenants write them, and they are kept for every
+    /// node.
+    fn read_selectors(&mut self, alternative: &Alternative) -> Arc<[String]> {
+        let all = || expressions(alternative.selectors.as_deref());
+        let length: usize = all().map(str::len).sum();
+        let bytes = length + all().count() * size_of::<String>();
+        let left = self.selector_bytes.checked_sub(bytes);
+        let Some(left) = left.filter(|_| length <= MAX_SELECTOR_LENGTH) else {
+            return Arc::default();
+        };
+        self.selector_bytes = left;
+        all().map(ToOwned::to_owned).collect()
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn requests_of_claims_are_read() {
-        let claim = DeviceClaim::read(
-            &json!({"devices": {"requests": [
-                {"name": "one", "exactly": {"deviceClassName": "gpu"}},
-                {"name": "some", "exactly": {"deviceClassName": "gpu", "count": 4, "allocationMode": "ExactCount",
-                    "selectors": [{"cel": {"expression": "big"}}]}},
-                {"name": "all", "exactly": {"deviceClassName": "nic", "allocationMode": "All"}},
-                {"name": "watch", "exactly": {"deviceClassName": "gpu", "adminAccess": true}},
-                {"name": "either", "firstAvailable": [
-                    {"name": "a", "deviceClassName": "gpu", "count": 2}, {"name": "b", "deviceClassName": "mig"},
-                ]},
-            ]}}),
-            &Value::Null,
-        );
-        let read: Vec<Vec<(&str, &str, Option<u64>)>> = claim
-            .requests
-            .iter()
-            .map(|request| {
-                let asks = request.0.iter();
-                asks.map(|ask| (ask.name.as_str(), ask.kind.class.as_str(), ask.count))
-                    .collect()
-            })
-            .collect();
-        let expected: [&[_]; 4] = [
-            &[("one", "gpu", Some(1))],
-            &[("some", "gpu", Some(4))],
-            &[("all", "nic", None)],
-            &[("either/a", "gpu", Some(2)), ("either/b", "mig", Some(1))],
-        ];
-        assert_eq!(read, expected);
-        assert_eq!(claim.requests[1].0[0].kind.selectors[..], ["big"]);
-        assert_eq!(claim.allocation, None);
-    }
-
-    #[test]
-    fn allocations_of_claims_are_read() {
-        let named = json!({"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]});
-        let allocation = |selector: &Value| {
-            let devices = json!({"results": [{"request": "either/b", "driver": "d", "pool": "p", "device": "x"}]});
-            let status = json!({"allocation": {"devices": devices, "nodeSelector": selector}});
-            DeviceClaim::read(&Value::Null, &status).allocation.unwrap()
-        };
-        assert_eq!(allocation(&named).node.as_deref(), Some("n1"));
-        assert_eq!(allocation(&Value::Null).node, None);
-        assert_eq!(allocation(&named).requests, ["either/b"]);
-    }
-
-    #[test]
-    fn an_allocation_is_on_the_node_of_its_selector_and_of_its_pools() {
-        let named = json!({"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]});
-        let is_on_node = |pool: &str, selector: &Value| {
-            let devices = json!({"results": [{"request": "r", "driver": "d", "pool": pool, "device": "x"}]});
-            let status = json!({"allocation": {"devices": devices, "nodeSelector": selector}});
-            DeviceClaim::read(&Value::Null, &status)
-                .allocation
-                .unwrap()
-                .is_on_node("n1")
-        };
-        assert!(is_on_node("any", &named));
-        assert!(is_on_node("n1", &Value::Null) && is_on_node("n1/imex", &Value::Null));
-        assert!(!is_on_node("n10", &Value::Null) && !is_on_node("network", &Value::Null));
-    }
-}
+pub(super) mod tests;

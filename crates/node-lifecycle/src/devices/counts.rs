@@ -1,8 +1,11 @@
 //! How many devices of each kind a node has: counted once, and again when its slices or a class change.
 
-use super::claims::{DeviceClass, DeviceKind};
-use super::selector::Selector;
-use serde_json::Value;
+use super::{
+    claims::{DeviceClass, DeviceKind},
+    selector::Selector,
+    slice_spec::{Device, SliceSpec},
+    slices::Slice,
+};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
@@ -31,13 +34,13 @@ impl Counts {
         }
     }
 
-    /// Devices of a node, of at least these kinds. `slices` returns the specs of its slices.
+    /// Devices of a node, of at least these kinds. `slices` returns its slices.
     pub(super) fn of(
         &mut self,
         node: &str,
         kinds: &BTreeSet<DeviceKind>,
         classes: &HashMap<String, Arc<DeviceClass>>,
-        slices: impl FnOnce() -> BTreeMap<String, Value>,
+        slices: impl FnOnce() -> BTreeMap<String, Arc<Slice>>,
     ) -> Counted {
         let known = self.0.get(node);
         let is_missing = |kind: &&DeviceKind| known.is_none_or(|known| !known.contains_key(*kind));
@@ -53,43 +56,69 @@ impl Counts {
             if counted.len() + missing.len() > kinds.len() + MAX_UNUSED_KINDS {
                 counted.retain(|kind, _| kinds.contains(kind));
             }
-            for kind in missing {
-                let count = classes
-                    .get(&kind.class)
-                    .map_or(0, |class| count(kind, class, slices.values()));
-                counted.insert(kind.clone(), count);
-            }
+            let mut kinds: Vec<KindCount<'_>> = { missing.into_iter() }
+                .map(|kind| KindCount::new(kind, classes))
+                .collect();
+            count(&mut kinds, slices.values());
+            counted.extend(kinds.into_iter().map(|found| (found.kind.clone(), found.count)));
         }
         self.0.get(node).cloned().unwrap_or_default()
     }
 }
 
-/// Counts the devices of a kind in slices.
-fn count<'s>(kind: &DeviceKind, class: &DeviceClass, slices: impl Iterator<Item = &'s Value> + Clone) -> u64 {
-    let own: Vec<Selector> = kind.selectors.iter().map(|text| Selector::new(text)).collect();
-    let of_pool = |slice: &Value| (slice["driver"].to_string(), slice["pool"]["name"].to_string());
-    let generation = |slice: &Value| slice["pool"]["generation"].as_i64().unwrap_or_default();
-    let mut newest = HashMap::new();
-    for slice in slices.clone() {
-        let known = newest.entry(of_pool(slice)).or_insert_with(|| generation(slice));
-        *known = (*known).max(generation(slice));
+/// How many devices of a kind were found.
+struct KindCount<'k> {
+    kind: &'k DeviceKind,
+    /// None: the class does not exist.
+    class: Option<&'k DeviceClass>,
+    own: Vec<Selector>,
+    count: u64,
+}
+
+impl<'k> KindCount<'k> {
+    fn new(kind: &'k DeviceKind, classes: &'k HashMap<String, Arc<DeviceClass>>) -> Self {
+        Self {
+            kind,
+            class: classes.get(&kind.class).map(AsRef::as_ref),
+            own: kind.selectors.iter().map(|text| Selector::new(text)).collect(),
+            count: 0,
+        }
     }
-    let mut count = 0;
+
+    fn selects(&self, driver: &str, device: &Device) -> bool {
+        self.class.is_some_and(|class| {
+            let mut selectors = class.selectors.iter().chain(&self.own);
+            selectors.all(|selector| selector.matches(driver, device) != Some(false))
+        })
+    }
+}
+
+/// Counts the devices of kinds in slices, which are parsed one after the other: as text they take much less memory.
+fn count<'s>(kinds: &mut [KindCount<'_>], slices: impl Iterator<Item = &'s Arc<Slice>>) {
     // Slices of earlier generations are about to be deleted.
-    for slice in slices.filter(|slice| newest.get(&of_pool(slice)) == Some(&generation(slice))) {
-        let driver = slice["driver"].as_str().unwrap_or_default();
-        for device in slice["devices"].as_array().into_iter().flatten() {
-            let mut selectors = class.selectors.iter().chain(&own);
-            if !is_tainted(device) && selectors.all(|selector| selector.matches(driver, device) != Some(false)) {
-                count += 1;
+    let mut newest: HashMap<(String, String), (i64, Vec<u64>)> = HashMap::new();
+    for slice in slices {
+        let SliceSpec {
+            driver, pool, devices, ..
+        } = slice.parse();
+        let generation = pool.generation;
+        let of_pool = newest.entry((driver.clone(), pool.name));
+        let (known, counts) = of_pool.or_insert_with(|| (generation, vec![0; kinds.len()]));
+        if generation > *known {
+            (*known, *counts) = (generation, vec![0; kinds.len()]);
+        }
+        if generation < *known {
+            continue;
+        }
+        for device in devices.iter().flatten().filter(|device| !device.is_tainted()) {
+            for (kind, count) in kinds.iter().zip(counts.iter_mut()) {
+                *count += u64::from(kind.selects(&driver, device));
             }
         }
     }
-    count
-}
-
-/// Whether a taint keeps the device from being allocated.
-fn is_tainted(device: &Value) -> bool {
-    let mut taints = device["taints"].as_array().into_iter().flatten();
-    taints.any(|taint| matches!(taint["effect"].as_str(), Some("NoSchedule" | "NoExecute")))
+    for (_, counts) in newest.values() {
+        for (kind, count) in kinds.iter_mut().zip(counts) {
+            kind.count += count;
+        }
+    }
 }

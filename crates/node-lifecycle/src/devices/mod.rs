@@ -15,38 +15,43 @@
 
 mod claims;
 mod counts;
+mod objects;
 mod requested;
 mod resolve;
 pub mod selector;
+mod slice_spec;
+mod slices;
 
 pub use claims::{Allocation, DeviceClaim, DeviceClass, DeviceKind, DeviceRequest, RequestAlternatives};
+pub use objects::{ClaimSpec, ClaimStatus, ClassSpec, TemplateSpec};
 pub use requested::RequestedDevices;
+pub use slices::{MOST_BYTES, MOST_SLICES, Slice, Slices};
 
-use crate::{
-    NodeIndex,
-    demand::{Claim, DRA_PREFIX, Workload},
-};
+use crate::demand::{Claim, DRA_PREFIX, Workload};
 use berth_api::{DEVICES_BY_CLASS, names};
 use berth_planner::Amounts;
 use counts::{Counted, Counts};
 use resolve::{add_claim_amounts, find_claim_holders};
-use serde_json::Value;
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-/// Maximum number of claims' selectors that are evaluated, of all tenants together. Of further claims only the class counts.
+/// Maximum number of claims' selectors that are evaluated in a pass, of all tenants together. Of further claims only the class counts.
 const MAX_CLAIM_SELECTORS: usize = 64;
 
 /// The host's classes, claims and slices.
 #[derive(Default)]
 pub struct Devices {
-    /// The specs of `ResourceSlices` by node; those of devices that several nodes reach under the empty name.
-    slices: Arc<NodeIndex<Value>>,
+    slices: Arc<Slices>,
     known: Mutex<Known>,
     counts: Mutex<Counts>,
+    /// The tenant whose selectors are the first in the next pass.
+    first: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -69,6 +74,8 @@ struct CountedKinds {
     kinds: BTreeSet<DeviceKind>,
     /// Resources by which pods get devices of a class without a claim.
     implicit: BTreeSet<String>,
+    /// Slugs of tenants with selectors, none of which is among the kinds.
+    without_turn: BTreeSet<String>,
 }
 
 /// The state of a claim of a pod.
@@ -81,7 +88,7 @@ enum ClaimState {
 }
 
 impl Devices {
-    pub fn new(slices: Arc<NodeIndex<Value>>) -> Self {
+    pub fn new(slices: Arc<Slices>) -> Self {
         Self {
             slices,
             ..Self::default()
@@ -94,6 +101,11 @@ impl Devices {
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether drivers publish more slices of a node than are kept, so that its devices are not known.
+    pub fn exceed_limits(&self, node: &str) -> bool {
+        self.slices.exceed_limits(node)
     }
 
     /// Removes the counts of nodes whose slices changed.
@@ -164,7 +176,8 @@ impl Devices {
                 workloads.iter().map(|workload| known.found(workload)).collect();
             (found, known.classes.clone())
         };
-        let wanted = CountedKinds::new(classes, &found, workloads);
+        let first = self.first.fetch_add(MAX_CLAIM_SELECTORS, Ordering::Relaxed);
+        let wanted = CountedKinds::new(classes, &found, workloads, first);
         let fleet_devices = if found.iter().all(Vec::is_empty) {
             FleetDevices::default()
         } else {
@@ -232,6 +245,11 @@ impl Devices {
 }
 
 impl Resolved<'_> {
+    /// Whether a tenant, by its slug, has claims with selectors of which none was evaluated: it may get a node that its pods cannot use.
+    pub fn is_without_turn(&self, tenant: &str) -> bool {
+        self.wanted.without_turn.contains(tenant)
+    }
+
     /// How many devices a pod takes that are an extended resource: those that its containers request under this name, and those of classes that
     /// stand for it.
     pub fn count_devices(&self, workload: &Workload, resource: &str) -> u64 {
@@ -252,6 +270,7 @@ impl CountedKinds {
         classes: HashMap<String, Arc<DeviceClass>>,
         found: &[Vec<(String, ClaimState)>],
         workloads: &[Arc<Workload>],
+        first: usize,
     ) -> Self {
         let mut by_tenant: BTreeMap<&str, BTreeSet<&DeviceKind>> = BTreeMap::new();
         for (workload, found) in workloads.iter().zip(found) {
@@ -265,16 +284,15 @@ impl CountedKinds {
                 .filter(|kind| !kind.selectors.is_empty());
             by_tenant.entry(&workload.tenant).or_default().extend(kinds);
         }
-        // Tenants take turns, so that one with many selectors does not displace the others.
-        let turn = |number: usize| by_tenant.values().filter_map(move |kinds| kinds.iter().nth(number));
-        let narrow: BTreeSet<&DeviceKind> = (0..MAX_CLAIM_SELECTORS)
-            .flat_map(turn)
-            .take(MAX_CLAIM_SELECTORS)
-            .copied()
-            .collect();
+        by_tenant.retain(|_, kinds| !kinds.is_empty());
+        let narrow = take_turns(by_tenant.values(), first);
+        let is_without_turn = |kinds: &BTreeSet<&DeviceKind>| kinds.is_disjoint(&narrow);
+        let without_turn = by_tenant.iter().filter(|(_, kinds)| is_without_turn(kinds));
+        let without_turn = without_turn.map(|(tenant, _)| (*tenant).to_owned()).collect();
         let whole = classes.keys().map(|class| DeviceKind::whole(class));
         Self {
             kinds: whole.chain(narrow.into_iter().cloned()).collect(),
+            without_turn,
             implicit: workloads
                 .iter()
                 .flat_map(|workload| workload.amounts.keys())
@@ -284,6 +302,23 @@ impl CountedKinds {
             classes,
         }
     }
+}
+
+/// The kinds that are counted, of those of each tenant. Tenants take turns, so that one with many selectors does not displace the others, and each pass
+/// begins with others, so that many tenants with few do not either.
+fn take_turns<'k, 's>(
+    by_tenant: impl Iterator<Item = &'s BTreeSet<&'k DeviceKind>> + Clone,
+    first: usize,
+) -> BTreeSet<&'k DeviceKind>
+where
+    'k: 's,
+{
+    let tenants = by_tenant.clone().count();
+    let order = by_tenant.cycle().skip(first.checked_rem(tenants).unwrap_or_default());
+    let order: Vec<_> = order.take(tenants).collect();
+    let turn = |number: usize| order.iter().filter_map(move |kinds| kinds.iter().nth(number));
+    let all = (0..MAX_CLAIM_SELECTORS).flat_map(turn);
+    all.take(MAX_CLAIM_SELECTORS).copied().collect()
 }
 
 /// How many devices of each kind nodes have.

@@ -74,18 +74,16 @@ fn add(sum: &mut BTreeMap<String, u64>, name: String, count: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NodeIndex;
-    use crate::devices::DeviceClass;
+    use crate::devices::claims::tests::{read_claim, read_class};
     use serde_json::{Value, json};
-    use std::sync::Arc;
 
     fn devices(requests: &Value) -> Devices {
-        let devices = Devices::new(Arc::new(NodeIndex::default()));
+        let devices = Devices::default();
         for (class, extended) in [("gpu", Some("example.com/gpu")), ("mig", None)] {
             let spec = json!({"extendedResourceName": extended});
-            devices.put_class(class, Some(DeviceClass::read(&spec)));
+            devices.put_class(class, Some(read_class(&spec)));
         }
-        let claim = DeviceClaim::read(&json!({"devices": {"requests": requests}}), &Value::Null);
+        let claim = read_claim(&json!({"devices": {"requests": requests}}), &Value::Null);
         devices.put_claim("berth-w/claim", Some(claim.clone()));
         devices.put_template("berth-w/template", Some(claim));
         devices

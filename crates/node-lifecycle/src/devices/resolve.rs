@@ -1,6 +1,6 @@
 //! The amounts of devices that pods take by their claims.
 
-use super::{ClaimState, DeviceClaim, DeviceKind, DeviceRequest, FleetDevices, RequestAlternatives, amount_name};
+use super::{ClaimState, DeviceKind, DeviceRequest, FleetDevices, RequestAlternatives, amount_name};
 use crate::demand::{SchedulingState, Workload};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -70,7 +70,7 @@ pub(super) fn add_claim_amounts(
             ClaimState::Allocated(claim) | ClaimState::Unallocated(claim) => claim,
         };
         for request in &claim.requests {
-            let Some((ask, amount)) = choose_alternative(request, claim, fleet_devices) else {
+            let Some((ask, amount)) = choose_alternative(request, fleet_devices) else {
                 continue;
             };
             for kind in BTreeSet::from([DeviceKind::whole(&ask.kind.class), fleet_devices.kind(ask)]) {
@@ -84,17 +84,13 @@ pub(super) fn add_claim_amounts(
 /// The alternative of a request that is used, and how many devices of a node it takes; none if no node owns them.
 fn choose_alternative<'c>(
     request: &'c RequestAlternatives,
-    claim: &DeviceClaim,
     fleet_devices: &FleetDevices,
 ) -> Option<(&'c DeviceRequest, u64)> {
-    let allocated = claim.allocation.as_ref();
-    let got = allocated.and_then(|allocation| request.0.iter().find(|ask| allocation.requests.contains(&ask.name)));
+    let got = request.0.iter().find(|ask| ask.held > 0);
     let possible = || request.0.iter().find(|ask| fleet_devices.amount(ask).is_some());
     let ask = got.or_else(possible).or_else(|| request.0.first())?;
     // The number of devices for `All` is known once they are allocated.
-    let held = allocated.map(|allocation| allocation.requests.iter().filter(|name| **name == ask.name).count());
-    let held = held.and_then(|held| u64::try_from(held).ok());
-    let of_all = held.filter(|held| *held > 0 && ask.count.is_none());
+    let of_all = (ask.held > 0 && ask.count.is_none()).then_some(ask.held);
     let amount = of_all.or_else(|| fleet_devices.amount(ask)).or(ask.count).unwrap_or(1);
     (amount > 0).then_some((ask, amount))
 }

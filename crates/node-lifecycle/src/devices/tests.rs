@@ -1,25 +1,34 @@
-use super::*;
+use super::{
+    claims::tests::{read_claim, read_class},
+    *,
+};
 use crate::demand::{self, SchedulingState};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const NAMESPACE: &str = "berth-w";
 
 /// Two nodes with 8 whole devices, of which one on the first node is tainted; one node with 4 small devices; and a network
 /// device that all nodes reach.
 fn devices() -> Devices {
-    let slices = NodeIndex::default();
-    let slice = |driver: &str, pool: &str, generation: u32, devices: Vec<Value>| json!({"driver": driver, "pool": {"name": pool, "generation": generation}, "devices": devices});
+    let slices = Slices::default();
+    let slice = |driver: &str, pool: &str, generation: u32, devices: Vec<Value>| {
+        let node = if pool == "all" { Value::Null } else { pool.into() };
+        let spec = json!({
+            "driver": driver, "nodeName": node, "pool": {"name": pool, "generation": generation}, "devices": devices,
+        });
+        Some(Slice::read(&spec.to_string()).unwrap())
+    };
     let gpu = |index: u32, memory: &str| json!({"name": format!("gpu-{index}"), "attributes": {"type": {"string": "gpu"}}, "capacity": {"memory": {"value": memory}}});
     let mut whole: Vec<Value> = (0..8).map(|index| gpu(index, "80Gi")).collect();
-    slices.put("b", Some(("b", slice("gpu.example.com", "b", 1, whole.clone()))));
+    slices.put("b", slice("gpu.example.com", "b", 1, whole.clone()));
     whole[0]["taints"] = json!([{"key": "ill", "effect": "NoSchedule"}]);
-    slices.put("a", Some(("a", slice("gpu.example.com", "a", 2, whole.clone()))));
-    slices.put("a-old", Some(("a", slice("gpu.example.com", "a", 1, whole))));
+    slices.put("a", slice("gpu.example.com", "a", 2, whole.clone()));
+    slices.put("a-old", slice("gpu.example.com", "a", 1, whole));
     let small = (0..4).map(|index| gpu(index, "24Gi")).collect();
-    slices.put("c", Some(("c", slice("gpu.example.com", "c", 1, small))));
+    slices.put("c", slice("gpu.example.com", "c", 1, small));
     slices.put(
         "net",
-        Some(("", slice("net.example.com", "all", 1, vec![json!({"name": "net-0"})]))),
+        slice("net.example.com", "all", 1, vec![json!({"name": "net-0"})]),
     );
     let devices = Devices::new(Arc::new(slices));
     for (name, expression) in [
@@ -27,7 +36,7 @@ fn devices() -> Devices {
         ("net", "device.driver == 'net.example.com'"),
         ("odd", "device.driver == 'gpu.example.com' && future(device)"),
     ] {
-        let mut class = DeviceClass::read(&json!({"selectors": [{"cel": {"expression": expression}}]}));
+        let mut class = read_class(&json!({"selectors": [{"cel": {"expression": expression}}]}));
         class.extended_resource = (name == "gpu").then(|| "example.com/gpu".to_owned());
         assert!(devices.put_class(name, Some(class)));
     }
@@ -35,7 +44,7 @@ fn devices() -> Devices {
 }
 
 fn put_claim(devices: &Devices, name: &str, requests: &Value, status: &Value) {
-    let claim = DeviceClaim::read(&json!({"devices": {"requests": requests}}), status);
+    let claim = read_claim(&json!({"devices": {"requests": requests}}), status);
     devices.put_claim(&format!("{NAMESPACE}/{name}"), Some(claim));
 }
 
@@ -91,7 +100,7 @@ fn changed_slices_and_classes_are_counted_anew() {
     devices.slices_changed(&BTreeSet::from(["c".to_owned()]));
     assert_eq!(devices.of_node("c", &devices.resolve(&[])), of(&[]));
     devices.put_class("odd", None);
-    devices.put_class("gpu", Some(DeviceClass::read(&json!({}))));
+    devices.put_class("gpu", Some(read_class(&json!({}))));
     assert_eq!(devices.of_node("b", &devices.resolve(&[])), of(&[("dra:gpu", 8)]));
 }
 
@@ -225,7 +234,7 @@ fn long_selectors_of_claims_are_ignored() {
 #[test]
 fn a_template_makes_a_claim_for_each_pod() {
     let devices = devices();
-    let template = DeviceClaim::read(&json!({"devices": {"requests": exactly("gpu", 1)}}), &Value::Null);
+    let template = read_claim(&json!({"devices": {"requests": exactly("gpu", 1)}}), &Value::Null);
     devices.put_template(&format!("{NAMESPACE}/t"), Some(template));
     let of_template = |name: &str, generated: Option<&str>| {
         let mut pod = Arc::unwrap_or_clone(pod(name, "t", SchedulingState::Pending));
@@ -273,7 +282,7 @@ fn a_class_can_be_requested_as_an_extended_resource() {
 fn claims_of_tenants_that_have_devices_of_a_node_are_found() {
     let devices = Devices::default();
     let id = names::TenantId::new("vision", "6f2c");
-    let claim = |status: &Value| Some(DeviceClaim::read(&Value::Null, status));
+    let claim = |status: &Value| Some(read_claim(&Value::Null, status));
     for (name, status) in [
         (format!("{}/held", id.workload_namespace()), on("a")),
         (format!("{}/elsewhere", id.workload_namespace()), on("b")),
@@ -287,4 +296,49 @@ fn claims_of_tenants_that_have_devices_of_a_node_are_found() {
     assert_eq!(devices.find_claims_of_tenants("a"), std::slice::from_ref(&held));
     devices.put_claim(&held, claim(&json!({})));
     assert!(devices.find_claims_of_tenants("a").is_empty());
+}
+
+/// Pods of these tenants, each with a claim that has a selector of its own.
+fn pods_with_selectors(devices: &Devices, tenants: usize) -> Vec<Arc<Workload>> {
+    let pods = (0..tenants).map(|number| {
+        let name = format!("p{number:03}");
+        let selector = json!([{"cel": {"expression": format!("device.driver != 'x{number}'")}}]);
+        let request = json!([{"name": "r", "exactly": {"deviceClassName": "gpu", "selectors": selector}}]);
+        put_claim(devices, &name, &request, &Value::Null);
+        let mut pod = Arc::unwrap_or_clone(pod(&name, &name, SchedulingState::Pending));
+        pod.tenant.clone_from(&name);
+        Arc::new(pod)
+    });
+    pods.collect()
+}
+
+#[test]
+fn selectors_of_every_tenant_are_evaluated_in_one_of_a_few_passes() {
+    let devices = devices();
+    let pods = pods_with_selectors(&devices, 2 * MAX_CLAIM_SELECTORS + 1);
+    let mut evaluated = BTreeSet::new();
+    for _ in 0..3 {
+        let resolved = devices.resolve(&pods);
+        let of_pass: BTreeSet<&String> = { pods.iter() }
+            .map(|pod| &pod.tenant)
+            .filter(|tenant| !resolved.is_without_turn(tenant))
+            .collect();
+        assert_eq!(of_pass.len(), MAX_CLAIM_SELECTORS);
+        for pod in &resolved.workloads {
+            let is_narrow = pod.amounts.keys().any(|amount| amount.contains(" where "));
+            assert_eq!(is_narrow, of_pass.contains(&pod.tenant), "{}", pod.tenant);
+        }
+        evaluated.extend(of_pass.into_iter().cloned());
+    }
+    assert_eq!(evaluated.len(), pods.len());
+}
+
+#[test]
+fn each_tenant_has_its_turn_where_there_are_few() {
+    let devices = devices();
+    let pods = pods_with_selectors(&devices, MAX_CLAIM_SELECTORS);
+    for _ in 0..3 {
+        let resolved = devices.resolve(&pods);
+        assert!(pods.iter().all(|pod| !resolved.is_without_turn(&pod.tenant)));
+    }
 }

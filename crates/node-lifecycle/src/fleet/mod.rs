@@ -99,10 +99,13 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
     }
     let mut host_nodes = group_by_pool(&observed, &pools, &with_devices);
     growth::add_expected_nodes(&mut host_nodes, &pools, &observed, &with_devices, now);
-    let workloads_of = |tenant: &TenantInput| {
+    let id_of = |tenant: &TenantInput| {
         let uid = tenant.cluster.uid().unwrap_or_default();
-        let id = TenantId::new(&tenant.cluster.name_any(), &uid);
-        by_tenant.get(id.slug()).map(Vec::as_slice).unwrap_or_default()
+        TenantId::new(&tenant.cluster.name_any(), &uid)
+    };
+    let workloads_of = |tenant: &TenantInput| {
+        let workloads = by_tenant.get(id_of(tenant).slug());
+        workloads.map(Vec::as_slice).unwrap_or_default()
     };
     let groups = { input.tenants.iter() }.map(|tenant| count_groups_with_demand(tenant, workloads_of(tenant)));
     let mut collected = DemandCollector::new(groups.sum(), now);
@@ -144,6 +147,8 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
         tenants,
         quotas: quotas::build_tree(input),
     };
+    let without_turn = { input.tenants.iter() }.filter(|tenant| resolved.is_without_turn(id_of(tenant).slug()));
+    collected.needs.without_turn = without_turn.filter_map(|tenant| tenant.cluster.uid()).collect();
     (fleet, collected.needs)
 }
 

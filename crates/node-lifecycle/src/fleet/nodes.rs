@@ -27,6 +27,8 @@ pub(super) struct ObservedNode<'a> {
     pub(super) capacity: Amounts,
     /// Whether its pool counts GPUs and it has no device of any kind.
     pub(super) lacks_devices: bool,
+    /// Whether more `ResourceSlices` are published for it than are read.
+    pub(super) has_unknown_devices: bool,
     pub(super) pods: Vec<&'a Workload>,
 }
 
@@ -98,6 +100,7 @@ pub(super) fn observe_nodes<'a>(
                 .any(|one| one.name_any() == pool && one.spec.gpu_resource_name.is_some());
             Some(ObservedNode {
                 lacks_devices: counts_gpus && !capacity.keys().any(|resource| demand::is_device(resource)),
+                has_unknown_devices: input.devices.exceed_limits(&name),
                 pool,
                 overlap,
                 rejected: input.rejected_nodes.reason(&name, input.now.as_second()),
@@ -325,6 +328,9 @@ fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
         return Some(format!("it is not ready for use (taint {taint})"));
     } else if node.lacks_devices {
         "it has no GPUs yet"
+    } else if node.has_unknown_devices {
+        // Who was root there may have published them, and the next tenant would get what they say.
+        "too many or too large ResourceSlices are published for it"
     } else if node.object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
         "it is cordoned"
     } else if was_shared(node.object) {
@@ -355,6 +361,7 @@ mod tests {
             rejected: None,
             capacity: Amounts::new(),
             lacks_devices: false,
+            has_unknown_devices: false,
             pods: Vec::new(),
         }
     }
@@ -399,6 +406,17 @@ mod tests {
             assert_eq!(reason.is_some(), is_closed, "{key} {effect}");
             assert_eq!(is_assignable(&object), !is_closed, "{key} {effect}");
         }
+    }
+
+    #[test]
+    fn a_node_with_more_slices_than_are_read_is_not_assigned() {
+        let object = with_taint("nvidia.com/gpu", "NoSchedule");
+        let node = |has_unknown_devices| ObservedNode {
+            has_unknown_devices,
+            ..observed(&object, None)
+        };
+        assert_eq!(unavailable_reason(&node(false)), None);
+        assert!(unavailable_reason(&node(true)).is_some_and(|why| why.contains("ResourceSlices")));
     }
 
     #[test]

@@ -134,13 +134,12 @@ fn organization_quota(organization: &Organization, below: &NominalQuotas) -> Quo
 fn project_quota(project: &Project) -> Quota {
     let spec = &project.spec;
     let parent = spec.organization_name.as_deref().map(organization_name);
-    level_quota(
-        project_name(&project.name_any()),
-        parent,
-        spec.fair_sharing,
-        &spec.quotas,
-        |_| 0,
-    )
+    let name = project_name(&project.name_any());
+    Quota {
+        // The tenants of a class may belong to any team.
+        shares_pauses: true,
+        ..level_quota(name, parent, spec.fair_sharing, &spec.quotas, |_| 0)
+    }
 }
 
 /// The GPUs among the quotas of a level. `below` says how much the nominal quotas of the levels below it are together.
@@ -306,6 +305,7 @@ mod tests {
                 nominal_quota: [("h100".to_owned(), 16)].into(),
                 lending_limit: [("h100".to_owned(), 1)].into(),
                 limit: [("h100".to_owned(), 18)].into(),
+                shares_pauses: true,
                 ..Quota::default()
             }
         );

@@ -209,6 +209,7 @@ impl DemandCollector {
             limits,
             unplanned,
             again_at,
+            without_turn: _,
         } = needs;
         self.needs.again_at = [self.needs.again_at, again_at].into_iter().flatten().min();
         for group in groups.iter_mut() {

@@ -15,8 +15,8 @@
 //! |  | Quarantined | finalizers hold pods for ever, or pods do not end and nothing would end their processes, because scrubbing is disabled |
 //! | Scrubbing | Validating | the scrub Job has succeeded |
 //! |  | Scrubbing | its time is over and there is no Job: once |
-//! |  | Quarantined | it failed, or took too long; MIG or MPS of the tenant before does not end |
-//! | Validating | free | the validation Job has succeeded, all its GPUs are healthy, and no claim of a tenant has devices of it |
+//! |  | Quarantined | it failed, or took too long; MIG or MPS of the tenant before does not end, or the platform's own programs do not leave the GPUs |
+//! | Validating | free | the validation Job has succeeded, all its GPUs are advertised and healthy, and no claim of a tenant has devices of it |
 //! |  | Scrubbing | its time is over and there is no Job: once |
 //! |  | Quarantined | it failed, or took too long |
 //! | Quarantined | Scrubbing | people release it |
@@ -24,17 +24,20 @@
 //! No transition relies on an earlier one: the conditions of a state are checked each time.
 
 mod drain;
+mod gpu_clients;
 mod gpu_configuration;
 mod prepare;
 mod recycle;
 
 pub use drain::DrainStage;
+pub use gpu_clients::list_paused_pods;
 pub use gpu_configuration::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG, MIG_STATE};
 pub use recycle::requires_scrub;
 
 use crate::{Assignment, AssignmentState};
 use berth_api::{HostNodePoolSpec, labels};
 use drain::{from_cordoned, from_draining};
+use gpu_clients::find_unrecorded_labels;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
@@ -94,6 +97,8 @@ pub struct Observation<'a> {
     pub pods: &'a [String],
     /// Those of them that are removed, and that finalizers alone hold.
     pub held_pods: &'a [String],
+    /// Pods of the platform that use the node's GPUs and are to leave it, as `namespace/name`. Known in Scrubbing.
+    pub gpu_clients: &'a [String],
     /// Claims of tenants that have devices of the node, as `namespace/name`. Known in Validating.
     pub claims: &'a [String],
     /// The Job of the node's state, as the API server has it.
@@ -182,6 +187,7 @@ fn correct_drift(observation: &Observation<'_>) -> Option<Assignment> {
     {
         corrected.slug.clone_from(slug);
     }
+    corrected.paused_labels.extend(find_unrecorded_labels(observation));
     if corrected.since.is_none() {
         corrected.since = Some(*now);
     }

@@ -3,6 +3,7 @@
 use super::{
     JobKind, JobState, Observation, POLL, Transition,
     drain::name_some,
+    gpu_clients::{await_no_gpu_clients, find_absent_clients},
     gpu_configuration::{NO_MIG, await_mig, await_no_mps, clear_mig_labels},
     quarantine, set_assignment,
 };
@@ -50,6 +51,12 @@ pub(super) fn from_scrubbing(observation: &Observation<'_>) -> Transition {
         return wait;
     }
     if let Some(wait) = await_no_mps(observation, limit) {
+        return wait;
+    }
+    // After MIG and MPS: the programs that are paused here report their end.
+    if observation.job == JobState::Missing
+        && let Some(wait) = await_no_gpu_clients(observation, limit)
+    {
         return wait;
     }
     match &observation.job {
@@ -116,6 +123,9 @@ fn find_unhealthy(observation: &Observation<'_>) -> Option<String> {
             "devices of the node are still allocated to claims of tenants ({})",
             name_some(observation.claims)
         ));
+    }
+    if let Some(absent) = find_absent_clients(observation) {
+        return Some(absent);
     }
     let resource = observation.pool.gpu_resource_name.as_ref()?;
     let status = observation.node.status.as_ref()?;

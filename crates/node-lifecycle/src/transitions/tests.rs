@@ -1,4 +1,5 @@
 mod draining;
+mod gpu_clients;
 mod gpus;
 mod jobs;
 mod properties;
@@ -32,6 +33,7 @@ struct World {
     is_group_complete: bool,
     pods: Vec<String>,
     held_pods: Vec<String>,
+    gpu_clients: Vec<String>,
     claims: Vec<String>,
     job: JobState,
     /// The Job that `job` is of: recycling and kind.
@@ -61,6 +63,7 @@ impl World {
             is_group_complete: true,
             pods: Vec::new(),
             held_pods: Vec::new(),
+            gpu_clients: Vec::new(),
             claims: Vec::new(),
             job: JobState::Missing,
             job_of: None,
@@ -131,6 +134,7 @@ impl World {
             is_group_complete: self.is_group_complete,
             pods: &self.pods,
             held_pods: &self.held_pods,
+            gpu_clients: &self.gpu_clients,
             claims: &self.claims,
             job: if is_this { self.job.clone() } else { JobState::Missing },
         }))

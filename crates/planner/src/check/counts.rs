@@ -35,6 +35,8 @@ pub(super) struct Counts {
     pub(super) of_group: Vec<GroupCounts>,
     /// GPUs of the nodes of groups, by quota and pool.
     pub(super) of_quota: Vec<Vec<u64>>,
+    /// GPUs of those of them that are not cordoned.
+    pub(super) staying_of_quota: Vec<Vec<u64>>,
     /// GPUs of nodes that belong to no group any more and on which pods may still run, by quota and pool.
     pub(super) without_group: Vec<Vec<u64>>,
 }
@@ -44,6 +46,7 @@ impl Counts {
         Self {
             of_group: vec![GroupCounts::default(); index.groups.len()],
             of_quota: vec![vec![0; index.pools.len()]; index.quotas.len()],
+            staying_of_quota: vec![vec![0; index.pools.len()]; index.quotas.len()],
             without_group: vec![vec![0; index.pools.len()]; index.quotas.len()],
         }
     }
@@ -71,8 +74,12 @@ impl Counts {
             Some(_) => &mut self.of_quota,
             None => &mut self.without_group,
         };
+        let stays = group.is_some() && matches!(claim, Claim::Owned { cordoned: false, .. });
         for quota in index.quotas_of_tenant.get(tenant).into_iter().flatten() {
             counts[*quota][pool] += gpus;
+            if stays {
+                self.staying_of_quota[*quota][pool] += gpus;
+            }
         }
     }
 }

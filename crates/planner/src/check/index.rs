@@ -71,7 +71,8 @@ impl<'a> Index<'a> {
         let over_quota = quotas.any(|quota| self.is_over_limit(*quota, &group.spec.pool, before));
         // A reservation whose other nodes have vanished may be cancelled.
         let complete = was.staying - was.count_incomplete();
-        if is.staying < complete.min(group.spec.min_nodes) && !over_quota {
+        let is_below = is.staying < complete.min(group.spec.min_nodes);
+        if is_below && !over_quota && !self.may_be_owed_to_others(group, before, after) {
             violations.push(Violation::BelowMinimum {
                 tenant: tenant.clone(),
                 node_group: node_group.clone(),
@@ -86,6 +87,38 @@ impl<'a> Index<'a> {
                 staying: is.staying,
             });
         }
+    }
+
+    /// Whether others may be owed nodes of a group's minimum: they have a nominal quota in its pool, and the quota of its tenant keeps its
+    /// own. A quota that has others below it may lose nodes of its own tenants to these.
+    fn may_be_owed_to_others(&self, group: &CheckedGroup<'_>, before: &Counts, after: &Counts) -> bool {
+        let nominal = |quota: usize| self.quotas[quota].nominal_quota.get(&group.spec.pool).copied();
+        let own = self.quotas_of_tenant[group.tenant.uid.as_str()].first().copied();
+        let mut others = (0..self.quotas.len()).filter(|other| Some(*other) != own && nominal(*other) > Some(0));
+        let (Some(own), Some(pool)) = (own, self.pool_numbers.get(group.spec.pool.as_str())) else {
+            return others.next().is_some();
+        };
+        let nominal_of_own = nominal(own).unwrap_or(0);
+        let has = |counts: &Counts| counts.staying_of_quota[own][*pool];
+        let keeps_own = has(before) > nominal_of_own || has(after) >= nominal_of_own;
+        others.any(|other| keeps_own || self.is_below(other, own))
+    }
+
+    /// Whether a quota is below another one.
+    fn is_below(&self, quota: usize, above: usize) -> bool {
+        let mut at = quota;
+        // A cycle ends.
+        for _ in 0..self.quotas.len() {
+            let parent = self.quotas[at].parent.as_ref();
+            let Some(next) = parent.and_then(|name| self.quotas.iter().position(|quota| quota.name == *name)) else {
+                return false;
+            };
+            if next == above {
+                return true;
+            }
+            at = next;
+        }
+        false
     }
 
     /// Whether the nodes of groups alone exceed a limit: for those that are being drained, no other node is taken.

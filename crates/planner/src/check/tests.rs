@@ -141,6 +141,27 @@ fn a_minimum_is_taken_only_where_a_quota_is_over_its_limit() {
 }
 
 #[test]
+fn a_minimum_is_taken_as_far_as_others_are_owed_it() {
+    let mut fleet = fleet();
+    fleet.quotas[0].limit.clear();
+    let all = || vec![release("n1"), release("n2")];
+    let nominal = |gpus: u64| [(POOL.to_owned(), gpus)].into();
+    let other = Quota {
+        name: "silver".into(),
+        nominal_quota: nominal(8),
+        ..Quota::default()
+    };
+    fleet.quotas.push(other);
+    assert!(kinds(&fleet, all()).is_empty());
+    fleet.quotas[0].nominal_quota = nominal(16);
+    assert_eq!(kinds(&fleet, all()), ["BelowMinimum"], "it is within a nominal quota");
+    fleet.quotas[1].parent = Some("gold".into());
+    assert!(kinds(&fleet, all()).is_empty(), "a quota below it is owed them");
+    fleet.quotas[1].nominal_quota = nominal(0);
+    assert_eq!(kinds(&fleet, all()), ["BelowMinimum"], "nobody is owed anything");
+}
+
+#[test]
 fn no_more_nodes_are_reclaimed_than_are_waited_for() {
     let reason = ActionReason::Reclaimed {
         request: RequestName::default(),

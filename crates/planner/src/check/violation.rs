@@ -27,7 +27,7 @@ pub enum Violation {
         /// The most that it may have.
         max_nodes: u32,
     },
-    /// A node group loses nodes of its minimum, although no quota is over its limit.
+    /// A node group loses nodes of its minimum, although no quota is over its limit and no other tenant is owed them.
     BelowMinimum {
         /// `namespace/name` of the tenant.
         tenant: String,

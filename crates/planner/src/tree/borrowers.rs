@@ -1,9 +1,10 @@
 //! Which tenants hold more than their nominal quota and have to give nodes back.
 
-use super::{QuotaLimit, TenantSet, Tree};
+use super::{Branch, QuotaLimit, TenantSet, Tree};
 use std::cmp::Reverse;
 
 /// A claim on nodes that other tenants borrowed.
+#[derive(Clone, Copy)]
 pub(crate) struct ReclaimClaim {
     /// GPUs that the claimant is about to have more.
     pub additional_gpus: u64,
@@ -25,14 +26,58 @@ impl<'a> Tree<'a> {
     /// Whether a node of `gpus` is borrowed by its holder as seen from the claimant: without it, each branch from the holder
     /// up to the fork still has its nominal quota.
     pub fn is_borrowed(&self, claimant: usize, holder: usize, gpus: u64) -> bool {
+        self.is_beyond_nominal_quotas(claimant, holder, gpus, |branch| branch.used)
+    }
+
+    /// The same for a node that a group of its holder has as its minimum. Each nominal quota covers minimums first: other nodes of the
+    /// holder's side, which may be reclaimed a little later, make no minimum borrowed.
+    pub fn is_minimum_borrowed(&self, claimant: usize, holder: usize, gpus: u64) -> bool {
+        self.is_beyond_nominal_quotas(claimant, holder, gpus, |branch| branch.minimum)
+    }
+
+    /// Whether each branch from the holder up to the fork has its nominal quota without `gpus` of what is `counted`.
+    fn is_beyond_nominal_quotas(
+        &self,
+        claimant: usize,
+        holder: usize,
+        gpus: u64,
+        counted: impl Fn(&Branch<'a>) -> u64,
+    ) -> bool {
         let Some((_, top)) = self.find_fork(claimant, holder) else {
             return false;
         };
         let to_top = self.path(holder).position(|number| number == top).unwrap_or(0);
         self.path(holder).take(to_top + 1).all(|number| {
             let branch = &self.branches[number];
-            branch.used >= branch.nominal_quota + gpus
+            counted(branch) >= branch.nominal_quota + gpus
         })
+    }
+
+    /// GPUs that a tenant has for minimums and that others can be owed: those beyond its nominal quotas, up to the first level at which
+    /// others have a nominal quota. 0 if nobody else has one.
+    pub fn borrowed_minimum_gpus(&self, tenant: usize) -> u64 {
+        let mut beyond = u64::MAX;
+        for number in self.path(tenant) {
+            let branch = &self.branches[number];
+            beyond = beyond.min(branch.borrowed_minimum());
+            if self.branches[branch.parent].nominal_below > branch.nominal_quota {
+                return beyond;
+            }
+        }
+        0
+    }
+
+    /// GPUs that others have for minimums beyond their nominal quotas, on the levels at which a tenant is owed more.
+    pub fn minimum_gpus_owed_to(&self, claimant: usize) -> u64 {
+        let owed = self.path(claimant).filter(|number| self.branches[*number].has_room(1));
+        owed.map(|number| {
+            let siblings = self.branches[self.branches[number].parent].children.iter();
+            let others = siblings.filter(|sibling| **sibling != number);
+            others
+                .map(|sibling| self.branches[*sibling].borrowed_minimum())
+                .sum::<u64>()
+        })
+        .sum()
     }
 
     /// Whether the claimant's side of the tree would, with `additional_gpus` more, be within its nominal quota.

@@ -35,11 +35,15 @@ struct Branch<'a> {
     children: Vec<usize>,
     weight: u64,
     nominal_quota: u64,
+    /// The sum of the nominal quotas below it.
+    nominal_below: u64,
     /// The part of its nominal quota that others may not borrow.
     not_lendable: u64,
     limits: Vec<Limit<'a>>,
     /// GPUs held, reserved and kept for requests.
     used: u64,
+    /// The part of it that node groups have as their minimum. A nominal quota covers this part first.
+    minimum: u64,
     /// GPUs of cordoned nodes, which are no longer counted as used.
     leaving: u64,
     /// GPUs of nodes that cannot be kept, and on which pods may still run.
@@ -118,6 +122,7 @@ impl<'a> Tree<'a> {
             .map(|child| self.add_up_nominal_quotas(self.branches[number].children[child]))
             .sum();
         let branch = &mut self.branches[number];
+        branch.nominal_below = below;
         branch.nominal_quota = branch.nominal_quota.max(below);
         branch.nominal_quota
     }
@@ -138,6 +143,16 @@ impl<'a> Tree<'a> {
 
     pub fn remove_used(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.used = branch.used.saturating_sub(gpus));
+    }
+
+    /// Counts GPUs in use as a part of a minimum.
+    pub fn add_minimum(&mut self, tenant: usize, gpus: u64) {
+        self.change(tenant, |branch| branch.minimum += gpus);
+    }
+
+    /// Counts GPUs as no part of a minimum any more.
+    pub fn remove_minimum(&mut self, tenant: usize, gpus: u64) {
+        self.change(tenant, |branch| branch.minimum = branch.minimum.saturating_sub(gpus));
     }
 
     /// GPUs of a node that is cordoned but still there.
@@ -161,10 +176,28 @@ impl<'a> Tree<'a> {
 
     /// The same for quotas at this depth of the tree, or deeper.
     pub fn is_within_nominal_quota_at(&self, tenant: usize, depth: usize, gpus: u64) -> bool {
-        let deep = (self.paths[tenant].len() + 1).saturating_sub(depth);
-        self.path(tenant)
-            .take(deep)
+        self.path_at(tenant, depth)
             .any(|number| self.branches[number].has_room(gpus))
+    }
+
+    /// How many GPUs more would be within a nominal quota at this depth of the tree, or deeper.
+    pub fn nominal_quota_left_at(&self, tenant: usize, depth: usize) -> u64 {
+        let left = |branch: &Branch<'_>| branch.nominal_quota.saturating_sub(branch.used + branch.losing());
+        let branches = self.path_at(tenant, depth).map(|number| &self.branches[number]);
+        branches.map(left).max().unwrap_or(0)
+    }
+
+    /// Whether a cordoned node of `gpus` that stays would be within a nominal quota at this depth of the tree, or deeper. Other nodes
+    /// that the tenant loses do not count, as in [`Self::may_stay`].
+    pub fn may_stay_within_nominal_quota_at(&self, tenant: usize, depth: usize, gpus: u64) -> bool {
+        self.path_at(tenant, depth)
+            .any(|number| self.branches[number].used + gpus <= self.branches[number].nominal_quota)
+    }
+
+    /// The part of a tenant's path at this depth of the tree, or deeper.
+    fn path_at(&self, tenant: usize, depth: usize) -> impl Iterator<Item = usize> {
+        let deep = (self.paths[tenant].len() + 1).saturating_sub(depth);
+        self.path(tenant).take(deep)
     }
 
     /// Depths at which there are nominal quotas, the deepest first. A child of the root has depth 1.
@@ -172,6 +205,11 @@ impl<'a> Tree<'a> {
         let nominal_quota = (1..self.branches.len()).filter(|number| self.branches[*number].nominal_quota > 0);
         let depths: BTreeSet<usize> = nominal_quota.map(|number| self.depth(number)).collect();
         depths.into_iter().rev()
+    }
+
+    /// Whether any quota has a nominal quota: nobody is owed anything otherwise.
+    pub fn has_nominal_quotas(&self) -> bool {
+        self.branches[ROOT].nominal_below > 0
     }
 
     fn depth(&self, number: usize) -> usize {
@@ -276,9 +314,11 @@ impl<'a> Branch<'a> {
             children: Vec::new(),
             weight: u64::from(weight.max(1)),
             nominal_quota: 0,
+            nominal_below: 0,
             not_lendable: 0,
             limits: Vec::new(),
             used: 0,
+            minimum: 0,
             leaving: 0,
             draining: 0,
         }
@@ -296,6 +336,10 @@ impl<'a> Branch<'a> {
 
     fn borrowed(&self) -> u64 {
         self.used.saturating_sub(self.nominal_quota)
+    }
+
+    fn borrowed_minimum(&self) -> u64 {
+        self.minimum.saturating_sub(self.nominal_quota)
     }
 
     /// Decides when it is served. Nodes that it loses still count: otherwise a tenant that gives them up would be

@@ -199,6 +199,46 @@ fn gpus_are_borrowed_only_beyond_all_nominal_quotas_below_the_fork() {
 }
 
 #[test]
+fn a_nominal_quota_covers_minimums_first() {
+    with(|tree| {
+        tree.add_used(2, 24);
+        tree.add_minimum(2, 16);
+        assert!(tree.is_minimum_borrowed(0, 2, 8) && !tree.is_minimum_borrowed(0, 2, 9));
+        assert!(tree.is_borrowed(0, 2, 16), "other nodes come before minimums");
+        assert!(
+            !tree.is_minimum_borrowed(3, 2, 1),
+            "the organization's nominal quota covers it"
+        );
+        assert_eq!(tree.borrowed_minimum_gpus(2), 8, "red can be owed them");
+        assert_eq!((tree.minimum_gpus_owed_to(0), tree.minimum_gpus_owed_to(3)), (8, 0));
+        tree.add_minimum(3, 8);
+        assert_eq!(tree.borrowed_minimum_gpus(3), 8);
+        tree.remove_minimum(2, 16);
+        assert_eq!(tree.borrowed_minimum_gpus(2), 0);
+    });
+}
+
+#[test]
+fn a_minimum_is_borrowed_only_if_others_have_a_nominal_quota() {
+    let own = quota("own", "", 8, None);
+    let (quotas, tenants) = ([own], [tenant("a", "own", 1), tenant("b", "", 1)]);
+    let mut tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
+    for tenant in [0, 1] {
+        tree.add_used(tenant, 32);
+        tree.add_minimum(tenant, 32);
+    }
+    assert_eq!((tree.borrowed_minimum_gpus(0), tree.borrowed_minimum_gpus(1)), (0, 32));
+    assert_eq!(
+        (tree.nominal_quota_left_at(0, 1), tree.nominal_quota_left_at(1, 1)),
+        (0, 0)
+    );
+    tree.remove_used(0, 28);
+    tree.add_leaving(0, 8);
+    assert_eq!(tree.nominal_quota_left_at(0, 1), 0, "what leaves still counts");
+    assert!(tree.may_stay_within_nominal_quota_at(0, 1, 4) && !tree.may_stay_within_nominal_quota_at(0, 1, 5));
+}
+
+#[test]
 fn fairness_leaves_the_other_with_no_less() {
     with(|tree| {
         tree.add_used(0, 32);

@@ -208,7 +208,7 @@ impl PlanningPass<'_> {
         }
         let is_lent = self.tree.is_within_nominal_quota(tenant, free + coming)
             || free + self.tree.gpus_not_lent_by_others(tenant) <= self.available.gpus;
-        for node in &held {
+        for node in held.iter().rev() {
             self.undo_assumption(*node);
         }
         is_lent

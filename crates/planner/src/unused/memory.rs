@@ -119,7 +119,7 @@ impl PlanningPass<'_> {
         self.unused = recalled;
     }
 
-    fn replan_for(&mut self, unused: &UnusedNodes) {
+    pub(super) fn replan_for(&mut self, unused: &UnusedNodes) {
         if let Some(until) = unused.paused_until() {
             self.replan_by(until);
         }

@@ -11,7 +11,7 @@
 //! Nodes that are due go to minimums and requests of other tenants that can use exactly these ([`lacking`]), in the order in which the
 //! next plan serves them. None goes to what waits behind a gang for which the next plan would keep it ([`kept_for_first`]). Then there is a
 //! pause for the tenant that loses them ([`memory`]): nothing is refused, but its requests are served after those of all others, and nothing
-//! is reclaimed for them.
+//! is reclaimed for them, nor for those of other tenants of a Project ([`shared`]).
 //!
 //! The memory is by tenant and pool, not by request: who deletes a pod and creates it again, or renames a node group, has the same
 //! tenant. It ends when the tenant uses as many new nodes as it left unused. docs/adr/0051 says why.
@@ -20,6 +20,7 @@ mod kept;
 mod kept_for_first;
 mod lacking;
 mod memory;
+mod shared;
 
 pub use memory::remember_unused_nodes;
 pub(crate) use memory::{carry_over, remove_empty};

@@ -92,16 +92,18 @@ proptest! {
         }
     }
 
-    /// A tenant gets its nominal quota, however much others use and however long they would keep it.
+    /// A tenant gets its nominal quota, however much others use, have as a minimum, and however long they would keep it.
     #[test]
-    fn nominal_quotas_are_honoured(pool in pool(), nodes in 1..10_u64, nominal in 1..10_u64, gang in any::<bool>()) {
+    fn nominal_quotas_are_honoured(
+        pool in pool(), nodes in 1..10_u64, nominal in 1..10_u64, minimum in 0..10_u32, gang in any::<bool>(),
+    ) {
         let nominal = nominal.min(nodes);
         let reclaim = if pool.reclaim == Reclaim::Never { Reclaim::NominalQuota } else { pool.reclaim };
         let mut fleet = read_fleet(&format!("
             pool h100 gpus=8
             quota own nominal={}
             tenant t0
-            group t0/g h100 0..99
+            group t0/g h100 {minimum}..99
             tenant t1 quota=own
             group t1/g h100 0..99
             node n1..n{nodes} free

@@ -7,6 +7,7 @@ mod support;
 
 mod life;
 mod limits;
+mod minimums;
 mod unused;
 
 use berth_planner::{Action, ActionReason, Fleet, Node, NodeState, Phase, Plan, Reclaim, ScaleUpLimits, check, plan};

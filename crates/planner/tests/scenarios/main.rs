@@ -50,4 +50,5 @@ mod quotas;
 mod reclaim;
 mod release;
 mod scale_up;
+mod shared_pauses;
 mod unused;

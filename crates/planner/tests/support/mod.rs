@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pool h100 gpus=8 domains hold=600 idle=300 grace=300 order=fifo reclaim=fair-share starvation=600 scaled max-nodes=9 max-pods=99 node-gpus=8
-//! quota vision weight=2 nominal=16 lending=8 limit=32 parent=org
+//! quota vision weight=2 nominal=16 lending=8 limit=32 parent=org shared-pauses
 //! tenant a quota=vision weight=2 deleted unused=h100:8
 //! stuck d 2x8 quota=vision
 //! group a/train h100 0..8
@@ -120,6 +120,7 @@ fn quota(words: &[&str], pools: &[Pool]) -> Quota {
             "nominal" => quota.nominal_quota = of_all(value),
             "lending" => quota.lending_limit = of_all(value),
             "limit" => quota.limit = of_all(value),
+            "shared-pauses" => quota.shares_pauses = true,
             "total" => quota.total_limit = Some(number(value)),
             "product-limit" => {
                 let (product, limit) = value.split_once(':').expect("product-limit=PRODUCT:GPUS");

@@ -10,9 +10,34 @@ const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 /// The limits of the users of one Project.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLimits {
-    named: BTreeMap<String, UserAmounts>,
+    named: BTreeMap<String, OfUser>,
     /// Of each user without a name here.
-    others: UserAmounts,
+    others: OfUser,
+}
+
+/// The limits of one user, by resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OfUser {
+    /// Of all pods together.
+    all: UserAmounts,
+    /// Of the pods in one tenant.
+    per_tenant: UserAmounts,
+}
+
+impl OfUser {
+    /// Of several limits of a resource the first counts.
+    fn new(quota: &UserQuota) -> Self {
+        let mut limits = Self::default();
+        for limit in quota.limits.iter().rev() {
+            let resource = || limit.resource.clone();
+            limits.all.insert(resource(), limit.limit.into());
+            let per_tenant = limit.limit_per_tenant;
+            limits
+                .per_tenant
+                .extend(per_tenant.map(|most| (resource(), most.into())));
+        }
+        limits
+    }
 }
 
 impl UserLimits {
@@ -20,14 +45,11 @@ impl UserLimits {
     pub fn new(quotas: &[UserQuota]) -> Self {
         let mut limits = Self::default();
         for quota in quotas.iter().rev() {
-            let amounts = quota.limits.iter().rev();
-            let amounts = amounts
-                .map(|limit| (limit.resource.clone(), u64::from(limit.limit)))
-                .collect();
+            let own = OfUser::new(quota);
             if quota.user == ALL_USERS {
-                limits.others = amounts;
+                limits.others = own;
             } else {
-                limits.named.insert(quota.user.clone(), amounts);
+                limits.named.insert(quota.user.clone(), own);
             }
         }
         limits
@@ -48,11 +70,20 @@ impl UserLimits {
 
     /// The limits of a user, by resource. Without an entry there are none.
     pub fn of(&self, user: &str) -> Option<&UserAmounts> {
-        let limits = match self.named.get(user) {
-            None if user == PLATFORM_USER => return None,
-            None => &self.others,
-            Some(own) => own,
-        };
+        let limits = &self.find(user)?.all;
         (!limits.is_empty()).then_some(limits)
+    }
+
+    /// The limits of what a user has in one tenant, by resource. Each is one of a resource that [`UserLimits::of`] limits as well.
+    pub fn per_tenant(&self, user: &str) -> Option<&UserAmounts> {
+        Some(&self.find(user)?.per_tenant)
+    }
+
+    fn find(&self, user: &str) -> Option<&OfUser> {
+        match self.named.get(user) {
+            None if user == PLATFORM_USER => None,
+            None => Some(&self.others),
+            own => own,
+        }
     }
 }

@@ -25,6 +25,8 @@ pub type UserAmounts = BTreeMap<String, u64>;
 pub struct UserPod {
     /// UID of the host pod.
     pub uid: String,
+    /// Names its tenant among all of the Project.
+    pub tenant: String,
     /// Its user, as [`UserLimits::find_user`] says.
     pub user: String,
     /// What it requests.
@@ -62,6 +64,8 @@ pub struct LimitExceeded {
     pub requested: u64,
     /// Whether a gang requests it.
     pub is_of_gang: bool,
+    /// Whether it is the limit of what the user has in one tenant.
+    pub is_per_tenant: bool,
 }
 
 impl fmt::Display for LimitExceeded {
@@ -73,20 +77,22 @@ impl fmt::Display for LimitExceeded {
             limit,
             requested,
             is_of_gang,
+            is_per_tenant,
         } = self;
         let subject = if *is_of_gang { "the gang of the pod" } else { "the pod" };
+        let place = if *is_per_tenant { " in this tenant" } else { "" };
         if requested > limit {
             return write!(
                 f,
-                "{subject} requests {requested} {resource}, and all pods of user {user} together may have {limit}: request less, or ask \
-                 the platform team to raise spec.userQuotas of the Project"
+                "{subject} requests {requested} {resource}, and all pods of user {user}{place} together may have {limit}: request less, or \
+                 ask the platform team to raise spec.userQuotas of the Project"
             );
         }
         write!(
             f,
-            "all pods of user {user} together may have {limit} {resource} at the same time, and {subject} requests {requested}: it starts \
-             when enough other pods of the user have ended. Delete what is no longer needed, or ask the platform team to raise \
-             spec.userQuotas of the Project"
+            "all pods of user {user}{place} together may have {limit} {resource} at the same time, and {subject} requests {requested}: it \
+             starts when enough other pods of the user{place} have ended. Delete what is no longer needed, or ask the platform team to \
+             raise spec.userQuotas of the Project"
         )
     }
 }
@@ -116,6 +122,7 @@ pub struct UserOutcome {
 /// Pods of one user that are admitted together.
 struct Unit<'a> {
     user: &'a str,
+    tenant: &'a str,
     members: Vec<&'a UserPod>,
     /// Members of a gang that do not exist yet.
     missing: u32,
@@ -126,43 +133,72 @@ struct Unit<'a> {
 /// The pods of one user in a gang.
 #[derive(Default)]
 struct OfGang<'a> {
+    tenant: &'a str,
     waiting: Vec<&'a UserPod>,
     is_started: bool,
     /// The largest size that they name.
     size: u32,
 }
 
+/// What pods of a user have, in one tenant or in all.
+#[derive(Default)]
+struct Taken {
+    /// By pods that are admitted.
+    used: UserAmounts,
+    /// What the rest of gangs that start now will need, in this decision only: members that ended are not known.
+    later: UserAmounts,
+}
+
 /// Decides which of the pods that wait may start. What was admitted stays admitted, also above the limits. Of the rest the most important is
 /// first, then the oldest; one that does not fit leaves its place to the next that does.
 pub fn decide_users(limits: &UserLimits, pods: &[UserPod]) -> UserOutcome {
     let mut outcome = UserOutcome::default();
+    let mut of_users: BTreeMap<&str, Taken> = BTreeMap::new();
+    let mut in_tenants: BTreeMap<(&str, &str), Taken> = BTreeMap::new();
     for pod in pods {
-        let of_user = outcome.users.entry(pod.user.clone()).or_default();
+        let of_user = of_users.entry(&pod.user).or_default();
         if pod.is_admitted {
             add(&mut of_user.used, &pod.amounts, 1);
+            let in_tenant = in_tenants.entry((pod.user.as_str(), pod.tenant.as_str())).or_default();
+            add(&mut in_tenant.used, &pod.amounts, 1);
         }
     }
-    // What the rest of gangs that start now will need, in this decision only: members that ended are not known.
-    let mut promised: BTreeMap<&str, UserAmounts> = BTreeMap::new();
     for unit in build_units(pods) {
-        let (requested, rest) = request(&unit);
-        let of_user = outcome.users.entry(unit.user.to_owned()).or_default();
-        let promised = promised.entry(unit.user).or_default();
-        if let Some(shortage) = find_shortage(limits, unit.user, (&of_user.used, &*promised), (&requested, &rest)) {
+        let needs = request(&unit);
+        let of_user = of_users.entry(unit.user).or_default();
+        let in_tenant = in_tenants.entry((unit.user, unit.tenant)).or_default();
+        let shortage = find_shortage(limits.of(unit.user), of_user, &needs);
+        let in_this = || {
+            let shortage = find_shortage(limits.per_tenant(unit.user), in_tenant, &needs)?;
+            Some((shortage, true))
+        };
+        if let Some(((resource, limit, requested), is_per_tenant)) =
+            shortage.map(|found| (found, false)).or_else(in_this)
+        {
             let shortage = LimitExceeded {
+                user: unit.user.to_owned(),
+                resource,
+                limit,
+                requested,
                 is_of_gang: unit.members.len() > 1 || unit.missing > 0,
-                ..shortage
+                is_per_tenant,
             };
+            let of_user = outcome.users.entry(unit.user.to_owned()).or_default();
             for pod in &unit.members {
                 of_user.waiting += 1;
                 of_user.first.get_or_insert_with(|| shortage.clone());
                 outcome.waiting.insert(pod.uid.clone(), shortage.clone());
             }
         } else {
-            add(promised, &rest, 1);
-            add(&mut of_user.used, &requested, 1);
+            for taken in [of_user, in_tenant] {
+                add(&mut taken.used, &needs.now, 1);
+                add(&mut taken.later, &needs.later, 1);
+            }
             outcome.admitted.extend(unit.members.iter().map(|pod| pod.uid.clone()));
         }
+    }
+    for (user, taken) in of_users {
+        outcome.users.entry(user.to_owned()).or_default().used = taken.used;
     }
     outcome
 }
@@ -185,6 +221,7 @@ fn build_units(pods: &[UserPod]) -> Vec<Unit<'_>> {
         match &pod.gang {
             Some(gang) => {
                 let of_gang = gangs.entry((gang.name.as_str(), pod.user.as_str())).or_default();
+                of_gang.tenant = &pod.tenant;
                 of_gang.size = of_gang.size.max(gang.size);
                 *present.entry(gang.name.as_str()).or_default() += 1;
                 if pod.is_admitted {
@@ -196,6 +233,7 @@ fn build_units(pods: &[UserPod]) -> Vec<Unit<'_>> {
             None if pod.is_admitted => {}
             None => units.push(Unit {
                 user: &pod.user,
+                tenant: &pod.tenant,
                 members: vec![pod],
                 missing: 0,
                 is_started: false,
@@ -208,6 +246,7 @@ fn build_units(pods: &[UserPod]) -> Vec<Unit<'_>> {
         let missing = of_gang.size.saturating_sub(present);
         Unit {
             user,
+            tenant: of_gang.tenant,
             members: of_gang.waiting,
             missing: if of_gang.is_started { 0 } else { missing },
             is_started: of_gang.is_started,
@@ -222,44 +261,40 @@ fn build_units(pods: &[UserPod]) -> Vec<Unit<'_>> {
     units
 }
 
-/// What a unit requests of its user's limits, and what the members that do not exist yet will request: as much as the largest that exists.
-fn request(unit: &Unit<'_>) -> (UserAmounts, UserAmounts) {
-    let (mut requested, mut largest) = (UserAmounts::new(), UserAmounts::new());
+/// What a unit needs of its user's limits.
+struct Needs {
+    /// What its pods request.
+    now: UserAmounts,
+    /// What the members that do not exist yet will request: each as much as the largest that exists.
+    later: UserAmounts,
+}
+
+fn request(unit: &Unit<'_>) -> Needs {
+    let (mut now, mut largest) = (UserAmounts::new(), UserAmounts::new());
     for pod in &unit.members {
-        add(&mut requested, &pod.amounts, 1);
+        add(&mut now, &pod.amounts, 1);
         for (resource, amount) in &pod.amounts {
             let most = largest.entry(resource.clone()).or_default();
             *most = (*most).max(*amount);
         }
     }
-    let mut rest = UserAmounts::new();
+    let mut later = UserAmounts::new();
     if unit.missing > 0 {
-        add(&mut rest, &largest, unit.missing.into());
+        add(&mut later, &largest, unit.missing.into());
     }
-    (requested, rest)
+    Needs { now, later }
 }
 
-/// The first limit of a user that a request exceeds. `used` is what the user's pods have, and `later` what the rest of gangs that start now will need.
-fn find_shortage(
-    limits: &UserLimits,
-    user: &str,
-    (used, later): (&UserAmounts, &UserAmounts),
-    (requested, rest): (&UserAmounts, &UserAmounts),
-) -> Option<LimitExceeded> {
+/// The first of these limits that would be exceeded: the resource, the limit, and what is needed of it.
+fn find_shortage(limits: Option<&UserAmounts>, taken: &Taken, needs: &Needs) -> Option<(String, u64, u64)> {
     let sum = |a: &UserAmounts, b: &UserAmounts, resource: &str| {
         let amount = |amounts: &UserAmounts| amounts.get(resource).copied().unwrap_or_default();
         amount(a).saturating_add(amount(b))
     };
-    let mut limits = limits.of(user).into_iter().flatten();
+    let mut limits = limits.into_iter().flatten();
     limits.find_map(|(resource, limit)| {
-        let needs = sum(requested, rest, resource);
-        let is_exceeded = needs > 0 && sum(used, later, resource).saturating_add(needs) > *limit;
-        is_exceeded.then(|| LimitExceeded {
-            user: user.to_owned(),
-            resource: resource.clone(),
-            limit: *limit,
-            requested: needs,
-            is_of_gang: false,
-        })
+        let needed = sum(&needs.now, &needs.later, resource);
+        let is_exceeded = needed > 0 && sum(&taken.used, &taken.later, resource).saturating_add(needed) > *limit;
+        is_exceeded.then(|| (resource.clone(), *limit, needed))
     })
 }

@@ -12,6 +12,7 @@ fn quota(user: &str, limits: &[(&str, u32)]) -> UserQuota {
             .map(|(resource, limit)| UserLimit {
                 resource: (*resource).into(),
                 limit: *limit,
+                limit_per_tenant: None,
             })
             .collect(),
     }
@@ -67,6 +68,40 @@ fn the_oldest_that_fit_start_and_the_others_say_why_not() {
     let alice = &outcome.users["alice"];
     assert_eq!((alice.used[GPU], alice.used[PODS], alice.waiting), (8, 4, 2));
     assert_eq!(outcome.users["bob"].waiting, 0);
+}
+
+#[test]
+fn one_tenant_does_not_take_all_of_a_limit() {
+    let mut of_all = quota(ALL_USERS, &[(GPU, 8), (PODS, 9)]);
+    of_all.limits[0].limit_per_tenant = Some(6);
+    let limits = UserLimits::new(&[of_all]);
+    let in_tenant = |tenant: &str, pod: UserPod| UserPod {
+        tenant: tenant.into(),
+        ..pod
+    };
+    // The admin of b creates pods in the name of alice, and no node is for them.
+    let pods = [
+        in_tenant("b", admitted(pod("b0", "alice", 4, 0))),
+        in_tenant("b", pod("b1", "alice", 4, 1)),
+        in_tenant("b", pod("b2", "alice", 2, 2)),
+        in_tenant("a", pod("a0", "alice", 2, 3)),
+        in_tenant("a", pod("a1", "alice", 1, 4)),
+        in_tenant("b", pod("bob", "bob", 6, 5)),
+    ];
+    let outcome = decide_users(&limits, &pods);
+    assert_eq!(names(&outcome), ["a0", "b2", "bob"]);
+    assert_eq!(outcome.users["alice"].used[GPU], 8);
+    let why = |pod: &str| (outcome.waiting[pod].limit, outcome.waiting[pod].is_per_tenant);
+    assert_eq!((why("b1"), why("a1")), ((6, true), (8, false)));
+    let text = outcome.waiting["b1"].to_string();
+    assert!(text.contains("user alice in this tenant together may have 6"), "{text}");
+    // Nor a gang, with pods that do not exist yet.
+    let gang = in_tenant("b", member(pod("m0", "alice", 1, 1), "train", 3));
+    let outcome = decide_users(&limits, &[pods[0].clone(), gang]);
+    assert_eq!(
+        (outcome.waiting["m0"].requested, outcome.waiting["m0"].is_per_tenant),
+        (3, true)
+    );
 }
 
 #[test]

@@ -166,8 +166,8 @@ pub trait ToHost: Sync {
         desired.clone()
     }
 
-    /// How many requests controllers of the host make because a host object becomes `desired`. They make a few a second for all tenants together, so
-    /// writes wait if they are too many. `is_new` says whether the object is made, or one that exists is changed.
+    /// How many requests controllers of the host make because a host object becomes `desired`, or what else that costs all tenants, as a number of these. They
+    /// make a few a second for all tenants together, so writes wait if they are too many. `is_new` says whether the object is made, or one that exists is changed.
     fn controller_requests(&self, _desired: &Value, _is_new: bool) -> u64 {
         0
     }

@@ -6,6 +6,7 @@
 //! higher, because Berth adds entries, and so do webhooks of the host. No reasonable workload reaches either.
 
 mod bytes;
+mod devices;
 mod network;
 mod object;
 mod pod;
@@ -16,6 +17,7 @@ pub use bytes::{
     MAX_ADDED_POD_BYTES, MAX_NAMESPACE_LABELS, MAX_POD_SECRET_BYTES, MAX_POD_SPEC_BYTES, MAX_SERVICE_VARIABLE_BYTES,
     check_pod_bytes, count_bytes,
 };
+pub use devices::{RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, compilation_requests};
 pub use network::{NETWORK_POLICY_RULES, NETWORK_POLICY_SELECTOR, SERVICE, SERVICE_PORTS};
 pub use object::{MAX_OBJECT_BYTES, MAX_OBJECT_LABELS, check_object};
 pub use pod::{POD, RUNNING_POD};

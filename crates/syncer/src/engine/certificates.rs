@@ -16,8 +16,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 
-/// Interval of checks whether the tenant has the Node of a pod by now.
-const NODE_POLL: SignedDuration = SignedDuration::from_secs(2);
+/// Interval of checks whether the tenant has the Node of a pod by now, and whether another key may be made.
+const POLL: SignedDuration = SignedDuration::from_secs(2);
+/// Keys that are made at a time. One can take a processor for seconds, and pods choose which.
+pub(super) const KEYS_AT_A_TIME: usize = 2;
 
 /// The requests of pods that wait or have ended, by pod and source.
 #[derive(Default)]
@@ -108,8 +110,9 @@ pub(super) async fn collect(
                     continue;
                 };
                 let nodes = engine.cache.stores.tenant(KindId::Node);
-                let Some(node) = nodes.get(&Name::new("", node_name)) else {
-                    let soon = now.checked_add(NODE_POLL).unwrap_or(now);
+                let node = nodes.get(&Name::new("", node_name));
+                let (Some(node), Ok(_turn)) = (node, engine.key_turns.try_acquire()) else {
+                    let soon = now.checked_add(POLL).unwrap_or(now);
                     found.look_again = found.look_again.into_iter().chain([soon]).min();
                     continue;
                 };
@@ -210,3 +213,6 @@ async fn request(
         at: Timestamp::now(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | a place of its [user](super::user_waits) | one user would fill the lines after it |
 //! | room for its [claims of devices](super::device_claims) | it comes when work ends, which can take hours. With a place in the waiting room, a pod would keep others from the host that need no claims, or lose the place again and again. Only gangs keep it while they wait for what follows |
+//! | a place in the [room of pods with devices](super::device_room), if it has any | these places are few, and a pod that waits for one takes none of the next |
 //! | a place in the [waiting room](super::room_waits) | what follows takes minutes |
 //! | [bytes](super::host_bytes) on the host | there is no line for them: the pod keeps its places and tries again |
 //! | its turn for [requests and bytes](super::turns) | they come at a rate. A pod that waits for requests lends its place in the waiting room |

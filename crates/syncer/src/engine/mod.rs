@@ -23,6 +23,7 @@ mod create;
 mod decide;
 mod delete;
 mod device_claims;
+mod device_room;
 mod dropped;
 pub(crate) mod endpoint_changes;
 mod gang_claims;
@@ -90,7 +91,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 
 /// Time between full scans of both sides.
@@ -147,6 +151,8 @@ pub struct Engine {
     rest_begins: Notify,
     /// Which pods may be on the host without a node.
     waiting_room: Mutex<waiting_room::WaitingRoom>,
+    /// The same of pods for which the host's scheduler allocates devices.
+    device_room: Mutex<waiting_room::WaitingRoom>,
     /// Which pods of users with limits may wait on the host.
     user_places: Mutex<user_places::UserPlaces>,
     /// The schedule for which pods were reconciled last.
@@ -161,6 +167,8 @@ pub struct Engine {
     node_placements: Mutex<HashMap<Name, String>>,
     /// Certificates that pods wait for.
     certificates: Mutex<certificates::Requests>,
+    /// Turns to make keys for certificates.
+    key_turns: Semaphore,
     /// Since when Secrets of pods have no host pod.
     orphaned_secrets: Mutex<HashMap<Name, tokio::time::Instant>>,
     /// Wakes the watches of host objects that wait for the first of their kind.
@@ -227,6 +235,7 @@ impl Engine {
             windows: admit::new_windows(&cache),
             rest_begins: Notify::new(),
             waiting_room: room_waits::new_waiting_room(&cache),
+            device_room: device_room::new_device_room(&cache),
             user_places: user_waits::new_user_places(&cache),
             groups: gang::groups(&cache),
             group_sizes: Mutex::default(),
@@ -257,6 +266,7 @@ impl Engine {
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
             certificates: Mutex::default(),
+            key_turns: Semaphore::new(certificates::KEYS_AT_A_TIME),
             orphaned_secrets: Mutex::default(),
         })
     }

@@ -1,5 +1,5 @@
-//! What the two places have in common that a pod needs before it comes to the host: that of its [user](super::user_waits), and that in the
-//! [waiting room](super::room_waits). A place goes with the pod, not with the attempt to create it.
+//! What the places have in common that a pod needs before it comes to the host: that of its [user](super::user_waits), and that in the
+//! [waiting room](super::room_waits), or in [two](super::device_room) of these. A place goes with the pod, not with the attempt to create it.
 //!
 //! | the attempt | the pod |
 //! |---|---|
@@ -76,7 +76,8 @@ impl ObjectSync<'_> {
         if lock(&engine.user_places).is_waiting(name) {
             return Some(user_waits::NO_PLACE_OF_USER);
         }
-        let is_waiting = lock(&engine.waiting_room).is_waiting(name);
+        let mut rooms = engine.rooms().into_iter();
+        let is_waiting = rooms.any(|room| lock(room).is_waiting(name));
         is_waiting.then_some(room_waits::NO_ROOM)
     }
 
@@ -91,9 +92,11 @@ impl ObjectSync<'_> {
             engine.observe_in_room(name);
         } else {
             let of_user = lock(&engine.user_places).forget(name);
-            let in_room = lock(&engine.waiting_room).forget(name);
             engine.let_in(of_user);
-            engine.let_in(in_room);
+            for room in engine.rooms() {
+                let in_room = lock(room).forget(name);
+                engine.let_in(in_room);
+            }
         }
     }
 

@@ -1,8 +1,8 @@
-//! Lets pods wait until there is a place for them in the [waiting room](super::waiting_room), and brings it up to date when pods change on
-//! either side.
+//! Lets pods wait until there is a place for them in the [waiting room](super::waiting_room), and before that in the
+//! [one for pods with devices](super::device_room), and brings both up to date when pods change on either side.
 
 use super::{
-    Engine, Outcome, admit, lock,
+    Engine, Outcome, admit, device_room, lock,
     places::Presence,
     to_host::ObjectSync,
     waiting_room::{Answer, Checked, OnHost, Shape, WaitingRoom},
@@ -32,11 +32,17 @@ const TOO_MANY: &str = "TooManyWaitingPods";
 
 /// The waiting room of a tenant.
 pub(super) fn new_waiting_room(cache: &Cache) -> Mutex<WaitingRoom> {
+    let (most, of_user) = count_places(cache);
+    Mutex::new(WaitingRoom::new(most, of_user))
+}
+
+/// Places of a tenant, and how many pods of one user may wait on the host, if users have limits.
+pub(super) fn count_places(cache: &Cache) -> (usize, Option<usize>) {
     let tenant = &cache.tenant;
     let number = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
     let of_user = tenant.host_limits.waiting_pods_of_user;
     let of_user = tenant.users.are_limited.then(|| number(of_user));
-    Mutex::new(WaitingRoom::new(number(tenant.host_limits.waiting_pods), of_user))
+    (number(tenant.host_limits.waiting_pods), of_user)
 }
 
 impl Engine {
@@ -60,11 +66,11 @@ impl Engine {
 
     /// Brings it up to date after the gang of a pod, or the size of its gang, may have changed.
     pub(super) fn regroup_in_room(&self, name: &Name, gang: Option<&Gang>) {
-        let mut room = lock(&self.waiting_room);
-        let is_known = room.knows(name);
-        let admitted = room.regroup(name, gang);
-        drop(room);
-        self.let_in(admitted);
+        let is_known = lock(&self.waiting_room).knows(name);
+        for room in self.rooms() {
+            let admitted = lock(room).regroup(name, gang);
+            self.let_in(admitted);
+        }
         // Members that have a node are known as well: those that are missing depend on it.
         if !is_known && gang.is_some() && self.cache.stores.host(KindId::Pod).contains(name) {
             self.restore_in_room(name);
@@ -73,20 +79,32 @@ impl Engine {
 
     /// Lets pods in for which others have waited for long enough, lets those that have waited for long say so, and publishes how many there are.
     pub(super) fn check_waiting_room(&self) {
-        let mut room = lock(&self.waiting_room);
-        let Checked { admitted, late } = room.check(Instant::now());
+        let mut held = 0;
+        for room in self.rooms() {
+            let mut room = lock(room);
+            let Checked { admitted, late } = room.check(Instant::now());
+            held += room.waiting();
+            drop(room);
+            self.let_in(admitted);
+            self.let_in(late);
+        }
         let metrics = &self.metrics.waiting_room;
+        let room = lock(&self.waiting_room);
         admit::set(&metrics.placed, room.placed());
         admit::set(&metrics.kept, room.kept());
-        admit::set(&metrics.held, room.waiting());
-        drop(room);
-        self.let_in(admitted);
-        self.let_in(late);
+        admit::set(&metrics.held, held);
     }
 
-    /// Notes what became of a pod. Returns whether it is known.
+    /// Notes what became of a pod. Returns whether it is known: whether it has asked for a place in the room of all pods, which comes last.
     pub(super) fn observe_in_room(&self, name: &Name) -> bool {
-        let mut room = lock(&self.waiting_room);
+        let [of_devices, of_all] = self.rooms();
+        self.observe_in(of_devices, name);
+        self.observe_in(of_all, name)
+    }
+
+    /// The same in one room.
+    fn observe_in(&self, room: &Mutex<WaitingRoom>, name: &Name) -> bool {
+        let mut room = lock(room);
         if !room.knows(name) {
             return false;
         }
@@ -100,22 +118,25 @@ impl Engine {
 
     /// Pods of a gang wait for places of their user, and may do so for long: those that have one do not wait for them.
     pub(super) fn expect_no_more(&self, gang: &Name) {
-        let admitted = lock(&self.waiting_room).expect_no_more(gang);
-        self.let_in(admitted);
+        for room in self.rooms() {
+            let admitted = lock(room).expect_no_more(gang);
+            self.let_in(admitted);
+        }
     }
 
     /// Counts a pod on the host that has not asked for a place.
     fn restore_in_room(&self, name: &Name) {
         let stores = &self.cache.stores;
         if let Some(pod) = stores.tenant(KindId::Pod).get(name).map(|pod| pod.object()) {
-            let (_, request) = self.request(name, &pod);
-            let shape = self.shape(&pod);
-            let mut room = lock(&self.waiting_room);
-            // While the room is locked, as above: one that is gone by now would have the place for ever.
-            let host = stores.host(KindId::Pod).get(name);
-            let admitted = room.restore(&shape, request, self.find_on_host(name, host.as_deref()));
-            drop(room);
-            self.let_in(admitted);
+            for (room, shape) in self.rooms_of(&pod) {
+                let (_, request) = self.request(name, &pod);
+                let mut room = lock(room);
+                // While the room is locked, as above: one that is gone by now would have the place for ever.
+                let host = stores.host(KindId::Pod).get(name);
+                let admitted = room.restore(&shape, request, self.find_on_host(name, host.as_deref()));
+                drop(room);
+                self.let_in(admitted);
+            }
         }
     }
 
@@ -129,28 +150,33 @@ impl Engine {
         }
     }
 
-    fn shape(&self, pod: &Value) -> Shape {
+    pub(super) fn shape(&self, pod: &Value) -> Shape {
         shape::of(self.cache.tenant.users, pod).into()
     }
 }
 
 impl ObjectSync<'_> {
-    /// Asks for a place for a pod that is to be created. Returns how long it has waited so far, if there is none.
+    /// Asks for a place for a pod that is to be created, in one room after the other. Returns how long it has waited so far, if there is none.
     pub(super) fn ask_for_room(&self, pod: &Value) -> Option<Duration> {
-        let Self { engine, id, name, .. } = self;
-        if *id != KindId::Pod {
+        if self.id != KindId::Pod {
             return None;
         }
+        let mut rooms = self.engine.rooms_of(pod);
+        rooms.find_map(|(room, shape)| self.ask_in(room, &shape, pod))
+    }
+
+    /// The same in one room.
+    fn ask_in(&self, room: &Mutex<WaitingRoom>, shape: &Shape, pod: &Value) -> Option<Duration> {
+        let Self { engine, name, .. } = self;
         let (_, request) = engine.request(name, pod);
         let gang = request.gang.as_ref().map(|gang| gang.name.clone());
-        let shape = engine.shape(pod);
-        let Answer { waits, admitted } = lock(&engine.waiting_room).ask(&shape, request, Instant::now());
+        let Answer { waits, admitted } = lock(room).ask(shape, request, Instant::now());
         engine.let_in(admitted);
         if let Some(gang) = gang
             && engine.has_waiting_of_user(pod, &gang)
         {
             engine.expect_no_more(&gang);
-            return waits.filter(|_| lock(&engine.waiting_room).is_waiting(name));
+            return waits.filter(|_| lock(room).is_waiting(name));
         }
         waits
     }
@@ -171,21 +197,27 @@ impl ObjectSync<'_> {
     pub(super) fn lend_room(&self) {
         let Self { engine, id, name, .. } = self;
         if *id == KindId::Pod {
-            let admitted = lock(&engine.waiting_room).lend(name);
-            engine.let_in(admitted);
+            for room in engine.rooms() {
+                let admitted = lock(room).lend(name);
+                engine.let_in(admitted);
+            }
         }
     }
 
     /// Whether others may have the place of a pod.
     pub(super) fn has_lent_room(&self) -> bool {
-        self.id == KindId::Pod && lock(&self.engine.waiting_room).has_lent(self.name)
+        let has_lent = |room: &Mutex<WaitingRoom>| lock(room).has_lent(self.name);
+        self.id == KindId::Pod && self.engine.rooms().into_iter().any(has_lent)
     }
 
     /// Says in the tenant why a pod waits, once.
     async fn report_full_room(&self, stored: &Stored, pod: &Value) {
-        let message = {
-            let room = lock(&self.engine.waiting_room);
-            describe_wait(self.engine.cache.tenant.host_limits.waiting_pods, room.most_alike())
+        let engine = self.engine;
+        let message = if lock(&engine.device_room).is_waiting(self.name) {
+            device_room::describe_wait(&engine.cache)
+        } else {
+            let alike = lock(&engine.waiting_room).most_alike();
+            describe_wait(engine.cache.tenant.host_limits.waiting_pods, alike)
         };
         let status = self.kind.not_synced_status(pod, TOO_MANY, &message, Timestamp::now());
         self.report_line((stored, pod), status, (TOO_MANY, &message)).await;

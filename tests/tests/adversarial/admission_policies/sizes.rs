@@ -1,7 +1,7 @@
 //! Objects that hold more than the components that all tenants share can work with.
 
 use super::{StolenCredential, expect_denied, with};
-use berth_sync_rules::translation::sizes::{DISRUPTION_BUDGET, POD, RUNNING_POD};
+use berth_sync_rules::translation::sizes::{DISRUPTION_BUDGET, POD, RESOURCE_CLAIM, RUNNING_POD};
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
     policy::v1::PodDisruptionBudget,
@@ -19,6 +19,7 @@ pub(super) async fn validate(credential: &StolenCredential, admin: &Client) {
     network_policies(credential).await;
     disruption_budgets(credential).await;
     budgets_from_before_the_limits(credential, admin).await;
+    claims_of_devices(credential).await;
     objects_that_nobody_could_delete(credential).await;
 }
 
@@ -285,4 +286,59 @@ async fn budgets_from_before_the_limits(credential: &StolenCredential, admin: &C
         change(&json!({"spec": {"selector": {"matchLabels": {"more": "a"}}}})).await,
     );
     as_admin.delete("large", &DeleteParams::default()).await.unwrap();
+}
+
+async fn claims_of_devices(credential: &StolenCredential) {
+    let asked = |name: usize, selectors: usize| {
+        let selectors = repeated(selectors, |_| json!({"cel": {"expression": "true"}}));
+        json!({"name": format!("a{name}"), "deviceClassName": "gpu", "selectors": selectors})
+    };
+    // The API server itself admits eight alternatives of a request.
+    let either = |count: usize, selectors: usize| {
+        let numbers: Vec<usize> = (0..count).collect();
+        let requests = numbers.chunks(8).enumerate().map(|(index, part)| {
+            let alternatives: Vec<Value> = part.iter().map(|number| asked(*number, selectors)).collect();
+            json!({"name": format!("r{index}"), "firstAvailable": alternatives})
+        });
+        json!({"devices": {"requests": requests.collect::<Vec<_>>()}})
+    };
+    let exactly = |count: usize| {
+        let request = |number: usize| {
+            let mut asked = asked(number, 13);
+            asked.as_object_mut().unwrap().remove("name");
+            json!({"name": format!("r{number}"), "exactly": asked})
+        };
+        json!({"devices": {"requests": repeated(count, request)}})
+    };
+    let [most_alternatives, most_expressions] = [0, 1].map(|index: usize| RESOURCE_CLAIM[index].on_host);
+    assert_eq!((most_alternatives, most_expressions), (64, 64));
+    for (message, allowed, denied) in [
+        (
+            "requests: alternatives: one object may have at most 64",
+            either(64, 0),
+            either(65, 0),
+        ),
+        (
+            "requests: expressions: one object may have at most 64",
+            either(64, 1),
+            either(33, 2),
+        ),
+        (
+            "requests: expressions: one object may have at most 64",
+            exactly(4),
+            exactly(5),
+        ),
+    ] {
+        for kind in ["ResourceClaim", "ResourceClaimTemplate"] {
+            let object = |spec: &Value| {
+                let spec = match kind {
+                    "ResourceClaim" => spec.clone(),
+                    _ => json!({ "spec": spec }),
+                };
+                credential.object("resource.k8s.io/v1", kind, &json!({ "spec": spec }))
+            };
+            credential.expect_allowed(&object(&allowed)).await;
+            credential.expect_denied(message, &object(&denied)).await;
+        }
+    }
 }

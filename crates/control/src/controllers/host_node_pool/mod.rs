@@ -38,16 +38,15 @@ pub async fn reconcile(context: &HostNodePoolContext, name: &str) -> Result<Opti
     let before = pool.status.clone().unwrap_or_default();
     let all = context.stores.nodes.state();
     let (found, mut updates): (_, Vec<ConditionUpdate>) = if pool.spec.is_shared() {
-        let slices = |node: &str| context.stores.slices.of(node).len();
+        let slices = |node: &str| context.stores.slices.count(node);
         let (found, update) = observe_shared_pool(&pool, &context.stores.pools.state(), &all, slices);
         (found, vec![update])
     } else {
-        let slices = |node: &str| context.stores.slices.of(node).into_values().collect();
         let (found, updates) = observe_pool(
             &pool,
             &PoolSelectors::from_pools(&context.stores.pools.state()),
             &all,
-            slices,
+            &context.stores.slices,
         );
         (found, updates.into())
     };

@@ -2,11 +2,12 @@
 
 use super::validate::{check_health, validate_pool};
 use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, conditions::ConditionUpdate};
-use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, is_assignable, transitions::MIG_CONFIG};
+use berth_node_lifecycle::{
+    Assignment, AssignmentState, PoolSelectors, devices::Slices, is_assignable, transitions::MIG_CONFIG,
+};
 use berth_planner::MAX_NODE_GPUS;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -19,6 +20,9 @@ const PRODUCT_LABELS: [&str; 3] = [
     "gpu.intel.com/product",
 ];
 
+/// Products and driver versions of a pool that are named. Who is root on a node can publish more.
+const MOST_NAMED: usize = 16;
+
 /// The nodes of a pool, counted.
 #[derive(Default)]
 pub(super) struct PoolNodes {
@@ -30,16 +34,18 @@ pub(super) struct PoolNodes {
     pub(super) drivers: BTreeSet<String>,
     pub(super) contested: Vec<String>,
     pub(super) quarantined: Vec<String>,
+    /// Nodes with more `ResourceSlices` than are read.
+    pub(super) with_unknown_devices: Vec<String>,
     /// GPUs on free nodes and whether all nodes are free, by topology domain.
     pub(super) domains: BTreeMap<String, (i64, bool)>,
 }
 
-/// Counts a pool's nodes and validates the pool. `slices` gives the specs of the `ResourceSlices` of a node.
+/// Counts a pool's nodes and validates the pool.
 pub(super) fn observe_pool(
     pool: &HostNodePool,
     pools: &PoolSelectors,
     nodes: &[Arc<Node>],
-    slices: impl Fn(&str) -> Vec<Value>,
+    slices: &Slices,
 ) -> (HostNodePoolStatus, [ConditionUpdate; 2]) {
     let mut found = PoolNodes::default();
     let name = pool.name_any();
@@ -54,11 +60,12 @@ pub(super) fn observe_pool(
             }
             _ => continue,
         }
-        found.add_node(pool, node, &slices(&node.name_any()));
+        found.add_node(pool, node, slices);
     }
     found.contested.sort();
     found.quarantined.sort();
-    let updates = [validate_pool(pool, &found), check_health(&found.quarantined)];
+    found.with_unknown_devices.sort();
+    let updates = [validate_pool(pool, &found), check_health(&found)];
     let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
     let has_gpus = pool.spec.gpu_resource_name.is_some();
     let status = HostNodePoolStatus {
@@ -75,13 +82,18 @@ pub(super) fn observe_pool(
 }
 
 impl PoolNodes {
-    fn add_node(&mut self, pool: &HostNodePool, node: &Node, slices: &[Value]) {
+    fn add_node(&mut self, pool: &HostNodePool, node: &Node, slices: &Slices) {
+        let name = node.name_any();
+        let has_unknown_devices = slices.exceed_limits(&name);
+        if has_unknown_devices {
+            self.with_unknown_devices.push(name.clone());
+        }
         let counts = &mut self.counts;
         counts.total += 1;
         let gpus = allocatable_gpus(pool, node);
         let mut is_free = false;
         match Assignment::read(node) {
-            None if is_assignable(node) => {
+            None if is_assignable(node) && !has_unknown_devices => {
                 counts.free += 1;
                 is_free = true;
             }
@@ -94,8 +106,7 @@ impl PoolNodes {
                 }
                 AssignmentState::Quarantined => {
                     counts.quarantined += 1;
-                    self.quarantined
-                        .push(format!("{}: {}", node.name_any(), assignment.reason));
+                    self.quarantined.push(format!("{name}: {}", assignment.reason));
                 }
             },
         }
@@ -110,24 +121,17 @@ impl PoolNodes {
             *is_whole &= is_free;
         }
         let label = |key: &str| node.labels().get(key).cloned();
-        let attribute = |name: &str| -> Vec<String> {
-            let devices = slices
-                .iter()
-                .flat_map(|slice| slice["devices"].as_array().into_iter().flatten());
-            let of_device = |device: &Value| {
-                let value = &device["attributes"][name];
-                let text = value["string"].as_str().or_else(|| value["version"].as_str());
-                text.map(str::to_owned)
-            };
-            devices.filter_map(of_device).collect()
-        };
+        let slices = slices.of(&name);
         match PRODUCT_LABELS.iter().find_map(|key| label(key)) {
             Some(product) => self.products.extend([product]),
-            None => self.products.extend(attribute("productName")),
+            None => name_all(&mut self.products, slices.values().flat_map(|slice| slice.products())),
         }
         match label("nvidia.com/cuda.driver-version.full") {
             Some(driver) => self.drivers.extend([driver]),
-            None => self.drivers.extend(attribute("driverVersion")),
+            None => name_all(
+                &mut self.drivers,
+                slices.values().flat_map(|slice| slice.driver_versions()),
+            ),
         }
         self.sharing.extend(detect_sharing(node, !slices.is_empty(), gpus));
     }
@@ -144,6 +148,15 @@ impl PoolNodes {
             .map(|(free, _)| free)
             .sum();
         broken * 100 / self.free_gpus
+    }
+}
+
+/// Adds names as long as there are few.
+fn name_all<'n>(all: &mut BTreeSet<String>, names: impl Iterator<Item = &'n String>) {
+    for name in names {
+        if all.len() < MOST_NAMED {
+            all.insert(name.clone());
+        }
     }
 }
 

@@ -3,10 +3,13 @@ use berth_api::{
     HostNodePool, HostNodePoolSpec, NodeCounts,
     conditions::{ConditionUpdate, READY},
 };
-use berth_node_lifecycle::PoolSelectors;
+use berth_node_lifecycle::{
+    PoolSelectors,
+    devices::{MOST_SLICES, Slice, Slices},
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc};
 
 fn pool(name: &str, label: (&str, &str)) -> HostNodePool {
@@ -36,10 +39,6 @@ fn node(name: &str, product: &str, owner: Option<&str>) -> Arc<Node> {
     Arc::new(serde_json::from_value(node).unwrap())
 }
 
-fn none(_: &str) -> Vec<Value> {
-    Vec::new()
-}
-
 fn selectors(pools: &[&HostNodePool]) -> PoolSelectors {
     PoolSelectors::new(
         pools
@@ -56,7 +55,7 @@ fn nodes_and_gpus_are_counted() {
         node("n2", "H100", Some("t")),
         node("n3", "L40S", None),
     ];
-    let (status, [update, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, none);
+    let (status, [update, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &Slices::default());
     assert_eq!(
         status.nodes,
         Some(NodeCounts {
@@ -88,7 +87,7 @@ fn a_free_node_on_which_no_pod_may_start_is_unavailable() {
         let mut node = Node::clone(&node("n1", "H100", None));
         let taint = json!({"key": key, "effect": "NoSchedule"});
         node.spec.get_or_insert_default().taints = Some(vec![serde_json::from_value(taint).unwrap()]);
-        let (status, _) = observe_pool(&h100, &selectors(&[&h100]), &[Arc::new(node)], none);
+        let (status, _) = observe_pool(&h100, &selectors(&[&h100]), &[Arc::new(node)], &Slices::default());
         let counts = status.nodes.unwrap();
         assert_eq!((counts.free, counts.unavailable), (free, 1 - free), "{key}");
     }
@@ -101,13 +100,13 @@ fn overlapping_empty_and_mixed_pools_are_not_ready() {
         pool("all", ("gpu", "yes")),
     );
     let nodes = [node("n1", "H100", None), node("n2", "L40S", None)];
-    let (status, [update, _]) = observe_pool(&h100, &selectors(&[&h100, &all]), &nodes, none);
+    let (status, [update, _]) = observe_pool(&h100, &selectors(&[&h100, &all]), &nodes, &Slices::default());
     assert_eq!((update.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));
-    let (_, [update, _]) = observe_pool(&all, &selectors(&[&all]), &nodes, none);
+    let (_, [update, _]) = observe_pool(&all, &selectors(&[&all]), &nodes, &Slices::default());
     assert_eq!(update.reason, "MixedProducts");
     let empty = pool("none", ("nvidia.com/gpu.product", "B200"));
     assert_eq!(
-        observe_pool(&empty, &selectors(&[&empty]), &nodes, none).1[0].reason,
+        observe_pool(&empty, &selectors(&[&empty]), &nodes, &Slices::default()).1[0].reason,
         "NoNodes"
     );
 }
@@ -118,7 +117,7 @@ fn a_pool_whose_free_nodes_do_not_share_yet_is_ready() {
     h100.spec.sharing = berth_api::Sharing::Mps;
     let reason = |pool: &HostNodePool| {
         let nodes = [node("n1", "H100", None)];
-        let (_, [update, _]) = observe_pool(pool, &selectors(&[pool]), &nodes, none);
+        let (_, [update, _]) = observe_pool(pool, &selectors(&[pool]), &nodes, &Slices::default());
         update.reason
     };
     assert_eq!(reason(&h100), "SharingMismatch");
@@ -145,7 +144,7 @@ fn broken_domains_are_fragmentation_and_quarantine_is_reported() {
         in_rack(node("n4", "H100", Some("t")), "b"),
         in_rack(ill, "c"),
     ];
-    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, none);
+    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &Slices::default());
     assert_eq!((status.free_gpus, status.fragmentation), (Some(24), Some(33)));
     let counts = status.nodes.unwrap();
     assert_eq!((counts.free, counts.assigned, counts.quarantined), (3, 1, 1));
@@ -158,15 +157,35 @@ fn device_attributes_give_product_and_driver_without_labels() {
     dra.spec.gpu_resource_name = None;
     let mut node = node("n1", "", None);
     Arc::make_mut(&mut node).labels_mut().remove("nvidia.com/gpu.product");
-    let slices = |_: &str| {
-        vec![json!({"devices": [{"attributes": {
-            "productName": {"string": "NVIDIA B200"}, "driverVersion": {"version": "580.95.5"},
-        }}]})]
-    };
-    let (status, _) = observe_pool(&dra, &selectors(&[&dra]), &[node], slices);
+    let slices = Slices::default();
+    let spec = json!({"nodeName": "n1", "devices": [{"attributes": {
+        "productName": {"string": "NVIDIA B200"}, "driverVersion": {"version": "580.95.5"},
+    }}]});
+    slices.put("s", Some(Slice::read(&spec.to_string()).unwrap()));
+    let (status, _) = observe_pool(&dra, &selectors(&[&dra]), &[node], &slices);
     assert_eq!(status.product.as_deref(), Some("NVIDIA B200"));
     assert_eq!(status.driver.as_deref(), Some("580.95.5"));
     assert_eq!(status.sharing.as_deref(), Some("DRA"));
+}
+
+#[test]
+fn a_node_with_more_slices_than_are_read_is_not_free_and_reported() {
+    let h100 = pool("h100", ("gpu", "yes"));
+    let nodes = [node("n1", "H100", None), node("n2", "H100", None)];
+    let slices = Slices::default();
+    for number in 0..=MOST_SLICES {
+        let spec = json!({"nodeName": "n1", "driver": "gpu.example.com"});
+        slices.put(&number.to_string(), Some(Slice::read(&spec.to_string()).unwrap()));
+    }
+    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &slices);
+    let counts = status.nodes.unwrap();
+    assert_eq!((counts.free, counts.unavailable), (1, 1));
+    assert_eq!((health.is_true(), health.reason), (false, "TooManyResourceSlices"));
+    assert!(
+        health.message.contains("no further tenant gets them: n1;"),
+        "{}",
+        health.message
+    );
 }
 
 #[test]

@@ -6,21 +6,33 @@ use berth_api::{
     conditions::{ConditionUpdate, HEALTHY, READY},
     labels,
 };
+use berth_node_lifecycle::devices::{MOST_BYTES, MOST_SLICES};
 
-/// Whether all nodes can be recycled.
-pub(super) fn check_health(quarantined: &[String]) -> ConditionUpdate {
-    if quarantined.is_empty() {
-        return ConditionUpdate::mark_true(HEALTHY, "NoQuarantine", "no node is quarantined");
-    }
-    ConditionUpdate::mark_false(
-        HEALTHY,
-        "Quarantined",
-        format!(
+/// Whether all nodes can be recycled, and what devices they have is known.
+pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
+    let quarantined = (!found.quarantined.is_empty()).then(|| {
+        let message = format!(
             "{}; repair each node, then run: kubectl annotate node NAME {}=yes",
-            quarantined.join("; "),
+            found.quarantined.join("; "),
             labels::RELEASE_QUARANTINE
-        ),
-    )
+        );
+        ("Quarantined", message)
+    });
+    let unknown = (!found.with_unknown_devices.is_empty()).then(|| {
+        let message = format!(
+            "more than {MOST_SLICES} ResourceSlices, or more than {} KiB of them, are published for these nodes, and no further tenant gets them: {}; \
+             find out who wrote them, and run: kubectl delete resourceslices --field-selector spec.nodeName=NAME",
+            MOST_BYTES >> 10,
+            found.with_unknown_devices.join(", ")
+        );
+        ("TooManyResourceSlices", message)
+    });
+    let problems: Vec<(&'static str, String)> = [quarantined, unknown].into_iter().flatten().collect();
+    let Some((reason, _)) = problems.first() else {
+        return ConditionUpdate::mark_true(HEALTHY, "NoQuarantine", "no node is quarantined");
+    };
+    let messages: Vec<&str> = problems.iter().map(|(_, message)| message.as_str()).collect();
+    ConditionUpdate::mark_false(HEALTHY, *reason, messages.join(". "))
 }
 
 pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> ConditionUpdate {

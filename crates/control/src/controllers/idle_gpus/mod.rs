@@ -40,7 +40,8 @@ mod warn;
 pub use collect::{GpuMetricsSource, collect};
 
 use crate::{
-    controllers::{nodes::clock::Clock, schedule_policy::Schedules, tenant::Tenants},
+    clock::Clock,
+    controllers::{schedule_policy::Schedules, tenant::Tenants},
     events::EventRecorder,
     metrics::{GpuActivityLabels, Metrics, ResultLabels},
     stores::Stores,

@@ -1,8 +1,9 @@
 //! What the controller of nodes works with.
 
-use super::{clock::Clock, jobs::NodeJobs, requested::RequestTracker};
+use super::{jobs::NodeJobs, requested::RequestTracker};
 use crate::{
     apply::Applier,
+    clock::Clock,
     controllers::{
         schedule_policy::Schedules,
         tenant::{Tenants, WithoutClass},

@@ -97,7 +97,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
             (steps, pool.timeouts.scrub())
         }
         JobKind::Validate => {
-            let check = [vec!["check".to_owned()], mps_arguments(pool)].concat();
+            let check = [vec!["check".to_owned()], mps_arguments(pool), driver_arguments(pool)].concat();
             let check = own("check", &check);
             let steps = std::iter::once(check)
                 .chain(pool.validate.custom.iter().map(custom))
@@ -150,6 +150,7 @@ fn arguments(step: ScrubStep, pool: &HostNodePoolSpec) -> Vec<String> {
         ScrubStep::Disks => all.extend(pool.scrub.disks.clone()),
         ScrubStep::Images => all.extend(pool.scrub.keep_images.iter().map(|prefix| format!("--keep={prefix}"))),
         ScrubStep::Mps => all.extend(mps_arguments(pool)),
+        ScrubStep::Mig | ScrubStep::GpuReset => all.extend(driver_arguments(pool)),
         _ => {}
     }
     all
@@ -158,6 +159,12 @@ fn arguments(step: ScrubStep, pool: &HostNodePoolSpec) -> Vec<String> {
 /// The argument that names the folder of MPS, if the pool does.
 fn mps_arguments(pool: &HostNodePoolSpec) -> Vec<String> {
     let root = pool.mps_root().map(|root| format!("--mps-root={root}"));
+    root.into_iter().collect()
+}
+
+/// The argument that names the folder of NVIDIA's driver, if the pool does.
+fn driver_arguments(pool: &HostNodePoolSpec) -> Vec<String> {
+    let root = pool.driver_root().map(|root| format!("--driver-root={root}"));
     root.into_iter().collect()
 }
 

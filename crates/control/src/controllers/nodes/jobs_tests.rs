@@ -59,9 +59,11 @@ fn the_default_steps_follow_the_gpus() {
 }
 
 #[test]
-fn the_folder_of_mps_is_named_to_the_scrub_and_to_the_validation() {
-    let arguments = |root: Option<&str>, kind: JobKind, step: &str| {
-        let pool = pool(&json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu", "nvidia": {"mpsRoot": root}}));
+fn folders_of_nvidia_are_named_to_the_steps_that_need_them() {
+    const MPS: &str = "--mps-root=/var/run/mps";
+    const DRIVER: &str = "--driver-root=/opt/nvidia";
+    let arguments = |nvidia: &Value, kind: JobKind, step: &str| {
+        let pool = pool(&json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu", "nvidia": nvidia}));
         let assignment = assignment();
         let on = OnNode {
             node: "gpu-h100-01",
@@ -81,9 +83,15 @@ fn the_folder_of_mps_is_named_to_the_scrub_and_to_the_validation() {
             .find_map(|container| container.args);
         args.unwrap().split_off(1)
     };
-    for (kind, step) in [(JobKind::Scrub, "mps"), (JobKind::Validate, "check")] {
-        assert_eq!(arguments(Some("/var/run/mps"), kind, step), ["--mps-root=/var/run/mps"]);
-        assert!(arguments(None, kind, step).is_empty(), "{step}");
+    for (kind, step, expected) in [
+        (JobKind::Scrub, "mps", &[MPS][..]),
+        (JobKind::Scrub, "mig", &[DRIVER]),
+        (JobKind::Scrub, "gpu-reset", &[DRIVER]),
+        (JobKind::Validate, "check", &[MPS, DRIVER]),
+    ] {
+        let named = json!({"mpsRoot": "/var/run/mps", "driverRoot": "/opt/nvidia"});
+        assert_eq!(arguments(&named, kind, step), expected);
+        assert!(arguments(&json!({}), kind, step).is_empty(), "{step}");
     }
 }
 

@@ -3,7 +3,6 @@
 //! The assignment on the Node object is the only record of its tenant, all of it set in one patch that fails if the node
 //! changed meanwhile. [`berth_node_lifecycle`] builds the planner's snapshot from that assignment and from waiting pods.
 
-pub mod clock;
 mod context;
 mod control_plane_nodes;
 mod executor;
@@ -27,7 +26,6 @@ use std::time::Duration;
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node, and with
 /// it the next plan.
 pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, ReconcileError> {
-    context.clock.synchronize(&context.client).await?;
     let now = context.clock.now();
     let ObservedFleet {
         fleet,
@@ -43,7 +41,7 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     // These do not depend on each other: all of them run even if one fails.
     let (executed, kept) = executor::execute_plan(context, &plan.actions).await;
     // A release that failed is planned again: it must not count twice.
-    status::update_unused_nodes(context, &fleet, &plan, &kept);
+    status::update_unused_nodes(context, &fleet, &plan, &kept, &demand.without_turn);
     let recorded = records::write_records(context, &fleet).await;
     let placeholders = placeholders::reconcile(context, &plan, &demand).await;
     let control_plane = control_plane_nodes::reconcile(context).await;

@@ -98,7 +98,7 @@ fn class_of_nodes(cluster: &TenantCluster, accepted: bool, exists: impl Fn(&str)
 
 /// Whether the quotas let a tenant have nodes.
 fn has_quota(context: &NodesContext, cluster: &TenantCluster) -> bool {
-    match context.quotas.verdict(&context.stores, cluster) {
+    match context.quotas.verdict(&context.stores, cluster, context.clock.now()) {
         Some(verdict) => verdict.may_have_nodes(),
         // Nothing is decided yet: control has just started.
         None => is_running(cluster),

@@ -2,7 +2,7 @@
 
 use super::NodesContext;
 use crate::key::Key;
-use berth_planner::{Fleet, Plan, remember_unused_nodes};
+use berth_planner::{Fleet, Plan, UnusedNodesByTenant, remember_unused_nodes};
 use kube::ResourceExt;
 use std::collections::BTreeSet;
 
@@ -11,10 +11,29 @@ pub fn update_group_status(context: &NodesContext, plan: &Plan) {
     reconcile_tenants(context, &context.tenants.set_node_group_plans(&plan.node_groups));
 }
 
-/// Keeps what is known of nodes that tenants did not use, after the plan was carried out except the release of the nodes `kept`.
-pub fn update_unused_nodes(context: &NodesContext, fleet: &Fleet, plan: &Plan, kept: &BTreeSet<String>) {
-    let unused = remember_unused_nodes(fleet, plan, kept);
+/// Keeps what is known of nodes that tenants did not use, after the plan was carried out except the release of the nodes `kept`. For the tenants
+/// `without_turn`, by UID, nothing new counts.
+pub fn update_unused_nodes(
+    context: &NodesContext,
+    fleet: &Fleet,
+    plan: &Plan,
+    kept: &BTreeSet<String>,
+    without_turn: &BTreeSet<String>,
+) {
+    let mut unused = remember_unused_nodes(fleet, plan, kept);
+    restore(&mut unused, fleet, without_turn);
     reconcile_tenants(context, &context.tenants.set_unused_nodes(unused));
+}
+
+/// Restores what was known of tenants before the plan. The selectors of their claims had no turn, so that they got nodes which their pods cannot use.
+fn restore(unused: &mut UnusedNodesByTenant, fleet: &Fleet, uids: &BTreeSet<String>) {
+    for tenant in fleet.tenants.iter().filter(|tenant| uids.contains(&tenant.uid)) {
+        if tenant.unused.is_empty() {
+            unused.remove(&tenant.uid);
+        } else {
+            unused.insert(tenant.uid.clone(), tenant.unused.clone());
+        }
+    }
 }
 
 fn reconcile_tenants(context: &NodesContext, uids: &BTreeSet<String>) {
@@ -25,5 +44,40 @@ fn reconcile_tenants(context: &NodesContext, uids: &BTreeSet<String>) {
         if cluster.uid().is_some_and(|uid| uids.contains(&uid)) {
             context.queue.add(Key::of_tenant(&cluster));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_planner::{Tenant, UnusedNodes};
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn nodes_are_not_unused_by_a_tenant_whose_selectors_had_no_turn() {
+        let times = |times| {
+            let unused = UnusedNodes {
+                times,
+                ..UnusedNodes::default()
+            };
+            BTreeMap::from([("h100".to_owned(), unused)])
+        };
+        let tenant = |uid: &str, unused| Tenant {
+            uid: uid.into(),
+            unused,
+            ..Tenant::default()
+        };
+        let fleet = Fleet {
+            tenants: vec![
+                tenant("a", times(1)),
+                tenant("b", BTreeMap::new()),
+                tenant("c", times(1)),
+            ],
+            ..Fleet::default()
+        };
+        let mut unused: UnusedNodesByTenant = ["a", "b", "c"].map(|uid| (uid.to_owned(), times(2))).into();
+        restore(&mut unused, &fleet, &["a".to_owned(), "b".to_owned()].into());
+        let expected: UnusedNodesByTenant = [("a".to_owned(), times(1)), ("c".to_owned(), times(2))].into();
+        assert_eq!(unused, expected);
     }
 }

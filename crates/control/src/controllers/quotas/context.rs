@@ -2,8 +2,9 @@
 
 use super::pace::Pace;
 use crate::{
-    controllers::tenant::WithoutClass, events::EventRecorder, key::Key, metrics::Metrics, network::NetworkConfig,
-    quota_ledger::QuotaLedger, runtime::ControlPlaneRuntime, stores::Stores, user_quota_ledger::UserQuotaLedger,
+    clock::Clock, controllers::tenant::WithoutClass, events::EventRecorder, key::Key, metrics::Metrics,
+    network::NetworkConfig, quota_ledger::QuotaLedger, runtime::ControlPlaneRuntime, stores::Stores,
+    user_quota_ledger::UserQuotaLedger,
 };
 use berth_runtime::queue::Queue;
 use kube::Client;
@@ -23,6 +24,8 @@ pub struct QuotasContext {
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What was decided last.
     pub quotas: Arc<QuotaLedger>,
+    /// The time.
+    pub clock: Clock,
     /// When it was decided, and from what.
     pub pace: Pace,
     /// What was decided last about users.

@@ -23,7 +23,6 @@ use crate::{
 };
 use berth_api::{QuotaReservation, TreeResource};
 use berth_quota::{Amounts, Claim, Decision, Key as QuotaKey, Outcome, Projects, Tree, decide};
-use jiff::Timestamp;
 use kube::ResourceExt;
 use pace::{RESYNC, Turn};
 use std::{
@@ -108,7 +107,7 @@ fn publish(context: &QuotasContext, verdicts: BTreeMap<String, Verdict>, basis: 
 
 /// What is decided about all tenants, as if no Project named their namespaces.
 fn list_unnamed(context: &QuotasContext, basis: &Basis) -> BTreeMap<String, Verdict> {
-    let now = Timestamp::now();
+    let now = context.clock.now();
     let tenants = context.stores.tenants.state();
     let verdicts = tenants.iter().filter_map(|cluster| {
         let uid = cluster.uid()?;

@@ -1,7 +1,7 @@
 //! What the controller of shared nodes works with.
 
 use super::MarkedNodes;
-use crate::{controllers::nodes::clock::Clock, events::EventRecorder, metrics::Metrics, stores::Stores};
+use crate::{clock::Clock, events::EventRecorder, metrics::Metrics, stores::Stores};
 use kube::Client;
 
 /// What the controller of shared nodes works with. One per process.

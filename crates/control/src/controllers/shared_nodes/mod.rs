@@ -48,7 +48,6 @@ const DRAIN_POLL: Duration = Duration::from_secs(1);
 /// # Errors
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node.
 pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>, ReconcileError> {
-    context.clock.synchronize(&context.client).await?;
     let pools = context.stores.pools.state();
     let mut again = None;
     let mut failed = context.marked.mark_all(context).await;
@@ -57,7 +56,7 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
     let machines = MarkedMachines::default();
     for node in nodes {
         let name = node.name_any();
-        let status = sharing_status(&node, &pools, context.stores.slices.of(&name).len());
+        let status = sharing_status(&node, &pools, context.stores.slices.count(&name));
         let (body, action) = match &status {
             SharingStatus::Eligible(pool) => {
                 // A node that cannot be shared must not keep pods on others.
@@ -199,7 +198,7 @@ fn decide(
         None if !name.is_empty() => PodDecision::Keep,
         node => {
             let devices =
-                |node| device_evidence::find_device_evidence(node, context.stores.slices.of(name).len()).is_some();
+                |node| device_evidence::find_device_evidence(node, context.stores.slices.count(name)).is_some();
             decide_about_pod(pod, node, node.is_some_and(devices), allowed)
         }
     }

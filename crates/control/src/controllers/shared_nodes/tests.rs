@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    controllers::nodes::clock::Clock,
+    clock::Clock,
     events::EventRecorder,
     metrics::Metrics,
     testing::{Script, ScriptedApi, StoreWriters},
@@ -152,7 +152,7 @@ async fn a_node_that_cannot_be_shared_does_not_hold_up_others() {
 #[tokio::test]
 async fn a_node_that_is_not_shared_after_all_has_no_marker() {
     let host = host();
-    host.change_before_patches("/nodes/", 1);
+    host.change_before_writes("/nodes/", 1);
     let node = reconcile_node(&host).await;
     assert_eq!((shared_pool_of(&node), shared_markers(&host).len()), (None, 0));
 }

@@ -32,7 +32,7 @@ use berth_api::{
     names::TenantId,
 };
 use berth_node_lifecycle::Assignment;
-use berth_runtime::watched::Watched;
+use berth_runtime::watched::{Watched, list_page};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
@@ -233,17 +233,21 @@ async fn delete_pods(
     let bindings: Api<RoleBinding> = Api::namespaced(context.client.clone(), &namespace);
     optional(bindings.delete(SYNCER, &DeleteParams::default()).await).map_err(api("revoke the syncer's rights"))?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
-    let page = ListParams::default().limit(PODS_PER_PASS);
-    let listed = pods.list_metadata(&page).await.map_err(api("list the tenant's pods"))?;
-    if listed.items.is_empty() {
+    let metadata: Api<Watched<PartialObjectMeta<Pod>>> = Api::namespaced(context.client.clone(), &namespace);
+    let mut page = ListParams::default().limit(PODS_PER_PASS);
+    let listed = list_page(&metadata, &mut page)
+        .await
+        .map_err(api("list the tenant's pods"))?;
+    let count = listed.items.len();
+    if count == 0 {
         return Ok(None);
     }
-    let (terminating, running): (Vec<_>, Vec<_>) = listed
-        .items
-        .into_iter()
-        .partition(|pod| pod.metadata.deletion_timestamp.is_some());
+    let terminating: Vec<_> = { listed.items.into_iter() }
+        .filter_map(Watched::readable)
+        .filter(|pod| pod.metadata.deletion_timestamp.is_some())
+        .collect();
     let is_cut = listed.metadata.continue_.is_some_and(|next| !next.is_empty());
-    if is_cut || !running.is_empty() {
+    if is_cut || terminating.len() < count {
         let deleted = pods
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await;
@@ -251,7 +255,7 @@ async fn delete_pods(
     }
     let max_grace_seconds = max_grace_seconds(context, cluster);
     let removes = are_scrubbed(context, cluster);
-    let overdue = hasten_pods(&pods, &terminating, max_grace_seconds, removes).await?;
+    let overdue = hasten_pods(&pods, &terminating, (max_grace_seconds, removes), context.clock.now()).await?;
     Ok(Some(remaining::pods(&namespace, &terminating, &overdue, removes)))
 }
 
@@ -267,17 +271,17 @@ fn are_scrubbed(context: &TenantContext, cluster: &TenantCluster) -> bool {
         })
 }
 
-/// Shortens grace periods beyond the limit. Removes pods that are overdue if `removes` says so, and returns them.
+/// Shortens grace periods beyond the limit. Removes pods that are overdue at `now` if `removes` says so, and returns them.
 async fn hasten_pods<'a>(
     pods: &Api<Pod>,
     terminating: &'a [PartialObjectMeta<Pod>],
-    max_grace_seconds: i64,
-    removes: bool,
+    (max_grace_seconds, removes): (i64, bool),
+    now: Timestamp,
 ) -> Result<Vec<&'a PartialObjectMeta<Pod>>, ReconcileError> {
     let mut overdue = Vec::new();
     let mut failed = Ok(());
     for pod in terminating {
-        let grace_seconds = match pod_deletion::next_step(&pod.metadata, None, max_grace_seconds, Timestamp::now()) {
+        let grace_seconds = match pod_deletion::next_step(&pod.metadata, None, max_grace_seconds, now) {
             DeletionStep::Wait => continue,
             DeletionStep::Delete { grace_seconds } => grace_seconds,
             DeletionStep::Held => {
@@ -322,7 +326,7 @@ async fn delete_namespace(context: &TenantContext, name: &str) -> Result<Option<
     let Some(namespace) = optional(namespaces.get(name).await).map_err(api("get a namespace"))? else {
         return Ok(None);
     };
-    let remaining = remaining::namespace(&namespace, Timestamp::now());
+    let remaining = remaining::namespace(&namespace, context.clock.now());
     if namespace.metadata.deletion_timestamp.is_some() {
         return Ok(Some(remaining));
     }
@@ -346,7 +350,7 @@ async fn write_progress(
     let after = TenantClusterStatus {
         phase: Some(Phase::Deleting),
         observed_generation: generation,
-        conditions: conditions::merge(&before.conditions, &now, generation, Timestamp::now()),
+        conditions: conditions::merge(&before.conditions, &now, generation, context.clock.now()),
         ..before
     };
     match status::write(context, cluster, &after).await {

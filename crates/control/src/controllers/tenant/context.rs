@@ -2,6 +2,7 @@
 
 use super::{access::WithoutClass, connection::Remote, memory::Tenants};
 use crate::{
+    clock::Clock,
     control_plane::HostInput,
     controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
     datastore::TenantDatastore,
@@ -24,6 +25,8 @@ pub struct TenantContext {
     pub client: Client,
     /// The host's objects, as watches know them.
     pub stores: Stores,
+    /// The time.
+    pub clock: Clock,
     /// Settings of the host's network, from flags and the platform's settings.
     pub network_config: NetworkConfig,
     /// What a TenantCluster without a class gets.

@@ -38,7 +38,9 @@ pub struct TenantMemory {
     /// The one connection to the tenant's API server.
     pub connection: Connection,
     /// Its keys, once loaded.
-    pub authorities: Mutex<Option<Arc<Authorities>>>,
+    pub(super) authorities: Mutex<Option<KnownAuthorities>>,
+    /// Which database it has, if the host has a record of that: see `apply::datastore_identity`.
+    pub(super) database: Mutex<Option<String>>,
     /// Its leaf certificates, as they are stored.
     pub leaves: Mutex<Option<LeafStore>>,
     /// What it stores, as far as that was measured.
@@ -90,6 +92,16 @@ impl TenantMemory {
     }
 }
 
+/// Authorities of a tenant, and what is stored of them.
+#[derive(Clone)]
+pub(super) struct KnownAuthorities {
+    pub(super) loaded: Arc<Authorities>,
+    /// The contents of their Secret.
+    pub(super) stored: BTreeMap<String, String>,
+    /// When the Secret was there last.
+    pub(super) seen_at: Instant,
+}
+
 /// Limits that are lower than what is reserved for a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LoweredLimits {
@@ -132,7 +144,8 @@ impl Tenants {
             Arc::new(TenantMemory {
                 host: Applier::new(host.clone()),
                 connection: Connection::default(),
-                authorities: Mutex::new(None),
+                authorities: Mutex::default(),
+                database: Mutex::default(),
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
                 host_usage_read_at: Mutex::default(),

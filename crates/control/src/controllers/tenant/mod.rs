@@ -57,7 +57,6 @@ use crate::quota_ledger::Verdict;
 use apply::{HostSide, Outcome};
 use expiration::{Deletion, Expiration};
 use fetch::ObservedNodes;
-use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use plan::Plan;
 use schedule::ObservedSchedule;
@@ -98,8 +97,8 @@ pub async fn reconcile(
 
 /// Makes a tenant that is not being deleted match its spec. Returns when to reconcile it again.
 async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<Duration>, TenantError> {
-    let now = Timestamp::now();
-    let verdict = context.quotas.begin_reconcile(&context.stores, &tenant.cluster);
+    let now = context.clock.now();
+    let verdict = context.quotas.begin_reconcile(&context.stores, &tenant.cluster, now);
     let schedule = schedule::observe(context, &tenant.cluster);
     let restriction = tenant.cluster.restricted_by_sleep(schedule.state);
     let nodes = fetch::observe_nodes(context, &tenant.cluster, restriction);
@@ -121,11 +120,18 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
     // A tenant whose pods wait for a schedule is not idle.
     let restricted = context.schedules.restricted_pods(&context.stores, &tenant.cluster);
     let may_start_pods = restricted.is_empty() && !waits_for_quota;
-    let observe_expiration = || expiration::observe(context, tenant, settings, may_start_pods, now);
-    // Without its settings, the status says of its end what it said before.
-    let mut expiration = unknown.is_none().then(observe_expiration);
+    let observed = expiration::Observed {
+        context,
+        tenant,
+        settings,
+        may_start_pods,
+        now,
+    };
+    // Without its settings or the time of the host, it is not deleted, and the status says of its end what it said before.
+    let is_end_known = unknown.is_none() && context.clock.is_known();
+    let mut expiration = is_end_known.then(|| expiration::observe(&observed));
     let deletion = match &expiration {
-        Some(expiration) => Box::pin(expiration::delete(context, tenant, expiration)).await,
+        Some(expiration) => Box::pin(expiration::delete(&observed, expiration)).await,
         None => Ok(Deletion::NotBegun),
     };
     if matches!(deletion, Ok(Deletion::Begun)) {
@@ -205,7 +211,7 @@ async fn publish(
     conditions.extend(schedule.condition);
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
     conditions.extend(sleep.as_deref().and_then(ObservedSleep::condition));
-    let next_deadline = compliance::until_next_deadline(&plan.violations, Timestamp::now());
+    let next_deadline = compliance::until_next_deadline(&plan.violations, context.clock.now());
     // What runs is still what an earlier spec asked for.
     let generation = if waits {
         let status = tenant.cluster.status.as_ref();
@@ -214,7 +220,7 @@ async fn publish(
         tenant.cluster.metadata.generation
     };
     let mut wanted = status::build(
-        (tenant, generation),
+        (tenant, generation, context.clock.now()),
         settings,
         &plan.violations,
         &outcome,
@@ -245,8 +251,9 @@ async fn publish(
     let is_sleeping = sleep.as_deref().is_some_and(ObservedSleep::is_sleeping);
     let is_settled = status::is_settled(&conditions) && wanted.upgrading_to.is_none() && !waits;
     let pause = if is_sleeping || is_settled { RESYNC } else { RECHECK };
-    let next_end = expiration.and_then(|expiration| expiration.until_next(Timestamp::now()));
-    let next_sleep = sleep.and_then(|sleep| sleep.until_next(Timestamp::now()));
+    let now = context.clock.now();
+    let next_end = expiration.and_then(|expiration| expiration.until_next(now));
+    let next_sleep = sleep.and_then(|sleep| sleep.until_next(now));
     let next_change = [next_deadline, schedule.pause, next_end, next_report, next_sleep]
         .into_iter()
         .flatten()

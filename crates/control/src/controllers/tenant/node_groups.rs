@@ -133,14 +133,15 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         return ConditionUpdate::mark_false(NODES_READY, "NodeNotReady", format!("not Ready: {}", broken.join(", ")));
     }
     let mut message = format!("{minimum} of {minimum} nodes are assigned");
-    for group in groups.iter().filter(|group| group.mode == NodeMode::Dynamic) {
-        message = format!("{message}; {}", describe_dynamic_group(group));
+    let described = |group: &&NodeGroupStatus| group.mode == NodeMode::Dynamic || group.borrowed > 0;
+    for group in groups.iter().filter(described) {
+        message = format!("{message}; {}", describe_group(group));
     }
     ConditionUpdate::mark_true(NODES_READY, "Assigned", message)
 }
 
-/// Describes the nodes of a dynamic group, for the message.
-fn describe_dynamic_group(group: &NodeGroupStatus) -> String {
+/// Describes the nodes of a group that may have others later, for the message.
+fn describe_group(group: &NodeGroupStatus) -> String {
     let mut message = format!("group {} has {}", group.name, group.assigned);
     if group.borrowed > 0 {
         message = format!("{message}, {} of them borrowed", group.borrowed);
@@ -154,10 +155,10 @@ fn describe_dynamic_group(group: &NodeGroupStatus) -> String {
     message
 }
 
-/// What happened to dynamic groups since the last status, as reason and message of an Event each.
+/// What happened to groups since the last status, as reason and message of an Event each. Of private groups only that nodes are borrowed.
 pub(super) fn events(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> Vec<(&'static str, String)> {
     let mut events = Vec::new();
-    for group in after.iter().filter(|group| group.mode == NodeMode::Dynamic) {
+    for group in after {
         let earlier = before.iter().find(|earlier| earlier.name == group.name);
         let earlier = earlier.cloned().unwrap_or_default();
         let name = &group.name;
@@ -167,6 +168,9 @@ pub(super) fn events(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> V
                 group.borrowed
             );
             events.push(("NodesBorrowed", message));
+        }
+        if group.mode != NodeMode::Dynamic {
+            continue;
         }
         if group.releasing > earlier.releasing {
             let message = format!(
@@ -261,6 +265,25 @@ mod tests {
             found.message,
             "1 of 1 nodes are assigned; group a has 1, 1 of them borrowed: ml/train needs 2 nodes more: pool h100 has 0 nodes free"
         );
+    }
+
+    #[test]
+    fn a_private_group_with_borrowed_nodes_says_so() {
+        let spec = [NodeGroup::private("a", "h100", 1)];
+        let nodes = [node("n1", "a", "Assigned")];
+        let mut plans = plans(0);
+        let plan = plans.get_mut("a").unwrap();
+        (plan.waits, plan.desired) = (Vec::new(), 1);
+        let all = statuses(&spec, &nodes, Some(&plans));
+        let found = condition(&spec, &all, &nodes);
+        assert_eq!(
+            found.message,
+            "1 of 1 nodes are assigned; group a has 1, 1 of them borrowed"
+        );
+        let events = events(&[], &all);
+        assert!(events.len() == 1 && events[0].0 == "NodesBorrowed", "{events:?}");
+        let own = statuses(&spec, &nodes, None);
+        assert_eq!(condition(&spec, &own, &nodes).message, "1 of 1 nodes are assigned");
     }
 
     #[test]

@@ -99,6 +99,7 @@ pub(super) fn build_pods(
         devices.add_requested(&mut amounts, &claimed);
         Some(UserPod {
             uid: pod.uid.clone(),
+            tenant: pod.tenant.clone(),
             user: user.to_owned(),
             amounts,
             is_admitted,

@@ -9,7 +9,7 @@ use crate::{
     user_pods,
 };
 use berth_api::{TenantCluster, TenantClusterSpec, names::TenantId};
-use berth_node_lifecycle::devices::DeviceClaim;
+use berth_node_lifecycle::devices::{ClaimSpec, DeviceClaim};
 use berth_runtime::queue::Queue;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -79,7 +79,8 @@ impl Fixture {
     fn put_claim(&self, name: &str, count: u32) {
         let exactly = json!({"deviceClassName": "gpu.example.com", "count": count});
         let spec = json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}});
-        let claim = DeviceClaim::read(&spec, &Value::Null);
+        let spec: ClaimSpec = serde_json::from_value(spec).unwrap();
+        let claim = DeviceClaim::read(Some(&spec), None);
         self.context
             .stores
             .devices
@@ -162,6 +163,23 @@ async fn pods_beyond_the_limit_wait_in_all_tenants_of_the_project() {
 }
 
 #[tokio::test]
+async fn pods_of_one_tenant_do_not_take_all_of_the_limit_of_a_user() {
+    let mut fixture = Fixture::new(2);
+    let limit = json!({"resource": "pods", "limit": 2, "limitPerTenant": 1});
+    fixture.set_quotas(&json!([{"user": "*", "limits": [limit]}]));
+    fixture.add_pod("b", "b1", "alice", 1);
+    fixture.add_pod("b", "b2", "alice", 2);
+    fixture.add_pod("a", "a3", "alice", 3);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["a3", "b1"]);
+    let condition = fixture.condition("b2");
+    assert!(
+        condition["message"].as_str().unwrap().contains("in this tenant"),
+        "{condition}"
+    );
+}
+
+#[tokio::test]
 async fn metrics_of_users_are_never_removed_while_they_have_a_value() {
     let mut fixture = Fixture::new(2);
     fixture.add_pod("a", "a1", "alice", 1);
@@ -222,7 +240,8 @@ async fn a_pod_with_a_template_waits_until_the_host_has_made_its_claim() {
     let read = |count: u32| {
         let exactly = json!({"deviceClassName": "gpu.example.com", "count": count});
         let spec = json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}});
-        Some(DeviceClaim::read(&spec, &Value::Null))
+        let spec: ClaimSpec = serde_json::from_value(spec).unwrap();
+        Some(DeviceClaim::read(Some(&spec), None))
     };
     fixture.add_pod("a", "a1", "alice", 1);
     let mut pod = fixture.host.get(&path("a1")).unwrap();

@@ -1,15 +1,15 @@
 //! Evaluates an expression for a device.
 
 use super::parse::Expression;
+use crate::devices::slice_spec::{self, Properties, Property};
 use berth_api::quantity;
-use serde_json::Value as Json;
 use std::cmp::Ordering;
 
 /// A device and its driver.
 #[derive(Clone, Copy)]
 pub(super) struct Device<'a> {
     pub(super) driver: &'a str,
-    pub(super) device: &'a Json,
+    pub(super) device: &'a slice_spec::Device,
 }
 
 /// A value.
@@ -24,9 +24,9 @@ pub(super) enum Value {
     List(Vec<Self>),
     Device,
     /// `attributes` or `capacity` of the device.
-    Map(&'static str),
+    Map(Properties),
     /// The attributes or capacities of one domain.
-    Domain(&'static str, String),
+    Domain(Properties, String),
     /// An optional value that is absent.
     Nothing,
 }
@@ -126,7 +126,7 @@ fn compare(left: &Value, sign: &str, right: &Value, device: &Device<'_>) -> Resu
             Value::List(items) => Ok(items.contains(left)),
             Value::Map(_) | Value::Domain(..) => match get(right, left, device) {
                 // `get` accepts any domain: check whether the device has it.
-                Ok(Value::Domain(map, domain)) => Ok(fields(map, device).any(|(of, _, _)| of == domain)),
+                Ok(Value::Domain(map, domain)) => Ok(properties(map, device).any(|(of, _, _)| of == domain)),
                 Ok(_) => Ok(true),
                 Err(EvalError::Absent) => Ok(false),
                 Err(unknown) => Err(unknown),
@@ -159,10 +159,9 @@ fn order(left: &Value, right: &Value) -> Result<Ordering, EvalError> {
 }
 
 /// Domain, name and value of attributes or capacity. Names without a domain are in the driver's domain.
-fn fields<'a>(map: &str, device: &Device<'a>) -> impl Iterator<Item = (&'a str, &'a str, &'a Json)> {
-    let driver = device.driver;
-    let all = device.device[map].as_object().into_iter().flatten();
-    all.map(move |(key, value)| {
+fn properties<'a>(of: Properties, device: &Device<'a>) -> impl Iterator<Item = (&'a str, &'a str, &'a Property)> {
+    let Device { driver, device } = *device;
+    device.properties(of).map(move |(key, value)| {
         let (domain, name) = key.split_once('/').unwrap_or((driver, key));
         (domain, name, value)
     })
@@ -175,16 +174,16 @@ fn get(of: &Value, key: &Value, device: &Device<'_>) -> Result<Value, EvalError>
     match of {
         Value::Device => match key.as_str() {
             "driver" => Ok(Value::Text(device.driver.to_owned())),
-            "attributes" => Ok(Value::Map("attributes")),
-            "capacity" => Ok(Value::Map("capacity")),
+            "attributes" => Ok(Value::Map(Properties::Attributes)),
+            "capacity" => Ok(Value::Map(Properties::Capacity)),
             "allowMultipleAllocations" => Ok(Value::Bool(
-                device.device["allowMultipleAllocations"].as_bool().unwrap_or_default(),
+                device.device.allow_multiple_allocations.unwrap_or_default(),
             )),
             _ => Err(EvalError::Unknown),
         },
-        Value::Map(map) => Ok(Value::Domain(map, key.clone())),
+        Value::Map(map) => Ok(Value::Domain(*map, key.clone())),
         Value::Domain(map, domain) => {
-            let mut all = fields(map, device);
+            let mut all = properties(*map, device);
             let (_, _, value) = all
                 .find(|(of, name, _)| of == domain && name == key)
                 .ok_or(EvalError::Absent)?;
@@ -195,24 +194,24 @@ fn get(of: &Value, key: &Value, device: &Device<'_>) -> Result<Value, EvalError>
     }
 }
 
-/// Reads an attribute or capacity of a slice.
-fn read(value: &Json) -> Result<Value, EvalError> {
-    let (kind, value) = value
-        .as_object()
-        .and_then(|value| {
-            let known = ["string", "int", "bool", "version", "value"];
-            known.into_iter().find_map(|kind| Some((kind, value.get(kind)?)))
-        })
-        .ok_or(EvalError::Unknown)?;
-    let text = value.as_str().map(ToOwned::to_owned);
-    match kind {
-        "string" => text.map(Value::Text),
-        "int" => value.as_i64().map(Value::Int),
-        "bool" => value.as_bool().map(Value::Bool),
-        "version" => text.and_then(|text| version(&text)),
-        _ => text.and_then(|text| quantity::parse(&text)).map(Value::Quantity),
-    }
-    .ok_or(EvalError::Unknown)
+/// Reads an attribute or capacity of a device.
+fn read(property: &Property) -> Result<Value, EvalError> {
+    let Property {
+        string,
+        int,
+        bool,
+        version: semver,
+        value,
+    } = property;
+    let read = match (string, int, bool, semver, value) {
+        (Some(text), ..) => Some(Value::Text(text.clone())),
+        (_, Some(number), ..) => Some(Value::Int(*number)),
+        (_, _, Some(holds), ..) => Some(Value::Bool(*holds)),
+        (_, _, _, Some(text), _) => version(text),
+        (.., Some(text)) => quantity::parse(text).map(Value::Quantity),
+        _ => None,
+    };
+    read.ok_or(EvalError::Unknown)
 }
 
 /// A version whose parts are numbers. The order of pre-releases is not supported.

@@ -13,9 +13,9 @@
 mod eval;
 mod parse;
 
+use super::slice_spec::Device;
 use eval::{Value, evaluate};
 use parse::Expression;
-use serde_json::Value as Json;
 
 /// A parsed selector.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ impl Selector {
 
     /// Whether a device of a `ResourceSlice` is selected; None if that is not known. As for the scheduler, an attribute that the
     /// device does not have is an error, and no match.
-    pub fn matches(&self, driver: &str, device: &Json) -> Option<bool> {
+    pub(super) fn matches(&self, driver: &str, device: &Device) -> Option<bool> {
         match evaluate(self.0.as_ref()?, &eval::Device { driver, device }) {
             Ok(Value::Bool(matches)) => Some(matches),
             Ok(_) | Err(eval::EvalError::Absent) => Some(false),
@@ -44,7 +44,7 @@ mod tests {
     use serde_json::json;
 
     fn matches(expression: &str) -> Option<bool> {
-        let device = json!({
+        let device: Device = serde_json::from_value(json!({
             "name": "gpu-0",
             "attributes": {
                 "productName": {"string": "NVIDIA H100 80GB HBM3"}, "type": {"string": "gpu"}, "index": {"int": 3},
@@ -52,7 +52,8 @@ mod tests {
                 "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"},
             },
             "capacity": {"memory": {"value": "80Gi"}},
-        });
+        }))
+        .unwrap();
         Selector::new(expression).matches("gpu.nvidia.com", &device)
     }
 

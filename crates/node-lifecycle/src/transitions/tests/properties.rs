@@ -3,6 +3,9 @@
 use super::*;
 use proptest::prelude::*;
 
+/// The label by which the GPU Operator selects nodes for a program that uses GPUs.
+const DCGM: &str = "nvidia.com/gpu.deploy.dcgm";
+
 /// Events that can happen to a node and to control.
 #[derive(Clone, Debug)]
 enum Happening {
@@ -44,11 +47,12 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 proptest! {
-    /// For any events in any order: a free node is clean and empty, a node is clean when it is reserved for a tenant, and
-    /// pods of a tenant run only on its own nodes.
+    /// For any events in any order: a free node is clean and empty, and the platform's programs run there; a node is clean when it is reserved for a
+    /// tenant, and pods of a tenant run only on its own nodes.
     #[test]
     fn no_node_is_free_before_it_is_scrubbed(happenings in prop::collection::vec(happening(), 1..120)) {
         let mut world = World::new();
+        world.label(DCGM, "true");
         for happening in happenings {
             let before = world.node.clone();
             let had_assignment = world.assignment().is_some();
@@ -125,6 +129,8 @@ proptest! {
             }
             if world.assignment().is_none() && world.seen.last() == Some(&"Free") {
                 prop_assert!(!world.dirty, "free and not clean: {:?}", world.seen);
+                let label = world.node.labels().get(DCGM);
+                prop_assert!(label.is_none_or(|label| label == "true"), "it stays paused: {:?}", world.seen);
             }
         }
     }

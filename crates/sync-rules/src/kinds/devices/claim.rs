@@ -21,6 +21,7 @@ use crate::{
     translation::{
         fields::FieldIssues,
         metadata::{self, AnnotationRules},
+        sizes,
     },
 };
 use serde_json::{Value, json};
@@ -108,7 +109,18 @@ impl ToHost for Claims {
         let spec = spec::translate(cache, &claim["spec"], "spec", &mut issues);
         let annotations = metadata::annotations(claim, &AnnotationRules::default(), &mut issues);
         let metadata = json!({"annotations": annotations});
-        issues.into_result(json!({"metadata": metadata, "spec": spec}))
+        let object = json!({"metadata": metadata, "spec": spec});
+        sizes::check(sizes::RESOURCE_CLAIM, claim, &object, &mut issues);
+        issues.into_result(object)
+    }
+
+    fn controller_requests(&self, desired: &Value, is_new: bool) -> u64 {
+        // The spec does not change later.
+        if is_new {
+            sizes::compilation_requests(sizes::RESOURCE_CLAIM, desired)
+        } else {
+            0
+        }
     }
 
     fn mutable_part(&self, desired: &Value) -> Value {
@@ -211,6 +223,45 @@ mod tests {
             "config": [{"opaque": {"driver": "other.example.com", "parameters": {}}}],
             "novelty": 1});
         insta::assert_yaml_snapshot!(translate(&cache(), &devices).unwrap_err());
+    }
+
+    /// So many requests with so many alternatives, or with one. Each alternative has a selector.
+    fn requests(count: usize, alternatives: Option<usize>) -> Value {
+        let asked = |name: usize| json!({"name": name.to_string(), "deviceClassName": "gpu.example.com", "selectors": [{"cel": {"expression": "true"}}]});
+        let request = |name: usize| match alternatives {
+            Some(number) => {
+                json!({"name": name.to_string(), "firstAvailable": (0..number).map(asked).collect::<Vec<_>>()})
+            }
+            None => json!({"name": name.to_string(), "exactly": asked(name)}),
+        };
+        json!({"requests": (0..count).map(request).collect::<Vec<_>>()})
+    }
+
+    #[test]
+    fn a_claim_for_eight_gpus_and_eight_network_cards_is_small_and_the_largest_of_an_api_server_is_denied() {
+        let cache = cache();
+        for devices in [requests(16, None), requests(8, Some(8))] {
+            assert!(translate(&cache, &devices).is_ok(), "{devices}");
+        }
+        let denied = translate(&cache, &requests(32, Some(8))).unwrap_err();
+        let expected = ["alternatives", "expressions"]
+            .map(|what| format!("spec.devices.requests: {what}: there are 256, and one object may have at most 64"));
+        assert_eq!(denied.len(), 2);
+        for (denied, expected) in denied.iter().zip(&expected) {
+            assert!(denied.starts_with(expected), "{denied}");
+        }
+    }
+
+    #[test]
+    fn expressions_cost_requests_when_a_claim_is_made() {
+        let cost = |devices: &Value, is_new| {
+            let desired = translate(&cache(), devices).unwrap();
+            Claims.controller_requests(&desired, is_new)
+        };
+        let plain = json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.example.com"}}]});
+        let [one, most] = [requests(1, None), requests(8, Some(8))];
+        assert_eq!([&plain, &one, &most].map(|devices| cost(devices, true)), [0, 1, 8]);
+        assert_eq!(cost(&most, false), 0);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! Isolation: claims are satisfied by devices that the pod's node can reach, and a tenant's pods run on its own nodes
 //! only. Devices that several nodes can reach are isolated only by the device classes that each tenant's class lists.
 
+pub mod allocation;
 pub mod claim;
 pub mod claims_of_pods;
 pub mod class;

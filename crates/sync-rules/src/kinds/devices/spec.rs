@@ -7,6 +7,8 @@
 //! | … `tolerations` | copied; those of the platform's taints, and those of every taint, are denied |
 //! | `constraints` | copied |
 //! | `config[].opaque` | copied for drivers that the tenant's class lists, denied for others |
+//!
+//! How many alternatives and expressions there may be is in [`sizes`](crate::translation::sizes).
 
 use super::class;
 use crate::{

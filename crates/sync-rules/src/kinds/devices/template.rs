@@ -21,6 +21,7 @@ use crate::{
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
         metadata::{self, AnnotationRules},
+        sizes,
     },
 };
 use serde_json::{Value, json};
@@ -71,7 +72,17 @@ impl ToHost for Templates {
         };
         copied.insert("metadata".into(), of(source));
         let object = json!({"metadata": of(template), "spec": copied});
+        sizes::check(sizes::RESOURCE_CLAIM_TEMPLATE, template, &object, &mut issues);
         issues.into_result(object)
+    }
+
+    fn controller_requests(&self, desired: &Value, is_new: bool) -> u64 {
+        // The spec does not change later.
+        if is_new {
+            sizes::compilation_requests(sizes::RESOURCE_CLAIM_TEMPLATE, desired)
+        } else {
+            0
+        }
     }
 
     fn when_denied(&self, _cache: &Cache, _name: &Name, _template: &Value, _host: &Value) -> WhenDenied {
@@ -124,6 +135,29 @@ mod tests {
                 "annotations": {"note": "n", "resource.kubernetes.io/pod-claim-name": "other"}},
             "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]}}}});
         insta::assert_yaml_snapshot!(translate(&template).unwrap());
+    }
+
+    #[test]
+    fn the_claim_of_a_template_is_as_small_as_any_and_its_expressions_cost_requests() {
+        let template = |requests: usize| {
+            let cel = json!({"cel": {"expression": "true"}});
+            let asked = json!({"deviceClassName": "gpu.example.com", "selectors": [cel, cel, cel]});
+            let requests: Vec<Value> = (0..requests)
+                .map(|name| json!({"name": name.to_string(), "exactly": asked}))
+                .collect();
+            json!({"metadata": {}, "spec": {"spec": {"devices": {"requests": requests}}}})
+        };
+        let desired = translate(&template(21)).unwrap();
+        assert_eq!(
+            [true, false].map(|is_new| Templates.controller_requests(&desired, is_new)),
+            [8, 0]
+        );
+        let denied = translate(&template(22)).unwrap_err();
+        assert_eq!(denied.len(), 1);
+        assert!(
+            denied[0].starts_with("spec.spec.devices.requests: expressions: there are 66"),
+            "{denied:?}"
+        );
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub const REQUESTS: Kind = Kind::read_only(WatchSpec::own(RESOURCE).trimmed(trim
 pub const MENTION: &str = "podCertificate";
 /// A request that is not seen for so long is taken for deleted. As in the kubelet (`assumeDeletedThreshold`).
 const ABANDONED: SignedDuration = SignedDuration::from_mins(10);
+/// The least time between two certificates of a source. A signer of the tenant says when to refresh, and a time that has passed would let the syncer make one key
+/// after another.
+const LEAST_REFRESH: SignedDuration = SignedDuration::from_mins(10);
 /// The longest time that refreshes are spread over. As in the kubelet (`jitterDuration`).
 const SPREAD_SECONDS: u64 = 300;
 
@@ -286,7 +289,7 @@ pub fn decide(
         (Some(Requested::Waiting { key_pem, .. }), Some(Answer::Issued { chain_pem, refresh_at })) => Step::Store {
             key_pem: key_pem.clone(),
             chain_pem,
-            refresh_at,
+            refresh_at: refresh_at.max(now.checked_add(LEAST_REFRESH).unwrap_or(Timestamp::MAX)),
         },
         (Some(Requested::Waiting { .. }), Some(Answer::Ended(ending))) => Step::Report(ending),
         (Some(Requested::Ended), _) | (Some(Requested::Waiting { .. }), Some(Answer::None)) => Step::Wait(None),

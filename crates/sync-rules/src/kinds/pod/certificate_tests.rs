@@ -88,19 +88,19 @@ fn a_certificate_is_requested_stored_and_refreshed() {
         key_pem: "KEY".into(),
         at: at(0),
     };
-    let issued = Answer::Issued {
+    let issued_until = |refresh_at| Answer::Issued {
         chain_pem: "CHAIN".into(),
-        refresh_at: at(100),
+        refresh_at,
     };
     let ending = Ending {
         condition: "Denied",
         reason: String::new(),
         message: String::new(),
     };
-    let store = Step::Store {
+    let store_until = |refresh_at| Step::Store {
         key_pem: "KEY".into(),
         chain_pem: "CHAIN".into(),
-        refresh_at: at(100),
+        refresh_at,
     };
     let cases = [
         ("nothing is there", (1, None, None, None), Step::Request),
@@ -115,7 +115,16 @@ fn a_certificate_is_requested_stored_and_refreshed() {
             (900, None, Some(&waiting), Some(Answer::None)),
             Step::Wait(None),
         ),
-        ("issued", (1, None, Some(&waiting), Some(issued.clone())), store),
+        (
+            "issued",
+            (1, None, Some(&waiting), Some(issued_until(at(3600)))),
+            store_until(at(3600)),
+        ),
+        (
+            "issued, to be refreshed at once",
+            (1000, None, Some(&waiting), Some(issued_until(at(100)))),
+            store_until(at(1600)),
+        ),
         ("fresh", (99, Some(at(100)), None, None), Step::Wait(Some(at(100)))),
         ("stale", (100, Some(at(100)), None, None), Step::Request),
         (

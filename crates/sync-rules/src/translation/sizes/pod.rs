@@ -95,6 +95,17 @@ pub const POD: &[SizeLimit] = &[
         on_host: 40,
         why: "the host's scheduler, which all tenants share, looks for a volume for each on every node. Mount one claim several times by volumeMounts",
     },
+    // On the host they are files of a Secret.
+    SizeLimit {
+        field: "spec.volumes: certificates",
+        measure: Measure::Total {
+            parents: &["spec"],
+            entries: &["volumes[].projected.sources[].podCertificate?"],
+        },
+        in_tenant: 16,
+        on_host: 16,
+        why: "the syncer makes a key for each",
+    },
     SizeLimit {
         field: "spec.hostAliases",
         measure: Measure::Total {

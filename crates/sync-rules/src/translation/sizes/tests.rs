@@ -16,6 +16,8 @@ fn the_host_leaves_room_for_what_is_added() {
         NETWORK_POLICY_RULES,
         NETWORK_POLICY_SELECTOR,
         DISRUPTION_BUDGET,
+        RESOURCE_CLAIM,
+        RESOURCE_CLAIM_TEMPLATE,
     ] {
         for limit in limits {
             assert!(0 < limit.in_tenant && limit.in_tenant <= limit.on_host, "{limit:?}");
@@ -41,6 +43,8 @@ fn the_reference_page_has_every_limit() {
         ("NetworkPolicy", NETWORK_POLICY_RULES),
         ("NetworkPolicy", NETWORK_POLICY_SELECTOR),
         ("PodDisruptionBudget", DISRUPTION_BUDGET),
+        ("ResourceClaim", RESOURCE_CLAIM),
+        ("ResourceClaimTemplate", RESOURCE_CLAIM_TEMPLATE),
     ] {
         for limit in limits {
             let start = format!("| {kind} | `{}` | ", limit.field);
@@ -86,6 +90,22 @@ fn an_empty_list_of_peers_or_ports_counts_as_one() {
     let policy =
         json!({"spec": {"ingress": [{}, {"from": [{}, {}], "ports": [{}, {}, {}]}], "egress": [{"to": [{}, {}]}]}});
     assert_eq!(measure.count(&policy), 1 + 6 + 2);
+}
+
+#[test]
+fn alternatives_and_expressions_are_counted_in_either_form_of_a_request() {
+    let cel = json!({"cel": {"expression": "true"}});
+    let devices = json!({"requests": [
+        {"name": "a", "exactly": {"selectors": [cel], "derivedAttributes": [{}, {}]}},
+        {"name": "b", "firstAvailable": [{"selectors": [cel, cel]}, {}, {"derivedAttributes": [{}]}]}, {"name": "c"}]});
+    let count = |limits: &[SizeLimit], object: &Value| -> Vec<usize> {
+        limits.iter().map(|limit| limit.measure.count(object)).collect()
+    };
+    let claim = json!({"spec": {"devices": devices}});
+    assert_eq!(count(RESOURCE_CLAIM, &claim), [4, 6]);
+    let template = json!({"spec": claim});
+    assert_eq!(count(RESOURCE_CLAIM_TEMPLATE, &template), [4, 6]);
+    assert_eq!(count(RESOURCE_CLAIM_TEMPLATE, &claim), [0, 0]);
 }
 
 #[test]

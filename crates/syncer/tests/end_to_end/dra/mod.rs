@@ -1,6 +1,7 @@
 //! Devices by dynamic resource allocation. There is no hardware: the test publishes slices as a driver would, and the
 //! host's scheduler allocates.
 
+mod costly;
 mod driver;
 
 use crate::{
@@ -62,6 +63,7 @@ async fn devices(mut setup: Setup) {
     a_template_makes_a_claim_for_each_pod(&clusters).await;
     the_claim_of_a_finished_pod_goes(&clusters).await;
     device_classes_that_are_not_offered_are_denied(&clusters).await;
+    costly::pods_that_no_device_fits_keep_the_scheduler_from_nobody(&clusters).await;
     an_extended_resource_is_a_device(&clusters, pods_say_claim).await;
     a_template_of_the_hosts_own(&clusters).await;
     syncer.stop().await;

@@ -106,7 +106,7 @@ async fn an_owner_that_changes_meanwhile_is_read_again() {
     for (changes, is_stopped) in [(2, true), (usize::MAX, false)] {
         let mut world = World::new();
         world.fleet.run(UNTIL_DUE - 2).await;
-        world.tenant.change_before_patches(DEPLOYMENT, changes);
+        world.tenant.change_before_writes(DEPLOYMENT, changes);
         world.fleet.run(1).await;
         assert_eq!(world.replicas() == 0, is_stopped, "{changes} changes");
         assert_eq!(world.fleet.evictions() == 0, is_stopped, "{changes} changes");

@@ -28,7 +28,7 @@ use crate::{
 use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
 use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, devices::Devices, rejections::RejectedNodes};
 use berth_planner::{Action, ActionKind};
-use berth_runtime::watched::Watched;
+use berth_runtime::watched::{Watched, for_each};
 use failures::StepFailures;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -138,9 +138,10 @@ impl<'a> Pass<'a> {
         let list_uids = async || {
             // One that cannot be read is there as well.
             let clusters: Api<Watched<PartialObjectMeta<TenantCluster>>> = Api::all(self.client.clone());
-            let list = clusters.list(&ListParams::default()).await;
-            let list = list.map_err(api("list the tenants"))?;
-            Ok::<_, ReconcileError>(list.items.iter().filter_map(ResourceExt::uid).collect::<Vec<_>>())
+            let mut uids = Vec::new();
+            let listed = for_each(&clusters, ListParams::default(), |cluster| uids.extend(cluster.uid()));
+            listed.await.map_err(api("list the tenants"))?;
+            Ok::<_, ReconcileError>(uids)
         };
         let listed = self.listed_tenants.get_or_try_init(list_uids).await?;
         Ok(!listed.iter().any(|listed| listed == uid))

@@ -219,7 +219,7 @@ async fn check_candidate(
             Candidate::Unavailable
         });
     }
-    if !is_assignable(&node) {
+    if !is_assignable(&node) || pass.devices.exceed_limits(&node.name_any()) {
         return Ok(Candidate::Unavailable);
     }
     let pods = PodsOnNode::list(&pass.client, &node.name_any()).await?;

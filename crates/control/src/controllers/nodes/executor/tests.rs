@@ -2,6 +2,7 @@
 
 mod api;
 mod draining;
+mod gpu_clients;
 mod markers;
 
 use super::*;

@@ -13,11 +13,15 @@ use berth_api::labels;
 use berth_node_lifecycle::{
     Assignment, AssignmentState,
     node::was_shared,
-    transitions::{JobKind, JobState, Observation, Tenant, Transition, next_transition, next_transition_after_sharing},
+    transitions::{
+        JobKind, JobState, Observation, Tenant, Transition, list_paused_pods, next_transition,
+        next_transition_after_sharing,
+    },
 };
+use berth_runtime::watched::{Watched, for_each};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
-use kube::{ResourceExt, api::ListParams};
+use kube::{Api, ResourceExt, api::ListParams};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -74,7 +78,7 @@ pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailur
 /// Counts the nodes of groups whose reserved nodes wait for each other. If the view has enough of them, they are counted
 /// again at the API server: a node that was released meanwhile must not be counted.
 async fn complete_group_sizes(pass: &Pass<'_>, failures: &mut StepFailures) -> GroupSizes {
-    let seen = group_sizes(pass.nodes.values().map(AsRef::as_ref));
+    let seen = group_sizes(pass.nodes.values().filter_map(|node| Assignment::read(node)));
     let waiting: BTreeSet<(String, String)> = pass
         .nodes
         .values()
@@ -91,12 +95,12 @@ async fn complete_group_sizes(pass: &Pass<'_>, failures: &mut StepFailures) -> G
             break;
         }
         let params = ListParams::default().labels(&format!("{}={}", labels::NODE_GROUP, group.1));
-        match pass.node_api().list(&params).await {
-            Ok(listed) => {
-                let size = group_sizes(listed.items.iter())
-                    .get(&group)
-                    .copied()
-                    .unwrap_or_default();
+        let nodes: Api<Watched<Node>> = Api::all(pass.client.clone());
+        let mut listed = Vec::new();
+        let assignment_of = |node: Watched<Node>| node.readable().as_ref().and_then(Assignment::read);
+        match for_each(&nodes, params, |node| listed.extend(assignment_of(node))).await {
+            Ok(()) => {
+                let size = group_sizes(listed).get(&group).copied().unwrap_or_default();
                 sizes.insert(group, size);
             }
             Err(error) => failures.record("count a node group", &group.1, api("list the nodes of a group")(error)),
@@ -105,9 +109,9 @@ async fn complete_group_sizes(pass: &Pass<'_>, failures: &mut StepFailures) -> G
     sizes
 }
 
-fn group_sizes<'a>(nodes: impl Iterator<Item = &'a Node>) -> GroupSizes {
+fn group_sizes(assignments: impl IntoIterator<Item = Assignment>) -> GroupSizes {
     let mut sizes = GroupSizes::new();
-    for assignment in nodes.filter_map(Assignment::read) {
+    for assignment in assignments {
         if assignment.state.is_pending() || assignment.state == AssignmentState::Assigned {
             *sizes.entry((assignment.uid, assignment.group)).or_default() += 1;
         }
@@ -209,6 +213,12 @@ async fn apply_next_transition(
     };
     let pod_names = pods.as_ref().map(PodsOnNode::names).unwrap_or_default();
     let held_pods = pods.as_ref().map(|pods| pods.held_names(pass.now)).unwrap_or_default();
+    let gpu_clients = match &pods {
+        Some(pods) if assignment.state == AssignmentState::Scrubbing => {
+            list_paused_pods(node, assignment, &pods.of_daemon_sets)
+        }
+        _ => Vec::new(),
+    };
     let claims = if assignment.state == AssignmentState::Validating {
         pass.devices.find_claims_of_tenants(&name)
     } else {
@@ -229,10 +239,29 @@ async fn apply_next_transition(
         is_group_complete: sizes.get(&group).is_some_and(|size| *size >= assignment.reserved_with),
         pods: &pod_names,
         held_pods: &held_pods,
+        gpu_clients: &gpu_clients,
         claims: &claims,
         job,
     };
-    match next_transition(&observation) {
+    let transition = next_transition(&observation);
+    let on = OnNode {
+        node: &name,
+        assignment,
+        pool: &pool,
+        platform_pods: pods.as_ref().map(|pods| pods.platform.as_slice()).unwrap_or_default(),
+    };
+    apply_transition(pass, node, transition, &on, pods.as_ref()).await
+}
+
+/// Applies a transition of a node. `pods`: those on the node, if they were listed.
+async fn apply_transition(
+    pass: &Pass<'_>,
+    node: &Node,
+    transition: Transition,
+    on: &OnNode<'_>,
+    pods: Option<&PodsOnNode>,
+) -> Result<Applied, ReconcileError> {
+    match transition {
         Transition::Wait => return Ok(Applied::Waits(None)),
         Transition::CheckAfter(seconds) => {
             let seconds = u64::try_from(seconds.max(1)).unwrap_or(1);
@@ -247,10 +276,12 @@ async fn apply_next_transition(
             return Ok(Applied::of_patch(pass.correct_drift(node, &corrected).await?));
         }
         Transition::Free(why) => {
-            return Ok(Applied::of_patch(pass.free_node(node, Some(assignment), &why).await?));
+            return Ok(Applied::of_patch(
+                pass.free_node(node, Some(on.assignment), &why).await?,
+            ));
         }
         Transition::EvictPods => {
-            if let Some(pods) = &pods {
+            if let Some(pods) = pods {
                 pods.evict(&pass.client).await?;
             }
         }
@@ -263,18 +294,12 @@ async fn apply_next_transition(
                 removes_overdue,
                 now: pass.now,
             };
-            if let Some(pods) = &pods {
+            if let Some(pods) = pods {
                 pods.delete(&pass.client, limits).await?;
             }
         }
         Transition::StartJob(kind) => {
-            let on = OnNode {
-                node: &name,
-                assignment,
-                pool: &pool,
-                platform_pods: pods.as_ref().map(|pods| pods.platform.as_slice()).unwrap_or_default(),
-            };
-            jobs::start_job(&pass.client, kind, pass.job_settings, &on).await?;
+            jobs::start_job(&pass.client, kind, pass.job_settings, on).await?;
         }
     }
     Ok(Applied::Waits(Some(POLL)))

@@ -21,7 +21,6 @@ use berth_node_lifecycle::demand::TenantDemand;
 use berth_planner::Plan;
 use difference::{Difference, FAILED_POD_HOLD, compute_difference};
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
@@ -49,7 +48,7 @@ pub async fn reconcile(context: &NodesContext, plan: &Plan, demand: &TenantDeman
         pull_secrets: context.node_jobs.pull_secrets.clone(),
     };
     let wanted = build_placeholder_sets(&settings, &stores.pools.state(), &slugs.collect(), plan, demand);
-    let difference = compute_difference(&stores.placeholders.state(), &wanted, Timestamp::now());
+    let difference = compute_difference(&stores.placeholders.state(), &wanted, context.clock.now());
     let rest = (difference.recently_ended > 0).then(|| Duration::from_secs(FAILED_POD_HOLD.unsigned_abs()));
     let outcome = apply_difference(context, difference).await;
     let mut requests: BTreeMap<String, Request> = BTreeMap::new();

@@ -117,7 +117,8 @@ impl World {
         let mut shown = stores.tenants.state();
         shown.sort_by_key(|cluster| cluster.name_any());
         let Some(cluster) = shown.get(index) else { return };
-        if let Some(verdict) = self.fixture.context.quotas.verdict(stores, cluster) {
+        let now = self.fixture.context.clock.now();
+        if let Some(verdict) = self.fixture.context.quotas.verdict(stores, cluster, now) {
             step(self, cluster, &verdict);
         }
     }

@@ -17,7 +17,7 @@ impl Fixture {
         let cluster = stores
             .tenants
             .get(&ObjectRef::<TenantCluster>::new(name).within("team"))?;
-        self.context.quotas.verdict(stores, &cluster)
+        self.context.quotas.verdict(stores, &cluster, self.context.clock.now())
     }
 
     fn set_condition(&self, name: &str, (status, reason, since): (&str, &str, &str)) {

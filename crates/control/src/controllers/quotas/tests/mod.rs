@@ -11,6 +11,7 @@ mod waiting;
 
 use super::{Pace, QuotasContext, reconcile};
 use crate::{
+    clock::Clock,
     controllers::tenant::WithoutClass,
     events::EventRecorder,
     key::Key,
@@ -131,6 +132,7 @@ fn context(
         without_class: WithoutClass::BuiltInDefaults,
         runtime: Arc::new(ScriptedRuntime::new(script)),
         quotas,
+        clock: Clock::at(jiff::Timestamp::now()),
         pace: Pace::default(),
         users: Arc::default(),
         queue: Queue::<Key>::new(),

@@ -80,6 +80,14 @@ pub(super) async fn run_own_components(
     Ok(OwnComponents { syncer, dns })
 }
 
+/// Stops the components of a tenant. All other objects stay applied, which makes the next start quicker.
+pub(super) async fn stop_components(context: &TenantContext, tenant: &Tenant) -> Result<(), ReconcileError> {
+    tenant.memory.connection.close();
+    // Before anything is scaled down, and here, so that nothing is lost if the next start is recorded and control does not learn it.
+    tenant.memory.host.forget_kind("Deployment");
+    Ok(context.runtime.stop_components(&tenant.id).await?)
+}
+
 /// Starts a component that was rendered, or changes it to what was rendered.
 pub(super) async fn run_component(
     context: &TenantContext,

@@ -13,7 +13,7 @@ use super::{
     ControlPlane, Prepared, argo_cd,
     bootstrap_objects::apply_bootstrap_objects,
     bootstrapping,
-    components::{Running, run_component, run_components},
+    components::{Running, run_component, run_components, stop_components},
     dns, keys, kubeconfig, leases, manifests, metrics_api, stored_access, upgrade,
     usage::{is_unknown, observe_host_usage, observe_usage, published_usage},
 };
@@ -195,13 +195,7 @@ pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>
 /// Stops the components of a tenant, and renews its certificates.
 async fn stop(context: &TenantContext, prepared: &Prepared<'_>) -> Result<(), TenantError> {
     let tenant = &prepared.accepted.tenant;
-    tenant.memory.connection.close();
-    // Before anything is scaled down, and here, so that nothing is lost if the wake is recorded and control does not learn it. All other
-    // objects stay applied, which makes the wake quicker.
-    tenant.memory.host.forget_kind("Deployment");
-    context
-        .runtime
-        .stop_components(&tenant.id)
+    stop_components(context, tenant)
         .await
         .map_err(in_step(TenantError::Components))?;
     let dns = dns::prepare_dns(context, prepared, None)
@@ -288,7 +282,7 @@ async fn run_with_objects(
         return None;
     }
     if is_waking(tenant) && context.runtime.uses_pods() {
-        leases::release(tenant, applier.client()).await;
+        leases::release(tenant, applier.client(), context.clock.now()).await;
     }
     let running = run_components(context, prepared, started).await;
     let running = failed.note(running.map_err(in_step(TenantError::Components)));

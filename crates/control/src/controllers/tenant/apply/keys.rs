@@ -1,8 +1,10 @@
 //! The tenant's keys and certificates, kept in Secrets of the control-plane namespace.
 //!
 //! `pki` holds the authorities. It is created exactly once, and changed when a rotation replaces one; `certificates` holds the leaves and follows renewals.
+//! If somebody deletes `pki`, for example with its namespace, control stores what it knows again: the next one would make other keys, and no
+//! kubeconfig and no token of the tenant would be accepted any more.
 
-use super::super::{build::host_objects, context::TenantContext, target::Tenant};
+use super::super::{build::host_objects, context::TenantContext, memory::KnownAuthorities, target::Tenant};
 use crate::{
     apply::{is_status, optional},
     control_plane::{Authorities, LeafStore, Rotation, RotationStep},
@@ -14,12 +16,16 @@ use kube::{Api, api::PostParams};
 use std::{
     collections::BTreeMap,
     sync::{Arc, PoisonError},
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// Name of the Secret with the tenant's certificate authorities.
 const AUTHORITIES: &str = "pki";
 /// Name of the Secret with the tenant's leaf certificates.
 const LEAVES: &str = "certificates";
+/// Time after which control looks again whether the Secret with the authorities is there: as often as other objects are applied again.
+const LOOK: Duration = Duration::from_secs(300);
 
 /// The tenant's authorities: those stored, or new ones, stored before anything is signed with them.
 ///
@@ -29,14 +35,11 @@ pub(super) async fn load_authorities(
     context: &TenantContext,
     tenant: &Tenant,
 ) -> Result<Arc<Authorities>, ReconcileError> {
-    if let Some(known) = tenant
-        .memory
-        .authorities
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
-    {
-        return Ok(known);
+    if let Some(known) = recall(tenant) {
+        if known.seen_at.elapsed() >= LOOK {
+            keep_stored(context, tenant, &known).await?;
+        }
+        return Ok(known.loaded);
     }
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     let mut stored = optional(secrets.get(AUTHORITIES).await).map_err(api("read the tenant's PKI"))?;
@@ -67,8 +70,49 @@ pub(super) async fn load_authorities(
         context.datastore.ca_cert(),
         context.datastore.ca_key(),
     )?);
-    *tenant.memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&loaded));
+    remember(
+        tenant,
+        Some(KnownAuthorities {
+            loaded: Arc::clone(&loaded),
+            stored,
+            seen_at: Instant::now(),
+        }),
+    );
     Ok(loaded)
+}
+
+fn recall(tenant: &Tenant) -> Option<KnownAuthorities> {
+    let known = tenant.memory.authorities.lock();
+    known.unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn remember(tenant: &Tenant, known: Option<KnownAuthorities>) {
+    *tenant.memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = known;
+}
+
+/// Stores the known authorities again if their Secret is gone.
+async fn keep_stored(context: &TenantContext, tenant: &Tenant, known: &KnownAuthorities) -> Result<(), ReconcileError> {
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
+    let found = optional(secrets.get_metadata(AUTHORITIES).await).map_err(api("look for the tenant's PKI"))?;
+    if found.is_none() {
+        let same = host_objects::secret(&tenant.cluster, &tenant.id, AUTHORITIES, known.stored.clone());
+        let created = secrets.create(&PostParams::default(), &same).await;
+        // If somebody else was faster, the next control reads what that one stored.
+        match created {
+            Err(error) if !is_status(&error, 409) => return Err(api("store the tenant's PKI again")(error)),
+            _ => {}
+        }
+        tracing::warn!(
+            tenant = tenant.id.slug(),
+            "the Secret with the certificate authorities was gone, and is stored again"
+        );
+    }
+    let seen = KnownAuthorities {
+        seen_at: Instant::now(),
+        ..known.clone()
+    };
+    remember(tenant, Some(seen));
+    Ok(())
 }
 
 /// Stores authorities that a tenant of an earlier version lacks, beside those that it has. Returns all of them.
@@ -96,7 +140,7 @@ pub(super) async fn record_rotation(
     expected: Option<Rotation>,
     step: &RotationStep,
 ) -> Result<Option<Rotation>, ReconcileError> {
-    *tenant.memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    remember(tenant, None);
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     let mut secret = secrets.get(AUTHORITIES).await.map_err(api("read the tenant's PKI"))?;
     let mut stored = read_texts(secret.clone());
@@ -104,7 +148,7 @@ pub(super) async fn record_rotation(
     if recorded != expected {
         return Ok(recorded);
     }
-    let after = step.carry_out(&mut stored, tenant.id.hash(), Timestamp::now())?;
+    let after = step.carry_out(&mut stored, tenant.id.hash(), context.clock.now())?;
     let data = stored
         .into_iter()
         .map(|(name, text)| (name, ByteString(text.into_bytes())));

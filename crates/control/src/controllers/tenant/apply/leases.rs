@@ -20,13 +20,9 @@ const MARGIN: SignedDuration = SignedDuration::from_secs(15);
 /// Time for all requests. Without them the components wait, and no more.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Deletes the Leases of the controller manager and the scheduler that are over. One that somebody renews is left alone.
-pub(super) async fn release(tenant: &Tenant, api_server: &Client) {
-    match tenant
-        .slot
-        .lend(LIMIT, delete_expired(api_server, Timestamp::now()))
-        .await
-    {
+/// Deletes the Leases of the controller manager and the scheduler that are over at `now`. One that somebody renews is left alone.
+pub(super) async fn release(tenant: &Tenant, api_server: &Client, now: Timestamp) {
+    match tenant.slot.lend(LIMIT, delete_expired(api_server, now)).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::debug!(%error, "cannot delete the Leases of components that ended"),
         None => tracing::debug!("a tenant does not delete the Leases of components that ended"),

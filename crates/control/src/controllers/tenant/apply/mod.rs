@@ -10,6 +10,7 @@ mod bootstrap_objects;
 mod bootstrapping;
 mod components;
 mod control_plane;
+mod datastore_identity;
 mod definitions;
 mod dns;
 mod endpoint;

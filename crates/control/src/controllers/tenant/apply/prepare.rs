@@ -9,7 +9,7 @@ use super::{
         recorded_settings,
         settings::Settings,
     },
-    Accepted, argo_cd,
+    Accepted, argo_cd, datastore_identity,
     endpoint::{self, PublicState},
     keys,
 };
@@ -72,7 +72,7 @@ pub(super) async fn prepare<'a>(
         apply_limits(accepted),
         recorded_settings::record(tenant, settings),
         keys::load_authorities(context, tenant),
-        context.datastore.create_tenant(&tenant.id),
+        datastore_identity::prepare_datastore(context, tenant),
         prepare_network(
             context,
             accepted,

@@ -34,7 +34,7 @@ pub(super) async fn follow_rotation(
     let tenant = &prepared.accepted.tenant;
     let request = tenant.cluster.rotation_request();
     let recorded = prepared.authorities.rotation;
-    let now = Timestamp::now();
+    let now = context.clock.now();
     let due = due_request(recorded.as_ref(), request, now);
     let is_under_way = recorded.is_some_and(|recorded| recorded.is_under_way());
     let observed = |recorded, finding| ObservedRotation::new(request, recorded, finding);

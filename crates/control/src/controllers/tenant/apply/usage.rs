@@ -41,6 +41,7 @@ pub(super) async fn observe_usage(
         slot: &tenant.slot,
         size_reading: &context.tenants.size_reading,
         activity: &tenant.memory.activity,
+        clock: &context.clock,
         is_waking: is_waking(tenant),
     };
     let memory = &tenant.memory.datastore_usage;

@@ -13,5 +13,7 @@ pub mod limits;
 pub mod metrics_api;
 pub mod service_range;
 pub mod stored_binding;
+pub mod stored_namespace;
+mod stored_object;
 pub mod team_roles;
 pub mod tenant_nodes;

@@ -1,20 +1,10 @@
 //! ClusterRoleBindings as an API server stores them, as far as they say who has which role: pure.
 //!
-//! An object of a built-in kind is stored as a protocol buffer, in an envelope behind four bytes. The numbers of the fields are those of
-//! `k8s.io/apimachinery/pkg/runtime/generated.proto` and `k8s.io/api/rbac/v1/generated.proto`, which never change.
+//! The numbers of the fields are those of `k8s.io/api/rbac/v1/generated.proto`, which never change.
 
+use super::stored_object::decode;
 use k8s_openapi::api::rbac::v1 as rbac;
 use prost::Message;
-
-/// What a stored protocol buffer begins with.
-const MAGIC: &[u8] = b"k8s\0";
-
-/// `runtime.Unknown`.
-#[derive(Clone, PartialEq, Message)]
-struct Envelope {
-    #[prost(bytes = "vec", tag = "2")]
-    raw: Vec<u8>,
-}
 
 /// `rbac.v1.ClusterRoleBinding`.
 #[derive(Clone, PartialEq, Message)]
@@ -52,7 +42,7 @@ pub fn path(name: &str) -> String {
 
 /// Whether a stored binding gives somebody a role that the `wanted` one does not give. One that cannot be read may give anything.
 pub fn gives_more(stored: &[u8], wanted: &rbac::ClusterRoleBinding) -> bool {
-    let Some(Binding { subjects, role }) = decode(stored) else {
+    let Some(Binding { subjects, role }) = decode::<Binding>(stored) else {
         return true;
     };
     let is_wanted = |subject: &Subject| {
@@ -66,11 +56,6 @@ pub fn gives_more(stored: &[u8], wanted: &rbac::ClusterRoleBinding) -> bool {
         (role.kind.as_str(), role.name.as_str()) == (wanted.role_ref.kind.as_str(), wanted.role_ref.name.as_str());
     // Without subjects it gives nothing, whatever its role.
     !(subjects.is_empty() || has_role && subjects.iter().all(is_wanted))
-}
-
-fn decode(value: &[u8]) -> Option<Binding> {
-    let envelope = Envelope::decode(value.strip_prefix(MAGIC)?).ok()?;
-    Binding::decode(envelope.raw.as_slice()).ok()
 }
 
 /// Bytes as an API server stores a binding of a ClusterRole to users.
@@ -111,7 +96,7 @@ pub fn encode(name: &str, role: &str, users: &[&str]) -> Vec<u8> {
         field(3, b""),
         field(4, b""),
     ];
-    [MAGIC, &envelope.concat()].concat()
+    [super::stored_object::MAGIC, &envelope.concat()].concat()
 }
 
 #[cfg(test)]

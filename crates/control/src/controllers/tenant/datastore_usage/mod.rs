@@ -9,7 +9,7 @@ mod metrics;
 mod share;
 mod unmeasured;
 
-use crate::{apply::Applier, controllers::slots::Slot, datastore::TenantDatastore};
+use crate::{apply::Applier, clock::Clock, controllers::slots::Slot, datastore::TenantDatastore};
 use berth_api::{
     DatastoreUsage, TenantLimits,
     conditions::{ConditionUpdate, DATASTORE_WITHIN_LIMITS},
@@ -17,7 +17,6 @@ use berth_api::{
     text::printable_start,
 };
 use berth_sleep::activity::{ActivityLog, Count};
-use jiff::Timestamp;
 use share::Measurement;
 use std::{
     sync::{Mutex, PoisonError},
@@ -120,6 +119,8 @@ pub(super) struct Source<'a> {
     pub(super) size_reading: &'a sync::Mutex<()>,
     /// Gets how often the tenant was used, which the same metrics say.
     pub(super) activity: &'a Mutex<ActivityLog>,
+    /// The time.
+    pub(super) clock: &'a Clock,
     /// Whether the tenant is being woken. What it stored before is good enough until it is awake: its API server has enough to do.
     pub(super) is_waking: bool,
 }
@@ -206,10 +207,10 @@ async fn measure_with_api_server(
     let metrics = metrics::fetch(api_server, source.slot).await?;
     if let Some(count) = metrics.count {
         let mut log = source.activity.lock().unwrap_or_else(PoisonError::into_inner);
-        log.record(count, Timestamp::now());
+        log.record(count, source.clock.now());
     }
     let keys = count_keys(source).await?;
-    let age = Timestamp::now().as_duration().as_secs_f64() - metrics.started_at;
+    let age = source.clock.now().as_duration().as_secs_f64() - metrics.started_at;
     let is_warming_up = age < WARM_UP_SECONDS;
     let others = keys.saturating_sub(metrics.sized_objects);
     // An API server that has just started will measure many of them itself.

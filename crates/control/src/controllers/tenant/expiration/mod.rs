@@ -14,6 +14,7 @@ use super::{
     error::{EXTERNAL_SERVICE_FAILED, TenantError},
     settings::Settings,
     target::Tenant,
+    validate::Validator,
 };
 use crate::{
     apply::{delete_same, is_status, optional},
@@ -21,7 +22,7 @@ use crate::{
 };
 use berth_api::{
     ExpirationLimit, ExpirationLimits, ExpirationPolicy, KubeDuration, SleepState, TenantClassSpec, TenantCluster,
-    TenantClusterSpec, TenantClusterStatus,
+    TenantClusterStatus,
     conditions::{
         self, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, ENDPOINT_READY, EXPIRING, INFRASTRUCTURE_READY,
         SYNCER_READY,
@@ -44,9 +45,9 @@ use std::time::Duration;
 
 /// Reason of the condition and of the Event of a tenant that is deleted.
 pub(super) const EXPIRED: &str = "Expired";
-/// Pause before a tenant is looked at again that is being deleted, or that was changed just before its deletion.
+/// Pause before a tenant is looked at again that is being deleted, or whose end was changed just before its deletion.
 pub(super) const CHANGED: Duration = Duration::from_secs(1);
-/// How often the deletion of an object is tried that is changed at the same time.
+/// How often the deletion of an object is tried that is changed at the same time, before changes do not matter any more.
 const ATTEMPTS: usize = 5;
 
 /// When a tenant expires, and why.
@@ -72,8 +73,7 @@ pub(super) enum Deletion {
     Begun,
     /// The tenant got a pod, or its end was changed: what was observed of its end is not so any more.
     Extended,
-    /// It has not expired, or others change its object all the time. Until it is deleted, everything goes on: a team could keep all rules away
-    /// otherwise, with changes of its object.
+    /// It has not expired, or the host does not delete it. Until it is deleted, everything goes on: all rules would be kept away otherwise.
     NotBegun,
 }
 
@@ -86,32 +86,50 @@ enum NotCounted {
     Unreachable,
 }
 
-/// When a tenant expires. `settings` is what it runs with, or none if it was never accepted. `may_start_pods` is
-/// whether its schedules and quotas let it.
-pub(super) fn observe(
-    context: &TenantContext,
-    tenant: &Tenant,
-    settings: Option<&Settings>,
-    may_start_pods: bool,
-    now: Timestamp,
-) -> Expiration {
+/// What the end of a tenant is found with.
+#[derive(Clone, Copy)]
+pub(super) struct Observed<'a> {
+    pub(super) context: &'a TenantContext,
+    pub(super) tenant: &'a Tenant,
+    /// What it runs with; none if it was never accepted.
+    pub(super) settings: Option<&'a Settings>,
+    /// Whether its schedules and quotas let it start pods.
+    pub(super) may_start_pods: bool,
+    /// The time by the clock of the host.
+    pub(super) now: Timestamp,
+}
+
+/// When a tenant expires.
+pub(super) fn observe(observed: &Observed<'_>) -> Expiration {
+    find_expiration(observed, &observed.tenant.cluster)
+}
+
+/// When a tenant expires whose object is `cluster`.
+fn find_expiration(observed: &Observed<'_>, cluster: &TenantCluster) -> Expiration {
+    let Observed {
+        context,
+        tenant,
+        settings,
+        may_start_pods,
+        now,
+    } = *observed;
     let slug = tenant.id.slug();
     let activity = &context.stores.pod_activity;
     let not_counted = if !may_start_pods {
         Some(NotCounted::Held)
-    } else if answers(&tenant.cluster) {
+    } else if answers(cluster) {
         None
     } else {
         Some(NotCounted::Unreachable)
     };
     if not_counted.is_some() {
-        activity.record_no_starts(slug, now);
+        activity.record_no_starts(slug);
     }
     let pods = Pods {
         has_any: context.stores.workloads.has_unfinished(slug),
         not_counted,
-        last_change: activity.last(slug),
-        watched_since: Some(activity.start()),
+        last_change: activity.last(slug, now),
+        watched_since: Some(activity.start(now)),
     };
     let own = ExpirationPolicy::default();
     let policy = settings.map_or(&own, |settings| &settings.expiration);
@@ -125,7 +143,7 @@ pub(super) fn observe(
         ),
         is_accepted: settings.is_some(),
     };
-    expiration(&tenant.cluster, &terms, pods, now)
+    expiration(cluster, &terms, pods, now)
 }
 
 /// The rules for a tenant.
@@ -375,28 +393,26 @@ impl End {
     }
 }
 
-/// Deletes a tenant if it has expired, unless it got a pod or its end was changed since: an extension in the last moment wins.
+/// Deletes a tenant if it has expired, unless it got a pod or has a later end since: an extension in the last moment wins.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub(super) async fn delete(
-    context: &TenantContext,
-    tenant: &Tenant,
-    expiration: &Expiration,
-) -> Result<Deletion, TenantError> {
+pub(super) async fn delete(observed: &Observed<'_>, expiration: &Expiration) -> Result<Deletion, TenantError> {
+    let Observed { context, tenant, .. } = *observed;
     if !expiration.is_over() {
         return Ok(Deletion::NotBegun);
     }
     let is_idle = expiration.end.is_some_and(|end| end.cause == Cause::Idle);
     if is_idle && has_pods(context, tenant).await? {
         let slug = tenant.id.slug();
-        context.stores.pod_activity.record(slug, true, Timestamp::now());
+        context.stores.pod_activity.record(slug, true);
         return Ok(Deletion::Extended);
     }
     let cluster = &tenant.cluster;
     let namespace = cluster.namespace().unwrap_or_default();
     let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
-    let deletion = delete_unless_extended(&clusters, cluster)
+    let is_over = |changed: &TenantCluster| is_still_over(observed, changed);
+    let deletion = delete_unless_extended(&clusters, cluster, is_over)
         .await
         .map_err(api("delete the expired tenant"))
         .map_err(TenantError::Expiration)?;
@@ -416,10 +432,12 @@ pub(super) async fn delete(
     Ok(deletion)
 }
 
-/// Deletes what was read, unless what its end depends on is another by now, or others change the object all the time.
+/// Deletes what was read, unless by now it is an object of which `is_over` is false. A team may change it all the time; then it is deleted
+/// whatever changes next, once its end was the same several times.
 async fn delete_unless_extended(
     clusters: &Api<Watched<TenantCluster>>,
     read: &TenantCluster,
+    is_over: impl Fn(&TenantCluster) -> bool,
 ) -> kube::Result<Deletion> {
     let mut version = read.resource_version();
     for _ in 0..ATTEMPTS {
@@ -431,25 +449,36 @@ async fn delete_unless_extended(
         let Some(now) = optional(clusters.get(&read.name_any()).await)? else {
             return Ok(Deletion::Begun);
         };
-        let is_same = |now: &TenantCluster| now.uid() == read.uid() && has_same_end(&now.spec, &read.spec);
+        let is_same = |now: &TenantCluster| now.uid() == read.uid() && is_over(now);
         match now.readable().filter(is_same) {
             Some(now) => version = now.resource_version(),
             None => return Ok(Deletion::Extended),
         }
     }
-    Ok(Deletion::NotBegun)
+    let is_deleted = delete_same(clusters, &read.metadata, None).await?;
+    Ok(if is_deleted {
+        Deletion::Begun
+    } else {
+        Deletion::NotBegun
+    })
 }
 
-/// Whether two specs ask for the same end, under the rules of the same class.
-fn has_same_end(a: &TenantClusterSpec, b: &TenantClusterSpec) -> bool {
-    let of = |spec: &TenantClusterSpec| {
-        (
-            spec.ttl.clone(),
-            spec.expire_after_idle.clone(),
-            spec.class_name.clone(),
-        )
+/// Whether a tenant that has expired would have expired with its object as it is now. What its spec asks for does not matter where its class
+/// decides. It may name another class by now: that one counts, if it allows the tenant.
+fn is_still_over(observed: &Observed<'_>, changed: &TenantCluster) -> bool {
+    let context = observed.context;
+    let validator = Validator::new(
+        &context.stores,
+        context.runtime.as_ref(),
+        &context.network_config,
+        context.without_class,
+    );
+    let accepted = validator.resolve(changed).ok();
+    let observed = Observed {
+        settings: accepted.as_ref().or(observed.settings),
+        ..*observed
     };
-    of(a) == of(b)
+    find_expiration(&observed, changed).is_over()
 }
 
 /// Whether the tenant has a pod on the host that has not ended. It asks the API server: a watch may be late, and there is no way back.

@@ -1,7 +1,7 @@
 //! What only the tenant's API server knows before the tenant falls asleep: its pods, Jobs and CronJobs, and whether it was used just now.
 
 use super::super::{datastore_usage, target::Tenant};
-use crate::{apply::Applier, tenant_lists::Pages};
+use crate::{apply::Applier, clock::Clock, tenant_lists::Pages};
 use berth_schedules::cron_jobs;
 use berth_sleep::Inside;
 use jiff::{SignedDuration, Timestamp};
@@ -53,11 +53,11 @@ pub(super) async fn read(tenant: &Tenant, now: Timestamp) -> Result<Inside, Stri
 }
 
 /// Reads again how often the tenant was used. The error says why that is not possible.
-pub(super) async fn count_use(tenant: &Tenant) -> Result<(), String> {
+pub(super) async fn count_use(tenant: &Tenant, clock: &Clock) -> Result<(), String> {
     let api_server = connect(tenant)?;
     let count = datastore_usage::count_use(&api_server, &tenant.slot).await?;
     let mut log = tenant.memory.activity.lock().unwrap_or_else(PoisonError::into_inner);
-    log.record(count, Timestamp::now());
+    log.record(count, clock.now());
     Ok(())
 }
 

@@ -111,7 +111,7 @@ async fn observe(
     };
     // The last moment to notice that somebody uses it.
     if cause == Some(SleepCause::Idle) {
-        if let Err(why) = inside::count_use(tenant).await {
+        if let Err(why) = inside::count_use(tenant, &context.clock).await {
             return Some(ObservedSleep::unknown(facts, why));
         }
         facts.activity = read_activity(context, tenant, settings, now);
@@ -182,7 +182,7 @@ fn read_activity(context: &TenantContext, tenant: &Tenant, settings: &Settings, 
         return Activity::Unknown(why.into());
     }
     let log = tenant.memory.activity.lock().unwrap_or_else(PoisonError::into_inner);
-    match log.last(now.max(Timestamp::now())) {
+    match log.last(now.max(context.clock.now())) {
         Some(last) => Activity::Known(last),
         None => Activity::Unknown("its API server has not said yet how often it was used".into()),
     }
@@ -329,7 +329,7 @@ async fn carry_out(context: &TenantContext, tenant: &Tenant, observed: &Observed
         (Decision::Wake(cause), SleepState::Waking) => context.metrics.count_wake(*cause),
         (Decision::Awake, _) => {
             let woken = since.map_or(observed.facts.now, |since| since.0);
-            let seconds = Timestamp::now().duration_since(woken).as_secs_f64();
+            let seconds = context.clock.now().duration_since(woken).as_secs_f64();
             context.metrics.wake_seconds.observe(seconds.max(0.0));
         }
         _ => {}

@@ -30,7 +30,7 @@ use observed::{
 
 /// The whole status. `settings` is what the tenant runs with, and `generation` that of the spec that was carried out.
 pub(super) fn build(
-    (tenant, generation): (&Tenant, Option<i64>),
+    (tenant, generation, now): (&Tenant, Option<i64>, Timestamp),
     settings: Option<&Settings>,
     violations: &[Violation],
     outcome: &Outcome<'_>,
@@ -106,7 +106,7 @@ pub(super) fn build(
         // The pass over GPUs writes it, see [`write`].
         idle: None,
         violations: violations.to_vec(),
-        conditions: merge(&before.conditions, conditions, generation, Timestamp::now()),
+        conditions: merge(&before.conditions, conditions, generation, now),
     };
     if let Some(manifests) = observed_manifests(outcome) {
         manifests.write_to(&mut status);

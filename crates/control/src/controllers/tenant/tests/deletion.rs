@@ -4,7 +4,10 @@ use super::{
     calls_until_ready,
     fixture::{Fixture, TENANT},
 };
-use crate::testing::{LATE, NEVER_ENDS, make_unreadable};
+use crate::{
+    clock::Clock,
+    testing::{LATE, NEVER_ENDS, make_unreadable},
+};
 use berth_api::names::TenantId;
 use serde_json::json;
 
@@ -71,6 +74,23 @@ async fn a_pod_that_does_not_end_does_not_keep_its_tenant() {
     let event = event.unwrap_or_else(|| panic!("no Event: {events:#?}"));
     assert_eq!(event["type"], "Warning");
     assert!(event["note"].as_str().unwrap().contains("stubborn"), "{event}");
+}
+
+#[tokio::test]
+async fn a_pod_has_its_time_by_the_clock_of_the_host() {
+    let mut fixture = fixture_with_stubborn_pod().await;
+    let path = format!("/api/v1/namespaces/{}/pods/stubborn", fixture.id.workload_namespace());
+    // That of the machine is long after the end of the grace period.
+    let before = "2026-01-01T00:00:30Z".parse().unwrap();
+    let known = std::mem::replace(&mut fixture.context.clock, Clock::at(before));
+    fixture.change_tenant(|cluster| cluster["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+    for _ in 0..5 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert!(fixture.host.get(&path).is_some());
+    fixture.context.clock = known;
+    assert!(fixture.delete().await.is_empty());
+    assert_nothing_is_left(&fixture);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use super::{
     quota::{decide, reservation, waiting},
     schedule::{insert_stop, remove_stop},
 };
-use crate::{pod_activity::PodActivity, quota_ledger::Verdict};
+use crate::{pod_activity::PodActivity, quota_ledger::Verdict, testing::ScriptedApi};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -68,7 +68,7 @@ async fn an_overdue_tenant_is_warned_and_then_deleted() {
 async fn an_extension_in_the_last_moment_wins() {
     let mut fixture = Box::pin(warned()).await;
     let_time_pass(&fixture);
-    let extend = |host: &crate::testing::ScriptedApi| {
+    let extend = |host: &ScriptedApi| {
         let mut cluster = host.get(TENANT).unwrap();
         cluster["spec"]["ttl"] = "99999h".into();
         host.insert(TENANT, cluster);
@@ -82,6 +82,91 @@ async fn an_extension_in_the_last_moment_wins() {
     assert!(!fixture.host.find("/events/vision.").iter().any(is_expired));
     assert!(!is_deleted(&fixture));
     assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotSoon");
+}
+
+/// A tenant of long ago whose class gives none more than a minute, and which asks for more. It was warned, and its time is over.
+async fn overdue_by_its_class() -> Fixture {
+    let mut fixture = Fixture::new();
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "short", "uid": "short"},
+        "spec": {"expiration": {"maxTTL": "1m"}}});
+    let path = "/apis/berth.dev/v1alpha1/tenantclasses/short";
+    fixture.host.insert(path, class);
+    fixture.change_tenant(|cluster| {
+        cluster["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+        cluster["spec"]["className"] = "short".into();
+        cluster["spec"]["ttl"] = "99999h".into();
+    });
+    fixture.reconcile_until_ready().await;
+    let_time_pass(&fixture);
+    fixture
+}
+
+#[tokio::test]
+async fn changes_that_move_no_end_keep_no_tenant() {
+    let changes: [(&str, Value); 3] = [
+        ("ttl", "99998h".into()),
+        ("ttl", Value::Null),
+        // It does not exist.
+        ("className", "other".into()),
+    ];
+    for (field, value) in changes {
+        let mut fixture = Box::pin(overdue_by_its_class()).await;
+        let change = |host: &ScriptedApi| {
+            let mut cluster = host.get(TENANT).unwrap();
+            cluster["spec"][field] = value.clone();
+            host.insert(TENANT, cluster);
+        };
+        fixture.reconcile_after_unseen(change).await.unwrap();
+        assert!(is_deleted(&fixture), "{field}: {value}");
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_that_changes_before_each_deletion_is_deleted() {
+    let mut fixture = Box::pin(warned()).await;
+    let_time_pass(&fixture);
+    fixture.host.change_before_writes("/tenantclusters/vision", 1000);
+    fixture.reconcile().await.unwrap();
+    assert!(is_deleted(&fixture));
+}
+
+#[tokio::test]
+async fn the_time_of_the_host_counts() {
+    const DAYS: i64 = 24 * 3600;
+    let mut fixture = Fixture::new();
+    // The machine of control is a month ahead.
+    fixture.context.clock.set_ahead(-30 * DAYS);
+    let yesterday = fixture.context.clock.now() - SignedDuration::from_hours(24);
+    fixture.change_tenant(|cluster| {
+        cluster["metadata"]["creationTimestamp"] = yesterday.to_string().into();
+        cluster["spec"]["ttl"] = "72h".into();
+        cluster["spec"]["expireAfterIdle"] = "48h".into();
+    });
+    fixture.reconcile_until_ready().await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotSoon");
+    let since: Timestamp = fixture.status()["idleSince"].as_str().unwrap().parse().unwrap();
+    assert!(since <= fixture.context.clock.now(), "{since}");
+    let condition = fixture.condition("Ready").unwrap();
+    let changed: Timestamp = condition["lastTransitionTime"].as_str().unwrap().parse().unwrap();
+    assert!(changed <= fixture.context.clock.now(), "{changed}");
+}
+
+#[tokio::test]
+async fn no_tenant_is_deleted_while_the_time_of_the_host_is_not_known() {
+    let mut fixture = Box::pin(warned()).await;
+    let_time_pass(&fixture);
+    let known = std::mem::take(&mut fixture.context.clock);
+    fixture.reconcile().await.unwrap();
+    assert!(!is_deleted(&fixture));
+    assert_eq!(
+        fixture.condition("Expiring").unwrap()["reason"],
+        "ExpiresSoon",
+        "it stays"
+    );
+    fixture.context.clock = known;
+    fixture.reconcile().await.unwrap();
+    assert!(is_deleted(&fixture));
 }
 
 #[tokio::test]
@@ -125,14 +210,14 @@ async fn a_pod_that_no_watch_has_seen_keeps_an_idle_tenant() {
         );
     };
     fixture.change_tenant(is_over);
-    fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_since(Timestamp::UNIX_EPOCH));
+    fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_for(Duration::from_secs(60)));
     fixture.reconcile().await.unwrap();
     assert!(!is_deleted(&fixture));
     fixture.reconcile().await.unwrap();
     assert!(!is_deleted(&fixture));
     fixture.host.remove(&path);
     fixture.change_tenant(is_over);
-    fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_since(Timestamp::UNIX_EPOCH));
+    fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_for(Duration::from_secs(60)));
     fixture.reconcile().await.unwrap();
     assert!(is_deleted(&fixture));
 }

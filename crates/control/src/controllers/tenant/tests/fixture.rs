@@ -11,6 +11,7 @@ use super::super::{
     reconcile,
 };
 use crate::{
+    clock::Clock,
     control_plane::{Endpoint, HostInput},
     controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
     datastore::{DatastoreError, KeyRange, SizePage, TenantDatastore},
@@ -25,6 +26,7 @@ use async_trait::async_trait;
 use berth_api::{NodeGroup, TenantCluster, TenantClusterSpec, names::TenantId};
 use berth_pki::CertificateAuthority;
 use berth_runtime::{client, queue::Queue};
+use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 use std::{
@@ -226,6 +228,8 @@ fn context(
     stored: &Stored,
 ) -> TenantContext {
     let ca = CertificateAuthority::create("etcd", Duration::from_secs(3600)).unwrap();
+    let clock = Clock::at(Timestamp::now());
+    let of_schedules = clock.clone();
     TenantContext {
         client: host.client(),
         network_config: NetworkConfig::default(),
@@ -252,7 +256,8 @@ fn context(
         }),
         kinds: Arc::new(KnownKinds::new(host.client())),
         tenants: Arc::new(Tenants::default()),
-        schedules: Arc::new(Schedules::new(jiff::Timestamp::now)),
+        clock,
+        schedules: Arc::new(Schedules::new(move || of_schedules.now())),
         quotas: Arc::new(QuotaLedger::default()),
         queue: Queue::new(),
         metrics: SleepMetrics::default(),

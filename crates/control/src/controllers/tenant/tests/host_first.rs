@@ -92,7 +92,7 @@ async fn a_tenant_whose_object_others_change_falls_asleep_all_the_same() {
     let mut fixture = Fixture::new();
     fixture.reconcile_until_ready().await;
     sleep::request(&fixture, SLEEP, Timestamp::now());
-    fixture.host.change_before_patches("/tenantclusters/vision", 3);
+    fixture.host.change_before_writes("/tenantclusters/vision", 3);
     fixture.reconcile().await.unwrap();
     assert_eq!(state(&fixture), "FallingAsleep");
 }

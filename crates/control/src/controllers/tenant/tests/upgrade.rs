@@ -124,7 +124,7 @@ async fn a_generation_that_waits_for_a_record_is_not_observed() {
     });
     fixture
         .host
-        .change_before_patches("/tenantclusters/vision", MAX_RECONCILES * ATTEMPTS);
+        .change_before_writes("/tenantclusters/vision", MAX_RECONCILES * ATTEMPTS);
     // The last of them looks at everything.
     reconcile_often(&mut fixture).await;
     assert_eq!(observed(&fixture), (json!(1), Some(json!(1))));

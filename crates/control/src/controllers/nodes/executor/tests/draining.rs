@@ -5,7 +5,7 @@ use crate::testing::{LATE, make_unreadable};
 use berth_api::{HostNodePoolSpec, labels, names::TenantId};
 use berth_node_lifecycle::{
     assignment::AssignmentState::{Assigned, Draining, Quarantined, Scrubbing, Validating},
-    devices::DeviceClaim,
+    devices::{ClaimStatus, DeviceClaim},
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -123,10 +123,11 @@ async fn a_node_is_free_once_no_claim_of_a_tenant_has_its_devices() {
     let fixture = fixture_with_stubborn_pod();
     fixture.api().objects.retain(|path, _| !path.contains("/pods/"));
     let status = json!({"allocation": {"devices": {"results": [{"request": "r", "pool": "a"}]}}});
+    let status: ClaimStatus = serde_json::from_value(status).unwrap();
     let claim = format!("{}/group", TenantId::new("vision", TENANT).workload_namespace());
     fixture
         .devices
-        .put_claim(&claim, Some(DeviceClaim::read(&Value::Null, &status)));
+        .put_claim(&claim, Some(DeviceClaim::read(None, Some(&status))));
     finish_recycling(&fixture).await;
     assert_eq!(state_of(&fixture, "a"), Some(Validating));
     fixture.devices.put_claim(&claim, None);

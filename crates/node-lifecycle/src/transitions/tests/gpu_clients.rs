@@ -1,0 +1,273 @@
+//! The platform's own programs leave the GPUs of a node before it is scrubbed, and come back.
+
+use super::*;
+use berth_api::{PauseSpec, labels::PAUSED_FOR_SCRUB};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+
+const PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
+const DCGM: &str = "nvidia.com/gpu.deploy.dcgm";
+const EXPORTER: &str = "nvidia.com/gpu.deploy.dcgm-exporter";
+
+/// A node of the GPU Operator, whose exporter is switched off, that has left its tenant and is about to be scrubbed.
+fn leaving() -> World {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    for (key, value) in [(PLUGIN, "true"), (DCGM, "true"), (EXPORTER, "false")] {
+        world.label(key, value);
+    }
+    world.gpu_clients.push("gpu-operator/nvidia-dcgm-x".into());
+    world.release(0);
+    world
+}
+
+fn value<'a>(world: &'a World, key: &str) -> Option<&'a str> {
+    world.node.labels().get(key).map(String::as_str)
+}
+
+/// Changes what the device plugin reports.
+fn advertise(world: &mut World, gpus: &str) {
+    let status = world.node.status.as_mut().unwrap();
+    for amounts in [&mut status.capacity, &mut status.allocatable] {
+        let amounts = amounts.as_mut().unwrap();
+        amounts.get_mut("nvidia.com/gpu").unwrap().0 = gpus.into();
+    }
+}
+
+#[test]
+fn programs_leave_before_the_scrub_and_come_back_after_it() {
+    let mut world = leaving();
+    world.settle();
+    assert_eq!(
+        (value(&world, PLUGIN), value(&world, DCGM), value(&world, EXPORTER)),
+        (Some(PAUSED_FOR_SCRUB), Some(PAUSED_FOR_SCRUB), Some("false"))
+    );
+    assert_eq!(
+        value(&world, "nvidia.com/gpu.deploy.nvsm"),
+        None,
+        "the node does not have it"
+    );
+    assert_eq!(
+        (world.state(), &world.job_of, world.next()),
+        (Some(AssignmentState::Scrubbing), &None, Some(Transition::CheckAfter(1)))
+    );
+    world.gpu_clients.clear();
+    world.settle();
+    assert!(world.job_of.is_some(), "the scrub begins");
+    advertise(&mut world, "0");
+    world.job = JobState::Succeeded;
+    assert!(world.step());
+    assert_eq!(
+        (
+            world.state(),
+            value(&world, PLUGIN),
+            value(&world, DCGM),
+            value(&world, EXPORTER)
+        ),
+        (
+            Some(AssignmentState::Validating),
+            Some("true"),
+            Some("true"),
+            Some("false")
+        )
+    );
+    world.settle();
+    world.succeed();
+    assert_eq!(world.state(), Some(AssignmentState::Validating), "no GPU is advertised");
+    let mut broken = world.clone();
+    advertise(&mut world, "8");
+    world.settle();
+    assert_eq!(world.state(), None);
+    assert!(world.node.annotations().is_empty(), "{:?}", world.node.annotations());
+
+    broken.now += 900;
+    broken.settle();
+    let why = broken.node.annotations()[labels::QUARANTINE].clone();
+    assert!(why.contains("no nvidia.com/gpu is advertised"), "{why}");
+}
+
+#[test]
+fn a_gpu_of_another_resource_of_the_vendor_is_advertised_as_well() {
+    let mut world = leaving();
+    // As on assigned nodes with such a layout.
+    world.pool.gpu_resource_name = Some("nvidia.com/mig-1g.10gb".into());
+    world.gpu_clients.clear();
+    world.settle();
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), None);
+}
+
+#[test]
+fn labels_are_restored_however_the_scrub_ends() {
+    let restored = |world: &World| {
+        assert_eq!((value(world, PLUGIN), value(world, DCGM)), (Some("true"), Some("true")));
+    };
+    let mut stuck = leaving();
+    stuck.settle();
+    stuck.now += 1800;
+    stuck.settle();
+    assert_eq!(stuck.state(), Some(AssignmentState::Quarantined));
+    let why = stuck.node.annotations()[labels::QUARANTINE].clone();
+    assert!(why.contains("gpu-operator/nvidia-dcgm-x"), "{why}");
+    restored(&stuck);
+
+    let mut failed = leaving();
+    failed.gpu_clients.clear();
+    failed.settle();
+    failed.job = JobState::Failed("gpu-reset: in use".into());
+    failed.settle();
+    assert_eq!(failed.state(), Some(AssignmentState::Quarantined));
+    restored(&failed);
+    failed.release_from_quarantine();
+    failed.settle();
+    assert_eq!(value(&failed, PLUGIN), Some(PAUSED_FOR_SCRUB), "they leave again");
+    failed.succeed();
+    failed.succeed();
+    assert_eq!(failed.state(), None);
+    restored(&failed);
+}
+
+#[test]
+fn only_what_is_still_paused_is_restored() {
+    let mut world = leaving();
+    world.gpu_clients.clear();
+    world.settle();
+    world.label(PLUGIN, "false");
+    world.node.labels_mut().remove(DCGM);
+    world.succeed();
+    assert_eq!((value(&world, PLUGIN), value(&world, DCGM)), (Some("false"), None));
+}
+
+#[test]
+fn a_record_that_is_lost_is_made_again() {
+    let mut world = leaving();
+    world.gpu_clients.clear();
+    world.settle();
+    assert_eq!(
+        world.node.annotations()[labels::PAUSED_LABELS],
+        "nvidia.com/gpu.deploy.dcgm=true,nvidia.com/gpu.deploy.device-plugin=true"
+    );
+    world.node.annotations_mut().remove(labels::PAUSED_LABELS);
+    world.succeed();
+    world.succeed();
+    assert_eq!((world.state(), value(&world, PLUGIN)), (None, Some("true")));
+}
+
+#[test]
+fn a_node_with_nothing_but_the_record_is_not_free() {
+    let mut world = World::new();
+    world.label(PLUGIN, PAUSED_FOR_SCRUB);
+    let record = format!("{PLUGIN}=true");
+    world
+        .node
+        .annotations_mut()
+        .insert(labels::PAUSED_LABELS.into(), record);
+    world.settle();
+    world.succeed();
+    world.succeed();
+    assert_eq!((world.state(), value(&world, PLUGIN)), (None, Some("true")));
+}
+
+#[test]
+fn what_others_pause_is_awaited_and_never_changed() {
+    const OTHERS: &str = "paused-for-driver-upgrade";
+    let mut world = leaving();
+    world.gpu_clients.clear();
+    world.label(DCGM, OTHERS);
+    world.settle();
+    assert_eq!(
+        (value(&world, PLUGIN), value(&world, DCGM)),
+        (Some("true"), Some(OTHERS))
+    );
+    assert_eq!(world.job_of, None);
+    let mut stuck = world.clone();
+    world.label(DCGM, "true");
+    world.settle();
+    assert!(world.job_of.is_some());
+
+    stuck.now += 1800;
+    stuck.settle();
+    assert_eq!(
+        (stuck.state(), value(&stuck, DCGM)),
+        (Some(AssignmentState::Quarantined), Some(OTHERS))
+    );
+    let why = stuck.node.annotations()[labels::QUARANTINE].clone();
+    assert!(why.contains("dcgm is paused-for-driver-upgrade after 1800 s"), "{why}");
+}
+
+#[test]
+fn an_update_of_the_driver_during_the_scrub_loses_no_label() {
+    let mut world = leaving();
+    world.gpu_clients.clear();
+    world.settle();
+    // NVIDIA's driver manager appends its own value, and takes it off when it is done.
+    world.label(PLUGIN, "paused-for-berth-scrub_paused-for-driver-upgrade");
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), Some(AssignmentState::Validating), "it is still paused");
+    world.label(PLUGIN, PAUSED_FOR_SCRUB);
+    world.settle();
+    assert_eq!((world.state(), value(&world, PLUGIN)), (None, Some("true")));
+}
+
+#[test]
+fn a_pool_names_labels_of_its_own() {
+    let mut world = leaving();
+    world.gpu_clients.clear();
+    world.pool.scrub.pause = Some(PauseSpec {
+        labels: [("example.com/agent".to_owned(), "on".to_owned())].into(),
+        add_labels: vec!["example.com/no-plugin".into(), "example.com/other".into()],
+    });
+    world.label("example.com/agent", "on");
+    world.label("example.com/other", "of the platform");
+    world.settle();
+    let all = |world: &World| {
+        ["example.com/agent", "example.com/no-plugin", "example.com/other"]
+            .map(|key| value(world, key).map(str::to_owned))
+    };
+    let some = |value: &str| Some(value.to_owned());
+    let paused = some(PAUSED_FOR_SCRUB);
+    assert_eq!(all(&world), [paused.clone(), paused, some("of the platform")]);
+    world.succeed();
+    assert_eq!(all(&world), [some("on"), None, some("of the platform")]);
+}
+
+#[test]
+fn pods_that_a_paused_label_keeps_off_are_awaited() {
+    let mut world = leaving();
+    world.pool.scrub.pause = Some(PauseSpec {
+        add_labels: vec!["example.com/no-plugin".into()],
+        ..PauseSpec::default()
+    });
+    let pod = |name: &str, spec: Value| -> Pod {
+        let metadata = json!({"name": name, "namespace": "agents"});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    };
+    let selects = |key: &str, value: &str| json!({"containers": [], "nodeSelector": {key: value}});
+    let requires = |expression: Value| {
+        let field = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
+        json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [expression], "matchFields": [field]}],
+        }}}})
+    };
+    let pods = [
+        pod("plugin", selects(PLUGIN, "true")),
+        pod("of-exporter", selects(EXPORTER, "false")),
+        pod("elsewhere", selects("rack", "r1")),
+        pod(
+            "client",
+            requires(json!({"key": DCGM, "operator": "In", "values": ["true"]})),
+        ),
+        pod("stays", requires(json!({"key": DCGM, "operator": "Exists"}))),
+        pod(
+            "default",
+            requires(json!({"key": "example.com/no-plugin", "operator": "DoesNotExist"})),
+        ),
+    ];
+    let awaited = |world: &World| list_paused_pods(&world.node, &world.assignment().unwrap(), &pods);
+    assert!(awaited(&world).is_empty(), "nothing is paused");
+    world.settle();
+    assert_eq!(awaited(&world), ["agents/plugin", "agents/client", "agents/default"]);
+}

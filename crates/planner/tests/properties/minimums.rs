@@ -1,0 +1,58 @@
+//! Minimums are guaranteed within nominal quotas, and borrowed beyond them.
+
+use super::support::random::{GPUS, pool};
+use super::support::world::World;
+use super::support::{describe, gpus, read_fleet};
+use super::{check_plan, config, count_held};
+use berth_planner::{Demand, PodSet, Pool, Reclaim, plan};
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// However large the minimums of others are, none keeps borrowed nodes while a tenant lacks what it is owed: for pods, or for a
+    /// minimum. What a nominal quota covers stays.
+    #[test]
+    fn no_minimum_keeps_what_others_are_owed(
+        pool in pool(), nodes in 1..10_u64, covered in 0..6_u64, owed in 0..6_u64, minimums in (0..8_u32, 0..8_u32), as_minimum in any::<bool>(),
+    ) {
+        let mut fleet = read_fleet(&format!("
+            pool h100 gpus=8
+            quota covered nominal={}
+            quota owed nominal={}
+            tenant t0 quota=covered
+            group t0/g h100 {}..99
+            tenant t1 quota=owed
+            group t1/g h100 0..99
+            tenant t2
+            group t2/g h100 {}..99
+            node n1..n{nodes} free
+        ", covered * GPUS, owed * GPUS, minimums.0, minimums.1));
+        fleet.pools[0] = Pool { reclaim: Reclaim::NominalQuota, has_domains: false, ..pool };
+        let job = |name: &str, count: u64| Demand {
+            name: name.into(),
+            pod_sets: vec![PodSet { count: u32::try_from(count).unwrap(), requests: gpus(GPUS) }],
+            ..Demand::default()
+        };
+        let mut world = World::new(fleet);
+        world.add_demand(0, job("endless", 99), 1_000_000);
+        world.add_demand(2, job("other", 99), 1_000_000);
+        for _ in 0..5 {
+            world.advance(|_| false);
+        }
+        let expected = owed.min(nodes - covered.min(nodes));
+        if as_minimum {
+            world.fleet.tenants[1].node_groups[0].min_nodes = u32::try_from(expected).unwrap();
+        } else if owed > 0 {
+            world.add_demand(1, job("owed", owed), 1_000_000);
+        }
+        for _ in 0..40 {
+            let before = world.fleet.clone();
+            check_plan(&before, &plan(&before));
+            world.advance(|_| false);
+        }
+        let text = describe(&plan(&world.fleet));
+        prop_assert_eq!(u64::from(count_held(&world.fleet, "t1")), expected, "{}", text);
+        prop_assert!(u64::from(count_held(&world.fleet, "t0")) >= covered.min(nodes), "{}", text);
+    }
+}

@@ -1,0 +1,54 @@
+//! What a tenant had is read in a backup after the tenant was deleted.
+
+use super::{administrator, commands};
+use berth_process::free_port;
+use berth_tests::{
+    objects::apply,
+    tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
+    wait::{SOON, until},
+};
+use serde_json::json;
+use std::{fs, sync::Arc};
+
+pub(crate) async fn the_objects_of_a_deleted_tenant_are_read_in_a_backup(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "restore-copy", &cluster("read", &[])).await;
+    for kind in ["ConfigMap", "Secret"] {
+        let object =
+            json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": format!("kept-{}", kind.to_lowercase())}});
+        apply(&tenant.client, "default", &object).await.unwrap();
+    }
+    let shell = administrator(&host).await;
+    // Other tests delete tenants while the rest of the page's commands read them.
+    let backup = commands("etcdctl snapshot save", &[]);
+    shell.run(backup.lines().next().unwrap()).await;
+    tenant.delete(&host).await;
+
+    let ports = [(); 3].map(|()| free_port().unwrap().to_string());
+    let [clients, peers, server] = &ports;
+    let replaced = [
+        ("12379", clients.as_str()),
+        ("12380", peers.as_str()),
+        ("12643", server.as_str()),
+        ("HASH", tenant.id.hash()),
+    ];
+    let _etcd = shell.start(&commands("--data-dir copy", &replaced)).await;
+    let list = commands("--keys-only", &replaced);
+    let tenants = until("the copy of etcd answers", SOON, async || {
+        // Without an answer the last program of the pipe prints nothing.
+        let listed = shell.attempt(&list).await?;
+        if listed.is_empty() { Err(listed) } else { Ok(listed) }
+    })
+    .await;
+    assert!(tenants.lines().any(|hash| hash == tenant.id.hash()), "{tenants}");
+    let _api_server = shell.start(&commands("--etcd-prefix", &replaced)).await;
+    let read = commands("objects.yaml", &replaced);
+    until("the API server of the copy answers", SOON, async || {
+        shell.attempt(&read).await
+    })
+    .await;
+    let objects = fs::read_to_string(shell.folder().join("objects.yaml")).unwrap();
+    for name in ["kept-configmap", "kept-secret"] {
+        assert!(objects.contains(&format!("name: {name}\n")), "{name}: {objects}");
+    }
+}
