@@ -1,8 +1,12 @@
-//! The Pod Security level `baseline`, with the capabilities that a class gives besides, for the workload namespaces of such classes: they have the
-//! level `privileged`, because none allows a single capability. In all others the host's own check holds.
+//! The Pod Security level `baseline` in all workload namespaces, and the capabilities that a class gives besides. Where a class gives some, the
+//! namespace has the level `privileged`, because none allows a single capability, and this policy is all that holds. Elsewhere the host's
+//! own check holds as well.
 //!
-//! The rules are those of `k8s.io/pod-security-admission/policy`, level `baseline`. Host paths are rejected by `berth-new-pods` in every
-//! workload namespace.
+//! The policy does not depend on the level of the namespace: a request that the host checks by the level of a moment ago, or a
+//! namespace that has lost its level, opens nothing.
+//!
+//! The rules are those of `k8s.io/pod-security-admission/policy`, level `baseline`, and a little stricter: other values of `procMount` are not
+//! allowed with a user namespace either, and sysctls are those of the oldest version. Host paths are rejected by `berth-new-pods`.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, shared_nodes, validation};
 use berth_api::{policy_annotations, sync_policy::EXTRA_CAPABILITIES};
@@ -21,7 +25,6 @@ pub(super) fn build_policy() -> AdmissionPolicy {
     let mut variables = vec![
         cel::tenant_slug_variable(),
         cel::allowed_names_variable("capabilities", policy_annotations::CAPABILITIES),
-        ("isReplaced", "variables.capabilities.size() > 0".into()),
     ];
     variables.extend(shared_nodes::placement_variables());
     let mut validations = validate_pod();
@@ -34,7 +37,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
     }
     AdmissionPolicy {
         name: "berth-pod-security",
-        description: "Where a class gives capabilities, pods keep to the Pod Security level baseline otherwise.",
+        description: "Pods of a tenant keep to the Pod Security level baseline, but for capabilities that its class gives.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
@@ -59,31 +62,26 @@ pub(super) fn build_policy() -> AdmissionPolicy {
     }
 }
 
-/// What holds in namespaces of classes that give capabilities.
-fn where_replaced(expression: &str, message: &'static str) -> Validation {
-    validation(format!("!variables.isReplaced || ({expression})"), message)
-}
-
 fn validate_pod() -> Vec<Validation> {
     vec![
-        where_replaced(
+        validation(
             "object.spec.?hostNetwork.orValue(false) == false && object.spec.?hostPID.orValue(false) == false && \
              object.spec.?hostIPC.orValue(false) == false",
             "spec.hostNetwork, hostPID and hostIPC must be false: they reach the node",
         ),
-        where_replaced(
-            &profiles_and_labels("object.spec"),
+        validation(
+            profiles_and_labels("object.spec"),
             "spec.securityContext: profiles, SELinux options and hostProcess must be those of the Pod Security level baseline",
         ),
-        where_replaced(
-            &format!(
+        validation(
+            format!(
                 "object.spec.?securityContext.?sysctls.orValue([]).all(s, s.name in {})",
                 cel::string_list(SYSCTLS.iter().copied())
             ),
             "spec.securityContext.sysctls must be safe ones, as the Pod Security level baseline lists them",
         ),
-        where_replaced(
-            &format!(
+        validation(
+            format!(
                 "object.metadata.?annotations.orValue({{}}).all(k, !k.startsWith('{APP_ARMOR}') || \
                  object.metadata.annotations[k] in ['', 'runtime/default'] || \
                  object.metadata.annotations[k].startsWith('localhost/'))"
@@ -117,8 +115,8 @@ fn validate_security_contexts(list: &str) -> Validation {
          c.?securityContext.?procMount.orValue('Default') in ['', 'Default'] && {}",
         profiles_and_labels("c")
     );
-    where_replaced(
-        &of_containers(list, &expression),
+    validation(
+        of_containers(list, &expression),
         "securityContext of containers must keep to the Pod Security level baseline: not privileged, no other profiles, SELinux options or procMount",
     )
 }
@@ -131,8 +129,8 @@ fn validate_capabilities(list: &str) -> Validation {
         cel::string_list(EXTRA_CAPABILITIES)
     );
     let given = if list == EPHEMERAL { "" } else { &given };
-    where_replaced(
-        &of_containers(
+    validation(
+        of_containers(
             list,
             &format!("c.?securityContext.?capabilities.?add.orValue([]).all(a, {baseline}{given})"),
         ),
@@ -156,8 +154,8 @@ fn validate_hosts(list: &str) -> Validation {
         "c.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0) && {}",
         calls_pod.join(" && ")
     );
-    where_replaced(
-        &of_containers(list, &expression),
+    validation(
+        of_containers(list, &expression),
         "hostPort of ports, and host of probes and lifecycle handlers, may not be set: they reach the node and its network",
     )
 }
@@ -166,17 +164,73 @@ fn validate_hosts(list: &str) -> Validation {
 mod tests {
     use super::*;
 
+    /// Otherwise a pod could come in while a class loses the option: checked by the level from before, and by the annotations from after.
     #[test]
-    fn nothing_is_validated_where_the_hosts_own_check_holds() {
+    fn only_capabilities_depend_on_the_namespace() {
         let policy = build_policy();
-        for validation in &policy.validations {
+        let reading = policy.validations.iter().filter(|validation| {
             let expression = &validation.expression;
-            assert!(expression.starts_with("!variables.isReplaced || ("), "{expression}");
+            expression.contains("variables.") || expression.contains("namespaceObject")
+        });
+        let reading: Vec<&Validation> = reading.collect();
+        let expected = ["containers", "initContainers"].map(validate_capabilities);
+        assert_eq!(reading, expected.iter().collect::<Vec<_>>());
+        assert!(policy.conditions.is_empty());
+    }
+
+    /// As in `k8s.io/pod-security-admission/policy`, of 1.37.
+    #[test]
+    fn every_field_of_the_level_is_validated() {
+        let policy = build_policy();
+        let all: Vec<&str> = policy
+            .validations
+            .iter()
+            .map(|validation| validation.expression.as_str())
+            .collect();
+        let all = all.join("\n");
+        for field in ["hostNetwork", "hostPID", "hostIPC"] {
+            assert!(
+                all.contains(&format!("object.spec.?{field}.orValue(false) == false")),
+                "{field}"
+            );
         }
+        let of_context = [
+            "seccompProfile.?type",
+            "appArmorProfile.?type",
+            "seLinuxOptions.?type",
+            "seLinuxOptions.?user",
+            "seLinuxOptions.?role",
+            "windowsOptions.?hostProcess",
+        ];
+        for field in of_context {
+            // In the pod's context, and in that of each list of containers: both paths end alike.
+            let count = |path: &str| {
+                all.matches(&format!("{path}.?securityContext.?{field}.orValue("))
+                    .count()
+            };
+            assert_eq!((count("object.spec"), count("c")), (1, 1 + CONTAINERS.len()), "{field}");
+        }
+        for handler in [
+            "livenessProbe",
+            "readinessProbe",
+            "startupProbe",
+            "lifecycle.?postStart",
+            "lifecycle.?preStop",
+        ] {
+            for call in ["httpGet", "tcpSocket"] {
+                let host = format!("c.?{handler}.?{call}.?host.orValue('') == ''");
+                assert_eq!(all.matches(&host).count(), CONTAINERS.len(), "{host}");
+            }
+        }
+        assert!(all.contains(APP_ARMOR) && all.contains("?sysctls"));
+    }
+
+    #[test]
+    fn a_variable_reads_only_those_before_it() {
+        let policy = build_policy();
         let order: Vec<&str> = policy.variables.iter().map(|(name, _)| *name).collect();
         let position = |name: &str| order.iter().position(|known| *known == name).unwrap();
-        // A variable may read only those before it.
-        assert!(position("capabilities") < position("isReplaced") && position("slug") < position("ownNodesOnly"));
+        assert!(position("slug") < position("ownNodesOnly"));
     }
 
     #[test]
@@ -209,7 +263,7 @@ mod tests {
     fn a_capability_of_the_class_is_for_own_nodes_alone() {
         let expression = validate_capabilities("containers").expression;
         assert!(
-            expression.ends_with("|| (variables.ownNodesOnly && a in ['IPC_LOCK'] && a in variables.capabilities))))"),
+            expression.ends_with("|| (variables.ownNodesOnly && a in ['IPC_LOCK'] && a in variables.capabilities)))"),
             "{expression}"
         );
     }

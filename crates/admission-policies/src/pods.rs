@@ -1,8 +1,8 @@
 //! Pods: only on the tenant's own nodes, with its own service accounts, without the platform's devices, volumes and names.
 //! For annotations see `annotations`.
 //!
-//! Host paths, host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: the
-//! workload namespace enforces the Pod Security level `baseline`, or `pod_security` does.
+//! Host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: `pod_security` does that, and the Pod Security
+//! level of the workload namespace, unless the tenant's class gives capabilities.
 
 use super::{
     AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, device_variables, pod_security,

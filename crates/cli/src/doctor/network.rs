@@ -27,7 +27,8 @@ pub(super) const ENFORCING: [&str; 13] = [
 ];
 /// DaemonSets of networks that do not.
 pub(super) const NOT_ENFORCING: [&str; 3] = ["kube-flannel-ds", "kube-flannel", "flannel"];
-/// The DaemonSet of the VPC CNI of EKS, its container that enforces NetworkPolicies, and the argument that switches it on.
+/// The DaemonSet of the VPC CNI of EKS, its container that enforces NetworkPolicies, and the argument that switches it on. It does not support pods
+/// without an owner, and those of tenants have none on the host.
 pub(super) const AWS: &str = "aws-node";
 const AWS_AGENT: &str = "aws-eks-nodeagent";
 const AWS_ENFORCES: &str = "--enable-network-policy=true";
@@ -38,6 +39,8 @@ pub(super) const CILIUM_CONFIG: &str = "cilium-config";
 const CILIUM_MODE: &str = "policy-cidr-match-mode";
 
 const CHECK: &str = "network";
+const AWS_FIX: &str =
+    "install Calico for policies, or Cilium (docs/guides/managed-clusters.md#network-policies-of-the-vpc-cni)";
 const FIX: &str =
     "install a network plugin that enforces NetworkPolicies, such as Calico or Cilium (docs/guides/install.md)";
 
@@ -60,22 +63,37 @@ fn check_enforcement(sets: &[DaemonSet]) -> CheckResult {
             .find(|name| sets.iter().any(|set| set.name_any() == **name))
             .copied()
     };
+    let aws = sets.iter().find(|set| set.name_any() == AWS);
     if let Some(name) = find(&ENFORCING) {
-        return CheckResult::ok(CHECK, format!("{name} enforces NetworkPolicies"));
+        return if aws.is_some_and(aws_enforces) {
+            CheckResult::warning(
+                CHECK,
+                format!(
+                    "{name} and the network policy agent of {AWS} both enforce NetworkPolicies, and the agent those of other pods for pods of tenants"
+                ),
+                "set enableNetworkPolicy to \"false\" in the configuration of the add-on vpc-cni",
+            )
+        } else {
+            CheckResult::ok(CHECK, format!("{name} enforces NetworkPolicies"))
+        };
     }
     if let Some(name) = find(&NOT_ENFORCING) {
         let message = format!("{name} does not enforce NetworkPolicies, so tenants reach each other");
         return CheckResult::problem(CHECK, message, FIX);
     }
-    match sets.iter().find(|set| set.name_any() == AWS) {
-        Some(set) if aws_enforces(set) => CheckResult::ok(CHECK, format!("{AWS} enforces NetworkPolicies")),
-        Some(_) => CheckResult::problem(
-            CHECK,
-            format!(
-                "{AWS} does not enforce NetworkPolicies: its network policy agent is off, so tenants reach each other"
-            ),
-            "set enableNetworkPolicy to \"true\" in the configuration of the add-on vpc-cni",
-        ),
+    match aws {
+        Some(set) => {
+            let why = if aws_enforces(set) {
+                "its network policy agent does not support pods without an owner"
+            } else {
+                "its network policy agent is off, and does not support pods without an owner"
+            };
+            CheckResult::problem(
+                CHECK,
+                format!("{AWS} does not confine tenants: {why}, so tenants reach each other"),
+                AWS_FIX,
+            )
+        }
         None => CheckResult::warning(
             CHECK,
             "no DaemonSet of a network plugin is known that enforces NetworkPolicies; one that runs outside of pods, as in a cluster of \
@@ -114,7 +132,7 @@ fn check_cilium(facts: &Facts) -> Option<CheckResult> {
         format!(
             "the API server is at the address of a node, {address}, which NetworkPolicies for Cilium do not open: syncers as pods do not reach it"
         ),
-        "set policyCIDRMatchMode=nodes in the values of Cilium's chart (docs/guides/install.md#cilium)",
+        "set policyCIDRMatchMode=nodes in the values of Cilium's chart (docs/guides/managed-clusters.md#cilium)",
     ))
 }
 

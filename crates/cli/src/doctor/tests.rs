@@ -188,17 +188,30 @@ fn nodes_with_gpus_count_before_there_are_pools() {
 }
 
 #[test]
-fn the_vpc_cni_enforces_policies_only_with_its_agent_on() {
-    let with = |arguments: Value| {
+fn the_vpc_cni_confines_no_tenants_whatever_its_agent_does() {
+    let with = |arguments: Value, other: Option<&str>| {
         let mut facts = healthy();
-        facts.daemon_sets.as_mut().unwrap()[0].metadata.name = Some("aws-node".into());
+        let sets = facts.daemon_sets.as_mut().unwrap();
+        if let Some(name) = other {
+            let mut other = sets[0].clone();
+            other.metadata.name = Some(name.into());
+            sets.push(other);
+        }
+        sets[0].metadata.name = Some("aws-node".into());
         let agent = json!([{"name": "aws-eks-nodeagent", "args": arguments}]);
         pod_of_first_set(&mut facts).containers = read(agent);
         faults(&facts)
     };
-    assert_eq!(with(json!(["--enable-network-policy=true"])), Vec::<String>::new());
-    assert_eq!(with(json!(["--enable-network-policy=false"])), ["network: Problem"]);
-    assert_eq!(with(json!([])), ["network: Problem"]);
+    let (on, off) = (
+        json!(["--enable-network-policy=true"]),
+        json!(["--enable-network-policy=false"]),
+    );
+    for arguments in [&on, &off, &json!([])] {
+        assert_eq!(with(arguments.clone(), None), ["network: Problem"], "{arguments}");
+    }
+    // Calico enforces policies of pods that the VPC CNI connects.
+    assert_eq!(with(off, Some("calico-node")), Vec::<String>::new());
+    assert_eq!(with(on, Some("calico-node")), ["network: Warning"]);
 }
 
 #[test]

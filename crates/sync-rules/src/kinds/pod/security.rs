@@ -115,7 +115,14 @@ pub fn container(context: &Value, capabilities: &[String], path: &str, issues: &
     let copied = fields::copy(context, path, CONTAINER, issues);
     shared(context, path, issues);
     for added in more_than_baseline(context) {
-        if !capabilities.iter().any(|given| given == added) {
+        if let Some(name) = added.strip_prefix("CAP_") {
+            issues.deny(
+                format!("{path}.capabilities.add"),
+                format!(
+                    "{added} is not a name of Kubernetes: capabilities have no CAP_ before their names; write {name}"
+                ),
+            );
+        } else if !capabilities.iter().any(|given| given == added) {
             issues.deny(
                 format!("{path}.capabilities.add"),
                 format!(
@@ -132,11 +139,12 @@ pub fn container(context: &Value, capabilities: &[String], path: &str, issues: &
     copied
 }
 
-/// The capabilities beyond the level `baseline` that a security context adds.
+/// The capabilities beyond the level `baseline` that a security context adds. Names are as Kubernetes has them, without `CAP_`: the host's check knows no others,
+/// and container runtimes put it before them.
 fn more_than_baseline(context: &Value) -> impl Iterator<Item = &str> {
     let added = json::items(context, &["capabilities", "add"]).iter();
     let names = added.filter_map(Value::as_str);
-    names.filter(|name| !BASELINE_CAPABILITIES.contains(&name.strip_prefix("CAP_").unwrap_or(name)))
+    names.filter(|name| !BASELINE_CAPABILITIES.contains(name))
 }
 
 /// Whether a container adds capabilities beyond the level `baseline`, with which it stays on nodes of its tenant.
@@ -224,11 +232,28 @@ mod tests {
             |names: Value, given: &[String]| denied(|issues| drop(container(&add(names), given, "c", issues))).len();
         assert_eq!(denials(json!(["IPC_LOCK", "CHOWN"]), &given), 0);
         assert_eq!(denials(json!(["IPC_LOCK"]), &[]), 1);
-        // The host's policy knows the one spelling that container runtimes know.
         assert_eq!(denials(json!(["CAP_IPC_LOCK", "SYS_ADMIN"]), &given), 2);
         let stays = |names: Value| adds_more_than_baseline(&json!({"securityContext": add(names)}));
         assert!(stays(json!(["CHOWN", "IPC_LOCK"])) && !stays(json!(["CHOWN"])));
         assert!(!adds_more_than_baseline(&json!({"name": "c"})));
+    }
+
+    /// The host would reject the pod, with a message that names host objects.
+    #[test]
+    fn capabilities_are_named_without_a_prefix() {
+        let context = json!({"capabilities": {"add": ["CHOWN", "CAP_CHOWN"]}});
+        let mut issues = FieldIssues::default();
+        container(&context, &[], "c", &mut issues);
+        let denied: Vec<_> = issues
+            .denied
+            .iter()
+            .map(|denied| (denied.field.as_str(), denied.why.as_str()))
+            .collect();
+        assert_eq!(denied.len(), 1, "{denied:?}");
+        assert!(
+            denied[0].0 == "c.capabilities.add" && denied[0].1.ends_with("write CHOWN"),
+            "{denied:?}"
+        );
     }
 
     #[test]
