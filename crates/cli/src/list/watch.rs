@@ -1,6 +1,6 @@
 //! `berth list --watch`: tenants as they change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use berth_api::TenantCluster;
@@ -14,7 +14,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use super::ListFormat;
 use super::text;
 use crate::error::Error;
-use crate::output::print_line;
+use crate::output::{print_line, print_note};
 use crate::tenant::{TenantName, resource_name};
 
 /// Prints `tenants`, and then each tenant of the API with these labels again when it changes. Ends when nobody reads any more, or with the
@@ -34,21 +34,25 @@ pub(super) async fn run(
     let mut is_failing = false;
     while let Some(event) = events.next().await {
         let now = Timestamp::now();
-        let line = match event {
-            Ok(Event::Apply(tenant) | Event::InitApply(tenant)) => shown.change(tenant, now),
-            Ok(Event::Delete(tenant)) => shown.delete(tenant, now),
-            Ok(Event::Init | Event::InitDone) => None,
+        let lines: Vec<String> = match event {
+            Ok(Event::Apply(tenant) | Event::InitApply(tenant)) => shown.change(tenant, now).into_iter().collect(),
+            Ok(Event::Delete(tenant)) => shown.delete(tenant, now).into_iter().collect(),
+            Ok(Event::Init) => {
+                shown.listed.clear();
+                Vec::new()
+            }
+            Ok(Event::InitDone) => shown.delete_unlisted(now),
             // The watch begins again by itself, after a pause.
             Err(error) => {
                 if !is_failing {
-                    eprintln!("· {error}; trying again");
+                    print_note(format_args!("{error}; trying again"));
                 }
                 is_failing = true;
                 continue;
             }
         };
         is_failing = false;
-        if let Some(line) = line {
+        for line in lines {
             print_line(format_args!("{line}"))?;
         }
     }
@@ -58,13 +62,19 @@ pub(super) async fn run(
 /// What was printed: the tenants by namespace and name.
 struct Shown {
     tenants: BTreeMap<(String, String), TenantCluster>,
+    /// Those that there were since the watch began, or began again.
+    listed: BTreeSet<(String, String)>,
     format: ListFormat,
 }
 
 impl Shown {
     fn new(tenants: Vec<TenantCluster>, format: ListFormat) -> Self {
         let tenants = tenants.into_iter().map(|tenant| (key(&tenant), tenant)).collect();
-        Self { tenants, format }
+        Self {
+            tenants,
+            listed: BTreeSet::new(),
+            format,
+        }
     }
 
     /// The lines of all tenants, with the heading of a table.
@@ -82,6 +92,7 @@ impl Shown {
     fn change(&mut self, tenant: TenantCluster, now: Timestamp) -> Option<String> {
         let key = key(&tenant);
         let version = tenant.resource_version();
+        self.listed.insert(key.clone());
         let before = self.tenants.insert(key.clone(), tenant);
         let is_new = before.is_none_or(|before| before.resource_version() != version);
         is_new.then(|| self.line_of(&key, now)).flatten()
@@ -94,6 +105,14 @@ impl Shown {
         let line = self.line_of(&key, now);
         self.tenants.remove(&key);
         line
+    }
+
+    /// The last lines of the tenants that went while the watch was interrupted.
+    fn delete_unlisted(&mut self, now: Timestamp) -> Vec<String> {
+        let all = self.tenants.iter();
+        let gone = all.filter(|(key, _)| !self.listed.contains(*key));
+        let gone: Vec<TenantCluster> = gone.map(|(_, tenant)| tenant.clone()).collect();
+        gone.into_iter().filter_map(|tenant| self.delete(tenant, now)).collect()
     }
 
     fn line_of(&self, key: &(String, String), now: Timestamp) -> Option<String> {
@@ -141,6 +160,18 @@ mod tests {
         let line = shown.delete(tenant("vision", "4", "Deleting"), now).unwrap();
         assert!(line.contains("vision") && line.contains("Deleting"), "{line}");
         assert_eq!(shown.tenants.len(), 1);
+    }
+
+    #[test]
+    fn tenants_that_went_while_the_watch_was_interrupted_have_a_last_line() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut shown = Shown::new(
+            vec![tenant("a", "1", "Ready"), tenant("b", "1", "Ready")],
+            ListFormat::Name,
+        );
+        assert_eq!(shown.change(tenant("b", "1", "Ready"), now), None);
+        assert_eq!(shown.delete_unlisted(now), ["tenantcluster.berth.dev/a"]);
+        assert_eq!(shown.all(now), ["tenantcluster.berth.dev/b"]);
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub fn metadata(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, nam
 /// The control-plane namespace and the workload namespace. The annotations of the latter say what the tenant's class allows;
 /// the admission policies read them.
 pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId, policy: &BTreeMap<String, String>) -> [Namespace; 2] {
-    // The level `baseline` cannot be had without one capability. Then the policy `berth-pod-security` enforces it, which reads the same annotation.
+    // The level `baseline` cannot be had without one capability. The policy `berth-pod-security` enforces it everywhere, but for what this annotation
+    // lists.
     let of_workloads = if policy.contains_key(policy_annotations::CAPABILITIES) {
         "privileged"
     } else {
